@@ -1,0 +1,80 @@
+"""The exception tree: every error carries its fields, and says in one line what to do."""
+
+from __future__ import annotations
+
+__all__ = [
+    "IllConditionedError",
+    "NotDecodableError",
+    "ParameterError",
+    "ProfileError",
+    "ScheduleError",
+    "SeqgcError",
+    "StoreError",
+    "WireError",
+    "WorkerError",
+]
+
+
+class SeqgcError(Exception):
+    """Any error that seqgc raises on purpose."""
+
+
+class ParameterError(SeqgcError, ValueError):
+    """An argument broke its rule; the message names the argument, the rule and the value.
+
+    Examples
+    --------
+    >>> raise ParameterError("s", "must satisfy 0 <= s < n (GC), n=4", 4)
+    Traceback (most recent call last):
+        ...
+    seqgc.errors.ParameterError: `s` must satisfy 0 <= s < n (GC), n=4; got 4
+    """
+
+    def __init__(self, argument: str, rule: str, value: object, remedy: str = "") -> None:
+        self.argument, self.rule, self.value, self.remedy = argument, rule, value, remedy
+        super().__init__(f"`{argument}` {rule}; got {value!r}" + (f" ({remedy})" if remedy else ""))
+
+    def __reduce__(self) -> tuple[type[ParameterError], tuple[str, str, object, str]]:
+        return type(self), (self.argument, self.rule, self.value, self.remedy)
+
+
+class ProfileError(SeqgcError):
+    """A delay profile that cannot be read or used; names the file, row and column."""
+
+
+class NotDecodableError(SeqgcError):
+    """The answers that came do not determine the gradient."""
+
+    def __init__(self, message: str, *, job: int | None = None, round: int | None = None) -> None:
+        self.job, self.round = job, round
+        super().__init__(message)
+
+
+class IllConditionedError(SeqgcError):
+    """Decoding would amplify rounding errors beyond what the caller tolerates."""
+
+    def __init__(self, message: str, *, amplification: float) -> None:
+        self.amplification = amplification
+        super().__init__(message)
+
+
+class ScheduleError(SeqgcError):
+    """An illegal transition of a schedule, gate or policy; the object is unchanged."""
+
+
+class WorkerError(SeqgcError):
+    """Workers failed and the round cannot end without them; carries the first cause."""
+
+    def __init__(
+        self, message: str, *, round: int | None = None, worker: int | None = None
+    ) -> None:
+        self.round, self.worker = round, worker
+        super().__init__(message)
+
+
+class WireError(SeqgcError):
+    """A message that is damaged, foreign, too large, or not finite."""
+
+
+class StoreError(SeqgcError):
+    """Stored weights that are missing or do not match their digest."""

@@ -1,0 +1,190 @@
+"""`Scheme` (frozen parameters) and `Schedule` (one run's state)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from seqgc._types import BoolArray, Decoding, FloatArray, MiniTask
+from seqgc.errors import NotDecodableError, ParameterError, ScheduleError
+from seqgc.stragglers import StragglerModel
+
+__all__ = ["Assignment", "Schedule", "Scheme", "require_int"]
+
+Assignment = tuple[tuple[MiniTask, ...], ...]
+
+
+class Scheme(ABC):
+    """How redundancy is spread over workers and rounds; frozen, picklable, ``eval(repr(x)) == x``.
+
+    Attributes
+    ----------
+    n : int
+        Workers.
+    """
+
+    n: int
+
+    @property
+    @abstractmethod
+    def spec(self) -> str:
+        """The scheme as the command line spells it, for `parse_scheme`."""
+
+    @property
+    @abstractmethod
+    def delay(self) -> int:
+        """T: job ``t`` is decoded by the end of round ``t + T``."""
+
+    @property
+    @abstractmethod
+    def normalized_load(self) -> float:
+        """Largest fraction of a batch that a worker touches in a round."""
+
+    @property
+    @abstractmethod
+    def tolerated(self) -> int:
+        """Stragglers that the scheme's inner gradient code tolerates (``s``, or lam for M-SGC)."""
+
+    @property
+    @abstractmethod
+    def chunk_fractions(self) -> FloatArray:
+        """(num_chunks,) share of the batch of each chunk; sums to 1."""
+
+    @property
+    @abstractmethod
+    def model(self) -> StragglerModel:
+        """The straggler patterns under which no job is ever late (spec, section 4)."""
+
+    @abstractmethod
+    def start(self, num_jobs: int) -> Schedule:
+        """Begin a run of ``num_jobs`` jobs, which takes ``num_jobs + delay`` rounds."""
+
+
+class Schedule(ABC):
+    """One run of a scheme: assigns each round's tasks, and knows when a job can be decoded.
+
+    `close_round` is the only mutator. It replaces state and never edits it in place, so that
+    ``copy.copy(schedule)`` is a snapshot, and a refused transition changes nothing.
+    """
+
+    def __init__(self, scheme: Scheme, num_jobs: int) -> None:
+        require_int("num_jobs", num_jobs)
+        if num_jobs < 1:
+            raise ParameterError("num_jobs", "must be >= 1", num_jobs)
+        self.num_jobs: Final = int(num_jobs)
+        self.num_rounds: Final = int(num_jobs) + scheme.delay
+        self._n = scheme.n
+        self._model = scheme.model
+        self._round = 0
+        self._past: BoolArray = np.zeros((0, scheme.n), dtype=np.bool_)  # stragglers, latest last
+
+    @property
+    def round(self) -> int:
+        """The round that is open, 0-based; ``num_rounds`` once all are closed."""
+        return self._round
+
+    def assignment(self) -> Assignment:
+        """Per worker, the mini-tasks of the open round (trivial ones left out); idempotent."""
+        self._require_open()
+        return self._assign()
+
+    def conforms(self, responded: BoolArray) -> bool:
+        """Whether the pattern so far, this round included, fits the scheme's straggler model.
+
+        Only windows that end with this round are judged: the earlier ones were, when they closed.
+        """
+        self._check(responded)
+        return self._model.admits(np.concatenate([self._past, ~responded[None]]))
+
+    def feasible(self, responded: BoolArray) -> bool:
+        """Whether, if the round closed with these answers and nobody straggled from then on, every
+        job in flight would be decoded by its deadline (spec, section 6)."""
+        self._check(responded)
+        return self._feasible(responded)
+
+    def close_round(self, responded: BoolArray) -> tuple[int, ...]:
+        """Close the open round; return the jobs that it finished, in order.
+
+        Parameters
+        ----------
+        responded : (n,) bool
+            The workers whose answers are used.
+
+        Raises
+        ------
+        NotDecodableError
+            If the job due now cannot be decoded; nothing has changed then.
+        ScheduleError
+            If every round is closed already.
+        """
+        self._check(responded)
+        finished = self._advance(responded)
+        keep = self._model.window - 1
+        past = np.concatenate([self._past, ~responded[None]])
+        self._past = past[len(past) - min(keep, len(past)) :]
+        self._round += 1
+        return finished
+
+    @abstractmethod
+    def decoding(self, job: int, dtype: npt.DTypeLike = np.float64) -> Decoding:
+        """The gradient of a job that the latest `close_round` finished, as a weighted sum.
+
+        Parameters
+        ----------
+        job : int
+        dtype
+            The results' precision, which says how much amplification is bearable.
+
+        Raises
+        ------
+        ScheduleError
+            If the latest `close_round` did not finish ``job``.
+        IllConditionedError
+            If the answers determine the gradient, but not to a useful precision.
+        """
+
+    @abstractmethod
+    def _assign(self) -> Assignment: ...
+
+    @abstractmethod
+    def _feasible(self, responded: BoolArray) -> bool: ...
+
+    @abstractmethod
+    def _advance(self, responded: BoolArray) -> tuple[int, ...]: ...
+
+    def _is_job(self, job: int) -> bool:
+        return 0 <= job < self.num_jobs
+
+    def _require_open(self) -> None:
+        if self._round >= self.num_rounds:
+            raise ScheduleError(f"all {self.num_rounds} rounds are closed: start a new schedule")
+
+    def _check(self, responded: BoolArray) -> None:
+        self._require_open()
+        if responded.shape != (self._n,) or responded.dtype != np.bool_:
+            given = (responded.dtype.name, responded.shape)
+            raise ParameterError("responded", f"must be a boolean array ({self._n},)", given)
+
+    def _late(self, job: int) -> NotDecodableError:
+        message = (
+            f"job {job} is due in round {self._round} and cannot be decoded: wait for more answers"
+        )
+        return NotDecodableError(message, job=job, round=self._round)
+
+    def _not_finished(self, job: int) -> ScheduleError:
+        return ScheduleError(f"job {job} was not finished by the round closed last: decode it then")
+
+
+def require_int(argument: str, value: object) -> None:
+    """Refuse anything but an integer, bool included.
+
+    Raises
+    ------
+    ParameterError
+        Naming the argument and the value.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise ParameterError(argument, "must be an integer", value)

@@ -1,0 +1,190 @@
+"""Gradient coding, one job a round (spec, 3.1; Tandon et al. 2017), and the uncoded scheme."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from seqgc._types import BoolArray, Decoding, FloatArray, MiniTask, Term
+from seqgc.codes import GradientCode, make_code
+from seqgc.errors import ParameterError
+from seqgc.schemes._base import Assignment, Schedule, Scheme, require_int
+from seqgc.stragglers import EveryGroup, PerRound, StragglerModel
+
+__all__ = ["GC", "GCSchedule", "Uncoded"]
+
+Family = Literal["cyclic", "rep", "binary"]
+_SUFFIX: dict[str, str] = {"cyclic": "", "rep": "-rep", "binary": "-binary"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uncoded(Scheme):
+    """No redundancy: every worker must answer in every round.
+
+    Examples
+    --------
+    >>> Uncoded(n=4).normalized_load
+    0.25
+    """
+
+    n: int
+
+    def __post_init__(self) -> None:
+        _require_workers(self.n)
+
+    @property
+    def spec(self) -> str:
+        return "uncoded"
+
+    @property
+    def delay(self) -> int:
+        return 0
+
+    @property
+    def normalized_load(self) -> float:
+        return 1 / self.n
+
+    @property
+    def tolerated(self) -> int:
+        return 0
+
+    @property
+    def chunk_fractions(self) -> FloatArray:
+        return self._code.chunk_fractions
+
+    @property
+    def model(self) -> StragglerModel:
+        return PerRound(s=0)
+
+    def start(self, num_jobs: int) -> Schedule:
+        return GCSchedule(self, self._code, num_jobs)
+
+    @cached_property
+    def _code(self) -> GradientCode:
+        return make_code("rep", self.n, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GC(Scheme):
+    """(n, s) gradient coding with a code of the given family; delay 0, load (s+1)/n.
+
+    Parameters
+    ----------
+    n, s : int
+        Workers, and stragglers tolerated in each round; ``0 <= s < n``.
+    family : {"cyclic", "rep", "binary"}
+        ``rep`` (GC-Rep) needs ``(s+1) | n``; ``binary`` has load ``1 / floor(n / (s+1))``.
+
+    Examples
+    --------
+    >>> GC(n=256, s=15).normalized_load
+    0.0625
+    """
+
+    n: int
+    s: int
+    family: Family = "cyclic"
+
+    def __post_init__(self) -> None:
+        _require_workers(self.n)
+        require_int("s", self.s)
+        if not 0 <= self.s < self.n:
+            raise ParameterError("s", f"must satisfy 0 <= s < n (GC), n={self.n}", self.s)
+        if self.family == "rep" and self.n % (self.s + 1):
+            raise ParameterError(
+                "s", f"must satisfy (s+1) | n (GC-Rep), n={self.n}", self.s, "or take gc-binary"
+            )
+
+    @property
+    def spec(self) -> str:
+        return f"gc{_SUFFIX[self.family]}:s={self.s}"
+
+    @property
+    def delay(self) -> int:
+        return 0
+
+    @property
+    def normalized_load(self) -> float:
+        return self._code.load
+
+    @property
+    def tolerated(self) -> int:
+        return self.s
+
+    @property
+    def chunk_fractions(self) -> FloatArray:
+        return self._code.chunk_fractions
+
+    @property
+    def model(self) -> StragglerModel:
+        return EveryGroup(size=self.s + 1) if self.family == "rep" else PerRound(s=self.s)
+
+    def start(self, num_jobs: int) -> Schedule:
+        return GCSchedule(self, self._code, num_jobs)
+
+    @cached_property
+    def _code(self) -> GradientCode:
+        return make_code(self.family, self.n, self.s)
+
+
+class GCSchedule(Schedule):
+    """Round ``t`` computes job ``t``; it closes once the answers decode it."""
+
+    def __init__(self, scheme: Scheme, code: GradientCode, num_jobs: int) -> None:
+        super().__init__(scheme, num_jobs)
+        self._code = code
+        self._used: BoolArray = np.zeros(scheme.n, dtype=np.bool_)
+
+    def decoding(self, job: int, dtype: npt.DTypeLike = np.float64) -> Decoding:
+        if job != self._round - 1:
+            raise self._not_finished(job)
+        weights = guarded_vector(self._code, self._used, dtype)
+        terms = tuple(
+            Term(worker=int(i), round=job, slot=0, weight=float(weights[i]))
+            for i in np.flatnonzero(weights)
+        )
+        return Decoding(job=job, terms=terms)
+
+    def _assign(self) -> Assignment:
+        return tuple((coded_mini_task(self._code, i, self._round),) for i in range(self._n))
+
+    def _feasible(self, responded: BoolArray) -> bool:
+        return self._code.can_decode(responded)
+
+    def _advance(self, responded: BoolArray) -> tuple[int, ...]:
+        if not self._code.can_decode(responded):
+            raise self._late(self._round)
+        self._used = responded.copy()
+        return (self._round,)
+
+
+def coded_mini_task(
+    code: GradientCode, worker: int, job: int, *, slot: int = 0, first_chunk: int = 0
+) -> MiniTask:
+    """Worker's coded result of a job, the code's chunk 0 being the batch's ``first_chunk``."""
+    support = code.support(worker)
+    coefficients = code.encoding_matrix[worker, support]
+    return MiniTask(job=job, slot=slot, chunks=first_chunk + support, coefficients=coefficients)
+
+
+def guarded_vector(code: GradientCode, responded: BoolArray, dtype: npt.DTypeLike) -> FloatArray:
+    """The decoding vector (n,), refused where results of ``dtype`` would be decoded too badly.
+
+    Raises
+    ------
+    IllConditionedError
+        Naming the amplification and the remedy.
+    """
+    weights = code.decoding_vector(responded)
+    code.check_amplification(weights, dtype=dtype)
+    return weights
+
+
+def _require_workers(n: int) -> None:
+    require_int("n", n)
+    if n < 1:
+        raise ParameterError("n", "must be >= 1 (workers)", n)

@@ -1,0 +1,273 @@
+"""The policy and the loop, on virtual time: decisions, retries, drops, root causes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from seqgc.errors import ParameterError, ScheduleError, WorkerError
+from seqgc.master import run
+from seqgc.ports import (
+    Action,
+    Arrival,
+    Cancel,
+    Close,
+    Dispatch,
+    Dispatched,
+    Drop,
+    Event,
+    Failure,
+    Finish,
+    RoundRecord,
+    Task,
+    Tick,
+)
+from seqgc.replay import ReplayBackend
+from seqgc.rounds import RoundPolicy, WaitOut
+from seqgc.schemes import GC, MSGC, Scheme, Uncoded, parse_scheme
+from tests.kit import ChunkWorkload
+
+SCHEMES = [
+    ("uncoded", 6),
+    ("gc:s=2", 6),
+    ("gc-rep:s=2", 6),
+    ("gc-binary:s=3", 6),
+    ("sr-sgc:B=2,W=3,lam=4", 6),
+    ("sr-sgc:B=1,W=3,lam=5", 5),
+    ("sr-sgc-rep:B=1,W=2,lam=2", 6),
+    ("m-sgc:B=1,W=2,lam=2", 6),
+    ("m-sgc:B=2,W=4,lam=5", 5),
+    ("m-sgc:B=1,W=3,lam=0", 4),
+    ("m-sgc:B=2,W=3,lam=4", 4),
+    ("m-sgc-rep:B=2,W=3,lam=2", 6),
+    ("m-sgc:B=1,W=2,lam=1", 1),
+]
+RULES: tuple[WaitOut, ...] = ("all", "conform", "feasible")
+
+
+def arbitrary_times(rounds: int, n: int, rng: np.random.Generator) -> np.ndarray:
+    """From nearly constant to wild, with ties and workers that are slow for long."""
+    kind = rng.integers(4)
+    if kind == 0:
+        times = 1 + 0.01 * rng.random((rounds, n))
+    elif kind == 1:
+        times = rng.pareto(0.7, size=(rounds, n)) + 0.1
+    elif kind == 2:
+        times = rng.choice([1.0, 2.0, 50.0], size=(rounds, n))
+    else:
+        times = np.where(rng.random(n) < 0.5, 1.0, 40.0) * (1 + rng.random((rounds, n)))
+    return times
+
+
+@pytest.mark.parametrize(("spec", "n"), SCHEMES)
+@pytest.mark.parametrize("rule", RULES)
+def test_over_arbitrary_delays_every_job_is_on_time_and_right(
+    spec: str, n: int, rule: WaitOut
+) -> None:
+    scheme = parse_scheme(spec, n=n)
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        num_jobs = int(rng.integers(1, 9))
+        mu = float(rng.choice([0.0, 0.3, 1.0, 5.0]))
+        times = arbitrary_times(num_jobs + scheme.delay, n, rng)
+        workload = ChunkWorkload(scheme, seed=seed)
+        backend = ReplayBackend(times, compute=workload.compute)
+        closed: list[RoundRecord] = []
+        finished_in: dict[int, int] = {}
+
+        def watch(
+            seen: Event | Action,
+            closed: list[RoundRecord] = closed,
+            finished_in: dict[int, int] = finished_in,
+        ) -> None:
+            if isinstance(seen, Close):
+                closed.append(seen.record)
+            if isinstance(seen, Finish):
+                finished_in[seen.job] = closed[-1].round
+
+        policy = RoundPolicy(scheme.start(num_jobs), n=n, mu=mu, wait_out=rule)
+        run(policy, backend, workload, observe=watch)
+        replay = f"seed {seed}, {spec}, n={n}, {rule}, mu={mu}"
+        assert sorted(workload.errors) == list(range(num_jobs)), replay
+        assert max(workload.errors.values()) <= 1e-10, replay
+        assert all(0 <= r - job <= scheme.delay for job, r in finished_in.items()), replay
+        assert len(closed) == num_jobs + scheme.delay, replay
+        for record, row in zip(closed, times, strict=True):
+            assert record.duration_s <= row.max(), replay
+            if record.reason != "idle":
+                assert (record.responded == (row <= record.duration_s)).all(), replay
+
+
+class Script:
+    """A backend that plays a list of events per round; a callable makes failures from tasks."""
+
+    def __init__(self, script: dict[tuple[int, int, int], tuple[float, str]]) -> None:
+        # (round, worker, attempt) -> (seconds after dispatch, "" for an answer or else a reason)
+        self._script = script
+        self._events: list[Arrival | Failure] = []
+        self.now = 100.0
+        self.sent: list[tuple[int, int, int]] = []
+        self.cancelled: list[tuple[int, tuple[int, ...]]] = []
+
+    def dispatch(self, round: int, tasks: Sequence[Task]) -> float:
+        for task in tasks:
+            key = (round, task.worker, task.attempt)
+            self.sent.append(key)
+            after, reason = self._script.get(key, (1.0, ""))
+            at = self.now + after
+            if reason:
+                self._events.append(
+                    Failure(
+                        round=round, worker=task.worker, attempt=task.attempt, at=at, reason=reason
+                    )
+                )
+            elif after < math.inf:
+                self._events.append(
+                    Arrival(
+                        round=round, worker=task.worker, attempt=task.attempt, at=at, results={}
+                    )
+                )
+        self._events.sort(key=lambda e: e.at)
+        return self.now
+
+    def cancel(self, round: int, workers: Sequence[int]) -> None:
+        self.cancelled.append((round, tuple(workers)))
+
+    def receive(self, until: float) -> Arrival | Failure | None:
+        if self._events and self._events[0].at <= until:
+            self.now = max(self.now, self._events[0].at)
+            return self._events.pop(0)
+        self.now = max(self.now, until)
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+def play(
+    scheme: Scheme,
+    script: dict[tuple[int, int, int], tuple[float, str]],
+    *,
+    jobs: int = 2,
+    rule: WaitOut = "feasible",
+    timeout_s: float = 60.0,
+) -> tuple[Script, list[Event | Action]]:
+    backend, seen = Script(script), []
+    policy = RoundPolicy(scheme.start(jobs), n=scheme.n, mu=0.0, wait_out=rule, timeout_s=timeout_s)
+    run(policy, backend, observe=seen.append)
+    return backend, seen
+
+
+def records(seen: list[Event | Action]) -> list[RoundRecord]:
+    return [s.record for s in seen if isinstance(s, Close)]
+
+
+def test_a_failed_task_is_sent_again_at_once_and_its_answer_counts() -> None:
+    backend, seen = play(Uncoded(n=2), {(0, 1, 0): (0.5, "killed")}, jobs=1)
+    assert backend.sent == [(0, 0, 0), (0, 1, 0), (0, 1, 1)]
+    (record,) = records(seen)
+    assert record.responded.all()
+    assert record.duration_s == pytest.approx(1.5)
+
+
+def test_a_worker_that_fails_every_attempt_is_a_straggler() -> None:
+    script = {(0, 2, a): (0.1, "out of memory") for a in range(3)}
+    backend, seen = play(GC(n=3, s=1), script, jobs=1, rule="all")
+    (record,) = records(seen)
+    assert record.responded.tolist() == [True, True, False]
+    assert [key for key in backend.sent if key[1] == 2] == [(0, 2, 0), (0, 2, 1), (0, 2, 2)]
+
+
+def test_a_round_in_which_everything_fails_ends_with_its_root_cause() -> None:
+    script = {(1, w, a): (0.1 * (w + 1), f"boom {w}") for w in range(3) for a in range(3)}
+    with pytest.raises(WorkerError) as caught:
+        play(GC(n=3, s=1), script)
+    assert "round 1 cannot end: 0 of 3 workers answered" in str(caught.value)
+    assert str(caught.value).endswith("first failure, worker 0: boom 0")
+    assert (caught.value.round, caught.value.worker) == (1, 0)
+
+
+def test_a_silent_round_ends_at_its_time_limit() -> None:
+    script = {(0, w, 0): (math.inf, "") for w in range(2)}
+    with pytest.raises(WorkerError, match="within 7 s, 0 failed; nobody reported a failure"):
+        play(Uncoded(n=2), script, timeout_s=7.0)
+
+
+def test_late_answers_of_a_closed_round_are_dropped_and_seen() -> None:
+    script = {(0, 2, 0): (1.5, ""), (1, 0, 0): (3.0, ""), (1, 1, 0): (3.0, "")}
+    backend, seen = play(GC(n=3, s=1), script)
+    drops = [s for s in seen if isinstance(s, Drop)]
+    assert [(d.event.round, d.event.worker, d.reason) for d in drops] == [
+        (0, 2, "its round is closed")
+    ]
+    assert backend.cancelled[0] == (0, (2,))
+    first, second = records(seen)
+    assert first.responded.tolist() == [True, True, False]
+    assert second.duration_s == pytest.approx(3.0), "the late answer must not count as an answer"
+
+
+def test_second_answers_and_failures_of_old_attempts_are_dropped() -> None:
+    policy = RoundPolicy(GC(n=3, s=0).start(1), n=3, mu=0.0, wait_out="feasible")
+    policy.start()
+    policy.on(Dispatched(round=0, attempt=0, at=5.0))
+    answer = Arrival(round=0, worker=1, attempt=0, at=6.0, results={})
+    assert policy.on(answer) == ()
+    (drop,) = policy.on(answer)
+    assert isinstance(drop, Drop)
+    assert drop.reason == "the worker is settled"
+    failed = Failure(round=0, worker=2, attempt=0, at=6.5, reason="killed")
+    (again,) = policy.on(failed)
+    assert isinstance(again, Dispatch)
+    assert (again.attempt, list(again.assignment)) == (1, [2])
+    (drop,) = policy.on(failed)
+    assert isinstance(drop, Drop)
+    assert drop.reason == "an earlier attempt"
+
+
+def test_time_is_measured_from_dispatch_whatever_the_clock_shows() -> None:
+    policy = RoundPolicy(Uncoded(n=1).start(1), n=1, mu=0.0, wait_out="all", timeout_s=9.0)
+    policy.start()
+    policy.on(Dispatched(round=0, attempt=0, at=1e6))
+    assert policy.wake_at == 1e6 + 9.0
+    policy.on(Arrival(round=0, worker=0, attempt=0, at=1e6 + 2.0, results={}))
+    close, finish = policy.on(Tick(at=1e6 + 2.0))
+    assert isinstance(close, Close)
+    assert close.record.duration_s == 2.0
+    assert isinstance(finish, Finish)
+    assert policy.done
+
+
+def test_a_round_without_work_lasts_no_time() -> None:
+    scheme = MSGC(n=3, B=1, W=2, lam=3)  # no D2: the last round only repeats what was lost
+    _, seen = play(scheme, {}, jobs=1)
+    assert [(r.reason, r.duration_s) for r in records(seen)][-1] == ("idle", 0.0)
+    assert [s.round for s in seen if isinstance(s, Dispatch)] == [0]
+
+
+def test_stragglers_are_cancelled_when_their_round_closes() -> None:
+    backend, seen = play(GC(n=4, s=2), {(0, 3, 0): (2.0, ""), (0, 1, 0): (2.0, "")}, jobs=1)
+    assert backend.cancelled == [(0, (1, 3))]
+    assert [s.workers for s in seen if isinstance(s, Cancel)] == [(1, 3)]
+
+
+def test_an_answer_without_its_result_is_a_failure() -> None:
+    scheme = Uncoded(n=2)
+    workload = ChunkWorkload(scheme, seed=0)
+    policy = RoundPolicy(scheme.start(1), n=2, mu=0.0, wait_out="all")
+    with pytest.raises(WorkerError, match="the answer lacks the result of slot 0"):
+        run(policy, Script({}), workload)
+
+
+def test_the_replay_seam_refuses_what_it_cannot_play() -> None:
+    with pytest.raises(ParameterError, match="`times` must be a matrix"):
+        ReplayBackend(np.ones(3))
+    policy = RoundPolicy(Uncoded(n=2).start(3), n=2, mu=0.0, wait_out="all")
+    with pytest.raises(ParameterError, match="`times` must cover round 1"):
+        run(policy, ReplayBackend(np.ones((1, 2))))
+    with pytest.raises(ScheduleError, match="waits for ever"):
+        ReplayBackend(np.ones((1, 2))).receive(math.inf)
+    with pytest.raises(ParameterError, match="`max_attempts` must be >= 1"):
+        RoundPolicy(Uncoded(n=2).start(1), n=2, mu=0.0, wait_out="all", max_attempts=0)

@@ -1,0 +1,35 @@
+"""Every scheme with every parameter set of a small size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from seqgc.errors import ParameterError
+from seqgc.schemes import SCHEMES, Scheme, parse_scheme
+
+
+def all_specs(n: int, largest_window: int) -> Iterator[str]:
+    """Specs with every parameter in its widest conceivable range; many are invalid."""
+    for name, (parameters, _) in SCHEMES.items():
+        if not parameters:
+            yield name
+        elif parameters == ("s",):
+            yield from (f"{name}:s={s}" for s in range(n))
+        else:
+            yield from (
+                f"{name}:B={burst},W={window},lam={lam}"
+                for window in range(1, largest_window + 1)
+                for burst in range(1, window + 1)
+                for lam in range(n + 1)
+            )
+
+
+def all_schemes(n: int, largest_window: int) -> list[Scheme]:
+    """Every valid scheme for n workers and windows up to the largest."""
+    schemes = []
+    for spec in all_specs(n, largest_window):
+        try:
+            schemes.append(parse_scheme(spec, n=n))
+        except ParameterError:
+            continue
+    return schemes

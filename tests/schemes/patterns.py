@@ -1,0 +1,104 @@
+"""Runs a scheme over many straggler patterns at once, as a tree of snapshots, and checks every
+gradient that it decodes."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from seqgc._types import BoolArray, Decoding
+from seqgc.schemes import Assignment, Schedule, Scheme
+
+TOLERANCE = 1e-10
+
+
+def masks(n: int) -> list[BoolArray]:
+    """All 2^n answers of one round."""
+    return [np.array(bits) for bits in itertools.product((False, True), repeat=n)]
+
+
+class Run:
+    """A snapshot of a run: its schedule, and the tasks it gave out so far."""
+
+    def __init__(self, schedule: Schedule, given: tuple[Assignment, ...] = ()) -> None:
+        self.schedule = schedule
+        self.given = given
+        self._assigned: Assignment | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.schedule.round >= self.schedule.num_rounds
+
+    def after(self, responded: BoolArray, check: GradientCheck) -> Run:
+        """The run after one more round; checks the gradient of every job that it finishes."""
+        if self._assigned is None:
+            self._assigned = self.schedule.assignment()
+        following = Run(copy.copy(self.schedule), (*self.given, self._assigned))
+        for job in following.schedule.close_round(responded):
+            check(job, following.schedule.decoding(job), following.given)
+        return following
+
+
+class GradientCheck:
+    """Compares decoded gradients with direct ones, for random partial gradients (chunks, 3)."""
+
+    def __init__(self, scheme: Scheme, seed: int = 0) -> None:
+        chunks = len(scheme.chunk_fractions)
+        self.partials = np.random.default_rng(seed).normal(size=(chunks, 3))
+        self.direct = self.partials.sum(axis=0)
+        self.worst = 0.0
+        self.decoded = 0
+
+    def __call__(self, job: int, decoding: Decoding, given: tuple[Assignment, ...]) -> None:
+        gradient = np.zeros(3)
+        assert decoding.job == job
+        for term in decoding.terms:
+            (task,) = [m for m in given[term.round][term.worker] if m.slot == term.slot]
+            assert task.job == job, f"{term} belongs to job {task.job}"
+            gradient += term.weight * (task.coefficients @ self.partials[task.chunks])
+        error = float(np.linalg.norm(gradient - self.direct) / np.linalg.norm(self.direct))
+        self.worst = max(self.worst, error)
+        self.decoded += 1
+        assert error <= TOLERANCE, f"job {job}: relative error {error}"
+
+
+def every_conforming(scheme: Scheme, num_jobs: int, check: GradientCheck) -> Iterator[Run]:
+    """Finished runs over all patterns that conform, exhaustively."""
+    answers = masks(scheme.n)
+    stack = [Run(scheme.start(num_jobs))]
+    while stack:
+        run = stack.pop()
+        if run.done:
+            yield run
+            continue
+        stack += [run.after(a, check) for a in answers if run.schedule.conforms(a)]
+
+
+def sampled_conforming(
+    scheme: Scheme, num_jobs: int, check: GradientCheck, *, patterns: int, seed: int
+) -> Iterable[Run]:
+    """About ``patterns`` finished runs over random patterns that conform.
+
+    A tree: each level has twice the runs of the one before, so early rounds are shared.
+    """
+    rng = np.random.default_rng(seed)
+    runs = [Run(scheme.start(num_jobs))]
+    while not runs[0].done:
+        left = runs[0].schedule.num_rounds - runs[0].schedule.round - 1
+        wanted = max(1, patterns >> left)
+        parents = rng.integers(len(runs), size=wanted)
+        runs = [runs[p].after(_random_answers(runs[p], scheme.n, rng), check) for p in parents]
+    return runs
+
+
+def _random_answers(run: Run, n: int, rng: np.random.Generator) -> BoolArray:
+    """Random answers that conform: stragglers are taken back, in random order, until they do."""
+    responded = rng.random(n) >= rng.choice([0.1, 0.3, 0.6, 1.0])
+    for worker in rng.permutation(n):
+        if run.schedule.conforms(responded):
+            break
+        responded[worker] = True
+    return responded

@@ -1,0 +1,140 @@
+"""Every conforming pattern is decoded in time and right; one step outside there is one that is not."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from seqgc._types import BoolArray
+from seqgc.errors import NotDecodableError
+from seqgc.schemes import GC, MSGC, SRSGC, Scheme, parse_scheme
+from tests.schemes.catalogue import all_schemes
+from tests.schemes.patterns import GradientCheck, Run, every_conforming, masks, sampled_conforming
+
+SMALL = [scheme for n in (1, 2, 3, 4) for scheme in all_schemes(n, 4)]
+LARGER = [
+    parse_scheme(spec, n=n)
+    for n, specs in {
+        5: ("gc:s=2", "sr-sgc:B=2,W=3,lam=3", "m-sgc:B=2,W=4,lam=2"),
+        6: ("gc-rep:s=2", "gc-binary:s=3", "sr-sgc-rep:B=1,W=2,lam=2", "m-sgc-rep:B=1,W=3,lam=2"),
+        7: ("gc-binary:s=2", "sr-sgc:B=1,W=4,lam=7", "m-sgc:B=3,W=4,lam=7"),
+        8: ("gc:s=7", "sr-sgc-rep:B=3,W=4,lam=2", "m-sgc-rep:B=2,W=3,lam=3"),
+        9: ("gc-rep:s=2", "sr-sgc:B=2,W=5,lam=4", "m-sgc:B=1,W=2,lam=0"),
+        10: ("gc-binary:s=3", "sr-sgc:B=1,W=3,lam=5", "m-sgc-rep:B=1,W=2,lam=4"),
+        11: ("gc:s=5", "sr-sgc:B=2,W=3,lam=8", "m-sgc:B=2,W=5,lam=6"),
+        12: ("gc-rep:s=3", "sr-sgc-rep:B=2,W=3,lam=6", "m-sgc-rep:B=2,W=4,lam=5"),
+    }.items()
+    for spec in specs
+]
+EXHAUSTIVE_BITS = 16
+SAMPLED = 10_000
+SEED = 20261120
+
+
+def label(scheme: Scheme) -> str:
+    return f"n={scheme.n}-{scheme.spec}"
+
+
+@pytest.mark.parametrize("scheme", SMALL, ids=label)
+def test_every_short_conforming_pattern_is_decoded(scheme: Scheme) -> None:
+    num_jobs = min(3, EXHAUSTIVE_BITS // scheme.n - scheme.delay)
+    if num_jobs < 1:
+        num_jobs = 1  # one job's life is longer than the bits allow: sampled below as well
+        runs = sampled_conforming(
+            scheme, 1, check := GradientCheck(scheme), patterns=2**12, seed=SEED
+        )
+    else:
+        runs = every_conforming(scheme, num_jobs, check := GradientCheck(scheme))
+    assert sum(run.done for run in runs) >= 1
+    assert check.decoded >= num_jobs
+
+
+@pytest.mark.parametrize("scheme", [s for s in SMALL if s.n > 1] + LARGER, ids=label)
+def test_long_random_conforming_patterns_are_decoded(scheme: Scheme) -> None:
+    check = GradientCheck(scheme, seed=SEED)
+    num_jobs = scheme.delay + 3
+    runs = list(sampled_conforming(scheme, num_jobs, check, patterns=SAMPLED, seed=SEED))
+    assert len(runs) == SAMPLED, f"replay with seed {SEED}"
+    assert all(run.done for run in runs)
+
+
+@pytest.mark.parametrize("scheme", [s for s in SMALL if s.n in (2, 3)], ids=label)
+def test_what_conforms_is_feasible_and_feasible_grows_with_answers(scheme: Scheme) -> None:
+    rng = np.random.default_rng(SEED)
+    run, check = Run(scheme.start(scheme.delay + 2)), GradientCheck(scheme)
+    while not run.done:
+        answers = masks(scheme.n)
+        feasible = {a.tobytes(): run.schedule.feasible(a) for a in answers}
+        for a in answers:
+            assert feasible[a.tobytes()] or not run.schedule.conforms(a)
+            assert not feasible[a.tobytes()] or all(
+                feasible[b.tobytes()] for b in answers if not (a & ~b).any()
+            )
+        good = [a for a in answers if run.schedule.conforms(a)]
+        run = run.after(good[rng.integers(len(good))], check)
+
+
+# ---- one step outside the model ------------------------------------------------------------------
+
+
+def whole_run(scheme: Scheme, num_rounds: int) -> BoolArray:
+    return np.zeros((num_rounds, scheme.n), dtype=np.bool_)
+
+
+def assert_loses_and_is_refused(scheme: Scheme, stragglers: BoolArray) -> None:
+    """The pattern loses a job, and `conforms` refuses it in the run and as a whole."""
+    schedule = scheme.start(len(stragglers) - scheme.delay)
+    refused = False
+    assert not scheme.model.conforms(stragglers)
+    with pytest.raises(NotDecodableError) as caught:
+        for row in ~stragglers:
+            refused |= not schedule.conforms(row)
+            schedule.close_round(row)
+    assert refused
+    assert caught.value.round == schedule.round, "a refused transition must not advance"
+
+
+@pytest.mark.parametrize("scheme", [s for s in SMALL if isinstance(s, GC) and s.s < s.n], ids=label)
+def test_gc_loses_with_one_straggler_too_many(scheme: GC) -> None:
+    losing = [
+        ~responded
+        for responded in masks(scheme.n)
+        if np.count_nonzero(~responded) == scheme.s + 1 and not scheme.start(1).feasible(responded)
+    ]
+    if scheme.family == "cyclic":
+        assert len(losing) == math.comb(scheme.n, scheme.s + 1)
+    assert_loses_and_is_refused(scheme, losing[0][None])
+
+
+@pytest.mark.parametrize("scheme", [s for s in SMALL if isinstance(s, SRSGC)], ids=label)
+def test_sr_sgc_loses_when_one_too_many_straggle_again_a_delay_later(scheme: SRSGC) -> None:
+    stragglers = whole_run(scheme, 1 + scheme.B)
+    stragglers[[0, scheme.B], : scheme.s + 1] = True
+    assert_loses_and_is_refused(scheme, stragglers)
+
+
+M_SGC = [s for s in SMALL if isinstance(s, MSGC)]
+
+
+@pytest.mark.parametrize("scheme", [s for s in M_SGC if s.lam < s.n], ids=label)
+def test_m_sgc_loses_with_one_distinct_straggler_too_many(scheme: MSGC) -> None:
+    stragglers = whole_run(scheme, 1 + scheme.delay)
+    stragglers[: scheme.B, : scheme.lam + 1] = True
+    assert_loses_and_is_refused(scheme, stragglers)
+
+
+@pytest.mark.parametrize("scheme", [s for s in M_SGC if s.lam > 0], ids=label)
+def test_m_sgc_loses_with_a_burst_one_round_too_long(scheme: MSGC) -> None:
+    stragglers = whole_run(scheme, 1 + scheme.delay)
+    stragglers[: scheme.B + 1, 0] = True
+    assert_loses_and_is_refused(scheme, stragglers)
+
+
+@pytest.mark.parametrize("scheme", [s for s in M_SGC if s.lam > 0], ids=label)
+def test_m_sgc_loses_with_bursts_one_round_too_close(scheme: MSGC) -> None:
+    stragglers = whole_run(scheme, 1 + scheme.delay)
+    stragglers[: scheme.B, 0] = True
+    stragglers[scheme.delay, 0] = True  # W - 1 rounds after the first burst's last round
+    assert_loses_and_is_refused(scheme, stragglers)

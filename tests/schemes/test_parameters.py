@@ -1,0 +1,177 @@
+"""Loads, delays, specs, and every parameter's range."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+from seqgc.bounds import arbitrary_load_bound, bursty_load_bound, load_lower_bound
+from seqgc.errors import ParameterError, ScheduleError
+from seqgc.schemes import GC, MSGC, SRSGC, Scheme, Uncoded, parse_scheme
+from tests.schemes.catalogue import all_schemes
+
+CHECK_VALUES = {  # spec, section 3
+    "m-sgc:B=1,W=2,lam=27": (1, 0.007543),
+    "m-sgc:B=1,W=2,lam=24": (1, 0.007512),
+    "sr-sgc:B=2,W=3,lam=23": (2, 0.050781),
+    "sr-sgc:B=2,W=3,lam=22": (2, 0.046875),
+    "sr-sgc:B=2,W=3,lam=20": (2, 0.042969),
+    "sr-sgc:B=2,W=3,lam=15": (2, 0.035156),
+    "gc:s=15": (0, 0.062500),
+    "uncoded": (0, 1 / 256),
+}
+SMALL = [scheme for n in (1, 2, 3, 4) for scheme in all_schemes(n, 4)]
+
+
+@pytest.mark.parametrize("spec", CHECK_VALUES)
+def test_loads_and_delays_are_the_published_ones(spec: str) -> None:
+    scheme = parse_scheme(spec, n=256)
+    delay, load = CHECK_VALUES[spec]
+    assert scheme.delay == delay
+    assert scheme.normalized_load == pytest.approx(load, abs=5e-7)
+
+
+@pytest.mark.parametrize("scheme", SMALL, ids=lambda s: f"n={s.n}-{s.spec}")
+def test_load_is_what_the_assignment_touches(scheme: Scheme) -> None:
+    schedule = scheme.start(scheme.delay + 1)
+    everyone = np.ones(scheme.n, dtype=np.bool_)
+    while schedule.round < scheme.delay:
+        schedule.close_round(everyone)
+    fractions = scheme.chunk_fractions
+    touched = [
+        sum(fractions[task.chunks].sum() for task in tasks) for tasks in schedule.assignment()
+    ]
+    assert fractions.sum() == pytest.approx(1)
+    assert not fractions.flags.writeable
+    if isinstance(scheme, MSGC) and scheme.lam == scheme.n:
+        # Without stragglers nothing is left for the slots that repeat; they are charged all the same.
+        assert max(touched) == pytest.approx((scheme.W - 1) * fractions[0])
+        assert scheme.normalized_load == pytest.approx((scheme.W - 1 + scheme.B) * fractions[0])
+    else:
+        assert max(touched) == pytest.approx(scheme.normalized_load)
+
+
+def test_m_sgc_load_is_the_closed_form() -> None:
+    for n, B, W, lam in [(4, 2, 3, 2), (256, 1, 2, 27), (10, 3, 5, 0), (7, 1, 4, 6)]:
+        expected = (lam + 1) * (W - 1 + B) / (n * (B + (W - 1) * (lam + 1)))
+        assert MSGC(n=n, B=B, W=W, lam=lam).normalized_load == pytest.approx(expected, rel=1e-14)
+    assert MSGC(n=8, B=2, W=4, lam=8).normalized_load == pytest.approx(5 / 24, rel=1e-14)
+
+
+@pytest.mark.parametrize("scheme", SMALL, ids=lambda s: f"n={s.n}-{s.spec}")
+def test_schemes_survive_spec_repr_pickle_and_hash(scheme: Scheme) -> None:
+    assert parse_scheme(scheme.spec, n=scheme.n) == scheme
+    assert eval(repr(scheme)) == scheme  # the names are imported above
+    assert pickle.loads(pickle.dumps(scheme)) == scheme
+    assert hash(parse_scheme(scheme.spec, n=scheme.n)) == hash(scheme)
+
+
+def test_the_small_catalogue_reaches_every_edge_of_the_ranges() -> None:
+    kinds = {(type(s).__name__, getattr(s, "family", "")) for s in SMALL}
+    assert kinds == {
+        ("Uncoded", ""),
+        *(("GC", f) for f in ("cyclic", "rep", "binary")),
+        *(("SRSGC", f) for f in ("cyclic", "rep")),
+        *(("MSGC", f) for f in ("cyclic", "rep")),
+    }
+    m_sgc = [s for s in SMALL if isinstance(s, MSGC)]
+    assert {s.lam for s in m_sgc if s.n == 4 and s.family == "cyclic"} == {0, 1, 2, 3, 4}
+    assert any(s.n == 1 for s in m_sgc)
+    assert any(s.B == s.W - 1 > 1 for s in m_sgc)
+
+
+BAD = {
+    "gc:s=4": "`s` must satisfy 0 <= s < n (GC), n=4; got 4",
+    "gc:s=-1": "`s` must satisfy 0 <= s < n (GC), n=4; got -1",
+    "gc-rep:s=2": "`s` must satisfy (s+1) | n (GC-Rep), n=4; got 2 (or take gc-binary)",
+    "sr-sgc:B=2,W=4,lam=1": "`W` must be x*B + 1 with an integer x >= 1 (SR-SGC), B=2; got 4",
+    "sr-sgc:B=1,W=1,lam=1": "`W` must be x*B + 1 with an integer x >= 1 (SR-SGC), B=1; got 1",
+    "sr-sgc:B=0,W=2,lam=1": "`B` must be >= 1 (SR-SGC); got 0",
+    "sr-sgc:B=1,W=2,lam=0": "`lam` must satisfy 1 <= lam <= n (SR-SGC), n=4; got 0",
+    "sr-sgc:B=1,W=2,lam=5": "`lam` must satisfy 1 <= lam <= n (SR-SGC), n=4; got 5",
+    "sr-sgc-rep:B=1,W=2,lam=4": (
+        "`lam` must give (s+1) | n (SR-SGC-Rep), n=4, s=2; got 4 (or take sr-sgc)"
+    ),
+    "m-sgc:B=2,W=2,lam=1": "`W` must satisfy B < W (M-SGC), B=2; got 2",
+    "m-sgc:B=0,W=2,lam=1": "`B` must be >= 1 (M-SGC); got 0",
+    "m-sgc:B=1,W=2,lam=5": "`lam` must satisfy 0 <= lam <= n (M-SGC), n=4; got 5",
+    "m-sgc-rep:B=1,W=2,lam=2": (
+        "`lam` must satisfy (lam+1) | n (M-SGC-Rep), n=4; got 2 (or take m-sgc)"
+    ),
+    "gradient": (
+        "`scheme` must be one of uncoded, gc, gc-rep, gc-binary, sr-sgc, sr-sgc-rep, m-sgc, "
+        "m-sgc-rep; got 'gradient'"
+    ),
+    "m-sgd:B=1,W=2,lam=1": "did you mean 'm-sgc'?",
+    "m-sgc:B=1,W=2,lamb=1": "`scheme` m-sgc takes B, W, lam; got 'lamb=1' (did you mean 'lam'?)",
+    "m-sgc:B=1,W=2": "`scheme` needs lam, as in m-sgc:B=…,W=…,lam=…; got 'm-sgc:B=1,W=2'",
+    "gc:s=1,s=2": "`scheme` gc takes each parameter once; got 's=2'",
+    "gc:s=one": "`scheme` gc: parameters are key=integer, comma-separated; got 's=one'",
+    "uncoded:s=1": "`scheme` uncoded takes no parameters; got 's=1'",
+}
+
+
+@pytest.mark.parametrize("spec", BAD)
+def test_a_bad_spec_names_argument_rule_and_value(spec: str) -> None:
+    with pytest.raises(ParameterError) as caught:
+        parse_scheme(spec, n=4)
+    assert BAD[spec] in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_sr_sgc_needs_more_than_one_worker() -> None:
+    with pytest.raises(ParameterError, match="s = ceil"):
+        SRSGC(n=1, B=1, W=2, lam=1)
+
+
+@pytest.mark.parametrize("value", [1.0, True, "1"])
+def test_parameters_are_integers(value: int) -> None:
+    with pytest.raises(ParameterError, match="`s` must be an integer"):
+        GC(n=4, s=value)
+    with pytest.raises(ParameterError, match="`n` must be an integer"):
+        Uncoded(n=value)
+
+
+@pytest.mark.parametrize(
+    "scheme", [GC(n=3, s=1), SRSGC(n=3, B=1, W=2, lam=2), MSGC(n=3, B=1, W=2, lam=1)]
+)
+def test_a_schedule_refuses_what_is_not_its_turn(scheme: Scheme) -> None:
+    schedule = scheme.start(1)
+    everyone = np.ones(3, dtype=np.bool_)
+    with pytest.raises(ScheduleError, match="job 0 was not finished"):
+        schedule.decoding(0)
+    with pytest.raises(ParameterError, match="responded"):
+        schedule.close_round(np.ones(3))
+    with pytest.raises(ParameterError, match="responded"):
+        schedule.feasible(np.ones(4, dtype=np.bool_))
+    while schedule.round < schedule.num_rounds:
+        schedule.close_round(everyone)
+    for action in (schedule.assignment, lambda: schedule.close_round(everyone)):
+        with pytest.raises(ScheduleError, match="rounds are closed"):
+            action()
+    with pytest.raises(ParameterError, match="num_jobs"):
+        scheme.start(0)
+
+
+@pytest.mark.parametrize(("B", "W"), [(1, 2), (2, 3), (1, 4), (3, 4)])
+def test_m_sgc_meets_the_load_bound_exactly_at_the_published_lam(B: int, W: int) -> None:
+    n = 6
+    for lam in range(n + 1):
+        scheme = MSGC(n=n, B=B, W=W, lam=lam)
+        gap = scheme.normalized_load - load_lower_bound(scheme)
+        assert gap >= -1e-15
+        assert (abs(gap) < 1e-15) == (lam in {0, n - 1, n})
+
+
+def test_every_scheme_costs_at_least_its_bound() -> None:
+    for scheme in SMALL:
+        assert scheme.normalized_load >= load_lower_bound(scheme) - 1e-15, scheme
+
+
+def test_load_bounds_at_their_edges() -> None:
+    assert bursty_load_bound(n=4, B=1, W=1, lam=4) == float("inf")
+    assert arbitrary_load_bound(n=4, N=2, W=2, lam=4) == float("inf")
+    assert bursty_load_bound(n=5, B=2, W=4, lam=3) == pytest.approx(5 / 19)
+    assert arbitrary_load_bound(n=5, N=2, W=5, lam=3) == pytest.approx(5 / 19)
