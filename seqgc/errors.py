@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 __all__ = [
     "IllConditionedError",
     "NotDecodableError",
@@ -12,6 +15,7 @@ __all__ = [
     "StoreError",
     "WireError",
     "WorkerError",
+    "did_you_mean",
 ]
 
 
@@ -78,3 +82,15 @@ class WireError(SeqgcError):
 
 class StoreError(SeqgcError):
     """Stored weights that are missing or do not match their digest."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return a remedy, ``did you mean 'x'?``, for the nearest known word, or nothing.
+
+    Examples
+    --------
+    >>> did_you_mean("m-sgd", ["gc", "m-sgc"])
+    "did you mean 'm-sgc'?"
+    """
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"did you mean {near[0]!r}?" if near else ""

@@ -44,8 +44,8 @@ class _Judge(Protocol):
 class _Schedule(_Judge, Protocol):
     """What the policy asks of a schedule."""
 
-    num_rounds: int
-
+    @property
+    def num_rounds(self) -> int: ...
     @property
     def round(self) -> int: ...
     def assignment(self) -> Assignment: ...

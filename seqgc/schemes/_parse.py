@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, did_you_mean
 from seqgc.schemes._base import Scheme
 from seqgc.schemes.gc import GC, Uncoded
 from seqgc.schemes.m_sgc import MSGC
@@ -62,12 +61,6 @@ def parse_scheme(spec: str, *, n: int) -> Scheme:
         example = f"{name}:" + ",".join(f"{key}=…" for key in names)
         raise ParameterError("scheme", f"needs {', '.join(missing)}, as in {example}", spec)
     return build(n, *(values[key] for key in names))
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ``did you mean 'x'?`` for the nearest known word, or nothing."""
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f"did you mean {near[0]!r}?" if near else ""
 
 
 def _split(name: str, pair: str) -> tuple[str, int]:

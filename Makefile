@@ -1,0 +1,55 @@
+# `make demo` and `make test` do all set-up: each creates .venv if there is none.
+#
+#   PYTHON=python3.12   the interpreter that .venv is created with (3.11 or newer)
+#   TORCH=any           take whatever build of torch pip finds, CUDA's gigabytes included
+#   PYTEST_ARGS='-k x'  passed on to pytest
+
+PYTHON ?= python3
+TORCH ?= cpu
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+INPUTS := pyproject.toml constraints.txt .ci/torch_build.py
+
+# One BLAS thread: workers and xdist already use every core, and more threads fight over them.
+export OMP_NUM_THREADS := 1
+export OPENBLAS_NUM_THREADS := 1
+export MKL_NUM_THREADS := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := test
+.DELETE_ON_ERROR:
+.PHONY: demo test lint bench format
+
+demo: $(VENV)/.installed-demo
+	$(BIN)/seqgc demo
+
+# pytest comes last: continuous integration reads its closing line.
+test: lint
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest tests/benchmarks --benchmark-enable -p no:xdist -s $(PYTEST_ARGS)
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo 'seqgc needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ...' >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed-demo: EXTRAS := demo
+$(VENV)/.installed-dev: EXTRAS := dev,train,demo
+$(VENV)/.installed-%: $(INPUTS) | $(BIN)/pip
+	$(BIN)/python .ci/torch_build.py --build $(TORCH) --constraints constraints.txt
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	@touch $@

@@ -1,0 +1,1 @@
+"""AWS Lambda entry points: thin wrappers around `seqgc.worker`."""

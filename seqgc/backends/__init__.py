@@ -1,0 +1,3 @@
+"""Where tasks are executed."""
+
+from seqgc.backends.local import LocalBackend as LocalBackend

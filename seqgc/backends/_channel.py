@@ -1,0 +1,125 @@
+"""Frames over a stream socket, without ever blocking: what is not taken yet waits here.
+
+Why master and workers cannot wait for each other: the master's `push` and `pull` return at once,
+whatever state the worker is in, so no worker can hold it up. A worker may wait until its answer is
+taken, but what it waits for is only that the master reads, which the master does for every worker
+whenever it receives, whether or not it has frames of its own waiting to be sent to that worker.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections import deque
+
+from seqgc.errors import WireError
+
+__all__ = ["Channel"]
+
+_LENGTH = struct.Struct("<Q")
+
+
+class Channel:
+    """One end of a connection; owns the socket.
+
+    Examples
+    --------
+    >>> left, right = (Channel(end, max_bytes=100) for end in socket.socketpair())
+    >>> left.push(b"hello")
+    >>> right.pull()
+    [bytearray(b'hello')]
+    >>> left.close()
+    >>> right.pull(), right.ended
+    ([], True)
+    >>> right.close()
+    """
+
+    def __init__(self, end: socket.socket, *, max_bytes: int) -> None:
+        end.setblocking(False)
+        self._socket, self._max_bytes = end, max_bytes
+        self._unsent: deque[memoryview] = deque()
+        self._in_body = False
+        self._expect(_LENGTH.size)
+        self.ended = False  # the other end is closed: nothing more will come, or be taken
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor, for selectors."""
+        return self._socket.fileno()
+
+    @property
+    def unsent(self) -> bool:
+        """Whether frames wait until the other side takes them: call `flush` when it might."""
+        return bool(self._unsent)
+
+    def push(self, frame: bytes) -> None:
+        """Send a frame, or as much of it as is taken now; the rest waits for `flush`."""
+        self._unsent.append(memoryview(_LENGTH.pack(len(frame))))
+        self._unsent.append(memoryview(frame))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what waits, as far as it is taken now; forget it if the other end is closed."""
+        while self._unsent and not self.ended:
+            try:
+                # Length and frame in one call, or the other side would wake up twice.
+                sent = self._socket.sendmsg([self._unsent[0], *list(self._unsent)[1:2]])
+            except BlockingIOError:
+                return
+            except (BrokenPipeError, ConnectionResetError):
+                self._unsent.clear()  # reading says when it is over: answers may still be there
+                return
+            self._forget(sent)
+
+    def pull(self) -> list[bytearray]:
+        """Return the frames that have come in whole; sets ``ended`` at the end of the stream.
+
+        Raises
+        ------
+        WireError
+            If a frame is longer than ``max_bytes``; nothing has been allocated for it.
+        """
+        frames: list[bytearray] = []
+        while not self.ended:
+            try:
+                count = self._socket.recv_into(self._space[self._filled :])
+            except BlockingIOError:
+                break
+            except ConnectionResetError:
+                count = 0
+            self.ended = count == 0
+            self._filled += count
+            if self._filled == len(self._buffer):
+                frames.extend(self._take())
+        return frames
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._unsent.clear()
+        self._socket.close()
+
+    def _expect(self, size: int) -> None:
+        self._buffer = bytearray(size)
+        self._space, self._filled = memoryview(self._buffer), 0
+
+    def _take(self) -> list[bytearray]:
+        """Turn a full buffer into a frame, or into the buffer for the frame that it announces."""
+        full = self._buffer
+        if self._in_body:
+            self._in_body = False
+            self._expect(_LENGTH.size)
+            return [full]
+        (size,) = _LENGTH.unpack(full)
+        if not 0 < size <= self._max_bytes:
+            raise WireError(f"a frame of {size} bytes was announced; 1 to {self._max_bytes} may be")
+        self._in_body = True
+        self._expect(size)
+        return []
+
+    def _forget(self, sent: int) -> None:
+        while sent:
+            head = self._unsent[0]
+            if sent < len(head):
+                self._unsent[0] = head[sent:]
+                return
+            sent -= len(head)
+            self._unsent.popleft()

@@ -1,0 +1,148 @@
+"""What runs inside a worker process: read tasks, compute, answer when it is time."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import os
+import pickle
+import select
+import signal
+import socket
+import threading
+import time
+from collections import deque
+from multiprocessing import parent_process
+
+from seqgc._types import FloatArray
+from seqgc.backends._channel import Channel
+from seqgc.ports import Task
+from seqgc.wire import (
+    CancelMessage,
+    FailureMessage,
+    ReadyMessage,
+    ResultMessage,
+    TaskMessage,
+    decode,
+    encode,
+)
+from seqgc.worker import Compute, run_task
+
+__all__ = ["main"]
+
+_LONGEST_WAIT_S = 3600.0  # the system call takes no more than 24 days, nor infinity
+
+
+def main(end: socket.socket, worker: int, run_id: str, max_bytes: int, factory: bytes) -> None:
+    """Serve tasks until the master is gone; ``factory`` is a pickled `ComputeFactory`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # stopping is the master's decision
+    threading.Thread(target=_die_with_master, daemon=True).start()
+    channel = Channel(end, max_bytes=max_bytes)
+    try:
+        # Not from the wire: the master's own arguments, as multiprocessing passes them itself, but
+        # unpickled here, where a module that cannot be imported is a cause that can be told.
+        compute: Compute = pickle.loads(factory)()  # noqa: S301
+    except Exception as error:
+        _send(channel, encode(ReadyMessage(worker=worker, problem=_told(error)), run_id=run_id))
+        raise SystemExit(1) from None  # told, so no traceback on the terminal
+    _send(channel, encode(ReadyMessage(worker=worker), run_id=run_id))
+    _Server(channel, compute, run_id).serve()
+
+
+def _die_with_master() -> None:
+    """Exit once the master is gone, even in the middle of a computation."""
+    if (master := parent_process()) is not None:
+        master.join()
+        os._exit(1)
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _send(channel: Channel, frame: bytes) -> None:
+    """Send a frame, waiting until the master has taken all of it (see `_channel` why it will)."""
+    channel.push(frame)
+    while channel.unsent:
+        _wait(channel, select.POLLOUT)
+        channel.flush()
+
+
+def _wait(channel: Channel, what: int, timeout_s: float = math.inf) -> None:
+    poll = select.poll()
+    poll.register(channel, what)
+    poll.poll(min(timeout_s, _LONGEST_WAIT_S) * 1000)
+
+
+class _Server:
+    """Computes tasks one after the other; answers wait for their time without holding it up.
+
+    A task that must not be answered yet is kept, and the next one is begun at once: injected delays
+    stand for slow responses, not for a busy processor.
+    """
+
+    def __init__(self, channel: Channel, compute: Compute, run_id: str) -> None:
+        self._channel, self._compute, self._run_id = channel, compute, run_id
+        self._todo: deque[tuple[float, TaskMessage]] = deque()
+        self._due: list[tuple[float, int, int, bytes]] = []  # when, order, round, frame: a heap
+        self._order = 0
+        self._cancelled: set[int] = set()  # rounds
+
+    def serve(self) -> None:
+        while not self._channel.ended:
+            self._listen(self._idle_s())
+            if self._todo:
+                self._work(*self._todo.popleft())
+            while self._due and self._due[0][0] <= time.monotonic():
+                _send(self._channel, heapq.heappop(self._due)[-1])
+
+    def _idle_s(self) -> float:
+        if self._todo:
+            return 0.0
+        return max(0.0, self._due[0][0] - time.monotonic()) if self._due else math.inf
+
+    def _listen(self, timeout_s: float) -> None:
+        """Take in what the master has said, or says within the timeout."""
+        _wait(self._channel, select.POLLIN, timeout_s)
+        for frame in self._channel.pull():
+            match decode(frame, run_id=self._run_id):
+                case TaskMessage() as message:
+                    self._todo.append((time.monotonic(), message))
+                case CancelMessage(round=round):
+                    self._cancel(round)
+
+    def _cancel(self, round: int) -> None:
+        self._cancelled.add(round)
+        self._todo = deque(entry for entry in self._todo if entry[1].task.round != round)
+        self._due = [entry for entry in self._due if entry[2] != round]
+        heapq.heapify(self._due)
+
+    def _work(self, received: float, message: TaskMessage) -> None:
+        """Compute a task and put its answer down for its time; failures are told at once."""
+        task = message.task
+        self._cancelled.clear()  # what was cancelled before this task came is not this task
+        try:
+            results = run_task(task, self._compute, cancelled=lambda: self._unwanted(task))
+            if results is None or self._unwanted(task):
+                return
+            when, frame = received + message.delay_s, self._result(task, results)
+        except Exception as error:
+            when, frame = received, self._failure(task, _told(error))
+        heapq.heappush(self._due, (when, self._order, task.round, frame))
+        self._order += 1
+
+    def _unwanted(self, task: Task) -> bool:
+        self._listen(0.0)
+        return self._channel.ended or task.round in self._cancelled
+
+    def _result(self, task: Task, results: dict[int, FloatArray]) -> bytes:
+        message = ResultMessage(
+            round=task.round, worker=task.worker, attempt=task.attempt, results=results
+        )
+        return encode(message, run_id=self._run_id)
+
+    def _failure(self, task: Task, reason: str) -> bytes:
+        message = FailureMessage(
+            round=task.round, worker=task.worker, attempt=task.attempt, reason=reason
+        )
+        return encode(message, run_id=self._run_id)

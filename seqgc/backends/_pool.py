@@ -1,0 +1,214 @@
+"""Worker processes that are kept alive: one per worker, replaced when it ends."""
+
+from __future__ import annotations
+
+import selectors
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from seqgc.backends._process import WorkerProcess
+from seqgc.errors import WireError, WorkerError
+from seqgc.ports import Clock
+from seqgc.wire import MAX_FRAME_BYTES, FailureMessage, ReadyMessage, ResultMessage, decode
+
+__all__ = ["Answer", "Heard", "Lost", "WorkerPool"]
+
+_MAX_FAILED_STARTS = 3  # in a row: the fourth would fail for the same reason
+_CLOSE_GRACE_S = 1.0
+_LONGEST_WAIT_S = 3600.0  # the system call takes no more than 24 days, nor infinity
+
+Answer: TypeAlias = ResultMessage | FailureMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Heard:
+    """A worker's answer, read at ``at``."""
+
+    at: float
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """At ``at`` everything that ``worker`` had been sent was lost, for this reason."""
+
+    at: float
+    worker: int
+    reason: str
+
+
+@dataclass(slots=True, kw_only=True)
+class _Place:
+    """What lasts of a worker when its process is replaced."""
+
+    process: WorkerProcess | None = None
+    held: list[bytes] = field(default_factory=list)  # frames for a process that is not ready yet
+    failed_starts: int = 0  # in a row
+    cause: str = ""  # of the last failed start
+
+
+class WorkerPool:
+    """``n`` processes, their connections, and one selector over all of them; no threads."""
+
+    def __init__(self, n: int, *, run_id: str, factory: bytes, clock: Clock) -> None:
+        self._run_id, self._factory, self._clock = run_id, factory, clock
+        self._selector = selectors.DefaultSelector()
+        self._places = [_Place() for _ in range(n)]
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process id of each worker; 0 where it has been given up."""
+        return tuple(0 if p.process is None else p.process.pid for p in self._places)
+
+    @property
+    def num_ready(self) -> int:
+        """How many workers take tasks now."""
+        return sum(p.process is not None and p.process.ready for p in self._places)
+
+    def given_up(self, worker: int) -> str:
+        """Return why a worker will never be ready, or the empty string."""
+        place = self._places[worker]
+        return place.cause if place.process is None else ""
+
+    def start(self, timeout_s: float) -> None:
+        """Start all processes; return once every worker is ready.
+
+        Raises
+        ------
+        WorkerError
+            If a worker cannot start, or not all are ready in time; names the first cause.
+        """
+        deadline = time.monotonic() + timeout_s
+        for worker in range(len(self._places)):
+            self._start(worker)
+        while self.num_ready < len(self._places):
+            for worker in range(len(self._places)):
+                if cause := self.given_up(worker):
+                    raise WorkerError(f"worker {worker} does not start: {cause}", worker=worker)
+            if (left := deadline - time.monotonic()) <= 0:
+                raise WorkerError(self._why_not_ready(timeout_s))
+            for _ in self.poll(left):
+                pass  # nothing has been sent, so nothing can be answered or lost
+
+    def send(self, worker: int, frame: bytes) -> None:
+        """Send a worker a frame, as soon as it is ready for one; never blocks."""
+        place = self._places[worker]
+        if place.process is None:
+            return
+        if not place.process.ready:
+            place.held.append(frame)
+            return
+        place.process.channel.push(frame)
+        self._watch(place.process)
+
+    def poll(self, timeout_s: float) -> Iterator[Heard | Lost]:
+        """Wait for news, at most ``timeout_s`` seconds or an hour; yield what there is."""
+        for key, mask in self._selector.select(min(timeout_s, _LONGEST_WAIT_S)):
+            process: WorkerProcess = key.data
+            if self._places[process.worker].process is not process:
+                continue  # it ended earlier in this very list
+            if mask & selectors.EVENT_WRITE:
+                process.channel.flush()
+                self._watch(process)
+            if mask & selectors.EVENT_READ:
+                yield from self._attend(process, ended=key.fd == process.sentinel)
+
+    def close(self) -> None:
+        """End every process, within about a second; leave none. Interrupted, it can be repeated."""
+        for place in self._places:
+            if place.process is not None:
+                place.process.terminate()
+        deadline = time.monotonic() + _CLOSE_GRACE_S
+        for place in self._places:
+            process, place.process = place.process, None
+            if process is not None:
+                process.bury(grace_s=max(0.0, deadline - time.monotonic()))
+        self._selector.close()
+
+    def _attend(self, process: WorkerProcess, *, ended: bool) -> Iterator[Heard | Lost]:
+        """Read what a process says; if it has ended, what it said last, then replace it."""
+        try:
+            for frame in process.channel.pull():
+                at = self._clock.now()
+                if (answer := self._understand(process, frame)) is not None:
+                    yield Heard(at=at, answer=answer)
+        except WireError as error:
+            # Its stream cannot be trusted from here on, nor told apart from an old one's.
+            process.terminate()
+            yield from self._replace(process, because=f"{type(error).__name__}: {error}")
+            return
+        if ended or process.channel.ended:
+            yield from self._replace(process)
+
+    def _understand(self, process: WorkerProcess, frame: bytearray) -> Answer | None:
+        match decode(frame, run_id=self._run_id):
+            case ResultMessage() | FailureMessage() as answer if answer.worker == process.worker:
+                return answer
+            case ReadyMessage(worker=process.worker, problem=problem):
+                process.problem = problem
+                if not problem:
+                    self._welcome(process)
+                return None
+            case message:
+                raise WireError(f"worker {process.worker} sent a foreign {type(message).__name__}")
+
+    def _welcome(self, process: WorkerProcess) -> None:
+        """Send a process that has become ready what was held for it."""
+        process.ready = True
+        place = self._places[process.worker]
+        place.failed_starts = 0
+        for frame in place.held:
+            process.channel.push(frame)
+        place.held.clear()
+        self._watch(process)
+
+    def _replace(self, process: WorkerProcess, *, because: str = "") -> Iterator[Lost]:
+        """Start another process; what a ready one had been sent is lost with it."""
+        worker, place = process.worker, self._places[process.worker]
+        self._selector.unregister(process.channel)
+        self._selector.unregister(process.sentinel)
+        place.process = None
+        how = process.bury()
+        reason = because or how
+        if not process.ready:
+            place.failed_starts += 1
+            place.cause = reason
+        at = self._clock.now()
+        self._start(worker)
+        if process.ready or place.process is None:
+            yield Lost(at=at, worker=worker, reason=reason)
+
+    def _start(self, worker: int) -> None:
+        place = self._places[worker]
+        while place.process is None and place.failed_starts < _MAX_FAILED_STARTS:
+            try:
+                place.process = WorkerProcess(
+                    worker, run_id=self._run_id, max_bytes=MAX_FRAME_BYTES, factory=self._factory
+                )
+            except WorkerError as error:
+                place.failed_starts += 1
+                place.cause = str(error)
+                continue
+            self._selector.register(place.process.channel, selectors.EVENT_READ, data=place.process)
+            self._selector.register(
+                place.process.sentinel, selectors.EVENT_READ, data=place.process
+            )
+        if place.process is None:
+            place.held.clear()
+
+    def _watch(self, process: WorkerProcess) -> None:
+        """Ask the selector to say when a process takes more, while something waits for it."""
+        events = selectors.EVENT_READ
+        if process.channel.unsent:
+            events |= selectors.EVENT_WRITE
+        if self._selector.get_key(process.channel).events != events:
+            self._selector.modify(process.channel, events, data=process)
+
+    def _why_not_ready(self, timeout_s: float) -> str:
+        causes = [f"; last problem: {p.cause}" for p in self._places if p.cause]
+        return (
+            f"{self.num_ready} of {len(self._places)} workers were ready within {timeout_s:g} s"
+            f"{causes[0] if causes else ''}; raise `start_timeout_s`, or preload what they import"
+        )

@@ -1,0 +1,275 @@
+"""Workers as processes of this machine, forked from one parent that has imported what they need."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+from seqgc.backends import _forkserver
+from seqgc.backends._pool import Answer, Lost, WorkerPool
+from seqgc.errors import ParameterError, WorkerError
+from seqgc.ports import Arrival, Clock, Failure, Task
+from seqgc.wire import CancelMessage, ResultMessage, TaskMessage, encode
+from seqgc.worker import ComputeFactory
+
+__all__ = ["LocalBackend"]
+
+
+class _MonotonicClock:
+    """Seconds of `time.monotonic`."""
+
+    def now(self) -> float:
+        return time.monotonic()
+
+
+class LocalBackend:
+    """``n`` worker processes; a `seqgc.ports.Backend`, and a context manager that closes it.
+
+    Each worker calls ``compute`` once and then answers tasks, one after the other, with one BLAS
+    thread. Constructing the backend returns when all workers are ready, so that no round's time
+    contains imports.
+
+    - A worker whose process ends (kill -9, exit) loses its outstanding tasks, each a `Failure` that
+      says how it ended, and is replaced at once; what is dispatched meanwhile waits for the new
+      process. One that fails three times in a row before it was ever ready is given up: every
+      dispatch to it is a `Failure` that names the cause.
+    - An exception in ``compute`` is a `Failure` with its last line; the process lives on.
+    - Answers are never dropped here: late ones, of cancelled rounds, are `Arrival` events too.
+    - Ctrl-C interrupts the master only; `close` ends the workers within about a second. Workers
+      whose master is gone, however it went, end by themselves.
+
+    Parameters
+    ----------
+    n
+        Number of workers.
+    compute
+        Called without arguments in each worker, returns its `seqgc.worker.Compute`. It crosses
+        processes: a module-level function, a `functools.partial` of one, a dataclass instance.
+    run_id
+        Written into every frame; frames of another run are refused.
+    delays
+        ``delays(round, worker)``, seconds: the answer leaves the worker no earlier than this after
+        the task came in (the response time as a whole, not an addition to computing). First
+        attempts only: a repeated attempt stands for a fresh environment. None: no delays.
+    preload
+        Modules that the workers' common parent imports, once; name the one that imports torch.
+        Only the first backend of a master process has a say: the parent serves all later ones.
+    start_timeout_s
+        How long all workers together may take to become ready, seconds.
+    clock
+        What events are stamped with; `time.monotonic` unless given.
+
+    Raises
+    ------
+    ParameterError
+        If ``n`` or ``start_timeout_s`` is not positive, or ``compute`` cannot cross processes.
+    WorkerError
+        If not all workers become ready; names the first cause.
+
+    Examples
+    --------
+    >>> import functools, math, operator
+    >>> from seqgc.ports import Task
+    >>> factory = functools.partial(operator.attrgetter, "points")  # stands for a real gradient
+    >>> task = Task(round=0, worker=1, attempt=0, items=())  # nothing to compute: answers at once
+    >>> with LocalBackend(2, factory) as backend:
+    ...     sent = backend.dispatch(0, [task])
+    ...     event = backend.receive(math.inf)
+    >>> event.worker, event.round, event.at >= sent, event.results
+    (1, 0, True, {})
+    """
+
+    def __init__(
+        self,
+        n: int,
+        compute: ComputeFactory,
+        *,
+        run_id: str = "local",
+        delays: Callable[[int, int], float] | None = None,
+        preload: Sequence[str] = (),
+        start_timeout_s: float = 60.0,
+        clock: Clock | None = None,
+    ) -> None:
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise ParameterError("n", "must be an integer >= 1 (workers)", n)
+        if not start_timeout_s > 0:
+            raise ParameterError("start_timeout_s", "must be > 0 seconds", start_timeout_s)
+        self._run_id, self._delays = run_id, delays
+        self._clock: Clock = _MonotonicClock() if clock is None else clock
+        self._events: deque[Arrival | Failure] = deque()
+        self._outstanding: list[set[tuple[int, int]]] = [set() for _ in range(n)]
+        self._closed = False
+        factory = _pickled(compute)
+        _forkserver.set_preload(preload)
+        self._pool = WorkerPool(n, run_id=run_id, factory=factory, clock=self._clock)
+        try:
+            self._pool.start(start_timeout_s)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def n(self) -> int:
+        """Number of workers."""
+        return len(self._outstanding)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process id of each worker now; 0 where it has been given up."""
+        return self._pool.pids
+
+    def dispatch(self, round: int, tasks: Sequence[Task]) -> float:
+        """Send the tasks; return the time at which they had been sent. Never blocks.
+
+        What a connection does not take at once is sent by `receive`.
+
+        Raises
+        ------
+        ParameterError
+            If a task is another round's, its worker does not exist, or its delay is no time.
+        WireError
+            If a task cannot be sent; then none has been.
+        WorkerError
+            If the backend is closed.
+        """
+        self._check_open()
+        frames = [(task, self._frame(round, task)) for task in tasks]
+        for task, frame in frames:
+            self._outstanding[task.worker].add((task.round, task.attempt))
+            self._pool.send(task.worker, frame)
+        sent = self._clock.now()
+        for task in tasks:
+            if cause := self._pool.given_up(task.worker):
+                self._lose(Lost(at=sent, worker=task.worker, reason=cause))
+        return sent
+
+    def cancel(self, round: int, workers: Sequence[int]) -> None:
+        """Tell these workers that their tasks of the round are of no more use. Never blocks.
+
+        A worker drops mini-tasks that it has not begun, and an answer that still waits for its
+        time; one that is on its way arrives, late. Should its process end, that is no `Failure`.
+        """
+        self._check_open()
+        for worker in workers:
+            self._check_worker(worker)
+            owed = self._outstanding[worker]
+            kept = {address for address in owed if address[0] != round}
+            if kept != owed:
+                self._outstanding[worker] = kept
+                message = CancelMessage(round=round, worker=worker)
+                self._pool.send(worker, encode(message, run_id=self._run_id))
+
+    def receive(self, until: float) -> Arrival | Failure | None:
+        """Return the next event whose ``at`` is at most ``until``; None once ``until`` has passed.
+
+        Events are stamped when they are read, and returned in that order. One that was read after
+        ``until`` stays for a later call: who asks about a deadline gets what kept it, not what this
+        call happened to see.
+
+        Raises
+        ------
+        WorkerError
+            If the backend is closed.
+        """
+        self._check_open()
+        self._collect(0.0)
+        while not self._events and (left := until - self._clock.now()) > 0:
+            self._collect(left)
+        if self._events and self._events[0].at <= until:
+            return self._events.popleft()
+        return None
+
+    def close(self) -> None:
+        """End all workers, at once whatever they do; harmless if done already."""
+        self._closed = True
+        self._events.clear()
+        self._pool.close()
+
+    def __enter__(self) -> LocalBackend:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _collect(self, timeout_s: float) -> None:
+        """Queue what has come in, waiting for it at most ``timeout_s`` seconds."""
+        for news in self._pool.poll(timeout_s):
+            if isinstance(news, Lost):
+                self._lose(news)
+            else:
+                self._take(news.at, news.answer)
+
+    def _take(self, at: float, answer: Answer) -> None:
+        self._outstanding[answer.worker].discard((answer.round, answer.attempt))
+        if isinstance(answer, ResultMessage):
+            event: Arrival | Failure = Arrival(
+                round=answer.round,
+                worker=answer.worker,
+                attempt=answer.attempt,
+                at=at,
+                results=answer.results,
+            )
+        else:
+            event = Failure(
+                round=answer.round,
+                worker=answer.worker,
+                attempt=answer.attempt,
+                at=at,
+                reason=answer.reason,
+            )
+        self._events.append(event)
+
+    def _lose(self, lost: Lost) -> None:
+        """Report as failed all that a worker still owed."""
+        for round, attempt in sorted(self._outstanding[lost.worker]):
+            self._events.append(
+                Failure(
+                    round=round,
+                    worker=lost.worker,
+                    attempt=attempt,
+                    at=lost.at,
+                    reason=lost.reason,
+                )
+            )
+        self._outstanding[lost.worker].clear()
+
+    def _frame(self, round: int, task: Task) -> bytes:
+        self._check_worker(task.worker)
+        if task.round != round:
+            raise ParameterError("tasks", f"must all be of round {round}", task.round)
+        delay_s = 0.0
+        if self._delays is not None and task.attempt == 0:
+            delay_s = float(self._delays(round, task.worker))
+            if not 0 <= delay_s < math.inf:
+                where = f"round {round}, worker {task.worker}"
+                raise ParameterError("delays", f"must be finite seconds >= 0 ({where})", delay_s)
+        return encode(TaskMessage(task=task, delay_s=delay_s), run_id=self._run_id)
+
+    def _check_worker(self, worker: int) -> None:
+        if not 0 <= worker < self.n:
+            raise ParameterError("worker", f"must satisfy 0 <= worker < {self.n}", worker)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise WorkerError("the backend is closed: make a new one")
+
+
+def _pickled(compute: ComputeFactory) -> bytes:
+    try:
+        return pickle.dumps(compute)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ParameterError(
+            "compute",
+            "must be picklable, it crosses processes",
+            compute,
+            "use a module-level function, functools.partial of one, or a dataclass with __call__",
+        ) from error

@@ -1,0 +1,119 @@
+"""The configuration of a training run: a TOML file, with flags over it."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Literal, get_args
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from seqgc.errors import ParameterError, did_you_mean
+
+__all__ = ["DelaysConfig", "ModelConfig", "RunConfig", "dump", "read_toml", "validated"]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelConfig(_Strict):
+    """One network to train.
+
+    ``module`` and ``data`` are names (`seqgc.train.MODULES`; ``digits``) or the user's own
+    ``package.module:function``, which returns the module, or a pair ``(train, test)`` of datasets.
+    ``optimizer`` is a class of `torch.optim`, in any case.
+    """
+
+    name: str
+    module: str = "digits-cnn"
+    data: str = "digits"
+    loss: Literal["cross-entropy", "mse"] = "cross-entropy"
+    optimizer: str = "adam"
+    lr: float = Field(default=0.003, gt=0)
+    momentum: float | None = Field(default=None, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    batch_size: int = Field(default=256, ge=1)
+    seed: int = Field(default=0, ge=0)
+
+
+class DelaysConfig(_Strict):
+    """Stragglers to inject into local workers.
+
+    ``source`` is a profile's file or ``lambda-cnn``, the generator fitted to recorded Lambda rounds;
+    its seconds, adjusted to the scheme's load, are multiplied by ``scale``.
+    """
+
+    source: str = "lambda-cnn"
+    scale: float = Field(default=0.1, gt=0)
+    seed: int = Field(default=0, ge=0)
+    alpha: float | None = Field(default=None, ge=0)
+
+
+class RunConfig(_Strict):
+    """Everything about a run."""
+
+    scheme: str = "gc-rep:s=1"
+    workers: int = Field(default=16, ge=1)
+    steps: int = Field(default=60, ge=1)
+    mu: float = Field(default=0.0, ge=0)
+    wait_out: Literal["all", "conform", "feasible"] = "feasible"
+    timeout_s: float = Field(default=60.0, gt=0)
+    max_attempts: int = Field(default=3, ge=1)
+    jobs_per_round: int = Field(default=1, ge=1)
+    stale: bool = False
+    precision: Literal["float32", "float64"] = "float32"
+    backend: Literal["local"] = "local"
+    delays: DelaysConfig | None = None
+    models: tuple[ModelConfig, ...] = Field(min_length=1)
+
+
+def read_toml(path: Path) -> dict[str, object]:
+    """Read a TOML file.
+
+    Raises
+    ------
+    ParameterError
+        If it is missing or not TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ParameterError("config", "must be a file", str(path), error.strerror or "") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ParameterError("config", f"must be TOML: {error}", str(path)) from None
+
+
+def validated(values: dict[str, object]) -> RunConfig:
+    """Check a configuration.
+
+    Raises
+    ------
+    ParameterError
+        For the first thing that is wrong; an unknown key comes with the nearest known one.
+    """
+    try:
+        return RunConfig.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            key = str(first["loc"][-1])
+            known = _keys_beside(first["loc"])
+            rule = f"is not a key of the configuration: those are {', '.join(known)}"
+            raise ParameterError(where, rule, first["input"], did_you_mean(key, known)) from None
+        message = first["msg"].removeprefix("Input ")
+        raise ParameterError(where, message[0].lower() + message[1:], first["input"]) from None
+
+
+def dump(config: RunConfig) -> str:
+    """Return the configuration as TOML, defaults included."""
+    return tomli_w.dumps(config.model_dump(exclude_none=True, mode="json"))
+
+
+def _keys_beside(location: tuple[int | str, ...]) -> list[str]:
+    """Return the keys that are known where an unknown one was found."""
+    tables: dict[str, type[BaseModel]] = {"models": ModelConfig, "delays": DelaysConfig}
+    table = tables.get(str(location[0]), RunConfig) if len(location) > 1 else RunConfig
+    return list(table.model_fields)

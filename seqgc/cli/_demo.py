@@ -1,0 +1,111 @@
+"""``seqgc demo``: the main job on this machine, uncoded and coded side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from seqgc.cli._config import RunConfig, validated
+from seqgc.cli._show import print_json
+from seqgc.cli._train import run_config
+from seqgc.errors import ParameterError
+from seqgc.schemes import parse_scheme
+
+if TYPE_CHECKING:
+    from seqgc.train import TrainResult
+
+__all__ = ["demo"]
+
+LEAST_ACCURACY = 0.95
+LEARNING = {"lr": 0.02, "batch_size": 512}
+
+
+def demo(
+    scheme: Annotated[str, typer.Option(help="The coded scheme.")] = "gc-rep:s=1",
+    workers: Annotated[int, typer.Option("-n", "--workers", help="Local workers.")] = 16,
+    models: Annotated[int, typer.Option(help="Models trained at once.")] = 4,
+    steps: Annotated[int, typer.Option(help="Optimizer steps of each model.")] = 50,
+    delay_scale: Annotated[float, typer.Option(help="Times the fitted Lambda seconds.")] = 0.1,
+    seed: Annotated[int, typer.Option(help="Of the injected delays.")] = 0,
+    run: Annotated[Path, typer.Option(help="Folder of the two run folders.")] = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Train models on real handwritten digits, uncoded and coded, under injected stragglers."""
+    specs = ["uncoded", parse_scheme(scheme, n=workers).spec]
+    configs = [
+        _config(spec, workers=workers, models=models, steps=steps, scale=delay_scale, seed=seed)
+        for spec in specs
+    ]
+    from seqgc.train import new_run_path
+
+    paths = [new_run_path(run, f"demo-{spec}") for spec in specs]
+    results = [run_config(c, run=path) for c, path in zip(configs, paths, strict=True)]
+    uncoded, coded = results
+    if as_json:
+        print_json({"uncoded": _facts(uncoded), "coded": _facts(coded), "seed": seed})
+    else:
+        _print(uncoded, coded, seed=seed)
+    worst = min(_accuracies(uncoded) + _accuracies(coded))
+    if worst < LEAST_ACCURACY:
+        rule = f"must leave every model an accuracy of at least {LEAST_ACCURACY}"
+        raise ParameterError("steps", rule, f"{steps}: {worst:.3f}", "train longer")
+
+
+def _config(
+    spec: str, *, workers: int, models: int, steps: int, scale: float, seed: int
+) -> RunConfig:
+    return validated(
+        {
+            "scheme": spec,
+            "workers": workers,
+            "steps": steps,
+            "models": [{"name": f"model-{i}", "seed": i, **LEARNING} for i in range(models)],
+            "delays": {"scale": scale, "seed": seed},
+        }
+    )
+
+
+def _accuracies(result: TrainResult) -> list[float]:
+    return [seen.accuracy or 0.0 for seen in result.evaluations.values()]
+
+
+def _facts(result: TrainResult) -> dict[str, object]:
+    counts = result.counts
+    return {
+        "run": str(result.run),
+        "scheme": result.scheme,
+        "jobs": result.jobs,
+        "rounds": len(counts.round_seconds),
+        "seconds": result.seconds,
+        "round_seconds": sum(counts.round_seconds),
+        "stragglers": counts.stragglers,
+        "waited_out": counts.waited_out,
+        "accuracy": _accuracies(result),
+    }
+
+
+def _print(uncoded: TrainResult, coded: TrainResult, *, seed: int) -> None:
+    table = Table(title="The same models, workers and delays, twice")
+    table.add_column("")
+    for result in (uncoded, coded):
+        table.add_column(result.scheme, justify="right")
+    rows = {
+        "run time": [f"{r.seconds:.1f} s" for r in (uncoded, coded)],
+        "rounds": [str(len(r.counts.round_seconds)) for r in (uncoded, coded)],
+        "median round": [f"{median(r.counts.round_seconds):.3f} s" for r in (uncoded, coded)],
+        "slowest round": [f"{max(r.counts.round_seconds):.3f} s" for r in (uncoded, coded)],
+        "stragglers survived": [str(r.counts.stragglers) for r in (uncoded, coded)],
+        "wait-outs": [str(r.counts.waited_out) for r in (uncoded, coded)],
+        "test accuracy, worst model": [f"{min(_accuracies(r)):.3f}" for r in (uncoded, coded)],
+    }
+    for name, cells in rows.items():
+        table.add_row(name, *cells)
+    console = Console()
+    console.print(table)
+    console.print(f"{coded.scheme} took {coded.seconds / uncoded.seconds:.0%} of the uncoded time.")
+    console.print(f"Delays: generated, seed {seed}. Runs: {uncoded.run} and {coded.run}")

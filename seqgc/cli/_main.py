@@ -1,0 +1,55 @@
+"""The verbs, and how errors leave the program."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from seqgc.cli import _demo, _scheme, _train
+from seqgc.errors import ParameterError, ProfileError, SeqgcError
+
+__all__ = ["app", "main"]
+
+# typer carries a copy of click of its own; this is the one public way to its errors.
+_UsageError: type[Exception] = next(
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
+)
+
+app = typer.Typer(
+    name="seqgc",
+    help="Train many networks on unreliable workers and wait for no straggler.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("scheme")(_scheme.scheme)
+app.command("train")(_train.train)
+app.command("demo")(_demo.demo)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit status.
+
+    0: done. 1: workers or weights failed. 2: a wrong parameter, in one line on stderr that names
+    the argument, the rule and the value. 130: interrupted.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    try:
+        status = app(args=arguments, standalone_mode=False)
+    except (ParameterError, ProfileError) as error:
+        return _fail(str(error), 2)
+    except SeqgcError as error:
+        return _fail(str(error), 1)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted", 130)
+    except _UsageError as error:
+        return _fail(getattr(error, "format_message", error.__str__)(), 2)
+    return status if isinstance(status, int) else 0
+
+
+def _fail(message: str, status: int) -> int:
+    line = " ".join(message.split())
+    if line:
+        sys.stderr.write(f"seqgc: {line}\n")
+    return status

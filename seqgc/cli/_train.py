@@ -1,0 +1,180 @@
+"""``seqgc train``: a TOML file and flags to trained models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from seqgc.cli._build import make_delays, make_models
+from seqgc.cli._config import RunConfig, dump, read_toml, validated
+from seqgc.cli._show import RoundProgress, print_json, print_pairs
+from seqgc.errors import ParameterError
+from seqgc.schemes import parse_scheme
+
+if TYPE_CHECKING:
+    from seqgc.train import TrainResult
+
+__all__ = ["run_config", "train"]
+
+Values = dict[str, object]
+
+
+def train(
+    config: Annotated[Path | None, typer.Argument(help="TOML file; flags override it.")] = None,
+    scheme: Annotated[str | None, typer.Option(help="Scheme spec, for example gc-rep:s=1.")] = None,
+    workers: Annotated[int | None, typer.Option("-n", "--workers", help="Local workers.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Optimizer steps of each model.")] = None,
+    models: Annotated[
+        int | None, typer.Option(help="Models that differ by their seed only.")
+    ] = None,
+    module: Annotated[
+        str | None, typer.Option(help="Network: a name, or package.module:f.")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="Data: digits, or package.module:f.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="A class of torch.optim.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Data points per step.")] = None,
+    mu: Annotated[float | None, typer.Option(help="Tolerance of the closing rule.")] = None,
+    wait_out: Annotated[str | None, typer.Option(help="all, conform or feasible.")] = None,
+    timeout_s: Annotated[float | None, typer.Option(help="Hard limit of a round, seconds.")] = None,
+    jobs_per_round: Annotated[int | None, typer.Option(help="Models a job (bundle).")] = None,
+    stale: Annotated[
+        bool | None, typer.Option(help="Fewer models than delay + 1: gradients T rounds late.")
+    ] = None,
+    precision: Annotated[str | None, typer.Option(help="float32 or float64.")] = None,
+    delays: Annotated[
+        str | None, typer.Option(help="Inject delays: a profile's file, or lambda-cnn.")
+    ] = None,
+    delay_scale: Annotated[float | None, typer.Option(help="Times the delays' seconds.")] = None,
+    delay_seed: Annotated[int | None, typer.Option(help="Seed of generated delays.")] = None,
+    backend: Annotated[str | None, typer.Option(help="local.")] = None,
+    run: Annotated[Path | None, typer.Option(help="New folder of the run.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Train several models at once on unreliable workers, exactly."""
+    values = read_toml(config) if config is not None else {}
+    _override(
+        values,
+        {
+            "scheme": scheme,
+            "workers": workers,
+            "steps": steps,
+            "mu": mu,
+            "wait_out": wait_out,
+            "timeout_s": timeout_s,
+            "jobs_per_round": jobs_per_round,
+            "stale": stale,
+            "precision": precision,
+            "backend": backend,
+        },
+    )
+    each: Values = {
+        "module": module,
+        "data": data,
+        "optimizer": optimizer,
+        "lr": lr,
+        "batch_size": batch_size,
+    }
+    _override_models(values, each, count=models)
+    _override_delays(values, {"source": delays, "scale": delay_scale, "seed": delay_seed})
+    result = run_config(validated(values), run=run)
+    report = _report(result)
+    if as_json:
+        print_json(report)
+    else:
+        _print_report(result)
+
+
+def run_config(config: RunConfig, *, run: Path | None) -> TrainResult:
+    """Train what a configuration says; ``run`` defaults to a new folder in ``runs``."""
+    scheme = parse_scheme(config.scheme, n=config.workers)
+    from seqgc.train import ClosingRule, new_run_path
+    from seqgc.train import train as train_models
+
+    models, test_data = make_models(config)
+    num_rounds = config.steps * (len(models) // config.jobs_per_round) + scheme.delay
+    delays = (
+        None
+        if config.delays is None
+        else make_delays(config.delays, scheme=scheme, num_rounds=num_rounds)
+    )
+    with RoundProgress(scheme.spec, num_rounds=num_rounds) as progress:
+        return train_models(
+            models,
+            scheme=scheme,
+            steps=config.steps,
+            run=run or new_run_path("runs", scheme.spec),
+            rule=ClosingRule(
+                mu=config.mu,
+                wait_out=config.wait_out,
+                timeout_s=config.timeout_s,
+                max_attempts=config.max_attempts,
+            ),
+            precision=config.precision,
+            jobs_per_round=config.jobs_per_round,
+            stale=config.stale,
+            delays=delays,
+            test_data=test_data,
+            observe=progress,
+            config=dump(config),
+        )
+
+
+def _override(values: Values, flags: Values) -> None:
+    values.update({key: value for key, value in flags.items() if value is not None})
+
+
+def _override_models(values: Values, each: Values, *, count: int | None) -> None:
+    """Apply flags to every model; ``count`` models take the place of the file's (4 without any)."""
+    if count is not None and count < 1:
+        raise ParameterError("models", "must be >= 1", count)
+    if count is not None or "models" not in values:
+        values["models"] = [{"name": f"model-{i}", "seed": i} for i in range(count or 4)]
+    entries = values["models"]
+    if isinstance(entries, list):
+        for entry in entries:
+            if isinstance(entry, dict):
+                _override(entry, each)
+
+
+def _override_delays(values: Values, flags: Values) -> None:
+    if any(flag is not None for flag in flags.values()):
+        table = values.setdefault("delays", {})
+        if isinstance(table, dict):
+            _override(table, flags)
+
+
+def _report(result: TrainResult) -> Values:
+    return {
+        "run": str(result.run),
+        "jobs": result.jobs,
+        "seconds": result.seconds,
+        "models": [
+            {"name": name, "loss": seen.loss, "accuracy": seen.accuracy}
+            for name, seen in result.evaluations.items()
+        ],
+        "scheme": result.scheme,
+        "waited_out": result.counts.waited_out,
+        "rounds": len(result.counts.round_seconds),
+        "stragglers": result.counts.stragglers,
+        "failures": result.counts.failures,
+        "dropped": result.counts.dropped,
+    }
+
+
+def _print_report(result: TrainResult) -> None:
+    counts = result.counts
+    pairs = {
+        "run": str(result.run),
+        "scheme": result.scheme,
+        "jobs": f"{result.jobs} in {len(counts.round_seconds)} rounds, {result.seconds:.1f} s",
+        "stragglers survived": str(counts.stragglers),
+        "rounds waited out": str(counts.waited_out),
+        "failed tasks": str(counts.failures),
+    }
+    for name, seen in result.evaluations.items():
+        accuracy = "" if seen.accuracy is None else f", accuracy {seen.accuracy:.3f}"
+        pairs[name] = f"loss {seen.loss:.4f}{accuracy}"
+    print_pairs(pairs)

@@ -1,0 +1,110 @@
+"""`BinaryCode`: 0/1 coefficients for any ``n`` and ``s``."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TypeVar, final
+
+import numpy as np
+import numpy.typing as npt
+
+from seqgc._types import BoolArray, FloatArray, IntArray
+from seqgc.codes._base import GradientCode, Layout
+
+__all__ = ["BinaryCode"]
+
+_T = TypeVar("_T", bound=np.generic)
+
+
+@final
+@dataclass(frozen=True)
+class BinaryCode(GradientCode):
+    """Binary gradient code for any ``n`` and ``s`` (after Charalambides, Mahdavifar, Hero 2020).
+
+    The workers are cut into ``s + 1`` sub-collections of consecutive workers, of ``floor(n/(s+1))``
+    or one more; each sub-collection covers every chunk exactly once, its workers with equal shares
+    of the batch. The chunks are the common refinement of those cuts, hence of unequal size:
+    ``m = floor(n/(s+1))`` of them, or ``2m`` where sub-collections of both sizes exist.
+
+    Any ``n - s`` answers contain a whole sub-collection (pigeonhole). Workers at the same place of
+    sub-collections of the same size hold the same chunks, so one stands for another: decodable
+    when, for one of the two sizes, every place has an answer. (That is necessary as well: cuts of
+    the two sizes never coincide inside the batch, so a combination of shares of both sizes is
+    constant only if each size's part is.) The decoding vector is 0/1 and takes the lowest
+    answering worker of each place, of the smaller size if it can: fewer results to add.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> code = BinaryCode(5, 1)
+    >>> code.encoding_matrix
+    array([[1., 1., 0., 0.],
+           [0., 0., 1., 1.],
+           [1., 0., 0., 0.],
+           [0., 1., 1., 0.],
+           [0., 0., 0., 1.]])
+    >>> code.chunk_fractions.round(3)
+    array([0.333, 0.167, 0.167, 0.333])
+    >>> code.decoding_vector(np.array([True, False, True, True, True]))
+    array([0., 0., 1., 1., 1.])
+    """
+
+    @property
+    def subcollections(self) -> tuple[tuple[int, ...], ...]:
+        """The workers of every sub-collection, the smaller sub-collections first."""
+        bounds = self._bounds()
+        return tuple(tuple(range(low, high)) for low, high in itertools.pairwise(bounds))
+
+    def _check_parameters(self) -> None:
+        """Every ``0 <= s < n`` will do."""
+
+    def _make_layout(self) -> Layout:
+        size = self.n // (self.s + 1)
+        # Cuts in units of 1/(size (size+1)) of the batch, so that they are integers.
+        cuts = {
+            length: np.arange(length + 1) * (size * (size + 1) // length)
+            for length in self._sizes()
+        }
+        edges = np.unique(np.concatenate(list(cuts.values())))
+        supports: list[IntArray] = []
+        for workers in self.subcollections:
+            ends = np.searchsorted(edges, cuts[len(workers)])
+            supports += [np.arange(*pair) for pair in itertools.pairwise(ends)]
+        return Layout(
+            supports=tuple(supports),
+            chunk_fractions=np.diff(edges) / (size * (size + 1)),
+            load=1.0 / size,
+        )
+
+    def _coefficients(self, worker: int) -> FloatArray:
+        return np.ones(self.support(worker).size)
+
+    def _is_decodable(self, responded: BoolArray) -> bool:
+        return any(block.any(axis=0).all() for block in self._blocks(responded))
+
+    def _solve(self, responded: BoolArray) -> FloatArray:
+        vector = np.zeros(self.n)
+        for block, weights in zip(self._blocks(responded), self._blocks(vector), strict=True):
+            if block.any(axis=0).all():
+                weights[block.argmax(axis=0), np.arange(block.shape[1])] = 1.0
+                break
+        return vector
+
+    def _sizes(self) -> tuple[int, ...]:
+        """Sizes of the sub-collections, distinct, the smaller first."""
+        size, more = divmod(self.n, self.s + 1)
+        return (size, size + 1) if more else (size,)
+
+    def _bounds(self) -> IntArray:
+        """First worker of every sub-collection, and ``n``."""
+        size, more = divmod(self.n, self.s + 1)
+        lengths = np.repeat([size, size + 1], [self.s + 1 - more, more])
+        return np.concatenate([[0], np.cumsum(lengths)])
+
+    def _blocks(self, per_worker: npt.NDArray[_T]) -> list[npt.NDArray[_T]]:
+        """Return views of (n,) values, one per size: (sub-collections, places)."""
+        size, more = divmod(self.n, self.s + 1)
+        split = size * (self.s + 1 - more)
+        smaller, larger = per_worker[:split], per_worker[split:]
+        return [smaller.reshape(-1, size), *([larger.reshape(-1, size + 1)] if more else [])]

@@ -1,0 +1,195 @@
+"""The delay profile: seconds that each worker took to answer, round by round."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from seqgc._types import FloatArray
+from seqgc.errors import ParameterError, ProfileError
+
+__all__ = ["SCHEMA", "DelayProfile", "ProfileMeta", "StatusArray"]
+
+SCHEMA = 1
+StatusArray: TypeAlias = npt.NDArray[np.int8]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileMeta:
+    """What a profile's seconds were measured on; what is not known is None or empty.
+
+    Parameters
+    ----------
+    base_load
+        The normalized load that every worker had in every round.
+    alpha
+        Seconds per unit of normalized load (spec, section 7).
+    recorded_at
+        When, as text in ISO 8601.
+    schema
+        Version of the file format.
+
+    Examples
+    --------
+    >>> ProfileMeta(base_load=1 / 256, alpha=1.12, provider="AWS Lambda").base_load
+    0.00390625
+    """
+
+    base_load: float = 0.0
+    alpha: float | None = None
+    batch: int | None = None
+    model: str = ""
+    provider: str = ""
+    region: str = ""
+    recorded_at: str = ""
+    source: str = ""
+    schema: int = SCHEMA
+
+    def __post_init__(self) -> None:
+        _check_number("base_load", self.base_load)
+        if self.alpha is not None:
+            _check_number("alpha", self.alpha)
+        if self.schema != SCHEMA:
+            raise ParameterError("schema", f"must be {SCHEMA}", self.schema, "update seqgc")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DelayProfile:
+    """Seconds from request to answer, with what they were measured on.
+
+    Parameters
+    ----------
+    times : (rounds, workers) float64
+        Seconds, finite and positive; read-only.
+    status : (rounds, workers) int8
+        0 where the worker answered; otherwise ``times`` is when it was known not to. Read-only.
+    meta
+        What the seconds were measured on.
+
+    Raises
+    ------
+    ProfileError
+        If the matrix is ragged or empty, or a time is not a positive number of seconds.
+
+    Examples
+    --------
+    >>> profile = DelayProfile.from_times([[0.5, 0.7], [0.6, 2.0]], meta=ProfileMeta(alpha=1.0))
+    >>> profile.num_rounds, profile.num_workers
+    (2, 2)
+    >>> profile.at_load(0.25).times
+    array([[0.75, 0.95],
+           [0.85, 2.25]])
+    """
+
+    times: FloatArray
+    status: StatusArray
+    meta: ProfileMeta = field(default_factory=ProfileMeta)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "times", _checked_times(self.times))
+        object.__setattr__(self, "status", _checked_status(self.status, self.times.shape))
+
+    @classmethod
+    def from_times(cls, times: npt.ArrayLike, *, meta: ProfileMeta | None = None) -> DelayProfile:
+        """Return the profile of a matrix (rounds, workers) of seconds, every worker answering."""
+        matrix = _checked_times(times)
+        status = np.zeros(matrix.shape, dtype=np.int8)
+        return cls(times=matrix, status=status, meta=meta or ProfileMeta())
+
+    @property
+    def num_rounds(self) -> int:
+        """How many rounds were recorded."""
+        return int(self.times.shape[0])
+
+    @property
+    def num_workers(self) -> int:
+        """How many workers took part."""
+        return int(self.times.shape[1])
+
+    def at_load(self, load: float, *, alpha: float | None = None) -> DelayProfile:
+        """Return the seconds at another normalized load: ``times + alpha * (load - base_load)``.
+
+        Source: spec, section 7. ``alpha`` is the profile's own unless given.
+
+        Raises
+        ------
+        ParameterError
+            If ``load`` is not a number >= 0, or no ``alpha`` is known.
+        ProfileError
+            If a worker would take no time at all.
+        """
+        _check_number("load", load)
+        slope = self.meta.alpha if alpha is None else alpha
+        if slope is None:
+            rule = "must be given: the profile does not know its own"
+            raise ParameterError("alpha", rule, None, "fit it over profiles at several loads")
+        meta = replace(self.meta, base_load=load, alpha=slope)  # checks alpha
+        times = self.times + slope * (load - self.meta.base_load)
+        return replace(self, times=times, meta=meta)
+
+    def scaled(self, factor: float) -> DelayProfile:
+        """Return the profile of a world in which everything takes ``factor`` times as long.
+
+        Raises
+        ------
+        ParameterError
+            If ``factor`` is not a positive number.
+        """
+        if not (math.isfinite(factor) and factor > 0):
+            raise ParameterError("factor", "must be a finite number > 0", factor)
+        alpha = None if self.meta.alpha is None else self.meta.alpha * factor
+        return replace(self, times=self.times * factor, meta=replace(self.meta, alpha=alpha))
+
+    def select_rounds(self, start: int, *, stop: int) -> DelayProfile:
+        """Return rounds ``start <= round < stop``.
+
+        Raises
+        ------
+        ParameterError
+            If there are no such rounds.
+        """
+        if not 0 <= start < stop <= self.num_rounds:
+            rule = f"must satisfy 0 <= start < stop <= {self.num_rounds}"
+            raise ParameterError("start, stop", rule, (start, stop))
+        return replace(self, times=self.times[start:stop], status=self.status[start:stop])
+
+
+def _check_number(argument: str, value: float) -> None:
+    if not (math.isfinite(value) and value >= 0):
+        raise ParameterError(argument, "must be a finite number >= 0", value)
+
+
+def _checked_times(times: npt.ArrayLike) -> FloatArray:
+    try:
+        matrix = np.array(times, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        rule = "`times` must be a matrix of seconds, its rows of one length"
+        raise ProfileError(f"{rule}; {error}") from None
+    if matrix.ndim != 2 or matrix.size == 0:
+        rule = "`times` must be a matrix (rounds, workers) with at least one of each"
+        raise ProfileError(f"{rule}; got shape {matrix.shape}")
+    wrong = np.argwhere(~(np.isfinite(matrix) & (matrix > 0)))
+    if wrong.size:
+        row, column = wrong[0]
+        where = f"row {row}, column {column} (round, worker; from 0)"
+        rule = "a time must be a finite number of seconds > 0"
+        raise ProfileError(f"{where}: {rule}; got {float(matrix[row, column])!r}")
+    matrix.flags.writeable = False
+    return matrix
+
+
+def _checked_status(status: npt.ArrayLike, shape: tuple[int, ...]) -> StatusArray:
+    codes = np.array(status)
+    if codes.shape != shape or codes.dtype.kind not in "iu":
+        rule = f"`status` must be integers of the shape of `times`, {shape}"
+        raise ProfileError(f"{rule}; got {codes.dtype} of shape {codes.shape}")
+    if codes.min() < 0 or codes.max() > np.iinfo(np.int8).max:
+        bounds = (int(codes.min()), int(codes.max()))
+        raise ProfileError(f"`status` must lie in 0 ... 127; got values in {bounds}")
+    narrow = codes.astype(np.int8)
+    narrow.flags.writeable = False
+    return narrow

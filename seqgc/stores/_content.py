@@ -1,0 +1,65 @@
+"""What every store shares: which names, versions and arrays it takes, and their digest."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+import numpy as np
+
+from seqgc._types import FloatArray
+from seqgc.errors import ParameterError
+from seqgc.ports import WeightRef
+
+__all__ = ["check_address", "check_params", "digest_of", "refer"]
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+_DTYPES = ("float16", "float32", "float64")
+
+
+def check_address(model: str, version: int) -> None:
+    """Refuse a name that could leave the store's folder, and a version that is not a count.
+
+    Raises
+    ------
+    ParameterError
+        If ``model`` or ``version`` is not one.
+    """
+    if not isinstance(model, str) or not _NAME.fullmatch(model):
+        rule = "must be 1 to 100 letters, digits, '_', '-' or '.', and begin with none of '-.'"
+        raise ParameterError("model", rule, model)
+    if not isinstance(version, int | np.integer) or isinstance(version, bool) or version < 0:
+        raise ParameterError("version", "must be an integer >= 0", version)
+
+
+def check_params(params: FloatArray) -> FloatArray:
+    """Return a read-only little-endian copy of a parameter vector, shape (size,).
+
+    Raises
+    ------
+    ParameterError
+        If it is not a vector of float16, float32 or float64.
+    """
+    array = np.asarray(params)
+    if array.ndim != 1 or array.dtype.name not in _DTYPES:
+        got = f"shape {array.shape}, {array.dtype}"
+        raise ParameterError("params", f"must be a vector of {', '.join(_DTYPES)}", got)
+    copy = array.astype(array.dtype.newbyteorder("<"), copy=True)
+    copy.flags.writeable = False
+    return copy
+
+
+def digest_of(params: FloatArray) -> str:
+    """Return the SHA-256 of the little-endian bytes of ``params``, hexadecimal."""
+    return hashlib.sha256(params.data).hexdigest()
+
+
+def refer(model: str, version: int, params: FloatArray) -> WeightRef:
+    """Return the reference to ``params``, which `check_params` has returned."""
+    return WeightRef(
+        model=model,
+        version=int(version),
+        digest=digest_of(params),
+        dtype=params.dtype.name,
+        size=params.size,
+    )

@@ -1,0 +1,69 @@
+"""A store inside one process: for tests, and for backends that compute in the master."""
+
+from __future__ import annotations
+
+from seqgc._types import FloatArray
+from seqgc.errors import ParameterError, StoreError
+from seqgc.ports import WeightRef
+from seqgc.stores._content import check_address, check_params, refer
+
+__all__ = ["MemoryStore"]
+
+
+class MemoryStore:
+    """Weights in a dictionary; other processes see nothing of it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> store = MemoryStore()
+    >>> ref = store.publish("cnn", 0, np.array([1.0, 2.0]))
+    >>> store.fetch(ref)
+    array([1., 2.])
+    """
+
+    def __init__(self) -> None:
+        self._stored: dict[tuple[str, int], tuple[WeightRef, FloatArray]] = {}
+
+    def publish(self, model: str, version: int, params: FloatArray) -> WeightRef:
+        """Keep a copy of ``params`` (size,); publishing the same again changes nothing.
+
+        Raises
+        ------
+        ParameterError
+            If this version has other content already, or an argument cannot be stored.
+        """
+        check_address(model, version)
+        copy = check_params(params)
+        ref = refer(model, version, copy)
+        there, _ = self._stored.setdefault((model, ref.version), (ref, copy))
+        if there != ref:
+            raise ParameterError(
+                "version",
+                f"must be new, or published with the same content (model {model!r})",
+                version,
+                "versions are immutable: publish under the next number",
+            )
+        return ref
+
+    def fetch(self, ref: WeightRef) -> FloatArray:
+        """Return the weights (size,) that ``ref`` stands for, read-only.
+
+        Raises
+        ------
+        StoreError
+            If they are not there, or not those that ``ref`` was given for.
+        """
+        there, params = self._stored.get((ref.model, ref.version), (None, None))
+        if there is None or params is None:
+            raise StoreError(f"no weights of {ref.model!r}, version {ref.version}: publish first")
+        if there != ref:
+            raise StoreError(
+                f"weights of {ref.model!r}, version {ref.version} are {there.digest[:12]}…, not "
+                f"{ref.digest[:12]}… as referred to: the reference is another run's"
+            )
+        return params
+
+    def discard(self, ref: WeightRef) -> None:
+        """Forget a version; one that is not there is forgotten already."""
+        self._stored.pop((ref.model, ref.version), None)

@@ -1,0 +1,104 @@
+"""Reading JSON that somebody else wrote: every field is checked before it is believed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from seqgc.errors import WireError
+
+__all__ = ["Fields", "parse_header"]
+
+_LARGEST = 2**53  # beyond it a JSON number is not exact everywhere
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number")
+
+
+def parse_header(text: bytes) -> Fields:
+    """Parse a frame's header; anything but one JSON object of finite numbers is a `WireError`."""
+    try:
+        parsed = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"frame header is not JSON: {_one_line(error)}") from error
+    return Fields(parsed, where="frame header")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+class Fields:
+    """One JSON object; each getter returns a value of its type and range, or raises `WireError`.
+
+    Examples
+    --------
+    >>> Fields({"slot": 3}, where="item 0").integer("slot")
+    3
+    >>> Fields({"slot": -1}, where="item 0").integer("slot")
+    Traceback (most recent call last):
+        ...
+    seqgc.errors.WireError: item 0: `slot` must be an integer >= 0; got -1
+    """
+
+    __slots__ = ("_where", "values")
+
+    def __init__(self, values: Any, *, where: str) -> None:
+        if not isinstance(values, Mapping):
+            raise WireError(f"{where} must be a JSON object; got {type(values).__name__}")
+        self.values, self._where = values, where
+
+    def integer(self, name: str) -> int:
+        """Return an integer from 0 to 2**53."""
+        value = self.values.get(name)
+        if type(value) is not int or not 0 <= value <= _LARGEST:
+            self._refuse(name, "must be an integer >= 0", value)
+        return value
+
+    def seconds(self, name: str) -> float:
+        """Return a finite number of seconds, at least 0."""
+        value: Any = self.values.get(name)
+        # As large as a float gets, so that float() below cannot overflow; NaN fails both tests.
+        if type(value) not in (int, float) or not 0 <= value <= sys.float_info.max:
+            self._refuse(name, "must be a finite number >= 0", value)
+        return float(value)
+
+    def text(self, name: str, *, limit: int = 200) -> str:
+        """Return a string of at most ``limit`` characters."""
+        value = self.values.get(name)
+        if not isinstance(value, str) or len(value) > limit:
+            self._refuse(name, f"must be a string of at most {limit} characters", value)
+        return value
+
+    def sequence(self, name: str) -> list[Any]:
+        """Return a JSON list, its elements unchecked."""
+        value = self.values.get(name)
+        if not isinstance(value, list):
+            self._refuse(name, "must be a list", value)
+        return value
+
+    def objects(self, name: str) -> list[Fields]:
+        """Return a JSON list of objects."""
+        return [
+            Fields(value, where=f"{self._where}, {name}[{place}]")
+            for place, value in enumerate(self.sequence(name))
+        ]
+
+    def integers(self, name: str) -> list[int]:
+        """Return a JSON list of integers >= 0."""
+        values = self.sequence(name)
+        if any(type(value) is not int or not 0 <= value <= _LARGEST for value in values):
+            self._refuse(name, "must be a list of integers >= 0", values)
+        return values
+
+    def inner(self, name: str) -> Fields:
+        """Return a JSON object inside this one."""
+        return Fields(self.values.get(name), where=f"{self._where}, {name}")
+
+    def _refuse(self, name: str, rule: str, value: object) -> NoReturn:
+        shown = repr(value)
+        shown = shown if len(shown) <= 60 else shown[:57] + "..."
+        raise WireError(f"{self._where}: `{name}` {rule}; got {shown}")

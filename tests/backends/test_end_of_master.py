@@ -1,0 +1,79 @@
+"""However the master ends, soon nothing of its session runs: no worker, no helper process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.backends.master_process import WORKERS
+from tests.backends.scripted import PATIENCE_S, eventually, is_running, running_in_session
+
+ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def master(folder: Path, what: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a master in a session of its own; whatever is left of that session is killed."""
+    command = [sys.executable, "-m", "tests.backends.master_process", str(folder), what]
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        for pid in running_in_session(process.pid):
+            os.kill(pid, signal.SIGKILL)
+        process.communicate()
+
+
+def worker_pids(process: subprocess.Popen[str]) -> list[int]:
+    assert process.stdout is not None
+    return [int(pid) for pid in process.stdout.readline().split()]
+
+
+def nothing_runs_in(session: int) -> None:
+    eventually(lambda: not running_in_session(session), f"the end of session {session}")
+
+
+def test_ctrl_c_stops_everything_at_once_and_only_the_master_complains(tmp_path: Path) -> None:
+    with master(tmp_path, "waits") as process:
+        pids = worker_pids(process)
+        assert sum(map(is_running, pids)) == WORKERS
+        os.killpg(process.pid, signal.SIGINT)  # to all of them, as a terminal does
+        _, complaint = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == -signal.SIGINT
+        assert not [pid for pid in pids if is_running(pid)]
+        assert complaint.count("Traceback") == 1
+        assert complaint.rstrip().endswith("KeyboardInterrupt")
+        nothing_runs_in(process.pid)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_workers_vanish_with_a_master_that_is_killed(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with master(tmp_path, "waits") as process:
+        assert sum(map(is_running, worker_pids(process))) == WORKERS
+        process.send_signal(number)
+        assert process.wait(PATIENCE_S) == -number
+        nothing_runs_in(process.pid)
+
+
+def test_workers_vanish_with_a_master_that_forgets_to_close(tmp_path: Path) -> None:
+    with master(tmp_path, "forgets") as process:
+        assert len(worker_pids(process)) == WORKERS
+        assert process.wait(PATIENCE_S) == 0
+        nothing_runs_in(process.pid)

@@ -1,0 +1,272 @@
+"""Worker processes: how they die, how they are replaced, and that none is left."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from seqgc.backends import LocalBackend
+from seqgc.errors import ParameterError, WorkerError
+from seqgc.ports import Arrival, Failure
+from tests.backends.scripted import (
+    Scripted,
+    address,
+    eventually,
+    is_running,
+    next_event,
+    next_events,
+    task,
+)
+
+HOURS = 10_000.0
+KILLED = "worker process was killed by SIGKILL (9)"
+
+
+@pytest.fixture
+def backend(tmp_path: Path) -> Iterator[LocalBackend]:
+    with LocalBackend(2, Scripted(folder=tmp_path)) as backend:
+        yield backend
+
+
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    assert pid > 1
+    os.kill(pid, number)
+
+
+def wait_for_replacement(backend: LocalBackend, worker: int, pid: int) -> None:
+    def replaced() -> bool:
+        assert backend.receive(time.monotonic() + 0.01) is None
+        return backend.pids[worker] != pid
+
+    eventually(replaced, f"replacing worker {worker}")
+
+
+# ---- death --------------------------------------------------------------------------------------
+
+
+def test_a_worker_killed_while_computing_fails_its_task_and_is_replaced(
+    backend: LocalBackend, tmp_path: Path
+) -> None:
+    pid, other = backend.pids
+    backend.dispatch(0, [task(0, 0, "gate a"), task(0, 1, "gate b")])
+    eventually((tmp_path / "begun a").exists, "computing")
+    kill(pid)
+    failure = next_event(backend)
+    assert isinstance(failure, Failure)
+    assert (address(failure), failure.reason) == (("Failure", 0, 0, 0), KILLED)
+    assert backend.pids[0] != pid
+    assert backend.pids[1] == other
+    backend.dispatch(0, [task(0, 0, attempt=1)])
+    (tmp_path / "go b").touch()
+    arrivals = {address(event) for event in next_events(backend, 2)}
+    assert arrivals == {("Arrival", 0, 0, 1), ("Arrival", 0, 1, 0)}
+
+
+def test_a_worker_killed_while_its_answer_waits_fails_its_task(tmp_path: Path) -> None:
+    delays = {0: HOURS, 1: 0.0, 2: 0.0}
+    with LocalBackend(1, Scripted(folder=tmp_path), delays=lambda t, _: delays[t]) as backend:
+        backend.dispatch(0, [task(0, 0)])
+        backend.dispatch(1, [task(1, 0)])
+        assert next_event(backend).round == 1  # so round 0 is computed
+        kill(backend.pids[0])
+        assert address(next_event(backend)) == ("Failure", 0, 0, 0)
+        backend.dispatch(2, [task(2, 0)])
+        assert address(next_event(backend)) == ("Arrival", 2, 0, 0)
+
+
+def test_all_tasks_of_a_killed_worker_fail_but_not_cancelled_ones(
+    backend: LocalBackend, tmp_path: Path
+) -> None:
+    for round in range(4):
+        backend.dispatch(round, [task(round, 0, "gate a")])
+    eventually((tmp_path / "begun a").exists, "computing")
+    backend.cancel(1, [0])
+    kill(backend.pids[0])
+    assert [address(event)[:2] for event in next_events(backend, 3)] == [
+        ("Failure", 0),
+        ("Failure", 2),
+        ("Failure", 3),
+    ]
+    assert backend.receive(time.monotonic()) is None
+
+
+def test_an_idle_worker_that_is_killed_is_replaced_without_a_word(backend: LocalBackend) -> None:
+    for round in range(4):  # more often than a worker may fail to start
+        pid = backend.pids[1]
+        kill(pid)
+        wait_for_replacement(backend, 1, pid)
+        backend.dispatch(round, [task(round, 1)])  # before the new process is ready, as a rule
+        assert address(next_event(backend)) == ("Arrival", round, 1, 0)
+
+
+def test_an_answer_sent_just_before_death_arrives(backend: LocalBackend, tmp_path: Path) -> None:
+    backend.dispatch(0, [task(0, 0)])
+    backend.dispatch(1, [task(1, 0, "gate a")])
+    eventually((tmp_path / "begun a").exists, "computing")  # so round 0's answer has left
+    kill(backend.pids[0])
+    assert [address(event)[:2] for event in next_events(backend, 2)] == [
+        ("Arrival", 0),
+        ("Failure", 1),
+    ]
+
+
+def test_a_worker_that_exits_says_with_which_code(backend: LocalBackend) -> None:
+    backend.dispatch(0, [task(0, 1, "exit")])
+    failure = next_event(backend)
+    assert isinstance(failure, Failure)
+    assert failure.reason == "worker process exited with code 7"
+
+
+@pytest.mark.parametrize(
+    ("noise", "reason"),
+    [
+        ("of a huge length", "WireError: a frame of 18446744073709551615 bytes was announced"),
+        ("of a fair length", "WireError: not a seqgc frame"),
+    ],
+)
+def test_a_worker_that_sends_noise_is_replaced(
+    backend: LocalBackend, noise: str, reason: str
+) -> None:
+    backend.dispatch(0, [task(0, 0, f"noise {noise}")])
+    failure = next_event(backend)
+    assert isinstance(failure, Failure)
+    assert failure.reason.startswith(reason)
+    backend.dispatch(1, [task(1, 0)])
+    assert address(next_event(backend)) == ("Arrival", 1, 0, 0)
+
+
+def test_a_worker_that_hangs_up_but_stays_is_killed_and_replaced(backend: LocalBackend) -> None:
+    pid = backend.pids[0]
+    backend.dispatch(0, [task(0, 0, "hang-up")])
+    failure = next_event(backend)
+    assert isinstance(failure, Failure)
+    assert failure.reason == "worker process did not end by itself, and was killed"
+    assert not is_running(pid)
+
+
+# ---- workers that do not start ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("plan", "cause"),
+    [("raise", "RuntimeError: no dataset here"), ("exit", "worker process exited with code 7")],
+)
+def test_workers_that_cannot_start_say_why(tmp_path: Path, plan: str, cause: str) -> None:
+    with pytest.raises(WorkerError, match=rf"worker [01] does not start: {cause}"):
+        LocalBackend(2, Scripted(folder=tmp_path, plan=plan))
+
+
+def test_workers_that_are_never_ready_are_not_waited_for(tmp_path: Path) -> None:
+    with pytest.raises(WorkerError, match=r"0 of 2 workers were ready within 0.2 s.*preload"):
+        LocalBackend(2, Scripted(folder=tmp_path, plan="hang"), start_timeout_s=0.2)
+
+
+def test_a_worker_whose_replacements_fail_is_given_up_and_says_why(tmp_path: Path) -> None:
+    with LocalBackend(2, Scripted(folder=tmp_path, plan="only first")) as backend:
+        (tmp_path / "no more").touch()
+        backend.dispatch(0, [task(0, 0, "gate a")])
+        eventually((tmp_path / "begun a").exists, "computing")
+        kill(backend.pids[0])
+        assert address(next_event(backend)) == ("Failure", 0, 0, 0)
+        backend.dispatch(1, [task(1, 0)])  # held for a process that is never ready
+        for round in (1, 2):
+            failure = next_event(backend)
+            assert isinstance(failure, Failure)
+            assert failure.round == round
+            assert failure.reason == "RuntimeError: no dataset any more"
+            backend.dispatch(round + 1, [task(round + 1, 0)])
+        assert backend.pids[0] == 0
+        assert (tmp_path / "starts").read_text() == "x" * (2 + 3)
+        backend.dispatch(9, [task(9, 1)])
+        assert ("Arrival", 9, 1, 0) in {address(event) for event in next_events(backend, 2)}
+
+
+@pytest.mark.parametrize("n", [0, -1, 2.0, True])
+def test_the_number_of_workers_is_checked(tmp_path: Path, n: int) -> None:
+    with pytest.raises(ParameterError, match="`n` must be an integer >= 1"):
+        LocalBackend(n, Scripted(folder=tmp_path))
+
+
+def test_a_computation_that_cannot_cross_processes_is_refused() -> None:
+    with pytest.raises(ParameterError, match=r"`compute` must be picklable.*module-level"):
+        LocalBackend(1, lambda: lambda _: None)  # type: ignore[arg-type, return-value]
+
+
+def test_the_time_to_start_is_checked(tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match="`start_timeout_s` must be > 0"):
+        LocalBackend(1, Scripted(folder=tmp_path), start_timeout_s=math.nan)
+
+
+# ---- nobody waits for anybody forever -----------------------------------------------------------
+
+LARGE = 1_000_000  # parameters: results of 8 MB, some 40 times what a socket holds
+
+
+def test_workers_that_send_while_they_are_sent_to_do_not_deadlock(backend: LocalBackend) -> None:
+    for t in range(4):  # each worker cannot read round 1 before all of round 0's answer is taken
+        backend.dispatch(t, [task(t, worker, size=LARGE, points=LARGE) for worker in (0, 1)])
+    backend.cancel(0, [0, 1])
+    waited_for = {(t, worker) for t in (1, 2, 3) for worker in (0, 1)}
+    while waited_for:
+        event = next_event(backend)
+        assert isinstance(event, Arrival)
+        assert event.results[0].size == LARGE
+        waited_for.discard((event.round, event.worker))
+
+
+def test_a_stopped_worker_holds_up_nobody_and_goes_on_where_it_was(backend: LocalBackend) -> None:
+    kill(backend.pids[0], signal.SIGSTOP)
+    try:
+        for t in range(3):
+            backend.dispatch(t, [task(t, worker, points=LARGE) for worker in (0, 1)])
+        assert [event.worker for event in next_events(backend, 3)] == [1, 1, 1]
+    finally:
+        kill(backend.pids[0], signal.SIGCONT)
+    assert [address(event)[1:3] for event in next_events(backend, 3)] == [(0, 0), (1, 0), (2, 0)]
+
+
+def test_a_stopped_worker_does_not_keep_the_backend_from_closing(tmp_path: Path) -> None:
+    backend = LocalBackend(2, Scripted(folder=tmp_path))
+    pids = backend.pids
+    kill(pids[0], signal.SIGSTOP)
+    backend.close()
+    assert not [pid for pid in pids if is_running(pid)]
+
+
+# ---- the environment of workers, and what is left of them ---------------------------------------
+
+
+def test_workers_have_one_blas_thread_and_the_master_keeps_its_own(backend: LocalBackend) -> None:
+    before = dict(os.environ)
+    backend.dispatch(0, [task(0, 0, "threads")])
+    event = next_event(backend)
+    assert isinstance(event, Arrival)
+    assert event.results[0][0] == 1.0
+    assert dict(os.environ) == before
+
+
+def test_closing_ends_workers_whatever_they_do(tmp_path: Path) -> None:
+    backend = LocalBackend(3, Scripted(folder=tmp_path), delays=lambda _, i: HOURS * (i == 2))
+    pids = backend.pids
+    backend.dispatch(0, [task(0, 1, "gate a"), task(0, 2)])
+    eventually((tmp_path / "begun a").exists, "computing")
+    assert all(is_running(pid) for pid in pids)
+    backend.close()
+    assert not [pid for pid in pids if is_running(pid)]
+
+
+def test_no_descriptor_is_left(tmp_path: Path) -> None:
+    def use() -> int:
+        with LocalBackend(2, Scripted(folder=tmp_path)) as backend:
+            kill(backend.pids[0])
+            backend.dispatch(0, [task(0, 1, "exit")])
+            next_event(backend)
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    assert use() == use()

@@ -1,0 +1,62 @@
+"""Once per code: its matrix. Once per round: the decoding vector. Once per gradient: the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import pytest
+
+from seqgc._types import FloatArray
+from seqgc.codes import CodeKind, GradientCode, make_code
+from seqgc.codes._cyclic_design import CyclicDesign, design
+
+N, PARAMETERS = 256, 100_000
+# Where s + 1 does not divide n, the cyclic code solves equations.
+CASES: tuple[tuple[CodeKind, int], ...] = (
+    ("cyclic", 15),
+    ("cyclic", 14),
+    ("rep", 15),
+    ("binary", 15),
+    ("binary", 14),
+)
+
+
+class Benchmark(Protocol):
+    """What is used of pytest-benchmark's fixture."""
+
+    def __call__(self, target: Callable[..., FloatArray], *args: object) -> FloatArray: ...
+
+    def pedantic(
+        self, target: Callable[[], CyclicDesign], *, setup: Callable[[], None], rounds: int
+    ) -> CyclicDesign: ...
+
+
+def code_and_mask(kind: CodeKind, s: int) -> tuple[GradientCode, np.ndarray]:
+    responded = np.ones(N, dtype=np.bool_)
+    responded[np.random.default_rng(0).choice(N, s, replace=False)] = False
+    return make_code(kind, N, s), responded
+
+
+@pytest.mark.parametrize("s", [2, 14, 30, 128])
+@pytest.mark.benchmark(group=f"cyclic design, n={N}")
+def test_cyclic_design(benchmark: Benchmark, s: int) -> None:
+    made = benchmark.pedantic(lambda: design(N, s), setup=design.cache_clear, rounds=3)
+    assert made.coefficients.shape == (N, s + 1)
+
+
+@pytest.mark.parametrize(("kind", "s"), CASES)
+@pytest.mark.benchmark(group=f"decoding vector, n={N}")
+def test_decoding_vector(benchmark: Benchmark, kind: CodeKind, s: int) -> None:
+    code, responded = code_and_mask(kind, s)
+    vector = benchmark(code.decoding_vector, responded)
+    assert not vector[~responded].any()
+
+
+@pytest.mark.parametrize(("kind", "s"), CASES)
+@pytest.mark.benchmark(group=f"decode {PARAMETERS} float32 parameters, n={N}")
+def test_decode(benchmark: Benchmark, kind: CodeKind, s: int) -> None:
+    code, responded = code_and_mask(kind, s)
+    results = np.ones((N, PARAMETERS), dtype=np.float32)
+    assert benchmark(code.decode, results, responded).shape == (PARAMETERS,)

@@ -1,0 +1,171 @@
+"""Accuracy at n = 256, conditioning at small n, and the guard that refuses the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from seqgc._types import BoolArray, FloatArray
+from seqgc.codes import CodeKind, CyclicCode, GradientCode, make_code
+from seqgc.codes import _cyclic_design as cyclic_design
+from seqgc.codes import cyclic as cyclic_module
+from seqgc.errors import IllConditionedError
+from tests.codes.registry import encode_all, masks, relative_error, without
+
+N, COLUMNS, SEED = 256, 64, 20170
+DIVIDING, OTHERS = (1, 7, 15, 31), (2, 6, 14, 20, 30)  # does s + 1 divide N?
+
+
+def random_sets(n: int, s: int, count: int) -> Iterator[BoolArray]:
+    rng = np.random.default_rng([SEED, s])
+    yield from (without(n, rng.choice(n, s, replace=False)) for _ in range(count))
+
+
+def contiguous_sets(n: int, s: int) -> Iterator[BoolArray]:
+    yield from (without(n, (first + np.arange(s)) % n) for first in range(n))
+
+
+def float32_errors(code: GradientCode, sets: Iterator[BoolArray]) -> tuple[list[float], int]:
+    """Return the relative errors from float32 results, and how many sets were refused."""
+    rng = np.random.default_rng(SEED)
+    partials = rng.standard_normal((code.chunk_fractions.size, COLUMNS))
+    results, gradient = encode_all(code, partials).astype(np.float32), partials.sum(axis=0)
+    errors, refused = [], 0
+    for responded in sets:
+        try:
+            decoded = code.decode(np.where(responded[:, None], results, np.nan), responded)
+            errors.append(relative_error(decoded, gradient))
+        except IllConditionedError:
+            refused += 1
+    return errors, refused
+
+
+@pytest.mark.parametrize("s", [*DIVIDING, *OTHERS])
+@pytest.mark.parametrize("pattern", ["random", "contiguous"])
+def test_cyclic_float32_results_decode_to_four_digits(s: int, pattern: str) -> None:
+    sets = random_sets(N, s, 200) if pattern == "random" else contiguous_sets(N, s)
+    errors, refused = float32_errors(CyclicCode(N, s), sets)
+    print(
+        f"\ncyclic n={N} s={s} {pattern} (seed {SEED}): relative error median"
+        f" {np.median(errors):.1e}, worst {max(errors):.1e};"
+        f" IllConditionedError {refused} of {refused + len(errors)}"
+    )
+    assert max(errors) <= (1e-6 if s in DIVIDING else 1e-4)
+    assert np.median(errors) <= 1e-6
+    assert refused <= (0 if s in DIVIDING else 1), f"{refused} sets refused, seed {SEED}"
+
+
+@pytest.mark.parametrize("kind", ["rep", "binary"])
+@pytest.mark.parametrize("s", [*DIVIDING, *OTHERS])
+def test_repetition_and_binary_float32_results_decode_to_six_digits(kind: CodeKind, s: int) -> None:
+    if kind == "rep" and N % (s + 1):
+        pytest.skip(f"repetition needs s + 1 to divide n = {N}")
+    code = make_code(kind, N, s)
+    for sets in (random_sets(N, s, 200), contiguous_sets(N, s)):
+        errors, refused = float32_errors(code, sets)
+        assert refused == 0
+        assert max(errors) <= 1e-6
+
+
+@pytest.mark.parametrize("n", range(2, 10))
+def test_cyclic_small_codes_are_well_conditioned_whoever_is_missing(n: int) -> None:
+    for s in range(n):
+        code = CyclicCode(n, s)
+        for missing in range(s + 1):
+            for responded in masks(n, missing=missing):
+                vector = code.decoding_vector(responded)
+                residual = np.abs(vector @ code.encoding_matrix - 1).max()
+                assert residual <= 1e-12, (n, s, responded)
+                assert code.amplification(vector) <= 20, (n, s, responded)
+
+
+@pytest.mark.parametrize(("n", "s"), [(255, 14), (255, 15), (251, 6), (30, 29), (64, 40), (48, 46)])
+def test_cyclic_takes_any_parity(n: int, s: int) -> None:
+    code = CyclicCode(n, s)
+    medians = []
+    for sets in (random_sets(n, s, 50), contiguous_sets(n, s)):
+        found = [code.amplification(code.decoding_vector(responded)) for responded in sets]
+        medians.append(np.median(found))
+    assert max(medians) <= 10, medians
+
+
+def test_amplification_predicts_the_error_of_rounded_results() -> None:
+    code, ratios = CyclicCode(64, 6), []
+    rng = np.random.default_rng(SEED)
+    for responded in random_sets(64, 6, 40):
+        partials = rng.standard_normal((64, 400))
+        results = encode_all(code, partials)
+        noisy = results + rng.standard_normal(results.shape) * 1e-6 * results.std(axis=1)[:, None]
+        error = relative_error(code.decode(noisy, responded), partials.sum(axis=0))
+        ratios.append(error / (1e-6 * code.amplification(code.decoding_vector(responded))))
+    assert 0.8 <= min(ratios) <= max(ratios) <= 1.25, (min(ratios), max(ratios))
+
+
+# ---- the guard ----------------------------------------------------------------------------------
+
+
+def harshest_set(code: GradientCode) -> tuple[BoolArray, float]:
+    """Return the worst of many random survivor sets, and its amplification."""
+    sets = random_sets(code.n, code.s, 300)
+    found = [(code.amplification(code.decoding_vector(mask)), mask) for mask in sets]
+    amplification, responded = max(found, key=lambda pair: pair[0])
+    assert amplification > 20, "no harsh set among these"
+    return responded, amplification
+
+
+def test_the_guard_refuses_narrow_results_where_wide_ones_do() -> None:
+    code = CyclicCode(64, 14)
+    responded, amplification = harshest_set(code)
+    partials = np.random.default_rng(SEED).standard_normal((64, COLUMNS))
+    results = encode_all(code, partials)
+    assert relative_error(code.decode(results, responded), partials.sum(axis=0)) <= 1e-10
+    with pytest.raises(IllConditionedError) as caught:
+        code.decode(results.astype(np.float16), responded)
+    assert caught.value.amplification == pytest.approx(amplification)
+    error = amplification * float(np.finfo(np.float16).eps) / 4
+    assert str(caught.value) == (
+        f"CyclicCode(n=64, s=14): float16 results would give a relative error of {error:.1e}"
+        f" (amplification {amplification:.1e}); wait for one more answer, send wider results, or"
+        " use a repetition or binary code"
+    )
+
+
+def test_the_guard_keeps_the_callers_tolerance() -> None:
+    code = CyclicCode(64, 14)
+    responded, amplification = harshest_set(code)
+    results = np.ones((64, 2), dtype=np.float32)
+    expected = amplification * float(np.finfo(np.float32).eps) / 4
+    assert np.isfinite(code.decode(results, responded, tolerance=expected * 1.01)).all()
+    with pytest.raises(IllConditionedError):
+        code.decode(results, responded, tolerance=expected * 0.99)
+
+
+def test_the_guard_lets_half_precision_pass_where_no_code_does_better() -> None:
+    code = make_code("rep", 64, 3)
+    partials = np.random.default_rng(SEED).standard_normal((64, COLUMNS))
+    decoded = code.decode(encode_all(code, partials).astype(np.float16), without(64, [5]))
+    assert 1e-5 < relative_error(decoded, partials.sum(axis=0)) < 1e-3
+
+
+def spoiled(null_space: FloatArray) -> cyclic_design.CyclicDesign:
+    return dataclasses.replace(cyclic_design.design(13, 3), null_space=null_space)
+
+
+def test_the_guard_refuses_a_vector_that_does_not_solve(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, right = CyclicCode(13, 3), cyclic_design.design(13, 3)
+    wrong = right.null_space + 1e-6 * np.random.default_rng(SEED).standard_normal((3, 13))
+    monkeypatch.setattr(cyclic_module, "design", lambda _n, _s: spoiled(wrong))
+    with pytest.raises(IllConditionedError, match=r"CyclicCode\(n=13, s=3\).* residual is"):
+        code.decoding_vector(without(13, [1, 5, 6]))
+
+
+def test_the_guard_refuses_singular_equations(monkeypatch: pytest.MonkeyPatch) -> None:
+    singular = cyclic_design.design(13, 3).null_space.copy()
+    singular[:, 5] = 0.0
+    monkeypatch.setattr(cyclic_module, "design", lambda _n, _s: spoiled(singular))
+    with pytest.raises(IllConditionedError, match="singular") as caught:
+        CyclicCode(13, 3).decoding_vector(without(13, [5]))
+    assert caught.value.amplification == np.inf

@@ -1,0 +1,95 @@
+"""What every test shares: reproducible examples, recorded profiles, and nothing left behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# The same examples in every run; `--hypothesis-profile explore` looks for new ones.
+settings.register_profile("fixed", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
+settings.load_profile("fixed")
+
+RECORDED = Path(__file__).resolve().parents[2] / "shared" / "profiles"
+GRACE_S = 5.0  # for what a test stopped but did not wait for
+
+
+@pytest.fixture(scope="session")
+def recorded_profiles() -> Path:
+    """The folder of recorded delay profiles; without it the test is skipped."""
+    if not RECORDED.is_dir():
+        pytest.skip("no recorded delay profiles in ../shared/profiles")
+    return RECORDED
+
+
+# ---- no process or thread stays behind ----------------------------------------------------------
+
+
+def _command(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+
+
+def _is_zombie(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def _children(pid: int) -> list[int]:
+    """Return a process's children (none where there is no /proc)."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # the thread, or the process, ended meanwhile
+            found += map(int, task.read_text().split())
+    return found
+
+
+def _descendants(pid: int) -> Iterator[tuple[int, str]]:
+    """Yield live children and their commands, for multiprocessing's helpers their own children.
+
+    The helpers (resource tracker, fork server) live as long as the interpreter.
+    """
+    for child in _children(pid):
+        with suppress(OSError):
+            command = _command(child)
+            if "multiprocessing.forkserver" in command:
+                yield from ((worker, "forked by the fork server") for worker in _children(child))
+            elif "multiprocessing.resource_tracker" not in command and not _is_zombie(child):
+                yield child, command
+
+
+def _alive() -> dict[str, str]:
+    """Everything that runs beside the main thread: identity → description."""
+    threads = {f"thread {t.ident}": t.name for t in threading.enumerate()}
+    managed = {f"process {p.pid}": p.name for p in multiprocessing.active_children()}
+    return {f"process {pid}": what for pid, what in _descendants(os.getpid())} | managed | threads
+
+
+def _check_nothing_left(before: dict[str, str]) -> None:
+    give_up_at = time.monotonic() + GRACE_S
+    while left := {key: what for key, what in _alive().items() if key not in before}:
+        if time.monotonic() > give_up_at:
+            pytest.fail("left behind: " + "; ".join(f"{k} ({w})" for k, w in left.items()))
+        time.sleep(0.02)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    """Fail a test after which a process or thread runs that did not run before it."""
+    before = _alive()
+    yield
+    _check_nothing_left(before)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def nothing_outlives_the_session() -> Iterator[None]:
+    """The same for what wider fixtures started."""
+    before = _alive()
+    yield
+    _check_nothing_left(before)

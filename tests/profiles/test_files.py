@@ -1,0 +1,155 @@
+"""Delay profiles on disk: what is written is read back, what is damaged is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from seqgc.errors import ParameterError, ProfileError
+from seqgc.profiles import DelayProfile, ProfileMeta, read_profile, write_profile
+
+META = ProfileMeta(
+    base_load=1 / 256,
+    alpha=1.12,
+    batch=2048,
+    model="cnn",
+    provider="AWS Lambda",
+    region="München",
+    recorded_at="2022-08-01T00:00:00Z",
+    source="a test",
+)
+TIMES = np.array([[0.1, 1 / 3], [2e-9, 38.5]])
+
+
+@given(
+    times=arrays(
+        np.float64,
+        array_shapes(min_dims=2, max_dims=2),
+        elements=st.floats(min_value=5e-324, max_value=1e308),
+    ),
+    suffix=st.sampled_from([".npz", ".csv"]),
+)
+def test_every_profile_is_read_back_to_the_last_bit(
+    tmp_path_factory: pytest.TempPathFactory, times: np.ndarray, suffix: str
+) -> None:
+    path = tmp_path_factory.mktemp("p") / f"profile{suffix}"
+    write_profile(DelayProfile.from_times(times, meta=META), path=path)
+    back = read_profile(path)
+    np.testing.assert_array_equal(back.times, times, strict=True)
+    assert back.meta == META
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_an_npz_keeps_who_did_not_answer_and_a_csv_refuses_to_forget_it(tmp_path: Path) -> None:
+    status = np.array([[0, 1], [0, 0]], dtype=np.int8)
+    profile = DelayProfile(times=TIMES, status=status)
+    write_profile(profile, path=tmp_path / "a.npz")
+    np.testing.assert_array_equal(read_profile(tmp_path / "a.npz").status, status)
+    with pytest.raises(ProfileError, match=r"a\.csv.*did not answer"):
+        write_profile(profile, path=tmp_path / "a.csv")
+    assert not (tmp_path / "a.csv").exists()
+
+
+def test_meta_given_replaces_meta_read(tmp_path: Path) -> None:
+    write_profile(DelayProfile.from_times(TIMES, meta=META), path=tmp_path / "a.npz")
+    assert read_profile(tmp_path / "a.npz", meta=ProfileMeta(batch=1)).meta == ProfileMeta(batch=1)
+
+
+def test_comments_and_empty_lines_of_a_csv_are_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("# seconds\n\n1.0, 2\r\n# between\n3,4e-1\n")
+    np.testing.assert_array_equal(read_profile(path).times, [[1.0, 2.0], [3.0, 0.4]])
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "at least one"),
+        ("# nothing else\n", "at least one"),
+        ("1,2\n3\n", r"row 1 \(line 2\) has 1 columns, those above 2"),
+        ("# c\n1,2\n3,x\n", r"line 3, column 1 .*got 'x'"),
+        ("1,\n", r"line 1, column 1 .*got ''"),
+        ("1,2\n3,nan\n", "row 1, column 1 .*got nan"),
+        ("1,2\n-3,4\n", "row 1, column 0 .*got -3.0"),
+        ("1,2\ninf,4\n", "row 1, column 0 .*got inf"),
+        ('# seqgc-meta: {"schema": 2}\n1\n', "schema"),
+        ('# seqgc-meta: {"colour": 2}\n1\n', "keys among"),
+        ('# seqgc-meta: {"alpha": "x"}\n1\n', "wrong type"),
+        ("# seqgc-meta: {\n1\n", "not a delay profile"),
+    ],
+)
+def test_a_damaged_csv_is_refused_with_its_name_and_place(
+    tmp_path: Path, text: str, reason: str
+) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text(text)
+    with pytest.raises(ProfileError, match=rf"bad\.csv: .*{reason}"):
+        read_profile(path)
+
+
+def test_a_damaged_npz_is_refused_with_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "bad.npz"
+    write_profile(DelayProfile.from_times(TIMES), path=path)
+    whole = path.read_bytes()
+    for content in (b"", b"not a zip archive", whole[: len(whole) // 2]):
+        path.write_bytes(content)
+        with pytest.raises(ProfileError, match=r"bad\.npz: not a delay profile"):
+            read_profile(path)
+
+
+def test_an_npz_of_something_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.npz"
+    np.savez(path, times=TIMES)
+    with pytest.raises(ProfileError, match=r"lacks the arrays \['status', 'meta'\]"):
+        read_profile(path)
+    np.savez(path, times=TIMES, status=np.zeros((2, 2), np.int8), meta=np.array(json.dumps([])))
+    with pytest.raises(ProfileError, match="JSON object"):
+        read_profile(path)
+    with path.open("wb") as file:
+        np.save(file, TIMES)
+    with pytest.raises(ProfileError, match="bare array"):
+        read_profile(path)
+
+
+def test_pickled_objects_in_an_npz_are_never_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "evil.npz"
+    np.savez(path, times=np.array([{"a": 1}], dtype=object), status=0, meta="{}")
+    with pytest.raises(ProfileError, match=r"evil\.npz: not a delay profile"):
+        read_profile(path)
+
+
+def test_an_absent_file_and_an_unknown_suffix_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ProfileError, match=r"gone\.npz: not a delay profile: No such file"):
+        read_profile(tmp_path / "gone.npz")
+    with pytest.raises(ParameterError, match=r"\.npz or \.csv"):
+        read_profile(tmp_path / "a.txt")
+    with pytest.raises(ParameterError, match=r"\.npz or \.csv"):
+        write_profile(DelayProfile.from_times(TIMES), path=tmp_path / "a")
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.npz"
+    write_profile(DelayProfile.from_times(TIMES, meta=META), path=path)
+
+    def full_disk(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        write_profile(DelayProfile.from_times(TIMES * 2), path=path)
+    np.testing.assert_array_equal(read_profile(path).times, TIMES)
+    assert [p.name for p in tmp_path.iterdir()] == ["a.npz"]
+
+
+def test_recorded_profiles_are_read(recorded_profiles: Path) -> None:
+    profile = read_profile(recorded_profiles / "cnn-canada-batch2048-load0.000-30rounds-d.csv")
+    assert profile.times.shape == (30, 256)
+    assert not profile.status.any()

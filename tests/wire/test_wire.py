@@ -1,0 +1,253 @@
+"""Frames come back as they were sent, or not at all."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from seqgc._types import FloatArray
+from seqgc.errors import WireError
+from seqgc.ports import Task, WeightedPoints, WeightRef, WorkItem
+from seqgc.wire import MAX_FRAME_BYTES, CancelMessage, ResultMessage, TaskMessage, decode, encode
+from seqgc.wire import _frame as frame_module
+from tests.wire.messages import RUN, content, messages, results
+
+REF = WeightRef(model="cnn", version=7, digest="ab" * 32, dtype="float32", size=3)
+
+
+def result_of(*vectors: FloatArray) -> ResultMessage:
+    return ResultMessage(round=2, worker=1, attempt=0, results=dict(enumerate(vectors)))
+
+
+def task_of(points: list[int], coefficients: list[float]) -> TaskMessage:
+    part = WeightedPoints(
+        model="cnn",
+        weights=REF,
+        points=np.array(points, dtype=np.intp),
+        coefficients=np.array(coefficients),
+    )
+    item = WorkItem(slot=0, parts=(part,))
+    return TaskMessage(task=Task(round=2, worker=1, attempt=0, items=(item,)))
+
+
+def tampered(message: Any, change: Callable[[dict[str, Any]], None]) -> bytes:
+    """Return a frame whose digest is right and whose header is not."""
+    frame = encode(message, run_id=RUN)
+    _, _, _, header_bytes, body_bytes = struct.unpack_from("<4sHHIQ", frame)
+    header = json.loads(frame[52 : 52 + header_bytes])
+    change(header)
+    text = json.dumps(header).encode()
+    prefix = struct.pack("<4sHHIQ", b"SGCF", 1, 0, len(text), body_bytes)
+    body = frame[52 + header_bytes :]
+    return prefix + frame_module._digest(prefix, text, body) + text + body
+
+
+@given(message=messages)
+def test_a_message_comes_back_as_it_was_sent(message: Any) -> None:
+    assert content(decode(encode(message, run_id=RUN), run_id=RUN)) == content(message)
+
+
+@given(message=messages, data=st.data())
+def test_a_changed_byte_is_noticed(message: Any, data: st.DataObject) -> None:
+    frame = bytearray(encode(message, run_id=RUN))
+    place = data.draw(st.integers(0, len(frame) - 1))
+    frame[place] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(WireError):
+        decode(frame, run_id=RUN)
+
+
+@given(message=messages, data=st.data())
+def test_a_frame_cut_short_or_too_long_is_noticed(message: Any, data: st.DataObject) -> None:
+    frame = encode(message, run_id=RUN)
+    length = data.draw(st.integers(0, len(frame) + 20))
+    assume(length != len(frame))
+    with pytest.raises(WireError):
+        decode((frame + bytes(20))[:length], run_id=RUN)
+
+
+@given(noise=st.binary(max_size=300))
+def test_noise_is_not_a_message(noise: bytes) -> None:
+    with pytest.raises(WireError):
+        decode(noise, run_id=RUN)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+
+
+@given(message=messages, value=json_values, data=st.data())
+def test_a_header_that_says_nonsense_is_refused_or_means_something(
+    message: Any, value: object, data: st.DataObject
+) -> None:
+    def change(header: dict[str, Any]) -> None:
+        inside = data.draw(st.sampled_from([header, header["fields"]])) or header
+        inside[data.draw(st.sampled_from(sorted(inside)))] = value
+
+    frame = tampered(message, change)
+    try:
+        decoded = decode(frame, run_id=RUN)
+    except WireError as error:
+        refusal = str(error)
+    else:
+        refusal = ""
+        again = encode(decoded, run_id=RUN)
+        assert content(decode(again, run_id=RUN)) == content(decoded)
+    assert "\n" not in refusal
+
+
+def test_a_frame_of_another_run_is_refused_by_name() -> None:
+    frame = encode(CancelMessage(round=0, worker=0), run_id="other")
+    with pytest.raises(WireError, match="belongs to run 'other', not 'run-1'"):
+        decode(frame, run_id=RUN)
+
+
+def test_a_frame_of_another_version_says_so() -> None:
+    frame = bytearray(encode(CancelMessage(round=0, worker=0), run_id=RUN))
+    frame[4] = 9
+    with pytest.raises(WireError, match=r"schema version 9.* run one seqgc version"):
+        decode(frame, run_id=RUN)
+
+
+@pytest.mark.parametrize(("offset", "form"), [(8, "<I"), (12, "<Q")])
+def test_a_huge_announced_length_is_refused_before_anything_is_allocated(
+    offset: int, form: str
+) -> None:
+    frame = bytearray(encode(result_of(np.ones(3)), run_id=RUN))
+    struct.pack_into(form, frame, offset, 2**32 - 1)
+    with pytest.raises(WireError, match="too large"):
+        decode(frame, run_id=RUN)
+
+
+def test_a_frame_above_the_receivers_limit_is_refused() -> None:
+    frame = encode(result_of(np.ones(100)), run_id=RUN)
+    assert isinstance(decode(frame, run_id=RUN, max_bytes=len(frame)), ResultMessage)
+    with pytest.raises(WireError, match="too large"):
+        decode(frame, run_id=RUN, max_bytes=len(frame) - 1)
+
+
+def test_a_frame_above_the_limit_is_not_sent() -> None:
+    zeros = np.broadcast_to(np.float64(0), (MAX_FRAME_BYTES // 8,))
+    with pytest.raises(WireError, match="too large"):
+        encode(result_of(zeros[: 2**10], *[zeros[: 2**20]] * 32), run_id=RUN)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_result_that_is_not_finite_is_neither_sent_nor_taken(wrong: float, dtype: type) -> None:
+    vector: FloatArray = np.array([0.0, wrong], dtype=dtype)
+    with pytest.raises(WireError, match="not finite"):
+        encode(result_of(vector), run_id=RUN)
+    good = result_of(vector[:1])
+    frame = frame_module.pack(
+        frame_module.Frame(
+            kind="result",
+            run_id=RUN,
+            round=good.round,
+            worker=good.worker,
+            attempt=good.attempt,
+            fields={"slots": [0]},
+            arrays=(vector,),
+        )
+    )
+    with pytest.raises(WireError, match="not finite"):
+        decode(frame, run_id=RUN)
+
+
+@pytest.mark.parametrize(
+    "vectors",
+    [
+        pytest.param((np.ones((2, 2)),), id="matrix"),
+        pytest.param((np.float64(1),), id="scalar"),
+        pytest.param((np.ones(2), np.ones(2, np.float32)), id="mixed dtypes"),
+        pytest.param((np.ones(2, np.float16),), id="half precision"),
+        pytest.param((np.array([object()]),), id="objects"),
+    ],
+)
+def test_results_of_a_wrong_shape_or_dtype_are_not_sent(vectors: tuple[Any, ...]) -> None:
+    with pytest.raises(WireError, match="vectors of one dtype"):
+        encode(result_of(*vectors), run_id=RUN)
+
+
+@pytest.mark.parametrize(
+    ("message", "rule"),
+    [
+        (task_of([0, -1], [1.0, 1.0]), "points must be integers >= 0"),
+        (task_of([0, 1], [1.0, np.nan]), "coefficients must be finite"),
+        (task_of([0, 1], [1.0]), "do not pair up"),
+    ],
+)
+def test_a_task_that_makes_no_sense_is_not_sent(message: TaskMessage, rule: str) -> None:
+    with pytest.raises(WireError, match=rule):
+        encode(message, run_id=RUN)
+
+
+def _set(*path: str | int, value: object) -> Callable[[dict[str, Any]], None]:
+    def change(header: Any) -> None:
+        for step in path[:-1]:
+            header = header[step]
+        header[path[-1]] = value
+
+    return change
+
+
+PART = ("fields", "items", 0, "parts", 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        (_set(*PART, "count", value=3), "parts of 3 points, 2 sent"),
+        (_set(*PART, "count", value=1), "parts of 1 points, 2 sent"),
+        (_set(*PART, "weights", "digest", value="AB" * 32), "digest"),
+        (_set(*PART, "weights", "dtype", value="object"), "dtype 'object'"),
+        (_set("fields", "delay_s", value=-1), "finite number >= 0"),
+        (_set("arrays", 0, "shape", value=[2**40]), "up to byte"),
+        (_set("arrays", 0, "dtype", value="|O"), "dtype '|O'"),
+        (_set("arrays", value=[]), "32 body bytes, its arrays only 0"),
+        (_set("round", value=-1), "`round` must be an integer >= 0; got -1"),
+        (_set("worker", value=True), "`worker` must be an integer"),
+        (_set("kind", value="pickle"), "unknown kind 'pickle'"),
+    ],
+)
+def test_a_task_header_that_does_not_add_up_is_refused(
+    change: Callable[[dict[str, Any]], None], rule: str
+) -> None:
+    frame = tampered(task_of([4, 5], [0.5, 2.0]), change)
+    with pytest.raises(WireError) as caught:
+        decode(frame, run_id=RUN)
+    assert rule in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@given(message=results(), wrong=st.lists(st.integers(0, 3), max_size=5))
+def test_a_result_names_each_of_its_slots_once(message: ResultMessage, wrong: list[int]) -> None:
+    assume(len(wrong) != len(message.results) or len(set(wrong)) != len(wrong))
+    with pytest.raises(WireError):
+        decode(tampered(message, _set("fields", "slots", value=wrong)), run_id=RUN)
+
+
+def test_decoded_arrays_are_read_only_views_of_the_frame() -> None:
+    frame = bytearray(encode(result_of(np.arange(1000.0)), run_id=RUN))
+    decoded = decode(frame, run_id=RUN)
+    assert isinstance(decoded, ResultMessage)
+    vector = decoded.results[0]
+    assert not vector.flags.writeable
+    assert vector.flags.aligned
+    assert np.shares_memory(vector, np.frombuffer(frame, np.uint8))
+
+
+def test_a_header_nested_too_deeply_is_refused() -> None:
+    text = b"[" * 100_000
+    prefix = struct.pack("<4sHHIQ", b"SGCF", 1, 0, len(text), 0)
+    with pytest.raises(WireError, match="not JSON"):
+        decode(prefix + frame_module._digest(prefix, text) + text, run_id=RUN)
