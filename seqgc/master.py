@@ -94,7 +94,7 @@ class _Loop:
         self._perform(actions)
 
     def _screen(self, event: Arrival) -> Arrival | Failure:
-        """An answer that lacks a result is a failure."""
+        """Turn an answer that lacks a result into a failure."""
         missing = self._owed.get((event.worker, event.round), {}).keys() - event.results.keys()
         if not missing:
             return event

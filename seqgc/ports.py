@@ -70,7 +70,7 @@ class WeightedPoints:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WorkItem:
-    """One mini-task, resolved to data points: one result vector, its parts concatenated in order."""
+    """One mini-task, resolved to data points: one result vector, the parts' in order."""
 
     slot: int
     parts: tuple[WeightedPoints, ...]  # one per model of the job's bundle
@@ -168,8 +168,8 @@ class RoundRecord:
 
     ``reason``: ``everyone`` answered; the ``tolerance`` (1+mu)*kappa had passed and the answers
     sufficed; they did not, and a ``wait-out`` for more ended; workers failed and no more answers
-    could come (``exhausted``), or not within the round's hard time limit (``timeout``); no worker had
-    anything to do (``idle``).
+    could come (``exhausted``), or not within the round's hard time limit (``timeout``); no worker
+    had anything to do (``idle``).
     """
 
     round: int
@@ -225,7 +225,7 @@ class Backend(Protocol):
         """Tell these workers that their task of the round is of no more use (best effort)."""
 
     def receive(self, until: float) -> Arrival | Failure | None:
-        """Return the next event whose ``at`` is at most ``until``; None once ``until`` has passed."""
+        """Return the next event with ``at <= until``; None once ``until`` has passed."""
 
     def close(self) -> None:
         """Release everything; no process, thread, port or file stays behind."""

@@ -63,7 +63,11 @@ class ReplayBackend:
         return 0.0
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
-        self._pending = [entry for entry in self._pending if entry[1] not in set(workers)]
+        self._pending = [
+            (at, worker, task)
+            for at, worker, task in self._pending
+            if (task.round, worker) not in {(round, w) for w in workers}
+        ]
 
     def receive(self, until: float) -> Arrival | Failure | None:
         if not self._pending or self._pending[0][0] > until:

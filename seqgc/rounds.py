@@ -327,7 +327,7 @@ class RoundPolicy:
         return () if self._gate.record is None else self._close(self._gate.record)
 
     def _elapsed(self, at: float) -> float:
-        # An event is never later than the alarm it beat; subtracting the origin must not make it so.
+        # An event is never later than the alarm it beat: rounding must not make it so.
         return min(at - self._origin, self._gate.wake_at)
 
     def _stale(self, event: Arrival | Failure) -> Sequence[Action]:

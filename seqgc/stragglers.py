@@ -38,7 +38,7 @@ class StragglerModel(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """The promise in a few words."""
+        """Say the promise in a few words."""
 
     def conforms(self, pattern: BoolArray) -> bool:
         """Whether every window of a pattern (rounds, n) fits the model.
@@ -110,8 +110,10 @@ class EveryGroup(StragglerModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bursty(StragglerModel):
-    """(B, W, lam)-bursty: in every window of W rounds at most lam distinct stragglers, and each
-    worker's first and last straggling round at most B - 1 apart (paper, section 2.1).
+    """The (B, W, lam)-bursty model (paper, section 2.1).
+
+    In every window of W rounds at most lam distinct stragglers, and each worker's first and last
+    straggling round at most B - 1 apart.
 
     Examples
     --------
@@ -150,8 +152,9 @@ class Bursty(StragglerModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arbitrary(StragglerModel):
-    """(N, W, lam)-arbitrary: in every window of W rounds at most lam distinct stragglers, each in
-    at most N of them (paper, section 2.1).
+    """The (N, W, lam)-arbitrary model (paper, section 2.1).
+
+    In every window of W rounds at most lam distinct stragglers, each in at most N of them.
 
     Examples
     --------

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import forkserver, get_context, resource_tracker
+from types import ModuleType
 
-__all__ = ["CONTEXT", "ensure_running", "set_preload"]
+__all__ = ["CONTEXT", "ensure_running", "main_script_hidden", "set_preload"]
 
 CONTEXT = get_context("forkserver")
 
@@ -43,6 +45,21 @@ def ensure_running() -> None:
     resource_tracker.ensure_running()
     with _environment(_ONE_THREAD), _blocked(signal.SIGINT):
         forkserver.ensure_running()
+
+
+@contextmanager
+def main_script_hidden() -> Iterator[None]:
+    """Keep processes started meanwhile from running the master's script once more.
+
+    multiprocessing has every child import the parent's ``__main__``, for what may be defined there:
+    slow, once per worker, and fatal for a script without ``if __name__ == "__main__"``.
+    """
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 @contextmanager

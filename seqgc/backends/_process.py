@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+from contextlib import nullcontext
 
 from seqgc.backends import _forkserver
 from seqgc.backends._channel import Channel
@@ -29,7 +30,9 @@ class WorkerProcess:
                 name=f"seqgc-worker-{worker}",
                 daemon=True,  # the interpreter ends it should nobody have closed the backend
             )
-            self._process.start()
+            from_script = b"__main__" in factory
+            with nullcontext() if from_script else _forkserver.main_script_hidden():
+                self._process.start()
         except (OSError, EOFError) as error:
             ours.close()
             raise WorkerError(

@@ -48,7 +48,9 @@ class LocalBackend:
         Number of workers.
     compute
         Called without arguments in each worker, returns its `seqgc.worker.Compute`. It crosses
-        processes: a module-level function, a `functools.partial` of one, a dataclass instance.
+        processes: a module-level function, a `functools.partial` of one, a dataclass instance. One
+        that the running script itself defines makes every worker import the script, which then
+        needs its ``if __name__ == "__main__"``.
     run_id
         Written into every frame; frames of another run are refused.
     delays

@@ -110,8 +110,9 @@ def _optimizer(config: ModelConfig) -> OptimizerFactory:
         near = did_you_mean(config.optimizer.lower(), kinds)
         rule = f"must be one of {', '.join(sorted(kinds))}"
         raise ParameterError("optimizer", rule, config.optimizer, near)
-    make = partial(kinds[config.optimizer.lower()], lr=config.lr, weight_decay=config.weight_decay)
-    return make if config.momentum is None else partial(make, momentum=config.momentum)
+    given = {"lr": config.lr, "momentum": config.momentum, "weight_decay": config.weight_decay}
+    options = {name: value for name, value in given.items() if value is not None}
+    return partial(kinds[config.optimizer.lower()], **options)
 
 
 def _named(path: str, *, argument: str) -> Callable[[], object]:

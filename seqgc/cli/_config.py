@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -33,7 +33,7 @@ class ModelConfig(_Strict):
     optimizer: str = "adam"
     lr: float = Field(default=0.003, gt=0)
     momentum: float | None = Field(default=None, ge=0)
-    weight_decay: float = Field(default=0.0, ge=0)
+    weight_decay: float | None = Field(default=None, ge=0)
     batch_size: int = Field(default=256, ge=1)
     seed: int = Field(default=0, ge=0)
 
@@ -41,8 +41,8 @@ class ModelConfig(_Strict):
 class DelaysConfig(_Strict):
     """Stragglers to inject into local workers.
 
-    ``source`` is a profile's file or ``lambda-cnn``, the generator fitted to recorded Lambda rounds;
-    its seconds, adjusted to the scheme's load, are multiplied by ``scale``.
+    ``source`` is a profile's file or ``lambda-cnn``, the generator fitted to recorded rounds on
+    Lambda; its seconds, adjusted to the scheme's load, are multiplied by ``scale``.
     """
 
     source: str = "lambda-cnn"

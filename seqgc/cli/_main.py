@@ -17,6 +17,8 @@ _UsageError: type[Exception] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
 )
 
+_INTERRUPTED = 130
+
 app = typer.Typer(
     name="seqgc",
     help="Train many networks on unreliable workers and wait for no straggler.",
@@ -41,10 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), 2)
     except SeqgcError as error:
         return _fail(str(error), 1)
-    except (KeyboardInterrupt, typer.Abort):
-        return _fail("interrupted", 130)
     except _UsageError as error:
         return _fail(getattr(error, "format_message", error.__str__)(), 2)
+    if status == _INTERRUPTED:  # typer's own translation of Ctrl-C
+        return _fail("interrupted", _INTERRUPTED)
     return status if isinstance(status, int) else 0
 
 

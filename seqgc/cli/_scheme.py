@@ -37,8 +37,8 @@ def scheme(
             "scheme": parsed.spec,
             "workers": str(parsed.n),
             "delay": f"{parsed.delay} rounds",
-            "normalized load": f"{parsed.normalized_load:.6f}  ({parsed.normalized_load * parsed.n:.3f}"
-            " times the uncoded)",
+            "normalized load": f"{parsed.normalized_load:.6f}  "
+            f"({parsed.normalized_load * parsed.n:.3f} times the uncoded)",
             "least possible load": f"{load_lower_bound(parsed):.6f}",
             "tolerates": parsed.model.describe(),
             "inner code tolerates": f"{parsed.tolerated} missing of {parsed.n}",

@@ -23,6 +23,8 @@ DEFAULT_TOLERANCE = 1e-4
 # A decoding vector's own relative error in float64; far above rounding, far below any use of it.
 _RESIDUAL_TOLERANCE = 1e-9
 
+_KEPT_VECTORS = 1024
+
 # Below this only wider results can help: the plain sum of all chunks has 1.
 _HARMLESS_AMPLIFICATION = 4.0
 
@@ -117,9 +119,7 @@ class GradientCode(ABC):
 
     def coefficients(self, worker: int) -> FloatArray:
         """Return ``worker``'s coefficients (|support|,) in the order of `support`, read-only."""
-        values = self._coefficients(check_worker(worker, self.n))
-        values.setflags(write=False)
-        return values
+        return self._rows[check_worker(worker, self.n)]
 
     def encode(self, worker: int, partials: FloatArray) -> FloatArray:
         """Return ``worker``'s result.
@@ -152,7 +152,7 @@ class GradientCode(ABC):
 
         Returns
         -------
-        (n,) float64
+        (n,) float64, read-only
 
         Raises
         ------
@@ -161,12 +161,21 @@ class GradientCode(ABC):
         IllConditionedError
             If ``a`` solves its equations too badly, or float64 results would be too inexact.
         """
-        if not self.can_decode(responded):
+        key = check_mask(responded, self.n).tobytes()
+        if key in self._vectors:
+            return self._vectors[key]
+        if not self._is_decodable(responded):
             raise NotDecodableError(
                 f"{self!r}: the {np.count_nonzero(responded)} workers that answered do not"
                 " determine the gradient; wait for more answers"
             )
-        vector = self._solve(responded)
+        vector = self._guarded(self._solve(responded))
+        if len(self._vectors) >= _KEPT_VECTORS:
+            self._vectors.clear()
+        self._vectors[key] = vector
+        return vector
+
+    def _guarded(self, vector: FloatArray) -> FloatArray:
         # Its norm over that of the ones is the relative error that iid partial gradients suffer.
         residual = vector @ self.encoding_matrix - 1.0
         error = float(np.linalg.norm(residual)) / np.sqrt(residual.size)
@@ -176,6 +185,7 @@ class GradientCode(ABC):
                 f"the decoding vector's residual is {error:.1e}", amplification
             )
         self.check_amplification(vector, dtype=np.float64)
+        vector.setflags(write=False)
         return vector
 
     def amplification(self, vector: FloatArray) -> float:
@@ -270,6 +280,17 @@ class GradientCode(ABC):
     @cached_property
     def _layout(self) -> Layout:
         return self._make_layout()
+
+    @cached_property
+    def _rows(self) -> tuple[FloatArray, ...]:
+        rows = tuple(self._coefficients(worker) for worker in range(self.n))
+        for row in rows:
+            row.setflags(write=False)
+        return rows
+
+    @cached_property
+    def _vectors(self) -> dict[bytes, FloatArray]:
+        return {}  # the latest survivor sets: rounds, and the groups of one job, repeat them
 
     @cached_property
     def _row_squares(self) -> FloatArray:

@@ -33,7 +33,7 @@ def fit(profile: DelayProfile, *, mu: float = 1.0) -> GilbertElliott:
     - ``tail``: mean of ``log(time / ((1 + mu) * fastest))`` over the bad answers that are not
       stalls (the maximum-likelihood, or Hill, estimator of a Pareto index);
     - ``p_stall``, ``stall_s``: the fraction of bad answers that took more than 10 times the
-      fastest, and their range.
+      fastest, and their range (a Pareto answer that late is taken for a stall).
 
     Raises
     ------

@@ -100,8 +100,11 @@ class Schedule(ABC):
         return self._model.admits(np.concatenate([self._past, ~responded[None]]))
 
     def feasible(self, responded: BoolArray) -> bool:
-        """Whether, if the round closed with these answers and nobody straggled from then on, every
-        job in flight would be decoded by its deadline (spec, section 6)."""
+        """Whether closing the round with these answers loses no job (spec, section 6).
+
+        That is, if nobody straggled from then on, every job in flight would be decoded by its
+        deadline, and the job due now can be decoded.
+        """
         self._check(responded)
         return self._feasible(responded)
 
@@ -130,7 +133,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def decoding(self, job: int, dtype: npt.DTypeLike = np.float64) -> Decoding:
-        """The gradient of a job that the latest `close_round` finished, as a weighted sum.
+        """Return the gradient of a job that the latest `close_round` finished, as a sum.
 
         Parameters
         ----------

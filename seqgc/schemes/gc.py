@@ -167,12 +167,12 @@ def coded_mini_task(
 ) -> MiniTask:
     """Worker's coded result of a job, the code's chunk 0 being the batch's ``first_chunk``."""
     support = code.support(worker)
-    coefficients = code.encoding_matrix[worker, support]
-    return MiniTask(job=job, slot=slot, chunks=first_chunk + support, coefficients=coefficients)
+    chunks = first_chunk + support if first_chunk else support
+    return MiniTask(job=job, slot=slot, chunks=chunks, coefficients=code.coefficients(worker))
 
 
 def guarded_vector(code: GradientCode, responded: BoolArray, dtype: npt.DTypeLike) -> FloatArray:
-    """The decoding vector (n,), refused where results of ``dtype`` would be decoded too badly.
+    """Return the decoding vector (n,), unless results of ``dtype`` would be decoded too badly.
 
     Raises
     ------

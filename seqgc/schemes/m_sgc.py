@@ -144,8 +144,11 @@ class _Progress:
 
 
 class MSGCSchedule(Schedule):
-    """Slot ``j`` of round ``t`` belongs to job ``t - j``: first the uncoded chunks, once each; then
-    what is missing of them, or else the coded results of the D2 groups."""
+    """Slot ``j`` of round ``t`` belongs to job ``t - j``.
+
+    First come the uncoded chunks, once each; then what is missing of them, or else the coded
+    results of the D2 groups.
+    """
 
     def __init__(self, scheme: MSGC, num_jobs: int) -> None:
         super().__init__(scheme, num_jobs)
@@ -211,7 +214,7 @@ class MSGCSchedule(Schedule):
         return [coded[i][group] if complete[i] else uncoded[i][missing[i]] for i in range(self._n)]
 
     def _after(self, slot: int, progress: _Progress, responded: BoolArray) -> _Progress:
-        """The job's progress once the round has closed with these answers."""
+        """Return the job's progress once the round has closed with these answers."""
         received_in, received = progress.received_in.copy(), progress.received.copy()
         coded = progress.coded
         if slot < self._first_adaptive:

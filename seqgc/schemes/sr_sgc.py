@@ -174,8 +174,11 @@ class SRSGCSchedule(Schedule):
         return tuple(finished)
 
     def _choose_reattempts(self, job: int) -> BoolArray:
-        """Who reattempts ``job``: the first workers, in order, that did not return it, until n - s
-        results are in sight (Algorithm 1); with Rep, only in groups without any (Algorithm 3)."""
+        """Choose who reattempts ``job``: (n,) bool.
+
+        The first workers, in order, that did not return it, until n - s results are in sight
+        (Algorithm 1); with Rep, only in groups without any (Algorithm 3).
+        """
         chosen = np.zeros(self._n, dtype=np.bool_)
         if job in self._returned:
             own = self._returned[job]

@@ -15,11 +15,11 @@ from seqgc.train.problems import MODULES as MODULES
 from seqgc.train.problems import Split as Split
 from seqgc.train.problems import digits as digits
 from seqgc.train.problems import make_module as make_module
-from seqgc.train.workload import ChunkedScheme as ChunkedScheme
-from seqgc.train.workload import TorchWorkload as TorchWorkload
 from seqgc.train.run import ClosingRule as ClosingRule
 from seqgc.train.run import RunCounts as RunCounts
 from seqgc.train.run import TrainResult as TrainResult
 from seqgc.train.run import train as train
 from seqgc.train.rundir import RunDirectory as RunDirectory
 from seqgc.train.rundir import new_run_path as new_run_path
+from seqgc.train.workload import ChunkedScheme as ChunkedScheme
+from seqgc.train.workload import TorchWorkload as TorchWorkload

@@ -153,7 +153,11 @@ def make_optimizer(model: Model, parameters: Sequence[nn.Parameter]) -> Optimize
     ParameterError
         If the factory makes something else, or an optimizer whose step recomputes the loss.
     """
-    optimizer = model.optimizer(list(parameters))
+    try:
+        optimizer = model.optimizer(list(parameters))
+    except (TypeError, ValueError) as error:
+        rule = f"must make an optimizer of the model's parameters ({error})"
+        raise ParameterError("optimizer", rule, model.optimizer) from error
     if not isinstance(optimizer, Optimizer):
         raise ParameterError(
             "optimizer",

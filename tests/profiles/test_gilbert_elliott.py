@@ -29,7 +29,7 @@ BURSTY = replace(
     stay_bad=0.6,
     excess=0.1,
     excess_spread=0.5,
-    tail=0.25,
+    tail=0.1,
     p_stall=0.05,
     mu=0.5,
 )

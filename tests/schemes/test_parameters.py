@@ -46,7 +46,7 @@ def test_load_is_what_the_assignment_touches(scheme: Scheme) -> None:
     assert fractions.sum() == pytest.approx(1)
     assert not fractions.flags.writeable
     if isinstance(scheme, MSGC) and scheme.lam == scheme.n:
-        # Without stragglers nothing is left for the slots that repeat; they are charged all the same.
+        # Without stragglers nothing is left for the slots that repeat; they are charged anyway.
         assert max(touched) == pytest.approx((scheme.W - 1) * fractions[0])
         assert scheme.normalized_load == pytest.approx((scheme.W - 1 + scheme.B) * fractions[0])
     else:

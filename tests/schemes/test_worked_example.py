@@ -90,7 +90,8 @@ def test_job_0_is_decoded_from_the_results_that_the_paper_names() -> None:
     second_group = {t.worker for t in terms if t.round == 3 and t.worker != 0}
     assert {key for key in uncoded if key[0] == 0} == {(0, 2), (0, 3)}
     assert first_group == {1, 2}
-    assert second_group <= {1, 2, 3} and len(second_group) >= 2
+    assert second_group <= {1, 2, 3}
+    assert len(second_group) >= 2
 
 
 def test_delay_load_and_chunks_are_the_papers() -> None:

@@ -107,7 +107,7 @@ def test_sgd_in_float64_ends_at_the_weights_of_a_single_process(spec: str, tmp_p
 
 @pytest.mark.parametrize("spec", ["gc:s=2", "sr-sgc:B=2,W=3,lam=4", "m-sgc-rep:B=2,W=3,lam=2"])
 def test_adam_in_float32_is_as_accurate_as_a_single_process(spec: str, tmp_path: Path) -> None:
-    steps = 60
+    steps = 40
     trained = models(partial(torch.optim.Adam, lr=0.01), batch_size=128)
     test = {model.name: SPLIT.test for model in trained}
     result = run(
@@ -134,9 +134,7 @@ class Massacre:
         self.killed = 0
 
     def start(self, n: int, factory: TorchComputeFactory) -> LocalBackend:
-        self._backend = LocalBackend(
-            n, factory, delays=lambda round, worker: 0.05, preload=("seqgc.train",)
-        )
+        self._backend = LocalBackend(n, factory, delays=lambda *_: 0.05, preload=("seqgc.train",))
         return self._backend
 
     def __call__(self, seen: Event | Action) -> None:

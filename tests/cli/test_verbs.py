@@ -1,0 +1,248 @@
+"""The verbs as a user types them: what they print, and how they refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from seqgc.cli import main
+
+SMALL = ["--scheme", "gc:s=1", "-n", "3", "--steps", "2", "--models", "2", "--batch-size", "40"]
+
+Out = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_scheme_prints_the_documented_keys(capsys: Out) -> None:
+    assert main(["scheme", "m-sgc:B=1,W=2,lam=27", "-n", "256", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert list(facts) == [
+        "scheme",
+        "n",
+        "s",
+        "delay",
+        "normalized_load",
+        "tolerates",
+        "load_lower_bound",
+    ]
+    assert facts["normalized_load"] == pytest.approx(0.007543, abs=5e-7)
+    assert (facts["n"], facts["s"], facts["delay"]) == (256, 27, 1)
+    assert facts["load_lower_bound"] < facts["normalized_load"]
+
+
+def test_scheme_speaks_to_people_too(capsys: Out) -> None:
+    assert main(["scheme", "gc:s=15", "-n", "256"]) == 0
+    shown = capsys.readouterr().out
+    assert "0.062500  (16.000 times the uncoded)" in shown
+    assert "at most 15 stragglers in each round" in shown
+
+
+def test_train_reports_its_result_as_one_json_object(capsys: Out) -> None:
+    assert main(["train", *SMALL, "--run", "r", "--json"]) == 0
+    out, err = capsys.readouterr()
+    report = json.loads(out)
+    assert {"run", "jobs", "seconds", "models", "scheme", "waited_out"} <= report.keys()
+    assert (report["run"], report["jobs"], report["scheme"]) == ("r", 4, "gc:s=1")
+    assert [set(model) for model in report["models"]] == [{"name", "loss", "accuracy"}] * 2
+    lines = err.splitlines()
+    assert len(lines) == 4, "one line per round where there is no terminal"
+    assert lines[3].startswith("round 3: ")
+    assert lines[3].endswith("decoded jobs 3")
+
+
+def test_a_config_file_says_it_all_and_flags_override_it(capsys: Out) -> None:
+    Path("run.toml").write_text(
+        """
+        scheme = "m-sgc:B=1,W=2,lam=1"
+        workers = 3
+        steps = 5
+        [delays]
+        scale = 0.01
+        [[models]]
+        name = "small"
+        module = "mlp"
+        optimizer = "SGD"
+        lr = 0.1
+        momentum = 0.9
+        [[models]]
+        name = "smaller"
+        module = "mlp"
+        batch_size = 10
+        """
+    )
+    assert main(["train", "run.toml", "--steps", "1", "--run", "r", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["jobs"], report["rounds"]) == (2, 3)
+    written = tomllib.loads(Path("r/config.toml").read_text())
+    assert (written["steps"], written["scheme"]) == (1, "m-sgc:B=1,W=2,lam=1")
+    assert [m["name"] for m in written["models"]] == ["small", "smaller"]
+    assert written["models"][0]["momentum"] == 0.9
+    assert written["delays"]["scale"] == 0.01
+
+
+def test_the_written_config_repeats_the_run(capsys: Out) -> None:
+    assert main(["train", *SMALL, "--precision", "float64", "--run", "a", "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert main(["train", "a/config.toml", "--run", "b", "--json"]) == 0
+    second = json.loads(capsys.readouterr().out)
+    for one, two in zip(first["models"], second["models"], strict=True):
+        assert two["loss"] == pytest.approx(one["loss"], rel=1e-9)
+
+
+def test_a_users_own_module_and_data_are_found_beside_the_config(capsys: Out) -> None:
+    Path("own.py").write_text(
+        "import torch\n"
+        "from torch.utils.data import TensorDataset\n"
+        "def net():\n"
+        "    torch.manual_seed(0)\n"
+        "    return torch.nn.Linear(2, 1)\n"
+        "def data():\n"
+        "    x = torch.tensor([[0., 1.], [1., 0.], [1., 1.], [0., 0.]])\n"
+        "    y = x.sum(1, keepdim=True)\n"
+        "    return TensorDataset(x, y), TensorDataset(x, y)\n"
+    )
+    Path("own.toml").write_text(
+        'scheme = "gc-rep:s=1"\nworkers = 2\nsteps = 60\n'
+        '[[models]]\nname = "line"\nmodule = "own:net"\ndata = "own:data"\nloss = "mse"\n'
+        'optimizer = "adam"\nlr = 0.1\nbatch_size = 4\n'
+    )
+    try:
+        assert main(["train", "own.toml", "--run", "r", "--json"]) == 0
+    finally:
+        sys.path.remove(str(Path.cwd()))
+        sys.modules.pop("own", None)
+    (model,) = json.loads(capsys.readouterr().out)["models"]
+    assert model["loss"] < 0.05
+    assert model["accuracy"] is None
+
+
+def test_the_demo_compares_uncoded_with_coded(capsys: Out) -> None:
+    quick = ["-n", "4", "--models", "1", "--steps", "70", "--delay-scale", "0.005", "--json"]
+    assert main(["demo", *quick]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["uncoded"]["scheme"] == "uncoded"
+    assert report["uncoded"]["stragglers"] == 0
+    assert report["coded"]["stragglers"] > 0
+    for half in ("uncoded", "coded"):
+        assert min(report[half]["accuracy"]) >= 0.95
+        assert Path(report[half]["run"], "events.jsonl").exists()
+
+
+def test_the_demo_prints_both_run_times_side_by_side(capsys: Out) -> None:
+    quick = ["-n", "4", "--models", "1", "--steps", "70", "--delay-scale", "0.005"]
+    assert main(["demo", *quick]) == 0
+    shown = capsys.readouterr().out
+    for row in ("run time", "stragglers survived", "wait-outs", "test accuracy", "Runs: runs/"):
+        assert row in shown
+
+
+BAD = {
+    "scheme gc:s=99 -n 4": "`s` must satisfy 0 <= s < n (GC), n=4; got 99",
+    "scheme m-sgd:B=1 -n 4": "(did you mean 'm-sgc'?)",
+    "scheme gc:s=1": "Missing option",
+    "scheme gc:s=1 -n 0": "`n` must be >= 1 (workers); got 0",
+    "scheme gc:s=1 -n x": "'-n' / '--workers'",
+    "train --scheme gc:s=16": "`s` must satisfy 0 <= s < n (GC), n=16; got 16",
+    "train --sheme gc:s=1": "--scheme",
+    "train --steps 0": "`steps` should be greater than or equal to 1; got 0",
+    "train --mu -1": "`mu` should be greater than or equal to 0; got -1.0",
+    "train --wait-out any": "`wait_out` should be 'all', 'conform' or 'feasible'; got 'any'",
+    "train --models 0": "`models` must be >= 1; got 0",
+    "train --optimizer adan": "(did you mean 'adam'?)",
+    "train --optimizer lbfgs": "`optimizer` must step from one gradient, not from a closure",
+    "train --optimizer adafactor --lr 0": "`models.0.lr` should be greater than 0; got 0.0",
+    "train --module digits-cm": "(did you mean 'digits-cnn'?)",
+    "train --module nowhere:f": "`module` must be an importable package.module:function",
+    "train --data mnist": "`data` must be 'digits' or your own package.module:function",
+    "train --delays nothing.csv": "nothing.csv",
+    "train --jobs-per-round 3": "`jobs_per_round` must be >= 1 and divide",
+    "train missing.toml": "`config` must be a file; got 'missing.toml'",
+    "train broken.toml": "`config` must be TOML",
+    "train typo.toml": "`schema` is not a key of the configuration",
+    "train typo-in-model.toml": "(did you mean 'batch_size'?)",
+    "train --run there": "`run` must not exist: a run never overwrites another; got 'there'",
+    "train --models 1 --scheme m-sgc:B=1,W=2,lam=3": "`models` must number at least",
+    "demo --scheme gc-rep:s=2": "`s` must satisfy (s+1) | n (GC-Rep), n=16; got 2",
+    "demo --steps 0": "`steps` should be greater than or equal to 1; got 0",
+    "dem": "Did you mean 'demo'?",
+}
+
+
+@pytest.mark.parametrize("line", BAD)
+def test_bad_input_is_one_line_exit_2_and_nothing_written(
+    line: str, capsys: Out, tmp_path: Path
+) -> None:
+    Path("broken.toml").write_text("steps = = 1")
+    Path("typo.toml").write_text('schema = "gc:s=1"\n[[models]]\nname = "a"\n')
+    Path("typo-in-model.toml").write_text('[[models]]\nname = "a"\nbach_size = 3\n')
+    Path("there").mkdir()
+    before = sorted(str(path) for path in tmp_path.rglob("*"))
+    assert main(line.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1, err
+    assert BAD[line] in err
+    assert sorted(str(path) for path in tmp_path.rglob("*")) == before
+
+
+def test_help_is_printed_without_arguments(capsys: Out) -> None:
+    assert main([]) == 0
+    assert "scheme" in capsys.readouterr().out
+
+
+def _session_of(leader: int) -> list[int]:
+    """Pids of the processes whose session ``leader`` leads, zombies left out."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it ended meanwhile
+        if int(fields[3]) == leader and fields[0] != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to see processes")
+def test_ctrl_c_stops_at_once_keeps_the_checkpoints_and_leaves_no_process() -> None:
+    command = [sys.executable, "-m", "seqgc", "train", *SMALL, "--run", "r", "--steps", "100000"]
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, start_new_session=True, env=dict(os.environ)
+    )
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("round 5:"):
+                break
+        # As a terminal does: to everyone in the foreground.
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+    assert process.returncode == 130
+    assert err.splitlines()[-1] == "seqgc: interrupted"
+    log = [json.loads(line) for line in Path("r/events.jsonl").read_text().splitlines()]
+    assert (log[-1]["event"], log[-1]["outcome"]) == ("end", "interrupted")
+    assert sorted(path.name for path in Path("r/checkpoints").iterdir()) == [
+        "model-0.safetensors",
+        "model-1.safetensors",
+    ]
+    give_up_at = time.monotonic() + 10
+    while _session_of(process.pid) and time.monotonic() < give_up_at:
+        time.sleep(0.05)
+    assert _session_of(process.pid) == []
