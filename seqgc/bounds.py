@@ -1,13 +1,17 @@
-"""Lower bounds on the normalized load of any scheme (spec, section 4; paper, Appendix F)."""
+"""Lower bounds: on any scheme's normalized load (spec, 4; paper, Appendix F), and on run time."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
+
+from seqgc._types import FloatArray
+from seqgc.errors import ParameterError
 from seqgc.schemes import Scheme
 from seqgc.stragglers import AnyOf, Arbitrary, Bursty, EveryGroup, PerRound, StragglerModel
 
-__all__ = ["arbitrary_load_bound", "bursty_load_bound", "load_lower_bound"]
+__all__ = ["arbitrary_load_bound", "bursty_load_bound", "clairvoyant_bound", "load_lower_bound"]
 
 
 def bursty_load_bound(*, n: int, B: int, W: int, lam: int) -> float:
@@ -46,6 +50,43 @@ def load_lower_bound(scheme: Scheme) -> float:
     0.5
     """
     return _bound(scheme.model, scheme.n)
+
+
+def clairvoyant_bound(
+    zero_load_times: FloatArray, *, alpha: float, jobs_per_round: int = 1
+) -> FloatArray:
+    """Return the least seconds of each round of any scheme with delay 0 (spec, section 7).
+
+    With full knowledge, perfect balance and no redundancy: the smallest R for which the workers
+    can share out k jobs, ``sum_i max(0, (R - c_i) / alpha) >= k``. The m fastest workers alone
+    would need ``(k alpha + c_1 + ... + c_m) / m``, and the best m attains R.
+
+    Parameters
+    ----------
+    zero_load_times : (rounds, n) float
+        Seconds ``c_i`` that an answer takes without any data points.
+    alpha : float
+        Seconds per unit of normalized load, >= 0.
+    jobs_per_round : int
+        k, >= 1.
+
+    Returns
+    -------
+    (rounds,) float64, seconds
+
+    Examples
+    --------
+    >>> clairvoyant_bound(np.array([[1.0, 2.0, 9.0]]), alpha=3.0)
+    array([3.])
+    """
+    if not 0 <= alpha < math.inf:
+        raise ParameterError("alpha", "must be a finite number >= 0", alpha)
+    if jobs_per_round < 1:
+        raise ParameterError("jobs_per_round", "must be >= 1", jobs_per_round)
+    fastest_first = np.sort(zero_load_times, axis=1)
+    totals = np.cumsum(fastest_first, axis=1) + jobs_per_round * alpha
+    bound: FloatArray = (totals / np.arange(1, totals.shape[1] + 1)).min(axis=1)
+    return bound
 
 
 def _bound(model: StragglerModel, n: int) -> float:

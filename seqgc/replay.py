@@ -1,16 +1,35 @@
-"""A backend with a virtual clock: the same loop and policy on recorded times."""
+"""The same loop, policy and closing rule on recorded times, with a virtual clock (spec, 7)."""
 
 from __future__ import annotations
 
 import heapq
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from seqgc._types import FloatArray
+import numpy as np
+
+from seqgc import master
+from seqgc._types import BoolArray, FloatArray, IntArray
 from seqgc.errors import ParameterError, ScheduleError
-from seqgc.ports import Arrival, Failure, Task, WeightedPoints
+from seqgc.ports import (
+    Action,
+    Arrival,
+    Close,
+    CloseReason,
+    Event,
+    Failure,
+    Finish,
+    RoundRecord,
+    Task,
+    WeightedPoints,
+)
+from seqgc.profiles import DelayProfile
+from seqgc.rounds import RoundPolicy, WaitOut
+from seqgc.schemes import Scheme
+from seqgc.stragglers import StragglerModel
 
-__all__ = ["ReplayBackend"]
+__all__ = ["Replay", "ReplayBackend", "replay", "times_for"]
 
 Compute = Callable[[tuple[WeightedPoints, ...]], FloatArray]
 
@@ -85,3 +104,127 @@ class ReplayBackend:
 
     def close(self) -> None:
         self._pending = []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Replay:
+    """What a run on recorded times comes to.
+
+    ``round_seconds`` (rounds,); ``responded`` (rounds, n), whose answers were used;
+    ``waited_out`` (rounds,); ``reasons`` why each round closed; ``job_finish_round`` (jobs,).
+    """
+
+    round_seconds: FloatArray
+    responded: BoolArray
+    waited_out: BoolArray
+    reasons: tuple[CloseReason, ...]
+    job_finish_round: IntArray
+
+    @property
+    def runtime_s(self) -> float:
+        """Seconds of all rounds together."""
+        return float(np.sum(self.round_seconds))
+
+
+def replay(
+    scheme: Scheme,
+    profile: DelayProfile,
+    *,
+    num_jobs: int,
+    mu: float,
+    wait_out: WaitOut,
+    alpha: float | None = None,
+    jobs_per_round: int = 1,
+    repeat: bool = False,
+    conformity: StragglerModel | None = None,
+) -> Replay:
+    """Run a scheme and a closing rule on a delay profile; nothing is computed or decoded.
+
+    Parameters
+    ----------
+    num_jobs
+        Gradients of one model each; with ``jobs_per_round = k`` they run as ``num_jobs / k``
+        bundles, each with k times the load.
+    alpha
+        Seconds per unit of load, instead of the profile's own.
+    repeat
+        Begin again at the profile's first round when it ends.
+    conformity
+        What conforms, instead of the scheme's own model.
+
+    Raises
+    ------
+    ParameterError
+        If an argument breaks its rule, or the profile is too short or has other workers.
+
+    Examples
+    --------
+    >>> from seqgc.schemes import GC
+    >>> profile = DelayProfile.from_times([[1.0, 5.0, 2.0], [3.0, 1.0, 1.5]])
+    >>> replayed = replay(GC(n=3, s=1), profile, num_jobs=2, mu=0.0, wait_out="feasible", alpha=0.0)
+    >>> replayed.runtime_s, replayed.job_finish_round.tolist()
+    (3.5, [0, 1])
+    """
+    bundles = _bundles(num_jobs, jobs_per_round)
+    times = times_for(
+        scheme,
+        profile,
+        num_rounds=bundles + scheme.delay,
+        alpha=alpha,
+        jobs_per_round=jobs_per_round,
+        repeat=repeat,
+    )
+    schedule = scheme.start(bundles, conformity=conformity)
+    notes = _Notes(bundles)
+    policy = RoundPolicy(schedule, n=scheme.n, mu=mu, wait_out=wait_out)
+    master.run(policy, ReplayBackend(times), observe=notes)
+    return Replay(
+        round_seconds=np.array([record.duration_s for record in notes.records]),
+        responded=np.stack([record.responded for record in notes.records]),
+        waited_out=np.array([record.waited_out for record in notes.records]),
+        reasons=tuple(record.reason for record in notes.records),
+        job_finish_round=notes.finish_round,
+    )
+
+
+def times_for(
+    scheme: Scheme,
+    profile: DelayProfile,
+    *,
+    num_rounds: int,
+    alpha: float | None = None,
+    jobs_per_round: int = 1,
+    repeat: bool = False,
+) -> FloatArray:
+    """Return the seconds (num_rounds, n) that the scheme's workers take; raises like `replay`."""
+    if profile.num_workers != scheme.n:
+        rule = f"must have a column for each of the {scheme.n} workers"
+        raise ParameterError("profile", rule, profile.num_workers)
+    if num_rounds > profile.num_rounds and not repeat:
+        rule = f"plus the delay must not exceed the profile's {profile.num_rounds} rounds"
+        raise ParameterError("jobs", rule, num_rounds, "take fewer jobs, or repeat the profile")
+    times = profile.at_load(jobs_per_round * scheme.normalized_load, alpha=alpha).times
+    return times[np.arange(num_rounds) % profile.num_rounds]
+
+
+def _bundles(num_jobs: int, jobs_per_round: int) -> int:
+    if num_jobs < 1:
+        raise ParameterError("jobs", "must be >= 1", num_jobs)
+    if jobs_per_round < 1 or num_jobs % jobs_per_round:
+        rule = f"must be >= 1 and divide the number of jobs, {num_jobs}"
+        raise ParameterError("jobs_per_round", rule, jobs_per_round)
+    return num_jobs // jobs_per_round
+
+
+class _Notes:
+    """Keeps what an observer of the loop must know of a replay."""
+
+    def __init__(self, num_jobs: int) -> None:
+        self.records: list[RoundRecord] = []
+        self.finish_round: IntArray = np.zeros(num_jobs, dtype=np.intp)
+
+    def __call__(self, seen: Event | Action) -> None:
+        if isinstance(seen, Close):
+            self.records.append(seen.record)
+        elif isinstance(seen, Finish):
+            self.finish_round[seen.job] = self.records[-1].round

@@ -59,8 +59,11 @@ class Scheme(ABC):
         """The straggler patterns under which no job is ever late (spec, section 4)."""
 
     @abstractmethod
-    def start(self, num_jobs: int) -> Schedule:
-        """Begin a run of ``num_jobs`` jobs, which takes ``num_jobs + delay`` rounds."""
+    def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
+        """Begin a run of ``num_jobs`` jobs, which takes ``num_jobs + delay`` rounds.
+
+        ``conformity`` is what `Schedule.conforms` judges by, instead of the scheme's own model.
+        """
 
 
 class Schedule(ABC):
@@ -70,14 +73,16 @@ class Schedule(ABC):
     ``copy.copy(schedule)`` is a snapshot, and a refused transition changes nothing.
     """
 
-    def __init__(self, scheme: Scheme, num_jobs: int) -> None:
+    def __init__(
+        self, scheme: Scheme, num_jobs: int, *, conformity: StragglerModel | None = None
+    ) -> None:
         require_int("num_jobs", num_jobs)
         if num_jobs < 1:
             raise ParameterError("num_jobs", "must be >= 1", num_jobs)
         self.num_jobs: Final = int(num_jobs)
         self.num_rounds: Final = int(num_jobs) + scheme.delay
         self._n = scheme.n
-        self._model = scheme.model
+        self._model = scheme.model if conformity is None else conformity
         self._round = 0
         self._past: BoolArray = np.zeros((0, scheme.n), dtype=np.bool_)  # stragglers, latest last
 

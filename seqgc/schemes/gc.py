@@ -60,8 +60,8 @@ class Uncoded(Scheme):
     def model(self) -> StragglerModel:
         return PerRound(s=0)
 
-    def start(self, num_jobs: int) -> Schedule:
-        return GCSchedule(self, self._code, num_jobs)
+    def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
+        return GCSchedule(self, self._code, num_jobs, conformity=conformity)
 
     @cached_property
     def _code(self) -> GradientCode:
@@ -123,8 +123,8 @@ class GC(Scheme):
     def model(self) -> StragglerModel:
         return EveryGroup(size=self.s + 1) if self.family == "rep" else PerRound(s=self.s)
 
-    def start(self, num_jobs: int) -> Schedule:
-        return GCSchedule(self, self._code, num_jobs)
+    def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
+        return GCSchedule(self, self._code, num_jobs, conformity=conformity)
 
     @cached_property
     def _code(self) -> GradientCode:
@@ -134,8 +134,15 @@ class GC(Scheme):
 class GCSchedule(Schedule):
     """Round ``t`` computes job ``t``; it closes once the answers decode it."""
 
-    def __init__(self, scheme: Scheme, code: GradientCode, num_jobs: int) -> None:
-        super().__init__(scheme, num_jobs)
+    def __init__(
+        self,
+        scheme: Scheme,
+        code: GradientCode,
+        num_jobs: int,
+        *,
+        conformity: StragglerModel | None = None,
+    ) -> None:
+        super().__init__(scheme, num_jobs, conformity=conformity)
         self._code = code
         self._used: BoolArray = np.zeros(scheme.n, dtype=np.bool_)
 

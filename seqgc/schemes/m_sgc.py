@@ -130,8 +130,8 @@ class MSGC(Scheme):
             for i in range(self.n)
         )
 
-    def start(self, num_jobs: int) -> Schedule:
-        return MSGCSchedule(self, num_jobs)
+    def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
+        return MSGCSchedule(self, num_jobs, conformity=conformity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +150,10 @@ class MSGCSchedule(Schedule):
     results of the D2 groups.
     """
 
-    def __init__(self, scheme: MSGC, num_jobs: int) -> None:
-        super().__init__(scheme, num_jobs)
+    def __init__(
+        self, scheme: MSGC, num_jobs: int, *, conformity: StragglerModel | None = None
+    ) -> None:
+        super().__init__(scheme, num_jobs, conformity=conformity)
         self._scheme = scheme
         self._first_adaptive = scheme.W - 1
         self._last_slot = scheme.delay

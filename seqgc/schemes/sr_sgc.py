@@ -105,8 +105,8 @@ class SRSGC(Scheme):
             models += (EveryGroup(size=self.s + 1),)
         return AnyOf(span=self.W, models=models)
 
-    def start(self, num_jobs: int) -> Schedule:
-        return SRSGCSchedule(self, self._code, num_jobs)
+    def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
+        return SRSGCSchedule(self, self._code, num_jobs, conformity=conformity)
 
     @cached_property
     def _code(self) -> GradientCode:
@@ -116,8 +116,15 @@ class SRSGC(Scheme):
 class SRSGCSchedule(Schedule):
     """In round ``t`` some workers reattempt job ``t - B``; the others compute job ``t``."""
 
-    def __init__(self, scheme: SRSGC, code: GradientCode, num_jobs: int) -> None:
-        super().__init__(scheme, num_jobs)
+    def __init__(
+        self,
+        scheme: SRSGC,
+        code: GradientCode,
+        num_jobs: int,
+        *,
+        conformity: StragglerModel | None = None,
+    ) -> None:
+        super().__init__(scheme, num_jobs, conformity=conformity)
         self._code = code
         self._group = scheme.s + 1 if scheme.family == "rep" else None
         # For the jobs of the last B rounds: who returned the job's result in the job's own round.

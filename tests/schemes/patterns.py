@@ -3,6 +3,7 @@ gradient that it decodes."""
 
 from __future__ import annotations
 
+import bisect
 import copy
 import itertools
 from collections.abc import Iterable, Iterator
@@ -13,6 +14,7 @@ from seqgc._types import BoolArray, Decoding, FloatArray, MiniTask
 from seqgc.schemes import Assignment, Schedule, Scheme
 
 TOLERANCE = 1e-10
+_RATES = (0.1, 0.3, 0.6, 1.0)
 
 
 def masks(n: int) -> list[BoolArray]:
@@ -104,10 +106,16 @@ def sampled_conforming(
 
 
 def _random_answers(run: Run, n: int, rng: np.random.Generator) -> BoolArray:
-    """Random answers that conform: stragglers are taken back, in random order, until they do."""
-    responded = rng.random(n) >= rng.choice([0.1, 0.3, 0.6, 1.0])
-    for worker in rng.permutation(n):
-        if run.schedule.conforms(responded):
-            break
-        responded[worker] = True
-    return responded
+    """Random answers that conform: the fewest stragglers, in random order, are taken back."""
+    straggles = rng.random(n) < _RATES[rng.integers(len(_RATES))]
+    order = rng.permutation(np.flatnonzero(straggles))
+
+    def answers(taken_back: int) -> BoolArray:
+        responded = ~straggles
+        responded[order[:taken_back]] = True
+        return responded
+
+    # Fewer stragglers never break a promise: bisect.
+    return answers(
+        bisect.bisect_left(range(len(order)), True, key=lambda k: run.schedule.conforms(answers(k)))
+    )
