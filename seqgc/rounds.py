@@ -44,6 +44,8 @@ class _Judge(Protocol):
 class _Schedule(_Judge, Protocol):
     """What the policy asks of a schedule."""
 
+    def decodes_well(self, responded: BoolArray, dtype: npt.DTypeLike = ...) -> bool: ...
+
     @property
     def num_rounds(self) -> int: ...
     @property
@@ -76,6 +78,9 @@ class RoundGate:
         Hard limit: workers that have not answered by then have failed.
     round : int
         Number of the round, for the record and for errors.
+    decodes_well
+        Whether answers that suffice can be decoded to a useful precision; else the gate waits for
+        one more, as long as there is one to wait for.
 
     Examples
     --------
@@ -99,9 +104,11 @@ class RoundGate:
         wait_out: WaitOut,
         timeout_s: float = math.inf,
         round: int = 0,
+        decodes_well: Callable[[BoolArray], bool] | None = None,
     ) -> None:
         check_closing_rule(mu=mu, wait_out=wait_out, timeout_s=timeout_s)
         self._schedule, self._mu, self._wait_out = schedule, mu, wait_out
+        self._decodes_well = decodes_well
         self._timeout_s, self._round = timeout_s, round
         self._responded = np.zeros(n, dtype=np.bool_)
         self._failed = np.zeros(n, dtype=np.bool_)
@@ -178,7 +185,9 @@ class RoundGate:
     def _suffices(self) -> bool:
         if self._wait_out != "feasible" and not self._schedule.conforms(self._responded):
             return False
-        return self._schedule.feasible(self._responded)
+        if not self._schedule.feasible(self._responded):
+            return False
+        return self._decodes_well is None or self._decodes_well(self._responded)
 
     def _close_or_give_up(self, elapsed: float, timed_out: bool) -> None:
         if not self._schedule.feasible(self._responded):
@@ -223,6 +232,9 @@ class RoundPolicy:
         The closing rule; see `RoundGate`.
     max_attempts : int
         Times a worker's task may be sent in one round, >= 1.
+    dtype
+        The results' precision, where gradients are decoded: answers that would be decoded too badly
+        do not suffice. None: decisions only, as in replay.
 
     Examples
     --------
@@ -241,12 +253,20 @@ class RoundPolicy:
         wait_out: WaitOut,
         timeout_s: float = math.inf,
         max_attempts: int = 3,
+        dtype: npt.DTypeLike | None = None,
     ) -> None:
         if max_attempts < 1:
             raise ParameterError("max_attempts", "must be >= 1", max_attempts)
         self._schedule, self._n, self._max_attempts = schedule, n, max_attempts
+        decodes_well = None if dtype is None else partial(schedule.decodes_well, dtype=dtype)
         self._new_gate: Callable[[], RoundGate] = lambda: RoundGate(
-            schedule, n=n, mu=mu, wait_out=wait_out, timeout_s=timeout_s, round=schedule.round
+            schedule,
+            n=n,
+            mu=mu,
+            wait_out=wait_out,
+            timeout_s=timeout_s,
+            round=schedule.round,
+            decodes_well=decodes_well,
         )
         self._gate = self._new_gate()
         self._assignment: Assignment = ()

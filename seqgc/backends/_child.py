@@ -33,14 +33,18 @@ __all__ = ["main"]
 _LONGEST_WAIT_S = 3600.0  # the system call takes no more than 24 days, nor infinity
 
 
-def main(end: socket.socket, worker: int, run_id: str, max_bytes: int, factory: bytes) -> None:
-    """Serve tasks until the master is gone; ``factory`` is a pickled `ComputeFactory`."""
+def main(end: socket.socket, worker: int, run_id: str, max_bytes: int) -> None:
+    """Serve tasks until the master is gone; its first frame is a pickled `ComputeFactory`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # stopping is the master's decision
     threading.Thread(target=_die_with_master, daemon=True).start()
     channel = Channel(end, max_bytes=max_bytes)
+    factory = _first_frame(channel)
+    if factory is None:
+        return
     try:
-        # Not from the wire: the master's own arguments, as multiprocessing passes them itself, but
-        # unpickled here, where a module that cannot be imported is a cause that can be told.
+        # Not from the wire: the master's own object over its own socket pair, as multiprocessing
+        # passes arguments itself, but unpickled here, where a module that cannot be imported is a
+        # cause that can be told.
         compute: Compute = pickle.loads(factory)()  # noqa: S301
     except Exception as error:
         _send(channel, encode(ReadyMessage(worker=worker, problem=_told(error)), run_id=run_id))
@@ -54,6 +58,15 @@ def _die_with_master() -> None:
     if (master := parent_process()) is not None:
         master.join()
         os._exit(1)
+
+
+def _first_frame(channel: Channel) -> bytearray | None:
+    """Wait for the first frame; None if the master is gone before it came."""
+    while not channel.ended:
+        _wait(channel, select.POLLIN)
+        for frame in channel.pull():  # the master sends no other before it hears from us
+            return frame
+    return None
 
 
 def _told(error: BaseException) -> str:

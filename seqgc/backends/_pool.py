@@ -195,6 +195,7 @@ class WorkerPool:
             self._selector.register(
                 place.process.sentinel, selectors.EVENT_READ, data=place.process
             )
+            self._watch(place.process)  # what it is made from may take more than one send
         if place.process is None:
             place.held.clear()
 

@@ -21,12 +21,13 @@ class WorkerProcess:
         self.worker = worker
         self.ready = False
         self.problem = ""  # why it never became ready, in its own words
+        limit = max(max_bytes, len(factory))
         ours, theirs = socket.socketpair()
         try:
             _forkserver.ensure_running()
             self._process = _forkserver.CONTEXT.Process(
                 target=main,
-                args=(theirs, worker, run_id, max_bytes, factory),
+                args=(theirs, worker, run_id, limit),
                 name=f"seqgc-worker-{worker}",
                 daemon=True,  # the interpreter ends it should nobody have closed the backend
             )
@@ -43,6 +44,9 @@ class WorkerProcess:
         finally:
             theirs.close()  # or its end would never look closed to us
         self.channel = Channel(ours, max_bytes=max_bytes)
+        # Not as an argument: starting a process blocks until it has read those, and a large one,
+        # cut short by Ctrl-C, is a traceback in the child.
+        self.channel.push(factory)
 
     @property
     def pid(self) -> int:

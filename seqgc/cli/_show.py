@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from types import TracebackType
 
@@ -17,8 +18,20 @@ __all__ = ["RoundProgress", "print_json", "print_pairs"]
 
 
 def print_json(value: dict[str, object]) -> None:
-    """Print one JSON object, and nothing else, on stdout."""
-    sys.stdout.write(json.dumps(value) + "\n")
+    """Print one JSON object, and nothing else, on stdout; what is not a number becomes null."""
+    sys.stdout.write(json.dumps(_finite(value), allow_nan=False) + "\n")
+
+
+def _finite(value: object) -> object:
+    match value:
+        case dict():
+            return {key: _finite(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_finite(item) for item in value]
+        case float() if not math.isfinite(value):
+            return None
+        case _:
+            return value
 
 
 def print_pairs(pairs: dict[str, str]) -> None:

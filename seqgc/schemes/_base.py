@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from seqgc._types import BoolArray, Decoding, FloatArray, MiniTask
-from seqgc.errors import NotDecodableError, ParameterError, ScheduleError
+from seqgc.codes import GradientCode
+from seqgc.errors import IllConditionedError, NotDecodableError, ParameterError, ScheduleError
 from seqgc.stragglers import StragglerModel
 
-__all__ = ["Assignment", "Schedule", "Scheme", "require_int"]
+__all__ = ["Assignment", "Schedule", "Scheme", "guarded_vector", "require_int"]
 
 Assignment = tuple[tuple[MiniTask, ...], ...]
 
@@ -113,6 +114,19 @@ class Schedule(ABC):
         self._check(responded)
         return self._feasible(responded)
 
+    def decodes_well(self, responded: BoolArray, dtype: npt.DTypeLike = np.float64) -> bool:
+        """Whether what closing the round would settle can be decoded to a useful precision.
+
+        Judges every set of answers of a gradient code to which later rounds can add none.
+        """
+        self._check(responded)
+        try:
+            for code, answers in self._settles(responded):
+                guarded_vector(code, answers, dtype)
+        except IllConditionedError:
+            return False
+        return True
+
     def close_round(self, responded: BoolArray) -> tuple[int, ...]:
         """Close the open round; return the jobs that it finished, in order.
 
@@ -161,6 +175,10 @@ class Schedule(ABC):
     def _feasible(self, responded: BoolArray) -> bool: ...
 
     @abstractmethod
+    def _settles(self, responded: BoolArray) -> list[tuple[GradientCode, BoolArray]]:
+        """Return codes and answers (n,) that suffice, and that no later round adds to."""
+
+    @abstractmethod
     def _advance(self, responded: BoolArray) -> tuple[int, ...]: ...
 
     def _is_job(self, job: int) -> bool:
@@ -184,6 +202,19 @@ class Schedule(ABC):
 
     def _not_finished(self, job: int) -> ScheduleError:
         return ScheduleError(f"job {job} was not finished by the round closed last: decode it then")
+
+
+def guarded_vector(code: GradientCode, responded: BoolArray, dtype: npt.DTypeLike) -> FloatArray:
+    """Return the decoding vector (n,), unless results of ``dtype`` would be decoded too badly.
+
+    Raises
+    ------
+    IllConditionedError
+        Naming the amplification and the remedy.
+    """
+    weights = code.decoding_vector(responded)
+    code.check_amplification(weights, dtype=dtype)
+    return weights
 
 
 def require_int(argument: str, value: object) -> None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from seqgc._types import BoolArray, Decoding, FloatArray, MiniTask, Term
 from seqgc.codes import GradientCode, make_code
 from seqgc.errors import ParameterError
-from seqgc.schemes._base import Assignment, Schedule, Scheme, require_int
+from seqgc.schemes._base import Assignment, Schedule, Scheme, guarded_vector, require_int
 from seqgc.stragglers import EveryGroup, PerRound, StragglerModel
 
 __all__ = ["GC", "GCSchedule", "Uncoded"]
@@ -109,7 +109,9 @@ class GC(Scheme):
 
     @property
     def normalized_load(self) -> float:
-        return self._code.load
+        if self.family == "binary":
+            return 1 / (self.n // (self.s + 1))
+        return (self.s + 1) / self.n
 
     @property
     def tolerated(self) -> int:
@@ -162,6 +164,9 @@ class GCSchedule(Schedule):
     def _feasible(self, responded: BoolArray) -> bool:
         return self._code.can_decode(responded)
 
+    def _settles(self, responded: BoolArray) -> list[tuple[GradientCode, BoolArray]]:
+        return [(self._code, responded)]
+
     def _advance(self, responded: BoolArray) -> tuple[int, ...]:
         if not self._code.can_decode(responded):
             raise self._late(self._round)
@@ -176,19 +181,6 @@ def coded_mini_task(
     support = code.support(worker)
     chunks = first_chunk + support if first_chunk else support
     return MiniTask(job=job, slot=slot, chunks=chunks, coefficients=code.coefficients(worker))
-
-
-def guarded_vector(code: GradientCode, responded: BoolArray, dtype: npt.DTypeLike) -> FloatArray:
-    """Return the decoding vector (n,), unless results of ``dtype`` would be decoded too badly.
-
-    Raises
-    ------
-    IllConditionedError
-        Naming the amplification and the remedy.
-    """
-    weights = code.decoding_vector(responded)
-    code.check_amplification(weights, dtype=dtype)
-    return weights
 
 
 def _require_workers(n: int) -> None:

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from seqgc._types import BoolArray, Decoding, FloatArray, IntArray, MiniTask, Term
 from seqgc.codes import GradientCode, make_code
 from seqgc.errors import ParameterError
-from seqgc.schemes._base import Assignment, Schedule, Scheme, require_int
-from seqgc.schemes.gc import coded_mini_task, guarded_vector
+from seqgc.schemes._base import Assignment, Schedule, Scheme, guarded_vector, require_int
+from seqgc.schemes.gc import coded_mini_task
 from seqgc.stragglers import AnyOf, Arbitrary, Bursty, StragglerModel
 
 __all__ = ["MSGC", "MSGCSchedule"]
@@ -73,8 +73,13 @@ class MSGC(Scheme):
 
     @property
     def normalized_load(self) -> float:
-        # Every mini-task touches as many data points as one D1 chunk has.
-        return float((self.W - 1 + self.B) * self.chunk_fractions[0])
+        return (self.W - 1 + self.B) * self._d1_fraction
+
+    @property
+    def _d1_fraction(self) -> float:
+        """Share of the batch of a D1 chunk, which is also that of every mini-task (spec, 3.3)."""
+        n, B, W, lam = self.n, self.B, self.W, self.lam
+        return 1 / ((W - 1) * n) if lam == n else (lam + 1) / (n * (B + (W - 1) * (lam + 1)))
 
     @property
     def tolerated(self) -> int:
@@ -86,12 +91,11 @@ class MSGC(Scheme):
 
     @cached_property
     def _chunk_fractions(self) -> FloatArray:
-        n, B, W, lam = self.n, self.B, self.W, self.lam
-        if self.code is None:
-            fractions = np.full((W - 1) * n, 1 / ((W - 1) * n))
-        else:
-            d2 = 1 / (n * (B + (W - 1) * (lam + 1)))
-            fractions = np.repeat([(lam + 1) * d2, d2], [(W - 1) * n, B * n])
+        d2_chunks = 0 if self.lam == self.n else self.B * self.n
+        fractions = np.repeat(
+            [self._d1_fraction, self._d1_fraction / (self.lam + 1)],
+            [(self.W - 1) * self.n, d2_chunks],
+        )
         fractions.flags.writeable = False
         return fractions
 
@@ -254,6 +258,17 @@ class MSGCSchedule(Schedule):
             self._can_finish(slot, self._after(slot, progress, responded))
             for _, slot, progress in self._open_jobs()
         )
+
+    def _settles(self, responded: BoolArray) -> list[tuple[GradientCode, BoolArray]]:
+        code = self._scheme.code
+        if code is None:
+            return []
+        groups = [
+            self._after(slot, progress, responded).coded[slot - self._first_adaptive]
+            for _, slot, progress in self._open_jobs()
+            if slot >= self._first_adaptive
+        ]
+        return [(code, answered) for answered in groups]
 
     def _is_complete(self, slot: int, progress: _Progress) -> bool:
         attempted_all = slot >= self._first_adaptive - 1 and bool(progress.received.all())

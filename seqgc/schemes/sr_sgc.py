@@ -12,8 +12,8 @@ import numpy.typing as npt
 from seqgc._types import BoolArray, Decoding, FloatArray, Term
 from seqgc.codes import GradientCode, make_code
 from seqgc.errors import ParameterError
-from seqgc.schemes._base import Assignment, Schedule, Scheme, require_int
-from seqgc.schemes.gc import coded_mini_task, guarded_vector
+from seqgc.schemes._base import Assignment, Schedule, Scheme, guarded_vector, require_int
+from seqgc.schemes.gc import coded_mini_task
 from seqgc.stragglers import AnyOf, Bursty, EveryGroup, PerRound, StragglerModel
 
 __all__ = ["SRSGC", "SRSGCSchedule"]
@@ -85,7 +85,7 @@ class SRSGC(Scheme):
 
     @property
     def normalized_load(self) -> float:
-        return self._code.load
+        return (self.s + 1) / self.n
 
     @property
     def tolerated(self) -> int:
@@ -162,6 +162,14 @@ class SRSGCSchedule(Schedule):
 
     def _due_answers(self, responded: BoolArray) -> BoolArray:
         return self._returned[self._round - self._delay] | (responded & self._reattempts)
+
+    def _settles(self, responded: BoolArray) -> list[tuple[GradientCode, BoolArray]]:
+        answers = [responded & ~self._reattempts]
+        if not self._is_job(self._round) or not self._code.can_decode(answers[0]):
+            answers = []
+        if self._round - self._delay in self._returned:
+            answers.append(self._due_answers(responded))
+        return [(self._code, which) for which in answers]
 
     def _advance(self, responded: BoolArray) -> tuple[int, ...]:
         if not self._feasible(responded):

@@ -96,9 +96,20 @@ class _Trial:
     def _call(self, points: IntArray) -> tuple[Tensor, ...]:
         """Return the points' losses (m,), then the module's output if it is one tensor."""
         x, y = collate(self.model.dataset, points, dtype=_DTYPE)
-        with torch.no_grad():
-            output = self.module(x)
-            losses = point_losses(self.model.loss, output, y, count=len(points))
+        try:
+            with torch.no_grad():
+                output = self.module(x)
+                losses = point_losses(self.model.loss, output, y, count=len(points))
+        except ParameterError:
+            raise
+        except Exception as error:  # the user's own code: whatever it raises
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise ParameterError(
+                "module",
+                "must take the dataset's points, and the loss its outputs",
+                f"{type(self.module).__name__} of model {self.model.name!r}",
+                reason,
+            ) from error
         return (losses, output) if isinstance(output, Tensor) else (losses,)
 
     def _require_separate(self, one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> None:

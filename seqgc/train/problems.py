@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -12,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, did_you_mean
 
 __all__ = ["MODULES", "Split", "digits", "make_module"]
 
@@ -123,9 +122,8 @@ def make_module(name: str, *, seed: int) -> nn.Module:
     269998
     """
     if name not in MODULES:
-        near = difflib.get_close_matches(name, MODULES, n=1)
-        remedy = f"did you mean {near[0]!r}?" if near else ""
-        raise ParameterError("name", f"must be one of {', '.join(MODULES)}", name, remedy)
+        rule = f"must be one of {', '.join(MODULES)}"
+        raise ParameterError("module", rule, name, did_you_mean(name, MODULES))
     with torch.random.fork_rng(devices=[]):  # torch initialises from its global state only
         torch.manual_seed(seed)
         return MODULES[name]()

@@ -70,7 +70,11 @@ class RunDirectory:
     def __init__(self, path: str | Path, *, config: str) -> None:
         self.path: Final = Path(path)
         require_new(self.path)
-        self.path.mkdir(parents=True)
+        try:
+            self.path.mkdir(parents=True)
+        except OSError as error:
+            rule = "must be a folder that can be made"
+            raise ParameterError("run", rule, str(path), error.strerror or "") from error
         self.checkpoints: Final = self.path / "checkpoints"
         self.checkpoints.mkdir()
         with replacing(self.path / "config.toml") as file:

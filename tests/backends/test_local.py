@@ -7,13 +7,16 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from seqgc.backends import LocalBackend
 from seqgc.errors import ParameterError, WorkerError
 from seqgc.ports import Arrival, Failure
+from seqgc.worker import Compute
 from tests.backends.scripted import (
     Scripted,
     address,
@@ -270,3 +273,26 @@ def test_no_descriptor_is_left(tmp_path: Path) -> None:
         return len(list(Path("/proc/self/fd").iterdir()))
 
     assert use() == use()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heavy:
+    """A factory that carries more than a socket holds, as one with a dataset inside does."""
+
+    data: bytes
+
+    def __call__(self) -> Compute:
+        size = float(len(self.data))
+        return lambda parts: np.array([size] * len(parts))
+
+
+def test_a_factory_larger_than_a_socket_holds_arrives_and_again_at_a_replacement() -> None:
+    size = 8_000_000
+    with LocalBackend(2, Heavy(data=bytes(size))) as backend:
+        pid = backend.pids[0]
+        kill(pid)
+        wait_for_replacement(backend, 0, pid)
+        backend.dispatch(0, [task(0, 0)])
+        event = next_event(backend)
+    assert isinstance(event, Arrival)
+    assert event.results[0].tolist() == [size]

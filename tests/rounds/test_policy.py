@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from seqgc.codes import CyclicCode
 from seqgc.errors import ParameterError, ScheduleError, WorkerError
 from seqgc.master import run
 from seqgc.ports import (
@@ -259,6 +260,38 @@ def test_an_answer_without_its_result_is_a_failure() -> None:
     policy = RoundPolicy(scheme.start(1), n=2, mu=0.0, wait_out="all")
     with pytest.raises(WorkerError, match="the answer lacks the result of slot 0"):
         run(policy, Script({}), workload)
+
+
+@pytest.mark.parametrize(
+    ("spec", "settles_in"), [("gc:s=4", 0), ("sr-sgc:B=1,W=2,lam=8", 0), ("m-sgc:B=1,W=2,lam=4", 1)]
+)
+def test_answers_that_would_be_decoded_badly_do_not_suffice(spec: str, settles_in: int) -> None:
+    scheme, code = parse_scheme(spec, n=12), CyclicCode(12, 4)
+    rng = np.random.default_rng(0)
+    responded = np.ones(12, dtype=np.bool_)
+    # float16 makes such sets common; in float32 they are as real, and rare.
+    while code.amplification(code.decoding_vector(responded)) <= 4:
+        responded = rng.permutation(12) >= 4
+    times = np.ones((1 + scheme.delay, 12))
+    times[settles_in, ~responded] = [2.0, 3.0, 4.0, 5.0]
+
+    def closings(dtype: type[np.floating] | None) -> list[RoundRecord]:
+        seen: list[Event | Action] = []
+
+        def watch(event: Event | Action) -> None:
+            seen.append(event)
+            if isinstance(event, Finish) and dtype is not None:
+                event.decoding(np.dtype(dtype))  # raises where it would be decoded badly
+
+        schedule = scheme.start(1)
+        policy = RoundPolicy(schedule, n=12, mu=0.0, wait_out="feasible", dtype=dtype)
+        run(policy, ReplayBackend(times), observe=watch)
+        return records(seen)
+
+    assert closings(None)[settles_in].duration_s == 1.0
+    careful = closings(np.float16)[settles_in]
+    assert careful.duration_s > 1.0
+    assert careful.reason == "wait-out"
 
 
 def test_the_replay_seam_refuses_what_it_cannot_play() -> None:

@@ -25,23 +25,35 @@ def masks(n: int) -> list[BoolArray]:
 class Run:
     """A snapshot of a run: its schedule, and the tasks it gave out so far."""
 
-    def __init__(self, schedule: Schedule, given: tuple[Assignment, ...] = ()) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        given: tuple[Assignment, ...] = (),
+        finished: tuple[int, ...] = (),
+    ) -> None:
         self.schedule = schedule
         self.given = given
+        self.finished = finished
         self._assigned: Assignment | None = None
 
     @property
     def done(self) -> bool:
-        return self.schedule.round >= self.schedule.num_rounds
+        """Whether every round is closed; then every job must have been decoded, once."""
+        done = self.schedule.round >= self.schedule.num_rounds
+        assert not done or sorted(self.finished) == list(range(self.schedule.num_jobs))
+        return done
 
     def after(self, responded: BoolArray, check: GradientCheck) -> Run:
         """The run after one more round; checks the gradient of every job that it finishes."""
         if self._assigned is None:
             self._assigned = self.schedule.assignment()
-        following = Run(copy.copy(self.schedule), (*self.given, self._assigned))
-        for job in following.schedule.close_round(responded):
-            check(job, following.schedule.decoding(job), following.given)
-        return following
+        schedule, given = copy.copy(self.schedule), (*self.given, self._assigned)
+        finished = schedule.close_round(responded)
+        delay = schedule.num_rounds - schedule.num_jobs
+        for job in finished:
+            assert 0 <= self.schedule.round - job <= delay, f"job {job} is not on time"
+            check(job, schedule.decoding(job), given)
+        return Run(schedule, given, self.finished + finished)
 
 
 class GradientCheck:
@@ -51,8 +63,6 @@ class GradientCheck:
         chunks = len(scheme.chunk_fractions)
         self.partials = np.random.default_rng(seed).normal(size=(chunks, 3))
         self.direct = self.partials.sum(axis=0)
-        self.worst = 0.0
-        self.decoded = 0
         # By the arrays' identity, which keeping the task preserves.
         self._kept: dict[tuple[int, int], tuple[MiniTask, FloatArray]] = {}
 
@@ -64,8 +74,6 @@ class GradientCheck:
             assert task.job == job, f"{term} belongs to job {task.job}"
             gradient += term.weight * self._result(task)
         error = float(np.linalg.norm(gradient - self.direct) / np.linalg.norm(self.direct))
-        self.worst = max(self.worst, error)
-        self.decoded += 1
         assert error <= TOLERANCE, f"job {job}: relative error {error}"
 
     def _result(self, task: MiniTask) -> FloatArray:
