@@ -4,19 +4,45 @@ from __future__ import annotations
 
 import json
 import zipfile
+import zlib
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
 from seqgc._durable import replacing
 from seqgc.errors import ParameterError, ProfileError
-from seqgc.profiles._profile import DelayProfile, ProfileMeta
+from seqgc.profiles._profile import SCHEMA, DelayProfile, ProfileMeta
 
 __all__ = ["read_profile", "write_profile"]
 
 _META_COMMENT = "# seqgc-meta: "
 _ARRAYS = ("times", "status", "meta")
+_NUMBER, _TEXT = (int, float), (str,)
+_META_TYPES: Final[dict[str, tuple[type, ...]]] = {
+    "base_load": _NUMBER,
+    "alpha": (*_NUMBER, type(None)),
+    "batch": (int, type(None)),
+    "model": _TEXT,
+    "provider": _TEXT,
+    "region": _TEXT,
+    "recorded_at": _TEXT,
+    "source": _TEXT,
+    "schema": (int,),
+}
+# What numpy, zipfile, zlib and json raise for files that are damaged or of another kind.
+_DAMAGE: Final = (
+    OSError,
+    EOFError,
+    ValueError,
+    KeyError,
+    NotImplementedError,
+    RuntimeError,
+    MemoryError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def write_profile(profile: DelayProfile, *, path: str | Path) -> None:
@@ -70,7 +96,7 @@ def read_profile(path: str | Path, *, meta: ProfileMeta | None = None) -> DelayP
     path = _known_suffix(path)
     try:
         profile = _read_npz(path) if path.suffix == ".npz" else _read_csv(path)
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except _DAMAGE as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise ProfileError(f"{path}: not a delay profile: {reason}") from error
     except ProfileError as error:
@@ -87,13 +113,15 @@ def _known_suffix(path: str | Path) -> Path:
 
 def _meta_from(text: str) -> ProfileMeta:
     fields = json.loads(text)
-    known = set(ProfileMeta.__dataclass_fields__)
-    if not isinstance(fields, dict) or not set(fields) <= known:
-        raise ProfileError(f"`meta` must be a JSON object with keys among {sorted(known)}")
-    try:
-        return ProfileMeta(**fields)
-    except TypeError as error:
-        raise ProfileError(f"`meta` has a value of the wrong type: {error}") from None
+    if isinstance(fields, dict) and fields.get("schema", SCHEMA) != SCHEMA:
+        schema = fields["schema"]
+        raise ProfileError(f"`meta` has schema {schema!r}, this is {SCHEMA}: update seqgc")
+    if not isinstance(fields, dict) or not set(fields) <= set(_META_TYPES):
+        raise ProfileError(f"`meta` must be a JSON object with keys among {sorted(_META_TYPES)}")
+    for name, value in fields.items():
+        if type(value) not in _META_TYPES[name]:
+            raise ProfileError(f"`meta` has a value of the wrong type: {name} = {value!r}")
+    return ProfileMeta(**fields)
 
 
 def _read_npz(path: Path) -> DelayProfile:
@@ -105,29 +133,34 @@ def _read_npz(path: Path) -> DelayProfile:
             if missing := [name for name in _ARRAYS if name not in arrays]:
                 raise ProfileError(f"lacks the arrays {missing}")
             times, status, meta = (arrays[name] for name in _ARRAYS)
+    if times.dtype.kind not in "fiu":  # numpy would make numbers of text and of complex times
+        raise ProfileError(f"`times` must be an array of numbers; got {times.dtype}")
+    if meta.dtype.kind != "U" or meta.ndim != 0:
+        raise ProfileError(f"`meta` must be one text; got {meta.dtype} of shape {meta.shape}")
     return DelayProfile(times=times, status=status, meta=_meta_from(str(meta)))
 
 
 def _read_csv(path: Path) -> DelayProfile:
     meta = ProfileMeta()
     rows: list[list[float]] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    # A spreadsheet puts a byte order mark first: no part of the first number.
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), start=1):
         if line.startswith(_META_COMMENT):
             meta = _meta_from(line.removeprefix(_META_COMMENT))
         elif line.strip() and not line.startswith("#"):
-            rows.append(_row(line, number))
+            rows.append(_row(line, len(rows), number))
             if len(rows[-1]) != len(rows[0]):
                 counts = f"{len(rows[-1])} columns, those above {len(rows[0])}"
                 raise ProfileError(f"row {len(rows) - 1} (line {number}) has {counts}")
     return DelayProfile.from_times(rows, meta=meta)
 
 
-def _row(line: str, number: int) -> list[float]:
+def _row(line: str, row: int, number: int) -> list[float]:
     seconds = []
     for column, cell in enumerate(line.split(",")):
         try:
             seconds.append(float(cell))
         except ValueError:
-            where = f"line {number}, column {column} (from 0)"
+            where = f"row {row}, column {column} (round, worker; from 0; line {number})"
             raise ProfileError(f"{where}: must be a number; got {cell.strip()!r}") from None
     return seconds

@@ -129,6 +129,13 @@ class DelayProfile:
             raise ParameterError("alpha", rule, None, "fit it over profiles at several loads")
         meta = replace(self.meta, base_load=load, alpha=slope)  # checks alpha
         times = self.times + slope * (load - self.meta.base_load)
+        if times.min() <= 0:
+            row, column = np.unravel_index(times.argmin(), times.shape)
+            line = f"alpha={slope:g} from base load {self.meta.base_load:g} to load {load:g}"
+            raise ProfileError(
+                f"{line} leaves {times.min():.6g} s for row {row}, column {column} (round, worker; "
+                "from 0), which must be > 0: is the base load right?"
+            )
         return replace(self, times=times, meta=meta)
 
     def scaled(self, factor: float) -> DelayProfile:

@@ -73,14 +73,18 @@ def test_comments_and_empty_lines_of_a_csv_are_skipped(tmp_path: Path) -> None:
         ("", "at least one"),
         ("# nothing else\n", "at least one"),
         ("1,2\n3\n", r"row 1 \(line 2\) has 1 columns, those above 2"),
-        ("# c\n1,2\n3,x\n", r"line 3, column 1 .*got 'x'"),
-        ("1,\n", r"line 1, column 1 .*got ''"),
+        ("# c\n1,2\n3,x\n", r"row 1, column 1 .*line 3.*got 'x'"),
+        ("1,\n", r"row 0, column 1 .*line 1.*got ''"),
         ("1,2\n3,nan\n", "row 1, column 1 .*got nan"),
         ("1,2\n-3,4\n", "row 1, column 0 .*got -3.0"),
         ("1,2\ninf,4\n", "row 1, column 0 .*got inf"),
-        ('# seqgc-meta: {"schema": 2}\n1\n', "schema"),
+        ('# seqgc-meta: {"schema": 2, "colour": 1}\n1\n', "schema 2, this is 1: update seqgc"),
         ('# seqgc-meta: {"colour": 2}\n1\n', "keys among"),
-        ('# seqgc-meta: {"alpha": "x"}\n1\n', "wrong type"),
+        ('# seqgc-meta: {"alpha": "x"}\n1\n', "wrong type: alpha = 'x'"),
+        ('# seqgc-meta: {"batch": 1.5}\n1\n', "wrong type: batch = 1.5"),
+        ('# seqgc-meta: {"base_load": true}\n1\n', "wrong type: base_load = True"),
+        ('# seqgc-meta: {"model": 3}\n1\n', "wrong type: model = 3"),
+        ('# seqgc-meta: {"base_load": -1}\n1\n', "`base_load` must be a finite number >= 0"),
         ("# seqgc-meta: {\n1\n", "not a delay profile"),
     ],
 )
@@ -122,6 +126,55 @@ def test_pickled_objects_in_an_npz_are_never_loaded(tmp_path: Path) -> None:
     np.savez(path, times=np.array([{"a": 1}], dtype=object), status=0, meta="{}")
     with pytest.raises(ProfileError, match=r"evil\.npz: not a delay profile"):
         read_profile(path)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "reason"),
+    [
+        ({"times": TIMES.astype(str)}, "`times` must be an array of numbers"),
+        ({"times": TIMES + 1j}, "`times` must be an array of numbers"),
+        ({"times": TIMES > 1}, "`times` must be an array of numbers"),
+        ({"times": TIMES.ravel()}, r"`times` must be a matrix .*got shape \(4,\)"),
+        ({"times": np.where(TIMES > 1, np.nan, TIMES)}, "row 1, column 1 .*got nan"),
+        ({"times": -TIMES}, "row 0, column 0 .*got -0.1"),
+        ({"status": np.zeros((2, 3), np.int8)}, "`status` must be integers of the shape"),
+        ({"status": np.zeros((2, 2))}, "`status` must be integers"),
+        ({"meta": np.array(1)}, "`meta` must be one text; got int64"),
+        ({"meta": np.array(["{}"])}, r"`meta` must be one text; .*shape \(1,\)"),
+        ({"meta": np.array('{"schema": 9}')}, "schema 9, this is 1"),
+    ],
+)
+def test_an_npz_of_other_types_or_shapes_is_refused_with_its_name(
+    tmp_path: Path, arrays: dict[str, np.ndarray], reason: str
+) -> None:
+    path = tmp_path / "odd.npz"
+    good = {"times": TIMES, "status": np.zeros((2, 2), np.int8), "meta": np.array("{}")}
+    np.savez(path, **(good | arrays))
+    with pytest.raises(ProfileError, match=rf"odd\.npz: .*{reason}"):
+        read_profile(path)
+
+
+def test_a_flipped_byte_is_refused_or_does_not_matter(tmp_path: Path) -> None:
+    path = tmp_path / "flipped.npz"
+    write_profile(DelayProfile.from_times(TIMES, meta=META), path=path)
+    whole = path.read_bytes()
+    refused = 0
+    for place in range(0, len(whole), 3):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            back = read_profile(path)
+        except ProfileError:
+            refused += 1
+        else:
+            np.testing.assert_array_equal(back.times, TIMES, err_msg=f"byte {place}")
+            assert back.meta == META, f"byte {place}"
+    assert refused > len(whole) / 9
+
+
+def test_a_spreadsheets_byte_order_mark_is_no_part_of_the_first_number(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("1.5,2\n", encoding="utf-8-sig")
+    assert read_profile(path).times.tolist() == [[1.5, 2.0]]
 
 
 def test_an_absent_file_and_an_unknown_suffix_are_named(tmp_path: Path) -> None:

@@ -1,0 +1,335 @@
+"""``seqgc profile``: records delays on live workers; looks at what was recorded."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from seqgc.cli._build import make_delays, make_models
+from seqgc.cli._config import DelaysConfig, RunConfig, validated
+from seqgc.cli._show import print_json, print_pairs
+from seqgc.errors import ParameterError
+from seqgc.patterns import StragglerStats, straggler_stats
+from seqgc.profiles import (
+    DelayProfile,
+    GilbertElliott,
+    LoadModel,
+    fit,
+    fit_load_model,
+    lint,
+    read_profile,
+    write_profile,
+)
+
+if TYPE_CHECKING:
+    from seqgc.train.record import LoadDelays
+
+__all__ = ["app"]
+
+Facts = dict[str, object]
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+File = Annotated[Path, typer.Argument(help="A delay profile, .npz or .csv.")]
+
+app = typer.Typer(help="Record how long workers take, or look at a recording.")
+
+
+@app.callback(invoke_without_command=True)
+def record(
+    context: typer.Context,
+    backend: Annotated[str, typer.Option(help="local.")] = "local",
+    workers: Annotated[int, typer.Option("-n", "--workers", help="Local workers.")] = 16,
+    rounds: Annotated[int, typer.Option(help="Rounds at each load.")] = 10,
+    loads: Annotated[str, typer.Option(help="Normalized loads; 0: one data point.")] = "0,0.5,1",
+    warmup: Annotated[int, typer.Option(help="Rounds at each load that are left out.")] = 1,
+    timeout_s: Annotated[float, typer.Option(help="Hard limit of a round, seconds.")] = 60.0,
+    module: Annotated[
+        str, typer.Option(help="Network: a name, or package.module:f.")
+    ] = "digits-cnn",
+    data: Annotated[str, typer.Option(help="Data: digits, or package.module:f.")] = "digits",
+    batch_size: Annotated[int, typer.Option(help="Data points at load 1.")] = 512,
+    delays: Annotated[
+        str | None, typer.Option(help="Inject delays: a profile's file, or lambda-cnn.")
+    ] = None,
+    delay_scale: Annotated[float, typer.Option(help="Times the delays' seconds.")] = 0.1,
+    delay_seed: Annotated[int, typer.Option(help="Seed of generated delays.")] = 0,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="New .npz file.")] = None,
+    every_load: Annotated[
+        bool, typer.Option("--every-load", help="Keep the heavier loads' profiles beside FILE.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Record a delay profile on live workers, or look at one (lint, fit, stats)."""
+    if context.invoked_subcommand is not None:
+        return
+    chosen = _numbers("loads", loads)
+    paths = _new_files(output, loads=sorted(chosen) if every_load else chosen[:1])
+    model = {"name": module.replace(":", "."), "module": module, "data": data}
+    values: Facts = {
+        "backend": backend,
+        "workers": workers,
+        "timeout_s": timeout_s,
+        "models": [model | {"batch_size": batch_size}],
+    }
+    if delays is not None:
+        values["delays"] = {"source": delays, "scale": delay_scale, "seed": delay_seed}
+    profiles = _record(validated(values), rounds=rounds, loads=chosen, warmup=warmup)
+    for path, profile in zip(paths, profiles, strict=False):
+        write_profile(profile, path=path)
+    _report(paths, profiles, as_json=as_json)
+
+
+@app.command("lint")
+def lint_file(file: File, as_json: AsJson = False) -> None:
+    """Look for accidents of the measurement; exit status 1 if the profile is of no use."""
+    findings = lint(read_profile(file))
+    errors = sum(found.severity == "error" for found in findings)
+    if as_json:
+        listed = [asdict(found) for found in findings]
+        print_json({"file": str(file), "errors": errors, "findings": listed})
+    else:
+        for found in findings:
+            typer.echo(f"{found.severity} ({found.rule}): {found.message}")
+        typer.echo(f"{file}: {errors} errors, {len(findings) - errors} warnings")
+    if errors:
+        raise typer.Exit(1)
+
+
+@app.command("fit")
+def fit_files(
+    files: Annotated[
+        list[Path], typer.Argument(help="A profile; more of the same workers at other loads.")
+    ],
+    loads: Annotated[
+        str | None, typer.Option(help="The files' base loads, if they do not know them.")
+    ] = None,
+    mu: Annotated[float, typer.Option(help="The tolerance that tells stragglers.")] = 1.0,
+    per_worker: Annotated[
+        bool, typer.Option("--per-worker", help="Each worker's own alpha as well.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fit a generator to the first profile, and what load costs to all of them."""
+    profiles = [read_profile(file) for file in files]
+    if loads is not None:
+        profiles = _at_base_loads(profiles, _numbers("loads", loads))
+    line = fit_load_model(profiles, per_worker=per_worker) if len(profiles) > 1 else None
+    generator = fit(profiles[0], mu=mu)
+    if line is not None:
+        generator = replace(generator, alpha=max(line.alpha, 0.0))
+    if as_json:
+        listed = None if line is None else _load_facts(line)
+        facts = asdict(generator) | {"repr": repr(generator)}
+        print_json({"file": str(files[0]), "generator": facts, "load_model": listed})
+        return
+    print_pairs(_generator_pairs(generator) | ({} if line is None else _load_pairs(line)))
+
+
+@app.command("stats")
+def stats_of_file(
+    file: File,
+    mu: Annotated[float, typer.Option(help="The tolerance that tells stragglers.")] = 1.0,
+    max_window: Annotated[int, typer.Option(help="Longest window of the models, rounds.")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Show who straggles, for how long, and which straggler models that conforms to."""
+    profile = read_profile(file)
+    stats = straggler_stats(profile, mu=mu, max_window=max_window)
+    if as_json:
+        facts = asdict(stats) | {"bursts": stats.bursts.tolist()}
+        print_json({"file": str(file), **_shape(profile), **facts})
+    else:
+        _print_stats(profile, stats)
+
+
+# ---- recording ----------------------------------------------------------------------------------
+
+
+def _record(
+    config: RunConfig, *, rounds: int, loads: list[float], warmup: int
+) -> list[DelayProfile]:
+    delays = None
+    if config.delays is not None:
+        workers = config.workers
+        delays = _load_delays(config.delays, workers=workers, rounds=rounds, loads=loads)
+    (model,), _ = make_models(config)
+    from seqgc.train.record import record_profile
+
+    with _progress() as bar:
+        task = bar.add_task("recording", total=len(loads) * (warmup + rounds))
+        return record_profile(
+            model,
+            workers=config.workers,
+            rounds=rounds,
+            loads=loads,
+            warmup=warmup,
+            timeout_s=config.timeout_s,
+            delays=delays,
+            provider=config.backend,
+            on_round=lambda: bar.advance(task),
+        )
+
+
+def _progress() -> Progress:
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    return Progress(
+        *columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal
+    )
+
+
+def _load_delays(
+    config: DelaysConfig, *, workers: int, rounds: int, loads: list[float]
+) -> LoadDelays:
+    """Return the injected seconds by round, worker and load: the same rounds at every load."""
+    at = {
+        load: make_delays(config, workers=workers, load=load, num_rounds=rounds) for load in loads
+    }
+    return lambda round, worker, load: at[load](round, worker)
+
+
+def _new_files(output: Path | None, *, loads: list[float]) -> list[Path]:
+    """Return one new file per load; refused before anything is recorded, not after it."""
+    if output is None:
+        raise ParameterError("output", "must name a new .npz file", None, "-o FILE.npz")
+    if output.suffix != ".npz":
+        rule = "must end in .npz, which has a place for workers that fail"
+        raise ParameterError("output", rule, str(output))
+    if not output.parent.is_dir():
+        raise ParameterError("output", "must lie in a folder that exists", str(output))
+    others = [output.with_name(f"{output.stem}-load{load!r}.npz") for load in loads[1:]]
+    for path in (output, *others):
+        if path.exists():
+            rule = "must not exist: a recording never overwrites a file"
+            raise ParameterError("output", rule, str(path))
+    return [output, *others]
+
+
+def _numbers(argument: str, text: str) -> list[float]:
+    try:
+        return [float(word) for word in text.split(",")]
+    except ValueError:
+        rule = "must be numbers separated by commas, as 0,0.5,1"
+        raise ParameterError(argument, rule, text) from None
+
+
+def _report(paths: list[Path], profiles: list[DelayProfile], *, as_json: bool) -> None:
+    first = profiles[0]
+    line = fit_load_model(profiles) if len(profiles) > 1 else None
+    answered = first.status == 0
+    facts: Facts = {
+        "file": str(paths[0]),
+        **_shape(first),
+        "median_s": float(np.median(first.times[answered])),
+        "base_load": first.meta.base_load,
+        "alpha": first.meta.alpha,
+        "load_model": None if line is None else _load_facts(line),
+        "unanswered": int((~answered).sum()),
+        "warnings": len(lint(first)),
+        "other_files": [str(path) for path in paths[1:]],
+    }
+    if as_json:
+        print_json(facts)
+        return
+    pairs = {
+        "file": ", ".join(map(str, paths)),
+        "recorded": f"{first.num_rounds} rounds of {first.num_workers} workers at each load",
+        "median answer": f"{facts['median_s']:.3f} s at load {first.meta.base_load:.3g}",
+        "unanswered": str(facts["unanswered"]),
+        "suspicious": f"{facts['warnings']}  (seqgc profile lint {paths[0]})",
+    }
+    print_pairs(pairs | ({} if line is None else _load_pairs(line)))
+
+
+# ---- what is printed ----------------------------------------------------------------------------
+
+
+def _shape(profile: DelayProfile) -> Facts:
+    return {"rounds": profile.num_rounds, "workers": profile.num_workers}
+
+
+def _at_base_loads(profiles: list[DelayProfile], loads: list[float]) -> list[DelayProfile]:
+    if len(loads) != len(profiles):
+        raise ParameterError("loads", f"must be {len(profiles)}, one for each file", len(loads))
+    return [
+        replace(profile, meta=replace(profile.meta, base_load=load))
+        for profile, load in zip(profiles, loads, strict=True)
+    ]
+
+
+def _load_facts(line: LoadModel) -> Facts:
+    return {
+        "alpha": line.alpha,
+        "intercept_s": line.intercept_s,
+        "r_squared": line.r_squared,
+        "stderr": line.stderr,
+        "loads": line.loads.tolist(),
+        "mean_s": line.mean_s.tolist(),
+        "worker_alpha": None if line.worker_alpha is None else line.worker_alpha.tolist(),
+    }
+
+
+def _load_pairs(line: LoadModel) -> dict[str, str]:
+    error = "" if line.stderr is None else f" ± {line.stderr:.4f}"
+    pairs = {
+        "alpha": f"{line.alpha:.4f}{error} s per unit of load",
+        "without load": f"{line.intercept_s:.4f} s",
+        "variance explained": f"{line.r_squared:.2%} (R²), over {len(line.loads)} loads",
+    }
+    if line.worker_alpha is not None:
+        low, median, high = np.quantile(line.worker_alpha, [0.25, 0.5, 0.75])
+        pairs["alpha of workers"] = f"{median:.4f} (half of them in {low:.4f} … {high:.4f})"
+    return pairs
+
+
+def _generator_pairs(generator: GilbertElliott) -> dict[str, str]:
+    low, high = generator.stall_s
+    return {
+        "generator": repr(generator),
+        "P(bad after good)": f"{generator.p_bad:.4f}",
+        "P(bad after bad)": f"{generator.stay_bad:.4f}",
+        "straggler rate": f"{generator.straggler_rate:.4f}",
+        "base": f"{generator.base_s:.4f} s, spread {generator.base_spread:.4f}",
+        "excess": f"{generator.excess:.4f}, spread {generator.excess_spread:.4f}",
+        "tail": f"{generator.tail:.4f}",
+        "stalls": f"{generator.p_stall:.2%} of bad answers, {low:.1f} … {high:.1f} s",
+    }
+
+
+def _print_stats(profile: DelayProfile, stats: StragglerStats) -> None:
+    bursts = (
+        f"{count} × {k} round{'s' if k > 1 else ''}"
+        for k, count in enumerate(stats.bursts.tolist(), 1)
+        if count
+    )
+    print_pairs(
+        {
+            "recorded": f"{profile.num_rounds} rounds of {profile.num_workers} workers",
+            "straggle": f"{stats.rate:.2%}, at tolerance mu = {stats.mu:g}",
+            "after straggling": _percent(stats.rate_after_straggling),
+            "after answering": _percent(stats.rate_after_answering),
+            "bursts": ", ".join(bursts) or "none",
+            "s-per-round": f"s = {stats.smallest_s}",
+        }
+    )
+    table = Table(title="Smallest λ that the pattern conforms to")
+    for name in ("W", "B", "(B, W, λ)-bursty", "(N=B, W, λ)-arbitrary"):
+        table.add_column(name, justify="right")
+    for row in stats.smallest_lam:
+        table.add_row(str(row.W), str(row.B), _lam(row.bursty), _lam(row.arbitrary))
+    Console().print(table)
+
+
+def _percent(rate: float | None) -> str:
+    return "no such round" if rate is None else f"{rate:.2%}"
+
+
+def _lam(lam: int | None) -> str:
+    return "none" if lam is None else str(lam)

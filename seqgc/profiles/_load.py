@@ -1,0 +1,128 @@
+"""What load costs: a line through recordings of the same workers at several loads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from seqgc._types import FloatArray
+from seqgc.errors import ParameterError, ProfileError
+from seqgc.profiles._profile import DelayProfile
+
+__all__ = ["LoadModel", "fit_load_model"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LoadModel:
+    """Mean seconds as a line in the normalized load: ``intercept_s + alpha * load``.
+
+    ``alpha`` is in seconds per unit of normalized load; below 0 only where noise hides it.
+    ``stderr`` is its standard error, None with two recordings, which fix a line exactly;
+    ``r_squared`` the part of the means' variance that the line explains. ``loads`` and ``mean_s``
+    (recordings,) are what was fitted; ``worker_alpha`` (n,) is each worker's own slope, if asked
+    for. Arrays are read-only.
+    """
+
+    alpha: float
+    intercept_s: float
+    r_squared: float
+    stderr: float | None
+    loads: FloatArray
+    mean_s: FloatArray
+    worker_alpha: FloatArray | None = None
+
+
+def fit_load_model(profiles: Sequence[DelayProfile], *, per_worker: bool = False) -> LoadModel:
+    """Fit the load model of the spec (section 7) to recordings at several base loads.
+
+    Ordinary least squares of the recordings' mean times on their loads, every recording with the
+    same weight. Over answers only: when a worker was known to have failed says nothing of load.
+
+    Parameters
+    ----------
+    profiles
+        Recordings of the same workers, at two base loads or more.
+    per_worker
+        Fit each worker's own line as well.
+
+    Raises
+    ------
+    ParameterError
+        If there are not two different loads, or the numbers of workers differ.
+    ProfileError
+        If a recording (or, per worker, one of its workers) holds no answer.
+
+    Examples
+    --------
+    >>> from seqgc.profiles import ProfileMeta
+    >>> recordings = [
+    ...     DelayProfile.from_times([[1 + load, 2 + 3 * load]], meta=ProfileMeta(base_load=load))
+    ...     for load in (0.0, 0.5, 1.0)
+    ... ]
+    >>> model = fit_load_model(recordings, per_worker=True)
+    >>> model.alpha, model.intercept_s, model.r_squared, model.worker_alpha.tolist()
+    (2.0, 1.5, 1.0, [1.0, 3.0])
+    """
+    loads = np.array([profile.meta.base_load for profile in profiles])
+    if len(np.unique(loads)) < 2:
+        rule = "must be recorded at two different base loads or more"
+        raise ParameterError("profiles", rule, loads.tolist(), "say each file's load")
+    counts = [profile.num_workers for profile in profiles]
+    if len(set(counts)) > 1:
+        raise ParameterError("profiles", "must be of the same number of workers", counts)
+    mean_s = np.array([_mean_s(profile) for profile in profiles])
+    alpha = float(_slopes(loads, mean_s))
+    intercept_s = float(mean_s.mean() - alpha * loads.mean())
+    unexplained = float(np.sum((mean_s - intercept_s - alpha * loads) ** 2))
+    total = float(np.sum((mean_s - mean_s.mean()) ** 2))
+    worker_alpha = None
+    if per_worker:
+        worker_alpha = _slopes(loads, np.stack([_worker_mean_s(p) for p in profiles]))
+    for array in (loads, mean_s, worker_alpha):
+        if array is not None:
+            array.flags.writeable = False
+    return LoadModel(
+        alpha=alpha,
+        intercept_s=intercept_s,
+        r_squared=1 - unexplained / total if total > 0 else 1.0,
+        stderr=_stderr(loads, unexplained),
+        loads=loads,
+        mean_s=mean_s,
+        worker_alpha=worker_alpha,
+    )
+
+
+def _slopes(loads: FloatArray, mean_s: FloatArray) -> FloatArray:
+    """Return the least-squares slopes of the columns of ``mean_s`` (recordings, ...) on loads."""
+    offset = loads - loads.mean()
+    covariance = np.tensordot(offset, mean_s - mean_s.mean(axis=0), axes=1)
+    slopes: FloatArray = np.asarray(covariance / np.sum(offset**2))
+    return slopes
+
+
+def _stderr(loads: FloatArray, unexplained: float) -> float | None:
+    """Return ``sqrt(unexplained / (m - 2) / sum (load - mean)^2)`` for m recordings."""
+    free = len(loads) - 2
+    if free == 0:
+        return None
+    return float(np.sqrt(unexplained / free / np.sum((loads - loads.mean()) ** 2)))
+
+
+def _mean_s(profile: DelayProfile) -> float:
+    answered = profile.status == 0
+    if not answered.any():
+        where = f"at base load {profile.meta.base_load}"
+        raise ProfileError(f"no worker answered in any round of the recording {where}")
+    return float(profile.times[answered].mean())
+
+
+def _worker_mean_s(profile: DelayProfile) -> FloatArray:
+    answered = profile.status == 0
+    counts = answered.sum(axis=0)
+    if not counts.all():
+        where = f"at base load {profile.meta.base_load}"
+        raise ProfileError(f"column {int(counts.argmin())} has no answer in the recording {where}")
+    means: FloatArray = np.where(answered, profile.times, 0.0).sum(axis=0) / counts
+    return means

@@ -1,0 +1,110 @@
+"""Profiles from profiles: put together, and drawn again with replacement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+
+import numpy as np
+
+from seqgc.errors import ParameterError
+from seqgc.profiles._profile import DelayProfile, ProfileMeta
+
+__all__ = ["concatenate", "resample_rounds", "resample_workers"]
+
+
+def concatenate(profiles: Sequence[DelayProfile]) -> DelayProfile:
+    """Return the rounds of all ``profiles``, one after the other.
+
+    What the profiles say alike of themselves is kept; what they do not is unknown of the whole.
+
+    Raises
+    ------
+    ParameterError
+        If there is none, or they differ in their number of workers or in their base load.
+
+    Examples
+    --------
+    >>> one = DelayProfile.from_times([[1.0, 2.0]], meta=ProfileMeta(model="cnn", region="a"))
+    >>> two = DelayProfile.from_times([[3.0, 4.0]], meta=ProfileMeta(model="cnn", region="b"))
+    >>> both = concatenate([one, two])
+    >>> both.times.tolist(), both.meta.model, both.meta.region
+    ([[1.0, 2.0], [3.0, 4.0]], 'cnn', '')
+    """
+    if not profiles:
+        raise ParameterError("profiles", "must be at least one", 0)
+    workers = [profile.num_workers for profile in profiles]
+    if len(set(workers)) > 1:
+        raise ParameterError("profiles", "must be of the same number of workers", workers)
+    loads = [profile.meta.base_load for profile in profiles]
+    if len(set(loads)) > 1:
+        remedy = "bring them to one load with at_load"
+        raise ParameterError("profiles", "must be of one base load", loads, remedy)
+    return DelayProfile(
+        times=np.concatenate([profile.times for profile in profiles]),
+        status=np.concatenate([profile.status for profile in profiles]),
+        meta=_common([profile.meta for profile in profiles]),
+    )
+
+
+def resample_rounds(
+    profile: DelayProfile, rounds: int, *, block: int, rng: np.random.Generator
+) -> DelayProfile:
+    """Draw ``rounds`` rounds with replacement, in blocks of ``block`` consecutive ones.
+
+    The circular block bootstrap (Politis and Romano, 1992): the last round is followed by the
+    first, so every round is equally likely, and what lasts less than a block survives.
+
+    Raises
+    ------
+    ParameterError
+        If ``rounds < 1``, or ``block`` is not in 1 ... the profile's rounds.
+
+    Examples
+    --------
+    >>> profile = DelayProfile.from_times([[1.0], [2.0], [3.0]])
+    >>> resample_rounds(profile, 4, block=2, rng=np.random.default_rng(0)).times.ravel().tolist()
+    [3.0, 1.0, 2.0, 3.0]
+    """
+    if rounds < 1:
+        raise ParameterError("rounds", "must be >= 1", rounds)
+    if not 1 <= block <= profile.num_rounds:
+        raise ParameterError("block", f"must satisfy 1 <= block <= {profile.num_rounds}", block)
+    starts = rng.integers(profile.num_rounds, size=-(-rounds // block))
+    chosen = (starts[:, None] + np.arange(block)).ravel()[:rounds] % profile.num_rounds
+    return replace(profile, times=profile.times[chosen], status=profile.status[chosen])
+
+
+def resample_workers(
+    profile: DelayProfile, workers: int, *, rng: np.random.Generator
+) -> DelayProfile:
+    """Draw ``workers`` workers with replacement, each with all of its rounds.
+
+    The base load stays what it was when the seconds were measured.
+
+    Raises
+    ------
+    ParameterError
+        If ``workers < 1``.
+
+    Examples
+    --------
+    >>> profile = DelayProfile.from_times([[1.0, 2.0], [1.5, 2.5]])
+    >>> resample_workers(profile, 3, rng=np.random.default_rng(1)).times.tolist()
+    [[1.0, 2.0, 2.0], [1.5, 2.5, 2.5]]
+    """
+    if workers < 1:
+        raise ParameterError("workers", "must be >= 1", workers)
+    chosen = rng.integers(profile.num_workers, size=workers)
+    return replace(profile, times=profile.times[:, chosen], status=profile.status[:, chosen])
+
+
+def _common(metas: Sequence[ProfileMeta]) -> ProfileMeta:
+    """Return the first one's fields, without those that another one contradicts."""
+    first, unknown = metas[0], ProfileMeta()
+    disputed = {
+        f.name: getattr(unknown, f.name)
+        for f in fields(first)
+        if any(getattr(meta, f.name) != getattr(first, f.name) for meta in metas)
+    }
+    return replace(first, **disputed)

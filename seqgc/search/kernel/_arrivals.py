@@ -1,0 +1,132 @@
+"""Who answers when: each round's order of arrival, which all candidates share.
+
+A candidate's load adds one constant to every time of the profile (spec, section 7), and adding a
+constant, rounding included, is monotone: whoever answers before another at one load does not
+answer after him at another. So a round is sorted once, and what a candidate knows of it is one
+integer, *answered*: how many of the sorted workers had answered when it closed. Only ties need
+care, for different times may round to one instant: `Arrivals.count` compares the sums themselves.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from seqgc._types import BoolArray, FloatArray, IntArray
+from seqgc.rounds import WaitOut
+
+__all__ = ["Arrivals", "Closings", "SmallInts"]
+
+SmallInts = npt.NDArray[np.signedinteger]
+"""Counts of workers and numbers of rounds, as narrow as they fit: memory traffic is the cost."""
+
+
+class Arrivals:
+    """The rounds of a profile at its base load, sorted.
+
+    Parameters
+    ----------
+    times : (rounds, n) float
+        Seconds.
+
+    Attributes
+    ----------
+    seconds : (rounds, n) float
+        The times in order of arrival.
+    order, rank : (rounds, n) int
+        Which worker arrives ``k``-th (from 0); at which place each worker arrives.
+    dtype
+        An integer type that holds every count of workers and every number of a round.
+    """
+
+    def __init__(self, times: FloatArray) -> None:
+        num_rounds, n = times.shape
+        self.n = n
+        wide = max(n + 2, num_rounds) > np.iinfo(np.int16).max
+        self.dtype: type[np.signedinteger] = np.int32 if wide else np.int16
+        self.order: IntArray = np.argsort(times, axis=1, kind="stable")
+        self.seconds: FloatArray = np.take_along_axis(times, self.order, axis=1)
+        self.rank: SmallInts = np.empty((num_rounds, n), dtype=self.dtype)
+        places = np.broadcast_to(np.arange(n, dtype=self.dtype), times.shape)
+        np.put_along_axis(self.rank, self.order, places, axis=1)
+
+    def count(self, rounds: IntArray, instants: FloatArray, *, shifts: FloatArray) -> IntArray:
+        """Return how many workers have answered by the instants; all arrays broadcast.
+
+        By bisection, of the very sums ``time + shift`` that a replay compares.
+        """
+        low = np.zeros(np.broadcast_shapes(rounds.shape, instants.shape), dtype=np.intp)
+        high = np.full_like(low, self.n)
+        while (searching := low < high).any():
+            middle = (low + high) // 2
+            there = self.seconds[rounds, np.minimum(middle, self.n - 1)] + shifts <= instants
+            low = np.where(searching & there, middle + 1, low)
+            high = np.where(searching & ~there, middle, high)
+        return low
+
+
+class Closings:
+    """When the rounds of many candidates close: the gate of `seqgc.rounds.RoundGate`, in batch.
+
+    A round is open until ``(1+mu) * kappa`` or until everybody answered; then, if fewer answered
+    than are needed, until all have (``all``), or as many as are needed. What is needed, the
+    candidates' judge says: of the sets that a round can close with, which are the beginnings of
+    the order of arrival, the sufficient ones are those from some size on, since more answers never
+    hurt.
+
+    Parameters
+    ----------
+    arrivals
+        The profile's rounds, at its base load.
+    shifts : (candidates,) float
+        Seconds that each candidate's load adds to every time.
+    num_rounds : int
+        Of each of the candidates.
+    mu, wait_out
+        The closing rule.
+
+    Attributes
+    ----------
+    seconds, waited_out : (num_rounds, candidates)
+        How long each round lasts, and whether it stays open beyond ``(1+mu) * kappa``.
+    """
+
+    def __init__(
+        self,
+        arrivals: Arrivals,
+        shifts: FloatArray,
+        *,
+        num_rounds: int,
+        mu: float,
+        wait_out: WaitOut,
+    ) -> None:
+        self._arrivals, self._shifts, self._wait_out = arrivals, shifts, wait_out
+        kappa = arrivals.seconds[:num_rounds, :1] + shifts
+        slowest = arrivals.seconds[:num_rounds, -1:] + shifts
+        self._deadline = (1 + mu) * kappa
+        self._first_look = np.minimum(self._deadline, slowest)
+        rounds = np.arange(num_rounds)[:, None]
+        self._early = arrivals.count(rounds, self._first_look, shifts=shifts)
+        self.seconds: FloatArray = np.zeros_like(kappa)
+        self.waited_out: BoolArray = np.zeros(kappa.shape, dtype=np.bool_)
+
+    def close(self, round: int, needed: IntArray, *, idle: BoolArray | None) -> IntArray:
+        """Close a round with at least ``needed`` answers; return how many came, (candidates,).
+
+        Where ``idle``, nobody has anything to do: the round takes no time and everybody counts.
+        """
+        early, n = self._early[round], self._arrivals.n
+        waits = needed > early
+        answered = np.where(waits, n if self._wait_out == "all" else np.minimum(needed, n), early)
+        at = self._arrivals.seconds[round]
+        instants = np.where(waits, at[answered - 1] + self._shifts, self._first_look[round])
+        tied = waits & (answered < n)
+        tied &= at[np.minimum(answered, n - 1)] + self._shifts <= instants
+        if tied.any():
+            which, shifts = np.array([round]), self._shifts[tied]
+            answered[tied] = self._arrivals.count(which, instants[tied], shifts=shifts)
+        if idle is not None:
+            answered[idle], instants[idle] = n, 0.0
+        self.seconds[round] = instants
+        self.waited_out[round] = instants > self._deadline[round]
+        return answered

@@ -1,0 +1,157 @@
+"""What rounds of SR-SGC need (spec, 3.2, 4 and 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from seqgc._types import BoolArray, IntArray
+from seqgc.schemes import SRSGC
+from seqgc.search.kernel._arrivals import Arrivals, SmallInts
+from seqgc.search.kernel._codes import every_group
+from seqgc.search.kernel._judge import History, Judge, after_last
+from seqgc.search.kernel._models import BurstyWindow
+
+__all__ = ["SRSGCConforms", "SRSGCFeasible"]
+
+
+class Reattempts:
+    """Who reattempts the job of B rounds ago (`SRSGCSchedule`).
+
+    ``schemes`` differ in W, lam and family alone.
+
+    Attributes
+    ----------
+    chosen : (n, candidates) bool
+        Who does so in the open round.
+    """
+
+    def __init__(self, schemes: Sequence[SRSGC], history: History, *, num_jobs: int) -> None:
+        self._history, self._num_jobs, self._delay = history, num_jobs, schemes[0].B
+        self._wanted_results = np.array([scheme.n - scheme.s for scheme in schemes])
+        sizes = np.array([scheme.s + 1 if scheme.family == "rep" else 0 for scheme in schemes])
+        self._sizes: IntArray = sizes
+        # For the jobs of the last B rounds: who returned the job's result in the job's own round.
+        self._returned: list[BoolArray] = []
+        self.chosen: BoolArray = np.zeros(history.shape, dtype=np.bool_)
+
+    def idle(self, round: int) -> BoolArray | None:
+        """Return where nobody has anything to do, (candidates,): no new job, and none of old."""
+        if round < self._num_jobs:
+            return None
+        idle: BoolArray = np.logical_not(self.chosen.any(axis=0))
+        return idle
+
+    def needed(self, round: int) -> SmallInts:
+        """Answers that the job due now needs, (candidates,).
+
+        As many workers reattempt as results are wanting, so with a cyclic code all of them must
+        answer; with repetition one in each group without a result, and there is one in each.
+        """
+        arrivals = self._history.arrivals
+        rank = arrivals.rank[round]
+        needed = after_last(self.chosen, rank)
+        for size, which in self._groups(np.flatnonzero(needed)):
+            places = np.where(self.chosen[:, which], rank[:, None], arrivals.dtype(arrivals.n))
+            first = places.reshape(-1, size, len(which)).min(axis=1)
+            first[first == arrivals.n] = -1  # the group has a result
+            needed[which] = first.max(axis=0) + 1
+        return needed
+
+    def close(self, round: int) -> None:
+        """Move on by a round; the history has been fed."""
+        if round < self._num_jobs:
+            self._returned.append(~(self._history.stragglers(round) | self.chosen))
+        self.chosen = np.zeros_like(self.chosen)
+        if round + 1 >= self._delay and self._returned:
+            self._choose(self._returned.pop(0))
+
+    def _choose(self, returned: BoolArray) -> None:
+        """Choose the first workers, in order, without a result: Rep, in groups without any."""
+        wanting = self._wanted_results - returned.sum(axis=0)
+        wanted = ~returned
+        for size, which in self._groups(np.flatnonzero(wanting > 0)):
+            groups = returned[:, which].reshape(-1, size, len(which)).any(axis=1)
+            wanted[:, which] = ~np.repeat(groups, size, axis=0)
+        some = np.flatnonzero(wanting > 0)
+        so_far = np.cumsum(wanted[:, some], axis=0, dtype=self._history.arrivals.dtype)
+        self.chosen[:, some] = wanted[:, some] & (so_far <= wanting[some])
+
+    def _groups(self, which: IntArray) -> list[tuple[int, IntArray]]:
+        """Of some candidates, those of Rep: those with groups of one size, together."""
+        sizes = self._sizes[which]
+        return [(int(size), which[sizes == size]) for size in np.unique(sizes[sizes > 0])]
+
+
+class SRSGCFeasible(Judge):
+    """The job due now must be decodable; whatever else is missing can still be reattempted."""
+
+    def __init__(self, schemes: Sequence[SRSGC], arrivals: Arrivals, *, num_jobs: int) -> None:
+        self._history = History(arrivals, len(schemes))
+        self._reattempts = Reattempts(schemes, self._history, num_jobs=num_jobs)
+
+    def needed(self, round: int) -> IntArray:
+        return self._reattempts.needed(round).astype(np.intp)
+
+    def idle(self, round: int) -> BoolArray | None:
+        return self._reattempts.idle(round)
+
+    def close(self, round: int, answered: IntArray) -> None:
+        self._history.close(round, answered)
+        self._reattempts.close(round)
+
+
+class SRSGCConforms(Judge):
+    """SR-SGC's pattern must conform.
+
+    Any W rounds are bursty, or in each of them at most s straggle, or (Rep) every group answers in
+    each of them; with ``bursty_only``, they are bursty.
+
+    That every job is then decoded in time is Proposition 3.1 of the paper, so feasibility needs no
+    look; who reattempts what is followed for the end of the run, where rounds may be idle.
+    ``schemes`` differ in lam and family alone.
+    """
+
+    def __init__(
+        self, schemes: Sequence[SRSGC], arrivals: Arrivals, *, num_jobs: int, bursty_only: bool
+    ) -> None:
+        self._n, self._length = arrivals.n, schemes[0].W
+        self._history = History(arrivals, len(schemes))
+        self._reattempts = Reattempts(schemes, self._history, num_jobs=num_jobs)
+        lam = np.array([scheme.lam for scheme in schemes], dtype=arrivals.dtype)
+        self._bursty = BurstyWindow(self._history, B=schemes[0].B, W=schemes[0].W, lam=lam)
+        # What the models of single rounds need, (rounds, candidates), and where they failed last.
+        self._of_each_round = [] if bursty_only else _of_each_round(schemes, arrivals)
+        self._last_failed = [np.full(len(schemes), -1) for _ in self._of_each_round]
+
+    def needed(self, round: int) -> IntArray:
+        needed, first = self._bursty.needed(round), max(0, round - self._length + 1)
+        for of_round, last in zip(self._of_each_round, self._last_failed, strict=True):
+            option = np.where(last < first, of_round[round], self._n + 1)
+            needed = np.minimum(needed, option)
+        return needed.astype(np.intp)
+
+    def idle(self, round: int) -> BoolArray | None:
+        return self._reattempts.idle(round)
+
+    def close(self, round: int, answered: IntArray) -> None:
+        for of_round, last in zip(self._of_each_round, self._last_failed, strict=True):
+            last[answered < of_round[round]] = round
+        self._history.close(round, answered)
+        self._reattempts.close(round)
+        self._bursty.close(round)
+
+
+def _of_each_round(schemes: Sequence[SRSGC], arrivals: Arrivals) -> list[IntArray]:
+    """Return the answers that `PerRound` and (Rep) `EveryGroup` need, (rounds, candidates) each."""
+    num_rounds = len(arrivals.rank)
+    per_round = np.array([scheme.n - scheme.s for scheme in schemes])
+    options = [np.broadcast_to(per_round, (num_rounds, len(schemes)))]
+    sizes = np.array([scheme.s + 1 if scheme.family == "rep" else 0 for scheme in schemes])
+    if sizes.any():
+        by_group = np.full((num_rounds, len(schemes)), arrivals.n + 1)
+        for size in np.unique(sizes[sizes > 0]):
+            by_group[:, sizes == size] = every_group(arrivals.rank, int(size))[:, None]
+        options.append(by_group)
+    return options

@@ -1,0 +1,202 @@
+"""``seqgc profile`` as a user types it: records, lints, fits, counts, and refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from seqgc.cli import _main
+from seqgc.profiles import (
+    LAMBDA_CNN,
+    DelayProfile,
+    GilbertElliott,
+    ProfileMeta,
+    fit,
+    read_profile,
+    write_profile,
+)
+
+Out = pytest.CaptureFixture[str]
+
+QUICK = ["-n", "2", "--rounds", "2", "--module", "mlp", "--batch-size", "32"]
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_with_profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("good.csv").write_text("1.0,1.1,5\n1.2,1.3,1.4\n1.4,1.5,1.7\n")
+    Path("bad.csv").write_text("1,2\n3,nan\n")
+    Path("ragged.csv").write_text("1,2\n3\n")
+    Path("constant.csv").write_text("1,1\n1,1\n")
+
+
+def run(*arguments: str) -> int:
+    return _main.main(["profile", *arguments])
+
+
+def told(capsys: Out) -> dict[str, object]:
+    out = capsys.readouterr().out
+    assert len(out.splitlines()) == 1, "--json prints one object and nothing else"
+    return json.loads(out)
+
+
+# ---- recording ----------------------------------------------------------------------------------
+
+
+def test_a_recording_is_written_and_reported_by_its_documented_keys(capsys: Out) -> None:
+    options = ["--backend", "local", *QUICK, "--loads", "1,0"]
+    assert run(*options, "-o", "p.npz", "--every-load", "--json") == 0
+    report = told(capsys)
+    profile = read_profile("p.npz")
+    assert report["file"] == "p.npz"
+    assert (report["rounds"], report["workers"]) == profile.times.shape == (2, 2)
+    assert report["median_s"] == np.median(profile.times)
+    assert report["alpha"] == profile.meta.alpha
+    assert report["load_model"]["loads"] == [1 / 32, 1.0]
+    assert profile.meta.base_load == 1 / 32
+    assert (profile.meta.batch, profile.meta.model) == (32, "mlp")
+    assert report["other_files"] == ["p-load1.0.npz"]
+    assert read_profile("p-load1.0.npz").meta.base_load == 1.0
+
+
+def test_delays_of_a_file_are_injected_as_its_alpha_says(capsys: Out) -> None:
+    injected = DelayProfile.from_times(
+        [[1.0, 2.0], [1.5, 1.0], [9.0, 9.0]], meta=ProfileMeta(alpha=2.0)
+    )
+    write_profile(injected, path="delays.npz")
+    options = [*QUICK, "--loads", "0,1", "--delays", "delays.npz", "--delay-scale", "0.1"]
+    assert run(*options, "-o", "p.npz") == 0
+    shown = capsys.readouterr().out
+    assert "2 rounds of 2 workers at each load" in shown
+    assert "s per unit of load" in shown
+    profile = read_profile("p.npz")
+    # 0.2 * 1 / 32 s more for the one data point; computing takes milliseconds.
+    assert (profile.times > np.array([[0.1, 0.2], [0.15, 0.1]]) - 0.02).all()
+    assert np.median(profile.times - [[0.1, 0.2], [0.15, 0.1]]) < 0.1
+    assert profile.meta.alpha == pytest.approx(0.2, abs=0.1)
+
+
+# ---- looking at a recording ---------------------------------------------------------------------
+
+
+def test_lint_says_what_is_suspicious_and_where(capsys: Out) -> None:
+    times = np.random.default_rng(0).uniform(1, 1.3, (5, 6))
+    times[2, 4] = 26.0
+    write_profile(DelayProfile.from_times(times), path="late.npz")
+    assert run("lint", "late.npz") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("warning (stall): row 2, column 4: took 26.000 s")
+    assert lines[-1] == "late.npz: 0 errors, 1 warnings"
+    assert run("lint", "late.npz", "--json") == 0
+    report = told(capsys)
+    assert (report["file"], report["errors"]) == ("late.npz", 0)
+    (found,) = report["findings"]
+    assert (found["rule"], found["severity"]) == ("stall", "warning")
+    assert (found["row"], found["column"]) == (2, 4)
+
+
+def test_lint_of_a_useless_recording_exits_with_1(capsys: Out) -> None:
+    assert run("lint", "constant.csv") == 1
+    assert "error (constant): all times are the same, 1.0 s" in capsys.readouterr().out
+    assert run("lint", "constant.csv", "--json") == 1
+    assert told(capsys)["errors"] == 1
+
+
+def test_fit_prints_a_generator_that_evaluates_to_itself(capsys: Out) -> None:
+    profile = LAMBDA_CNN.profile(40, workers=32, rng=np.random.default_rng(1))
+    write_profile(profile, path="p.npz")
+    assert run("fit", "p.npz", "--json") == 0
+    report = told(capsys)
+    expected = fit(profile)
+    assert eval(report["generator"]["repr"], {"GilbertElliott": GilbertElliott}) == expected
+    assert report["generator"]["p_bad"] == expected.p_bad
+    assert report["load_model"] is None
+    assert run("fit", "p.npz") == 0
+    assert f"{expected.p_bad:.4f}" in capsys.readouterr().out
+
+
+def test_fit_of_several_loads_says_what_load_costs(capsys: Out) -> None:
+    base = LAMBDA_CNN.profile(40, workers=32, rng=np.random.default_rng(1))
+    for load in (0.0, 0.5, 1.0):
+        write_profile(DelayProfile.from_times(base.times + 3 * load), path=f"{load}.csv")
+    files = ["0.0.csv", "0.5.csv", "1.0.csv"]
+    assert run("fit", *files, "--loads", "0,0.5,1", "--per-worker", "--json") == 0
+    report = told(capsys)
+    assert report["load_model"]["alpha"] == pytest.approx(3.0)
+    assert report["generator"]["alpha"] == pytest.approx(3.0)
+    assert report["load_model"]["r_squared"] == pytest.approx(1.0)
+    assert report["load_model"]["worker_alpha"] == pytest.approx([3.0] * 32)
+    assert run("fit", *files, "--loads", "0,0.5,1", "--per-worker") == 0
+    shown = capsys.readouterr().out
+    assert "3.0000 ± 0.0000 s per unit of load" in shown
+    assert "100.00% (R²), over 3 loads" in shown
+
+
+def test_stats_counts_stragglers(capsys: Out) -> None:
+    assert run("stats", "good.csv", "--mu", "1", "--max-window", "2", "--json") == 0
+    report = told(capsys)
+    assert (report["rounds"], report["workers"]) == (3, 3)
+    assert report["rate"] == pytest.approx(1 / 9)
+    assert report["rate_after_straggling"] == 0
+    assert (report["bursts"], report["smallest_s"]) == ([1], 1)
+    assert report["smallest_lam"] == [{"B": 1, "W": 2, "bursty": 1, "arbitrary": 1}]
+    assert run("stats", "good.csv", "--mu", "0.1") == 0
+    shown = capsys.readouterr().out
+    assert "33.33%, at tolerance mu = 0.1" in shown
+    assert "(B, W, λ)-bursty" in shown
+
+
+# ---- refusals -----------------------------------------------------------------------------------
+
+BAD = {
+    "": "`output` must name a new .npz file; got None (-o FILE.npz)",
+    "-o good.csv": "`output` must end in .npz",
+    "-o taken.npz": "`output` must not exist: a recording never overwrites a file",
+    "-o p.npz --loads 0,1 --every-load": "got 'p-load1.0.npz'",
+    "-o nowhere/p.npz": "`output` must lie in a folder that exists",
+    "-o p.npz --backend cloud": "`backend` should be 'local'; got 'cloud'",
+    "-o p.npz -n 0": "`workers` should be greater than or equal to 1; got 0",
+    "-o p.npz --rounds 0": "`rounds` must be an integer >= 1; got 0",
+    "-o p.npz --warmup -1": "`warmup` must be an integer >= 0; got -1",
+    "-o p.npz --timeout-s 0": "`timeout_s` should be greater than 0; got 0.0",
+    "-o p.npz --loads 0,x": "`loads` must be numbers separated by commas, as 0,0.5,1; got '0,x'",
+    "-o p.npz --loads 0,nan": "`loads` must be finite numbers >= 0",
+    "-o p.npz --loads 0,0": "`loads` must come to different numbers of data points",
+    "-o p.npz --batch-size 0": "`models.0.batch_size` should be greater than or equal to 1",
+    "-o p.npz --module digits-cm": "(did you mean 'digits-cnn'?)",
+    "-o p.npz --delays gone.csv": "gone.csv: not a delay profile",
+    "-o p.npz --delays good.csv -n 4": "`delays.source` must have a column for each of the 4",
+    "-o p.npz --delays good.csv --delay-scale 0": "`delays.scale` should be greater than 0",
+    "lint": "Missing argument",
+    "lint gone.npz": "gone.npz: not a delay profile: No such file",
+    "lint bad.csv": "bad.csv: row 1, column 1 (round, worker; from 0): a time must be a finite",
+    "lint ragged.csv": "ragged.csv: row 1 (line 2) has 1 columns, those above 2",
+    "lint taken.npz": "taken.npz: not a delay profile",
+    "fit bad.csv": "row 1, column 1",
+    "fit good.csv --mu 0": "`mu` must be a finite number > 0; got 0.0",
+    "fit good.csv good.csv": "`profiles` must be recorded at two different base loads or more",
+    "fit good.csv good.csv --loads 0": "`loads` must be 2, one for each file; got 1",
+    "fit good.csv bad.csv --loads 0,1": "bad.csv: row 1, column 1",
+    "stats ragged.csv": "ragged.csv: row 1 (line 2)",
+    "stats good.csv --mu -1": "`mu` must be a finite number >= 0; got -1.0",
+    "stats good.csv --max-window 0": "`max_window` must be >= 1 (rounds); got 0",
+    "statistics good.csv": "stats",
+}
+
+
+@pytest.mark.parametrize("line", BAD)
+def test_bad_input_is_one_line_exit_2_and_nothing_written(
+    line: str, capsys: Out, tmp_path: Path
+) -> None:
+    Path("taken.npz").write_text("something else")
+    Path("p-load1.0.npz").write_text("something else")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*")}
+    assert run(*line.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1, err
+    assert BAD[line] in err
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*")} == before

@@ -1,0 +1,383 @@
+"""The batched kernel, the general replay and a live loop wound by hand decide alike."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from seqgc._types import BoolArray, FloatArray
+from seqgc.errors import SeqgcError
+from seqgc.ports import Arrival, Close, Dispatch, Dispatched, Drop, RoundRecord, Tick
+from seqgc.profiles import DelayProfile, ProfileMeta
+from seqgc.replay import Replay, replay, times_for
+from seqgc.rounds import RoundPolicy, WaitOut
+from seqgc.schemes import GC, MSGC, SRSGC, Schedule, Scheme, Uncoded, parse_scheme
+from seqgc.search.kernel import BatchReplay, Conformity, _groups, batch_replay, conformity_model
+from seqgc.search.kernel._judge import after_enough
+from seqgc.stragglers import StragglerModel
+from tests.schemes.catalogue import all_schemes
+
+PROFILES = 200
+WAIT_OUTS: tuple[WaitOut, ...] = ("all", "conform", "feasible")
+CONFORMITIES: tuple[Conformity, ...] = ("scheme", "bursty")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A profile, how to run on it, and one scheme of every kind."""
+
+    profile: DelayProfile
+    schemes: list[Scheme]
+    num_jobs: int
+    jobs_per_round: int
+    mu: float
+    alpha: float
+    conformity: Conformity
+
+    def batch(self, wait_out: WaitOut, schemes: list[Scheme] | None = None) -> BatchReplay:
+        return batch_replay(
+            self.schemes if schemes is None else schemes,
+            self.profile,
+            num_jobs=self.num_jobs,
+            mu=self.mu,
+            wait_out=wait_out,
+            alpha=self.alpha,
+            jobs_per_round=self.jobs_per_round,
+            repeat=True,
+            conformity=self.conformity,
+        )
+
+    def replay(self, scheme: Scheme, wait_out: WaitOut) -> Replay:
+        return replay(
+            scheme,
+            self.profile,
+            num_jobs=self.num_jobs,
+            mu=self.mu,
+            wait_out=wait_out,
+            alpha=self.alpha,
+            jobs_per_round=self.jobs_per_round,
+            repeat=True,
+            conformity=conformity_model(scheme, self.conformity),
+        )
+
+    def times(self, scheme: Scheme) -> FloatArray:
+        return times_for(
+            scheme,
+            self.profile,
+            num_rounds=self.num_jobs // self.jobs_per_round + scheme.delay,
+            alpha=self.alpha,
+            jobs_per_round=self.jobs_per_round,
+            repeat=True,
+        )
+
+
+def random_times(rng: np.random.Generator, rounds: int, n: int) -> FloatArray:
+    """Of one of five worlds: two of them full of ties, one with a heavy tail."""
+    shape = (rounds, n)
+    match rng.integers(5):
+        case 0:
+            return 0.1 + rng.exponential(size=shape)
+        case 1:
+            return rng.integers(1, 4, shape).astype(np.float64)
+        case 2:
+            return 1 + rng.pareto(1.0, shape)
+        case 3:
+            stragglers = rng.random(shape) < 0.25
+            return 1 + 0.01 * rng.random(shape) + stragglers * rng.integers(1, 5, shape)
+        case _:  # apart by one bit, which a load's seconds may or may not round away
+            return np.where(rng.random(shape) < 0.5, 1.0, np.nextafter(1.0, 2)) * rng.integers(
+                1, 3, shape
+            )
+
+
+@functools.cache
+def schemes_by_kind(n: int) -> dict[str, list[Scheme]]:
+    by_kind: dict[str, list[Scheme]] = {}
+    for scheme in all_schemes(n, 5 if n < 7 else 3):
+        by_kind.setdefault(scheme.spec.partition(":")[0], []).append(scheme)
+    return by_kind
+
+
+def random_case(seed: int) -> Case:
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(17, 20)) if seed % 50 == 0 else int(rng.integers(1, 7))
+    schemes = [same[rng.integers(len(same))] for same in schemes_by_kind(n).values()]
+    if n > 1:  # without coded results there are idle rounds
+        burst = int(rng.integers(1, 4))
+        schemes.append(MSGC(n=n, B=burst, W=int(rng.integers(burst + 1, 6)), lam=n))
+    per_round = int(rng.choice([1, 1, 2]))
+    return Case(
+        profile=DelayProfile.from_times(random_times(rng, int(rng.integers(2, 9)), n)),
+        schemes=schemes,
+        num_jobs=per_round * int(rng.choice([1, 2, 3, 5])),
+        jobs_per_round=per_round,
+        mu=float(rng.choice([0.0, 0.0, 0.2, 1.0])),
+        alpha=float(rng.choice([0.0, 1.0, 3.7, 1e13])),
+        conformity=CONFORMITIES[seed % 2],
+    )
+
+
+def answered_by(times: FloatArray, seconds: FloatArray) -> BoolArray:
+    """Whose answers count, (rounds, n), given how long the rounds last; 0: idle."""
+    responded: BoolArray = (times <= seconds[:, None]) | (seconds[:, None] == 0)
+    return responded
+
+
+def check_row(batch: BatchReplay, row: int, run: Replay, times: FloatArray, where: str) -> None:
+    """Compare one candidate's row with a replay, to the last bit."""
+    rounds = int(batch.num_rounds[row])
+    seconds = batch.round_seconds[row, :rounds]
+    assert seconds.tolist() == run.round_seconds.tolist(), where
+    assert not batch.round_seconds[row, rounds:].any(), where
+    assert (answered_by(times, seconds) == run.responded).all(), where
+    assert batch.waited_out[row] == np.count_nonzero(run.waited_out), where
+    assert batch.runtime_s[row] == run.runtime_s, where
+
+
+@pytest.mark.parametrize("wait_out", WAIT_OUTS)
+def test_the_kernel_decides_like_replay(wait_out: WaitOut) -> None:
+    idle_rounds = 0
+    for seed in range(PROFILES):
+        case = random_case(seed)
+        batch = case.batch(wait_out)
+        for row, scheme in enumerate(case.schemes):
+            run = case.replay(scheme, wait_out)
+            where = f"seed {seed}, {scheme!r}, {wait_out}, {case.conformity}"
+            check_row(batch, row, run, case.times(scheme), where)
+            idle_rounds += run.reasons.count("idle")
+    assert idle_rounds > 0, "the cases must contain rounds in which nobody has anything to do"
+
+
+# ---- the live loop, wound by hand ---------------------------------------------------------------
+
+
+def wind(policy: RoundPolicy, times: FloatArray) -> list[RoundRecord]:
+    """Drive a policy with events only, its ticks as late as they can come."""
+    records: list[RoundRecord] = []
+    actions = list(policy.start())
+    while not policy.done:
+        round = len(records)
+        if any(isinstance(action, Dispatch) for action in actions):
+            actions = play_round(policy, round, times[round])
+        else:
+            actions = list(policy.on(Tick(at=policy.wake_at)))
+        records += [action.record for action in actions if isinstance(action, Close)]
+        assert len(records) == round + 1
+    return records
+
+
+def play_round(policy: RoundPolicy, round: int, times: FloatArray) -> list[object]:
+    policy.on(Dispatched(round=round, attempt=0, at=0.0))
+    for instant in np.unique(times):
+        if policy.wake_at < instant and (actions := policy.on(Tick(at=policy.wake_at))):
+            late = arrival(round, int(times.argmax()), float(times.max()))
+            if not policy.done:
+                assert isinstance(policy.on(late)[0], Drop)
+            return list(actions)
+        for worker in np.flatnonzero(times == instant):
+            policy.on(arrival(round, int(worker), float(instant)))
+    return list(policy.on(Tick(at=policy.wake_at)))
+
+
+def arrival(round: int, worker: int, at: float) -> Arrival:
+    return Arrival(round=round, worker=worker, attempt=0, at=at, results={})
+
+
+@pytest.mark.parametrize("wait_out", WAIT_OUTS)
+def test_the_kernel_decides_like_a_live_loop(wait_out: WaitOut) -> None:
+    for seed in range(PROFILES, PROFILES + 25):
+        case = random_case(seed)
+        batch = case.batch(wait_out)
+        for row, scheme in enumerate(case.schemes):
+            times = case.times(scheme)
+            model = conformity_model(scheme, case.conformity)
+            schedule = scheme.start(case.num_jobs // case.jobs_per_round, conformity=model)
+            policy = RoundPolicy(schedule, n=scheme.n, mu=case.mu, wait_out=wait_out)
+            records = wind(policy, times)
+            seconds = batch.round_seconds[row, : len(records)]
+            where = f"seed {seed}, {scheme!r}, {wait_out}, {case.conformity}"
+            assert seconds.tolist() == [record.duration_s for record in records], where
+            responded = np.stack([record.responded for record in records])
+            assert (answered_by(times, seconds) == responded).all(), where
+
+
+# ---- recorded profiles --------------------------------------------------------------------------
+
+RECORDING = "cnn-canada-batch2048-load0.000-30rounds-d.csv"
+ALPHA = 1.1217530061354162
+PUBLISHED: dict[str, float] = {
+    "uncoded": 31.5164,
+    "gc:s=14": 25.8292,
+    "gc:s=15": 26.0001,
+    "sr-sgc:B=1,W=2,lam=22": 25.4769,
+    "sr-sgc:B=1,W=2,lam=23": 25.4874,
+    "m-sgc:B=1,W=2,lam=26": 27.1192,
+    "m-sgc:B=1,W=2,lam=27": 27.1196,
+    "m-sgc:B=2,W=3,lam=27": 29.4542,
+}
+
+
+def recorded(folder: Path, workers: int) -> DelayProfile:
+    times = np.loadtxt(folder / RECORDING, delimiter=",")[:, :workers]
+    return DelayProfile.from_times(times, meta=ProfileMeta(alpha=ALPHA))
+
+
+def test_the_kernel_reproduces_the_rule_of_the_paper(recorded_profiles: Path) -> None:
+    profile = recorded(recorded_profiles, 256)
+    schemes = [parse_scheme(spec, n=256) for spec in PUBLISHED]
+    batch = batch_replay(schemes, profile, num_jobs=20, mu=1.0, wait_out="all")
+    assert batch.runtime_s.tolist() == pytest.approx(list(PUBLISHED.values()), abs=1e-4)
+    bursty = batch_replay(
+        schemes[-1:], profile, num_jobs=20, mu=1.0, wait_out="all", conformity="bursty"
+    )
+    assert bursty.runtime_s.tolist() == pytest.approx([30.7264], abs=1e-4)
+
+
+@pytest.mark.parametrize("wait_out", ["conform", "feasible"])
+def test_the_kernel_decides_like_replay_on_recorded_delays(
+    recorded_profiles: Path, wait_out: WaitOut
+) -> None:
+    n = 60
+    schemes: list[Scheme] = [
+        MSGC(n=n, B=2, W=4, lam=19),
+        MSGC(n=n, B=3, W=4, lam=14, family="rep"),
+        SRSGC(n=n, B=2, W=5, lam=11),
+        SRSGC(n=n, B=2, W=3, lam=9, family="rep"),
+        GC(n=n, s=6, family="binary"),
+    ]
+    profile = recorded(recorded_profiles, n)
+    for mu in (0.0, 0.5):
+        batch = batch_replay(schemes, profile, num_jobs=12, mu=mu, wait_out=wait_out)
+        for row, scheme in enumerate(schemes):
+            run = replay(scheme, profile, num_jobs=12, mu=mu, wait_out=wait_out)
+            times = times_for(scheme, profile, num_rounds=12 + scheme.delay)
+            check_row(batch, row, run, times, f"{scheme!r}, mu={mu}")
+
+
+# ---- the batch itself ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wait_out", WAIT_OUTS)
+def test_what_else_is_in_the_batch_changes_nothing(
+    wait_out: WaitOut, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = random_case(3)
+    schemes = all_schemes(case.profile.num_workers, 4)
+    together = case.batch(wait_out, schemes)
+    backwards = case.batch(wait_out, schemes[::-1])
+    assert (together.round_seconds == backwards.round_seconds[::-1]).all()
+    monkeypatch.setattr(_groups, "_BLOCK", 1)
+    monkeypatch.setattr(_groups, "_LEAST_WIDTH", 2)
+    in_small_blocks = case.batch(wait_out, schemes)
+    assert (together.round_seconds == in_small_blocks.round_seconds).all()
+    assert (together.waited_out == in_small_blocks.waited_out).all()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tripled(Scheme):
+    """A scheme that the kernel has never heard of: repetition by three."""
+
+    n: int
+
+    @property
+    def _inner(self) -> GC:
+        return GC(n=self.n, s=2, family="rep")
+
+    @property
+    def spec(self) -> str:
+        return "tripled"
+
+    @property
+    def delay(self) -> int:
+        return 0
+
+    @property
+    def normalized_load(self) -> float:
+        return 2 * self._inner.normalized_load
+
+    @property
+    def tolerated(self) -> int:
+        return 2
+
+    @property
+    def chunk_fractions(self) -> FloatArray:
+        return self._inner.chunk_fractions
+
+    @property
+    def model(self) -> StragglerModel:
+        return self._inner.model
+
+    def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
+        return self._inner.start(num_jobs, conformity=conformity)
+
+
+def test_a_scheme_unknown_to_the_kernel_is_replayed_in_general() -> None:
+    times = np.random.default_rng(5).pareto(1.0, (6, 9)) + 0.1
+    profile = DelayProfile.from_times(times, meta=ProfileMeta(alpha=1.0))
+    schemes: list[Scheme] = [Uncoded(n=9), Tripled(n=9), GC(n=9, s=4)]
+    batch = batch_replay(schemes, profile, num_jobs=6, mu=0.1, wait_out="feasible")
+    for row, scheme in enumerate(schemes):
+        run = replay(scheme, profile, num_jobs=6, mu=0.1, wait_out="feasible")
+        check_row(batch, row, run, times_for(scheme, profile, num_rounds=6), repr(scheme))
+
+
+def test_an_empty_batch_has_no_rows() -> None:
+    profile = DelayProfile.from_times([[1.0, 2.0]])
+    batch = batch_replay([], profile, num_jobs=1, mu=0.0, wait_out="all")
+    assert batch.runtime_s.shape == batch.num_rounds.shape == batch.waited_out.shape == (0,)
+
+
+GOOD = {"num_jobs": 4, "mu": 0.0, "wait_out": "all", "alpha": 1.0}
+FOUR = [Uncoded(n=4), MSGC(n=4, B=1, W=2, lam=1)]
+
+
+@pytest.mark.parametrize(
+    ("schemes", "culprit", "change"),
+    [
+        (FOUR, 0, {"num_jobs": 0}),
+        (FOUR, 0, {"jobs_per_round": 3}),
+        (FOUR, 0, {"mu": -1.0}),
+        (FOUR, 0, {"wait_out": "some"}),
+        (FOUR, 0, {"alpha": None}),
+        (FOUR, 0, {"alpha": -1.0}),
+        (FOUR, 1, {"num_jobs": 6}),
+        ([*FOUR, Uncoded(n=5)], 2, {}),
+    ],
+)
+def test_what_a_replay_refuses_the_batch_refuses_in_the_same_words(
+    schemes: list[Scheme], culprit: int, change: dict[str, object]
+) -> None:
+    profile = DelayProfile.from_times(np.ones((6, 4)))
+    arguments = GOOD | change
+    with pytest.raises(SeqgcError) as by_replay:
+        replay(schemes[culprit], profile, **arguments)
+    with pytest.raises(SeqgcError) as by_batch:
+        batch_replay(schemes, profile, **arguments)
+    assert str(by_batch.value) == str(by_replay.value)
+    assert type(by_batch.value) is type(by_replay.value)
+
+
+def test_a_load_that_leaves_no_time_is_refused() -> None:
+    heavy = ProfileMeta(base_load=1.0, alpha=1.0)
+    profile = DelayProfile.from_times(np.full((6, 4), 0.5), meta=heavy)
+    lightest, heaviest = GC(n=4, s=0), GC(n=4, s=3)
+    with pytest.raises(SeqgcError) as by_replay:
+        replay(lightest, profile, num_jobs=4, mu=0.0, wait_out="all")
+    with pytest.raises(SeqgcError) as by_batch:
+        batch_replay([heaviest, lightest], profile, num_jobs=4, mu=0.0, wait_out="all")
+    assert str(by_batch.value) == str(by_replay.value)
+
+
+def test_enough_wanted_answers_are_counted_across_runs() -> None:
+    rng = np.random.default_rng(7)
+    for n in (1, 15, 16, 17, 48, 100):
+        order, wanted = rng.permutation(n), rng.random((n, 30)) < 0.7
+        enough = rng.integers(0, n + 1, 30).astype(np.int16)
+        for column, (wants, need) in enumerate(zip(wanted.T, enough, strict=True)):
+            by_hand = [k for k in range(1, n + 1) if wants[order[:k]].sum() >= need] or [n + 1]
+            counted = after_enough(wanted, order, enough)[column]
+            assert counted == by_hand[0], f"n={n}, column {column}"
