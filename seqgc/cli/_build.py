@@ -5,16 +5,16 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
 from seqgc.cli._config import DelaysConfig, ModelConfig, RunConfig
 from seqgc.errors import ParameterError, did_you_mean
-from seqgc.profiles import LAMBDA_CNN, read_profile
-from seqgc.schemes import Scheme
+from seqgc.profiles import LAMBDA_CNN, DelayProfile, read_profile
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     from seqgc.train import Model
     from seqgc.train._data import PointDataset
     from seqgc.train.model import OptimizerFactory
-    from seqgc.train.run import Delays
 
     Data = tuple[PointDataset, PointDataset]  # to train on, to test on
 
-__all__ = ["make_delays", "make_models"]
+_GENERATED = "lambda-cnn"
+_MOST_GENERATED = 1000  # rounds; then they repeat
+
+__all__ = ["InjectedDelays", "make_delays", "make_models"]
 
 
 def make_models(config: RunConfig) -> tuple[list[Model], dict[str, PointDataset]]:
@@ -52,26 +54,67 @@ def make_models(config: RunConfig) -> tuple[list[Model], dict[str, PointDataset]
     return models, {model.name: data[model.data][1] for model in config.models}
 
 
-def make_delays(config: DelaysConfig, *, scheme: Scheme, num_rounds: int) -> Delays:
-    """Return the injected seconds by (round, worker); a profile's rounds repeat.
+class InjectedDelays:
+    """Injected seconds by (round, worker), at the load that workers have now; rounds repeat.
+
+    ``alpha`` is in (injected) seconds per unit of normalized load.
 
     Raises
     ------
     ParameterError
-        If the profile has fewer workers than the scheme.
+        If the profile does not know its alpha.
     """
-    if config.source == "lambda-cnn":
-        rng = np.random.default_rng(config.seed)
-        profile = LAMBDA_CNN.profile(num_rounds, workers=scheme.n, rng=rng)
-    else:
-        profile = read_profile(config.source)
-    if profile.num_workers < scheme.n:
-        rule = f"must have a column for each of the {scheme.n} workers"
+
+    def __init__(self, profile: DelayProfile, *, load: float) -> None:
+        if profile.meta.alpha is None:
+            rule = "must be given: the profile does not know what load costs"
+            remedy = "0 injects its seconds at every load; `seqgc profile fit` fits it"
+            raise ParameterError("delays.alpha", rule, None, remedy)
+        self._profile = profile
+        self.alpha: Final = profile.meta.alpha
+        self.set_load(load)
+
+    def set_load(self, load: float) -> None:
+        """Let workers have another normalized load from now on."""
+        self._seconds = self._profile.at_load(load).times
+
+    def __call__(self, round: int, worker: int) -> float:
+        return float(self._seconds[round % len(self._seconds), worker])
+
+
+def make_delays(
+    config: DelaysConfig, *, workers: int, load: float, num_rounds: int
+) -> InjectedDelays:
+    """Return the seconds to inject, at first at the given normalized load.
+
+    Raises
+    ------
+    ParameterError
+        If the source is neither a generator nor a file, the profile has fewer than so many workers,
+        or what load costs is not known.
+    """
+    profile = _delay_source(config, workers=workers, num_rounds=num_rounds)
+    if profile.num_workers < workers:
+        rule = f"must have a column for each of the {workers} workers"
         raise ParameterError("delays.source", rule, f"{config.source}: {profile.num_workers}")
-    alpha = profile.meta.alpha if config.alpha is None else config.alpha
-    loaded = profile.at_load(scheme.normalized_load, alpha=alpha or 0.0)
-    seconds = loaded.scaled(config.scale).times
-    return lambda round, worker: float(seconds[round % len(seconds), worker])
+    meta = profile.meta
+    if config.alpha is not None:
+        meta = replace(meta, alpha=config.alpha)
+    if config.base_load is not None:
+        meta = replace(meta, base_load=config.base_load)
+    profile = replace(profile, meta=meta)
+    return InjectedDelays(profile.scaled(config.scale), load=load)
+
+
+def _delay_source(config: DelaysConfig, *, workers: int, num_rounds: int) -> DelayProfile:
+    if config.source == _GENERATED:
+        rng = np.random.default_rng(config.seed)
+        return LAMBDA_CNN.profile(min(num_rounds, _MOST_GENERATED), workers=workers, rng=rng)
+    if not Path(config.source).suffix:
+        rule = f"must be {_GENERATED!r} or a profile's .npz or .csv file"
+        remedy = did_you_mean(config.source, [_GENERATED])
+        raise ParameterError("delays.source", rule, config.source, remedy)
+    return read_profile(config.source)
 
 
 def _module(config: ModelConfig) -> nn.Module:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from seqgc.errors import ParameterError, did_you_mean
 
@@ -15,7 +15,7 @@ __all__ = ["DelaysConfig", "ModelConfig", "RunConfig", "dump", "read_toml", "val
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class ModelConfig(_Strict):
@@ -42,31 +42,51 @@ class DelaysConfig(_Strict):
     """Stragglers to inject into local workers.
 
     ``source`` is a profile's file or ``lambda-cnn``, the generator fitted to recorded rounds on
-    Lambda; its seconds, adjusted to the scheme's load, are multiplied by ``scale``.
+    Lambda; its seconds, adjusted to the scheme's load, are multiplied by ``scale``. ``alpha``
+    (seconds per unit of load) and ``base_load`` are the profile's own unless given.
     """
 
     source: str = "lambda-cnn"
     scale: float = Field(default=0.1, gt=0)
     seed: int = Field(default=0, ge=0)
     alpha: float | None = Field(default=None, ge=0)
+    base_load: float | None = Field(default=None, ge=0)
 
 
 class RunConfig(_Strict):
-    """Everything about a run."""
+    """Everything about a run.
+
+    With ``probe`` it trains uncoded for so many rounds, then looks for the best scheme on what was
+    seen; with ``retune`` it looks (again) every so many rounds. Either needs ``alpha``, seconds per
+    unit of load, unless delays are injected, which have their own.
+    """
 
     scheme: str = "gc-rep:s=1"
-    workers: int = Field(default=16, ge=1)
-    steps: int = Field(default=60, ge=1)
+    workers: int = Field(default=16, ge=1, le=10_000)
+    steps: int = Field(default=60, ge=1, le=10**9)
     mu: float = Field(default=0.0, ge=0)
     wait_out: Literal["all", "conform", "feasible"] = "feasible"
     timeout_s: float = Field(default=60.0, gt=0)
     max_attempts: int = Field(default=3, ge=1)
     jobs_per_round: int = Field(default=1, ge=1)
     stale: bool = False
+    probe: int | None = Field(default=None, ge=1)
+    retune: int | None = Field(default=None, ge=1)
+    alpha: float | None = Field(default=None, ge=0)
     precision: Literal["float32", "float64"] = "float32"
     backend: Literal["local"] = "local"
     delays: DelaysConfig | None = None
     models: tuple[ModelConfig, ...] = Field(min_length=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _probe_uncoded(cls, values: dict[str, object]) -> dict[str, object]:
+        if values.get("probe") is None:
+            return values
+        if values.get("scheme", "uncoded") != "uncoded":
+            rule = "must be left out, or 'uncoded', where `probe` rounds are to find the scheme"
+            raise ParameterError("scheme", rule, values["scheme"])
+        return values | {"scheme": "uncoded"}
 
 
 def read_toml(path: Path) -> dict[str, object]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from seqgc.cli import _demo, _scheme, _train
+from seqgc.cli import _demo, _profile, _replay, _scheme, _train, _tune
 from seqgc.errors import ParameterError, ProfileError, SeqgcError
 
 __all__ = ["app", "main"]
@@ -26,6 +26,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("scheme")(_scheme.scheme)
+app.command("replay")(_replay.replay)
+app.command("tune")(_tune.tune)
+app.add_typer(_profile.app, name="profile")
 app.command("train")(_train.train)
 app.command("demo")(_demo.demo)
 

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seqgc.cli._build import make_delays, make_models
-from seqgc.cli._config import RunConfig, dump, read_toml, validated
-from seqgc.cli._show import RoundProgress, print_json, print_pairs
+from seqgc.cli._config import read_toml, validated
+from seqgc.cli._run import prepare, why_switched
+from seqgc.cli._show import print_json, print_pairs
 from seqgc.errors import ParameterError
-from seqgc.schemes import parse_scheme
 
 if TYPE_CHECKING:
     from seqgc.train import TrainResult
 
-__all__ = ["run_config", "train"]
+__all__ = ["train"]
 
 Values = dict[str, object]
 
@@ -43,12 +42,24 @@ def train(
     stale: Annotated[
         bool | None, typer.Option(help="Fewer models than delay + 1: gradients T rounds late.")
     ] = None,
+    probe: Annotated[
+        int | None, typer.Option(help="Train uncoded for N rounds, then find the best scheme.")
+    ] = None,
+    retune: Annotated[
+        int | None, typer.Option(help="Look for a better scheme every N rounds.")
+    ] = None,
+    alpha: Annotated[
+        float | None, typer.Option(help="Seconds per unit of load, for --probe and --retune.")
+    ] = None,
     precision: Annotated[str | None, typer.Option(help="float32 or float64.")] = None,
     delays: Annotated[
         str | None, typer.Option(help="Inject delays: a profile's file, or lambda-cnn.")
     ] = None,
     delay_scale: Annotated[float | None, typer.Option(help="Times the delays' seconds.")] = None,
     delay_seed: Annotated[int | None, typer.Option(help="Seed of generated delays.")] = None,
+    delay_alpha: Annotated[
+        float | None, typer.Option(help="The delays' seconds per unit of load.")
+    ] = None,
     backend: Annotated[str | None, typer.Option(help="local.")] = None,
     run: Annotated[Path | None, typer.Option(help="New folder of the run.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -66,6 +77,9 @@ def train(
             "timeout_s": timeout_s,
             "jobs_per_round": jobs_per_round,
             "stale": stale,
+            "probe": probe,
+            "retune": retune,
+            "alpha": alpha,
             "precision": precision,
             "backend": backend,
         },
@@ -78,48 +92,16 @@ def train(
         "batch_size": batch_size,
     }
     _override_models(values, each, count=models)
-    _override_delays(values, {"source": delays, "scale": delay_scale, "seed": delay_seed})
-    result = run_config(validated(values), run=run)
+    _override_delays(
+        values,
+        {"source": delays, "scale": delay_scale, "seed": delay_seed, "alpha": delay_alpha},
+    )
+    result = prepare(validated(values)).train(run=run)
     report = _report(result)
     if as_json:
         print_json(report)
     else:
         _print_report(result)
-
-
-def run_config(config: RunConfig, *, run: Path | None) -> TrainResult:
-    """Train what a configuration says; ``run`` defaults to a new folder in ``runs``."""
-    scheme = parse_scheme(config.scheme, n=config.workers)
-    from seqgc.train import ClosingRule, new_run_path
-    from seqgc.train import train as train_models
-
-    models, test_data = make_models(config)
-    num_rounds = config.steps * (len(models) // config.jobs_per_round) + scheme.delay
-    delays = (
-        None
-        if config.delays is None
-        else make_delays(config.delays, scheme=scheme, num_rounds=num_rounds)
-    )
-    with RoundProgress(scheme.spec, num_rounds=num_rounds) as progress:
-        return train_models(
-            models,
-            scheme=scheme,
-            steps=config.steps,
-            run=run or new_run_path("runs", scheme.spec),
-            rule=ClosingRule(
-                mu=config.mu,
-                wait_out=config.wait_out,
-                timeout_s=config.timeout_s,
-                max_attempts=config.max_attempts,
-            ),
-            precision=config.precision,
-            jobs_per_round=config.jobs_per_round,
-            stale=config.stale,
-            delays=delays,
-            test_data=test_data,
-            observe=progress,
-            config=dump(config),
-        )
 
 
 def _override(values: Values, flags: Values) -> None:
@@ -156,6 +138,8 @@ def _report(result: TrainResult) -> Values:
             for name, seen in result.evaluations.items()
         ],
         "scheme": result.scheme,
+        "schemes": list(result.schemes),
+        "switches": [switch.fields for switch in result.switches],
         "waited_out": result.counts.waited_out,
         "rounds": len(result.counts.round_seconds),
         "stragglers": result.counts.stragglers,
@@ -165,15 +149,22 @@ def _report(result: TrainResult) -> Values:
 
 
 def _print_report(result: TrainResult) -> None:
+    from seqgc.train.adaptive import SearchFailure
+
     counts = result.counts
     pairs = {
         "run": str(result.run),
-        "scheme": result.scheme,
+        "scheme": ", then ".join(result.schemes),
         "jobs": f"{result.jobs} in {len(counts.round_seconds)} rounds, {result.seconds:.1f} s",
         "stragglers survived": str(counts.stragglers),
         "rounds waited out": str(counts.waited_out),
         "failed tasks": str(counts.failures),
     }
+    for switch in result.switches:
+        pairs[f"switched before round {switch.first_round}"] = why_switched(switch)
+    for number, answer in enumerate(result.answers):
+        if isinstance(answer, SearchFailure):
+            pairs[f"search {number} failed"] = answer.reason
     for name, seen in result.evaluations.items():
         accuracy = "" if seen.accuracy is None else f", accuracy {seen.accuracy:.3f}"
         pairs[name] = f"loss {seen.loss:.4f}{accuracy}"

@@ -1,5 +1,8 @@
 """Training: models to jobs, weighted losses, optimizers, metrics. Needs torch."""
 
+from seqgc.train._jobs import JobPlan as JobPlan
+from seqgc.train.adaptive import Adaptation as Adaptation
+from seqgc.train.adaptive import Switch as Switch
 from seqgc.train.batches import batch_indices as batch_indices
 from seqgc.train.batches import chunk_sizes as chunk_sizes
 from seqgc.train.checkpoints import load_checkpoint as load_checkpoint
@@ -15,6 +18,7 @@ from seqgc.train.problems import MODULES as MODULES
 from seqgc.train.problems import Split as Split
 from seqgc.train.problems import digits as digits
 from seqgc.train.problems import make_module as make_module
+from seqgc.train.record import record_profile as record_profile
 from seqgc.train.run import ClosingRule as ClosingRule
 from seqgc.train.run import RunCounts as RunCounts
 from seqgc.train.run import TrainResult as TrainResult

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -14,7 +14,16 @@ from seqgc.ports import WeightedPoints, WeightRef
 from seqgc.train.batches import batch_indices, chunk_sizes
 from seqgc.train.model import Model
 
-__all__ = ["JobPlan", "Share"]
+__all__ = ["ChunkedScheme", "JobPlan", "Share"]
+
+
+class ChunkedScheme(Protocol):
+    """What training must know of a scheme: its chunks, and how late a gradient may come."""
+
+    @property
+    def delay(self) -> int: ...
+    @property
+    def chunk_fractions(self) -> FloatArray: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,17 +63,29 @@ class JobPlan:
         self,
         models: Sequence[Model],
         *,
-        chunk_fractions: FloatArray,
-        delay: int,
+        scheme: ChunkedScheme,
         jobs_per_round: int,
         stale: bool,
     ) -> None:
         self.models: Final = tuple(models)
         _require_distinct_names(self.models)
-        _require_bundles(len(self.models), jobs_per_round=jobs_per_round, delay=delay, stale=stale)
         self.jobs_per_round: Final = jobs_per_round
+        self._stale = stale
+        self.adopt(scheme)
         self.num_bundles: Final = len(self.models) // jobs_per_round
-        self._starts = [_chunk_starts(m.batch_size, chunk_fractions) for m in self.models]
+
+    @property
+    def delay(self) -> int:
+        """How many rounds late the gradient of a job may come."""
+        return self._delay
+
+    def adopt(self, scheme: ChunkedScheme) -> None:
+        """Cut batches as ``scheme`` does from now on; raises like the constructor."""
+        k, delay = self.jobs_per_round, scheme.delay
+        _require_bundles(len(self.models), jobs_per_round=k, delay=delay, stale=self._stale)
+        fractions = scheme.chunk_fractions
+        self._starts = [_chunk_starts(m.batch_size, fractions) for m in self.models]
+        self._delay = delay
 
     def bundle(self, job: int) -> range:
         """Return the indices of the models whose step the job is."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 from torch import nn
@@ -12,7 +12,7 @@ from seqgc._types import FloatArray, MiniTask
 from seqgc.errors import ParameterError, ScheduleError
 from seqgc.ports import WeightedPoints, WeightStore
 from seqgc.train._data import PointDataset
-from seqgc.train._jobs import JobPlan, Share
+from seqgc.train._jobs import ChunkedScheme, JobPlan, Share
 from seqgc.train._learner import Learner
 from seqgc.train._soundness import require_sound
 from seqgc.train._vectors import Precision, torch_dtype
@@ -21,15 +21,6 @@ from seqgc.train.metrics import Evaluation, JobMetrics, evaluate
 from seqgc.train.model import Model
 
 __all__ = ["ChunkedScheme", "TorchWorkload"]
-
-
-class ChunkedScheme(Protocol):
-    """What training must know of a scheme: its chunks, and how late a gradient may come."""
-
-    @property
-    def delay(self) -> int: ...
-    @property
-    def chunk_fractions(self) -> FloatArray: ...
 
 
 class TorchWorkload:
@@ -102,13 +93,8 @@ class TorchWorkload:
         stale: bool = False,
     ) -> None:
         torch_dtype(precision)
-        self._delay: Final = scheme.delay
         self._plan: Final = JobPlan(
-            models,
-            chunk_fractions=scheme.chunk_fractions,
-            delay=scheme.delay,
-            jobs_per_round=jobs_per_round,
-            stale=stale,
+            models, scheme=scheme, jobs_per_round=jobs_per_round, stale=stale
         )
         for model in models:
             require_sound(model)
@@ -124,13 +110,22 @@ class TorchWorkload:
         """One entry per finished job and model, in the order in which jobs finished."""
         return tuple(self._metrics)
 
-    def compute_factory(self) -> TorchComputeFactory:
-        """Return what makes, in a worker process, the compute function of this run."""
+    @property
+    def precision(self) -> Precision:
+        """The precision of weights, computation and results."""
+        return self._precision
+
+    def compute_factory(self, *, max_delay: int | None = None) -> TorchComputeFactory:
+        """Return what makes, in a worker process, the compute function of this run.
+
+        ``max_delay`` is the largest of all schemes that the run may `switch` to.
+        """
+        delay = self._plan.delay if max_delay is None else max_delay
         return TorchComputeFactory(
             models=self._plan.models,
             store=self._store,
             precision=self._precision,
-            cached_weights=(self._delay + 1) * self._plan.jobs_per_round,
+            cached_weights=(delay + 1) * self._plan.jobs_per_round,
         )
 
     def result_size(self, job: int) -> int:
@@ -146,6 +141,23 @@ class TorchWorkload:
         learner = self._find(name)
         return evaluate(learner.module, loss=learner.model.loss, dataset=dataset)
 
+    def switch(self, scheme: ChunkedScheme) -> None:
+        """Let the jobs that begin from now on be another scheme's.
+
+        As no earlier job is in flight then, what a job's weights hold is as certain as before.
+
+        Raises
+        ------
+        ScheduleError
+            If a job has begun and not finished; nothing has changed then.
+        ParameterError
+            If there are too few models for its delay.
+        """
+        late = [job for job, gradient in self._unapplied.items() if gradient is None]
+        if late:
+            raise ScheduleError(f"the scheme cannot change: job {late[0]} has not finished")
+        self._plan.adopt(scheme)
+
     def begin(self, job: int) -> None:
         """Fix the weights and the batch of ``job``; jobs begin in order, without gaps.
 
@@ -156,7 +168,7 @@ class TorchWorkload:
         """
         if job != self._begun:
             raise ScheduleError(f"job {job} cannot begin: the next job is {self._begun}")
-        horizon = job - self._delay - 1
+        horizon = job - self._plan.delay - 1
         bundle = self._plan.bundle(job)
         self._apply([j for j in self._unapplied if j <= horizon and self._plan.bundle(j) == bundle])
         self._in_flight = {j: shares for j, shares in self._in_flight.items() if j > horizon}

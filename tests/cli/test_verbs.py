@@ -181,6 +181,13 @@ BAD = {
     "train --run there": "`run` must not exist: a run never overwrites another; got 'there'",
     "train --models 1 --scheme m-sgc:B=1,W=2,lam=3": "`models` must number at least",
     "demo --scheme gc-rep:s=2": "`s` must satisfy (s+1) | n (GC-Rep), n=16; got 2",
+    "train --delays lambda-cnnn": "(did you mean 'lambda-cnn'?)",
+    "train --delays plain.csv -n 2 --scheme gc:s=1": "`delays.alpha` must be given",
+    "train --delays plain.csv -n 4 --scheme gc:s=1": "must have a column for each of the 4 workers",
+    "train --delay-scale inf": "`delays.scale` should be a finite number; got inf",
+    "demo --models 0": "`models` must be >= 1; got 0",
+    "demo --models 1 --scheme m-sgc:B=1,W=2,lam=3": "`models` must number at least",
+    "demo --run broken.toml": "`run` must be a folder that can be made",
     "demo --steps 0": "`steps` should be greater than or equal to 1; got 0",
     "dem": "Did you mean 'demo'?",
 }
@@ -193,6 +200,7 @@ def test_bad_input_is_one_line_exit_2_and_nothing_written(
     Path("broken.toml").write_text("steps = = 1")
     Path("typo.toml").write_text('schema = "gc:s=1"\n[[models]]\nname = "a"\n')
     Path("typo-in-model.toml").write_text('[[models]]\nname = "a"\nbach_size = 3\n')
+    Path("plain.csv").write_text("1.0,2.0\n2.0,1.0\n")
     Path("there").mkdir()
     before = sorted(str(path) for path in tmp_path.rglob("*"))
     assert main(line.split()) == 2

@@ -1,0 +1,142 @@
+"""``seqgc replay``: what a scheme's run comes to on recorded delays."""
+
+from __future__ import annotations
+
+from dataclasses import replace as with_fields
+from pathlib import Path
+from typing import Annotated, TypedDict, get_args
+
+import numpy as np
+import typer
+
+from seqgc.cli._show import print_json, print_pairs
+from seqgc.errors import ParameterError
+from seqgc.profiles import DelayProfile, read_profile
+from seqgc.replay import Replay
+from seqgc.replay import replay as replay_profile
+from seqgc.rounds import WaitOut
+from seqgc.schemes import Scheme, parse_scheme
+from seqgc.search import Conformity, conformity_model, ideal_seconds
+
+__all__ = ["as_conformity", "as_wait_out", "open_profile", "replay"]
+
+
+class _Facts(TypedDict):
+    """The keys of ``seqgc replay --json``."""
+
+    runtime_s: float
+    round_seconds: list[float]
+    stragglers_per_round: list[int]
+    waited_out: list[bool]
+    job_finish_round: list[int]
+    ideal_s: float
+    scheme: str
+    jobs: int
+
+
+def replay(
+    profile: Annotated[Path, typer.Argument(help="Delay profile, .npz or .csv.")],
+    scheme: Annotated[str, typer.Option(help="Scheme spec, for example gc-rep:s=7.")],
+    jobs: Annotated[
+        int | None, typer.Option(help="Gradients to compute; as many as the profile holds.")
+    ] = None,
+    alpha: Annotated[
+        float | None, typer.Option(help="Seconds per unit of load; the profile's own.")
+    ] = None,
+    base_load: Annotated[
+        float | None, typer.Option(help="Load the profile was recorded at; its own.")
+    ] = None,
+    mu: Annotated[float, typer.Option(help="Tolerance of the closing rule.")] = 0.0,
+    wait_out: Annotated[str, typer.Option(help="all, conform or feasible.")] = "feasible",
+    jobs_per_round: Annotated[int, typer.Option(help="Models in a job (bundle).")] = 1,
+    repeat: Annotated[bool, typer.Option(help="Begin the profile again when it ends.")] = False,
+    conformity: Annotated[
+        str, typer.Option(help="What conforms: scheme, or bursty alone.")
+    ] = "scheme",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Replay a scheme on recorded delays: run time, stragglers, wait-outs."""
+    recorded = open_profile(profile, base_load=base_load)
+    parsed = parse_scheme(scheme, n=recorded.num_workers)
+    count = _as_many_as_fit(parsed, recorded, jobs_per_round) if jobs is None else jobs
+    ideal_s = ideal_seconds(
+        recorded, num_jobs=count, alpha=alpha, jobs_per_round=max(1, jobs_per_round)
+    )
+    replayed = replay_profile(
+        parsed,
+        recorded,
+        num_jobs=count,
+        mu=mu,
+        wait_out=as_wait_out(wait_out),
+        alpha=alpha,
+        jobs_per_round=jobs_per_round,
+        repeat=repeat,
+        conformity=conformity_model(parsed, as_conformity(conformity)),
+    )
+    facts = _facts(parsed, replayed, jobs=count, ideal_s=ideal_s)
+    if as_json:
+        print_json({**facts})
+    else:
+        _print(facts)
+
+
+def open_profile(path: Path, *, base_load: float | None) -> DelayProfile:
+    """Read a profile; ``base_load`` replaces what it says of itself."""
+    profile = read_profile(path)
+    if base_load is None:
+        return profile
+    return with_fields(profile, meta=with_fields(profile.meta, base_load=base_load))
+
+
+def as_wait_out(word: str) -> WaitOut:
+    """Return the wait-out rule of that name, or raise `ParameterError`."""
+    known: dict[str, WaitOut] = {name: name for name in get_args(WaitOut)}
+    if word not in known:
+        raise ParameterError("wait_out", f"must be one of {', '.join(known)}", word)
+    return known[word]
+
+
+def as_conformity(word: str) -> Conformity:
+    """Return the conformity of that name, or raise `ParameterError`."""
+    known: dict[str, Conformity] = {name: name for name in get_args(Conformity)}
+    if word not in known:
+        raise ParameterError("conformity", f"must be one of {', '.join(known)}", word)
+    return known[word]
+
+
+def _as_many_as_fit(scheme: Scheme, profile: DelayProfile, jobs_per_round: int) -> int:
+    bundles = profile.num_rounds - scheme.delay
+    if bundles < 1:
+        rule = f"must leave rounds for jobs: {scheme.spec} has a delay of {scheme.delay}"
+        raise ParameterError("profile", rule, profile.num_rounds, "give --jobs and --repeat")
+    return bundles * max(1, jobs_per_round)
+
+
+def _facts(scheme: Scheme, replayed: Replay, *, jobs: int, ideal_s: float) -> _Facts:
+    return {
+        "runtime_s": replayed.runtime_s,
+        "round_seconds": replayed.round_seconds.tolist(),
+        "stragglers_per_round": np.count_nonzero(~replayed.responded, axis=1).tolist(),
+        "waited_out": replayed.waited_out.tolist(),
+        "job_finish_round": replayed.job_finish_round.tolist(),
+        "ideal_s": ideal_s,
+        "scheme": scheme.spec,
+        "jobs": jobs,
+    }
+
+
+def _print(facts: _Facts) -> None:
+    seconds = facts["round_seconds"]
+    print_pairs(
+        {
+            "scheme": facts["scheme"],
+            "jobs": f"{facts['jobs']} in {len(seconds)} rounds",
+            "run time": f"{facts['runtime_s']:.4f} s",
+            "clairvoyant bound": f"{facts['ideal_s']:.4f} s "
+            f"(the run takes {facts['runtime_s'] / facts['ideal_s']:.3f} times that)",
+            "rounds": f"{np.mean(seconds):.3f} s on average, {max(seconds):.3f} s at most",
+            "stragglers": f"{sum(facts['stragglers_per_round'])} in all, "
+            f"{max(facts['stragglers_per_round'])} in a round at most",
+            "rounds waited out": str(sum(facts["waited_out"])),
+        }
+    )

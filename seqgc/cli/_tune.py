@@ -1,0 +1,238 @@
+"""``seqgc tune``: the fastest scheme, parameters and closing rule on recorded delays."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from seqgc.cli._replay import as_conformity, as_wait_out, open_profile
+from seqgc.cli._show import print_json
+from seqgc.errors import ParameterError
+from seqgc.search import Lead, Ranked, SearchSpace, Tuning
+from seqgc.search import tune as search_profile
+
+__all__ = ["tune"]
+
+_GRID = SearchSpace()
+_WIDTH = 140  # where there is no terminal to fit
+
+
+def _listed(values: tuple[object, ...]) -> str:
+    return ",".join(map(str, values))
+
+
+def tune(
+    profile: Annotated[Path, typer.Argument(help="Delay profile, .npz or .csv.")],
+    jobs: Annotated[
+        int | None, typer.Option(help="Gradients to compute; as many as the profile holds.")
+    ] = None,
+    alpha: Annotated[
+        float | None, typer.Option(help="Seconds per unit of load; the profile's own.")
+    ] = None,
+    base_load: Annotated[
+        float | None, typer.Option(help="Load the profile was recorded at; its own.")
+    ] = None,
+    schemes: Annotated[
+        str, typer.Option(help="Schemes to look at, for example gc-rep,m-sgc; all of them.")
+    ] = "",
+    mu: Annotated[str, typer.Option(help="Tolerances to look at.")] = _listed(_GRID.mus),
+    wait_out: Annotated[str, typer.Option(help="Closing rules to look at.")] = _listed(
+        _GRID.wait_outs
+    ),
+    jobs_per_round: Annotated[str, typer.Option(help="Bundle sizes to look at.")] = _listed(
+        _GRID.jobs_per_round
+    ),
+    max_delay: Annotated[
+        int, typer.Option(help="Largest delay of a scheme, rounds.")
+    ] = _GRID.max_delay,
+    models: Annotated[
+        int | None, typer.Option(help="Models to be trained; a delay of T needs T + 1 bundles.")
+    ] = None,
+    holdout: Annotated[
+        float | None, typer.Option(help="Share of rounds to judge by and not to choose by.")
+    ] = None,
+    coarse: Annotated[bool, typer.Option(help="Thin the grid out, for thousands.")] = False,
+    top: Annotated[int, typer.Option(help="How many to rank.")] = 20,
+    repeat: Annotated[bool, typer.Option(help="Begin the profile again when it ends.")] = False,
+    conformity: Annotated[
+        str, typer.Option(help="What conforms: scheme, or bursty alone.")
+    ] = "scheme",
+    pareto: Annotated[
+        bool, typer.Option(help="Also trade run time for the bill; takes longer.")
+    ] = False,
+    seed: Annotated[
+        int | None, typer.Option(help="Draws the held-out rounds, and the bootstrap.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Find the fastest scheme, parameters and closing rule on recorded delays."""
+    space = SearchSpace(
+        families=tuple(_words(schemes)),
+        mus=tuple(_number("mu", word) for word in _words(mu)),
+        wait_outs=tuple(as_wait_out(word) for word in _words(wait_out)),
+        jobs_per_round=tuple(_integer("jobs_per_round", word) for word in _words(jobs_per_round)),
+        max_delay=max_delay,
+        models=models,
+        coarse=coarse,
+    )
+    recorded = open_profile(profile, base_load=base_load)
+    began = time.monotonic()
+    with _SearchProgress() as progress:
+        found = search_profile(
+            recorded,
+            num_jobs=jobs,
+            alpha=alpha,
+            space=space,
+            holdout=holdout,
+            top=top,
+            repeat=repeat,
+            conformity=as_conformity(conformity),
+            pareto=pareto,
+            seed=seed,
+            progress=progress,
+        )
+    seconds = time.monotonic() - began
+    if as_json:
+        print_json(_report(found, seconds))
+    else:
+        _print(found, seconds)
+
+
+class _SearchProgress:
+    """A bar with the time left, on stderr if that is a terminal."""
+
+    def __init__(self) -> None:
+        console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("search"),
+            BarColumn(),
+            TextColumn("{task.percentage:.0f} %,"),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("search", total=None)
+
+    def __call__(self, settled: int, total: int) -> None:
+        self._bar.update(self._task, completed=settled, total=total)
+
+    def __enter__(self) -> _SearchProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._bar.stop()
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _number(argument: str, word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        rule = "must be numbers, separated by commas"
+        raise ParameterError(argument, rule, word) from None
+
+
+def _integer(argument: str, word: str) -> int:
+    try:
+        return int(word)
+    except ValueError:
+        rule = "must be integers, separated by commas"
+        raise ParameterError(argument, rule, word) from None
+
+
+def _report(found: Tuning, seconds: float) -> dict[str, object]:
+    return {
+        "best": _row(found.best),
+        "ranking": [_row(row) for row in found.ranking],
+        "searched": found.evaluated + found.pruned,
+        "seconds": seconds,
+        "ideal_s": found.best.ideal_s,
+        "jobs": found.num_jobs,
+        "evaluated": found.evaluated,
+        "pruned": found.pruned,
+        "unfit": found.unfit,
+        "lead": None if found.lead is None else _lead(found.lead),
+        "pareto": [_row(row) for row in found.pareto],
+    }
+
+
+def _row(row: Ranked) -> dict[str, object]:
+    return {
+        "scheme": row.scheme,
+        "mu": row.mu,
+        "wait_out": row.wait_out,
+        "jobs_per_round": row.jobs_per_round,
+        "normalized_load": row.normalized_load,
+        "runtime_s": row.runtime_s,
+        "holdout_s": row.holdout_s,
+        "delay": row.delay,
+        "load_lower_bound": row.load_lower_bound,
+        "ideal_s": row.ideal_s,
+        "holdout_ideal_s": row.holdout_ideal_s,
+        "ratio": row.ratio,
+        "billed_worker_s": row.billed_worker_s,
+    }
+
+
+def _lead(lead: Lead) -> dict[str, object]:
+    return {
+        "runner_up": _row(lead.runner_up),
+        "saved_s": lead.saved_s,
+        "interval_s": [lead.low_s, lead.high_s],
+        "confidence": lead.confidence,
+        "real": lead.real,
+    }
+
+
+def _print(found: Tuning, seconds: float) -> None:
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_WIDTH)
+    console.print(_table(found.ranking, title=f"{found.num_jobs} jobs"))
+    if found.pareto:
+        console.print(_table(found.pareto, title="run time against the bill"))
+    if found.lead is not None:
+        console.print(_verdict(found.best, found.lead))
+    unfit = f", {found.unfit} too long for the profile" if found.unfit else ""
+    console.print(
+        f"searched {found.evaluated + found.pruned} candidates in {seconds:.1f} s: "
+        f"{found.evaluated} replayed, {found.pruned} too slow in any case{unfit}"
+    )
+
+
+def _verdict(best: Ranked, lead: Lead) -> str:
+    sure = "the lead is real" if lead.real else "the lead may be luck"
+    return (
+        f"{best.scheme} saves {lead.saved_s:.3f} s against {lead.runner_up.scheme} "
+        f"({lead.confidence:.0%} interval {lead.low_s:.3f} … {lead.high_s:.3f} s): {sure}"
+    )
+
+
+def _table(rows: tuple[Ranked, ...], *, title: str) -> Table:
+    held_out = any(row.holdout_s is not None for row in rows)
+    table = Table(title=title, box=SIMPLE_HEAD)
+    table.add_column("scheme", no_wrap=True)
+    headings = ["mu", "wait-out", "jobs/round", "load", "least load", "run time", "bound"]
+    headings += ["held out", "bound"] if held_out else []
+    for heading in [*headings, "ratio", "bill"]:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        cells = [f"{row.mu:g}", row.wait_out, str(row.jobs_per_round)]
+        cells += [f"{row.normalized_load:.6f}", f"{row.load_lower_bound:.6f}"]
+        cells += [f"{row.runtime_s:.3f} s", f"{row.ideal_s:.3f} s"]
+        if row.holdout_s is not None and row.holdout_ideal_s is not None:
+            cells += [f"{row.holdout_s:.3f} s", f"{row.holdout_ideal_s:.3f} s"]
+        table.add_row(row.scheme, *cells, f"{row.ratio:.3f}", f"{row.billed_worker_s:.0f} s")
+    return table

@@ -1,0 +1,293 @@
+"""The search's engine: which candidates are replayed, in which order, and what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from seqgc._types import BoolArray, FloatArray, IntArray
+from seqgc.errors import ParameterError
+from seqgc.profiles import DelayProfile
+from seqgc.schemes import Scheme
+from seqgc.search import _pareto
+from seqgc.search._floors import Floors
+from seqgc.search._ideal import ideal_seconds
+from seqgc.search._space import FAMILIES, Rule, SearchSpace, family_of
+from seqgc.search.kernel import BatchReplay, Conformity, batch_replay
+
+__all__ = ["Found", "Progress", "Search", "Stage"]
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with the number of candidates settled, replayed or pruned, and of all."""
+
+_SAMPLE, _BATCH = 32, 512
+# Floors are summed in another order than run times: never prune on a rounding error.
+_SLACK = 1 - 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Everything that a replay needs but the candidate."""
+
+    profile: DelayProfile
+    num_jobs: int
+    alpha: float
+    repeat: bool
+    conformity: Conformity
+
+    def __post_init__(self) -> None:
+        if self.num_jobs < 1:
+            raise ParameterError("jobs", "must be >= 1", self.num_jobs)
+        self.ideal_s(1)  # checks that the profile can be used at all
+
+    def ideal_s(self, jobs_per_round: int) -> float:
+        """Seconds of the clairvoyant bound."""
+        return ideal_seconds(
+            self.profile, num_jobs=self.num_jobs, alpha=self.alpha, jobs_per_round=jobs_per_round
+        )
+
+    def replay(self, schemes: Sequence[Scheme], *, rule: Rule) -> BatchReplay:
+        """Replay schemes under one rule."""
+        return batch_replay(
+            schemes,
+            self.profile,
+            num_jobs=self.num_jobs,
+            mu=rule.mu,
+            wait_out=rule.wait_out,
+            alpha=self.alpha,
+            jobs_per_round=rule.jobs_per_round,
+            repeat=self.repeat,
+            conformity=self.conformity,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A candidate that was replayed."""
+
+    scheme: Scheme
+    rule: Rule
+    normalized_load: float
+    runtime_s: float
+    billed_worker_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Block:
+    """Schemes of one family under one rule, with what their runs cost at least; (m,) each."""
+
+    rule: int
+    schemes: IntArray
+    floors: FloatArray
+    bills: FloatArray
+
+    def of(self, rows: IntArray) -> _Block:
+        return _Block(
+            rule=self.rule,
+            schemes=self.schemes[rows],
+            floors=self.floors[rows],
+            bills=self.bills[rows],
+        )
+
+
+class Search:
+    """One search's state. A candidate's number says who wins a tie: the lowest.
+
+    Parameters
+    ----------
+    stage
+        What candidates are replayed on.
+    space
+        The candidates.
+    top, pareto, prune, progress
+        See `tune`.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        *,
+        space: SearchSpace,
+        top: int,
+        pareto: bool,
+        prune: bool,
+        progress: Progress | None,
+    ) -> None:
+        if top < 1:
+            raise ParameterError("top", "must be >= 1", top)
+        self._stage, self._space = stage, space
+        self._pareto, self._prune, self._progress = pareto, prune, progress
+        self._schemes = list(space.schemes(stage.profile.num_workers))
+        self._rules = [r for r in space.rules() if stage.num_jobs % r.jobs_per_round == 0]
+        names = list(FAMILIES)
+        self._families: IntArray = np.array([names.index(family_of(s)) for s in self._schemes])
+        self._floors = Floors(self._schemes, profile=stage.profile, alpha=stage.alpha)
+        self._candidates, self.unfit = self._admitted()
+        self.total = sum(map(len, self._candidates))
+        if not self.total:
+            raise self._nothing_fits()
+        shape = (len(self._rules), len(self._schemes))
+        self._seconds: FloatArray = np.full(shape, np.inf)
+        self._bills: FloatArray = np.full(shape, np.inf)
+        self._top_size = top
+        self._top: FloatArray = np.zeros(0)  # run times, the fastest first, each once
+        self._best: FloatArray = np.full(len(names), np.inf)  # of each family
+        self._front: tuple[FloatArray, FloatArray] = (np.zeros(0), np.zeros(0))
+        self.evaluated = self._settled = 0
+
+    def run(self) -> None:
+        """Replay whatever may be ranked.
+
+        Families that are quickly done come first, and in each the rule that promises most, so that
+        what follows meets good incumbents.
+        """
+        for family in range(len(FAMILIES)):
+            blocks = self._blocks(family)
+            for block in blocks:  # a few of each, to know what is good
+                spread = np.linspace(0, len(block.schemes) - 1, _SAMPLE).astype(np.intp)
+                self._replay(block.of(np.unique(spread)))
+            for block in blocks:
+                self._sweep(block.of(np.argsort(block.floors, kind="stable")))
+
+    def _blocks(self, family: int) -> list[_Block]:
+        blocks = []
+        for rule, candidates in enumerate(self._candidates):
+            chosen = candidates[self._families[candidates] == family]
+            if len(chosen):
+                described, bundles = self._rules[rule], self._bundles(rule)
+                floors = self._floors.runtimes(described, bundles=bundles, of=chosen)
+                bills = np.zeros(len(chosen))
+                if self._pareto:
+                    bills = self._floors.bills(described, bundles=bundles)[chosen]
+                blocks.append(_Block(rule=rule, schemes=chosen, floors=floors, bills=bills))
+        return sorted(blocks, key=lambda block: float(block.floors.min()))
+
+    def ranking(self) -> list[Found]:
+        """Return the best of all and of every family, the fastest first.
+
+        Of those in a family that take the same time to the last bit, which differ in name only,
+        the first stands for all.
+        """
+        seconds = self._seconds.ravel()
+        order = np.argsort(seconds, kind="stable")[: self.evaluated]
+        families = self._families[order % len(self._schemes)]
+        _, best = np.unique(families, return_index=True)
+        short = np.flatnonzero(seconds[order] <= self._threshold())
+        outcomes = np.stack([families[short], seconds[order[short]]])
+        _, first = np.unique(outcomes, axis=1, return_index=True)
+        places = np.union1d(best, short[np.sort(first)][: self._top_size])
+        return [self._found(int(i)) for i in order[places]]
+
+    def front(self) -> list[Found]:
+        """Return the trade between time and bill, the fastest first; empty unless asked for."""
+        if not self._pareto:
+            return []
+        chosen = _pareto.front(self._seconds.ravel(), bills=self._bills.ravel())
+        return [self._found(int(i)) for i in chosen]
+
+    def _bundles(self, rule: int) -> int:
+        return self._stage.num_jobs // self._rules[rule].jobs_per_round
+
+    def _admitted(self) -> tuple[list[IntArray], int]:
+        """Return the schemes to look at, by rule, and how many more the profile cannot hold."""
+        new: dict[str, BoolArray] = {
+            wait_out: np.array(
+                [not self._space.repeats(s, wait_out=wait_out) for s in self._schemes], dtype=bool
+            )
+            for wait_out in self._space.wait_outs
+        }
+        admitted, unfit = [], 0
+        for rule, described in enumerate(self._rules):
+            allowed = new[described.wait_out] & self._has_models(described)
+            rounds = self._bundles(rule) + self._floors.delays
+            fits = rounds <= self._stage.profile.num_rounds
+            if self._stage.repeat:
+                fits[:] = True
+            admitted.append(np.flatnonzero(allowed & fits))
+            unfit += int(np.count_nonzero(allowed & ~fits))
+        return admitted, unfit
+
+    def _has_models(self, rule: Rule) -> BoolArray:
+        k, delays = rule.jobs_per_round, self._floors.delays
+        longest = int(delays.max(initial=0))
+        enough = [self._space.has_models(d, jobs_per_round=k) for d in range(longest + 1)]
+        return np.array(enough, dtype=np.bool_)[delays]
+
+    def _nothing_fits(self) -> ParameterError:
+        jobs, rounds = self._stage.num_jobs, self._stage.profile.num_rounds
+        if self.unfit:
+            rule = f"plus the delay must not exceed the profile's {rounds} rounds"
+            return ParameterError("jobs", rule, jobs, "take fewer jobs, or --repeat the profile")
+        rule = "must admit a candidate: jobs_per_round must divide the jobs and the models"
+        return ParameterError("jobs_per_round", rule, self._space.jobs_per_round)
+
+    def _replay(self, block: _Block) -> None:
+        """Replay what may be ranked and was not replayed yet."""
+        new = np.isinf(self._seconds[block.rule, block.schemes])
+        block = block.of(np.flatnonzero(new & self._may_be_ranked(block)))
+        if len(block.schemes):
+            self._evaluate(block.rule, block.schemes)
+
+    def _sweep(self, block: _Block) -> None:
+        """Replay the rest of a block, sorted by floors, in batches; each may prune the next."""
+        for start in range(0, len(block.schemes), _BATCH):
+            self._replay(block.of(np.arange(start, min(start + _BATCH, len(block.schemes)))))
+        self._settled += len(block.schemes)
+        if self._progress is not None:
+            self._progress(self._settled, self.total)
+
+    def _may_be_ranked(self, block: _Block) -> BoolArray:
+        if not self._prune:
+            return np.ones(len(block.schemes), dtype=np.bool_)
+        floors = block.floors * _SLACK
+        beaten_by = np.maximum(self._best[self._families[block.schemes]], self._threshold())
+        kept: BoolArray = floors <= beaten_by
+        if self._pareto:
+            seconds, bills = self._front
+            kept |= ~_pareto.dominated(
+                floors, bills=block.bills * _SLACK, by_seconds=seconds, by_bills=bills
+            )
+        return kept
+
+    def _threshold(self) -> float:
+        """Seconds above which nothing is among the best of all."""
+        return float(self._top[-1]) if len(self._top) == self._top_size else np.inf
+
+    def _evaluate(self, rule: int, chosen: IntArray) -> None:
+        described = self._rules[rule]
+        replayed = self._stage.replay([self._schemes[i] for i in chosen], rule=described)
+        seconds = replayed.runtime_s
+        bills = self._billed(replayed.round_seconds, self._floors.shifts(described)[chosen])
+        self._seconds[rule, chosen], self._bills[rule, chosen] = seconds, bills
+        self.evaluated += len(chosen)
+        self._top = np.unique(np.concatenate([self._top, seconds]))[: self._top_size]
+        np.minimum.at(self._best, self._families[chosen], seconds)
+        if self._pareto:
+            known = np.concatenate([self._front[0], seconds])
+            known_bills = np.concatenate([self._front[1], bills])
+            rows = _pareto.front(known, bills=known_bills)
+            self._front = (known[rows], known_bills[rows])
+
+    def _billed(self, round_seconds: FloatArray, shifts: FloatArray) -> FloatArray:
+        """Worker-seconds (candidates,): every task that was sent, to its end.
+
+        In a round that takes no time nobody had anything to do.
+        """
+        times = self._stage.profile.times
+        worked = round_seconds > 0
+        recorded = times.sum(axis=1)[np.arange(worked.shape[1]) % len(times)]
+        billed: FloatArray = worked @ recorded + times.shape[1] * shifts * worked.sum(axis=1)
+        return billed
+
+    def _found(self, candidate: int) -> Found:
+        rule, scheme = divmod(candidate, len(self._schemes))
+        return Found(
+            scheme=self._schemes[scheme],
+            rule=self._rules[rule],
+            normalized_load=float(self._floors.loads[scheme]),
+            runtime_s=float(self._seconds[rule, scheme]),
+            billed_worker_s=float(self._bills[rule, scheme]),
+        )

@@ -1,0 +1,249 @@
+"""``seqgc replay`` and ``seqgc tune`` as a user types them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from seqgc.cli import main
+from seqgc.profiles import DelayProfile, ProfileMeta, write_profile
+from seqgc.replay import replay
+from seqgc.schemes import parse_scheme
+
+Out = pytest.CaptureFixture[str]
+
+CANADA = "cnn-canada-batch2048-load0.000-30rounds-d.csv"
+ALPHA = "1.1217530061354162"
+PAPERS_RULE = ["--alpha", ALPHA, "--jobs", "20", "--mu", "1", "--wait-out", "all", "--json"]
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Path:
+    """Eight rounds of six workers, one of which is slow in each round."""
+    times = 0.5 + np.random.default_rng(5).exponential(0.1, size=(8, 6))
+    times[np.arange(8), np.arange(8) % 6] += 3.0
+    path = tmp_path / "measured.npz"
+    write_profile(DelayProfile.from_times(times, meta=ProfileMeta(alpha=0.4)), path=path)
+    return path
+
+
+def answer(capsys: Out, *arguments: str) -> dict[str, object]:
+    assert main(list(arguments)) == 0, capsys.readouterr().err
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert isinstance(found, dict)
+    return found
+
+
+def refusal(capsys: Out, *arguments: str) -> str:
+    assert main(list(arguments)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+# ---- replay -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "conformity", "seconds"),
+    [
+        ("uncoded", "scheme", 31.5164),
+        ("gc:s=14", "scheme", 25.8292),
+        ("gc:s=15", "scheme", 26.0001),
+        ("sr-sgc:B=1,W=2,lam=22", "scheme", 25.4769),
+        ("sr-sgc:B=1,W=2,lam=23", "scheme", 25.4874),
+        ("m-sgc:B=1,W=2,lam=26", "scheme", 27.1192),
+        ("m-sgc:B=1,W=2,lam=27", "scheme", 27.1196),
+        ("m-sgc:B=2,W=3,lam=27", "scheme", 29.4542),
+        ("m-sgc:B=2,W=3,lam=27", "bursty", 30.7264),
+    ],
+)
+def test_replay_reproduces_the_papers_rule(
+    recorded_profiles: Path, capsys: Out, spec: str, conformity: str, seconds: float
+) -> None:
+    recording = str(recorded_profiles / CANADA)
+    arguments = ["--scheme", spec, "--conformity", conformity, *PAPERS_RULE]
+    assert answer(capsys, "replay", recording, *arguments)["runtime_s"] == pytest.approx(
+        seconds, abs=1e-4
+    )
+
+
+def test_replay_prints_the_documented_keys(profile: Path, capsys: Out) -> None:
+    found = answer(capsys, "replay", str(profile), "--scheme", "m-sgc:B=1,W=2,lam=1", "--json")
+    keys = "runtime_s round_seconds stragglers_per_round waited_out job_finish_round ideal_s"
+    assert list(found)[:6] == keys.split()
+    assert found["jobs"] == 7  # eight rounds, and a delay of one
+    assert found["job_finish_round"] == list(range(1, 8))
+    round_seconds = found["round_seconds"]
+    assert isinstance(round_seconds, list)
+    assert len(round_seconds) == 8
+    assert found["runtime_s"] == pytest.approx(sum(round_seconds))
+
+
+def test_replay_speaks_to_people_too(profile: Path, capsys: Out) -> None:
+    assert main(["replay", str(profile), "--scheme", "gc:s=1", "--jobs-per-round", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert "16 in 8 rounds" in shown
+    assert "clairvoyant bound" in shown
+
+
+def test_replay_repeats_a_profile_when_told_to(profile: Path, capsys: Out) -> None:
+    spec = ["--scheme", "gc:s=1", "--json"]
+    once = answer(capsys, "replay", str(profile), *spec, "--jobs", "8")
+    twice = answer(capsys, "replay", str(profile), *spec, "--jobs", "16", "--repeat")
+    assert twice["runtime_s"] == pytest.approx(2 * once["runtime_s"])  # type: ignore[operator]
+
+
+def test_replay_takes_the_base_load_from_its_flag(profile: Path, capsys: Out) -> None:
+    spec = ["replay", str(profile), "--scheme", "uncoded", "--json"]
+    recorded_at_zero = answer(capsys, *spec)["runtime_s"]
+    recorded_uncoded = answer(capsys, *spec, "--base-load", str(1 / 6))["runtime_s"]
+    assert isinstance(recorded_at_zero, float)
+    assert recorded_uncoded == pytest.approx(recorded_at_zero - 8 * 0.4 / 6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--jobs", "9"], "`jobs` plus the delay must not exceed the profile's 8 rounds"),
+        (["--jobs", "0"], "`jobs` must be >= 1"),
+        (["--jobs", "8", "--jobs-per-round", "3"], "`jobs_per_round` must be >= 1 and divide"),
+        (["--jobs-per-round", "0"], "`jobs_per_round` must be >= 1"),
+        (["--wait-out", "some"], "`wait_out` must be one of all, conform, feasible"),
+        (["--conformity", "mild"], "`conformity` must be one of scheme, bursty"),
+        (["--mu", "-1"], "`mu` must be a finite number >= 0"),
+        (["--alpha", "9", "--base-load", "0.5"], "`alpha` must leave times positive at load 0"),
+        (["--scheme", "gc:s=6"], "`s` must satisfy 0 <= s < n"),
+        (["--scheme", "m-sgc:B=4,W=6,lam=1"], "has a delay of 8; got 8 (give --jobs and --repeat)"),
+    ],
+)
+def test_replay_refuses_in_one_line(
+    profile: Path, capsys: Out, arguments: list[str], message: str
+) -> None:
+    scheme = [] if "--scheme" in arguments else ["--scheme", "gc:s=1"]
+    assert message in refusal(capsys, "replay", str(profile), *scheme, *arguments)
+
+
+@pytest.mark.parametrize("verb", [["replay", "--scheme", "uncoded"], ["tune"]])
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ("1.0,2.0\n1.0,oops\n", "must be a number; got 'oops'"),
+        ("1.0,2.0\n1.0,-2.0\n", "row 1, column 1"),
+        ("1.0,2.0\n1.0\n", "has 1 columns"),
+        ("", "got shape (0,)"),
+    ],
+)
+def test_a_bad_profile_is_refused_with_its_place(
+    tmp_path: Path, capsys: Out, verb: list[str], cells: str, message: str
+) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text(cells)
+    assert message in refusal(capsys, verb[0], str(path), *verb[1:], "--alpha", "1")
+
+
+# ---- tune ---------------------------------------------------------------------------------------
+
+
+def test_tune_prints_the_documented_keys_and_replay_agrees(profile: Path, capsys: Out) -> None:
+    found = answer(
+        capsys, "tune", str(profile), "--jobs", "4", "--max-delay", "2", "--json", "--top", "5"
+    )
+    assert list(found)[:5] == ["best", "ranking", "searched", "seconds", "ideal_s"]
+    ranking = found["ranking"]
+    assert isinstance(ranking, list)
+    assert found["best"] == ranking[0]
+    keys = "scheme mu wait_out jobs_per_round normalized_load runtime_s holdout_s"
+    for row in ranking:
+        assert list(row)[:7] == keys.split()
+        again = answer(
+            capsys,
+            "replay",
+            str(profile),
+            *("--scheme", row["scheme"], "--jobs", "4", "--mu", str(row["mu"])),
+            *("--wait-out", row["wait_out"], "--jobs-per-round", str(row["jobs_per_round"])),
+            "--json",
+        )
+        assert again["runtime_s"] == row["runtime_s"]
+        assert again["ideal_s"] == row["ideal_s"]
+
+
+def test_tune_looks_where_it_is_told(profile: Path, capsys: Out) -> None:
+    found = answer(
+        capsys,
+        *("tune", str(profile), "--schemes", "gc, uncoded", "--mu", "0.5", "--wait-out", "all"),
+        *("--jobs-per-round", "2", "--jobs", "4", "--top", "100", "--json"),
+    )
+    ranking = found["ranking"]
+    assert isinstance(ranking, list)
+    assert found["searched"] == 6  # uncoded, and gc with s = 1 … 5
+    assert {(row["mu"], row["wait_out"], row["jobs_per_round"]) for row in ranking} == {
+        (0.5, "all", 2)
+    }
+
+
+def test_tune_judges_on_held_out_rounds(profile: Path, capsys: Out) -> None:
+    schemes = ["--schemes", "gc,uncoded", "--jobs-per-round", "1", "--jobs", "4"]
+    found = answer(capsys, "tune", str(profile), *schemes, "--holdout", "0.5", "--json")
+    best, lead = found["best"], found["lead"]
+    assert isinstance(best, dict)
+    assert isinstance(lead, dict)
+    with np.load(profile) as stored:
+        held = DelayProfile.from_times(stored["times"][4:])
+    run = replay(
+        parse_scheme(best["scheme"], n=6),
+        held,
+        num_jobs=4,
+        mu=best["mu"],
+        wait_out=best["wait_out"],
+        alpha=0.4,
+    )
+    assert best["holdout_s"] == run.runtime_s
+    assert lead["runner_up"]["scheme"] == "uncoded"
+    assert lead["real"] is True
+
+
+def test_tune_speaks_to_people_too(profile: Path, capsys: Out) -> None:
+    arguments = ["--schemes", "gc,uncoded", "--holdout", "0.25", "--pareto"]
+    assert main(["tune", str(profile), *arguments]) == 0
+    captured = capsys.readouterr()
+    assert "gc:s=" in captured.out
+    assert "held out" in captured.out
+    assert "run time against the bill" in captured.out
+    assert "the lead is real" in captured.out
+    assert captured.err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--jobs", "99"], "profile's 8 rounds; got 99 (take fewer jobs, or --repeat the profile)"),
+        (["--schemes", "gcc"], "`schemes` must be among"),
+        (["--mu", "0,x"], "`mu` must be numbers, separated by commas; got 'x'"),
+        (["--jobs-per-round", "1.5"], "`jobs_per_round` must be integers"),
+        (["--wait-out", "none"], "`wait_out` must be one of"),
+        (["--mu", ","], "`mus` must be values that differ"),
+        (["--holdout", "1.5"], "`holdout` must satisfy 0 < holdout < 1"),
+        (["--alpha", "9", "--base-load", "0.5"], "`alpha` must leave times positive at load 0"),
+        (["--top", "0"], "`top` must be >= 1"),
+        (["--models", "0"], "`models` must be >= 1"),
+    ],
+)
+def test_tune_refuses_in_one_line(
+    profile: Path, capsys: Out, arguments: list[str], message: str
+) -> None:
+    assert message in refusal(capsys, "tune", str(profile), "--max-delay", "1", *arguments)
+
+
+@pytest.mark.parametrize("verb", [["replay", "--scheme", "uncoded"], ["tune"]])
+def test_a_profile_of_failures_is_refused(tmp_path: Path, capsys: Out, verb: list[str]) -> None:
+    path = tmp_path / "silent.npz"
+    failed = np.ones((3, 4), dtype=np.int8)
+    write_profile(DelayProfile(times=np.ones((3, 4)), status=failed), path=path)
+    message = refusal(capsys, verb[0], str(path), *verb[1:], "--alpha", "1")
+    assert "nobody answered" in message or "failed" in message

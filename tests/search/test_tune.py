@@ -1,0 +1,372 @@
+"""The search finds what replaying everything would find, and says how sure it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from seqgc.bounds import clairvoyant_bound
+from seqgc.errors import ParameterError, ProfileError
+from seqgc.profiles import DelayProfile, ProfileMeta, read_profile
+from seqgc.replay import replay
+from seqgc.schemes import GC, MSGC, SRSGC, Scheme, parse_scheme
+from seqgc.search import (
+    FAMILIES,
+    Conformity,
+    Rule,
+    SearchSpace,
+    Tuning,
+    hold_out,
+    ideal_seconds,
+    tune,
+)
+from seqgc.search._floors import Floors
+from seqgc.search._pareto import front
+from seqgc.search._statistics import bootstrap_total
+
+CANADA = "cnn-canada-batch2048-load{:.3f}-30rounds-d.csv"
+LONDON = "cnn-london-batch256-load{:.3f}-10rounds-a.csv"
+LOADS = (0.0, 0.25, 0.5, 0.75, 1.0)
+ALPHA = 1.1217530061354162
+QUICK = ("uncoded", "gc-rep", "gc-binary", "gc")  # seconds, not minutes, at n = 256
+
+SMALL = SearchSpace(mus=(0.0, 0.5), jobs_per_round=(1, 2), max_delay=2)
+
+
+def random_profile(seed: int, *, rounds: int = 9, workers: int = 6) -> DelayProfile:
+    """Exponential tails on a base, and now and then a worker that is five times as slow."""
+    rng = np.random.default_rng(seed)
+    times = 0.3 + rng.exponential(0.2, size=(rounds, workers))
+    times[rng.random(times.shape) < 0.15] *= 5
+    return DelayProfile.from_times(times)
+
+
+# ---- pruning ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seed", "alpha", "conformity"), [(0, 0.2, "scheme"), (1, 3.0, "scheme"), (2, 0.8, "bursty")]
+)
+def test_pruning_loses_neither_winner_nor_rank_nor_trade(
+    seed: int, alpha: float, conformity: Conformity
+) -> None:
+    profile = random_profile(seed)
+
+    def found(*, prune: bool) -> Tuning:
+        return tune(
+            profile,
+            num_jobs=6,
+            alpha=alpha,
+            space=SMALL,
+            top=5,
+            conformity=conformity,
+            pareto=True,
+            prune=prune,
+            seed=seed,
+        )
+
+    pruned, whole = found(prune=True), found(prune=False)
+    assert pruned.ranking == whole.ranking, f"seed {seed}"
+    assert pruned.pareto == whole.pareto, f"seed {seed}"
+    assert pruned.lead == whole.lead, f"seed {seed}"
+    assert whole.pruned == 0
+    assert pruned.evaluated + pruned.pruned == whole.evaluated
+    assert pruned.pruned > whole.evaluated / 10, f"seed {seed}: the floors prune nothing"
+
+
+@pytest.mark.parametrize("seed", range(1))
+def test_no_run_beats_its_floors(seed: int) -> None:
+    profile, alpha, jobs = random_profile(seed + 100, rounds=7), 1.3, 4
+    schemes = list(SMALL.schemes(profile.num_workers))[::4]
+    floors = Floors(schemes, profile=profile, alpha=alpha)
+    everyone = np.arange(len(schemes))
+    tight = 0
+    for rule in SMALL.rules():
+        bundles = jobs // rule.jobs_per_round
+        seconds = floors.runtimes(rule, bundles=bundles, of=everyone)
+        for scheme, floor_s in zip(schemes, seconds, strict=True):
+            run = replay(
+                scheme,
+                profile,
+                num_jobs=jobs,
+                mu=rule.mu,
+                wait_out=rule.wait_out,
+                alpha=alpha,
+                jobs_per_round=rule.jobs_per_round,
+                repeat=True,
+            )
+            assert floor_s <= run.runtime_s * (1 + 1e-12), (seed, scheme, rule)
+            tight += floor_s > run.runtime_s * (1 - 1e-12)
+    assert tight > 0
+
+
+# ---- the space ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 6])
+def test_the_space_holds_every_valid_scheme_once(n: int) -> None:
+    max_delay = 4
+    found = list(SearchSpace(max_delay=max_delay).schemes(n))
+    assert len(found) == len(set(found))
+    assert set(found) == {s for s in _every_spec(n, max_delay) if s.delay <= max_delay}
+
+
+def _every_spec(n: int, max_delay: int) -> list[Scheme]:
+    specs = ["uncoded"]
+    specs += [f"{name}:s={s}" for name in ("gc", "gc-rep", "gc-binary") for s in range(1, n)]
+    specs += [
+        f"{name}:B={B},W={W},lam={lam}"
+        for name in ("sr-sgc", "sr-sgc-rep", "m-sgc", "m-sgc-rep")
+        for B in range(1, 2 * max_delay + 1)
+        for W in range(1, 2 * max_delay + 1)
+        for lam in range(n + 1)
+        if not (name == "m-sgc-rep" and lam == n)
+    ]
+    valid = []
+    for spec in specs:
+        try:
+            valid.append(parse_scheme(spec, n=n))
+        except ParameterError:
+            continue
+    return valid
+
+
+def test_the_space_of_the_paper_is_counted_right() -> None:
+    counted = dict.fromkeys(FAMILIES, 0)
+    for scheme in SearchSpace(max_delay=10).schemes(256):
+        counted[scheme.spec.partition(":")[0]] += 1
+    assert counted["sr-sgc"] == 13_056
+    assert counted["m-sgc"] == 30 * 257
+    assert counted["gc"] == 255
+
+
+def test_a_coarse_space_of_thousands_of_workers_is_small() -> None:
+    coarse = SearchSpace(coarse=True)
+    schemes = list(coarse.schemes(10_000))
+    assert 500 < len(schemes) < 5_000
+    assert {GC(n=10_000, s=1), MSGC(n=10_000, B=1, W=2, lam=10_000)} <= set(schemes)
+
+
+def test_left_out_repetitions_would_have_changed_nothing() -> None:
+    profile, space = random_profile(7, workers=4), SearchSpace(max_delay=2)
+    left_out = 0
+    for scheme in space.schemes(4):
+        for wait_out in space.wait_outs:
+            if not space.repeats(scheme, wait_out=wait_out):
+                continue
+            left_out += 1
+            twin, rule = scheme, space.wait_outs[0]
+            if isinstance(scheme, SRSGC):
+                lam = min(2 * scheme.s, 4)
+                twin = SRSGC(n=4, B=scheme.B, W=scheme.B + 1, lam=lam, family=scheme.family)
+            runs = [
+                replay(one, profile, num_jobs=5, mu=0.1, wait_out=closing, alpha=0.5)
+                for one, closing in ((scheme, wait_out), (twin, rule))
+            ]
+            np.testing.assert_array_equal(runs[0].round_seconds, runs[1].round_seconds)
+            assert not space.repeats(twin, wait_out="feasible")
+    assert left_out > 10
+
+
+def test_few_models_leave_only_short_delays() -> None:
+    profile = random_profile(3, rounds=12)
+    for models, longest in ((1, 0), (2, 1), (4, 3)):
+        space = SearchSpace(mus=(0.0,), jobs_per_round=(1, 2), max_delay=3, models=models)
+        ranking = tune(profile, num_jobs=4, alpha=0.1, space=space, prune=False, top=10_000).ranking
+        assert max(row.delay for row in ranking) == longest
+        assert all((row.delay + 1) * row.jobs_per_round <= models for row in ranking)
+
+
+# ---- what stands beside an answer ---------------------------------------------------------------
+
+
+def test_a_row_says_what_its_replay_and_its_bounds_are() -> None:
+    profile, alpha = random_profile(11), 0.7
+    found = tune(profile, num_jobs=6, alpha=alpha, space=SMALL)
+    assert [row.runtime_s for row in found.ranking] == sorted(r.runtime_s for r in found.ranking)
+    assert {row.scheme.partition(":")[0] for row in found.ranking} == set(FAMILIES)
+    for row in found.ranking:
+        run = replay(
+            parse_scheme(row.scheme, n=6),
+            profile,
+            num_jobs=6,
+            mu=row.mu,
+            wait_out=row.wait_out,
+            alpha=alpha,
+            jobs_per_round=row.jobs_per_round,
+        )
+        assert row.runtime_s == run.runtime_s, row
+        times = profile.times[: len(run.round_seconds)] + alpha * (
+            row.jobs_per_round * row.normalized_load
+        )
+        billed = times[run.round_seconds > 0].sum()
+        assert row.billed_worker_s == pytest.approx(billed, rel=1e-12), row
+        bound = clairvoyant_bound(
+            profile.times[: 6 // row.jobs_per_round],
+            alpha=alpha,
+            jobs_per_round=row.jobs_per_round,
+        ).sum()
+        assert row.ideal_s == pytest.approx(bound, rel=1e-12)
+        assert row.ratio == row.runtime_s / row.ideal_s
+        assert row.load_lower_bound <= row.normalized_load * (1 + 1e-12), row
+
+
+def test_a_search_is_deterministic_and_tells_its_progress() -> None:
+    seen: list[tuple[int, int]] = []
+    profile = random_profile(5)
+    first = tune(
+        profile,
+        num_jobs=6,
+        alpha=1.0,
+        space=SMALL,
+        holdout=0.4,
+        seed=3,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert first == tune(profile, num_jobs=6, alpha=1.0, space=SMALL, holdout=0.4, seed=3)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert seen[-1] == (first.evaluated + first.pruned,) * 2
+
+
+def test_the_pareto_front_runs_from_the_fastest_to_the_cheapest() -> None:
+    found = tune(random_profile(2), num_jobs=6, alpha=2.0, space=SMALL, pareto=True)
+    seconds = [row.runtime_s for row in found.pareto]
+    bills = [row.billed_worker_s for row in found.pareto]
+    assert len(found.pareto) > 2
+    assert found.pareto[0].runtime_s == found.best.runtime_s
+    assert seconds == sorted(set(seconds))
+    assert bills == sorted(set(bills), reverse=True)
+
+
+def test_of_equal_points_the_front_keeps_the_first() -> None:
+    chosen = front(np.array([1.0, 1.0, 2.0]), bills=np.array([3.0, 3.0, 3.0]))
+    np.testing.assert_array_equal(chosen, [0])
+
+
+# ---- hold-out and bootstrap ---------------------------------------------------------------------
+
+
+def test_held_out_rounds_are_consecutive_and_seen_by_one_part_only() -> None:
+    profile = DelayProfile.from_times(np.arange(1.0, 11.0)[:, None])
+    kept, held = hold_out(profile, fraction=0.5)
+    np.testing.assert_array_equal(kept.times.ravel(), np.arange(1, 6))
+    np.testing.assert_array_equal(held.times.ravel(), np.arange(6, 11))
+    places = set()
+    for seed in range(20):
+        kept, held = hold_out(profile, fraction=0.3, seed=seed)
+        rounds = held.times.ravel()
+        np.testing.assert_array_equal(np.diff(rounds), 1.0)
+        both = np.sort(np.concatenate([kept.times.ravel(), rounds]))
+        np.testing.assert_array_equal(both, np.arange(1, 11))
+        places.add(rounds[0])
+    assert len(places) > 3
+
+
+def test_held_out_seconds_are_a_replay_of_the_held_out_rounds() -> None:
+    profile = random_profile(9, rounds=10)
+    found = tune(profile, num_jobs=8, alpha=0.5, space=SMALL, holdout=0.5)
+    kept, held = hold_out(profile, fraction=0.5)
+    for row in found.ranking[:3]:
+        for part, seconds in ((kept, row.runtime_s), (held, row.holdout_s)):
+            run = replay(
+                parse_scheme(row.scheme, n=6),
+                part,
+                num_jobs=8,
+                mu=row.mu,
+                wait_out=row.wait_out,
+                alpha=0.5,
+                jobs_per_round=row.jobs_per_round,
+                repeat=True,
+            )
+            assert run.runtime_s == seconds, row
+
+
+def test_a_clear_lead_is_real_and_a_tie_is_not() -> None:
+    rng = np.random.default_rng(0)
+    steady = 1.0 + 0.01 * rng.random((20, 6))
+    steady[np.arange(20), np.arange(20) % 6] = 9.0  # always one straggler: uncoded waits for it
+    space = SearchSpace(
+        families=("uncoded", "gc"), mus=(0.0,), jobs_per_round=(1,), wait_outs=("feasible",)
+    )
+    clear = tune(DelayProfile.from_times(steady), alpha=0.5, space=space).lead
+    assert clear is not None
+    assert clear.real
+    assert clear.runner_up.scheme == "uncoded"
+    assert clear.low_s <= clear.saved_s <= clear.high_s
+    twins = SearchSpace(families=("gc-rep", "sr-sgc-rep"), mus=(0.0,), jobs_per_round=(1,))
+    tie = tune(random_profile(1), num_jobs=6, alpha=0.5, space=twins).lead
+    assert tie is not None
+    assert not tie.real or tie.saved_s > 0
+
+
+def test_the_interval_covers_the_sum_of_a_dependent_series_about_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(4)
+    covered = 0
+    for seed in range(200):
+        noise = np.convolve(rng.normal(size=62), [0.5, 0.5, 0.5], mode="valid")
+        low, high = bootstrap_total(0.2 + noise, seed=seed, resamples=300)
+        covered += low <= 0.2 * 60 <= high
+    assert 0.8 < covered / 200 <= 0.98
+
+
+# ---- refusals -----------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_searched_is_refused_in_one_line() -> None:
+    profile = random_profile(0, rounds=3)
+    with pytest.raises(ParameterError, match=r"profile's 3 rounds; got 4 \(.*--repeat"):
+        tune(profile, num_jobs=4, alpha=1.0, space=SearchSpace(jobs_per_round=(1,)))
+    with pytest.raises(ParameterError, match="`jobs_per_round` must admit a candidate"):
+        tune(profile, num_jobs=3, alpha=1.0, space=SearchSpace(jobs_per_round=(2,)))
+    with pytest.raises(ParameterError, match="`jobs` must be >= 1"):
+        tune(profile, num_jobs=0, alpha=1.0)
+    with pytest.raises(ParameterError, match="`alpha` must be given"):
+        tune(profile, num_jobs=2)
+    with pytest.raises(ParameterError, match="`holdout` must satisfy"):
+        tune(profile, num_jobs=2, alpha=1.0, holdout=1.0)
+    with pytest.raises(ParameterError, match="`top` must be >= 1"):
+        tune(profile, num_jobs=2, alpha=1.0, top=0)
+    with pytest.raises(ParameterError, match=r"`schemes` must be among .*did you mean 'm-sgc'"):
+        SearchSpace(families=("m-sgd",))
+    with pytest.raises(ParameterError, match="`mu` must be"):
+        SearchSpace(mus=(-1.0,))
+    with pytest.raises(ParameterError, match="`jobs_per_round` must be >= 1"):
+        Rule(mu=0.0, wait_out="all", jobs_per_round=0)
+
+
+def test_a_load_model_that_leaves_no_time_is_refused() -> None:
+    profile = DelayProfile.from_times([[0.5, 1.0]], meta=ProfileMeta(base_load=0.5))
+    with pytest.raises(ParameterError, match="`alpha` must leave times positive at load 0"):
+        ideal_seconds(profile, num_jobs=1, alpha=1.0)
+
+
+def test_a_profile_of_failures_only_is_refused() -> None:
+    times = np.ones((2, 3))
+    silent = DelayProfile(times=times, status=np.ones((2, 3), dtype=np.int8))
+    with pytest.raises(ProfileError, match="nobody answered in any round"):
+        tune(silent, num_jobs=1, alpha=1.0)
+
+
+# ---- recorded delays ----------------------------------------------------------------------------
+
+
+def test_the_winner_beats_the_papers_rule_by_far(recorded_profiles: Path) -> None:
+    profile = read_profile(recorded_profiles / CANADA.format(0))
+    space = SearchSpace(families=QUICK, jobs_per_round=(1,))
+    found = tune(profile, num_jobs=20, alpha=ALPHA, space=space)
+    assert found.best.runtime_s <= 14.5
+    assert found.best.ideal_s == pytest.approx(12.60, abs=5e-3)
+
+
+@pytest.mark.parametrize("series", [CANADA, LONDON])
+def test_half_the_rounds_choose_well_for_the_other_half(
+    recorded_profiles: Path, series: str
+) -> None:
+    recorded = [read_profile(recorded_profiles / series.format(load)) for load in LOADS]
+    alpha = float(np.polyfit(LOADS, [profile.times.mean() for profile in recorded], 1)[0])
+    space = SearchSpace(families=QUICK, jobs_per_round=(1,))
+    found = tune(recorded[0], alpha=alpha, space=space, holdout=0.5)
+    assert found.num_jobs == recorded[0].num_rounds // 2
+    assert found.best.ratio <= 1.12, (found.best, alpha)
