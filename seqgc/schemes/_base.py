@@ -13,7 +13,7 @@ from seqgc.codes import GradientCode
 from seqgc.errors import IllConditionedError, NotDecodableError, ParameterError, ScheduleError
 from seqgc.stragglers import StragglerModel
 
-__all__ = ["Assignment", "Schedule", "Scheme", "guarded_vector", "require_int"]
+__all__ = ["Assignment", "Schedule", "Scheme", "guarded_vector", "require_bursts", "require_int"]
 
 Assignment = tuple[tuple[MiniTask, ...], ...]
 
@@ -227,3 +227,19 @@ def require_int(argument: str, value: object) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise ParameterError(argument, "must be an integer", value)
+
+
+def require_bursts(*, n: int, B: int, W: int, lam: int, name: str) -> None:
+    """Refuse what no scheme for bursts can be made of: non-integers, no worker, no burst.
+
+    Raises
+    ------
+    ParameterError
+        Naming the argument and the value.
+    """
+    for argument, value in (("n", n), ("B", B), ("W", W), ("lam", lam)):
+        require_int(argument, value)
+    if n < 1:
+        raise ParameterError("n", "must be >= 1 (workers)", n)
+    if B < 1:
+        raise ParameterError("B", f"must be >= 1 ({name})", B)

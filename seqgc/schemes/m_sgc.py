@@ -12,7 +12,7 @@ import numpy.typing as npt
 from seqgc._types import BoolArray, Decoding, FloatArray, IntArray, MiniTask, Term
 from seqgc.codes import GradientCode, make_code
 from seqgc.errors import ParameterError
-from seqgc.schemes._base import Assignment, Schedule, Scheme, guarded_vector, require_int
+from seqgc.schemes._base import Assignment, Schedule, Scheme, guarded_vector, require_bursts
 from seqgc.schemes.gc import coded_mini_task
 from seqgc.stragglers import AnyOf, Arbitrary, Bursty, StragglerModel
 
@@ -48,12 +48,7 @@ class MSGC(Scheme):
     family: Literal["cyclic", "rep"] = "cyclic"
 
     def __post_init__(self) -> None:
-        for name in ("n", "B", "W", "lam"):
-            require_int(name, getattr(self, name))
-        if self.n < 1:
-            raise ParameterError("n", "must be >= 1 (workers)", self.n)
-        if self.B < 1:
-            raise ParameterError("B", "must be >= 1 (M-SGC)", self.B)
+        require_bursts(n=self.n, B=self.B, W=self.W, lam=self.lam, name="M-SGC")
         if self.W <= self.B:
             raise ParameterError("W", f"must satisfy B < W (M-SGC), B={self.B}", self.W)
         if not 0 <= self.lam <= self.n:

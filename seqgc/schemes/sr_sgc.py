@@ -12,7 +12,7 @@ import numpy.typing as npt
 from seqgc._types import BoolArray, Decoding, FloatArray, Term
 from seqgc.codes import GradientCode, make_code
 from seqgc.errors import ParameterError
-from seqgc.schemes._base import Assignment, Schedule, Scheme, guarded_vector, require_int
+from seqgc.schemes._base import Assignment, Schedule, Scheme, guarded_vector, require_bursts
 from seqgc.schemes.gc import coded_mini_task
 from seqgc.stragglers import AnyOf, Bursty, EveryGroup, PerRound, StragglerModel
 
@@ -49,12 +49,7 @@ class SRSGC(Scheme):
     family: Literal["cyclic", "rep"] = "cyclic"
 
     def __post_init__(self) -> None:
-        for name in ("n", "B", "W", "lam"):
-            require_int(name, getattr(self, name))
-        if self.n < 1:
-            raise ParameterError("n", "must be >= 1 (workers)", self.n)
-        if self.B < 1:
-            raise ParameterError("B", "must be >= 1 (SR-SGC)", self.B)
+        require_bursts(n=self.n, B=self.B, W=self.W, lam=self.lam, name="SR-SGC")
         if self.W <= self.B or (self.W - 1) % self.B:
             rule = f"must be x*B + 1 with an integer x >= 1 (SR-SGC), B={self.B}"
             raise ParameterError("W", rule, self.W)

@@ -1,0 +1,6 @@
+"""When may a round close? The gate decides it; the policy drives a schedule with it."""
+
+from seqgc.rounds._gate import RoundGate as RoundGate
+from seqgc.rounds._gate import WaitOut as WaitOut
+from seqgc.rounds._gate import check_closing_rule as check_closing_rule
+from seqgc.rounds._policy import RoundPolicy as RoundPolicy

@@ -1,0 +1,201 @@
+"""`RoundGate` decides when a round may close."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal, Protocol, get_args
+
+import numpy as np
+
+from seqgc._types import BoolArray
+from seqgc.errors import ParameterError, ScheduleError, WorkerError
+from seqgc.ports import CloseReason, RoundRecord
+
+__all__ = ["Judge", "RoundGate", "WaitOut", "check_closing_rule"]
+
+WaitOut = Literal["all", "conform", "feasible"]
+
+
+class Judge(Protocol):
+    """What the gate asks of a schedule."""
+
+    def conforms(self, responded: BoolArray) -> bool: ...
+    def feasible(self, responded: BoolArray) -> bool: ...
+
+
+class RoundGate:
+    """Decides when one round closes (spec, section 6); sans-I/O: elapsed seconds in, decision out.
+
+    The round stays open until ``(1+mu) * kappa``, kappa being the first answer's time, or until
+    everybody answered. If the answers do not suffice then, it waits: for every worker (``all``),
+    or for one more answer at a time until the pattern fits the scheme's model (``conform``) or no
+    job in flight is lost (``feasible``). Whatever the rule, a round never closes on answers that
+    would lose a job. Answers only ever register; `tick` decides, so that all answers of one
+    instant count together.
+
+    Parameters
+    ----------
+    schedule
+        Judges patterns: ``conforms`` and ``feasible``.
+    n : int
+        Workers.
+    mu : float
+        Tolerance, >= 0.
+    wait_out : {"all", "conform", "feasible"}
+    timeout_s : float
+        Hard limit: workers that have not answered by then have failed.
+    round : int
+        Number of the round, for the record and for errors.
+    decodes_well
+        Whether answers that suffice can be decoded to a useful precision; else the gate waits for
+        one more, as long as there is one to wait for.
+
+    Examples
+    --------
+    >>> from seqgc.schemes import GC
+    >>> gate = RoundGate(GC(n=3, s=1).start(1), n=3, mu=0.5, wait_out="feasible")
+    >>> gate.arrive(2, 1.0)
+    >>> gate.wake_at
+    1.5
+    >>> gate.tick(1.5)  # one answer of three: not enough
+    >>> gate.arrive(0, 1.7); gate.tick(1.7)
+    >>> gate.record.reason, gate.record.duration_s
+    ('wait-out', 1.7)
+    """
+
+    def __init__(
+        self,
+        schedule: Judge,
+        *,
+        n: int,
+        mu: float,
+        wait_out: WaitOut,
+        timeout_s: float = math.inf,
+        round: int = 0,
+        decodes_well: Callable[[BoolArray], bool] | None = None,
+    ) -> None:
+        check_closing_rule(mu=mu, wait_out=wait_out, timeout_s=timeout_s)
+        self._schedule, self._mu, self._wait_out = schedule, mu, wait_out
+        self._decodes_well = decodes_well
+        self._timeout_s, self._round = timeout_s, round
+        self._responded = np.zeros(n, dtype=np.bool_)
+        self._failed = np.zeros(n, dtype=np.bool_)
+        self._kappa_s: float | None = None
+        self._latest_s = 0.0
+        self._waited_out = False
+        self.wake_at = timeout_s
+        self.record: RoundRecord | None = None
+
+    def arrive(self, worker: int, elapsed: float) -> None:
+        """Register an answer at ``elapsed`` seconds.
+
+        Raises
+        ------
+        ScheduleError
+            If the round is closed, the worker has answered or failed, or time went back.
+        """
+        self._register(self._responded, worker, elapsed)
+        if self._kappa_s is None:
+            self._kappa_s = elapsed
+        self._set_alarm(elapsed)
+
+    def fail(self, worker: int, elapsed: float) -> None:
+        """Register that a worker will not answer; raises like `arrive`."""
+        self._register(self._failed, worker, elapsed)
+        self._set_alarm(elapsed)
+
+    def tick(self, elapsed: float) -> None:
+        """Decide, everything that happened by ``elapsed`` seconds being registered.
+
+        Raises
+        ------
+        WorkerError
+            If nobody is left to wait for and the answers would lose a job.
+        """
+        self._require_open(elapsed)
+        if elapsed < self.wake_at:
+            return
+        self._latest_s = elapsed
+        timed_out = elapsed >= self._timeout_s
+        if self._nobody_left() or timed_out:
+            self._close_or_give_up(elapsed, timed_out)
+        elif self._suffices():
+            self._close(elapsed, "wait-out" if self._waited_out else "tolerance")
+        else:
+            self._waited_out = True
+            self.wake_at = self._timeout_s
+
+    def _register(self, mask: BoolArray, worker: int, elapsed: float) -> None:
+        self._require_open(elapsed)
+        if self._responded[worker] or self._failed[worker]:
+            raise ScheduleError(
+                f"worker {worker} is settled in round {self._round}: drop the event"
+            )
+        mask[worker] = True
+        self._latest_s = elapsed
+
+    def _require_open(self, elapsed: float) -> None:
+        if self.record is not None:
+            raise ScheduleError(f"round {self._round} is closed: drop the event")
+        if elapsed < self._latest_s:
+            raise ScheduleError(f"time went back from {self._latest_s} s to {elapsed} s")
+
+    def _set_alarm(self, elapsed: float) -> None:
+        if self._nobody_left():
+            self.wake_at = elapsed
+        elif self._kappa_s is not None and not (self._waited_out and self._wait_out == "all"):
+            deadline = (1 + self._mu) * self._kappa_s
+            self.wake_at = min(self._timeout_s, max(elapsed, deadline))
+
+    def _nobody_left(self) -> bool:
+        return bool((self._responded | self._failed).all())
+
+    def _suffices(self) -> bool:
+        if self._wait_out != "feasible" and not self._schedule.conforms(self._responded):
+            return False
+        if not self._schedule.feasible(self._responded):
+            return False
+        return self._decodes_well is None or self._decodes_well(self._responded)
+
+    def _close_or_give_up(self, elapsed: float, timed_out: bool) -> None:
+        if not self._schedule.feasible(self._responded):
+            answered, n = np.count_nonzero(self._responded), len(self._responded)
+            raise WorkerError(
+                f"round {self._round} cannot end: {answered} of {n} workers answered within "
+                f"{elapsed:.3g} s, {np.count_nonzero(self._failed)} failed",
+                round=self._round,
+            )
+        if self._responded.all():
+            self._close(elapsed, "everyone")
+        else:
+            self._close(elapsed, "timeout" if timed_out else "exhausted")
+
+    def _close(self, elapsed: float, reason: CloseReason) -> None:
+        responded = self._responded.copy()
+        responded.flags.writeable = False
+        kappa_s = elapsed if self._kappa_s is None else self._kappa_s
+        self.record = RoundRecord(
+            round=self._round,
+            responded=responded,
+            kappa_s=kappa_s,
+            duration_s=elapsed,
+            reason=reason,
+            waited_out=self._waited_out or elapsed > (1 + self._mu) * kappa_s,
+        )
+
+
+def check_closing_rule(*, mu: float, wait_out: str, timeout_s: float = math.inf) -> None:
+    """Refuse a closing rule out of range.
+
+    Raises
+    ------
+    ParameterError
+        Naming the argument, the rule and the value.
+    """
+    if not 0 <= mu < math.inf:
+        raise ParameterError("mu", "must be a finite number >= 0", mu)
+    if wait_out not in get_args(WaitOut):
+        raise ParameterError("wait_out", f"must be one of {', '.join(get_args(WaitOut))}", wait_out)
+    if not timeout_s > 0:
+        raise ParameterError("timeout_s", "must be > 0 seconds", timeout_s)
