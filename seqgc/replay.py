@@ -59,7 +59,7 @@ class ReplayBackend:
     ...     if isinstance(seen, Close):
     ...         seconds.append(seen.record.duration_s)
     >>> times = np.array([[1.0, 5.0, 2.0], [3.0, 1.0, 1.5]])
-    >>> policy = RoundPolicy(GC(n=3, s=1).start(2), n=3, mu=0.0, wait_out="feasible")
+    >>> policy = RoundPolicy(GC(n=3, s=1).start(2), mu=0.0, wait_out="feasible")
     >>> run(policy, ReplayBackend(times), observe=watch)
     >>> seconds
     [2.0, 1.5]
@@ -176,7 +176,7 @@ def replay(
     )
     schedule = scheme.start(bundles, conformity=conformity)
     notes = _Notes(bundles)
-    policy = RoundPolicy(schedule, n=scheme.n, mu=mu, wait_out=wait_out)
+    policy = RoundPolicy(schedule, mu=mu, wait_out=wait_out)
     master.run(policy, ReplayBackend(times), observe=notes)
     return Replay(
         round_seconds=np.array([record.duration_s for record in notes.records]),

@@ -224,7 +224,6 @@ class SwitchingPolicy:
     def _run(self, schedule: Schedule, segment: Segment) -> RoundPolicy:
         return RoundPolicy(
             _Numbered(schedule, first_job=segment.first_job, first_round=segment.first_round),
-            n=segment.setting.scheme.n,
             mu=segment.setting.mu,
             wait_out=segment.setting.wait_out,
             timeout_s=self._timeout_s,
@@ -240,6 +239,10 @@ class _Numbered:
         self._schedule: Final = schedule
         self._first_job: Final = first_job
         self._first_round: Final = first_round
+
+    @property
+    def n(self) -> int:
+        return self._schedule.n
 
     @property
     def num_rounds(self) -> int:

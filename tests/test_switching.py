@@ -168,7 +168,7 @@ def test_without_a_switch_every_decision_is_that_of_the_round_policy(spec: str) 
     times = 0.1 + np.random.default_rng(7).pareto(0.9, size=(20, N))
     records: list[list[RoundRecord]] = []
     chosen = setting(spec, mu=0.4, wait_out="conform")
-    plain = RoundPolicy(chosen.scheme.start(9), n=N, mu=0.4, wait_out="conform")
+    plain = RoundPolicy(chosen.scheme.start(9), mu=0.4, wait_out="conform")
     for policy in (plain, SwitchingPolicy(chosen, num_jobs=9, director=Script({3: chosen}))):
         seen: list[RoundRecord] = []
 

@@ -20,6 +20,8 @@ WaitOut = Literal["all", "conform", "feasible"]
 class Judge(Protocol):
     """What the gate asks of a schedule."""
 
+    @property
+    def n(self) -> int: ...
     def conforms(self, responded: BoolArray) -> bool: ...
     def feasible(self, responded: BoolArray) -> bool: ...
 
@@ -37,9 +39,7 @@ class RoundGate:
     Parameters
     ----------
     schedule
-        Judges patterns: ``conforms`` and ``feasible``.
-    n : int
-        Workers.
+        Judges patterns of its ``n`` workers: ``conforms`` and ``feasible``.
     mu : float
         Tolerance, >= 0.
     wait_out : {"all", "conform", "feasible"}
@@ -54,7 +54,7 @@ class RoundGate:
     Examples
     --------
     >>> from seqgc.schemes import GC
-    >>> gate = RoundGate(GC(n=3, s=1).start(1), n=3, mu=0.5, wait_out="feasible")
+    >>> gate = RoundGate(GC(n=3, s=1).start(1), mu=0.5, wait_out="feasible")
     >>> gate.arrive(2, 1.0)
     >>> gate.wake_at
     1.5
@@ -68,7 +68,6 @@ class RoundGate:
         self,
         schedule: Judge,
         *,
-        n: int,
         mu: float,
         wait_out: WaitOut,
         timeout_s: float = math.inf,
@@ -79,8 +78,8 @@ class RoundGate:
         self._schedule, self._mu, self._wait_out = schedule, mu, wait_out
         self._decodes_well = decodes_well
         self._timeout_s, self._round = timeout_s, round
-        self._responded = np.zeros(n, dtype=np.bool_)
-        self._failed = np.zeros(n, dtype=np.bool_)
+        self._responded = np.zeros(schedule.n, dtype=np.bool_)
+        self._failed = np.zeros(schedule.n, dtype=np.bool_)
         self._kappa_s: float | None = None
         self._latest_s = 0.0
         self._waited_out = False

@@ -56,8 +56,6 @@ class RoundPolicy:
     ----------
     schedule
         The scheme's run, from ``Scheme.start``.
-    n : int
-        Workers.
     mu, wait_out, timeout_s
         The closing rule; see `RoundGate`.
     max_attempts : int
@@ -69,7 +67,7 @@ class RoundPolicy:
     Examples
     --------
     >>> from seqgc.schemes import GC
-    >>> policy = RoundPolicy(GC(n=3, s=1).start(1), n=3, mu=0.0, wait_out="feasible")
+    >>> policy = RoundPolicy(GC(n=3, s=1).start(1), mu=0.0, wait_out="feasible")
     >>> [type(action).__name__ for action in policy.start()]
     ['Dispatch']
     """
@@ -78,7 +76,6 @@ class RoundPolicy:
         self,
         schedule: _Schedule,
         *,
-        n: int,
         mu: float,
         wait_out: WaitOut,
         timeout_s: float = math.inf,
@@ -87,11 +84,10 @@ class RoundPolicy:
     ) -> None:
         if max_attempts < 1:
             raise ParameterError("max_attempts", "must be >= 1", max_attempts)
-        self._schedule, self._n, self._max_attempts = schedule, n, max_attempts
+        self._schedule, self._max_attempts = schedule, max_attempts
         decodes_well = None if dtype is None else partial(schedule.decodes_well, dtype=dtype)
         self._new_gate: Callable[[], RoundGate] = lambda: RoundGate(
             schedule,
-            n=n,
             mu=mu,
             wait_out=wait_out,
             timeout_s=timeout_s,
@@ -100,7 +96,7 @@ class RoundPolicy:
         )
         self._gate = self._new_gate()
         self._assignment: Assignment = ()
-        self._attempts = [0] * n
+        self._attempts = [0] * schedule.n
         self._settled: set[int] = set()
         self._first_failure: Failure | None = None
         self._origin = math.nan  # set when the round's tasks have left
@@ -196,7 +192,7 @@ class RoundPolicy:
         return WorkerError(f"{error}; {text}", round=error.round, worker=worker)
 
     def _open_round(self) -> list[Action]:
-        self._attempts = [0] * self._n
+        self._attempts = [0] * self._schedule.n
         self._settled, self._first_failure = set(), None
         self._assignment = () if self.done else self._schedule.assignment()
         if not any(self._assignment):
@@ -206,7 +202,7 @@ class RoundPolicy:
         return [Dispatch(round=self._schedule.round, attempt=0, assignment=assignment)]
 
     def _idle(self) -> RoundRecord:
-        responded = np.ones(self._n, dtype=np.bool_)
+        responded = np.ones(self._schedule.n, dtype=np.bool_)
         responded.flags.writeable = False
         return RoundRecord(
             round=self._schedule.round,

@@ -82,7 +82,7 @@ class Schedule(ABC):
             raise ParameterError("num_jobs", "must be >= 1", num_jobs)
         self.num_jobs: Final = int(num_jobs)
         self.num_rounds: Final = int(num_jobs) + scheme.delay
-        self._n = scheme.n
+        self.n: Final = scheme.n
         self._model = scheme.model if conformity is None else conformity
         self._round = 0
         self._past: BoolArray = np.zeros((0, scheme.n), dtype=np.bool_)  # stragglers, latest last
@@ -190,9 +190,9 @@ class Schedule(ABC):
 
     def _check(self, responded: BoolArray) -> None:
         self._require_open()
-        if responded.shape != (self._n,) or responded.dtype != np.bool_:
+        if responded.shape != (self.n,) or responded.dtype != np.bool_:
             given = (responded.dtype.name, responded.shape)
-            raise ParameterError("responded", f"must be a boolean array ({self._n},)", given)
+            raise ParameterError("responded", f"must be a boolean array ({self.n},)", given)
 
     def _late(self, job: int) -> NotDecodableError:
         message = (

@@ -159,7 +159,7 @@ class GCSchedule(Schedule):
         return Decoding(job=job, terms=terms)
 
     def _assign(self) -> Assignment:
-        return tuple((coded_mini_task(self._code, i, self._round),) for i in range(self._n))
+        return tuple((coded_mini_task(self._code, i, self._round),) for i in range(self.n))
 
     def _feasible(self, responded: BoolArray) -> bool:
         return self._code.can_decode(responded)

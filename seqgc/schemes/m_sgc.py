@@ -189,7 +189,7 @@ class MSGCSchedule(Schedule):
         ]
 
     def _nothing(self) -> _Progress:
-        n, chunks, groups = self._n, self._scheme.W - 1, self._scheme.B
+        n, chunks, groups = self.n, self._scheme.W - 1, self._scheme.B
         return _Progress(
             received_in=np.zeros((n, chunks), dtype=np.intp),
             received=np.zeros((n, chunks), dtype=np.bool_),
@@ -197,7 +197,7 @@ class MSGCSchedule(Schedule):
         )
 
     def _assign(self) -> Assignment:
-        tasks: list[list[MiniTask]] = [[] for _ in range(self._n)]
+        tasks: list[list[MiniTask]] = [[] for _ in range(self.n)]
         for job, slot, progress in reversed(self._open_jobs()):
             for worker, template in enumerate(self._slot_tasks(slot, progress)):
                 if template is not None:
@@ -211,8 +211,8 @@ class MSGCSchedule(Schedule):
         complete, missing = _first_missing(progress.received)
         group = slot - self._first_adaptive
         if self._scheme.code is None:
-            return [None if complete[i] else uncoded[i][missing[i]] for i in range(self._n)]
-        return [coded[i][group] if complete[i] else uncoded[i][missing[i]] for i in range(self._n)]
+            return [None if complete[i] else uncoded[i][missing[i]] for i in range(self.n)]
+        return [coded[i][group] if complete[i] else uncoded[i][missing[i]] for i in range(self.n)]
 
     def _after(self, slot: int, progress: _Progress, responded: BoolArray) -> _Progress:
         """Return the job's progress once the round has closed with these answers."""

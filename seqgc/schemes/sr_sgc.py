@@ -189,13 +189,13 @@ class SRSGCSchedule(Schedule):
         The first workers, in order, that did not return it, until n - s results are in sight
         (Algorithm 1); with Rep, only in groups without any (Algorithm 3).
         """
-        chosen = np.zeros(self._n, dtype=np.bool_)
+        chosen = np.zeros(self.n, dtype=np.bool_)
         if job in self._returned:
             own = self._returned[job]
             wanted = ~own
             if self._group is not None:
                 groups = own.reshape(-1, self._group).any(axis=1)
                 wanted = ~np.repeat(groups, self._group)
-            needed = self._n - self._code.s - np.count_nonzero(own)
+            needed = self.n - self._code.s - np.count_nonzero(own)
             chosen[np.flatnonzero(wanted)[: max(0, needed)]] = True
         return chosen

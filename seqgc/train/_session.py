@@ -113,7 +113,6 @@ class Session:
         self._on_switch: Callable[[Switch], None] | None = None
         self._policy: RoundPolicy | SwitchingPolicy = RoundPolicy(
             scheme.start(num_jobs),
-            n=scheme.n,
             mu=rule.mu,
             wait_out=rule.wait_out,
             timeout_s=rule.timeout_s,

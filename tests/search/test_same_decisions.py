@@ -196,7 +196,7 @@ def test_the_kernel_decides_like_a_live_loop(wait_out: WaitOut) -> None:
             times = case.times(scheme)
             model = conformity_model(scheme, case.conformity)
             schedule = scheme.start(case.num_jobs // case.jobs_per_round, conformity=model)
-            policy = RoundPolicy(schedule, n=scheme.n, mu=case.mu, wait_out=wait_out)
+            policy = RoundPolicy(schedule, mu=case.mu, wait_out=wait_out)
             records = wind(policy, times)
             seconds = batch.round_seconds[row, : len(records)]
             where = f"seed {seed}, {scheme!r}, {wait_out}, {case.conformity}"

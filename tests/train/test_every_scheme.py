@@ -48,7 +48,7 @@ def test_four_models_end_with_the_weights_of_plain_training(spec: str, wait_out:
     workload = TorchWorkload(models, scheme=scheme, store=store, precision="float64")
     compute = TorchCompute([m.objective for m in models], store=store, precision="float64")
     schedule = scheme.start(4 * STEPS)
-    policy = RoundPolicy(schedule, n=N, mu=0.2, wait_out=wait_out)
+    policy = RoundPolicy(schedule, mu=0.2, wait_out=wait_out)
     delays = heavy_tailed(schedule.num_rounds, seed=SPECS.index(spec))
     run(policy, ReplayBackend(delays, compute=compute), workload)
     workload.flush()

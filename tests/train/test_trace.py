@@ -71,7 +71,7 @@ def test_a_live_run_replayed_from_its_trace_makes_the_same_decisions(
         if isinstance(seen, Close):
             again.append(seen.record)
 
-    policy = RoundPolicy(scheme.start(JOBS), n=N, mu=mu, wait_out=wait_out)
+    policy = RoundPolicy(scheme.start(JOBS), mu=mu, wait_out=wait_out)
     drive(policy, ReplayBackend(times), observe=watch_again)
     assert len(live) == len(again) == num_rounds
     for one, other in zip(live, again, strict=True):
