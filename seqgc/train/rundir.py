@@ -87,7 +87,7 @@ class RunDirectory:
 
 
 def require_new(path: Path) -> None:
-    """Refuse a run directory that exists.
+    """Refuse a run directory that exists, or would lie below a file.
 
     Raises
     ------
@@ -97,6 +97,10 @@ def require_new(path: Path) -> None:
     if path.exists():
         rule = "must not exist: a run never overwrites another"
         raise ParameterError("run", rule, str(path), "choose another directory or remove it")
+    nearest = next(parent for parent in path.absolute().parents if parent.exists())
+    if not nearest.is_dir():
+        rule = "must be a folder that can be made"
+        raise ParameterError("run", rule, str(path), f"{nearest.name} is a file")
 
 
 class EventLog:

@@ -51,7 +51,7 @@ def test_a_probing_run_switches_on_what_it_saw_and_takes_every_step(capsys: Out)
     coded = closes[switch["round"] + 1 :]
     assert sorted(coded)[len(coded) // 2] < 0.15, "a round no longer waits for the slow worker"
     saved = tomllib.loads(Path("r/config.toml").read_text())
-    assert (saved["scheme"], saved["probe"], saved["alpha"]) == ("uncoded", 4, 0.01)
+    assert (saved["scheme"], saved["probe"], saved["delays"]["alpha"]) == ("uncoded", 4, 0.01)
 
 
 def test_retuning_without_a_probe_begins_with_the_scheme_given(capsys: Out) -> None:
