@@ -31,6 +31,8 @@ from seqgc.stragglers import StragglerModel
 
 __all__ = ["Replay", "ReplayBackend", "replay", "times_for"]
 
+_MOST_JOBS = 10**7
+
 Compute = Callable[[tuple[WeightedPoints, ...]], FloatArray]
 
 
@@ -203,13 +205,13 @@ def times_for(
     if num_rounds > profile.num_rounds and not repeat:
         rule = f"plus the delay must not exceed the profile's {profile.num_rounds} rounds"
         raise ParameterError("jobs", rule, num_rounds, "take fewer jobs, or repeat the profile")
-    times = profile.at_load(jobs_per_round * scheme.normalized_load, alpha=alpha).times
-    return times[np.arange(num_rounds) % profile.num_rounds]
+    loaded = profile.awaited().at_load(jobs_per_round * scheme.normalized_load, alpha=alpha)
+    return loaded.times[np.arange(num_rounds) % profile.num_rounds]
 
 
 def _bundles(num_jobs: int, jobs_per_round: int) -> int:
-    if num_jobs < 1:
-        raise ParameterError("jobs", "must be >= 1", num_jobs)
+    if not 1 <= num_jobs <= _MOST_JOBS:
+        raise ParameterError("jobs", f"must be >= 1 and <= {_MOST_JOBS}", num_jobs)
     if jobs_per_round < 1 or num_jobs % jobs_per_round:
         rule = f"must be >= 1 and divide the number of jobs, {num_jobs}"
         raise ParameterError("jobs_per_round", rule, jobs_per_round)

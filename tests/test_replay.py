@@ -80,7 +80,7 @@ def test_a_stricter_conformity_never_ends_sooner(scheme: MSGC | SRSGC) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"num_jobs": 0}, "`jobs` must be >= 1; got 0"),
+        ({"num_jobs": 0}, "`jobs` must be >= 1 and <= 10000000; got 0"),
         ({"jobs_per_round": 2}, "`jobs_per_round` must be >= 1 and divide the number of jobs, 3"),
         ({"scheme": Uncoded(n=3)}, "`profile` must have a column for each of the 3 workers; got 4"),
         ({"mu": -1.0}, "`mu` must be a finite number >= 0"),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from seqgc.errors import ParameterError, did_you_mean
 
@@ -78,16 +78,6 @@ class RunConfig(_Strict):
     delays: DelaysConfig | None = None
     models: tuple[ModelConfig, ...] = Field(min_length=1)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _probe_uncoded(cls, values: dict[str, object]) -> dict[str, object]:
-        if values.get("probe") is None:
-            return values
-        if values.get("scheme", "uncoded") != "uncoded":
-            rule = "must be left out, or 'uncoded', where `probe` rounds are to find the scheme"
-            raise ParameterError("scheme", rule, values["scheme"])
-        return values | {"scheme": "uncoded"}
-
 
 def read_toml(path: Path) -> dict[str, object]:
     """Read a TOML file.
@@ -113,6 +103,11 @@ def validated(values: dict[str, object]) -> RunConfig:
     ParameterError
         For the first thing that is wrong; an unknown key comes with the nearest known one.
     """
+    if values.get("probe") is not None:
+        given = values.setdefault("scheme", "uncoded")
+        if given != "uncoded":
+            rule = "must be left out, or 'uncoded', where `probe` rounds are to find the scheme"
+            raise ParameterError("scheme", rule, given)
     try:
         return RunConfig.model_validate(values)
     except ValidationError as error:

@@ -46,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), 2)
     except SeqgcError as error:
         return _fail(str(error), 1)
+    except OSError as error:
+        return _fail(f"{error.filename or 'a file'}: {error.strerror or error}", 1)
     except _UsageError as error:
         return _fail(getattr(error, "format_message", error.__str__)(), 2)
     if status == _INTERRUPTED:  # typer's own translation of Ctrl-C

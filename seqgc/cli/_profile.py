@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -202,8 +203,8 @@ def _new_files(output: Path | None, *, loads: list[float]) -> list[Path]:
     if output.suffix != ".npz":
         rule = "must end in .npz, which has a place for workers that fail"
         raise ParameterError("output", rule, str(output))
-    if not output.parent.is_dir():
-        raise ParameterError("output", "must lie in a folder that exists", str(output))
+    if not output.parent.is_dir() or not os.access(output.parent, os.W_OK):
+        raise ParameterError("output", "must lie in a folder that can be written", str(output))
     others = [output.with_name(f"{output.stem}-load{load!r}.npz") for load in loads[1:]]
     for path in (output, *others):
         if path.exists():

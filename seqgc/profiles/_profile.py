@@ -138,6 +138,27 @@ class DelayProfile:
             )
         return replace(self, times=times, meta=meta)
 
+    def awaited(self) -> DelayProfile:
+        """Return the profile with failures as what they cost: no answer before the slowest one.
+
+        A failure may be known early, and is no answer for that; whoever waits for the worker waits
+        at least as long as for everybody else.
+
+        Raises
+        ------
+        ProfileError
+            If nobody answered in some round.
+        """
+        answered = self.status == 0
+        if answered.all():
+            return self
+        if not answered.any(axis=1).all():
+            row = int(np.flatnonzero(~answered.any(axis=1))[0])
+            raise ProfileError(f"row {row}: nobody answered in this round; leave it out")
+        slowest = np.where(answered, self.times, 0.0).max(axis=1, keepdims=True)
+        times = np.where(answered, self.times, np.maximum(self.times, slowest))
+        return replace(self, times=times)
+
     def scaled(self, factor: float) -> DelayProfile:
         """Return the profile of a world in which everything takes ``factor`` times as long.
 

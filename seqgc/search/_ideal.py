@@ -6,7 +6,7 @@ import numpy as np
 
 from seqgc._types import FloatArray
 from seqgc.bounds import clairvoyant_bound
-from seqgc.errors import ParameterError, ProfileError
+from seqgc.errors import ParameterError
 from seqgc.profiles import DelayProfile
 
 __all__ = ["ideal_seconds", "known_alpha", "zero_load_times"]
@@ -35,7 +35,7 @@ def zero_load_times(profile: DelayProfile, *, alpha: float) -> FloatArray:
     ParameterError
         If that would be no time at all: ``alpha`` or the base load is too large.
     ProfileError
-        If nobody answered in the whole profile.
+        If nobody answered in some round.
 
     Examples
     --------
@@ -44,8 +44,7 @@ def zero_load_times(profile: DelayProfile, *, alpha: float) -> FloatArray:
     >>> zero_load_times(profile, alpha=2.0)
     array([[0.5, 1. ]])
     """
-    if (profile.status != 0).all():
-        raise ProfileError("nobody answered in any round of the profile: record it again")
+    profile = profile.awaited()
     fastest, base_load = float(profile.times.min()), profile.meta.base_load
     if not fastest > alpha * base_load:
         rule = f"must leave times positive at load 0: the fastest is {fastest:.6g} s, "

@@ -10,6 +10,7 @@ import numpy as np
 
 from seqgc._types import FloatArray
 from seqgc.bounds import load_lower_bound
+from seqgc.errors import ParameterError
 from seqgc.profiles import DelayProfile
 from seqgc.rounds import WaitOut
 from seqgc.schemes import parse_scheme
@@ -62,12 +63,16 @@ class Ranked:
         return self.holdout_s / self.holdout_ideal_s
 
 
+_FEWEST_ROUNDS = 10  # a block bootstrap over fewer is too sure of itself
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lead:
     """The winner against the best of another scheme with as many jobs per round.
 
     ``saved_s`` is the seconds that the winner saves, on held-out rounds if there are any, and
-    ``low_s … high_s`` its interval at ``confidence`` from a moving-block bootstrap over rounds.
+    ``low_s … high_s`` its interval at ``confidence`` from a moving-block bootstrap over the
+    ``rounds`` recorded.
     """
 
     runner_up: Ranked
@@ -75,11 +80,12 @@ class Lead:
     low_s: float
     high_s: float
     confidence: float
+    rounds: int
 
     @property
     def real(self) -> bool:
-        """Whether the interval leaves no doubt who is faster."""
-        return self.low_s > 0
+        """Whether the interval leaves no doubt who is faster; of a few rounds none can."""
+        return self.low_s > 0 and self.rounds >= _FEWEST_ROUNDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +171,9 @@ def tune(
     'gc-rep:s=1'
     """
     space = space or SearchSpace()
+    if seed is not None and seed < 0:
+        raise ParameterError("seed", "must be >= 0", seed)
+    profile = profile.awaited()
     seen, held = profile, None
     if holdout is not None:
         seen, held = hold_out(profile, fraction=holdout, seed=seed)
@@ -240,13 +249,18 @@ def _lead(ranking: Sequence[Ranked], *, stage: Stage, seed: int) -> Lead | None:
     saved = np.zeros(max(len(winner), len(other)))
     saved[: len(other)] += other
     saved[: len(winner)] -= winner
-    low, high = bootstrap_total(saved, seed=seed, confidence=_CONFIDENCE)
+    # A round that is played again is no further evidence.
+    rounds = stage.profile.num_rounds
+    each: FloatArray = np.zeros(min(rounds, len(saved)))
+    np.add.at(each, np.arange(len(saved)) % rounds, saved)
+    low, high = bootstrap_total(each, seed=seed, confidence=_CONFIDENCE)
     return Lead(
         runner_up=others[0],
         saved_s=float(saved.sum()),
         low_s=low,
         high_s=high,
         confidence=_CONFIDENCE,
+        rounds=len(each),
     )
 
 

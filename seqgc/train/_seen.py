@@ -99,7 +99,7 @@ class SeenRounds:
         self._open = None
 
     def profile(self, *, alpha: float) -> DelayProfile:
-        """Return the window's rounds at its smallest load; ``status`` is 1 where censored.
+        """Return the window's rounds at its smallest load, censored times filled in.
 
         ``alpha`` is in seconds per unit of load.
 
@@ -114,9 +114,8 @@ class SeenRounds:
         durations = np.array([row.duration_s for row in rows]) - extra
         times = np.array([row.seconds for row in rows]).reshape(-1, self._n) - extra[:, None]
         answered = np.array([row.answered for row in rows], dtype=np.bool_).reshape(-1, self._n)
-        return DelayProfile(
-            times=_completed(times, answered, durations=durations),
-            status=(~answered).astype(np.int8),
+        return DelayProfile.from_times(
+            _completed(times, answered, durations=durations),
             meta=ProfileMeta(base_load=base_load, alpha=alpha, source="rounds of a live run"),
         )
 
@@ -130,14 +129,18 @@ class SeenRounds:
 
 def _completed(times: FloatArray, answered: BoolArray, *, durations: FloatArray) -> FloatArray:
     """Return ``times`` (rounds, n) with the censored ones filled in; see `SeenRounds`."""
-    full = times.copy()
-    for row, worker in np.argwhere(~answered):
-        own = times[answered[:, worker], worker]
-        for seen in (own, times[answered]):
-            longer = seen[seen > durations[row]]
-            if longer.size:
-                full[row, worker] = np.median(longer)
-                break
-        else:
-            full[row, worker] = durations[row]
+    full, everyone = times.copy(), np.sort(times[answered])
+    for worker in np.flatnonzero(~answered.all(axis=0)):
+        own = np.sort(times[answered[:, worker], worker])
+        for row in np.flatnonzero(~answered[:, worker]):
+            than = float(durations[row])
+            full[row, worker] = _longer(own, than) or _longer(everyone, than) or than
     return full
+
+
+def _longer(seen: FloatArray, than: float) -> float:
+    """Return the median of the times ``seen``, in order, that are longer; 0 if there is none."""
+    longer = seen[np.searchsorted(seen, than, side="right") :]
+    return (
+        float(longer[(len(longer) - 1) // 2] + longer[len(longer) // 2]) / 2 if longer.size else 0.0
+    )

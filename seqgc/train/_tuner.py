@@ -55,6 +55,37 @@ class Choice:
     predicted_s: float
     predicted_current_s: float
     searched: int
+    rates: Rates | None = None
+
+    def repriced(self, *, jobs_left: int) -> Choice:
+        """Return the choice for fewer jobs: a search takes time, and a drain must still pay."""
+        if self.rates is None:
+            return self
+        return self.rates.choose(self.current, jobs_left=jobs_left, searched=self.searched)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Seconds a round of the present setting and of the best one found."""
+
+    found: Setting
+    found_s: float
+    current_s: float
+
+    def choose(self, current: Setting, *, jobs_left: int, searched: int) -> Choice:
+        """Take the one that was found if it is well ahead, the present one's drain included."""
+        drain = current.scheme.delay
+        stay_s = self.current_s * (jobs_left + drain)
+        switch_s = self.current_s * drain + self.found_s * (jobs_left + self.found.scheme.delay)
+        switch = switch_s < (1 - LEAST_GAIN) * stay_s
+        return Choice(
+            setting=self.found if switch else current,
+            current=current,
+            predicted_s=switch_s if switch else stay_s,
+            predicted_current_s=stay_s,
+            searched=searched,
+            rates=self,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,19 +201,14 @@ def choose(question: Question) -> Choice:
     current, n = question.current, question.current.scheme.n
     jobs = min(question.jobs_left, max(REPLAYED_JOBS, question.profile.num_rounds))
     num_jobs = jobs * question.jobs_per_round
-    predicted_current_s = _extrapolated(
-        replay(
-            current.scheme,
-            question.profile,
-            num_jobs=num_jobs,
-            mu=current.mu,
-            wait_out=current.wait_out,
-            jobs_per_round=question.jobs_per_round,
-            repeat=True,
-        ).runtime_s,
-        jobs=jobs,
-        jobs_left=question.jobs_left,
-        delay=current.scheme.delay,
+    stayed = replay(
+        current.scheme,
+        question.profile,
+        num_jobs=num_jobs,
+        mu=current.mu,
+        wait_out=current.wait_out,
+        jobs_per_round=question.jobs_per_round,
+        repeat=True,
     )
     space = SearchSpace(
         families=() if n <= CYCLIC_UP_TO else EXACT,
@@ -192,21 +218,10 @@ def choose(question: Question) -> Choice:
     )
     found = tune(question.profile, num_jobs=num_jobs, space=space, top=1, repeat=True)
     best = found.best
-    predicted_s = predicted_current_s * current.scheme.delay / question.jobs_left + _extrapolated(
-        best.runtime_s, jobs=jobs, jobs_left=question.jobs_left, delay=best.delay
+    rates = Rates(
+        found=Setting(scheme=parse_scheme(best.scheme, n=n), mu=best.mu, wait_out=best.wait_out),
+        found_s=best.runtime_s / (jobs + best.delay),
+        current_s=stayed.runtime_s / (jobs + current.scheme.delay),
     )
-    setting = Setting(scheme=parse_scheme(best.scheme, n=n), mu=best.mu, wait_out=best.wait_out)
-    if predicted_s >= (1 - LEAST_GAIN) * predicted_current_s:
-        setting, predicted_s = current, predicted_current_s
-    return Choice(
-        setting=setting,
-        current=current,
-        predicted_s=predicted_s,
-        predicted_current_s=predicted_current_s,
-        searched=found.evaluated + found.pruned,
-    )
-
-
-def _extrapolated(seconds: float, *, jobs: int, jobs_left: int, delay: int) -> float:
-    """Return the seconds of all jobs that are left, their rounds being like those replayed."""
-    return seconds * (jobs_left + delay) / (jobs + delay)
+    searched = found.evaluated + found.pruned
+    return rates.choose(current, jobs_left=question.jobs_left, searched=searched)

@@ -161,7 +161,7 @@ class AdaptiveDirector:
 
     def choose(self, *, setting: Setting, jobs_left: int) -> Setting | None:
         if self._searching:
-            return self._answered()
+            return self._answered(jobs_left)
         if self._rounds_to_search is not None and self._rounds_to_search <= 0:
             self._rounds_to_search = self._adaptation.retune
             self._search(setting, jobs_left)
@@ -183,10 +183,12 @@ class AdaptiveDirector:
         self._tuner.submit(question)
         self._searching = True
 
-    def _answered(self) -> Setting | None:
+    def _answered(self, jobs_left: int) -> Setting | None:
         answer = self._tuner.result()
         if answer is None:
             return None
         self._searching = False
+        if isinstance(answer, Choice):
+            answer = answer.repriced(jobs_left=jobs_left)
         self._note(answer)
         return answer.setting if isinstance(answer, Choice) else None

@@ -205,7 +205,7 @@ def test_tune_judges_on_held_out_rounds(profile: Path, capsys: Out) -> None:
     )
     assert best["holdout_s"] == run.runtime_s
     assert lead["runner_up"]["scheme"] == "uncoded"
-    assert lead["real"] is True
+    assert lead["real"] is False, "four rounds are too few to tell"
 
 
 def test_tune_speaks_to_people_too(profile: Path, capsys: Out) -> None:
@@ -215,7 +215,7 @@ def test_tune_speaks_to_people_too(profile: Path, capsys: Out) -> None:
     assert "gc:s=" in captured.out
     assert "held out" in captured.out
     assert "run time against the bill" in captured.out
-    assert "the lead is real" in captured.out
+    assert "the lead may be luck" in captured.out, "two held-out rounds are too few to tell"
     assert captured.err == ""
 
 

@@ -18,6 +18,7 @@ from seqgc.search import (
     Rule,
     SearchSpace,
     Tuning,
+    batch_replay,
     hold_out,
     ideal_seconds,
     tune,
@@ -345,8 +346,40 @@ def test_a_load_model_that_leaves_no_time_is_refused() -> None:
 def test_a_profile_of_failures_only_is_refused() -> None:
     times = np.ones((2, 3))
     silent = DelayProfile(times=times, status=np.ones((2, 3), dtype=np.int8))
-    with pytest.raises(ProfileError, match="nobody answered in any round"):
+    with pytest.raises(ProfileError, match="row 0: nobody answered in this round"):
         tune(silent, num_jobs=1, alpha=1.0)
+
+
+def test_a_worker_that_fails_at_once_wins_nothing() -> None:
+    times = np.full((12, 4), 2.0)
+    times[:, 0] = 0.01
+    status = np.zeros((12, 4), dtype=np.int8)
+    status[:, 0] = 1
+    failing = DelayProfile(times=times, status=status)
+    for scheme in (GC(n=4, s=3, family="rep"), MSGC(n=4, B=1, W=2, lam=1)):
+        run = replay(scheme, failing, num_jobs=4, mu=0.0, wait_out="feasible", alpha=0.0)
+        (kernel,) = batch_replay(
+            [scheme], failing, num_jobs=4, mu=0.0, wait_out="feasible", alpha=0.0
+        ).round_seconds
+        assert run.round_seconds.tolist() == kernel[: len(run.round_seconds)].tolist()
+        assert (run.round_seconds == 2.0).all()
+    found = tune(failing, num_jobs=4, alpha=0.0, space=SearchSpace(jobs_per_round=(1,)))
+    assert found.best.runtime_s == 8.0
+    assert found.best.ideal_s == 8.0
+
+
+def test_rounds_that_are_played_again_are_no_further_evidence() -> None:
+    rng = np.random.default_rng(3)
+    profile = DelayProfile.from_times(rng.pareto(2.0, size=(12, 6)) + 1.0)
+    space = SearchSpace(families=("gc", "gc-rep"), jobs_per_round=(1,))
+    once = tune(profile, num_jobs=12, alpha=0.5, space=space, seed=1).lead
+    often = tune(profile, num_jobs=48, alpha=0.5, space=space, seed=1, repeat=True).lead
+    assert once is not None
+    assert often is not None
+    assert (once.rounds, often.rounds) == (12, 12)
+    # Four times the seconds, and four times the doubt: not half of it.
+    assert often.saved_s == pytest.approx(4 * once.saved_s)
+    assert often.high_s - often.low_s == pytest.approx(4 * (once.high_s - once.low_s), rel=0.02)
 
 
 # ---- recorded delays ----------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from seqgc.train._tuner import (
     BackgroundTuner,
     Choice,
     Question,
+    Rates,
     SearchFailure,
     choose,
 )
@@ -298,7 +299,6 @@ def test_a_censored_time_is_the_median_of_the_longer_ones_seen() -> None:
     play(seen, [(9.0, [1.0, 4.0, 9.0]), (2.0, [2.0, 1.0, None]), (5.0, [5.0, None, 5.0])])
     profile = seen.profile(alpha=1.0)
     assert profile.times.tolist() == [[1, 4, 9], [2, 1, 7], [5, 9, 5]]
-    assert profile.status.tolist() == [[0, 0, 0], [0, 0, 1], [0, 1, 0]]
 
 
 def test_where_nothing_longer_was_seen_a_censored_time_is_the_rounds_duration() -> None:
@@ -317,7 +317,6 @@ def test_a_late_answer_replaces_the_guess_and_a_failure_does_not() -> None:
     seen.close(record(1, 4.0, [False, True]), load=0.5)
     profile = seen.profile(alpha=0.0)
     assert profile.times.tolist() == [[2, 103.5], [103.5, 4]]
-    assert profile.status.tolist() == [[0, 0], [1, 0]]
 
 
 def test_rounds_of_several_loads_are_brought_to_the_smallest_and_old_ones_leave() -> None:
@@ -399,3 +398,16 @@ def test_a_workload_changes_schemes_between_jobs_only_and_checks_the_delay() -> 
         workload.switch(parse_scheme("m-sgc:B=2,W=3,lam=1", n=2))
     workload.switch(parse_scheme("m-sgc:B=1,W=2,lam=1", n=2))
     workload.begin(1)
+
+
+def test_a_choice_is_priced_again_for_the_jobs_that_are_left_when_it_comes() -> None:
+    current = Setting(scheme=parse_scheme("m-sgc:B=2,W=3,lam=2", n=4), mu=0.0, wait_out="feasible")
+    found = Setting(scheme=parse_scheme("m-sgc:B=1,W=2,lam=1", n=4), mu=0.0, wait_out="feasible")
+    rates = Rates(found=found, found_s=1.0, current_s=2.0)
+    asked = rates.choose(current, jobs_left=50, searched=7)
+    # To stay: 50 + 3 rounds of 2 s. To switch: a drain of 3 such rounds, and 50 + 1 of 1 s.
+    assert (asked.predicted_current_s, asked.predicted_s, asked.setting) == (106.0, 57.0, found)
+    late = asked.repriced(jobs_left=1)
+    assert (late.predicted_current_s, late.predicted_s, late.setting) == (8.0, 8.0, current)
+    barely = asked.repriced(jobs_left=2)
+    assert (barely.predicted_current_s, barely.predicted_s, barely.setting) == (10.0, 9.0, found)

@@ -54,7 +54,7 @@ def batch_replay(
     (array([8. , 3.5]), array([2, 2]))
     """
     rule = Rule(
-        profile=profile,
+        profile=profile.awaited(),
         num_jobs=num_jobs,
         mu=mu,
         wait_out=wait_out,
