@@ -14,6 +14,7 @@ from seqgc.profiles import DelayProfile, ProfileMeta
 from seqgc.replay import replay
 from seqgc.rounds import WaitOut
 from seqgc.schemes import MSGC, Scheme
+from seqgc.search import SearchSpace, Tuning, tune
 from seqgc.search.kernel import BatchReplay, batch_replay
 
 N, ROUNDS, MAX_DELAY = 256, 30, 10
@@ -24,6 +25,12 @@ class Benchmark(Protocol):
     """What is used of pytest-benchmark's fixture."""
 
     def pedantic(self, target: Callable[[], BatchReplay], *, rounds: int) -> BatchReplay: ...
+
+
+class SearchBenchmark(Protocol):
+    """The same, of a whole search."""
+
+    def pedantic(self, target: Callable[[], Tuning], *, rounds: int) -> Tuning: ...
 
 
 def profile_of(n: int, rounds: int) -> DelayProfile:
@@ -91,5 +98,19 @@ def test_many_workers(benchmark: Benchmark, n: int, rounds: int, wait_out: WaitO
         f"\n{wait_out}: {n} workers, {rounds} rounds, {len(schemes)} candidates, "
         f"{1e9 * each / n / batch.num_rounds.mean():.2f} ns per worker and round, "
         f"peak {peak / 2**20:.0f} MiB"
+    )
+    assert peak < 2**30
+
+
+@pytest.mark.benchmark(group="coarse search over every scheme, many workers")
+def test_a_coarse_search_of_ten_thousand_workers(benchmark: SearchBenchmark) -> None:
+    profile, space = profile_of(10_000, 100), SearchSpace(coarse=True)
+    tracemalloc.start()
+    found = benchmark.pedantic(lambda: tune(profile, space=space), rounds=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    print(
+        f"\n10,000 workers, 100 rounds: {found.evaluated} candidates replayed, "
+        f"{found.pruned} pruned, best {found.best.scheme}, peak {peak / 2**20:.0f} MiB"
     )
     assert peak < 2**30
