@@ -19,14 +19,21 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 class MiniTask:
     """One result that a worker owes: ``sum_k coefficients[k] * g_{chunks[k]}(job)``.
 
-    ``slot`` is the mini-task's place in the worker's task of the round (spec, section 3.3: ``j``);
-    ``chunks`` and ``coefficients`` are read-only arrays of one length.
+    ``slot`` is the mini-task's position in the worker's task of the round (spec, section 3.3:
+    ``j``); ``chunks`` and ``coefficients`` are read-only arrays of one length.
+
+    Where results only ever enter a gradient as parts of a plain sum, ``cover`` numbers that sum
+    within the job and ``place`` the summand: a decoding that uses one result of a cover uses one of
+    each of its places, all with weight 1, and results of one place are equal. Whoever gathers
+    results can add the first of each place as it arrives. None: weights are known at the end only.
     """
 
     job: int
     slot: int
     chunks: IntArray
     coefficients: FloatArray
+    cover: int | None = None
+    place: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +48,11 @@ class Term:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoding:
-    """A job's gradient as a weighted sum of received mini-task results."""
+    """A job's gradient as a weighted sum of received mini-task results.
+
+    ``error`` bounds what an approximate decoding leaves out (see `GradientCode.approximation`).
+    """
 
     job: int
     terms: tuple[Term, ...]
+    error: float = 0.0

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-import numpy as np
-
-from seqgc._types import FloatArray, MiniTask
+from seqgc._gathering import Gatherer
+from seqgc._types import Decoding, MiniTask
 from seqgc.ports import (
     Action,
     Arrival,
@@ -42,6 +41,9 @@ def run(
 ) -> None:
     """Drive a policy to its end.
 
+    The gradients of jobs that a round finished are made and handed over while the workers compute
+    the next round, except those that a job of that round begins with (paper, Appendix K.1).
+
     Parameters
     ----------
     policy
@@ -52,7 +54,8 @@ def run(
         Resolves mini-tasks and takes decoded gradients. Without it nothing is computed or
         decoded: the decisions alone are replayed.
     observe
-        Called with every event, before the policy sees it, and every action, before it is done.
+        Called with every event, before the policy sees it, and every action, in the policy's order,
+        before it is done.
 
     Raises
     ------
@@ -60,6 +63,8 @@ def run(
         If a round cannot end.
     IllConditionedError
         If a gradient cannot be decoded to a useful precision.
+    NotDecodableError
+        If the sum of finite results overflows.
     """
     _Loop(policy, backend, workload, observe or (lambda _: None)).run()
 
@@ -71,16 +76,22 @@ class _Loop:
         self._policy, self._backend = policy, backend
         self._workload, self._observe = workload, observe
         self._begun = -1  # jobs begin in order
-        # For the tasks of the open round: (worker, round) -> the job of each slot they owe.
-        self._owed: dict[tuple[int, int], dict[int, int]] = {}
-        # For the jobs in flight: (worker, round, slot) -> result.
-        self._results: dict[int, dict[tuple[int, int, int], FloatArray]] = defaultdict(dict)
+        # For the tasks of the open round: (worker, round) -> the mini-task of each slot they owe.
+        self._owed: dict[tuple[int, int], dict[int, MiniTask]] = {}
+        self._gatherer = Gatherer()
+        self._decoded: deque[Decoding] = deque()  # jobs whose gradient the workload has yet to get
 
     def run(self) -> None:
-        self._perform(self._policy.start())
-        while not self._policy.done:
-            until = self._policy.wake_at
-            self._feed(self._backend.receive(until) or Tick(at=until))
+        try:
+            self._perform(self._policy.start())
+            while not self._policy.done:
+                self._hand_over_all()  # while the workers compute
+                until = self._policy.wake_at
+                self._feed(self._backend.receive(until) or Tick(at=until))
+            self._hand_over_all()
+        except BaseException as error:
+            self._salvage(error)
+            raise
 
     def _feed(self, event: Event) -> None:
         if isinstance(event, Arrival):
@@ -88,26 +99,26 @@ class _Loop:
         self._observe(event)
         actions = self._policy.on(event)
         if isinstance(event, Arrival) and not any(isinstance(a, Drop) for a in actions):
-            key = (event.worker, event.round)
-            for slot, job in self._owed.get(key, {}).items():
-                self._results[job][*key, slot] = event.results[slot]
+            for slot, task in self._owed.get((event.worker, event.round), {}).items():
+                result = event.results[slot]
+                self._gatherer.take(task, result, worker=event.worker, round=event.round)
         self._perform(actions)
 
     def _screen(self, event: Arrival) -> Arrival | Failure:
-        """Turn an answer that lacks a result into a failure."""
-        missing = self._owed.get((event.worker, event.round), {}).keys() - event.results.keys()
-        if not missing:
+        """Turn an answer without a result, or with one unlike its job's others, into a failure."""
+        owed = self._owed.get((event.worker, event.round), {})
+        flaw = self._gatherer.flaw(owed, event.results)
+        if flaw is None:
             return event
         return Failure(
-            round=event.round,
-            worker=event.worker,
-            attempt=event.attempt,
-            at=event.at,
-            reason=f"the answer lacks the result of slot {min(missing)}",
+            round=event.round, worker=event.worker, attempt=event.attempt, at=event.at, reason=flaw
         )
 
     def _perform(self, actions: Sequence[Action]) -> None:
         for action in actions:
+            if isinstance(action, Dispatch) and action.anew:
+                self._hand_over_all()
+                self._gatherer.forget_memory()
             self._observe(action)
             match action:
                 case Dispatch():
@@ -115,7 +126,8 @@ class _Loop:
                 case Cancel(round=round, workers=workers):
                     self._backend.cancel(round, workers)
                 case Finish():
-                    self._finish(action)
+                    if self._workload is not None:
+                        self._decoded.append(action.decoding())
                 case Close():
                     self._owed.clear()
                 case Drop():
@@ -130,21 +142,39 @@ class _Loop:
         items: tuple[WorkItem, ...] = ()
         if self._workload is not None:
             mini_tasks = action.assignment[worker]
-            self._owed[worker, action.round] = {m.slot: m.job for m in mini_tasks}
+            if (worker, action.round) not in self._owed:  # not sent again
+                self._owed[worker, action.round] = {m.slot: m for m in mini_tasks}
+                self._gatherer.expect(action.round, mini_tasks)
             items = tuple(self._item(self._workload, m) for m in mini_tasks)
         return Task(round=action.round, worker=worker, attempt=action.attempt, items=items)
 
     def _item(self, workload: Workload, mini_task: MiniTask) -> WorkItem:
         while self._begun < mini_task.job:
             self._begun += 1
+            self._hand_over_needed(workload, self._begun)
             workload.begin(self._begun)
         return WorkItem(slot=mini_task.slot, parts=workload.resolve(mini_task))
 
-    def _finish(self, action: Finish) -> None:
-        if self._workload is None:
-            return
-        results = self._results.pop(action.job)
-        decoding = action.decoding(next(iter(results.values())).dtype)
-        weights = np.array([term.weight for term in decoding.terms])
-        rows = [results[t.worker, t.round, t.slot] for t in decoding.terms]
-        self._workload.finish(action.job, weights @ np.stack(rows))
+    # ---- decoded gradients: as late as the next tasks allow, so that these leave first -----------
+
+    def _hand_over_needed(self, workload: Workload, job: int) -> None:
+        """Hand over the gradients that ``job`` begins with, and those decoded before them."""
+        while any(workload.needs(job, decoding.job) for decoding in self._decoded):
+            self._hand_over(workload)
+
+    def _hand_over_all(self) -> None:
+        while self._workload is not None and self._decoded:
+            self._hand_over(self._workload)
+
+    def _hand_over(self, workload: Workload) -> None:
+        decoding = self._decoded.popleft()
+        workload.finish(decoding.job, self._gatherer.combine(decoding))
+
+    def _salvage(self, error: BaseException) -> None:
+        """Hand over what is decoded although the run fails; the error names what that loses."""
+        while self._workload is not None and self._decoded:
+            job = self._decoded[0].job
+            try:
+                self._hand_over(self._workload)
+            except Exception as another:
+                error.add_note(f"the gradient of job {job} is lost: {another}")

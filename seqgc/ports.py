@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
-import numpy as np
-
 from seqgc._types import BoolArray, Decoding, FloatArray, IntArray, MiniTask
 
 __all__ = [
@@ -134,11 +132,16 @@ Event: TypeAlias = Dispatched | Arrival | Failure | Tick
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dispatch:
-    """Send these workers their mini-tasks of the round."""
+    """Send these workers their mini-tasks of the round.
+
+    ``anew``: what went before has ended, and the workload must have every gradient of it before
+    these tasks are made or anyone hears of them.
+    """
 
     round: int
     attempt: int
     assignment: Mapping[int, tuple[MiniTask, ...]]
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,12 +194,12 @@ class Close:
 class Finish:
     """A job's gradient can be decoded from results that have arrived.
 
-    ``decoding``, given the results' dtype, is to be called at once or never: after the next event
-    it may be forgotten.
+    ``decoding`` is to be called at once or never: after the next event it may be forgotten. An
+    observer may call it too: it is worked out once.
     """
 
     job: int
-    decoding: Callable[[np.dtype[np.floating]], Decoding]
+    decoding: Callable[[], Decoding]
 
 
 Action: TypeAlias = Dispatch | Cancel | Drop | Close | Finish
@@ -234,6 +237,9 @@ class Backend(Protocol):
 class Workload(Protocol):
     """What the jobs compute, and what becomes of their gradients."""
 
+    def needs(self, job: int, finished: int) -> bool:
+        """Say whether ``begin(job)`` uses the gradient of job ``finished``."""
+
     def begin(self, job: int) -> None:
         """Job ``job`` starts: fix the weights and the batch that it uses."""
 
@@ -241,7 +247,11 @@ class Workload(Protocol):
         """Turn a mini-task's chunks into data points."""
 
     def finish(self, job: int, gradient: FloatArray) -> None:
-        """Take the decoded gradient of a job."""
+        """Take the decoded gradient of a job; the array is the workload's from now on.
+
+        Jobs come in the order in which they finished, but perhaps not before later ones begin: only
+        before those that need them (`needs`).
+        """
 
 
 class WeightStore(Protocol):

@@ -84,10 +84,11 @@ class ReplayBackend:
         return 0.0
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
+        over = {(round, worker) for worker in workers}
         self._pending = [
             (at, worker, task)
             for at, worker, task in self._pending
-            if (task.round, worker) not in {(round, w) for w in workers}
+            if (task.round, worker) not in over
         ]
 
     def receive(self, until: float) -> Arrival | Failure | None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-from seqgc._types import BoolArray, Decoding, MiniTask, Term
+from seqgc._types import BoolArray, Decoding
 from seqgc.errors import ParameterError
+from seqgc.payloads import Payload
 from seqgc.ports import Action, Close, Dispatch, Event, RoundRecord
 from seqgc.rounds import RoundPolicy, WaitOut, check_closing_rule
 from seqgc.schemes import Assignment, Schedule, Scheme
@@ -84,7 +82,7 @@ class SwitchingPolicy:
         Of the whole run, >= 1.
     director
         Chooses; every setting must have the workers of the first.
-    timeout_s, max_attempts, dtype
+    timeout_s, max_attempts, payload
         See `seqgc.rounds.RoundPolicy`.
 
     Raises
@@ -96,6 +94,7 @@ class SwitchingPolicy:
     --------
     Two jobs uncoded, the others coded:
 
+    >>> import numpy as np
     >>> from seqgc.master import run
     >>> from seqgc.replay import ReplayBackend
     >>> from seqgc.schemes import GC, Uncoded
@@ -120,12 +119,12 @@ class SwitchingPolicy:
         director: Director,
         timeout_s: float = math.inf,
         max_attempts: int = 3,
-        dtype: npt.DTypeLike | None = None,
+        payload: Payload | None = None,
     ) -> None:
         if num_jobs < 1:
             raise ParameterError("num_jobs", "must be >= 1", num_jobs)
         self._num_jobs, self._director = num_jobs, director
-        self._timeout_s, self._max_attempts, self._dtype = timeout_s, max_attempts, dtype
+        self._timeout_s, self._max_attempts, self._payload = timeout_s, max_attempts, payload
         self._segments: list[Segment] = []
         self._answers: list[BoolArray] = []  # who responded, in the segment's closed rounds
         self._started, self._rounds = 0, 0  # jobs that have started, rounds that are closed
@@ -184,14 +183,15 @@ class SwitchingPolicy:
             self._next = self._chosen(segment.setting)
             if self._next is not None:
                 self._policy = self._drain(segment)
-        if self._next is not None and self._policy.done:
-            self._policy = self._enter(self._next)
-            self._next = None
+        anew = self._next is not None and self._policy.done
+        if self._next is not None and anew:
+            self._policy, self._next = self._enter(self._next), None
         if self._policy is was:
             return actions
         # The round that the old policy has opened was never sent: the new one's takes its place.
         kept = [action for action in actions if not isinstance(action, Dispatch)]
-        return [*kept, *self._policy.start()]
+        opened = self._policy.start()
+        return [*kept, *(replace(a, anew=anew) if isinstance(a, Dispatch) else a for a in opened)]
 
     def _chosen(self, setting: Setting) -> Setting | None:
         jobs_left = self._num_jobs - self._started
@@ -228,7 +228,7 @@ class SwitchingPolicy:
             wait_out=segment.setting.wait_out,
             timeout_s=self._timeout_s,
             max_attempts=self._max_attempts,
-            dtype=self._dtype,
+            payload=self._payload,
         )
 
 
@@ -254,15 +254,7 @@ class _Numbered:
 
     def assignment(self) -> Assignment:
         return tuple(
-            tuple(
-                MiniTask(
-                    job=self._first_job + task.job,
-                    slot=task.slot,
-                    chunks=task.chunks,
-                    coefficients=task.coefficients,
-                )
-                for task in tasks
-            )
+            tuple(replace(task, job=self._first_job + task.job) for task in tasks)
             for tasks in self._schedule.assignment()
         )
 
@@ -272,21 +264,13 @@ class _Numbered:
     def feasible(self, responded: BoolArray) -> bool:
         return self._schedule.feasible(responded)
 
-    def decodes_well(self, responded: BoolArray, dtype: npt.DTypeLike = np.float64) -> bool:
-        return self._schedule.decodes_well(responded, dtype)
+    def decodes_well(self, responded: BoolArray, payload: Payload = "float64") -> bool:
+        return self._schedule.decodes_well(responded, payload)
 
     def close_round(self, responded: BoolArray) -> tuple[int, ...]:
         return tuple(self._first_job + job for job in self._schedule.close_round(responded))
 
-    def decoding(self, job: int, dtype: npt.DTypeLike = np.float64) -> Decoding:
-        decoding = self._schedule.decoding(job - self._first_job, dtype)
-        terms = tuple(
-            Term(
-                worker=term.worker,
-                round=self._first_round + term.round,
-                slot=term.slot,
-                weight=term.weight,
-            )
-            for term in decoding.terms
-        )
-        return Decoding(job=job, terms=terms)
+    def decoding(self, job: int, payload: Payload = "float64") -> Decoding:
+        decoding = self._schedule.decoding(job - self._first_job, payload)
+        terms = tuple(replace(t, round=self._first_round + t.round) for t in decoding.terms)
+        return replace(decoding, job=job, terms=terms)

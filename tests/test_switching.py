@@ -84,6 +84,9 @@ class SwitchingWorkload:
         self.begun: list[int] = []
         self.errors: dict[int, float] = {}
 
+    def needs(self, job: int, finished: int) -> bool:  # noqa: ARG002 (the protocol's)
+        return False
+
     def begin(self, job: int) -> None:
         self.begun.append(job)
         self._scheme[job] = self._scheme_of(job)
@@ -137,6 +140,12 @@ def test_whatever_is_switched_to_and_when_every_job_is_done_once_in_time_and_rig
         if isinstance(seen, Finish):
             assert seen.job not in finished, f"job {seen.job} finished twice"
             finished[seen.job] = closed[-1]
+        if isinstance(seen, Dispatch):
+            segment = policy.segments[-1]
+            assert seen.anew == (seen.round == segment.first_round > 0)
+            if seen.anew:
+                jobs = list(range(segment.first_job))
+                assert sorted(workload.errors) == workload.begun == jobs, "all is handed over"
 
     run(policy, ReplayBackend(times, compute=workload.compute), workload, observe=watch)
     segments = policy.segments

@@ -138,7 +138,7 @@ class _Server:
             results = run_task(task, self._compute, cancelled=lambda: self._unwanted(task))
             if results is None or self._unwanted(task):
                 return
-            when, frame = received + message.delay_s, self._result(task, results)
+            when, frame = received + message.delay_s, self._result(message, results)
         except Exception as error:
             when, frame = received, self._failure(task, _told(error))
         heapq.heappush(self._due, (when, self._order, task.round, frame))
@@ -148,9 +148,14 @@ class _Server:
         self._listen(0.0)
         return self._channel.ended or task.round in self._cancelled
 
-    def _result(self, task: Task, results: dict[int, FloatArray]) -> bytes:
+    def _result(self, asked: TaskMessage, results: dict[int, FloatArray]) -> bytes:
         message = ResultMessage(
-            round=task.round, worker=task.worker, attempt=task.attempt, results=results
+            round=asked.task.round,
+            worker=asked.task.worker,
+            attempt=asked.task.attempt,
+            results=results,
+            payload=asked.payload,
+            rounding_seed=asked.rounding_seed,
         )
         return encode(message, run_id=self._run_id)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import pickle
 import time
@@ -12,6 +13,7 @@ from types import TracebackType
 from seqgc.backends import _forkserver
 from seqgc.backends._pool import Answer, Lost, WorkerPool
 from seqgc.errors import ParameterError, WorkerError
+from seqgc.payloads import Payload, payload_format
 from seqgc.ports import Arrival, Clock, Failure, Task
 from seqgc.wire import CancelMessage, ResultMessage, TaskMessage, encode
 from seqgc.worker import ComputeFactory
@@ -57,6 +59,12 @@ class LocalBackend:
         ``delays(round, worker)``, seconds: the answer leaves the worker no earlier than this after
         the task came in (the response time as a whole, not an addition to computing). First
         attempts only: a repeated attempt stands for a fresh environment. None: no delays.
+    payload
+        The format in which results travel (see `seqgc.payloads`); workers round, events hold what
+        comes out of it. None: the results' own dtype.
+    stochastic_rounding
+        Round to ``payload`` stochastically. ``run_id``, round, worker, attempt and slot seed it, so
+        that a repeated run of that name rounds the same results alike.
     preload
         Modules that the workers' common parent imports, once; name the one that imports torch.
         Only the first backend of a master process has a say: the parent serves all later ones.
@@ -68,7 +76,8 @@ class LocalBackend:
     Raises
     ------
     ParameterError
-        If ``n`` or ``start_timeout_s`` is not positive, or ``compute`` cannot cross processes.
+        If ``n`` or ``start_timeout_s`` is not positive, ``compute`` cannot cross processes, there
+        is no such ``payload``, or none is given to round to stochastically.
     WorkerError
         If not all workers become ready; names the first cause.
 
@@ -92,6 +101,8 @@ class LocalBackend:
         *,
         run_id: str = "local",
         delays: Callable[[int, int], float] | None = None,
+        payload: Payload | None = None,
+        stochastic_rounding: bool = False,
         preload: Sequence[str] = (),
         start_timeout_s: float = 60.0,
         clock: Clock | None = None,
@@ -100,7 +111,14 @@ class LocalBackend:
             raise ParameterError("n", "must be an integer >= 1 (workers)", n)
         if not start_timeout_s > 0:
             raise ParameterError("start_timeout_s", "must be > 0 seconds", start_timeout_s)
+        if payload is not None:
+            payload_format(payload)
+        elif stochastic_rounding:
+            rule = "must be given where `stochastic_rounding` is: nothing is rounded else"
+            raise ParameterError("payload", rule, payload)
         self._run_id, self._delays = run_id, delays
+        self._payload = payload
+        self._rounding_seed = _seed(run_id) if stochastic_rounding else None
         self._clock: Clock = _MonotonicClock() if clock is None else clock
         self._events: deque[Arrival | Failure] = deque()
         self._outstanding: list[set[tuple[int, int]]] = [set() for _ in range(n)]
@@ -254,7 +272,13 @@ class LocalBackend:
             if not 0 <= delay_s < math.inf:
                 where = f"round {round}, worker {task.worker}"
                 raise ParameterError("delays", f"must be finite seconds >= 0 ({where})", delay_s)
-        return encode(TaskMessage(task=task, delay_s=delay_s), run_id=self._run_id)
+        message = TaskMessage(
+            task=task,
+            delay_s=delay_s,
+            payload=self._payload,
+            rounding_seed=self._rounding_seed,
+        )
+        return encode(message, run_id=self._run_id)
 
     def _check_worker(self, worker: int) -> None:
         if not 0 <= worker < self.n:
@@ -263,6 +287,11 @@ class LocalBackend:
     def _check_open(self) -> None:
         if self._closed:
             raise WorkerError("the backend is closed: make a new one")
+
+
+def _seed(run_id: str) -> int:
+    """Return the run's number, 0 to 2**48: the same in every process, unlike `hash`."""
+    return int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:6], "little")
 
 
 def _pickled(compute: ComputeFactory) -> bytes:

@@ -10,6 +10,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from seqgc.errors import ParameterError, did_you_mean
+from seqgc.payloads import Payload
 
 __all__ = ["DelaysConfig", "ModelConfig", "RunConfig", "dump", "read_toml", "validated"]
 
@@ -58,7 +59,8 @@ class RunConfig(_Strict):
 
     With ``probe`` it trains uncoded for so many rounds, then looks for the best scheme on what was
     seen; with ``retune`` it looks (again) every so many rounds. Either needs ``alpha``, seconds per
-    unit of load, unless delays are injected, which have their own.
+    unit of load, unless delays are injected, which have their own. Results travel in the format
+    ``payload``: ``precision`` unless given; rounding is stochastic to a narrower one only.
     """
 
     scheme: str = "gc-rep:s=1"
@@ -74,6 +76,8 @@ class RunConfig(_Strict):
     retune: int | None = Field(default=None, ge=1)
     alpha: float | None = Field(default=None, ge=0)
     precision: Literal["float32", "float64"] = "float32"
+    payload: Payload | None = None
+    stochastic_rounding: bool = False
     backend: Literal["local"] = "local"
     delays: DelaysConfig | None = None
     models: tuple[ModelConfig, ...] = Field(min_length=1)

@@ -50,6 +50,8 @@ class PreparedRun:
                     max_attempts=config.max_attempts,
                 ),
                 precision=config.precision,
+                payload=config.payload,
+                stochastic_rounding=config.stochastic_rounding,
                 jobs_per_round=config.jobs_per_round,
                 stale=config.stale,
                 delays=self.delays,
@@ -76,8 +78,12 @@ def prepare(config: RunConfig) -> PreparedRun:
         Naming the first argument that breaks its rule.
     """
     scheme = parse_scheme(config.scheme, n=config.workers)
-    from seqgc.train import JobPlan
+    from seqgc.train import JobPlan, payload_of
 
+    payload = payload_of(
+        config.precision, config.payload, stochastic_rounding=config.stochastic_rounding
+    )
+    config = config.model_copy(update={"payload": payload})  # named, also in the run's directory
     models, test_data = make_models(config)
     # Made for its checks: enough models for the scheme's delay, bundles that divide them.
     JobPlan(models, scheme=scheme, jobs_per_round=config.jobs_per_round, stale=config.stale)

@@ -52,6 +52,12 @@ def train(
         float | None, typer.Option(help="Seconds per unit of load, for --probe and --retune.")
     ] = None,
     precision: Annotated[str | None, typer.Option(help="float32 or float64.")] = None,
+    payload: Annotated[
+        str | None, typer.Option(help="Results travel in float64, float32, float16 or bfloat16.")
+    ] = None,
+    stochastic_rounding: Annotated[
+        bool | None, typer.Option(help="Round results to the payload at random, unbiased.")
+    ] = None,
     delays: Annotated[
         str | None, typer.Option(help="Inject delays: a profile's file, or lambda-cnn.")
     ] = None,
@@ -81,6 +87,8 @@ def train(
             "retune": retune,
             "alpha": alpha,
             "precision": precision,
+            "payload": payload,
+            "stochastic_rounding": stochastic_rounding,
             "backend": backend,
         },
     )
@@ -137,6 +145,7 @@ def _report(result: TrainResult) -> Values:
             {"name": name, "loss": seen.loss, "accuracy": seen.accuracy}
             for name, seen in result.evaluations.items()
         ],
+        "payload": result.payload,
         "scheme": result.scheme,
         "schemes": list(result.schemes),
         "switches": [switch.fields for switch in result.switches],
@@ -145,6 +154,8 @@ def _report(result: TrainResult) -> Values:
         "stragglers": result.counts.stragglers,
         "failures": result.counts.failures,
         "dropped": result.counts.dropped,
+        "approximate": result.counts.approximate,
+        "largest_error": result.counts.largest_error,
     }
 
 
@@ -155,11 +166,15 @@ def _print_report(result: TrainResult) -> None:
     pairs = {
         "run": str(result.run),
         "scheme": ", then ".join(result.schemes),
+        "payload": result.payload,
         "jobs": f"{result.jobs} in {len(counts.round_seconds)} rounds, {result.seconds:.1f} s",
         "stragglers survived": str(counts.stragglers),
         "rounds waited out": str(counts.waited_out),
         "failed tasks": str(counts.failures),
     }
+    if counts.approximate:
+        bound = f"error bound up to {counts.largest_error:.2g}"
+        pairs["decoded approximately"] = f"{counts.approximate} jobs, {bound}"
     for switch in result.switches:
         pairs[f"switched before round {switch.first_round}"] = why_switched(switch)
     for number, answer in enumerate(result.answers):

@@ -6,31 +6,24 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, ClassVar, NamedTuple, overload
 
 import numpy as np
-import numpy.typing as npt
 
 from seqgc._types import BoolArray, FloatArray, IntArray
-from seqgc.codes._checks import check_mask, check_rows, check_worker, integer
+from seqgc.codes._checks import check_mask, check_rows, check_worker, integer, payload_of
+from seqgc.codes._decoders import Decoder
 from seqgc.codes._linear import combine
+from seqgc.codes._span import Span
 from seqgc.errors import IllConditionedError, NotDecodableError, ParameterError
+from seqgc.payloads import Payload, payload_format
 
-__all__ = ["DEFAULT_TOLERANCE", "GradientCode", "Layout"]
-
-DEFAULT_TOLERANCE = 1e-4
-"""Largest expected relative error of a decoded gradient that `GradientCode.decode` lets pass."""
+__all__ = ["ApproximateGradient", "Approximation", "GradientCode", "Layout"]
 
 # A decoding vector's own relative error in float64; far above rounding, far below any use of it.
 _RESIDUAL_TOLERANCE = 1e-9
 
 _KEPT_VECTORS = 1024
-
-# Below this only wider results can help: the plain sum of all chunks has 1.
-_HARMLESS_AMPLIFICATION = 4.0
-
-# Rounding a normal deviate to the nearest float errs by 0.2 epsilon (root mean square, relative to
-# the deviate's own): ulps are log-uniform within a binade, so sqrt(ln 4 / 36). Rounded up.
-_ROUNDING = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -47,6 +40,24 @@ class Layout:
     def __post_init__(self) -> None:
         for array in (*self.supports, self.chunk_fractions):
             array.setflags(write=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Approximation:
+    """A decoding ``vector`` (n,), read-only, and the ``error`` bound of what it leaves out.
+
+    `GradientCode.approximation` says what the error is relative to; 0: the gradient itself.
+    """
+
+    vector: FloatArray
+    error: float
+
+
+class ApproximateGradient(NamedTuple):
+    """A ``gradient`` (p,) and the ``error`` bound of what it leaves out: see `Approximation`."""
+
+    gradient: FloatArray
+    error: float
 
 
 @dataclass(frozen=True)
@@ -80,6 +91,7 @@ class GradientCode(ABC):
 
     n: int
     s: int
+    _chosen_for: ClassVar[Payload] = "float32"  # an instance of make_code("auto") has its own
 
     def __post_init__(self) -> None:
         # Frozen: only construction may set a field.
@@ -91,8 +103,18 @@ class GradientCode(ABC):
             raise ParameterError("s", f"must satisfy 0 <= s < n, n={self.n}", self.s)
         self._check_parameters()
 
-    def __reduce__(self) -> tuple[type[GradientCode], tuple[int, int]]:
-        return type(self), (self.n, self.s)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.n, self.s), {"_chosen_for": self._chosen_for}
+
+    def explain(self, payload: Payload | None = None) -> str:
+        """Return the families of codes compared for this ``n`` and ``s``, a line each.
+
+        Says what each costs, how exactly it decodes results in a payload format (by default the one
+        that ``make_code("auto", ...)`` was asked for, else float32), and which one that takes.
+        """
+        from seqgc.codes._auto import compare  # it knows the families, which know this class
+
+        return compare(self.n, self.s, payload=payload or self._chosen_for).text
 
     @property
     def load(self) -> float:
@@ -139,9 +161,26 @@ class GradientCode(ABC):
         check_rows("partials", partials, len(values), "(|support|, p)")
         return combine(values, partials)
 
+    @property
+    def covers(self) -> tuple[IntArray, ...]:
+        """Arrays (candidates, places) of workers, if the gradient is a plain sum of results.
+
+        The workers of one place (column) return equal results, and those of a cover's places add up
+        to the gradient; decodable when some cover has an answer in every place. Empty for a code
+        that solves equations.
+        """
+        return self._decoder.covers
+
+    def place_of(self, worker: int) -> tuple[int, int] | None:
+        """Return the cover and the place that ``worker`` stands in; None if there are no covers."""
+        return self._places[check_worker(worker, self.n)] if self.covers else None
+
     def can_decode(self, responded: BoolArray) -> bool:
-        """Return whether these answers (n,) determine the gradient: combinatorial, no numerics."""
-        return self._is_decodable(check_mask(responded, self.n))
+        """Return whether these answers (n,) determine the gradient: combinatorial, no numerics.
+
+        True exactly when the vector of ones is in the span of these workers' rows.
+        """
+        return self._decoder.suffices(check_mask(responded, self.n))
 
     def decoding_vector(self, responded: BoolArray) -> FloatArray:
         """Return ``a`` with ``a @ encoding_matrix == 1``, zero where not ``responded``.
@@ -164,28 +203,10 @@ class GradientCode(ABC):
         key = check_mask(responded, self.n).tobytes()
         if key in self._vectors:
             return self._vectors[key]
-        if not self._is_decodable(responded):
-            raise NotDecodableError(
-                f"{self!r}: the {np.count_nonzero(responded)} workers that answered do not"
-                " determine the gradient; wait for more answers"
-            )
-        vector = self._guarded(self._solve(responded))
+        vector = self._guarded(responded)
         if len(self._vectors) >= _KEPT_VECTORS:
             self._vectors.clear()
         self._vectors[key] = vector
-        return vector
-
-    def _guarded(self, vector: FloatArray) -> FloatArray:
-        # Its norm over that of the ones is the relative error that iid partial gradients suffer.
-        residual = vector @ self.encoding_matrix - 1.0
-        error = float(np.linalg.norm(residual)) / np.sqrt(residual.size)
-        amplification = self.amplification(vector)
-        if not error <= _RESIDUAL_TOLERANCE:
-            raise self._ill_conditioned(
-                f"the decoding vector's residual is {error:.1e}", amplification
-            )
-        self.check_amplification(vector, dtype=np.float64)
-        vector.setflags(write=False)
         return vector
 
     def amplification(self, vector: FloatArray) -> float:
@@ -199,59 +220,136 @@ class GradientCode(ABC):
         variance = float(np.square(vector) @ self._row_squares)
         return math.sqrt(variance / self.chunk_fractions.size)
 
-    def check_amplification(
-        self, vector: FloatArray, *, dtype: npt.DTypeLike, tolerance: float = DEFAULT_TOLERANCE
+    def predicted_error(self, vector: FloatArray, payload: Payload) -> float:
+        """Return the relative error to expect of a gradient decoded with ``vector`` (n,).
+
+        `amplification` times the relative error of rounding a result to the payload format
+        (`PayloadFormat.rounding`), for iid partial gradients of normal deviates: a model. A
+        gradient far smaller than its parts, which cancel, is as inexact as their plain sum.
+        """
+        return self.amplification(vector) * payload_format(payload).rounding
+
+    def check_error(
+        self, vector: FloatArray, payload: Payload, *, tolerance: float | None = None
     ) -> None:
-        """Refuse to decode results of ``dtype`` with ``vector`` (n,) where that is too inexact.
+        """Refuse to decode results in a payload format with ``vector`` (n,) if too inexact.
 
         Raises
         ------
         IllConditionedError
-            If the expected relative error, amplification times a quarter of ``dtype``'s epsilon,
-            exceeds ``tolerance`` (amplifications up to 4 pass: no code would do much better).
+            If `predicted_error` exceeds ``tolerance``, by default the format's own: 1e-2 for 16
+            bit, 1e-4 for float32 and float64.
         """
-        if not tolerance > 0:
+        bound = payload_format(payload).tolerance if tolerance is None else tolerance
+        if not bound > 0:
             raise ParameterError("tolerance", "must be positive", tolerance)
-        amplification = self.amplification(vector)
-        error = amplification * _ROUNDING * float(np.finfo(dtype).eps)
-        if error > tolerance and amplification > _HARMLESS_AMPLIFICATION:
+        error = self.predicted_error(vector, payload)
+        if not error <= bound:
             raise self._ill_conditioned(
-                f"{np.dtype(dtype)} results would give a relative error of {error:.1e}",
-                amplification,
+                f"{payload} results would give a relative error of {error:.1e}, over {bound:.0e}",
+                self.amplification(vector),
             )
+
+    @overload
+    def decode(
+        self,
+        results: FloatArray,
+        responded: BoolArray,
+        *,
+        payload: Payload | None = ...,
+        tolerance: float | None = ...,
+        allow_error: None = ...,
+    ) -> FloatArray: ...
+
+    @overload
+    def decode(
+        self,
+        results: FloatArray,
+        responded: BoolArray,
+        *,
+        payload: Payload | None = ...,
+        tolerance: float | None = ...,
+        allow_error: float,
+    ) -> ApproximateGradient: ...
 
     def decode(
         self,
         results: FloatArray,
         responded: BoolArray,
         *,
-        tolerance: float = DEFAULT_TOLERANCE,
-    ) -> FloatArray:
-        """Return the gradient.
+        payload: Payload | None = None,
+        tolerance: float | None = None,
+        allow_error: float | None = None,
+    ) -> FloatArray | ApproximateGradient:
+        """Return the gradient; an approximation only where that is asked for.
 
         Parameters
         ----------
         results : (n, p) floating
             Row ``i`` is what worker ``i`` returned; where not ``responded`` it may hold anything.
         responded : (n,) bool
+        payload
+            The format in which results travelled, if not the array's dtype.
         tolerance : float
-            Largest expected relative error that is let pass (see `check_amplification`).
+            Largest predicted relative error from rounding that is let pass (see `check_error`).
+        allow_error : float
+            Where answers do not suffice, decode by least squares if the error bound of that
+            (`approximation` defines it) is at most this; ``0 <= allow_error < 1``.
 
         Returns
         -------
-        (p,) array of the results' dtype; sums are taken in float64.
+        (p,) array of the results' dtype, sums being taken in float64. If ``allow_error`` is given,
+        an `ApproximateGradient`: this array and its error bound, which is 0 where answers suffice.
 
         Raises
         ------
         NotDecodableError
-            If not `can_decode`.
+            If not `can_decode`, and no approximation as good as ``allow_error`` exists.
         IllConditionedError
             If the survivors' rounding errors would be amplified beyond ``tolerance``.
+        ParameterError
+            If finite results add up to more than their dtype holds.
         """
         check_rows("results", results, self.n, "(n, p)")
-        vector = self.decoding_vector(responded)
-        self.check_amplification(vector, dtype=results.dtype, tolerance=tolerance)
-        return combine(vector, results)
+        used = self._within(responded, allow_error)
+        travelled = payload or payload_of(results.dtype)
+        self.check_error(used.vector, travelled, tolerance=tolerance)
+        gradient = combine(used.vector, results)
+        return gradient if allow_error is None else ApproximateGradient(gradient, used.error)
+
+    def approximation(self, responded: BoolArray) -> Approximation:
+        """Return the least-squares decoding vector of any answers, and its error bound.
+
+        Minimises ``sum_k f_k (a @ E - 1)_k^2`` over ``a`` that vanish where not ``responded``, with
+        ``f_k`` the chunks' shares of the batch (for equal chunks: Charles, Papailiopoulos,
+        Ellenberg 2017, "Approximate gradient coding via sparse random graphs", section 2). Its
+        square root is the error bound: writing ``g_k = f_k h_k``, Cauchy-Schwarz gives
+        ``||sum_k (a @ E - 1)_k g_k|| <= error * sqrt(sum_k f_k ||h_k||^2)``, the error times the
+        root mean square of the chunks' own mean gradients. Nobody answered: the error is 1.
+
+        Examples
+        --------
+        >>> from seqgc.codes import make_code
+        >>> make_code("rep", 4, 1).approximation(np.array([False, False, True, True]))
+        Approximation(vector=array([0., 0., 1., 0.]), error=0.7071067811865476)
+        """
+        if self.can_decode(responded):
+            return Approximation(vector=self.decoding_vector(responded), error=0.0)
+        scale = np.sqrt(self.chunk_fractions)
+        rows = self.encoding_matrix[responded] * scale
+        chosen, at = np.unique(rows, axis=0, return_index=True)  # equal results: one will do
+        solved = np.linalg.lstsq(chosen.T, scale, rcond=None)[0]
+        vector = np.zeros(self.n)
+        vector[np.flatnonzero(responded)[at]] = solved
+        vector.setflags(write=False)
+        residual = (vector @ self.encoding_matrix - 1.0) * scale
+        return Approximation(vector=vector, error=float(np.linalg.norm(residual)))
+
+    def approximation_error(self, responded: BoolArray) -> float:
+        """Return the error bound of `approximation`; cheap as answers come in one by one."""
+        if self.can_decode(responded):
+            return 0.0
+        return self._span.distance(responded)
 
     # ---- what a family supplies ------------------------------------------------------------------
 
@@ -268,12 +366,8 @@ class GradientCode(ABC):
         """Return a valid worker's coefficients, in the order of its support."""
 
     @abstractmethod
-    def _is_decodable(self, responded: BoolArray) -> bool:
-        """Say whether a valid mask (n,) suffices."""
-
-    @abstractmethod
-    def _solve(self, responded: BoolArray) -> FloatArray:
-        """Return the decoding vector (n,) of a decodable mask; the caller guards it."""
+    def _make_decoder(self) -> Decoder:
+        """Return what decides which answers suffice and finds decoding vectors."""
 
     # ---- made once -------------------------------------------------------------------------------
 
@@ -293,9 +387,64 @@ class GradientCode(ABC):
         return {}  # the latest survivor sets: rounds, and the groups of one job, repeat them
 
     @cached_property
+    def _decoder(self) -> Decoder:
+        return self._make_decoder()
+
+    @cached_property
+    def _places(self) -> dict[int, tuple[int, int]]:
+        return {
+            int(worker): (number, place)
+            for number, cover in enumerate(self.covers)
+            for place, candidates in enumerate(cover.T)
+            for worker in candidates
+        }
+
+    @cached_property
+    def _span(self) -> Span:
+        scale = np.sqrt(self.chunk_fractions)
+        return Span(self.encoding_matrix * scale, scale)
+
+    @cached_property
     def _row_squares(self) -> FloatArray:
         squares: FloatArray = np.square(self.encoding_matrix).sum(axis=1)
         return squares
+
+    # ---- decoding, guarded -----------------------------------------------------------------------
+
+    def _within(self, responded: BoolArray, allow_error: float | None) -> Approximation:
+        if allow_error is not None and not 0 <= allow_error < 1:
+            raise ParameterError("allow_error", "must satisfy 0 <= allow_error < 1", allow_error)
+        if allow_error is None or self.can_decode(responded):
+            return Approximation(vector=self.decoding_vector(responded), error=0.0)
+        found = self.approximation(responded)
+        if not found.error <= allow_error:
+            within = f" to within {allow_error:g} (error bound {found.error:.2g})"
+            raise self._not_decodable(responded, within)
+        return found
+
+    def _guarded(self, responded: BoolArray) -> FloatArray:
+        try:
+            solved = self._decoder.solve(responded)
+        except np.linalg.LinAlgError:
+            raise self._ill_conditioned("the equations are singular", math.inf) from None
+        if solved is None:
+            raise self._not_decodable(responded)
+        vector, residual = solved
+        # Over the norm of the ones: the relative error that iid partial gradients suffer.
+        error = residual / math.sqrt(self.chunk_fractions.size)
+        if not error <= _RESIDUAL_TOLERANCE:
+            raise self._ill_conditioned(
+                f"the decoding vector's residual is {error:.1e}", self.amplification(vector)
+            )
+        self.check_error(vector, "float64")
+        vector.setflags(write=False)
+        return vector
+
+    def _not_decodable(self, responded: BoolArray, within: str = "") -> NotDecodableError:
+        return NotDecodableError(
+            f"{self!r}: the {np.count_nonzero(responded)} workers that answered do not determine"
+            f" the gradient{within}; wait for more answers"
+        )
 
     def _ill_conditioned(self, what: str, amplification: float) -> IllConditionedError:
         return IllConditionedError(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import operator
 
 import numpy as np
+import numpy.typing as npt
 
 from seqgc._types import BoolArray, FloatArray
 from seqgc.errors import ParameterError
+from seqgc.payloads import Payload
 
-__all__ = ["check_mask", "check_rows", "check_worker", "integer"]
+__all__ = ["check_mask", "check_rows", "check_worker", "integer", "payload_of"]
 
 
 def integer(argument: str, value: object) -> int:
@@ -47,3 +49,9 @@ def check_rows(argument: str, array: FloatArray, rows: int, shape: str) -> None:
         raise ParameterError(argument, "must be a numpy array of floats", str(found))
     if array.ndim != 2 or len(array) != rows:
         raise ParameterError(argument, f"must have shape {shape} with {rows} rows", array.shape)
+
+
+def payload_of(dtype: npt.DTypeLike) -> Payload:
+    """Return the payload format whose precision an array's floats have."""
+    narrow: dict[int, Payload] = {2: "float16", 4: "float32"}
+    return narrow.get(np.dtype(dtype).itemsize, "float64")

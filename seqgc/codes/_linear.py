@@ -1,19 +1,17 @@
-"""Sums of vectors with weights, in float64 whatever the vectors' precision."""
+"""Sums of vectors with weights, at the speed of memory."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from seqgc._types import FloatArray
+from seqgc.errors import ParameterError
 
 __all__ = ["combine"]
 
-# Bytes of one float64 block: small enough for a second-level cache, large enough for BLAS.
-_BLOCK_BYTES = 1 << 20
-
 
 def combine(weights: FloatArray, vectors: FloatArray) -> FloatArray:
-    """Return ``weights @ vectors``, reading only the rows whose weight is not zero.
+    """Return ``weights @ vectors``, reading only the rows whose weight is not zero, and those once.
 
     Parameters
     ----------
@@ -23,19 +21,42 @@ def combine(weights: FloatArray, vectors: FloatArray) -> FloatArray:
 
     Returns
     -------
-    (p,) array of the vectors' dtype. Sums are taken in float64, block of columns by block, so that
-    narrow vectors are neither summed in their own precision nor copied as a whole.
+    (p,) array of the vectors' dtype. Sums are taken in it, those of float16 in float32: BLAS reads
+    rows that follow one another in one pass, without a copy.
+
+    Raises
+    ------
+    ParameterError
+        If finite vectors add up to more than their dtype holds.
 
     Examples
     --------
     >>> combine(np.array([0.5, 0.0]), np.array([[2.0, 4.0], [np.nan, np.nan]]))
     array([1., 2.])
     """
-    rows = np.flatnonzero(weights)
-    used = weights[rows]
-    total = np.empty(vectors.shape[1], dtype=vectors.dtype)
-    width = max(1, _BLOCK_BYTES // (8 * max(1, rows.size)))
-    for low in range(0, total.size, width):
-        block = vectors[rows, low : low + width].astype(np.float64, copy=False)
-        total[low : low + width] = used @ block
-    return total
+    dtype = np.promote_types(vectors.dtype, np.float32)
+    total = np.zeros(vectors.shape[1], dtype=dtype)
+    with np.errstate(over="ignore", invalid="ignore"):  # refused below
+        for rows in _runs(np.flatnonzero(weights)):
+            total += weights[rows].astype(dtype) @ vectors[rows].astype(dtype, copy=False)
+        result: FloatArray = total.astype(vectors.dtype, copy=False)
+    if not np.isfinite(result).all() and np.isfinite(vectors[weights != 0]).all():
+        rule = f"must be such that their weighted sum is in the range of {vectors.dtype}"
+        remedy = "scale them down or use a wider dtype"
+        raise ParameterError("vectors", rule, f"sums up to {_peak(weights, vectors):.1e}", remedy)
+    return result
+
+
+def _runs(rows: np.ndarray[tuple[int], np.dtype[np.intp]]) -> list[slice]:
+    """Return slices of consecutive numbers that make up ascending ``rows``."""
+    if not rows.size:
+        return []
+    breaks = np.flatnonzero(np.diff(rows) > 1) + 1
+    firsts, lasts = rows[np.r_[0, breaks]], rows[np.r_[breaks - 1, rows.size - 1]]
+    return [slice(int(a), int(b) + 1) for a, b in zip(firsts, lasts, strict=True)]
+
+
+def _peak(weights: FloatArray, vectors: FloatArray) -> float:
+    used = np.flatnonzero(weights)
+    peaks = np.abs(vectors[used].astype(np.longdouble)).max(axis=1)
+    return float(np.abs(weights[used]) @ peaks)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import TypeVar, final
+from typing import final
 
 import numpy as np
-import numpy.typing as npt
 
-from seqgc._types import BoolArray, FloatArray, IntArray
+from seqgc._types import FloatArray, IntArray
 from seqgc.codes._base import GradientCode, Layout
+from seqgc.codes._decoders import CoverDecoder, Decoder
 
 __all__ = ["BinaryCode"]
-
-_T = TypeVar("_T", bound=np.generic)
 
 
 @final
@@ -80,16 +78,11 @@ class BinaryCode(GradientCode):
     def _coefficients(self, worker: int) -> FloatArray:
         return np.ones(self.support(worker).size)
 
-    def _is_decodable(self, responded: BoolArray) -> bool:
-        return any(block.any(axis=0).all() for block in self._blocks(responded))
-
-    def _solve(self, responded: BoolArray) -> FloatArray:
-        vector = np.zeros(self.n)
-        for block, weights in zip(self._blocks(responded), self._blocks(vector), strict=True):
-            if block.any(axis=0).all():
-                weights[block.argmax(axis=0), np.arange(block.shape[1])] = 1.0
-                break
-        return vector
+    def _make_decoder(self) -> Decoder:
+        size, more = divmod(self.n, self.s + 1)
+        smaller, larger = np.split(np.arange(self.n), [size * (self.s + 1 - more)])
+        covers = [smaller.reshape(-1, size), *([larger.reshape(-1, size + 1)] if more else [])]
+        return CoverDecoder(self.n, tuple(covers))
 
     def _sizes(self) -> tuple[int, ...]:
         """Sizes of the sub-collections, distinct, the smaller first."""
@@ -101,10 +94,3 @@ class BinaryCode(GradientCode):
         size, more = divmod(self.n, self.s + 1)
         lengths = np.repeat([size, size + 1], [self.s + 1 - more, more])
         return np.concatenate([[0], np.cumsum(lengths)])
-
-    def _blocks(self, per_worker: npt.NDArray[_T]) -> list[npt.NDArray[_T]]:
-        """Return views of (n,) values, one per size: (sub-collections, places)."""
-        size, more = divmod(self.n, self.s + 1)
-        split = size * (self.s + 1 - more)
-        smaller, larger = per_worker[:split], per_worker[split:]
-        return [smaller.reshape(-1, size), *([larger.reshape(-1, size + 1)] if more else [])]

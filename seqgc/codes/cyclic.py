@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import final
 
 import numpy as np
 
-from seqgc._types import BoolArray, FloatArray
+from seqgc._types import FloatArray
 from seqgc.codes._base import GradientCode, Layout
 from seqgc.codes._cyclic_design import design
+from seqgc.codes._decoders import CoverDecoder, Decoder, NullSpaceDecoder
 
 __all__ = ["CyclicCode"]
 
@@ -26,7 +26,8 @@ class CyclicCode(GradientCode):
     every chunk once, and ``s`` stragglers cannot be in all ``s + 1`` of these classes
     (Charalambides, Mahdavifar, Hero 2020). The decoding vector is 1 on the first class that
     answered as a whole: no equations, no rounding errors but those of a sum, and the fewest
-    results to add.
+    results to add. Fewer than ``n - s`` answers decode as well if they contain a whole class, and
+    only then: ``a @ E`` is constant only if ``a_i`` depends on ``i mod (s + 1)`` alone.
 
     Otherwise the coefficients have unit norm and come from angles spread around the circle
     (`seqgc.codes._cyclic_design` says why), and decoding solves ``s`` equations. Some sets of
@@ -61,32 +62,13 @@ class CyclicCode(GradientCode):
         row: FloatArray = design(self.n, self.s).coefficients[worker]
         return row
 
-    def _is_decodable(self, responded: BoolArray) -> bool:
-        return int(np.count_nonzero(responded)) >= self.n - self.s
+    def _make_decoder(self) -> Decoder:
+        if self._is_plain():
+            classes = np.arange(self.n).reshape(-1, self.s + 1).T[:, None, :]  # of residues
+            return CoverDecoder(self.n, tuple(classes))
+        return NullSpaceDecoder(
+            self.s, lambda: design(self.n, self.s), lambda: self.encoding_matrix
+        )
 
     def _is_plain(self) -> bool:
         return self.n % (self.s + 1) == 0
-
-    def _solve(self, responded: BoolArray) -> FloatArray:
-        return self._add(responded) if self._is_plain() else self._solve_equations(responded)
-
-    def _add(self, responded: BoolArray) -> FloatArray:
-        classes = responded.reshape(-1, self.s + 1)
-        vector = np.zeros(self.n)
-        vector[classes.all(axis=0).argmax() :: self.s + 1] = 1.0
-        return vector
-
-    def _solve_equations(self, responded: BoolArray) -> FloatArray:
-        chosen = design(self.n, self.s)
-        shortest, null_space = chosen.shortest, chosen.null_space
-        missing = np.flatnonzero(~responded)
-        # All solutions are shortest - z @ null_space. Those that vanish on the missing workers have
-        # z @ null_space[:, missing] == shortest[missing], and the shortest z gives the shortest a.
-        basis, triangle = np.linalg.qr(null_space[:, missing])
-        try:
-            z = basis @ np.linalg.solve(triangle.T, shortest[missing])
-        except np.linalg.LinAlgError:
-            raise self._ill_conditioned("the equations are singular", math.inf) from None
-        vector: FloatArray = shortest - z @ null_space
-        vector[missing] = 0.0
-        return vector

@@ -8,8 +8,9 @@ from typing import final
 
 import numpy as np
 
-from seqgc._types import BoolArray, FloatArray, IntArray
+from seqgc._types import FloatArray, IntArray
 from seqgc.codes._base import GradientCode, Layout
+from seqgc.codes._decoders import CoverDecoder, Decoder
 from seqgc.errors import ParameterError
 
 __all__ = ["FractionalRepetitionCode"]
@@ -69,11 +70,5 @@ class FractionalRepetitionCode(GradientCode):
     def _coefficients(self, worker: int) -> FloatArray:
         return np.ones(self.support(worker).size)
 
-    def _is_decodable(self, responded: BoolArray) -> bool:
-        return bool(responded.reshape(-1, self.s + 1).any(axis=1).all())
-
-    def _solve(self, responded: BoolArray) -> FloatArray:
-        members = responded.reshape(-1, self.s + 1)
-        vector = np.zeros(members.shape)
-        vector[np.arange(len(members)), members.argmax(axis=1)] = 1.0
-        return vector.reshape(self.n)
+    def _make_decoder(self) -> Decoder:
+        return CoverDecoder(self.n, (np.arange(self.n).reshape(-1, self.s + 1).T,))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from seqgc._types import BoolArray, Decoding
 from seqgc.errors import ParameterError, WorkerError
+from seqgc.payloads import Payload
 from seqgc.ports import (
     Action,
     Arrival,
@@ -35,7 +35,7 @@ __all__ = ["RoundPolicy"]
 class _Schedule(Judge, Protocol):
     """What the policy asks of a schedule."""
 
-    def decodes_well(self, responded: BoolArray, dtype: npt.DTypeLike = ...) -> bool: ...
+    def decodes_well(self, responded: BoolArray, payload: Payload = ...) -> bool: ...
 
     @property
     def num_rounds(self) -> int: ...
@@ -43,7 +43,7 @@ class _Schedule(Judge, Protocol):
     def round(self) -> int: ...
     def assignment(self) -> Assignment: ...
     def close_round(self, responded: BoolArray) -> tuple[int, ...]: ...
-    def decoding(self, job: int, dtype: npt.DTypeLike = ...) -> Decoding: ...
+    def decoding(self, job: int, payload: Payload = ...) -> Decoding: ...
 
 
 class RoundPolicy:
@@ -60,9 +60,9 @@ class RoundPolicy:
         The closing rule; see `RoundGate`.
     max_attempts : int
         Times a worker's task may be sent in one round, >= 1.
-    dtype
-        The results' precision, where gradients are decoded: answers that would be decoded too badly
-        do not suffice. None: decisions only, as in replay.
+    payload
+        The format in which results travel, where gradients are decoded: answers that would be
+        decoded too badly do not suffice. None: decisions only, as in replay.
 
     Examples
     --------
@@ -80,19 +80,20 @@ class RoundPolicy:
         wait_out: WaitOut,
         timeout_s: float = math.inf,
         max_attempts: int = 3,
-        dtype: npt.DTypeLike | None = None,
+        payload: Payload | None = None,
     ) -> None:
         if max_attempts < 1:
             raise ParameterError("max_attempts", "must be >= 1", max_attempts)
         self._schedule, self._max_attempts = schedule, max_attempts
-        decodes_well = None if dtype is None else partial(schedule.decodes_well, dtype=dtype)
+        self._payload: Payload = payload or "float64"
+        judged = None if payload is None else partial(schedule.decodes_well, payload=payload)
         self._new_gate: Callable[[], RoundGate] = lambda: RoundGate(
             schedule,
             mu=mu,
             wait_out=wait_out,
             timeout_s=timeout_s,
             round=schedule.round,
-            decodes_well=decodes_well,
+            decodes_well=judged,
         )
         self._gate = self._new_gate()
         self._assignment: Assignment = ()
@@ -220,6 +221,7 @@ class RoundPolicy:
             stragglers = tuple(int(i) for i in np.flatnonzero(~record.responded))
             actions.append(Cancel(round=record.round, workers=stragglers))
         actions += [
-            Finish(job=job, decoding=partial(self._schedule.decoding, job)) for job in finished
+            Finish(job=job, decoding=cache(partial(self._schedule.decoding, job, self._payload)))
+            for job in finished
         ]
         return actions + self._open_round()

@@ -6,14 +6,14 @@ from abc import ABC, abstractmethod
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from seqgc._types import BoolArray, Decoding, FloatArray, MiniTask
-from seqgc.codes import GradientCode
+from seqgc.codes import Approximation, GradientCode
 from seqgc.errors import IllConditionedError, NotDecodableError, ParameterError, ScheduleError
+from seqgc.payloads import Payload
 from seqgc.stragglers import StragglerModel
 
-__all__ = ["Assignment", "Schedule", "Scheme", "guarded_vector", "require_bursts", "require_int"]
+__all__ = ["Assignment", "Schedule", "Scheme", "guarded", "require_bursts", "require_int"]
 
 Assignment = tuple[tuple[MiniTask, ...], ...]
 
@@ -84,6 +84,7 @@ class Schedule(ABC):
         self.num_rounds: Final = int(num_jobs) + scheme.delay
         self.n: Final = scheme.n
         self._model = scheme.model if conformity is None else conformity
+        self._allow_error = 0.0
         self._round = 0
         self._past: BoolArray = np.zeros((0, scheme.n), dtype=np.bool_)  # stragglers, latest last
 
@@ -114,7 +115,7 @@ class Schedule(ABC):
         self._check(responded)
         return self._feasible(responded)
 
-    def decodes_well(self, responded: BoolArray, dtype: npt.DTypeLike = np.float64) -> bool:
+    def decodes_well(self, responded: BoolArray, payload: Payload = "float64") -> bool:
         """Whether what closing the round would settle can be decoded to a useful precision.
 
         Judges every set of answers of a gradient code to which later rounds can add none.
@@ -122,7 +123,7 @@ class Schedule(ABC):
         self._check(responded)
         try:
             for code, answers in self._settles(responded):
-                guarded_vector(code, answers, dtype)
+                guarded(code, answers, payload, allow_error=self._allow_error)
         except IllConditionedError:
             return False
         return True
@@ -151,14 +152,14 @@ class Schedule(ABC):
         return finished
 
     @abstractmethod
-    def decoding(self, job: int, dtype: npt.DTypeLike = np.float64) -> Decoding:
+    def decoding(self, job: int, payload: Payload = "float64") -> Decoding:
         """Return the gradient of a job that the latest `close_round` finished, as a sum.
 
         Parameters
         ----------
         job : int
-        dtype
-            The results' precision, which says how much amplification is bearable.
+        payload
+            The format in which results travel: it says how much amplification is bearable.
 
         Raises
         ------
@@ -204,17 +205,24 @@ class Schedule(ABC):
         return ScheduleError(f"job {job} was not finished by the round closed last: decode it then")
 
 
-def guarded_vector(code: GradientCode, responded: BoolArray, dtype: npt.DTypeLike) -> FloatArray:
-    """Return the decoding vector (n,), unless results of ``dtype`` would be decoded too badly.
+def guarded(
+    code: GradientCode, responded: BoolArray, payload: Payload, *, allow_error: float = 0.0
+) -> Approximation:
+    """Return what decodes these answers, unless their rounding errors would be amplified too much.
+
+    Where they do not suffice, least squares, which the caller has found to be good enough.
 
     Raises
     ------
     IllConditionedError
         Naming the amplification and the remedy.
     """
-    weights = code.decoding_vector(responded)
-    code.check_amplification(weights, dtype=dtype)
-    return weights
+    if allow_error:
+        used = code.approximation(responded)
+    else:
+        used = Approximation(vector=code.decoding_vector(responded), error=0.0)
+    code.check_error(used.vector, payload)
+    return used
 
 
 def require_int(argument: str, value: object) -> None:

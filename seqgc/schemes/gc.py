@@ -7,12 +7,12 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from seqgc._types import BoolArray, Decoding, FloatArray, MiniTask, Term
 from seqgc.codes import GradientCode, make_code
 from seqgc.errors import ParameterError
-from seqgc.schemes._base import Assignment, Schedule, Scheme, guarded_vector, require_int
+from seqgc.payloads import Payload
+from seqgc.schemes._base import Assignment, Schedule, Scheme, guarded, require_int
 from seqgc.stragglers import EveryGroup, PerRound, StragglerModel
 
 __all__ = ["GC", "GCSchedule", "Uncoded"]
@@ -78,6 +78,10 @@ class GC(Scheme):
         Workers, and stragglers tolerated in each round; ``0 <= s < n``.
     family : {"cyclic", "rep", "binary"}
         ``rep`` (GC-Rep) needs ``(s+1) | n``; ``binary`` has load ``1 / floor(n / (s+1))``.
+    allow_error : float
+        Not 0: answers that do not determine the gradient suffice as well if the error bound of
+        their least-squares combination (`GradientCode.approximation`) is at most this. Declared
+        here, recorded with every such gradient, and nothing for `conforms`.
 
     Examples
     --------
@@ -88,6 +92,7 @@ class GC(Scheme):
     n: int
     s: int
     family: Family = "cyclic"
+    allow_error: float = 0.0
 
     def __post_init__(self) -> None:
         _require_workers(self.n)
@@ -98,10 +103,14 @@ class GC(Scheme):
             raise ParameterError(
                 "s", f"must satisfy (s+1) | n (GC-Rep), n={self.n}", self.s, "or take gc-binary"
             )
+        if not 0 <= self.allow_error < 1:
+            rule = "must satisfy 0 <= allow_error < 1 (GC)"
+            raise ParameterError("allow_error", rule, self.allow_error)
 
     @property
     def spec(self) -> str:
-        return f"gc{_SUFFIX[self.family]}:s={self.s}"
+        approximate = f",allow_error={self.allow_error!r}" if self.allow_error else ""
+        return f"gc{_SUFFIX[self.family]}:s={self.s}{approximate}"
 
     @property
     def delay(self) -> int:
@@ -126,7 +135,9 @@ class GC(Scheme):
         return EveryGroup(size=self.s + 1) if self.family == "rep" else PerRound(s=self.s)
 
     def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
-        return GCSchedule(self, self._code, num_jobs, conformity=conformity)
+        return GCSchedule(
+            self, self._code, num_jobs, conformity=conformity, allow_error=self.allow_error
+        )
 
     @cached_property
     def _code(self) -> GradientCode:
@@ -143,44 +154,61 @@ class GCSchedule(Schedule):
         num_jobs: int,
         *,
         conformity: StragglerModel | None = None,
+        allow_error: float = 0.0,
     ) -> None:
         super().__init__(scheme, num_jobs, conformity=conformity)
-        self._code = code
+        self._code, self._allow_error = code, allow_error
         self._used: BoolArray = np.zeros(scheme.n, dtype=np.bool_)
 
-    def decoding(self, job: int, dtype: npt.DTypeLike = np.float64) -> Decoding:
+    def decoding(self, job: int, payload: Payload = "float64") -> Decoding:
         if job != self._round - 1:
             raise self._not_finished(job)
-        weights = guarded_vector(self._code, self._used, dtype)
+        used = guarded(self._code, self._used, payload, allow_error=self._allow_error)
+        weights = used.vector
         terms = tuple(
             Term(worker=int(i), round=job, slot=0, weight=float(weights[i]))
             for i in np.flatnonzero(weights)
         )
-        return Decoding(job=job, terms=terms)
+        return Decoding(job=job, terms=terms, error=used.error)
 
     def _assign(self) -> Assignment:
-        return tuple((coded_mini_task(self._code, i, self._round),) for i in range(self.n))
+        sums = not self._allow_error  # least squares weighs results
+        return tuple(
+            (coded_mini_task(self._code, i, self._round, sums=sums),) for i in range(self.n)
+        )
 
     def _feasible(self, responded: BoolArray) -> bool:
-        return self._code.can_decode(responded)
+        if self._allow_error == 0.0:
+            return self._code.can_decode(responded)
+        return self._code.approximation_error(responded) <= self._allow_error
 
     def _settles(self, responded: BoolArray) -> list[tuple[GradientCode, BoolArray]]:
         return [(self._code, responded)]
 
     def _advance(self, responded: BoolArray) -> tuple[int, ...]:
-        if not self._code.can_decode(responded):
+        if not self._feasible(responded):
             raise self._late(self._round)
         self._used = responded.copy()
         return (self._round,)
 
 
 def coded_mini_task(
-    code: GradientCode, worker: int, job: int, *, slot: int = 0, first_chunk: int = 0
+    code: GradientCode, worker: int, job: int, *, first_chunk: int = 0, sums: bool = True
 ) -> MiniTask:
-    """Worker's coded result of a job, the code's chunk 0 being the batch's ``first_chunk``."""
+    """Worker's coded result of a job, the code's chunk 0 being the batch's ``first_chunk``.
+
+    ``sums``: only decoding vectors will be used that add results up, if the code has such.
+    """
     support = code.support(worker)
-    chunks = first_chunk + support if first_chunk else support
-    return MiniTask(job=job, slot=slot, chunks=chunks, coefficients=code.coefficients(worker))
+    cover, place = (code.place_of(worker) if sums else None) or (None, 0)
+    return MiniTask(
+        job=job,
+        slot=0,
+        chunks=first_chunk + support if first_chunk else support,
+        coefficients=code.coefficients(worker),
+        cover=cover,
+        place=place,
+    )
 
 
 def _require_workers(n: int) -> None:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from seqgc._types import BoolArray, Decoding, FloatArray, IntArray, MiniTask, Term
 from seqgc.codes import GradientCode, make_code
 from seqgc.errors import ParameterError
-from seqgc.schemes._base import Assignment, Schedule, Scheme, guarded_vector, require_bursts
+from seqgc.payloads import Payload
+from seqgc.schemes._base import Assignment, Schedule, Scheme, guarded, require_bursts
 from seqgc.schemes.gc import coded_mini_task
 from seqgc.stragglers import AnyOf, Arbitrary, Bursty, StragglerModel
 
 __all__ = ["MSGC", "MSGCSchedule"]
+
+_NAMES: dict[str, str] = {"cyclic": "m-sgc", "rep": "m-sgc-rep", "binary": "m-sgc-binary"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,21 +34,24 @@ class MSGC(Scheme):
         Burst length and window, ``1 <= B < W``.
     lam : int
         Distinct stragglers in a window, ``0 <= lam <= n``.
-    family : {"cyclic", "rep"}
-        The code of the D2 groups; ``rep`` needs ``lam < n`` and ``(lam+1) | n``.
+    family : {"cyclic", "rep", "binary"}
+        The code of the D2 groups; ``rep`` (M-SGC-Rep) needs ``(lam+1) | n``, ``binary`` only
+        ``lam < n``. Without D2, for ``lam = n``, there is nothing to encode: that is ``cyclic``'s.
 
     Examples
     --------
     >>> scheme = MSGC(n=256, B=1, W=2, lam=27)
     >>> scheme.delay, round(scheme.normalized_load, 6)
     (1, 0.007543)
+    >>> round(MSGC(n=256, B=1, W=2, lam=27, family="binary").normalized_load, 6)
+    0.007547
     """
 
     n: int
     B: int
     W: int
     lam: int
-    family: Literal["cyclic", "rep"] = "cyclic"
+    family: Literal["cyclic", "rep", "binary"] = "cyclic"
 
     def __post_init__(self) -> None:
         require_bursts(n=self.n, B=self.B, W=self.W, lam=self.lam, name="M-SGC")
@@ -55,12 +61,14 @@ class MSGC(Scheme):
             raise ParameterError("lam", f"must satisfy 0 <= lam <= n (M-SGC), n={self.n}", self.lam)
         if self.family == "rep" and self.n % (self.lam + 1):
             rule = f"must satisfy (lam+1) | n (M-SGC-Rep), n={self.n}"
+            raise ParameterError("lam", rule, self.lam, "or take m-sgc-binary")
+        if self.family == "binary" and self.lam == self.n:
+            rule = f"must satisfy 0 <= lam < n (M-SGC-Binary), n={self.n}"
             raise ParameterError("lam", rule, self.lam, "or take m-sgc")
 
     @property
     def spec(self) -> str:
-        name = "m-sgc-rep" if self.family == "rep" else "m-sgc"
-        return f"{name}:B={self.B},W={self.W},lam={self.lam}"
+        return f"{_NAMES[self.family]}:B={self.B},W={self.W},lam={self.lam}"
 
     @property
     def delay(self) -> int:
@@ -72,9 +80,20 @@ class MSGC(Scheme):
 
     @property
     def _d1_fraction(self) -> float:
-        """Share of the batch of a D1 chunk, which is also that of every mini-task (spec, 3.3)."""
-        n, B, W, lam = self.n, self.B, self.W, self.lam
-        return 1 / ((W - 1) * n) if lam == n else (lam + 1) / (n * (B + (W - 1) * (lam + 1)))
+        """Share of the batch of a D1 chunk, which is also the most that a mini-task touches.
+
+        There are (W-1) n such chunks. A D2 group holds `_d2_results` times as much, so that its
+        coded results, which touch that part of it, are as large (spec, 3.3).
+        """
+        return 1 / ((self.W - 1) * self.n + self.B * self._d2_results)
+
+    @property
+    def _d2_results(self) -> float:
+        """Least number of coded results that cover a D2 group: 1 over the load of its code."""
+        if self.lam == self.n:
+            return 0.0
+        least = self.n / (self.lam + 1)
+        return math.floor(least) if self.family == "binary" else least
 
     @property
     def tolerated(self) -> int:
@@ -86,11 +105,12 @@ class MSGC(Scheme):
 
     @cached_property
     def _chunk_fractions(self) -> FloatArray:
-        d2_chunks = 0 if self.lam == self.n else self.B * self.n
-        fractions = np.repeat(
-            [self._d1_fraction, self._d1_fraction / (self.lam + 1)],
-            [(self.W - 1) * self.n, d2_chunks],
-        )
+        d1 = np.full((self.W - 1) * self.n, self._d1_fraction)
+        groups: list[FloatArray] = []
+        if self.code is not None:
+            group_fraction = self._d2_results * self._d1_fraction
+            groups = [group_fraction * self.code.chunk_fractions] * self.B
+        fractions = np.concatenate([d1, *groups])
         fractions.flags.writeable = False
         return fractions
 
@@ -107,25 +127,26 @@ class MSGC(Scheme):
 
     @cached_property
     def uncoded_tasks(self) -> tuple[tuple[MiniTask, ...], ...]:
-        """[worker][chunk]: the mini-tasks on the worker's own D1 chunks, for job 0 and slot 0."""
-        one = np.ones(1)
-        one.flags.writeable = False
+        """[worker][chunk]: the mini-tasks on the worker's own D1 chunks, for job 0 and slot 0.
+
+        Every D1 chunk enters the gradient as it is: they are the places of cover 0.
+        """
         return tuple(
-            tuple(
-                MiniTask(job=0, slot=0, chunks=_chunk(i * (self.W - 1) + c), coefficients=one)
-                for c in range(self.W - 1)
-            )
+            tuple(_uncoded_task(i * (self.W - 1) + c) for c in range(self.W - 1))
             for i in range(self.n)
         )
 
     @cached_property
     def coded_tasks(self) -> tuple[tuple[MiniTask, ...], ...]:
-        """[worker][group]: the mini-tasks on the D2 groups, for job 0 and slot 0."""
+        """[worker][group]: the mini-tasks on the D2 groups, for job 0 and slot 0.
+
+        The covers of the groups' codes follow cover 0, group after group.
+        """
         if self.code is None:
             return ((),) * self.n
-        first = [(self.W - 1 + g) * self.n for g in range(self.B)]
+        code, first_chunk = self.code, (self.W - 1) * self.n
         return tuple(
-            tuple(coded_mini_task(self.code, i, 0, first_chunk=f) for f in first)
+            tuple(_coded_task(code, i, group, after=first_chunk) for group in range(self.B))
             for i in range(self.n)
         )
 
@@ -159,7 +180,7 @@ class MSGCSchedule(Schedule):
         self._progress: dict[int, _Progress] = {}
         self._finished: dict[int, _Progress] = {}
 
-    def decoding(self, job: int, dtype: npt.DTypeLike = np.float64) -> Decoding:
+    def decoding(self, job: int, payload: Payload = "float64") -> Decoding:
         if job not in self._finished:
             raise self._not_finished(job)
         progress = self._finished[job]
@@ -170,7 +191,7 @@ class MSGCSchedule(Schedule):
         ]
         if self._scheme.code is not None:
             for group, answered in enumerate(progress.coded):
-                weights = guarded_vector(self._scheme.code, answered, dtype)
+                weights = guarded(self._scheme.code, answered, payload).vector
                 slot = self._first_adaptive + group
                 terms += [
                     Term(worker=int(i), round=job + slot, slot=slot, weight=float(weights[i]))
@@ -287,7 +308,17 @@ def _first_missing(received: BoolArray) -> tuple[BoolArray, IntArray]:
     return received[np.arange(len(received)), missing], missing
 
 
-def _chunk(index: int) -> IntArray:
-    chunks = np.array([index], dtype=np.intp)
-    chunks.flags.writeable = False
-    return chunks
+def _uncoded_task(chunk: int) -> MiniTask:
+    chunks, coefficients = np.array([chunk], dtype=np.intp), np.ones(1)
+    for array in (chunks, coefficients):
+        array.flags.writeable = False
+    return MiniTask(job=0, slot=0, chunks=chunks, coefficients=coefficients, cover=0, place=chunk)
+
+
+def _coded_task(code: GradientCode, worker: int, group: int, *, after: int) -> MiniTask:
+    """Worker's coded result of a D2 group, whose groups of chunks begin ``after`` D1's chunks."""
+    first_chunk = after + group * code.chunk_fractions.size
+    task = coded_mini_task(code, worker, 0, first_chunk=first_chunk)
+    if task.cover is None:
+        return task
+    return replace(task, cover=1 + group * len(code.covers) + task.cover)

@@ -7,12 +7,12 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from seqgc._types import BoolArray, Decoding, FloatArray, Term
 from seqgc.codes import GradientCode, make_code
 from seqgc.errors import ParameterError
-from seqgc.schemes._base import Assignment, Schedule, Scheme, guarded_vector, require_bursts
+from seqgc.payloads import Payload
+from seqgc.schemes._base import Assignment, Schedule, Scheme, guarded, require_bursts
 from seqgc.schemes.gc import coded_mini_task
 from seqgc.stragglers import AnyOf, Bursty, EveryGroup, PerRound, StragglerModel
 
@@ -127,11 +127,11 @@ class SRSGCSchedule(Schedule):
         self._finished: dict[int, tuple[BoolArray, BoolArray]] = {}  # own round, reattempted
         self._reattempts = np.zeros(scheme.n, dtype=np.bool_)
 
-    def decoding(self, job: int, dtype: npt.DTypeLike = np.float64) -> Decoding:
+    def decoding(self, job: int, payload: Payload = "float64") -> Decoding:
         if job not in self._finished:
             raise self._not_finished(job)
         own, again = self._finished[job]
-        weights = guarded_vector(self._code, own | again, dtype)
+        weights = guarded(self._code, own | again, payload).vector
         late = job + self._delay
         terms = tuple(
             Term(worker=int(i), round=job if own[i] else late, slot=0, weight=float(weights[i]))

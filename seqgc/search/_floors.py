@@ -3,12 +3,12 @@
 A round with work to do lasts at least until ``min((1+mu) kappa, slowest)`` (spec, section 6). It
 also lasts until nothing is lost, and some losses show at once, whatever happened before:
 
-- GC must decode the round's own job: n - s answers, or one in every group;
+- GC must decode the round's own job;
 - M-SGC must be able to decode the D2 groups of the job that starts in the round, and who misses
-  its first chunk cannot answer for the first group any more: n - lam answers, or one in every
-  group. (No condition for lam = n.)
-- SR-SGC, unless it closes by ``feasible``, must conform: at most lam stragglers in any window of
-  either model, or (Rep) one answer in every group.
+  its first chunk cannot answer for the first group any more. (No condition for lam = n.)
+- Unless a round closes by ``feasible``, its pattern must conform: GC has at most s stragglers,
+  M-SGC and SR-SGC at most lam in any window of either model; or (GC-Rep, SR-SGC-Rep) one answer
+  comes in every group.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from seqgc._types import BoolArray, FloatArray, IntArray
+from seqgc.codes import CodeKind, GradientCode, make_code
 from seqgc.profiles import DelayProfile
 from seqgc.schemes import GC, MSGC, SRSGC, Scheme, Uncoded
 from seqgc.search._space import Rule
+from seqgc.search.kernel import Covers
 
 __all__ = ["Floors"]
 
@@ -30,10 +32,13 @@ _CHUNK = 2048  # candidates at a time: bounds memory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Need:
-    """Answers that a round cannot close without: ``answers`` of them, or one in every group."""
+    """Answers that a round cannot close without: ``answers`` of them, or such as decode ``code``.
+
+    A code is its family and s.
+    """
 
     answers: int | None = None
-    group: int | None = None
+    code: tuple[CodeKind, int] | None = None
 
 
 class Floors:
@@ -126,31 +131,39 @@ class _Table:
     def _when(self, need: _Need) -> FloatArray:
         options: list[FloatArray] = []
         if need.answers is not None:
-            never = np.zeros(len(self.times))
-            options.append(self.fastest_first[:, need.answers - 1] if need.answers > 0 else never)
-        if need.group is not None:
-            groups = self.times.reshape(len(self.times), -1, need.group)
-            options.append(groups.min(axis=2).max(axis=1))
+            options.append(self._answers(need.answers))
+        if need.code is not None:
+            kind, s = need.code
+            code = make_code(kind, self.times.shape[1], s)
+            options.append(self._cover(code) if code.covers else self._answers(code.n - s))
         earliest: FloatArray = np.min(options, axis=0)
         return earliest
+
+    def _answers(self, count: int) -> FloatArray:
+        return self.fastest_first[:, count - 1] if count > 0 else np.zeros(len(self.times))
+
+    def _cover(self, code: GradientCode) -> FloatArray:
+        covers = Covers([code])
+        first: FloatArray = covers.first(self.times[:, covers.workers])[:, 0]
+        return first
 
 
 def _need(scheme: Scheme, *, conforms: bool) -> _Need:
     match scheme:
         case Uncoded(n=n):
             return _Need(answers=n)
-        case GC(s=s, family="rep"):
-            return _Need(group=s + 1)
-        case GC(n=n, s=s, family="binary") if not conforms:
-            return _Need(answers=n // (s + 1))
-        case GC(n=n, s=s):
+        case GC(s=s, family="rep") if conforms:
+            return _Need(code=("rep", s))
+        case GC(n=n, s=s) if conforms:
             return _Need(answers=n - s)
-        case MSGC(lam=lam, family="rep"):
-            return _Need(group=lam + 1)
-        case MSGC(n=n, lam=lam):
+        case GC(s=s, family=family, allow_error=0.0):
+            return _Need(code=(family, s))
+        case MSGC(n=n, lam=lam) if conforms or lam == n:
             return _Need(answers=n - lam)
+        case MSGC(lam=lam, family=family):
+            return _Need(code=(family, lam))
         case SRSGC(n=n, lam=lam, family="rep") if conforms:
-            return _Need(answers=n - lam, group=scheme.s + 1)
+            return _Need(answers=n - lam, code=("rep", scheme.s))
         case SRSGC(n=n, lam=lam) if conforms:
             return _Need(answers=n - lam)
         case _:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from seqgc.codes import make_code
 from seqgc.errors import ParameterError, did_you_mean
 from seqgc.rounds import WaitOut, check_closing_rule
 from seqgc.schemes import GC, MSGC, SRSGC, Scheme, Uncoded
@@ -106,14 +107,22 @@ class SearchSpace:
     def repeats(self, scheme: Scheme, *, wait_out: WaitOut) -> bool:
         """Whether an earlier candidate does the same under another name."""
         if wait_out == "conform" and "feasible" in self.wait_outs:
-            # What these promise is exactly what their code can decode, and nothing else is due.
-            if isinstance(scheme, Uncoded):
-                return True
-            return isinstance(scheme, GC) and scheme.family != "binary"
+            return _promises_all_it_decodes(scheme)
         if wait_out == "feasible" and isinstance(scheme, SRSGC) and not self.coarse:
             # Nobody asks what conforms, and what is sent depends on B and s alone.
             return scheme.W != scheme.B + 1 or scheme.lam != min(2 * scheme.s, scheme.n)
         return False
+
+
+def _promises_all_it_decodes(scheme: Scheme) -> bool:
+    """Whether no other answers than those that conform decode, and nothing else is ever due."""
+    match scheme:
+        case Uncoded() | GC(family="rep", allow_error=0.0):
+            return True
+        case GC(n=n, s=s, family=family, allow_error=0.0):
+            return not make_code(family, n, s).covers
+        case _:
+            return False
 
 
 def family_of(scheme: Scheme) -> str:
@@ -181,6 +190,12 @@ def _m_sgc_rep(grid: _Grid) -> Iterable[Scheme]:
             yield MSGC(n=grid.n, B=B, W=W, lam=size - 1, family="rep")
 
 
+def _m_sgc_binary(grid: _Grid) -> Iterable[Scheme]:
+    for B, W in _m_sgc_windows(grid):
+        for lam in grid.values(0, grid.n - 1):
+            yield MSGC(n=grid.n, B=B, W=W, lam=lam, family="binary")
+
+
 def _m_sgc(grid: _Grid) -> Iterable[Scheme]:
     for B, W in _m_sgc_windows(grid):
         for lam in grid.values(0, grid.n):
@@ -216,6 +231,7 @@ FAMILIES: dict[str, Callable[[_Grid], Iterable[Scheme]]] = {
     "gc": _gc,
     "sr-sgc-rep": _sr_sgc_rep,
     "m-sgc-rep": _m_sgc_rep,
+    "m-sgc-binary": _m_sgc_binary,
     "sr-sgc": _sr_sgc,
     "m-sgc": _m_sgc,
 }

@@ -1,6 +1,7 @@
 """Training: models to jobs, weighted losses, optimizers, metrics. Needs torch."""
 
 from seqgc.train._jobs import JobPlan as JobPlan
+from seqgc.train._vectors import payload_of as payload_of
 from seqgc.train.adaptive import Adaptation as Adaptation
 from seqgc.train.adaptive import Switch as Switch
 from seqgc.train.batches import batch_indices as batch_indices

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from seqgc import master
 from seqgc.errors import ParameterError
+from seqgc.payloads import Payload
 from seqgc.ports import (
     Action,
     Arrival,
@@ -17,6 +18,7 @@ from seqgc.ports import (
     Drop,
     Event,
     Failure,
+    Finish,
     RoundRecord,
 )
 from seqgc.rounds import RoundPolicy, WaitOut, check_closing_rule
@@ -71,6 +73,8 @@ class RunCounts:
     answers: int = 0
     failures: int = 0
     dropped: int = 0
+    approximate: int = 0  # jobs decoded approximately
+    largest_error: float = 0.0  # of those (see `Decoding`)
 
     def __call__(self, seen: Event | Action) -> None:
         match seen:
@@ -82,6 +86,8 @@ class RunCounts:
                 self.failures += 1
             case Drop():
                 self.dropped += 1
+            case Finish(decoding=decoding):
+                self._finish(decoding().error)
             case _:
                 pass
 
@@ -89,6 +95,10 @@ class RunCounts:
         self.round_seconds.append(record.duration_s)
         self.waited_out += record.waited_out
         self.stragglers += int((~record.responded).sum())
+
+    def _finish(self, error: float) -> None:
+        self.approximate += error > 0
+        self.largest_error = max(self.largest_error, error)
 
 
 class Session:
@@ -101,6 +111,7 @@ class Session:
         scheme: Scheme,
         num_jobs: int,
         rule: ClosingRule,
+        payload: Payload,
         directory: RunDirectory,
         names: Sequence[str],
     ) -> None:
@@ -109,7 +120,7 @@ class Session:
         self.switches: list[Switch] = []
         self.answers: list[Answer] = []
         self._workload, self._directory, self._names = workload, directory, names
-        self._scheme, self._rule = scheme, rule
+        self._scheme, self._rule, self._payload = scheme, rule, payload
         self._on_switch: Callable[[Switch], None] | None = None
         self._policy: RoundPolicy | SwitchingPolicy = RoundPolicy(
             scheme.start(num_jobs),
@@ -117,7 +128,7 @@ class Session:
             wait_out=rule.wait_out,
             timeout_s=rule.timeout_s,
             max_attempts=rule.max_attempts,
-            dtype=workload.precision,
+            payload=payload,
         )
         self._events = EventLog(
             directory.path / "events.jsonl",
@@ -127,6 +138,7 @@ class Session:
                 "jobs": num_jobs,
                 "mu": rule.mu,
                 "wait_out": rule.wait_out,
+                "payload": payload,
                 "models": list(names),
             },
         )
@@ -156,7 +168,7 @@ class Session:
             director=director,
             timeout_s=self._rule.timeout_s,
             max_attempts=self._rule.max_attempts,
-            dtype=self._workload.precision,
+            payload=self._payload,
         )
 
     def run(self, workers: Backend, observe: master.Observer | None) -> float:

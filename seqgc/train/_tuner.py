@@ -25,7 +25,7 @@ REPLAYED_JOBS = 60  # at most; what is longer is extrapolated
 NICE = 10  # the search must not slow the workers that it is about
 LONGEST_DELAY = 10  # rounds; of the schemes that a search looks at
 CYCLIC_UP_TO = 32  # workers
-EXACT = ("uncoded", "gc-rep", "gc-binary", "sr-sgc-rep", "m-sgc-rep")  # whatever n
+EXACT = ("uncoded", "gc-rep", "gc-binary", "sr-sgc-rep", "m-sgc-rep", "m-sgc-binary")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from seqgc._types import FloatArray
 from seqgc.errors import ParameterError
+from seqgc.payloads import Payload, payload_format
 
-__all__ = ["ParameterVector", "Precision", "torch_dtype"]
+__all__ = ["ParameterVector", "Precision", "payload_of", "torch_dtype"]
 
 Precision: TypeAlias = Literal["float32", "float64"]
 
@@ -23,6 +24,36 @@ def torch_dtype(precision: Precision) -> torch.dtype:
     if precision not in _DTYPES:
         raise ParameterError("precision", f"must be one of {', '.join(_DTYPES)}", precision)
     return _DTYPES[precision]
+
+
+def payload_of(
+    precision: Precision, payload: Payload | None, *, stochastic_rounding: bool
+) -> Payload:
+    """Return the format in which results travel: the precision unless given.
+
+    Raises
+    ------
+    ParameterError
+        If it is wider than the precision, which would send bits that say nothing; or as wide, with
+        nothing to round stochastically.
+
+    Examples
+    --------
+    >>> payload_of("float32", None, stochastic_rounding=False)
+    'float32'
+    """
+    torch_dtype(precision)
+    chosen: Payload = precision if payload is None else payload
+    bits, precision_bits = payload_format(chosen).bits, payload_format(precision).bits
+    if bits > precision_bits:
+        raise ParameterError(
+            "payload", f"must not be wider than the precision, {precision}", chosen
+        )
+    if stochastic_rounding and bits == precision_bits:
+        rule = f"must be off where nothing is rounded: precision and payload are {precision}"
+        remedy = "give a narrower `payload`"
+        raise ParameterError("stochastic_rounding", rule, stochastic_rounding, remedy)
+    return chosen
 
 
 class ParameterVector:
@@ -54,8 +85,7 @@ class ParameterVector:
 
     def read_gradient(self, out: FloatArray) -> None:
         """Write the parameters' gradient into ``out`` (size,); zero where there is none."""
-        for p, piece in zip(self.tensors, self._split(out), strict=True):
-            piece[...] = 0 if p.grad is None else _dense(p.grad).reshape(-1).numpy()
+        torch.cat([_gradient(p).reshape(-1) for p in self.tensors], out=torch.from_numpy(out))
 
     def clear_gradient(self) -> None:
         """Forget the parameters' gradient."""
@@ -68,6 +98,8 @@ class ParameterVector:
         return np.split(vector, np.cumsum([p.numel() for p in self.tensors])[:-1])
 
 
-def _dense(gradient: Tensor) -> Tensor:
+def _gradient(parameter: Tensor) -> Tensor:
+    if parameter.grad is None:
+        return torch.zeros_like(parameter)
     # nn.Embedding(sparse=True) yields sparse gradients; a code combines dense vectors.
-    return gradient.to_dense() if gradient.is_sparse else gradient
+    return parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad

@@ -95,9 +95,11 @@ class TorchCompute:
             If the store no longer has the weights.
         """
         locals_ = [self._find(part.model) for part in parts]
-        ends = np.cumsum([local.parameters.size + 1 for local in locals_])
-        result = np.empty(int(ends[-1]) if parts else 0, dtype=self._precision)
-        for part, local, out in zip(parts, locals_, np.split(result, ends[:-1]), strict=True):
+        result = np.empty(sum(o.parameters.size + 1 for o in locals_), dtype=self._precision)
+        end = 0
+        for part, local in zip(parts, locals_, strict=True):
+            start, end = end, end + local.parameters.size + 1
+            out = result[start:end]
             if len(part.points) == 0:
                 out[:] = 0
             else:

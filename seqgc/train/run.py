@@ -11,13 +11,14 @@ from typing import TypeAlias
 from seqgc import master
 from seqgc.backends import LocalBackend
 from seqgc.errors import ParameterError
+from seqgc.payloads import Payload
 from seqgc.ports import Backend
 from seqgc.schemes import Scheme
 from seqgc.stores import DirectoryStore
 from seqgc.train._data import PointDataset
 from seqgc.train._session import ClosingRule, RunCounts, Session
 from seqgc.train._tuner import Answer, BackgroundTuner, Tuner
-from seqgc.train._vectors import Precision
+from seqgc.train._vectors import Precision, payload_of
 from seqgc.train.adaptive import Adaptation, Switch
 from seqgc.train.compute import TorchComputeFactory
 from seqgc.train.metrics import Evaluation
@@ -37,7 +38,8 @@ class TrainResult:
 
     ``seconds`` is the loop's time, from the first dispatch to the last decoding: workers had been
     started before. ``evaluations`` are by model, on the test data if there are any. ``scheme`` is
-    what the run began with; ``answers`` are those of the searches for a better one.
+    what the run began with; ``answers`` are those of the searches for a better one; ``payload`` is
+    the format in which results travelled.
     """
 
     run: Path
@@ -46,6 +48,7 @@ class TrainResult:
     seconds: float
     counts: RunCounts
     evaluations: dict[str, Evaluation]
+    payload: Payload
     switches: tuple[Switch, ...] = ()
     answers: tuple[Answer, ...] = ()
 
@@ -63,6 +66,8 @@ def train(
     run: str | Path,
     rule: ClosingRule | None = None,
     precision: Precision = "float32",
+    payload: Payload | None = None,
+    stochastic_rounding: bool = False,
     jobs_per_round: int = 1,
     stale: bool = False,
     delays: Delays | None = None,
@@ -90,7 +95,13 @@ def train(
     rule
         When rounds close.
     precision
-        Of weights, computation and results.
+        Of weights, computation and gradients.
+    payload
+        Format in which results travel (see `seqgc.payloads`), no wider than ``precision``, which it
+        is unless given. A ``backend`` of your own is to send them so itself.
+    stochastic_rounding
+        Whether local workers round results to ``payload`` stochastically; seeded, among others,
+        from the name of the run's folder (see `LocalBackend`).
     delays
         ``(round, worker) -> seconds``: stragglers to inject into local workers.
     backend
@@ -138,6 +149,7 @@ def train(
         raise ParameterError("steps", "must be an integer >= 1", steps)
     if adapt is not None and stale:
         raise ParameterError("stale", "must be off in a run that looks for a better scheme", stale)
+    payload = payload_of(precision, payload, stochastic_rounding=stochastic_rounding)
     path = Path(run)
     require_new(path)
     workload = TorchWorkload(
@@ -149,7 +161,13 @@ def train(
         stale=stale,
     )
     if backend is None:
-        backend = partial(_local_workers, run_id=path.name, delays=delays)
+        backend = partial(
+            _local_workers,
+            run_id=path.name,
+            delays=delays,
+            payload=payload,
+            stochastic_rounding=stochastic_rounding,
+        )
     max_delay = scheme.delay if adapt is None else len(models) // jobs_per_round - 1
     workers = backend(scheme.n, workload.compute_factory(max_delay=max_delay))
     tuner = BackgroundTuner() if tuner is None else tuner
@@ -159,6 +177,7 @@ def train(
             scheme=scheme,
             num_jobs=steps * (len(models) // jobs_per_round),
             rule=rule or ClosingRule(),
+            payload=payload,
             directory=RunDirectory(path, config=config),
             names=[model.name for model in models],
         )
@@ -184,12 +203,27 @@ def train(
             m.name: workload.evaluate(m.name, (test_data or {}).get(m.name, m.dataset))
             for m in models
         },
+        payload=payload,
         switches=tuple(session.switches),
         answers=tuple(session.answers),
     )
 
 
 def _local_workers(
-    n: int, factory: TorchComputeFactory, *, run_id: str, delays: Delays | None
+    n: int,
+    factory: TorchComputeFactory,
+    *,
+    run_id: str,
+    delays: Delays | None,
+    payload: Payload,
+    stochastic_rounding: bool,
 ) -> Backend:
-    return LocalBackend(n, factory, run_id=run_id, delays=delays, preload=("seqgc.train",))
+    return LocalBackend(
+        n,
+        factory,
+        run_id=run_id,
+        delays=delays,
+        payload=payload,
+        stochastic_rounding=stochastic_rounding,
+        preload=("seqgc.train",),
+    )

@@ -108,6 +108,7 @@ class EventLog:
 
     One JSON object a line with ``event`` and ``at_s``, seconds since the log was opened. Answers
     also have ``elapsed_s``, their time from dispatch: the rounds of a run are a delay profile.
+    Decoded jobs have ``error``, which is 0 unless they were decoded approximately (`Decoding`).
     """
 
     def __init__(self, path: Path, *, header: Fields) -> None:
@@ -128,8 +129,8 @@ class EventLog:
                 self._close_round(seen)
             case Cancel(round=round, workers=workers):
                 self.write("cancel", round=round, workers=workers)
-            case Finish(job=job):
-                self.write("decode", job=job)
+            case Finish(job=job, decoding=decoding):
+                self.write("decode", job=job, error=decoding().error)
             case Dispatched() | Tick():
                 pass
 

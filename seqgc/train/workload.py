@@ -158,6 +158,11 @@ class TorchWorkload:
             raise ScheduleError(f"the scheme cannot change: job {late[0]} has not finished")
         self._plan.adopt(scheme)
 
+    def needs(self, job: int, finished: int) -> bool:
+        """Say whether the weights of ``job`` hold the gradient of the earlier job ``finished``."""
+        same_models = self._plan.bundle(finished) == self._plan.bundle(job)
+        return same_models and finished <= self._horizon(job)
+
     def begin(self, job: int) -> None:
         """Fix the weights and the batch of ``job``; jobs begin in order, without gaps.
 
@@ -168,13 +173,12 @@ class TorchWorkload:
         """
         if job != self._begun:
             raise ScheduleError(f"job {job} cannot begin: the next job is {self._begun}")
-        horizon = job - self._plan.delay - 1
-        bundle = self._plan.bundle(job)
-        self._apply([j for j in self._unapplied if j <= horizon and self._plan.bundle(j) == bundle])
+        self._apply([j for j in self._unapplied if self.needs(job, j)])
+        horizon = self._horizon(job)
         self._in_flight = {j: shares for j, shares in self._in_flight.items() if j > horizon}
         self._in_flight[job] = tuple(
             self._plan.share(index, job=job, weights=self._learners[index].publish())
-            for index in bundle
+            for index in self._plan.bundle(job)
         )
         self._unapplied[job] = None
         self._begun = job + 1
@@ -228,6 +232,10 @@ class TorchWorkload:
         self._apply(list(self._unapplied))
         self._in_flight.clear()
         self._discard_weights()
+
+    def _horizon(self, job: int) -> int:
+        """Return the last of the jobs that are sure to be decoded when ``job`` begins."""
+        return job - self._plan.delay - 1
 
     def _apply(self, jobs: list[int]) -> None:
         late = [job for job in jobs if self._unapplied[job] is None]

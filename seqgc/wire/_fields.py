@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from seqgc.errors import WireError
 
 __all__ = ["Fields", "parse_header"]
+
+_Text = TypeVar("_Text", bound=str)
 
 _LARGEST = 2**53  # beyond it a JSON number is not exact everywhere
 
@@ -87,12 +89,25 @@ class Fields:
             for place, value in enumerate(self.sequence(name))
         ]
 
-    def integers(self, name: str) -> list[int]:
-        """Return a JSON list of integers >= 0."""
+    def integers(self, name: str, *, within: range = range(_LARGEST + 1)) -> list[int]:
+        """Return a JSON list of integers, each ``within`` the range."""
         values = self.sequence(name)
-        if any(type(value) is not int or not 0 <= value <= _LARGEST for value in values):
-            self._refuse(name, "must be a list of integers >= 0", values)
+        if any(type(value) is not int or value not in within for value in values):
+            least = f"integers >= {within[0]}"
+            rule = least if within[-1] == _LARGEST else f"{least} and <= {within[-1]}"
+            self._refuse(name, f"must be a list of {rule}", values)
         return values
+
+    def one_of(self, name: str, known: tuple[_Text, ...]) -> _Text:
+        """Return one of the ``known`` strings."""
+        value = self.values.get(name)
+        if value not in known:
+            self._refuse(name, f"must be one of {', '.join(known)}", value)
+        return known[known.index(value)]
+
+    def given(self, name: str) -> bool:
+        """Whether the field is there and not null."""
+        return self.values.get(name) is not None
 
     def inner(self, name: str) -> Fields:
         """Return a JSON object inside this one."""

@@ -36,14 +36,14 @@ __all__ = ["MAX_FRAME_BYTES", "SCHEMA_VERSION", "Array", "Frame", "pack", "unpac
 
 Array: TypeAlias = npt.NDArray[Any]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MAX_FRAME_BYTES = 1 << 28  # four ResNet-18 gradients in float32 are 180 MB
 _MAX_HEADER_BYTES = 1 << 22
 _MAGIC = b"SGCF"
 _PREFIX = struct.Struct("<4sHHIQ")
 _BEGIN = _PREFIX.size + hashlib.sha256().digest_size  # where the header begins
 _ALIGN = 16
-_DTYPES = {name: np.dtype(name) for name in ("<i8", "<f4", "<f8")}
+_DTYPES = {name: np.dtype(name) for name in ("<i8", "<u2", "<f2", "<f4", "<f8")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -10,13 +10,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import numpy as np
-
 from seqgc._types import FloatArray
 from seqgc.errors import WireError
+from seqgc.payloads import PAYLOADS, Payload
 from seqgc.ports import Task
 from seqgc.wire._fields import Fields
 from seqgc.wire._frame import MAX_FRAME_BYTES, Array, Frame, pack, unpack
+from seqgc.wire._results import (
+    quantized_results,
+    result_arrays,
+    result_fields,
+    results_of,
+)
 from seqgc.wire._task import task_arrays, task_fields, task_of
 
 __all__ = [
@@ -31,25 +36,36 @@ __all__ = [
 ]
 
 _REASON_CHARACTERS = 1000
-_RESULT_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TaskMessage:
-    """A task; it is to be answered no earlier than ``delay_s`` seconds after it was received."""
+    """A task; it is to be answered no earlier than ``delay_s`` seconds after it was received.
+
+    ``payload`` and ``rounding_seed`` are what its `ResultMessage` is to have.
+    """
 
     task: Task
     delay_s: float = 0.0
+    payload: Payload | None = None
+    rounding_seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ResultMessage:
-    """A task's results by slot: finite vectors of one dtype, float32 or float64."""
+    """A task's results by slot: finite vectors of one dtype, float32 or float64.
+
+    They travel in the format ``payload`` (None: their own dtype), and arrive as what that format
+    made of them. With a ``rounding_seed``, 0 to 2**53, rounding is stochastic, each result's by a
+    generator of its own, seeded with that, round, worker, attempt and slot.
+    """
 
     round: int
     worker: int
     attempt: int
     results: Mapping[int, FloatArray]
+    payload: Payload | None = None
+    rounding_seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +119,7 @@ def encode(message: Message, *, run_id: str) -> bytes:
 
 
 def decode(data: bytes | bytearray, *, run_id: str, max_bytes: int = MAX_FRAME_BYTES) -> Message:
-    """Return the message in a frame; its arrays are read-only views of ``data``.
+    """Return the message in a frame; its arrays are read-only, views of ``data`` where they can be.
 
     Raises
     ------
@@ -120,14 +136,14 @@ def decode(data: bytes | bytearray, *, run_id: str, max_bytes: int = MAX_FRAME_B
 def _frame_of(message: Message, run_id: str) -> Frame:
     match message:
         case TaskMessage(task=task, delay_s=delay_s):
-            fields = task_fields(task) | {"delay_s": delay_s}
+            fields = task_fields(task) | {"delay_s": delay_s} | _rounding_fields(message)
             address = (task.round, task.worker, task.attempt)
             return _frame("task", run_id, address, fields, task_arrays(task))
-        case ResultMessage(results=results):
-            arrays = tuple(np.asarray(result) for result in results.values())
-            _check_results(arrays)
-            fields = {"slots": [int(slot) for slot in results]}
-            return _frame("result", run_id, _address(message), fields, arrays)
+        case ResultMessage(results=results, payload=payload, rounding_seed=root):
+            seed = None if root is None else (root, *_address(message))
+            quantized = quantized_results(results, payload=payload, seed=seed)
+            fields = result_fields(quantized) | _rounding_fields(message)
+            return _frame("result", run_id, _address(message), fields, result_arrays(quantized))
         case FailureMessage(reason=reason):
             fields = {"reason": " ".join(reason.split())[:_REASON_CHARACTERS]}
             return _frame("failure", run_id, _address(message), fields)
@@ -161,34 +177,34 @@ def _address(message: ResultMessage | FailureMessage) -> tuple[int, int, int]:
     return message.round, message.worker, message.attempt
 
 
-def _check_results(arrays: tuple[Array, ...]) -> None:
-    for array in arrays:
-        if array.ndim != 1 or array.dtype not in _RESULT_DTYPES or array.dtype != arrays[0].dtype:
-            raise WireError(
-                "results must be vectors of one dtype, float32 or float64; "
-                f"got shape {array.shape}, {array.dtype} after {arrays[0].dtype}"
-            )
-        if not np.isfinite(array).all():
-            raise WireError(
-                "a result is not finite (NaN or Inf): the model diverged or a loss is undefined; "
-                "lower the learning rate or check the data"
-            )
+def _rounding_fields(message: TaskMessage | ResultMessage) -> dict[str, object]:
+    return {"payload": message.payload, "rounding_seed": message.rounding_seed}
+
+
+def _rounding(fields: Fields) -> tuple[Payload | None, int | None]:
+    payload = fields.one_of("payload", PAYLOADS) if fields.given("payload") else None
+    return payload, fields.integer("rounding_seed") if fields.given("rounding_seed") else None
 
 
 def _read_task(frame: Frame, fields: Fields) -> TaskMessage:
-    return TaskMessage(task=task_of(frame, fields), delay_s=fields.seconds("delay_s"))
+    payload, rounding_seed = _rounding(fields)
+    return TaskMessage(
+        task=task_of(frame, fields),
+        delay_s=fields.seconds("delay_s"),
+        payload=payload,
+        rounding_seed=rounding_seed,
+    )
 
 
 def _read_result(frame: Frame, fields: Fields) -> ResultMessage:
-    slots = fields.integers("slots")
-    if len(slots) != len(frame.arrays) or len(set(slots)) != len(slots):
-        raise WireError(f"result frame has {len(frame.arrays)} arrays for slots {slots}")
-    _check_results(frame.arrays)
+    payload, rounding_seed = _rounding(fields)
     return ResultMessage(
         round=frame.round,
         worker=frame.worker,
         attempt=frame.attempt,
-        results=dict(zip(slots, frame.arrays, strict=True)),
+        results=results_of(frame, fields, payload=payload),
+        payload=payload,
+        rounding_seed=rounding_seed,
     )
 
 

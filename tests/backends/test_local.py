@@ -15,12 +15,14 @@ import pytest
 
 from seqgc.backends import LocalBackend
 from seqgc.errors import ParameterError, WorkerError
+from seqgc.payloads import PAYLOADS, Payload, quantize, restore
 from seqgc.ports import Arrival, Failure
 from seqgc.worker import Compute
 from tests.backends.scripted import (
     Scripted,
     address,
     eventually,
+    gradient,
     is_running,
     next_event,
     next_events,
@@ -188,6 +190,51 @@ def test_a_worker_whose_replacements_fail_is_given_up_and_says_why(tmp_path: Pat
         assert (tmp_path / "starts").read_text() == "x" * (2 + 3)
         backend.dispatch(9, [task(9, 1)])
         assert ("Arrival", 9, 1, 0) in {address(event) for event in next_events(backend, 2)}
+
+
+# ---- payload formats ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_results_arrive_as_the_format_made_them(tmp_path: Path, payload: Payload) -> None:
+    sent = task(0, 0, "a", "b", size=4)
+    with LocalBackend(1, Scripted(folder=tmp_path), payload=payload) as backend:
+        backend.dispatch(0, [sent])
+        event = next_event(backend)
+    assert isinstance(event, Arrival)
+    assert list(event.results) == [0, 10]
+    for item in sent.items:
+        exact = gradient(item.parts[0])
+        due = restore(quantize(exact, payload))
+        result = event.results[item.slot]
+        assert (result.dtype, result.tobytes()) == (due.dtype, due.tobytes())
+        assert np.array_equal(result, exact) == (payload == "float64")
+
+
+def test_stochastic_rounding_is_repeated_by_a_run_of_the_same_name(tmp_path: Path) -> None:
+    seen = []
+    for run_id in ("one", "one", "two"):
+        with LocalBackend(
+            1,
+            Scripted(folder=tmp_path),
+            run_id=run_id,
+            payload="bfloat16",
+            stochastic_rounding=True,
+        ) as backend:
+            backend.dispatch(0, [task(0, 0, size=300)])
+            event = next_event(backend)
+        assert isinstance(event, Arrival)
+        seen.append(event.results[0])
+    assert len(np.unique(seen[0])) == 2, "one number, rounded up here and down there"
+    assert np.array_equal(seen[0], seen[1])
+    assert not np.array_equal(seen[0], seen[2])
+
+
+def test_a_format_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match="`payload` must be one of float64, float32"):
+        LocalBackend(1, Scripted(folder=tmp_path), payload="float8")  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="`payload` must be given where `stochastic_rounding`"):
+        LocalBackend(1, Scripted(folder=tmp_path), stochastic_rounding=True)
 
 
 @pytest.mark.parametrize("n", [0, -1, 2.0, True])

@@ -102,6 +102,22 @@ def test_the_written_config_repeats_the_run(capsys: Out) -> None:
         assert two["loss"] == pytest.approx(one["loss"], rel=1e-9)
 
 
+def test_results_travel_in_the_format_that_file_or_flag_names(capsys: Out) -> None:
+    assert main(["train", *SMALL, "--run", "plain", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["payload"] == "float32"
+    assert tomllib.loads(Path("plain/config.toml").read_text())["payload"] == "float32"
+    flags = ["--payload", "float16", "--stochastic-rounding"]
+    assert main(["train", *SMALL, *flags, "--run", "a", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["payload"] == "float16"
+    written = tomllib.loads(Path("a/config.toml").read_text())
+    assert (written["payload"], written["stochastic_rounding"]) == ("float16", True)
+    again = ["train", "a/config.toml", "--payload", "bfloat16", "--no-stochastic-rounding"]
+    assert main([*again, "--run", "b", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["payload"] == "bfloat16"
+    written = tomllib.loads(Path("b/config.toml").read_text())
+    assert (written["payload"], written["stochastic_rounding"]) == ("bfloat16", False)
+
+
 def test_a_users_own_module_and_data_are_found_beside_the_config(capsys: Out) -> None:
     Path("own.py").write_text(
         "import torch\n"
@@ -157,6 +173,9 @@ BAD = {
     "scheme gc:s=1 -n x": "'-n' / '--workers'",
     "train --scheme gc:s=16": "`s` must satisfy 0 <= s < n (GC), n=16; got 16",
     "train --sheme gc:s=1": "--scheme",
+    "train --payload float8": "`payload` should be 'float64', 'float32', 'float16' or 'bfloat16'",
+    "train --payload float64": "`payload` must not be wider than the precision, float32",
+    "train --stochastic-rounding": "`stochastic_rounding` must be off where nothing is rounded",
     "train --steps 0": "`steps` should be greater than or equal to 1; got 0",
     "train --mu -1": "`mu` should be greater than or equal to 0; got -1.0",
     "train --wait-out any": "`wait_out` should be 'all', 'conform' or 'feasible'; got 'any'",

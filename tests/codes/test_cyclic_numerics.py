@@ -12,7 +12,11 @@ from seqgc._types import BoolArray, FloatArray
 from seqgc.codes import CodeKind, CyclicCode, GradientCode, make_code
 from seqgc.codes import _cyclic_design as cyclic_design
 from seqgc.codes import cyclic as cyclic_module
+from seqgc.codes._survivors import Solutions
+from seqgc.codes._survivors import contiguous_sets as contiguous_index_sets
+from seqgc.codes._survivors import random_sets as random_index_sets
 from seqgc.errors import IllConditionedError
+from seqgc.payloads import payload_format
 from tests.codes.registry import encode_all, masks, relative_error, without
 
 N, COLUMNS, SEED = 256, 64, 20170
@@ -92,6 +96,48 @@ def test_cyclic_takes_any_parity(n: int, s: int) -> None:
     assert max(medians) <= 10, medians
 
 
+@pytest.mark.parametrize("s", OTHERS)
+def test_cyclic_amplifies_as_little_as_its_design_says(s: int) -> None:
+    # The figures in the docstring of `_cyclic_design`; Gaussian coefficients have 200 and more.
+    chosen = cyclic_design.design(N, s)
+    solutions = Solutions(shortest=chosen.shortest, null_space=chosen.null_space)
+    drawn = random_index_sets(N, s, 2000, np.random.default_rng(SEED))
+    lengths = solutions.lengths(drawn) / np.sqrt(N)
+    assert np.median(lengths) <= 2.0
+    assert np.quantile(lengths, 0.99) <= 150
+    assert solutions.lengths(contiguous_index_sets(N, s)).max() / np.sqrt(N) <= 1.5
+
+
+@pytest.mark.parametrize(("n", "s"), [(3, 1), (7, 3), (8, 6), (9, 5), (13, 6), (64, 40), (256, 30)])
+def test_rows_are_unit_null_vectors_of_the_parity_matrix(n: int, s: int) -> None:
+    chosen = cyclic_design.design(n, s)
+    assert chosen.parity.shape == (s, n)
+    assert np.linalg.matrix_rank(chosen.parity) == s
+    assert np.abs(chosen.parity.sum(axis=1)).max() <= 1e-13
+    assert np.abs(chosen.parity @ CyclicCode(n, s).encoding_matrix.T).max() <= 1e-14
+    assert np.linalg.norm(chosen.coefficients, axis=1) == pytest.approx(1.0)
+    assert (chosen.coefficients[:, 0] > 0).all()
+
+
+@pytest.mark.parametrize("s", [2, 100, 1000])
+def test_cyclic_takes_a_thousand_workers(s: int) -> None:
+    n = 1024
+    chosen = cyclic_design.design(n, s)
+    solutions = Solutions(shortest=chosen.shortest, null_space=chosen.null_space)
+    drawn = random_index_sets(n, s, 10, np.random.default_rng(SEED))
+    assert np.median(solutions.lengths(drawn)) / np.sqrt(n) <= 5
+    code = CyclicCode(n, s)
+    for stragglers in (drawn[0], (n - s // 2 + np.arange(s)) % n):
+        vector = code.decoding_vector(without(n, stragglers))
+        assert np.abs(vector @ code.encoding_matrix - 1).max() <= 1e-9
+
+
+def test_a_design_is_the_same_in_every_process() -> None:
+    once, again = cyclic_design.design(37, 5), cyclic_design.design.__wrapped__(37, 5)
+    assert once is not again
+    assert (once.coefficients == again.coefficients).all()
+
+
 def test_amplification_predicts_the_error_of_rounded_results() -> None:
     code, ratios = CyclicCode(64, 6), []
     rng = np.random.default_rng(SEED)
@@ -125,11 +171,11 @@ def test_the_guard_refuses_narrow_results_where_wide_ones_do() -> None:
     with pytest.raises(IllConditionedError) as caught:
         code.decode(results.astype(np.float16), responded)
     assert caught.value.amplification == pytest.approx(amplification)
-    error = amplification * float(np.finfo(np.float16).eps) / 4
+    error = amplification * payload_format("float16").rounding
     assert str(caught.value) == (
-        f"CyclicCode(n=64, s=14): float16 results would give a relative error of {error:.1e}"
-        f" (amplification {amplification:.1e}); wait for one more answer, send wider results, or"
-        " use a repetition or binary code"
+        f"CyclicCode(n=64, s=14): float16 results would give a relative error of {error:.1e},"
+        f" over 1e-02 (amplification {amplification:.1e}); wait for one more answer, send wider"
+        " results, or use a repetition or binary code"
     )
 
 
@@ -137,7 +183,7 @@ def test_the_guard_keeps_the_callers_tolerance() -> None:
     code = CyclicCode(64, 14)
     responded, amplification = harshest_set(code)
     results = np.ones((64, 2), dtype=np.float32)
-    expected = amplification * float(np.finfo(np.float32).eps) / 4
+    expected = amplification * payload_format("float32").rounding
     assert np.isfinite(code.decode(results, responded, tolerance=expected * 1.01)).all()
     with pytest.raises(IllConditionedError):
         code.decode(results, responded, tolerance=expected * 0.99)

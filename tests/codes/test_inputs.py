@@ -31,7 +31,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "unknown kind": (
         lambda: make_code(cast("CodeKind", "ring"), 4, 1),
-        "`kind` must be one of cyclic, rep, binary; got 'ring'",
+        "`kind` must be one of auto, rep, cyclic, binary; got 'ring'",
     ),
     "no such worker": (
         lambda: CODE.support(4),

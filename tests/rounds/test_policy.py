@@ -11,6 +11,7 @@ import pytest
 from seqgc.codes import CyclicCode
 from seqgc.errors import ParameterError, ScheduleError, WorkerError
 from seqgc.master import run
+from seqgc.payloads import Payload
 from seqgc.ports import (
     Action,
     Arrival,
@@ -269,27 +270,27 @@ def test_answers_that_would_be_decoded_badly_do_not_suffice(spec: str, settles_i
     scheme, code = parse_scheme(spec, n=12), CyclicCode(12, 4)
     rng = np.random.default_rng(0)
     responded = np.ones(12, dtype=np.bool_)
-    # float16 makes such sets common; in float32 they are as real, and rare.
-    while code.amplification(code.decoding_vector(responded)) <= 4:
+    # bfloat16 makes such sets common; in float32 they are as real, and rare.
+    while code.predicted_error(code.decoding_vector(responded), "bfloat16") <= 1e-2:
         responded = rng.permutation(12) >= 4
     times = np.ones((1 + scheme.delay, 12))
     times[settles_in, ~responded] = [2.0, 3.0, 4.0, 5.0]
 
-    def closings(dtype: type[np.floating] | None) -> list[RoundRecord]:
+    def closings(payload: Payload | None) -> list[RoundRecord]:
         seen: list[Event | Action] = []
 
         def watch(event: Event | Action) -> None:
             seen.append(event)
-            if isinstance(event, Finish) and dtype is not None:
-                event.decoding(np.dtype(dtype))  # raises where it would be decoded badly
+            if isinstance(event, Finish) and payload is not None:
+                event.decoding()  # raises where it would be decoded badly
 
         schedule = scheme.start(1)
-        policy = RoundPolicy(schedule, mu=0.0, wait_out="feasible", dtype=dtype)
+        policy = RoundPolicy(schedule, mu=0.0, wait_out="feasible", payload=payload)
         run(policy, ReplayBackend(times), observe=watch)
         return records(seen)
 
     assert closings(None)[settles_in].duration_s == 1.0
-    careful = closings(np.float16)[settles_in]
+    careful = closings("bfloat16")[settles_in]
     assert careful.duration_s > 1.0
     assert careful.reason == "wait-out"
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import bisect
 import copy
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -20,6 +20,10 @@ _RATES = (0.1, 0.3, 0.6, 1.0)
 def masks(n: int) -> list[BoolArray]:
     """All 2^n answers of one round."""
     return [np.array(bits) for bits in itertools.product((False, True), repeat=n)]
+
+
+Check = Callable[[int, Decoding, tuple[Assignment, ...]], None]
+"""Called with a job, its decoding, and all tasks that were given out by then."""
 
 
 class Run:
@@ -43,8 +47,8 @@ class Run:
         assert not done or sorted(self.finished) == list(range(self.schedule.num_jobs))
         return done
 
-    def after(self, responded: BoolArray, check: GradientCheck) -> Run:
-        """The run after one more round; checks the gradient of every job that it finishes."""
+    def after(self, responded: BoolArray, check: Check) -> Run:
+        """The run after one more round; checks every job that it finishes."""
         if self._assigned is None:
             self._assigned = self.schedule.assignment()
         schedule, given = copy.copy(self.schedule), (*self.given, self._assigned)
@@ -84,7 +88,34 @@ class GradientCheck:
         return self._kept[key][1]
 
 
-def every_conforming(scheme: Scheme, num_jobs: int, check: GradientCheck) -> Iterator[Run]:
+class CoverCheck:
+    """Checks that results with a cover enter a gradient as a plain sum, as `MiniTask` says.
+
+    ``used`` counts them.
+    """
+
+    def __init__(self) -> None:
+        self.used = 0
+
+    def __call__(self, job: int, decoding: Decoding, given: tuple[Assignment, ...]) -> None:
+        own = [m for tasks in given for row in tasks for m in row if m.job == job]
+        chunks: dict[int | None, dict[int, list[int]]] = {}
+        for task in own:
+            assert task.cover is None or (task.coefficients == 1).all()
+            held = chunks.setdefault(task.cover, {}).setdefault(task.place, task.chunks.tolist())
+            assert task.cover is None or held == task.chunks.tolist(), "one place, two results"
+        used: dict[int, list[int]] = {}
+        for term in decoding.terms:
+            (task,) = [m for m in given[term.round][term.worker] if m.slot == term.slot]
+            if task.cover is not None:
+                assert term.weight == 1.0
+                used.setdefault(task.cover, []).append(task.place)
+        for cover, places in used.items():
+            assert sorted(places) == sorted(chunks[cover]), "one result of each place"
+        self.used += sum(map(len, used.values()))
+
+
+def every_conforming(scheme: Scheme, num_jobs: int, check: Check) -> Iterator[Run]:
     """Finished runs over all patterns that conform, exhaustively."""
     answers = masks(scheme.n)
     stack = [Run(scheme.start(num_jobs))]
@@ -97,7 +128,7 @@ def every_conforming(scheme: Scheme, num_jobs: int, check: GradientCheck) -> Ite
 
 
 def sampled_conforming(
-    scheme: Scheme, num_jobs: int, check: GradientCheck, *, patterns: int, seed: int
+    scheme: Scheme, num_jobs: int, check: Check, *, patterns: int, seed: int
 ) -> Iterable[Run]:
     """About ``patterns`` finished runs over random patterns that conform.
 

@@ -8,22 +8,30 @@ import numpy as np
 import pytest
 
 from seqgc._types import BoolArray
+from seqgc.codes import make_code
 from seqgc.errors import NotDecodableError
 from seqgc.schemes import GC, MSGC, SRSGC, Scheme, Uncoded, parse_scheme
 from tests.schemes.catalogue import all_schemes
-from tests.schemes.patterns import GradientCheck, Run, every_conforming, masks, sampled_conforming
+from tests.schemes.patterns import (
+    CoverCheck,
+    GradientCheck,
+    Run,
+    every_conforming,
+    masks,
+    sampled_conforming,
+)
 
 SMALL = [scheme for n in (1, 2, 3, 4) for scheme in all_schemes(n, 4)]
 LARGER = [
     parse_scheme(spec, n=n)
     for n, specs in {
         5: ("sr-sgc:B=2,W=3,lam=3", "m-sgc:B=2,W=4,lam=2"),
-        6: ("gc-binary:s=3", "m-sgc-rep:B=1,W=3,lam=2"),
-        7: ("sr-sgc:B=1,W=4,lam=7", "m-sgc:B=3,W=4,lam=7"),
-        8: ("gc:s=4", "sr-sgc-rep:B=3,W=4,lam=2"),
-        9: ("gc-rep:s=2", "m-sgc:B=1,W=2,lam=0"),
-        10: ("sr-sgc:B=1,W=3,lam=5", "m-sgc-rep:B=1,W=2,lam=4"),
-        11: ("gc:s=7", "m-sgc:B=2,W=5,lam=6"),
+        6: ("gc-binary:s=3", "m-sgc-rep:B=1,W=3,lam=2", "sr-sgc:B=2,W=3,lam=4"),
+        7: ("sr-sgc:B=1,W=4,lam=7", "m-sgc:B=3,W=4,lam=7", "m-sgc-binary:B=2,W=3,lam=2"),
+        8: ("gc:s=4", "sr-sgc-rep:B=3,W=4,lam=2", "gc:s=3"),
+        9: ("gc-rep:s=2", "m-sgc:B=1,W=2,lam=0", "sr-sgc:B=1,W=3,lam=6"),
+        10: ("sr-sgc:B=1,W=3,lam=5", "m-sgc-rep:B=1,W=2,lam=4", "m-sgc:B=2,W=3,lam=4"),
+        11: ("gc:s=7", "m-sgc:B=2,W=5,lam=6", "m-sgc-binary:B=1,W=3,lam=3"),
         12: ("sr-sgc-rep:B=2,W=3,lam=6", "m-sgc-rep:B=2,W=4,lam=5"),
     }.items()
     for spec in specs
@@ -91,6 +99,21 @@ def test_what_conforms_is_feasible_and_feasible_grows_with_answers(scheme: Schem
         run = run.after(good[rng.integers(len(good))], check)
 
 
+# ---- plain sums ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", SMALL + LARGER, ids=label)
+def test_results_with_a_cover_enter_a_gradient_as_a_plain_sum(scheme: Scheme) -> None:
+    num_jobs, covers = scheme.delay + 3, CoverCheck()
+    runs = sampled_conforming(scheme, num_jobs, covers, patterns=8, seed=SEED)
+    assert all(run.done for run in runs)
+    if isinstance(scheme, GC | SRSGC):
+        code = make_code(scheme.family, scheme.n, scheme.tolerated)
+        assert (covers.used > 0) == bool(code.covers)
+    else:
+        assert covers.used > 0
+
+
 # ---- one step outside the model ------------------------------------------------------------------
 
 
@@ -123,8 +146,12 @@ def test_gc_loses_with_one_straggler_too_many(scheme: GC | Uncoded) -> None:
         if np.count_nonzero(~responded) == scheme.tolerated + 1
         and not scheme.start(1).feasible(responded)
     ]
-    if isinstance(scheme, Uncoded) or scheme.family == "cyclic":
-        assert len(losing) == math.comb(scheme.n, scheme.tolerated + 1)
+    one_too_many = scheme.tolerated + 1
+    if isinstance(scheme, GC) and scheme.family == "cyclic" and scheme.n % one_too_many == 0:
+        # All ones: one straggler in each of the s + 1 classes of workers.
+        assert len(losing) == (scheme.n // one_too_many) ** one_too_many
+    elif isinstance(scheme, Uncoded) or scheme.family == "cyclic":
+        assert len(losing) == math.comb(scheme.n, one_too_many)
     assert_loses_and_is_refused(scheme, losing[0][None])
 
 
@@ -140,8 +167,14 @@ M_SGC = [s for s in SMALL if isinstance(s, MSGC)]
 
 @pytest.mark.parametrize("scheme", [s for s in M_SGC if s.lam < s.n], ids=label)
 def test_m_sgc_loses_with_one_distinct_straggler_too_many(scheme: MSGC) -> None:
+    assert scheme.code is not None
+    one_too_many = next(
+        ~responded
+        for responded in masks(scheme.n)
+        if np.count_nonzero(~responded) == scheme.lam + 1 and not scheme.code.can_decode(responded)
+    )
     stragglers = whole_run(scheme, 1 + scheme.delay)
-    stragglers[: scheme.B, : scheme.lam + 1] = True
+    stragglers[: scheme.B] = one_too_many
     assert_loses_and_is_refused(scheme, stragglers)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -21,6 +22,10 @@ CHECK_VALUES = {  # spec, section 3
     "sr-sgc:B=2,W=3,lam=15": (2, 0.035156),
     "gc:s=15": (0, 0.062500),
     "uncoded": (0, 1 / 256),
+    # floor(256/28) = 9 places: D1 chunks of 1/(256 + 9), two mini-tasks.
+    "m-sgc-binary:B=1,W=2,lam=27": (1, 0.007547),
+    # floor(256/101) = 2 places: D1 chunks of 1/(512 + 2*2), four mini-tasks.
+    "m-sgc-binary:B=2,W=3,lam=100": (3, 0.007752),
 }
 SMALL = [scheme for n in (1, 2, 3, 4) for scheme in all_schemes(n, 4)]
 
@@ -60,6 +65,47 @@ def test_m_sgc_load_is_the_closed_form() -> None:
     assert MSGC(n=8, B=2, W=4, lam=8).normalized_load == pytest.approx(5 / 24, rel=1e-14)
 
 
+def test_m_sgc_loads_are_those_derived_by_hand() -> None:
+    def load(family: Literal["cyclic", "rep", "binary"], lam: int) -> float:
+        return MSGC(n=10, B=2, W=4, lam=lam, family=family).normalized_load
+
+    # 30 D1 chunks of one mini-task each, and 2 groups as large as 1/(their code's load) of them.
+    assert load("binary", 3) == pytest.approx(5 / (30 + 2 * 2), rel=1e-14)  # floor(10/4) = 2
+    assert load("cyclic", 3) == pytest.approx(5 / (30 + 2 * 2.5), rel=1e-14)
+    # Where lam + 1 divides n, all codes cost the same.
+    for lam, results in ((0, 10), (1, 5), (4, 2), (9, 1)):
+        for family in ("cyclic", "rep", "binary"):
+            assert load(family, lam) == pytest.approx(5 / (30 + 2 * results), rel=1e-14)
+
+
+def test_binary_groups_number_their_chunks_and_covers_one_after_the_other() -> None:
+    # The (5, 1) binary code: workers 0, 1 hold halves of a group and 2, 3, 4 thirds of it.
+    scheme = MSGC(n=5, B=2, W=3, lam=1, family="binary")
+    # 10 D1 chunks of 1/(10 + 2*2), then twice a group of 2/14 cut at 1/3, 1/2, 2/3.
+    group = [1 / 21, 1 / 42, 1 / 42, 1 / 21]
+    assert scheme.chunk_fractions.tolist() == pytest.approx([1 / 14] * 10 + group * 2, rel=1e-14)
+    schedule = scheme.start(4)
+    while schedule.round < 3:
+        schedule.close_round(np.ones(5, dtype=np.bool_))
+    # Chunks, cover and place, for jobs 3 and 2 in D1 and jobs 1 and 0 in D2.
+    expected = [
+        [([0], 0, 0), ([1], 0, 1), ([10, 11], 1, 0), ([14, 15], 3, 0)],
+        [([2], 0, 2), ([3], 0, 3), ([12, 13], 1, 1), ([16, 17], 3, 1)],
+        [([4], 0, 4), ([5], 0, 5), ([10], 2, 0), ([14], 4, 0)],
+        [([6], 0, 6), ([7], 0, 7), ([11, 12], 2, 1), ([15, 16], 4, 1)],
+        [([8], 0, 8), ([9], 0, 9), ([13], 2, 2), ([17], 4, 2)],
+    ]
+    assert [
+        [(task.chunks.tolist(), task.cover, task.place) for task in tasks]
+        for tasks in schedule.assignment()
+    ] == expected
+
+
+def test_results_that_need_solved_weights_have_no_cover() -> None:
+    tasks = MSGC(n=5, B=1, W=2, lam=1).coded_tasks
+    assert {task.cover for worker in tasks for task in worker} == {None}
+
+
 @pytest.mark.parametrize("scheme", SMALL, ids=lambda s: f"n={s.n}-{s.spec}")
 def test_schemes_survive_spec_repr_pickle_and_hash(scheme: Scheme) -> None:
     assert parse_scheme(scheme.spec, n=scheme.n) == scheme
@@ -74,7 +120,7 @@ def test_the_small_catalogue_reaches_every_edge_of_the_ranges() -> None:
         ("Uncoded", ""),
         *(("GC", f) for f in ("cyclic", "rep", "binary")),
         *(("SRSGC", f) for f in ("cyclic", "rep")),
-        *(("MSGC", f) for f in ("cyclic", "rep")),
+        *(("MSGC", f) for f in ("cyclic", "rep", "binary")),
     }
     m_sgc = [s for s in SMALL if isinstance(s, MSGC)]
     assert {s.lam for s in m_sgc if s.n == 4 and s.family == "cyclic"} == {0, 1, 2, 3, 4}
@@ -98,11 +144,14 @@ BAD = {
     "m-sgc:B=0,W=2,lam=1": "`B` must be >= 1 (M-SGC); got 0",
     "m-sgc:B=1,W=2,lam=5": "`lam` must satisfy 0 <= lam <= n (M-SGC), n=4; got 5",
     "m-sgc-rep:B=1,W=2,lam=2": (
-        "`lam` must satisfy (lam+1) | n (M-SGC-Rep), n=4; got 2 (or take m-sgc)"
+        "`lam` must satisfy (lam+1) | n (M-SGC-Rep), n=4; got 2 (or take m-sgc-binary)"
+    ),
+    "m-sgc-binary:B=1,W=2,lam=4": (
+        "`lam` must satisfy 0 <= lam < n (M-SGC-Binary), n=4; got 4 (or take m-sgc)"
     ),
     "gradient": (
         "`scheme` must be one of uncoded, gc, gc-rep, gc-binary, sr-sgc, sr-sgc-rep, m-sgc, "
-        "m-sgc-rep; got 'gradient'"
+        "m-sgc-rep, m-sgc-binary; got 'gradient'"
     ),
     "m-sgd:B=1,W=2,lam=1": "did you mean 'm-sgc'?",
     "m-sgc:B=1,W=2,lamb=1": "`scheme` m-sgc takes B, W, lam; got 'lamb=1' (did you mean 'lam'?)",

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from seqgc._types import BoolArray, FloatArray
+from seqgc.codes import CodeKind, make_code
 from seqgc.errors import SeqgcError
 from seqgc.ports import Arrival, Close, Dispatch, Dispatched, Drop, RoundRecord, Tick
 from seqgc.profiles import DelayProfile, ProfileMeta
@@ -17,6 +18,8 @@ from seqgc.replay import Replay, replay, times_for
 from seqgc.rounds import RoundPolicy, WaitOut
 from seqgc.schemes import GC, MSGC, SRSGC, Schedule, Scheme, Uncoded, parse_scheme
 from seqgc.search.kernel import BatchReplay, Conformity, _groups, batch_replay, conformity_model
+from seqgc.search.kernel._arrivals import Arrivals
+from seqgc.search.kernel._codes import Codes
 from seqgc.search.kernel._judge import after_enough
 from seqgc.stragglers import StragglerModel
 from tests.schemes.catalogue import all_schemes
@@ -95,10 +98,12 @@ def random_times(rng: np.random.Generator, rounds: int, n: int) -> FloatArray:
 
 
 @functools.cache
-def schemes_by_kind(n: int) -> dict[str, list[Scheme]]:
-    by_kind: dict[str, list[Scheme]] = {}
+def schemes_by_kind(n: int) -> dict[tuple[str, bool], list[Scheme]]:
+    by_kind: dict[tuple[str, bool], list[Scheme]] = {}
     for scheme in all_schemes(n, 5 if n < 7 else 3):
-        by_kind.setdefault(scheme.spec.partition(":")[0], []).append(scheme)
+        # Cyclic codes are of two kinds: with solved weights, and plain sums where s + 1 divides n.
+        divides = n % (scheme.tolerated + 1) == 0
+        by_kind.setdefault((scheme.spec.partition(":")[0], divides), []).append(scheme)
     return by_kind
 
 
@@ -248,6 +253,10 @@ def test_the_kernel_decides_like_replay_on_recorded_delays(
         SRSGC(n=n, B=2, W=5, lam=11),
         SRSGC(n=n, B=2, W=3, lam=9, family="rep"),
         GC(n=n, s=6, family="binary"),
+        GC(n=n, s=5),
+        SRSGC(n=n, B=2, W=3, lam=10),
+        MSGC(n=n, B=2, W=4, lam=19, family="binary"),
+        MSGC(n=n, B=1, W=3, lam=16, family="binary"),
     ]
     profile = recorded(recorded_profiles, n)
     for mu in (0.0, 0.5):
@@ -318,7 +327,8 @@ class Tripled(Scheme):
 def test_a_scheme_unknown_to_the_kernel_is_replayed_in_general() -> None:
     times = np.random.default_rng(5).pareto(1.0, (6, 9)) + 0.1
     profile = DelayProfile.from_times(times, meta=ProfileMeta(alpha=1.0))
-    schemes: list[Scheme] = [Uncoded(n=9), Tripled(n=9), GC(n=9, s=4)]
+    inexact = GC(n=9, s=4, family="binary", allow_error=0.6)
+    schemes: list[Scheme] = [Uncoded(n=9), Tripled(n=9), GC(n=9, s=4), inexact]
     batch = batch_replay(schemes, profile, num_jobs=6, mu=0.1, wait_out="feasible")
     for row, scheme in enumerate(schemes):
         run = replay(scheme, profile, num_jobs=6, mu=0.1, wait_out="feasible")
@@ -381,3 +391,37 @@ def test_enough_wanted_answers_are_counted_across_runs() -> None:
             by_hand = [k for k in range(1, n + 1) if wants[order[:k]].sum() >= need] or [n + 1]
             counted = after_enough(wanted, order, enough)[column]
             assert counted == by_hand[0], f"n={n}, column {column}"
+
+
+@pytest.mark.parametrize("n", [1, 6, 7, 12])
+def test_answers_are_needed_until_the_code_decodes(n: int) -> None:
+    rng = np.random.default_rng(n)
+    kinds: list[tuple[CodeKind, int]] = [
+        (kind, s)
+        for kind in ("cyclic", "rep", "binary")
+        for s in range(n)
+        if kind != "rep" or n % (s + 1) == 0
+    ]
+    arrivals = Arrivals(rng.random((40, n)))
+    codes = Codes(arrivals, [s for _, s in kinds], [kind for kind, _ in kinds])
+    for round, order in enumerate(arrivals.order):
+        useful = rng.random((n, len(kinds))) < (1.0 if round % 4 == 0 else 0.8)
+        known = rng.random((n, len(kinds))) < 0.4
+        needed = codes.needed(round, useful)
+        still_needed = dict(
+            zip(codes.covered, codes.still_needed(round, useful, known=known), strict=True)
+        )
+        decoded = dict(zip(codes.covered, codes.decode(known), strict=True))
+        if useful.all():
+            assert (codes.needed(round) == needed).all()
+        for column, (kind, s) in enumerate(kinds):
+            code, where = make_code(kind, n, s), f"{kind}, s={s}, round {round}"
+            came = [np.isin(np.arange(n), order[:k]) & useful[:, column] for k in range(n + 1)]
+            enough = [k for k in range(n + 1) if code.can_decode(came[k])]
+            assert needed[column] == min(enough, default=n + 1), where
+            if column in still_needed:
+                with_known = [
+                    k for k in range(n + 1) if code.can_decode(came[k] | known[:, column])
+                ]
+                assert still_needed[column] == min(with_known, default=n + 1), where
+                assert decoded[column] == code.can_decode(known[:, column]), where

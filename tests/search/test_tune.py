@@ -119,7 +119,7 @@ def _every_spec(n: int, max_delay: int) -> list[Scheme]:
     specs += [f"{name}:s={s}" for name in ("gc", "gc-rep", "gc-binary") for s in range(1, n)]
     specs += [
         f"{name}:B={B},W={W},lam={lam}"
-        for name in ("sr-sgc", "sr-sgc-rep", "m-sgc", "m-sgc-rep")
+        for name in ("sr-sgc", "sr-sgc-rep", "m-sgc", "m-sgc-rep", "m-sgc-binary")
         for B in range(1, 2 * max_delay + 1)
         for W in range(1, 2 * max_delay + 1)
         for lam in range(n + 1)
@@ -140,6 +140,7 @@ def test_the_space_of_the_paper_is_counted_right() -> None:
         counted[scheme.spec.partition(":")[0]] += 1
     assert counted["sr-sgc"] == 13_056
     assert counted["m-sgc"] == 30 * 257
+    assert counted["m-sgc-binary"] == 30 * 256
     assert counted["gc"] == 255
 
 

@@ -276,6 +276,19 @@ def test_when_every_worker_fails_the_run_ends_with_the_cause_and_its_checkpoints
         ({"steps": 0}, "`steps` must be an integer >= 1; got 0"),
         ({"jobs_per_round": 3}, "`jobs_per_round` must be >= 1 and divide"),
         ({"precision": "float8"}, "precision"),
+        ({"payload": "float8"}, "`payload` must be one of float64, float32, float16, bfloat16"),
+        (
+            {"precision": "float32", "payload": "float64"},
+            "`payload` must not be wider than the precision, float32; got 'float64'",
+        ),
+        (
+            {"stochastic_rounding": True},
+            "`stochastic_rounding` must be off where nothing is rounde",
+        ),
+        (
+            {"stochastic_rounding": True, "payload": "float64"},
+            "precision and payload are float64; got True",
+        ),
     ],
 )
 def test_bad_arguments_leave_nothing(

@@ -238,6 +238,25 @@ def test_jobs_out_of_order_unfinished_or_finished_twice_are_refused_and_change_n
         workload.resolve(whole(0))
 
 
+@pytest.mark.parametrize(("models", "delay"), [(1, 0), (4, 0), (3, 2), (6, 2), (1, 2), (2, 3)])
+def test_a_job_needs_exactly_the_gradients_that_its_weights_hold(models: int, delay: int) -> None:
+    nets = [make_model(f"m{i}", seed=i) for i in range(models)]
+    workload = TorchWorkload(nets, scheme=Chunks(delay=delay), store=MemoryStore(), stale=True)
+    gradient = np.zeros(workload.result_size(0), dtype=np.float32)
+    open_jobs: set[int] = set()
+    for job in range(3 * models + delay):
+        needed = {other for other in range(job) if workload.needs(job, other)}
+        assert needed == set(range(job % models, job - delay, models))
+        if urgent := needed & open_jobs:
+            with pytest.raises(ScheduleError, match=f"job {min(urgent)} has not been decoded"):
+                workload.begin(job)
+        for other in urgent:
+            workload.finish(other, gradient)
+        open_jobs -= urgent
+        workload.begin(job)
+        open_jobs.add(job)
+
+
 def test_a_model_that_is_not_there_is_named() -> None:
     workload = TorchWorkload([make_model()], scheme=Chunks(), store=MemoryStore())
     with pytest.raises(ParameterError, match="`name` must be one of net; got 'nets'"):

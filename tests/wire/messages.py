@@ -7,6 +7,7 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from seqgc.payloads import PAYLOADS
 from seqgc.ports import Task, WeightedPoints, WeightRef, WorkItem
 from seqgc.wire import (
     CancelMessage,
@@ -23,6 +24,7 @@ counts = st.integers(0, 2**40)
 names = st.text(min_size=1, max_size=20)
 lines = st.text(st.characters(categories=("L", "N", "P")), max_size=40)
 finite = st.floats(allow_nan=False, allow_infinity=False)
+payloads = st.none() | st.sampled_from(PAYLOADS)
 
 
 @st.composite
@@ -49,15 +51,30 @@ def tasks(draw: st.DrawFn) -> TaskMessage:
         for slot in slots
     )
     task = Task(round=draw(counts), worker=draw(counts), attempt=draw(counts), items=items)
-    return TaskMessage(task=task, delay_s=draw(st.floats(0, 1e6)))
+    return TaskMessage(
+        task=task,
+        delay_s=draw(st.floats(0, 1e6)),
+        payload=draw(payloads),
+        rounding_seed=draw(st.none() | counts),
+    )
 
 
 @st.composite
 def results(draw: st.DrawFn) -> ResultMessage:
-    narrow = st.floats(allow_nan=False, allow_infinity=False, width=32)
-    dtype, values = draw(st.sampled_from([(np.float32, narrow), (np.float64, finite)]))
-    vectors = hnp.arrays(dtype, st.integers(0, 9), elements=values)
+    """Draw results that their format holds exactly."""
+    payload = draw(payloads)
+    dtype = draw(st.sampled_from([np.float32, np.float64])) if payload is None else np.float32
+    if payload == "float64":
+        dtype = np.float64
+    # Of 8 significant bits, as bfloat16, and of a range that float16 has whatever the scale.
+    coarse = st.builds(lambda m, e: m * 2.0**e, st.integers(-255, 255), st.integers(-14, 0))
+    width = np.finfo(dtype).bits
+    fine = st.floats(allow_nan=False, allow_infinity=False, width=width)
+    elements = coarse if payload in ("float16", "bfloat16") else fine
+    vectors = hnp.arrays(dtype, st.integers(0, 9), elements=elements)
     return ResultMessage(
+        payload=payload,
+        rounding_seed=draw(st.none() | counts),
         round=draw(counts),
         worker=draw(counts),
         attempt=draw(counts),
@@ -79,10 +96,12 @@ def content(message: Message) -> object:
     match message:
         case TaskMessage(task=task, delay_s=delay_s):
             items = tuple((item.slot, tuple(map(_part, item.parts))) for item in task.items)
-            return "task", task.round, task.worker, task.attempt, delay_s, items
+            address = (task.round, task.worker, task.attempt)
+            return "task", *address, delay_s, items, message.payload, message.rounding_seed
         case ResultMessage(results=vectors):
             pairs = tuple((slot, _vector(vector)) for slot, vector in vectors.items())
-            return "result", message.round, message.worker, message.attempt, pairs
+            address = (message.round, message.worker, message.attempt)
+            return "result", *address, pairs, message.payload, message.rounding_seed
         case other:
             return other
 

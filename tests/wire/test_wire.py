@@ -5,17 +5,28 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from seqgc._types import FloatArray
 from seqgc.errors import WireError
+from seqgc.payloads import PAYLOADS, Payload, payload_format
 from seqgc.ports import Task, WeightedPoints, WeightRef, WorkItem
-from seqgc.wire import MAX_FRAME_BYTES, CancelMessage, ResultMessage, TaskMessage, decode, encode
+from seqgc.wire import (
+    MAX_FRAME_BYTES,
+    SCHEMA_VERSION,
+    CancelMessage,
+    ResultMessage,
+    TaskMessage,
+    decode,
+    encode,
+)
 from seqgc.wire import _frame as frame_module
 from tests.wire.messages import RUN, content, messages, results
 
@@ -44,7 +55,7 @@ def tampered(message: Any, change: Callable[[dict[str, Any]], None]) -> bytes:
     header = json.loads(frame[52 : 52 + header_bytes])
     change(header)
     text = json.dumps(header).encode()
-    prefix = struct.pack("<4sHHIQ", b"SGCF", 1, 0, len(text), body_bytes)
+    prefix = struct.pack("<4sHHIQ", b"SGCF", SCHEMA_VERSION, 0, len(text), body_bytes)
     body = frame[52 + header_bytes :]
     return prefix + frame_module._digest(prefix, text, body) + text + body
 
@@ -147,20 +158,130 @@ def test_a_result_that_is_not_finite_is_neither_sent_nor_taken(wrong: float, dty
     vector: FloatArray = np.array([0.0, wrong], dtype=dtype)
     with pytest.raises(WireError, match="not finite"):
         encode(result_of(vector), run_id=RUN)
-    good = result_of(vector[:1])
-    frame = frame_module.pack(
-        frame_module.Frame(
-            kind="result",
-            run_id=RUN,
-            round=good.round,
-            worker=good.worker,
-            attempt=good.attempt,
-            fields={"slots": [0]},
-            arrays=(vector,),
-        )
-    )
-    with pytest.raises(WireError, match="not finite"):
+    with pytest.raises(WireError, match="`values` must be finite"):
+        decode(raw_result((vector,)), run_id=RUN)
+
+
+@pytest.mark.parametrize("payload", ["float16", "bfloat16"])
+def test_a_16_bit_result_that_is_not_finite_is_not_taken(payload: Payload) -> None:
+    values = np.array([0, 0x7C00 if payload == "float16" else 0x7F80], np.uint16)
+    if payload == "float16":
+        values = values.view(np.float16)
+    frame = raw_result((values,), payload=payload)
+    with pytest.raises(WireError, match="result frame: `values` must be finite"):
         decode(frame, run_id=RUN)
+
+
+def raw_result(
+    arrays: tuple[npt.NDArray[Any], ...], *, exponents: object = None, payload: object = None
+) -> bytes:
+    """Return the frame of results that nobody has checked."""
+    fields = {
+        "slots": list(range(len(arrays))),
+        "exponents": [0] * len(arrays) if exponents is None else exponents,
+        "payload": payload,
+        "rounding_seed": None,
+    }
+    frame = frame_module.Frame(
+        kind="result", run_id=RUN, round=2, worker=1, attempt=0, fields=fields, arrays=arrays
+    )
+    return frame_module.pack(frame)
+
+
+SHORTS = np.ones(2, np.uint16)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "exponents", "payload", "rule"),
+    [
+        ((np.ones(2, np.float16),), [0], None, "dtype float32 or float64; got float16"),
+        ((SHORTS,), [0], None, "dtype float32 or float64; got uint16"),
+        ((SHORTS,), [0], "float16", "`values` must be a vector of float16 (float16); got 'uint16"),
+        ((np.ones(2, np.float16),), [0], "bfloat16", "must be a vector of uint16 (bfloat16)"),
+        ((SHORTS.reshape(2, 1),), [0], "bfloat16", "'uint16 of shape (2, 1)'"),
+        ((np.ones(2, np.float32), np.ones(2)), [0, 0], None, "must be a vector of float32"),
+        ((SHORTS,), [1009], "bfloat16", "integers >= -1088 and <= 1008; got [1009]"),
+        ((SHORTS,), [-1089], "bfloat16", "integers >= -1088 and <= 1008; got [-1089]"),
+        ((SHORTS,), [True], "bfloat16", "`exponents` must be a list of integers"),
+        ((SHORTS,), [0.0], "bfloat16", "`exponents` must be a list of integers"),
+        ((SHORTS,), 0, "bfloat16", "`exponents` must be a list; got 0"),
+        ((SHORTS,), [0, 0], "bfloat16", "1 arrays, 2 exponents for slots [0]"),
+        ((SHORTS,), [0], "float8", "`payload` must be one of float64, float32, float16, bfloat16"),
+        ((SHORTS,), [0], ["bfloat16"], "`payload` must be one of"),
+        ((np.full(2, 1e300),), [900], "float64", "must be finite, also times 2**exponent"),
+    ],
+)
+def test_results_that_contradict_their_format_are_refused(
+    arrays: tuple[npt.NDArray[Any], ...], exponents: object, payload: object, rule: str
+) -> None:
+    frame = raw_result(arrays, exponents=exponents, payload=payload)
+    with pytest.raises(WireError) as caught:
+        decode(frame, run_id=RUN)
+    assert rule in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def received(message: ResultMessage) -> dict[int, FloatArray]:
+    decoded = decode(encode(message, run_id=RUN), run_id=RUN)
+    assert isinstance(decoded, ResultMessage)
+    return dict(decoded.results)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("payload", ["float32", "float16", "bfloat16"])
+def test_each_slot_is_rounded_to_the_format_at_its_own_scale(payload: Payload, dtype: type) -> None:
+    rng = np.random.default_rng(1)
+    vectors = [(rng.standard_normal(500) * scale).astype(dtype) for scale in (1e-20, 1.0, 1e20)]
+    results = received(replace(result_of(*vectors), payload=payload))
+    unit = payload_format(payload).unit_roundoff
+    for slot, vector in enumerate(vectors):
+        assert results[slot].dtype == np.float32
+        assert not results[slot].flags.writeable
+        error = np.abs(results[slot] - vector.astype(np.float64))
+        assert (error <= unit * np.abs(vector)).all()
+        exact = payload == "float32" and dtype == np.float32
+        assert (error.max() == 0) == exact
+
+
+def test_results_arrive_in_one_dtype_though_one_of_them_needs_a_wider_one() -> None:
+    message = replace(result_of(np.array([1e-300]), np.array([1.0])), payload="float16")
+    results = received(message)
+    assert [results[slot].dtype for slot in (0, 1)] == [np.float64, np.float64]
+    assert results[0][0] == pytest.approx(1e-300, rel=2**-11)
+    assert results[1][0] == 1.0
+
+
+def test_stochastic_rounding_depends_on_seed_and_address_alone() -> None:
+    vector = np.random.default_rng(2).standard_normal(200).astype(np.float32)
+    message = replace(result_of(vector, vector), payload="bfloat16", rounding_seed=3)
+    first = received(message)
+    assert np.array_equal(first[0], received(message)[0])
+    others = [
+        received(replace(message, rounding_seed=None))[0],
+        received(replace(message, rounding_seed=4))[0],
+        received(replace(message, round=9))[0],
+        received(replace(message, worker=9))[0],
+        received(replace(message, attempt=9))[0],
+        first[1],
+    ]
+    for other in others:
+        assert not np.array_equal(first[0], other)
+        assert np.abs(first[0] - other).max() <= 2**-6 * np.abs(vector).max()
+
+
+def test_16_bit_formats_halve_the_frame() -> None:
+    message = result_of(np.random.default_rng(3).standard_normal(100_000).astype(np.float32))
+    lengths = {p: len(encode(replace(message, payload=p), run_id=RUN)) for p in (None, *PAYLOADS)}
+    overhead = lengths[None] - 400_000
+    assert 0 < overhead < 400
+    for payload, per_number in (("float64", 8), ("float32", 4), ("float16", 2), ("bfloat16", 2)):
+        assert lengths[payload] == pytest.approx(100_000 * per_number + overhead, abs=64)
+
+
+def test_a_result_too_large_to_be_rounded_is_not_sent() -> None:
+    message = replace(result_of(np.array([1.5e308])), payload="float16")
+    with pytest.raises(WireError, match=r"a result cannot be sent: `vector` must be less than 2"):
+        encode(message, run_id=RUN)
 
 
 @pytest.mark.parametrize(
@@ -211,6 +332,9 @@ PART = ("fields", "items", 0, "parts", 0)
         (_set(*PART, "weights", "digest", value="AB" * 32), "digest"),
         (_set(*PART, "weights", "dtype", value="object"), "dtype 'object'"),
         (_set("fields", "delay_s", value=-1), "finite number >= 0"),
+        (_set("fields", "payload", value="float8"), "`payload` must be one of float64"),
+        (_set("fields", "payload", value=16), "`payload` must be one of float64"),
+        (_set("fields", "rounding_seed", value=-1), "`rounding_seed` must be an integer >= 0"),
         (_set("arrays", 0, "shape", value=[2**40]), "up to byte"),
         (_set("arrays", 0, "dtype", value="|O"), "dtype '|O'"),
         (_set("arrays", value=[]), "32 body bytes, its arrays only 0"),
@@ -248,6 +372,6 @@ def test_decoded_arrays_are_read_only_views_of_the_frame() -> None:
 
 def test_a_header_nested_too_deeply_is_refused() -> None:
     text = b"[" * 100_000
-    prefix = struct.pack("<4sHHIQ", b"SGCF", 1, 0, len(text), 0)
+    prefix = struct.pack("<4sHHIQ", b"SGCF", SCHEMA_VERSION, 0, len(text), 0)
     with pytest.raises(WireError, match="not JSON"):
         decode(prefix + frame_module._digest(prefix, text) + text, run_id=RUN)

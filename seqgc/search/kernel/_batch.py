@@ -11,9 +11,9 @@ from seqgc.errors import ParameterError
 from seqgc.profiles import DelayProfile
 from seqgc.rounds import WaitOut, check_closing_rule
 from seqgc.schemes import Scheme
+from seqgc.search.kernel._conditions import Conditions, Conformity
 from seqgc.search.kernel._groups import by_groups, decisions
 from seqgc.search.kernel._result import BatchReplay
-from seqgc.search.kernel._rule import Conformity, Rule
 
 __all__ = ["batch_replay"]
 
@@ -53,7 +53,7 @@ def batch_replay(
     >>> batch.runtime_s, batch.waited_out
     (array([8. , 3.5]), array([2, 2]))
     """
-    rule = Rule(
+    conditions = Conditions(
         profile=profile.awaited(),
         num_jobs=num_jobs,
         mu=mu,
@@ -68,16 +68,16 @@ def batch_replay(
         none = np.zeros(0, dtype=np.intp)
         return BatchReplay(round_seconds=np.zeros((0, 0)), num_rounds=none, waited_out=none)
     loads = np.array([scheme.normalized_load for scheme in schemes])
-    _refuse_what_replay_refuses(schemes, loads, rule)
+    _refuse_what_replay_refuses(schemes, loads, conditions)
     slope = profile.meta.alpha if alpha is None else alpha
     if slope is None:  # refused above
         raise ParameterError("alpha", "must be given: the profile does not know its own", None)
     # As `DelayProfile.at_load` computes it, operation for operation.
     shifts = slope * (jobs_per_round * loads - profile.meta.base_load)
     first: dict[Hashable, int] = {}
-    same = np.array([first.setdefault(decisions(s, rule), len(first)) for s in schemes])
+    same = np.array([first.setdefault(decisions(s, conditions), len(first)) for s in schemes])
     _, distinct = np.unique(same, return_index=True)
-    batch = by_groups([schemes[i] for i in distinct], shifts[distinct], rule)
+    batch = by_groups([schemes[i] for i in distinct], shifts[distinct], conditions)
     return BatchReplay(
         round_seconds=batch.round_seconds[same],
         num_rounds=batch.num_rounds[same],
@@ -85,14 +85,20 @@ def batch_replay(
     )
 
 
-def _refuse_what_replay_refuses(schemes: Sequence[Scheme], loads: FloatArray, rule: Rule) -> None:
+def _refuse_what_replay_refuses(
+    schemes: Sequence[Scheme], loads: FloatArray, conditions: Conditions
+) -> None:
     """Raise what a replay would raise: for one of these schemes if for any."""
-    profile = rule.profile
-    if rule.num_jobs < 1 or rule.jobs_per_round < 1 or rule.num_jobs % rule.jobs_per_round:
-        rule.replay(schemes[0])
+    profile = conditions.profile
+    if (
+        conditions.num_jobs < 1
+        or conditions.jobs_per_round < 1
+        or conditions.num_jobs % conditions.jobs_per_round
+    ):
+        conditions.replay(schemes[0])
     for scheme in schemes:
-        too_long = rule.bundles + scheme.delay > profile.num_rounds and not rule.repeat
+        too_long = conditions.bundles + scheme.delay > profile.num_rounds and not conditions.repeat
         if too_long or scheme.n != profile.num_workers:
-            rule.replay(scheme)
+            conditions.replay(scheme)
     for load in (float(loads.min()), float(loads.max())):
-        profile.at_load(rule.jobs_per_round * load, alpha=rule.alpha)
+        profile.at_load(conditions.jobs_per_round * load, alpha=conditions.alpha)

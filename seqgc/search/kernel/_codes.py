@@ -1,68 +1,94 @@
-"""Which answers decode, for many codes at once."""
+"""Which answers decode, for many candidates' codes at once."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from functools import lru_cache
 
 import numpy as np
 
 from seqgc._types import BoolArray, IntArray
+from seqgc.codes import CodeKind, GradientCode, make_code
 from seqgc.search.kernel._arrivals import Arrivals, SmallInts
+from seqgc.search.kernel._covers import Covers
 from seqgc.search.kernel._judge import after_enough
 
-__all__ = ["Codes", "every_group"]
+__all__ = ["Codes"]
 
 
 class Codes:
-    """A gradient code per candidate: cyclic or fractional repetition.
+    """A gradient code per candidate.
+
+    Answers decode as soon as they complete one of the code's covers; of a code without covers any
+    n - s do. The latter suffice for every code.
 
     Parameters
     ----------
     tolerated : (candidates,)
-        s of each code; s = n stands for no code, of which nothing is asked.
-    families : (candidates,)
-        ``cyclic`` or ``rep``.
+        s of each code.
+    kinds : (candidates,)
+        Its family. None stands for a promise instead of a code: exactly any n - s answers do.
+
+    Attributes
+    ----------
+    covered : (m,) int
+        The candidates whose codes have covers.
     """
 
     def __init__(
-        self,
-        arrivals: Arrivals,
-        tolerated: Sequence[int],
-        families: Sequence[Literal["cyclic", "rep"]],
+        self, arrivals: Arrivals, tolerated: Sequence[int], kinds: Sequence[CodeKind | None]
     ) -> None:
-        self._arrivals = arrivals
-        s = np.array(tolerated, dtype=arrivals.dtype)
-        rep = np.array([family == "rep" for family in families])
-        self._any: IntArray = np.flatnonzero(~rep)
-        self._enough: SmallInts = arrivals.n - s[self._any]
-        # Candidates with groups of one size share the counting.
-        self.groups: list[tuple[int, IntArray]] = [
-            (int(size), np.flatnonzero(rep & (s + 1 == size))) for size in np.unique(s[rep] + 1)
+        n = arrivals.n
+        self._arrivals, self._never = arrivals, arrivals.dtype(n)
+        self._enough: SmallInts = n - np.array(tolerated, dtype=arrivals.dtype)
+        codes = [
+            None if kind is None else _code_with_covers(kind, n, s)
+            for s, kind in zip(tolerated, kinds, strict=True)
         ]
+        self.covered: IntArray = np.flatnonzero([code is not None for code in codes])
+        if len(self.covered):
+            self._covers = Covers([code for code in codes if code is not None])
+            # Where an entry of the covers stands in a flattened mask (n, candidates).
+            candidates = self.covered[self._covers.code_of]
+            self._entries: IntArray = self._covers.workers * len(codes) + candidates
 
-    def needed(self, round: int, useful: BoolArray) -> SmallInts:
+    def needed(self, round: int, useful: BoolArray | None = None) -> SmallInts:
         """Return how many answers decode, (candidates,), if only useful ones (n, candidates) count.
 
-        n + 1: not even all of them.
+        n + 1: not even all of them. Without a mask all are useful.
         """
         order, rank = self._arrivals.order[round], self._arrivals.rank[round]
-        if not self.groups:
-            return after_enough(useful, order, self._enough)
-        needed: SmallInts = np.empty(useful.shape[1], dtype=self._arrivals.dtype)
-        if len(self._any):
-            needed[self._any] = after_enough(useful[:, self._any], order, self._enough)
-        for size, which in self.groups:
-            places = np.where(useful[:, which], rank[:, None], rank.dtype.type(self._arrivals.n))
-            needed[which] = places.reshape(-1, size, len(which)).min(axis=1).max(axis=0) + 1
+        if useful is None:
+            needed = self._enough.copy()
+        elif len(self.covered) == len(self._enough):
+            needed = np.empty_like(self._enough)
+        else:
+            needed = after_enough(useful, order, self._enough)
+        if len(self.covered):
+            arrived = rank[self._covers.workers]
+            if useful is not None:
+                arrived = np.where(useful.take(self._entries), arrived, self._never)
+            needed[self.covered] = self._covers.first(arrived) + 1
         return needed
 
+    def still_needed(self, round: int, useful: BoolArray, *, known: BoolArray) -> SmallInts:
+        """Return how many answers complete a cover, (m,), if the known results are in already.
 
-def every_group(rank: SmallInts, size: int) -> SmallInts:
-    """Return how many answers each round needs for one of every group, (rounds,).
+        ``useful``, ``known`` (n, candidates). 0: none; n + 1: not even all useful ones.
+        """
+        arrived = self._arrivals.rank[round][self._covers.workers]
+        arrived = np.where(useful.take(self._entries), arrived, self._never)
+        arrived[known.take(self._entries)] = -1
+        return self._covers.first(arrived) + 1
 
-    ``rank`` (rounds, n); groups of ``size`` consecutive workers.
-    """
-    first: SmallInts = rank.reshape(len(rank), -1, size).min(axis=2)
-    needed: SmallInts = first.max(axis=1) + 1
-    return needed
+    def decode(self, known: BoolArray) -> BoolArray:
+        """Return which codes with covers the known results (n, candidates) decode, (m,)."""
+        missing = ~known.take(self._entries)
+        decoded: BoolArray = self._covers.first(missing.view(np.int8)) == 0
+        return decoded
+
+
+@lru_cache(maxsize=1024)
+def _code_with_covers(kind: CodeKind, n: int, s: int) -> GradientCode | None:
+    code = make_code(kind, n, s)
+    return code if code.covers else None

@@ -114,8 +114,8 @@ class MSGCFeasible(Judge):
         self._uncoded = np.array([scheme.lam == scheme.n for scheme in schemes])
         self._history = History(arrivals, len(schemes))
         self._backlog = Backlog(self._history, B=schemes[0].B, W=schemes[0].W)
-        tolerated = [scheme.lam for scheme in schemes]
-        self._codes = Codes(arrivals, tolerated, [scheme.family for scheme in schemes])
+        kinds = [None if scheme.lam == scheme.n else scheme.family for scheme in schemes]
+        self._codes = Codes(arrivals, [scheme.lam for scheme in schemes], kinds)
 
     def needed(self, round: int) -> IntArray:
         rank = self._history.arrivals.rank[round]

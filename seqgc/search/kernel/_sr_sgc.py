@@ -9,7 +9,7 @@ import numpy as np
 from seqgc._types import BoolArray, IntArray
 from seqgc.schemes import SRSGC
 from seqgc.search.kernel._arrivals import Arrivals, SmallInts
-from seqgc.search.kernel._codes import every_group
+from seqgc.search.kernel._codes import Codes
 from seqgc.search.kernel._judge import History, Judge, after_last
 from seqgc.search.kernel._models import BurstyWindow
 
@@ -29,11 +29,15 @@ class Reattempts:
 
     def __init__(self, schemes: Sequence[SRSGC], history: History, *, num_jobs: int) -> None:
         self._history, self._num_jobs, self._delay = history, num_jobs, schemes[0].B
-        self._wanted_results = np.array([scheme.n - scheme.s for scheme in schemes])
-        sizes = np.array([scheme.s + 1 if scheme.family == "rep" else 0 for scheme in schemes])
-        self._sizes: IntArray = sizes
+        tolerated = [scheme.s for scheme in schemes]
+        self._codes = Codes(history.arrivals, tolerated, [scheme.family for scheme in schemes])
+        self._wanted_results = history.arrivals.n - np.array(tolerated)
+        # Of the groups; 0 without any.
+        sizes = [scheme.s + 1 if scheme.family == "rep" else 0 for scheme in schemes]
+        self._sizes: IntArray = np.array(sizes)
         # For the jobs of the last B rounds: who returned the job's result in the job's own round.
         self._returned: list[BoolArray] = []
+        self._due: BoolArray = np.zeros(history.shape, dtype=np.bool_)  # the same of the one due
         self.chosen: BoolArray = np.zeros(history.shape, dtype=np.bool_)
 
     def idle(self, round: int) -> BoolArray | None:
@@ -46,17 +50,14 @@ class Reattempts:
     def needed(self, round: int) -> SmallInts:
         """Answers that the job due now needs, (candidates,).
 
-        As many workers reattempt as results are wanting, so with a cyclic code all of them must
-        answer; with repetition one in each group without a result, and there is one in each.
+        As many workers reattempt as results are wanting of n - s, so that all of them must answer
+        unless the code has covers, one of which may be complete before.
         """
-        arrivals = self._history.arrivals
-        rank = arrivals.rank[round]
-        needed = after_last(self.chosen, rank)
-        for size, which in self._groups(np.flatnonzero(needed)):
-            places = np.where(self.chosen[:, which], rank[:, None], arrivals.dtype(arrivals.n))
-            first = places.reshape(-1, size, len(which)).min(axis=1)
-            first[first == arrivals.n] = -1  # the group has a result
-            needed[which] = first.max(axis=0) + 1
+        needed = after_last(self.chosen, self._history.arrivals.rank[round])
+        covered = self._codes.covered
+        if needed[covered].any():
+            still = self._codes.still_needed(round, self.chosen, known=self._due)
+            needed[covered] = np.where(needed[covered] > 0, still, 0)
         return needed
 
     def close(self, round: int) -> None:
@@ -69,19 +70,19 @@ class Reattempts:
 
     def _choose(self, returned: BoolArray) -> None:
         """Choose the first workers, in order, without a result: Rep, in groups without any."""
+        self._due = returned
         wanting = self._wanted_results - returned.sum(axis=0)
-        wanted = ~returned
-        for size, which in self._groups(np.flatnonzero(wanting > 0)):
-            groups = returned[:, which].reshape(-1, size, len(which)).any(axis=1)
-            wanted[:, which] = ~np.repeat(groups, size, axis=0)
+        if len(self._codes.covered):
+            wanting[self._codes.covered[self._codes.decode(returned)]] = 0
         some = np.flatnonzero(wanting > 0)
+        wanted = ~returned
+        sizes = self._sizes[some]
+        for size in np.unique(sizes[sizes > 0]):
+            which = some[sizes == size]
+            groups = returned[:, which].reshape(-1, size, len(which)).any(axis=1)
+            wanted[:, which] &= ~np.repeat(groups, size, axis=0)
         so_far = np.cumsum(wanted[:, some], axis=0, dtype=self._history.arrivals.dtype)
         self.chosen[:, some] = wanted[:, some] & (so_far <= wanting[some])
-
-    def _groups(self, which: IntArray) -> list[tuple[int, IntArray]]:
-        """Of some candidates, those of Rep: those with groups of one size, together."""
-        sizes = self._sizes[which]
-        return [(int(size), which[sizes == size]) for size in np.unique(sizes[sizes > 0])]
 
 
 class SRSGCFeasible(Judge):
@@ -148,10 +149,11 @@ def _of_each_round(schemes: Sequence[SRSGC], arrivals: Arrivals) -> list[IntArra
     num_rounds = len(arrivals.rank)
     per_round = np.array([scheme.n - scheme.s for scheme in schemes])
     options = [np.broadcast_to(per_round, (num_rounds, len(schemes)))]
-    sizes = np.array([scheme.s + 1 if scheme.family == "rep" else 0 for scheme in schemes])
-    if sizes.any():
-        by_group = np.full((num_rounds, len(schemes)), arrivals.n + 1)
-        for size in np.unique(sizes[sizes > 0]):
-            by_group[:, sizes == size] = every_group(arrivals.rank, int(size))[:, None]
-        options.append(by_group)
+    rep = np.array([scheme.family == "rep" for scheme in schemes])
+    if rep.any():
+        tolerated = [scheme.s for scheme in schemes if scheme.family == "rep"]
+        codes = Codes(arrivals, tolerated, ["rep"] * len(tolerated))
+        every_group = np.full((num_rounds, len(schemes)), arrivals.n + 1)
+        every_group[:, rep] = [codes.needed(round) for round in range(num_rounds)]
+        options.append(every_group)
     return options

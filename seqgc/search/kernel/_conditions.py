@@ -1,4 +1,4 @@
-"""`Rule`: how to run, whichever the candidate."""
+"""`Conditions`: how to run, whichever the candidate."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from seqgc.rounds import WaitOut
 from seqgc.schemes import MSGC, SRSGC, Scheme
 from seqgc.stragglers import Bursty, StragglerModel
 
-__all__ = ["Conformity", "Rule", "conformity_model"]
+__all__ = ["Conditions", "Conformity", "conformity_model"]
 
 Conformity = Literal["scheme", "bursty"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Conditions:
     """What all candidates share: the arguments of `batch_replay`."""
 
     profile: DelayProfile

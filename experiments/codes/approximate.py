@@ -1,0 +1,124 @@
+"""What does approximate decoding cost a training, and what does it gain?
+
+OMP_NUM_THREADS=1 python experiments/codes/approximate.py OUTPUT.csv [--quick] [--replayed]
+
+A small network on the digits, gc-rep and gc-binary that close rounds as soon as the error bound of
+the answers' least-squares combination is within ``allow_error``. 16 local workers with injected
+delays (`seqgc.profiles.LAMBDA_CNN` at a tenth of its seconds); ``--replayed``: 256 workers on a
+hand-wound clock with the delays as they are, where time is exact and groups are many. One row per
+scheme, appended as soon as it is measured; a row that is in the CSV is not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from seqgc.ports import Backend
+from seqgc.profiles import LAMBDA_CNN
+from seqgc.replay import ReplayBackend
+from seqgc.schemes import GC
+from seqgc.schemes.gc import Family
+from seqgc.train import Model, TorchComputeFactory, TrainResult, digits, make_module, train
+
+SEED, SCALE = 3, 0.1
+ALLOWED = (0.0, 0.1, 0.25, 0.5)
+SCHEMES: tuple[tuple[Family, int], ...] = (("rep", 1), ("binary", 2))
+FIELDS = (
+    "workers", "scheme", "steps", "loss", "accuracy", "seconds", "median_round_s", "longest_round_s",
+    "approximate", "mean_error", "largest_error",
+)  # fmt: skip
+
+
+def network(points: torch.utils.data.Dataset[object], *, workers: int) -> Model:
+    return Model(
+        name="mlp",
+        module=make_module("mlp", seed=SEED),
+        loss=nn.CrossEntropyLoss(),
+        dataset=points,
+        optimizer=partial(torch.optim.Adam, lr=0.01),
+        batch_size=4 * workers,
+        seed=SEED,
+    )
+
+
+def trained(scheme: GC, *, steps: int, replayed: bool, run: Path) -> TrainResult:
+    split = digits()
+    profile = LAMBDA_CNN.profile(steps, workers=scheme.n, rng=np.random.default_rng(SEED))
+    times = profile.times
+
+    def on_a_hand_wound_clock(_n: int, factory: TorchComputeFactory) -> Backend:
+        return ReplayBackend(times, compute=factory())
+
+    model = network(split.train, workers=scheme.n)
+    go: Callable[..., TrainResult] = partial(
+        train, [model], scheme=scheme, steps=steps, run=run, test_data={model.name: split.test}
+    )
+    if replayed:
+        return go(backend=on_a_hand_wound_clock)
+    return go(delays=lambda round, worker: SCALE * float(times[round, worker]))
+
+
+def decode_errors(run: Path) -> list[float]:
+    log = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    return [line["error"] for line in log if line["event"] == "decode"]
+
+
+def measured(scheme: GC, *, steps: int, replayed: bool) -> dict[str, object]:
+    with tempfile.TemporaryDirectory() as folder:
+        result = trained(scheme, steps=steps, replayed=replayed, run=Path(folder, "run"))
+        errors = decode_errors(result.run)
+    (seen,), rounds = result.evaluations.values(), result.counts.round_seconds
+    return {
+        "workers": scheme.n,
+        "scheme": scheme.spec,
+        "steps": steps,
+        "loss": f"{seen.loss:.4f}",
+        "accuracy": f"{seen.accuracy:.3f}",
+        "seconds": f"{sum(rounds):.2f}",
+        "median_round_s": f"{np.median(rounds):.3f}",
+        "longest_round_s": f"{max(rounds):.3f}",
+        "approximate": result.counts.approximate,
+        "mean_error": f"{np.mean(errors):.3f}",
+        "largest_error": f"{result.counts.largest_error:.3f}",
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--quick", action="store_true", help="five steps")
+    parser.add_argument("--replayed", action="store_true", help="256 workers, no waiting")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    steps, workers = (5 if given.quick else 60), (256 if given.replayed else 16)
+    present = set()
+    if given.output.exists():
+        with given.output.open(newline="") as file:
+            present = {(r["workers"], r["scheme"], r["steps"]) for r in csv.DictReader(file)}
+    cases = [(family, s, error) for family, s in SCHEMES for error in ALLOWED]
+    for family, s, allow_error in cases:
+        scheme = GC(n=workers, s=s, family=family, allow_error=allow_error)
+        if (str(workers), scheme.spec, str(steps)) in present:
+            continue
+        row = measured(scheme, steps=steps, replayed=given.replayed)
+        is_new = not given.output.exists()
+        with given.output.open("a", newline="") as file:
+            writer = csv.DictWriter(file, FIELDS)
+            if is_new:
+                writer.writeheader()
+            writer.writerow(row)
+        print(*row.values(), sep=", ", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Decoding vectors found anew, updated, and taken from covers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seqgc._types import BoolArray, FloatArray
+from seqgc.codes import GradientCode, make_code
+from seqgc.codes._cyclic_design import design
+from seqgc.codes._decoders import NullSpaceDecoder
+from seqgc.errors import IllConditionedError, ParameterError
+from tests.codes.registry import FAMILIES, encode_all, without
+
+
+class Vectors:
+    """The decoding vectors of a cyclic code that solves equations."""
+
+    def __init__(self, n: int, s: int) -> None:
+        code = make_code("cyclic", n, s)
+        self._decoder = NullSpaceDecoder(s, lambda: design(n, s), lambda: code.encoding_matrix)
+        self._code = code
+
+    def solve(self, responded: BoolArray) -> FloatArray:
+        solved = self._decoder.solve(responded)
+        assert solved is not None
+        residual = np.linalg.norm(solved.vector @ self._code.encoding_matrix - 1.0)
+        assert residual <= solved.residual + 1e-13  # the bound bounds
+        return solved.vector
+
+
+@pytest.mark.parametrize(("n", "s"), [(10, 3), (30, 6), (64, 14), (64, 40)])
+def test_updated_solutions_are_the_shortest_solutions(n: int, s: int) -> None:
+    rng, matrix = np.random.default_rng([n, s]), make_code("cyclic", n, s).encoding_matrix
+    for _ in range(10):
+        stragglers, one = rng.choice(n, s, replace=False), Vectors(n, s)
+        left = s
+        while left:
+            responded = without(n, stragglers[:left])
+            vector = one.solve(responded)
+            fresh = Vectors(n, s).solve(responded)
+            scale = np.abs(fresh).max()
+            np.testing.assert_allclose(vector, fresh, atol=1e-9 * scale)
+            assert not vector[~responded].any()
+            shortest = np.linalg.lstsq(matrix[responded].T, np.ones(n), rcond=1e-12)[0]
+            np.testing.assert_allclose(fresh[responded], shortest, atol=1e-8 * scale)
+            left -= int(rng.integers(1, 4))
+            left = max(left, 0)
+
+
+def test_an_unrelated_set_is_solved_anew() -> None:
+    one = Vectors(30, 6)
+    one.solve(without(30, [0, 1, 2, 3, 4, 5]))
+    for stragglers in ([0, 1, 2, 3, 9], [7, 8, 9, 10, 11, 12], [], [0, 1, 2, 3, 4, 5]):
+        responded = without(30, stragglers)
+        np.testing.assert_allclose(
+            one.solve(responded), Vectors(30, 6).solve(responded), atol=1e-10
+        )
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_the_places_of_a_cover_add_up_to_the_gradient(kind: str) -> None:
+    code: GradientCode = make_code(kind, 12, 3)  # type: ignore[arg-type]
+    assert code.covers
+    seen = []
+    for number, cover in enumerate(code.covers):
+        for place, candidates in enumerate(cover.T):
+            rows = code.encoding_matrix[candidates]
+            assert (rows == rows[0]).all()
+            assert {code.place_of(int(i)) for i in candidates} == {(number, place)}
+            seen += candidates.tolist()
+        np.testing.assert_array_equal(code.encoding_matrix[cover[0]].sum(axis=0), 1.0)
+    assert sorted(seen) == list(range(12))
+
+
+def test_a_code_that_solves_equations_has_no_places() -> None:
+    code = make_code("cyclic", 10, 3)
+    assert code.covers == ()
+    assert code.place_of(4) is None
+
+
+# ---- no finite input gives a wrong gradient silently ---------------------------------------------
+
+_finite = st.floats(allow_nan=False, allow_infinity=False, width=64)
+
+
+@st.composite
+def coded(draw: st.DrawFn) -> tuple[GradientCode, FloatArray, list[int]]:
+    n = draw(st.integers(2, 9))
+    s = draw(st.integers(1, n - 1))
+    kinds = [kind for kind, (_, accepts) in FAMILIES.items() if accepts(n, s)]
+    code = make_code(draw(st.sampled_from(kinds)), n, s)
+    values = draw(
+        st.lists(_finite, min_size=code.chunk_fractions.size, max_size=code.chunk_fractions.size)
+    )
+    dtype = draw(st.sampled_from([np.float64, np.float32, np.float16]))
+    with np.errstate(over="ignore"):
+        partials = np.array(values)[:, None].astype(dtype)
+    partials[~np.isfinite(partials)] = np.finfo(dtype).max
+    stragglers = draw(st.lists(st.integers(0, n - 1), max_size=s, unique=True))
+    return code, partials, stragglers
+
+
+@settings(max_examples=300, deadline=None, print_blob=True)
+@given(coded())
+def test_finite_partials_give_the_gradient_or_an_error(
+    case: tuple[GradientCode, FloatArray, list[int]],
+) -> None:
+    code, partials, stragglers = case
+    responded = without(code.n, stragglers)
+    try:
+        results = encode_all(code, partials)
+        decoded = code.decode(results, responded)
+    except (ParameterError, IllConditionedError) as error:
+        if not isinstance(error, IllConditionedError) and "weighted sum" not in str(error):
+            raise
+        return
+    exact = np.array([np.sum(column.astype(np.longdouble)) for column in partials.T])
+    vector = np.abs(code.decoding_vector(responded))
+    reach = vector @ np.abs(code.encoding_matrix) @ np.abs(partials.astype(np.longdouble))
+    info = np.finfo(partials.dtype)
+    # What m roundings to nearest, and vanishing below the least number, may cost.
+    bound = 4 * code.n * (float(info.eps) * reach + float(info.smallest_subnormal) * code.n)
+    bound *= max(1.0, float(vector.max()))
+    assert np.isfinite(decoded).all()
+    assert (np.abs(decoded.astype(np.longdouble) - exact) <= bound).all()

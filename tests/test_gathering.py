@@ -1,0 +1,213 @@
+"""Gathered gradients equal plain weighted sums, whatever arrives when, and in whatever memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from seqgc._gathering import Gatherer
+from seqgc._types import Decoding, FloatArray, MiniTask, Term
+from seqgc.errors import NotDecodableError, ScheduleError
+
+SIZE = 40
+
+
+def mini_task(job: int = 0, *, slot: int = 0, cover: int | None = None, place: int = 0) -> MiniTask:
+    return MiniTask(
+        job=job,
+        slot=slot,
+        chunks=np.arange(1),
+        coefficients=np.ones(1),
+        cover=cover,
+        place=place,
+    )
+
+
+def term(worker: int, weight: float = 1.0, *, round: int = 0, slot: int = 0) -> Term:
+    return Term(worker=worker, round=round, slot=slot, weight=weight)
+
+
+def gather(
+    gatherer: Gatherer, tasks: list[MiniTask], results: FloatArray, *, round: int = 0
+) -> None:
+    """Let worker ``i`` owe ``tasks[i]``; those of the first ``len(results)`` arrive."""
+    for task in tasks:
+        gatherer.expect(round, [task])
+    for worker, (task, result) in enumerate(zip(tasks, results, strict=False)):
+        assert gatherer.flaw({task.slot: task}, {task.slot: result}) is None
+        gatherer.take(task, result, worker=worker, round=round)
+
+
+def decode(gatherer: Gatherer, *terms: Term, job: int = 0) -> FloatArray:
+    return gatherer.combine(Decoding(job=job, terms=terms))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("seed", range(5))
+def test_sums_and_products_of_several_rounds_add_up(dtype: str, seed: int) -> None:
+    """Two rounds with weights, two covers of which one is used, and results of another job."""
+    rng = np.random.default_rng(seed)
+    gatherer = Gatherer()
+    results = rng.normal(size=(2, 12, SIZE)).astype(dtype)
+    covers = [None, None, None, 0, 0, 1, 1, 0, None, 1, None, 0]
+    places = [0, 0, 0, 2, 0, 0, 1, 1, 0, 2, 0, 3]
+    order = rng.permutation(12)
+    tasks = [mini_task(cover=covers[i], place=places[i]) for i in order]
+    for round in range(2):
+        other = [mini_task(1, cover=task.cover, place=task.place) for task in tasks]
+        gather(gatherer, tasks if round == 0 else other, results[0], round=round)
+    again = [mini_task()] * 7
+    gather(gatherer, again, results[1], round=5)
+    weights = rng.normal(size=(2, 12))
+    first = [term(w, weights[0, w]) for w, i in enumerate(order) if covers[i] is None]
+    summed = [term(w) for w, i in enumerate(order) if covers[i] == 0]
+    late = [term(w, weights[1, w], round=5) for w in (0, 3, 6)]
+    terms = [(first + summed + late)[i] for i in rng.permutation(len(first + summed + late))]
+    gradient = decode(gatherer, *terms)
+    expected = sum(t.weight * results[int(t.round > 0), t.worker].astype(np.float64) for t in terms)
+    assert gradient.dtype == dtype
+    np.testing.assert_allclose(gradient, expected, atol=50 * np.finfo(dtype).eps)
+
+
+def test_the_first_of_each_place_counts_and_the_others_may_stand_for_it() -> None:
+    gatherer = Gatherer()
+    tasks = [mini_task(cover=3, place=place) for place in (1, 0, 1, 0)]
+    gather(gatherer, tasks, np.array([[1.0], [10.0], [100.0], [1000.0]]))
+    assert decode(gatherer, term(2), term(3)).tolist() == [11.0]
+
+
+@pytest.mark.parametrize("cover", [None, 0])
+def test_what_has_arrived_is_a_copy(cover: int | None) -> None:
+    gatherer, results = Gatherer(), np.arange(3 * SIZE, dtype=np.float64).reshape(3, SIZE)
+    expected = results.sum(axis=0)
+    tasks = [mini_task(cover=cover, place=place) for place in range(3)]
+    for worker, task in enumerate(tasks):
+        gatherer.expect(0, [task])
+        if worker < 2:
+            gatherer.expect(0, [task])  # another two rows, that never arrive
+    for worker, task in enumerate(tasks):
+        gatherer.take(task, results[worker], worker=worker, round=0)
+        results[worker] = np.nan
+    np.testing.assert_array_equal(decode(gatherer, term(0), term(1), term(2)), expected)
+
+
+def test_a_job_never_sees_the_numbers_of_the_one_whose_memory_it_has() -> None:
+    """The second job's last rows do not arrive: they hold what the first left there."""
+    gatherer, rng = Gatherer(), np.random.default_rng(0)
+    first = np.full((6, SIZE), 1e308)
+    gather(gatherer, [mini_task()] * 6, first)
+    given = decode(gatherer, *[term(w, 1e-3) for w in range(6)])
+    kept = given.copy()
+    for job in range(1, 4):
+        results = rng.normal(size=(4, SIZE))
+        gather(gatherer, [mini_task(job)] * 6, results, round=job)
+        weights = rng.normal(size=4)
+        terms = [term(w, weights[w], round=job) for w in (0, 1, 3)]
+        expected = weights[[0, 1, 3]] @ results[[0, 1, 3]]
+        np.testing.assert_allclose(decode(gatherer, *terms, job=job), expected, rtol=1e-12)
+    np.testing.assert_array_equal(given, kept)
+
+
+@pytest.mark.parametrize("cover", [None, 0])
+def test_gradients_handed_out_are_not_written_again(cover: int | None) -> None:
+    gatherer, given, kept = Gatherer(), [], []
+    for job in range(4):
+        results = np.full((3, SIZE), float(job + 1))
+        tasks = [mini_task(job, cover=cover, place=place) for place in range(3)]
+        gather(gatherer, tasks, results, round=job)
+        given.append(decode(gatherer, *[term(w, round=job) for w in range(3)], job=job))
+        kept.append(given[-1].copy())
+    np.testing.assert_array_equal(given, kept)
+    assert [vector[0] for vector in given] == [3.0, 6.0, 9.0, 12.0]
+
+
+def test_blocks_take_their_memory_from_jobs_that_are_finished_until_it_is_forgotten() -> None:
+    size, rows = 10_000, 20
+    gatherer, results = Gatherer(), np.ones((rows, size))
+    block_bytes = results.nbytes
+
+    def bytes_at_most(job: int, *, rows: int = rows) -> int:
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        gather(gatherer, [mini_task(job)] * rows, results[:rows], round=job)
+        decode(gatherer, *[term(w, round=job) for w in range(rows)], job=job)
+        return tracemalloc.get_traced_memory()[1] - before
+
+    tracemalloc.start()
+    try:
+        assert bytes_at_most(0) >= block_bytes
+        assert bytes_at_most(1) < block_bytes / 2
+        assert bytes_at_most(2, rows=rows // 2) < block_bytes / 4, "a smaller one fits as well"
+        assert bytes_at_most(3) < block_bytes / 2
+        gatherer.forget_memory()
+        assert tracemalloc.get_traced_memory()[0] < block_bytes / 2
+        assert bytes_at_most(4, rows=rows // 2) >= block_bytes / 2
+        assert bytes_at_most(5) >= block_bytes, "what is too small is replaced"
+        assert tracemalloc.get_traced_memory()[0] < 1.4 * block_bytes
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("terms", "what"),
+    [
+        ([term(0), term(1)], "a part of cover 0"),
+        ([term(0), term(1), term(2), term(3)], "a place of it twice"),
+        (
+            [term(0), term(1), term(2, 0.5)],
+            "worker 2, round 0, slot 0, a part of a plain sum, with",
+        ),
+        ([term(0), term(1), term(2), term(5)], "worker 5, round 0, slot 0, which has not arrived"),
+        ([term(0), term(1), term(2), term(4, slot=1)], "slot 1, which has not arrived"),
+        ([term(4, 0.0)], "no result"),
+        ([], "no result"),
+    ],
+)
+def test_a_decoding_that_does_not_fit_what_has_arrived_is_refused(
+    terms: list[Term], what: str
+) -> None:
+    gatherer = Gatherer()
+    tasks = [mini_task(cover=0, place=place) for place in (0, 1, 2, 1)]
+    gather(gatherer, [*tasks, mini_task(), mini_task()], np.ones((5, SIZE)))
+    with pytest.raises(ScheduleError, match=f"decoding of job 0 uses .*{what}") as caught:
+        decode(gatherer, *terms)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("cover", [None, 0])
+def test_finite_results_whose_sum_overflows_are_an_error_and_not_a_gradient(
+    cover: int | None,
+) -> None:
+    gatherer = Gatherer()
+    tasks = [mini_task(7, cover=cover, place=place) for place in range(3)]
+    results = np.array([[1.0, 3e38], [2.0, 3e38], [3.0, -3e38]], dtype=np.float32)
+    gather(gatherer, tasks, results)
+    with pytest.raises(
+        NotDecodableError, match=r"^job 7: .* overflows float32; lower the"
+    ) as caught:
+        decode(gatherer, *[term(w) for w in range(3)], job=7)
+    assert caught.value.job == 7
+
+
+def test_an_answer_unlike_the_jobs_others_is_not_taken() -> None:
+    gatherer = Gatherer()
+    gather(gatherer, [mini_task()], np.ones((1, SIZE), dtype=np.float32))
+    fair = np.ones(SIZE, dtype=np.float32)
+    owed = {0: mini_task(), 2: mini_task(1, slot=2)}
+    assert gatherer.flaw(owed, {0: fair, 2: np.ones(3)}) is None, "another job's may differ"
+    assert gatherer.flaw({}, {0: np.ones((2, 2))}) is None, "nobody looks at what is not owed"
+    expected = {
+        "the answer lacks the result of slot 2": {0: fair},
+        f"the result of slot 0 must be {SIZE} numbers of float32 like the others of job 0; "
+        f"got {SIZE - 1} numbers of float32": {0: fair[1:], 2: fair},
+        f"the result of slot 0 must be {SIZE} numbers of float32 like the others of job 0; "
+        f"got {SIZE} numbers of float64": {0: fair.astype(np.float64), 2: fair},
+        "the result of slot 2 must be a vector; got shape (40, 1)": {0: fair, 2: fair[:, None]},
+    }
+    for flaw, results in expected.items():
+        assert gatherer.flaw(owed, results) == flaw
+    twice = {0: mini_task(1), 1: mini_task(1, slot=1)}
+    assert gatherer.flaw(twice, {0: fair, 1: fair}) is None
+    assert "slot 1 must be 40 numbers" in str(gatherer.flaw(twice, {0: fair, 1: fair[1:]}))

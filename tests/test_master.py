@@ -1,0 +1,353 @@
+"""The loop: what reaches the workload, and when, whatever the workers send and in what order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from seqgc import master
+from seqgc._types import FloatArray
+from seqgc.errors import NotDecodableError, WorkerError
+from seqgc.ports import (
+    Action,
+    Arrival,
+    Backend,
+    Close,
+    Event,
+    Failure,
+    Finish,
+    Task,
+    WeightedPoints,
+)
+from seqgc.replay import ReplayBackend
+from seqgc.rounds import RoundPolicy
+from seqgc.schemes import GC, Scheme, parse_scheme
+from tests.kit import ChunkWorkload
+
+N, JOBS = 6, 7
+SPECS = [
+    "uncoded",
+    "gc:s=2",  # 3 | 6: all coefficients are one
+    "gc:s=3",
+    "gc-rep:s=2",
+    "gc-binary:s=2",
+    "gc-binary:s=3",  # two covers
+    "sr-sgc:B=1,W=2,lam=2",
+    "sr-sgc:B=2,W=3,lam=5",
+    "sr-sgc-rep:B=1,W=2,lam=3",
+    "m-sgc:B=1,W=2,lam=2",
+    "m-sgc:B=2,W=3,lam=3",
+    "m-sgc:B=2,W=3,lam=6",
+    "m-sgc-rep:B=2,W=3,lam=1",
+]
+PLAIN = ["uncoded", "gc:s=2", "gc-rep:s=2", "gc-binary:s=2", "sr-sgc-rep:B=1,W=2,lam=3"]
+
+
+def policy_of(scheme: Scheme, *, jobs: int = JOBS) -> RoundPolicy:
+    return RoundPolicy(scheme.start(jobs), mu=0.1, wait_out="feasible")
+
+
+def random_times(rounds: int, *, seed: int) -> FloatArray:
+    return 1 + np.random.default_rng(seed).pareto(1.1, size=(rounds, N))
+
+
+class Babbling:
+    """A backend that says everything twice, the second time wrong, and uses its buffers again."""
+
+    def __init__(self, inner: Backend) -> None:
+        self._inner = inner
+        self._again: Arrival | None = None
+        self.first: dict[tuple[int, int, int], FloatArray] = {}
+
+    def dispatch(self, round: int, tasks: Sequence[Task]) -> float:
+        return self._inner.dispatch(round, tasks)
+
+    def cancel(self, round: int, workers: Sequence[int]) -> None:
+        self._inner.cancel(round, workers)
+
+    def receive(self, until: float) -> Arrival | Failure | None:
+        if self._again is not None:
+            again, self._again = self._again, None
+            for result in again.results.values():
+                result[:] = 1e6  # also the buffer of the first time
+            return again
+        event = self._inner.receive(until)
+        if isinstance(event, Arrival):
+            self._again = event
+            for slot, result in event.results.items():
+                self.first[event.worker, event.round, slot] = result.copy()
+        return event
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class Keeping(ChunkWorkload):
+    """Keeps the gradients that it is given."""
+
+    def __init__(self, scheme: Scheme, *, seed: int) -> None:
+        super().__init__(scheme, seed=seed)
+        self.gradients: dict[int, FloatArray] = {}
+
+    def finish(self, job: int, gradient: FloatArray) -> None:
+        super().finish(job, gradient)
+        self.gradients[job] = gradient
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_gradient_is_the_decodings_sum_of_the_first_answers(spec: str, seed: int) -> None:
+    scheme = parse_scheme(spec, n=N)
+    workload = Keeping(scheme, seed=seed)
+    times = random_times(JOBS + scheme.delay, seed=seed)
+    backend = Babbling(ReplayBackend(times, compute=workload.compute))
+    expected: dict[int, FloatArray] = {}
+
+    def watch(seen: Event | Action) -> None:
+        if isinstance(seen, Finish):
+            expected[seen.job] = sum(
+                term.weight * backend.first[term.worker, term.round, term.slot]
+                for term in seen.decoding().terms
+            )
+
+    master.run(policy_of(scheme), backend, workload, observe=watch)
+    assert sorted(workload.gradients) == list(range(JOBS))
+    for job, gradient in workload.gradients.items():
+        np.testing.assert_allclose(gradient, expected[job], rtol=0, atol=1e-11)
+    assert max(workload.errors.values()) <= 1e-10
+
+
+@pytest.mark.parametrize("spec", PLAIN)
+def test_where_all_coefficients_are_one_every_result_is_added_when_it_comes(spec: str) -> None:
+    assignment = parse_scheme(spec, n=N).start(1).assignment()
+    assert {task.cover is None for tasks in assignment for task in tasks} == {False}
+
+
+class Faulty(ReplayBackend):
+    """Worker 1 answers round 0, after worker 0, with a result that is one number too short."""
+
+    def __init__(self, workload: ChunkWorkload) -> None:
+        super().__init__(np.cumsum(np.ones((JOBS, N)), axis=1), compute=workload.compute)
+
+    def receive(self, until: float) -> Arrival | Failure | None:
+        event = super().receive(until)
+        if isinstance(event, Arrival) and (event.round, event.worker) == (0, 1):
+            short = {slot: result[:-1] for slot, result in event.results.items()}
+            return replace(event, results=short)
+        return event
+
+
+@pytest.mark.parametrize("spec", ["gc:s=3", "gc-rep:s=2"])
+def test_a_result_of_another_length_is_its_workers_failure(spec: str) -> None:
+    scheme = parse_scheme(spec, n=N)
+    workload, seen = ChunkWorkload(scheme, seed=0), []
+    policy = RoundPolicy(scheme.start(JOBS), mu=0.0, wait_out="all", max_attempts=1)
+    master.run(policy, Faulty(workload), workload, observe=seen.append)
+    (failure,) = [event for event in seen if isinstance(event, Failure)]
+    assert (failure.worker, failure.round) == (1, 0)
+    assert failure.reason == (
+        "the result of slot 0 must be 5 numbers of float64 like the others of job 0; "
+        "got 4 numbers of float64"
+    )
+    assert sorted(workload.errors) == list(range(JOBS))
+    assert max(workload.errors.values()) <= 1e-10
+
+
+def test_if_nobody_else_has_its_result_the_run_ends_and_names_it() -> None:
+    scheme = parse_scheme("uncoded", n=N)
+    workload = ChunkWorkload(scheme, seed=0)
+    policy = RoundPolicy(scheme.start(JOBS), mu=0.0, wait_out="all", max_attempts=1)
+    with pytest.raises(WorkerError, match="first failure, worker 1: the result of slot 0 must be"):
+        master.run(policy, Faulty(workload), workload)
+
+
+def test_a_sum_that_overflows_ends_the_run_and_names_the_job() -> None:
+    scheme = GC(n=N, s=2, family="rep")
+    workload = ChunkWorkload(scheme, seed=0)
+
+    def huge(parts: tuple[WeightedPoints, ...]) -> FloatArray:
+        result = workload.compute(parts)
+        return result if parts[0].weights.version != 2 else np.full(result.shape, 1.5e308)
+
+    backend = ReplayBackend(np.ones((JOBS, N)), compute=huge)
+    with pytest.raises(NotDecodableError, match="job 2: the sum of finite results overflows"):
+        master.run(policy_of(scheme), backend, workload)
+    assert sorted(workload.errors) == [0, 1]
+
+
+# ---- decoding while the workers compute (paper, Appendix K.1) -----------------------------------
+
+
+class Diary:
+    """A backend and a workload in one, of ``models`` that take turns; notes what is done when."""
+
+    def __init__(self, scheme: Scheme, *, models: int, seed: int = 0) -> None:
+        self.entries: list[tuple[str, int]] = []
+        self._inner = ChunkWorkload(scheme, seed=seed)
+        times = random_times(JOBS + scheme.delay, seed=seed)
+        self._backend = ReplayBackend(times, compute=self._inner.compute)
+        self._models = models
+        self.resolve = self._inner.resolve
+        self.cancel, self.close = self._backend.cancel, self._backend.close
+
+    def dispatch(self, round: int, tasks: Sequence[Task]) -> float:
+        self.entries.append(("dispatch", round))
+        return self._backend.dispatch(round, tasks)
+
+    def receive(self, until: float) -> Arrival | Failure | None:
+        if self.entries[-1][0] != "receive":
+            self.entries.append(("receive", 0))
+        return self._backend.receive(until)
+
+    def needs(self, job: int, finished: int) -> bool:
+        return finished <= job - self._models and (job - finished) % self._models == 0
+
+    def begin(self, job: int) -> None:
+        late = [j for j in range(job) if self.needs(job, j) and j not in self._inner.errors]
+        assert not late, f"job {job} begins without the gradients of {late}"
+        self.entries.append(("begin", job))
+        self._inner.begin(job)
+
+    def finish(self, job: int, gradient: FloatArray) -> None:
+        self.entries.append(("finish", job))
+        self._inner.finish(job, gradient)
+
+    def observe(self, seen: Event | Action) -> None:
+        if isinstance(seen, Close):
+            self.entries.append(("close", seen.record.round))
+        elif isinstance(seen, Finish):
+            self.entries.append(("decode", seen.job))
+
+
+def diary(spec: str, *, models: int, seed: int = 0) -> list[tuple[str, int]]:
+    scheme = parse_scheme(spec, n=N)
+    both = Diary(scheme, models=models, seed=seed)
+    master.run(policy_of(scheme), both, both, observe=both.observe)
+    return both.entries
+
+
+def test_with_one_model_more_than_needed_gradients_are_made_after_the_next_tasks_left() -> None:
+    assert diary("gc-rep:s=2", models=2)[:13] == [
+        ("begin", 0),
+        ("dispatch", 0),
+        ("receive", 0),
+        ("close", 0),
+        ("decode", 0),
+        ("begin", 1),
+        ("dispatch", 1),
+        ("finish", 0),
+        ("receive", 0),
+        ("close", 1),
+        ("decode", 1),
+        ("begin", 2),
+        ("dispatch", 2),
+    ]
+
+
+def test_with_no_more_models_than_needed_they_are_made_before() -> None:
+    assert diary("gc-rep:s=2", models=1)[:8] == [
+        ("begin", 0),
+        ("dispatch", 0),
+        ("receive", 0),
+        ("close", 0),
+        ("decode", 0),
+        ("finish", 0),
+        ("begin", 1),
+        ("dispatch", 1),
+    ]
+
+
+@pytest.mark.parametrize("more", [0, 1, 3])
+@pytest.mark.parametrize("spec", SPECS)
+def test_every_gradient_is_handed_over_as_late_as_is_allowed_and_no_later(
+    spec: str, more: int
+) -> None:
+    """After the next dispatch, unless a job of it needs this gradient or one decoded later."""
+    delay = parse_scheme(spec, n=N).delay
+    models = delay + 1 + more
+    for seed in range(3):
+        entries = diary(spec, models=models, seed=seed)
+        finished = [job for what, job in entries if what == "finish"]
+        assert finished == [job for what, job in entries if what == "decode"]
+        assert sorted(finished) == list(range(JOBS))
+        for place, (what, job) in enumerate(entries):
+            if what != "decode":
+                continue
+            done = entries.index(("finish", job))
+            between = entries[place:done]
+            assert "receive" not in [entry for entry, _ in between], "before anything is awaited"
+            batch = [j for entry, j in _until_dispatch(entries[place:]) if entry == "decode"]
+            begins = [j for entry, j in _until_dispatch(entries[place:]) if entry == "begin"]
+            needed = any(j <= b - models and (b - j) % models == 0 for b in begins for j in batch)
+            sent = any(entry == "dispatch" for entry, _ in between)
+            goes_on = len(_until_dispatch(entries[place:])) < len(entries[place:])
+            assert sent == (goes_on and not needed), f"job {job}, {between}"
+
+
+def _until_dispatch(entries: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Return what follows until the next dispatch, or all, if there is none before an answer."""
+    for place, (what, _) in enumerate(entries):
+        if what == "dispatch":
+            return entries[:place]
+        if what == "receive":
+            break
+    return entries
+
+
+def test_a_workload_without_jobs_to_come_gets_the_last_gradient_before_the_run_ends() -> None:
+    assert diary("gc-rep:s=2", models=5)[-1] == ("finish", JOBS - 1)
+    assert diary("m-sgc:B=1,W=2,lam=2", models=5)[-1][0] == "finish"
+
+
+# ---- runs that fail -----------------------------------------------------------------------------
+
+
+class Failing:
+    """A workload and a backend of which one fails at job or round 1."""
+
+    def __init__(self, inner: ChunkWorkload, *, fails: Sequence[str]) -> None:
+        self._inner, self._fails = inner, fails
+        self._backend = ReplayBackend(np.ones((JOBS, N)), compute=inner.compute)
+        self.resolve, self.needs = inner.resolve, inner.needs
+        self.receive, self.cancel = self._backend.receive, self._backend.cancel
+        self.close = self._backend.close
+
+    def _fail(self, what: str, number: int) -> None:
+        if what in self._fails and number == self._fails.index(what):
+            raise KeyboardInterrupt if what == "interrupt" else OSError(f"no room to {what}")
+
+    def dispatch(self, round: int, tasks: Sequence[Task]) -> float:
+        self._fail("dispatch", round - 1)
+        self._fail("interrupt", round - 1)
+        return self._backend.dispatch(round, tasks)
+
+    def begin(self, job: int) -> None:
+        self._fail("begin", job - 1)
+        self._inner.begin(job)
+
+    def finish(self, job: int, gradient: FloatArray) -> None:
+        self._fail("finish", job + 1)
+        self._inner.finish(job, gradient)
+
+
+@pytest.mark.parametrize("what", ["dispatch", "begin", "interrupt"])
+def test_a_run_that_fails_before_the_next_tasks_left_hands_over_what_was_decoded(what: str) -> None:
+    scheme = parse_scheme("gc-rep:s=2", n=N)
+    inner = ChunkWorkload(scheme, seed=0)
+    failing = Failing(inner, fails=[what])
+    error = KeyboardInterrupt if what == "interrupt" else OSError
+    with pytest.raises(error) as caught:
+        master.run(policy_of(scheme), failing, failing)
+    assert list(inner.errors) == [0]
+    assert not hasattr(caught.value, "__notes__")
+
+
+def test_what_cannot_be_handed_over_then_is_a_note_to_the_error_that_ended_the_run() -> None:
+    scheme = parse_scheme("gc-rep:s=2", n=N)
+    failing = Failing(ChunkWorkload(scheme, seed=0), fails=["dispatch", "finish"])
+    with pytest.raises(OSError, match="no room to dispatch") as caught:
+        master.run(policy_of(scheme), failing, failing)
+    assert caught.value.__notes__ == ["the gradient of job 0 is lost: no room to finish"]
