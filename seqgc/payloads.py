@@ -246,13 +246,14 @@ def restore(quantized: Quantized, dtype: npt.DTypeLike | None = None) -> FloatAr
     quantized
         The vector.
     dtype
-        ``float32`` or ``float64`` to ask for that one.
+        ``float32`` or ``float64`` to ask for that one: float32 for what was float32 before it was
+        quantized, which fits but for rounding up at the top of the range.
 
     Raises
     ------
     ParameterError
-        If a value is not finite, ``dtype`` is another, or float32 is asked for and cannot hold the
-        vector.
+        If a value is not finite, ``dtype`` is another, or float32 is asked for and the vector
+        overflows it, or is in format float64.
 
     Examples
     --------
@@ -299,9 +300,8 @@ def _restored_dtype(
         return single if fits else double
     if (due := np.dtype(dtype)) not in (single, double):
         raise ParameterError("dtype", "must be float32 or float64", str(due))
-    if due == single and not fits:
-        held = f"{quantized.payload} with exponent {quantized.exponent}"
-        raise ParameterError("dtype", f"must be float64 to hold {held}", str(due))
+    if due == single and quantized.payload == "float64":
+        raise ParameterError("dtype", "must be float64 to hold float64", str(due))
     return single if due == single else double
 
 

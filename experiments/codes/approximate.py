@@ -32,10 +32,10 @@ from seqgc.train import Model, TorchComputeFactory, TrainResult, digits, make_mo
 
 SEED, SCALE = 3, 0.1
 ALLOWED = (0.0, 0.1, 0.25, 0.5)
-SCHEMES: tuple[tuple[Family, int], ...] = (("rep", 1), ("binary", 2))
+SCHEMES: tuple[tuple[Family, int], ...] = (("rep", 0), ("rep", 1), ("binary", 2))
 FIELDS = (
-    "workers", "scheme", "steps", "loss", "accuracy", "seconds", "median_round_s", "longest_round_s",
-    "approximate", "mean_error", "largest_error",
+    "workers", "scheme", "steps", "loss", "accuracy", "seconds", "median_round_s",
+    "longest_round_s", "approximate", "mean_error", "largest_error",
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -204,6 +205,8 @@ def main() -> None:
     parser.add_argument("--recording", type=Path, default=RECORDING, help="of 256 workers")
     parser.add_argument("--alpha", type=float, default=1.12, help="seconds per unit load")
     given = parser.parse_args()
+    if os.environ.get("OMP_NUM_THREADS") != "1":
+        parser.error("set OMP_NUM_THREADS=1: threads that wait for cores make lstsq take a second")
     present = set()
     if given.output.exists():
         with given.output.open(newline="") as file:

@@ -25,6 +25,13 @@ _RESIDUAL_TOLERANCE = 1e-9
 
 _KEPT_VECTORS = 1024
 
+# Least squares leaves out directions whose singular value is less than this part of the largest:
+# they amplify rounding errors by its inverse, and add little.
+_LEAST_SINGULAR = 1e-6
+
+# What two ways to compute one error bound may differ by, relatively.
+_ERROR_SLACK = 1e-9
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Layout:
@@ -155,7 +162,7 @@ class GradientCode(ABC):
 
         Returns
         -------
-        (p,) array of the partials' dtype; sums are taken in float64.
+        (p,) array of the partials' dtype, in which sums are taken (those of float16 in float32).
         """
         values = self.coefficients(worker)
         check_rows("partials", partials, len(values), "(|support|, p)")
@@ -298,8 +305,9 @@ class GradientCode(ABC):
 
         Returns
         -------
-        (p,) array of the results' dtype, sums being taken in float64. If ``allow_error`` is given,
-        an `ApproximateGradient`: this array and its error bound, which is 0 where answers suffice.
+        (p,) array of the results' dtype, in which sums are taken (those of float16 in float32). If
+        ``allow_error`` is given, an `ApproximateGradient`: this array and its error bound, which
+        is 0 where answers suffice.
 
         Raises
         ------
@@ -311,11 +319,52 @@ class GradientCode(ABC):
             If finite results add up to more than their dtype holds.
         """
         check_rows("results", results, self.n, "(n, p)")
-        used = self._within(responded, allow_error)
-        travelled = payload or payload_of(results.dtype)
-        self.check_error(used.vector, travelled, tolerance=tolerance)
+        # Rounded to the payload format on their way, and to the array's here.
+        coarsest = max(
+            payload or "float64",
+            payload_of(results.dtype),
+            key=lambda p: payload_format(p).rounding,
+        )
+        used = self.usable_vector(
+            responded, coarsest, tolerance=tolerance, allow_error=allow_error or 0.0
+        )
         gradient = combine(used.vector, results)
         return gradient if allow_error is None else ApproximateGradient(gradient, used.error)
+
+    def usable_vector(
+        self,
+        responded: BoolArray,
+        payload: Payload,
+        *,
+        tolerance: float | None = None,
+        allow_error: float = 0.0,
+    ) -> Approximation:
+        """Return what `decode` decodes with: exact where it can be, else within ``allow_error``.
+
+        Answers that determine the gradient, but only with amplified rounding errors, are used like
+        answers that do not: by least squares without the directions that amplify.
+
+        Raises
+        ------
+        NotDecodableError, IllConditionedError, ParameterError
+            See `decode`.
+        """
+        if not 0 <= allow_error < 1:
+            raise ParameterError("allow_error", "must satisfy 0 <= allow_error < 1", allow_error)
+        if allow_error == 0.0 or self.can_decode(responded):
+            try:
+                vector = self.decoding_vector(responded)
+                self.check_error(vector, payload, tolerance=tolerance)
+                return Approximation(vector=vector, error=0.0)
+            except IllConditionedError:
+                if allow_error == 0.0:
+                    raise
+        found = self._least_squares(responded)
+        if not found.error <= allow_error * (1 + _ERROR_SLACK):
+            within = f" to within {allow_error:g} (error bound {found.error:.2g})"
+            raise self._not_decodable(responded, within)
+        self.check_error(found.vector, payload, tolerance=tolerance)
+        return found
 
     def approximation(self, responded: BoolArray) -> Approximation:
         """Return the least-squares decoding vector of any answers, and its error bound.
@@ -333,23 +382,23 @@ class GradientCode(ABC):
         >>> make_code("rep", 4, 1).approximation(np.array([False, False, True, True]))
         Approximation(vector=array([0., 0., 1., 0.]), error=0.7071067811865476)
         """
-        if self.can_decode(responded):
+        try:
             return Approximation(vector=self.decoding_vector(responded), error=0.0)
-        scale = np.sqrt(self.chunk_fractions)
-        rows = self.encoding_matrix[responded] * scale
-        chosen, at = np.unique(rows, axis=0, return_index=True)  # equal results: one will do
-        solved = np.linalg.lstsq(chosen.T, scale, rcond=None)[0]
-        vector = np.zeros(self.n)
-        vector[np.flatnonzero(responded)[at]] = solved
-        vector.setflags(write=False)
-        residual = (vector @ self.encoding_matrix - 1.0) * scale
-        return Approximation(vector=vector, error=float(np.linalg.norm(residual)))
+        except (NotDecodableError, IllConditionedError):
+            return self._least_squares(responded)
 
     def approximation_error(self, responded: BoolArray) -> float:
-        """Return the error bound of `approximation`; cheap as answers come in one by one."""
+        """Return the least error bound of these answers; cheap as they come in one by one.
+
+        That of `approximation`, but for nearly dependent rows.
+        """
         if self.can_decode(responded):
             return 0.0
         return self._span.distance(responded)
+
+    def is_within(self, responded: BoolArray, allow_error: float) -> bool:
+        """Return whether these answers (n,) give the gradient to within an error bound."""
+        return self.approximation_error(responded) <= allow_error * (1 + _ERROR_SLACK)
 
     # ---- what a family supplies ------------------------------------------------------------------
 
@@ -411,16 +460,16 @@ class GradientCode(ABC):
 
     # ---- decoding, guarded -----------------------------------------------------------------------
 
-    def _within(self, responded: BoolArray, allow_error: float | None) -> Approximation:
-        if allow_error is not None and not 0 <= allow_error < 1:
-            raise ParameterError("allow_error", "must satisfy 0 <= allow_error < 1", allow_error)
-        if allow_error is None or self.can_decode(responded):
-            return Approximation(vector=self.decoding_vector(responded), error=0.0)
-        found = self.approximation(responded)
-        if not found.error <= allow_error:
-            within = f" to within {allow_error:g} (error bound {found.error:.2g})"
-            raise self._not_decodable(responded, within)
-        return found
+    def _least_squares(self, responded: BoolArray) -> Approximation:
+        scale = np.sqrt(self.chunk_fractions)
+        rows = self.encoding_matrix[responded] * scale
+        chosen, at = np.unique(rows, axis=0, return_index=True)  # equal results: one will do
+        solved = np.linalg.lstsq(chosen.T, scale, rcond=_LEAST_SINGULAR)[0]
+        vector = np.zeros(self.n)
+        vector[np.flatnonzero(responded)[at]] = solved
+        vector.setflags(write=False)
+        residual = (vector @ self.encoding_matrix - 1.0) * scale
+        return Approximation(vector=vector, error=float(np.linalg.norm(residual)))
 
     def _guarded(self, responded: BoolArray) -> FloatArray:
         try:

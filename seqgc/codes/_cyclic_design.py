@@ -64,6 +64,8 @@ __all__ = ["CyclicDesign", "design"]
 # and 0 hurts; near them, sets with few residues mod a divisor of n do. Screening decides.
 _VARIANTS = tuple(itertools.product((0.3, 0.0, 0.1), (0.1, 0.05, 0.2, 0.4)))
 
+_ASYMMETRY = 0.01
+
 _MAX_DRAWS = 2 * len(_VARIANTS)
 _FLOPS = 8e9  # of all draws together, roughly: keeps n = 256 below a second
 _ALL_SETS = 1000  # screen all sets of stragglers if there are no more
@@ -117,8 +119,13 @@ def _parity(n: int, s: int, jitter: float, detuning: float, rng: np.random.Gener
     alternating = (-1.0) ** np.arange(n)
     rows = [np.cos(phases), np.sin(phases), *([alternating[None]] if s % 2 else [])]
     basis, _ = np.linalg.qr(np.concatenate(rows).T)
-    # The ones' part in the null space of these rows: as scales of the columns it makes H @ 1 == 0.
-    scales = 1.0 - basis @ basis.sum(axis=0)
+    # A part in the null space of these rows: as scales of the columns it makes H @ 1 == 0.
+    scales = np.ones(n)
+    if n % 2 == 0 and s % 2:
+        # Else H would be its own mirror image, and by that accident a few sets of fewer than n - s
+        # survivors, their own mirror images, would decode.
+        scales += _ASYMMETRY * rng.uniform(-1, 1, n)
+    scales -= basis @ (scales @ basis)
     parity: FloatArray = (basis * scales[:, None]).T
     return parity
 

@@ -17,6 +17,10 @@ __all__ = ["CoverDecoder", "Decoder", "NullSpaceDecoder", "Solved"]
 # Longer chains of updates would cost more than one new solution, and gather rounding errors.
 _MOST_UPDATES = 8
 
+# A vector with a larger residual is neither taken from an update, nor what one starts from: after
+# a nearly singular set, only solving anew gives what its neighbours deserve.
+_CLEAN_RESIDUAL = 1e-12
+
 
 class Decoder(Protocol):
     """Decides which answers suffice, and turns them into a decoding vector."""
@@ -170,10 +174,14 @@ class NullSpaceDecoder:
         if missing.size > self._s:
             return None
         z = self._updated(missing)
-        if z is None:
-            z = self._solved(missing)
+        solved = None if z is None else self._judged(z, missing)
+        if solved is None or not solved.residual <= _CLEAN_RESIDUAL:
             self._latest = None
-        self._missing = missing
+            solved = self._judged(self._solved(missing), missing)
+        self._missing = missing if solved.residual <= _CLEAN_RESIDUAL else None
+        return solved
+
+    def _judged(self, z: FloatArray, missing: IntArray) -> Solved:
         vector: FloatArray = self._shortest - z @ self._null_space
         unsolved = vector[missing]
         vector[missing] = 0.0
@@ -208,7 +216,10 @@ class NullSpaceDecoder:
         answered = np.setdiff1d(before, missing, assume_unique=True)
         if answered.size != before.size - missing.size:
             return None
-        solution = self._latest or self._with_dual(before)
+        try:
+            solution = self._latest or self._with_dual(before)
+        except np.linalg.LinAlgError:
+            return None
         for worker in answered:
             solution = solution.without(int(np.searchsorted(solution.missing, worker)))
         self._latest = solution

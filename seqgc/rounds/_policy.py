@@ -62,7 +62,8 @@ class RoundPolicy:
         Times a worker's task may be sent in one round, >= 1.
     payload
         The format in which results travel, where gradients are decoded: answers that would be
-        decoded too badly do not suffice. None: decisions only, as in replay.
+        decoded too badly do not suffice. None: for decisions only, as in replay; should gradients
+        be decoded all the same, they are judged as float32's.
 
     Examples
     --------
@@ -85,7 +86,7 @@ class RoundPolicy:
         if max_attempts < 1:
             raise ParameterError("max_attempts", "must be >= 1", max_attempts)
         self._schedule, self._max_attempts = schedule, max_attempts
-        self._payload: Payload = payload or "float64"
+        self._payload: Payload = payload or "float32"
         judged = None if payload is None else partial(schedule.decodes_well, payload=payload)
         self._new_gate: Callable[[], RoundGate] = lambda: RoundGate(
             schedule,

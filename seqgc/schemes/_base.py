@@ -8,12 +8,12 @@ from typing import Final
 import numpy as np
 
 from seqgc._types import BoolArray, Decoding, FloatArray, MiniTask
-from seqgc.codes import Approximation, GradientCode
+from seqgc.codes import GradientCode
 from seqgc.errors import IllConditionedError, NotDecodableError, ParameterError, ScheduleError
 from seqgc.payloads import Payload
 from seqgc.stragglers import StragglerModel
 
-__all__ = ["Assignment", "Schedule", "Scheme", "guarded", "require_bursts", "require_int"]
+__all__ = ["Assignment", "Schedule", "Scheme", "require_bursts", "require_int"]
 
 Assignment = tuple[tuple[MiniTask, ...], ...]
 
@@ -123,8 +123,8 @@ class Schedule(ABC):
         self._check(responded)
         try:
             for code, answers in self._settles(responded):
-                guarded(code, answers, payload, allow_error=self._allow_error)
-        except IllConditionedError:
+                code.usable_vector(answers, payload, allow_error=self._allow_error)
+        except (IllConditionedError, NotDecodableError):
             return False
         return True
 
@@ -203,26 +203,6 @@ class Schedule(ABC):
 
     def _not_finished(self, job: int) -> ScheduleError:
         return ScheduleError(f"job {job} was not finished by the round closed last: decode it then")
-
-
-def guarded(
-    code: GradientCode, responded: BoolArray, payload: Payload, *, allow_error: float = 0.0
-) -> Approximation:
-    """Return what decodes these answers, unless their rounding errors would be amplified too much.
-
-    Where they do not suffice, least squares, which the caller has found to be good enough.
-
-    Raises
-    ------
-    IllConditionedError
-        Naming the amplification and the remedy.
-    """
-    if allow_error:
-        used = code.approximation(responded)
-    else:
-        used = Approximation(vector=code.decoding_vector(responded), error=0.0)
-    code.check_error(used.vector, payload)
-    return used
 
 
 def require_int(argument: str, value: object) -> None:

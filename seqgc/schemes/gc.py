@@ -12,7 +12,7 @@ from seqgc._types import BoolArray, Decoding, FloatArray, MiniTask, Term
 from seqgc.codes import GradientCode, make_code
 from seqgc.errors import ParameterError
 from seqgc.payloads import Payload
-from seqgc.schemes._base import Assignment, Schedule, Scheme, guarded, require_int
+from seqgc.schemes._base import Assignment, Schedule, Scheme, require_int
 from seqgc.stragglers import EveryGroup, PerRound, StragglerModel
 
 __all__ = ["GC", "GCSchedule", "Uncoded"]
@@ -163,7 +163,7 @@ class GCSchedule(Schedule):
     def decoding(self, job: int, payload: Payload = "float64") -> Decoding:
         if job != self._round - 1:
             raise self._not_finished(job)
-        used = guarded(self._code, self._used, payload, allow_error=self._allow_error)
+        used = self._code.usable_vector(self._used, payload, allow_error=self._allow_error)
         weights = used.vector
         terms = tuple(
             Term(worker=int(i), round=job, slot=0, weight=float(weights[i]))
@@ -180,7 +180,7 @@ class GCSchedule(Schedule):
     def _feasible(self, responded: BoolArray) -> bool:
         if self._allow_error == 0.0:
             return self._code.can_decode(responded)
-        return self._code.approximation_error(responded) <= self._allow_error
+        return self._code.is_within(responded, self._allow_error)
 
     def _settles(self, responded: BoolArray) -> list[tuple[GradientCode, BoolArray]]:
         return [(self._code, responded)]

@@ -13,7 +13,7 @@ from seqgc._types import BoolArray, Decoding, FloatArray, IntArray, MiniTask, Te
 from seqgc.codes import GradientCode, make_code
 from seqgc.errors import ParameterError
 from seqgc.payloads import Payload
-from seqgc.schemes._base import Assignment, Schedule, Scheme, guarded, require_bursts
+from seqgc.schemes._base import Assignment, Schedule, Scheme, require_bursts
 from seqgc.schemes.gc import coded_mini_task
 from seqgc.stragglers import AnyOf, Arbitrary, Bursty, StragglerModel
 
@@ -191,7 +191,7 @@ class MSGCSchedule(Schedule):
         ]
         if self._scheme.code is not None:
             for group, answered in enumerate(progress.coded):
-                weights = guarded(self._scheme.code, answered, payload).vector
+                weights = self._scheme.code.usable_vector(answered, payload).vector
                 slot = self._first_adaptive + group
                 terms += [
                     Term(worker=int(i), round=job + slot, slot=slot, weight=float(weights[i]))

@@ -12,7 +12,7 @@ from seqgc._types import BoolArray, Decoding, FloatArray, Term
 from seqgc.codes import GradientCode, make_code
 from seqgc.errors import ParameterError
 from seqgc.payloads import Payload
-from seqgc.schemes._base import Assignment, Schedule, Scheme, guarded, require_bursts
+from seqgc.schemes._base import Assignment, Schedule, Scheme, require_bursts
 from seqgc.schemes.gc import coded_mini_task
 from seqgc.stragglers import AnyOf, Bursty, EveryGroup, PerRound, StragglerModel
 
@@ -131,7 +131,7 @@ class SRSGCSchedule(Schedule):
         if job not in self._finished:
             raise self._not_finished(job)
         own, again = self._finished[job]
-        weights = guarded(self._code, own | again, payload).vector
+        weights = self._code.usable_vector(own | again, payload).vector
         late = job + self._delay
         terms = tuple(
             Term(worker=int(i), round=job if own[i] else late, slot=0, weight=float(weights[i]))

@@ -26,7 +26,9 @@ def survivor_sets(s: int) -> list[BoolArray]:
     return [rng.permutation(N) >= s for _ in range(SETS)]
 
 
-@pytest.mark.parametrize("s", [15, 27, 63])  # 27: equations; the others are plain sums
+@pytest.mark.parametrize(
+    "s", [15, 27, 63, 14, 62]
+)  # 15, 63: plain sums; the others solve equations
 def test_new_survivors_cost_a_fiftieth_of_least_squares(s: int) -> None:
     code = make_code("cyclic", N, s)
     masks = survivor_sets(s)
@@ -43,4 +45,4 @@ def test_new_survivors_cost_a_fiftieth_of_least_squares(s: int) -> None:
         f" ms: ratio {ratio:.0f}"
     )
     assert statistics.median(cached) <= 2e-5
-    assert ratio >= 50
+    assert ratio >= 50 or s not in (15, 27, 63)  # what is promised

@@ -63,6 +63,21 @@ def test_train_reports_its_result_as_one_json_object(capsys: Out) -> None:
     assert lines[3].endswith("decoded jobs 3")
 
 
+@pytest.mark.parametrize(("allow_error", "allowed"), [("0.6", True), ("0.4", False)])
+def test_train_says_what_was_decoded_approximately(
+    allow_error: str, allowed: bool, capsys: Out
+) -> None:
+    # Each of four workers has a quarter, and a round closes as soon as it may: without the last
+    # one, at an error of sqrt(1/4), where that much is allowed.
+    spec = f"gc-rep:s=0,allow_error={allow_error}"
+    sizes = ["-n", "4", "--steps", "3", "--models", "1", "--batch-size", "40"]
+    delays = ["--delays", "lambda-cnn", "--delay-scale", "0.05"]
+    assert main(["train", "--scheme", spec, *sizes, *delays, "--run", "r", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["approximate"] > 0) == allowed
+    assert report["largest_error"] == pytest.approx(0.5 if allowed else 0.0)
+
+
 def test_a_config_file_says_it_all_and_flags_override_it(capsys: Out) -> None:
     Path("run.toml").write_text(
         """

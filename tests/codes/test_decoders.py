@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seqgc._types import BoolArray, FloatArray
-from seqgc.codes import GradientCode, make_code
+from seqgc.codes import CyclicCode, GradientCode, make_code
 from seqgc.codes._cyclic_design import design
 from seqgc.codes._decoders import NullSpaceDecoder
+from seqgc.codes._survivors import worst_found
 from seqgc.errors import IllConditionedError, ParameterError
+from seqgc.payloads import payload_format
 from tests.codes.registry import FAMILIES, encode_all, without
 
 
@@ -58,6 +62,45 @@ def test_an_unrelated_set_is_solved_anew() -> None:
         np.testing.assert_allclose(
             one.solve(responded), Vectors(30, 6).solve(responded), atol=1e-10
         )
+
+
+@pytest.mark.parametrize(("n", "s"), [(64, 14), (64, 30)])
+def test_one_more_answer_mends_an_ill_conditioned_set(n: int, s: int) -> None:
+    harsh, _ = worst_found(make_code("cyclic", n, s), budget=1e8)
+    for worker in np.flatnonzero(~harsh):
+        code, fresh = CyclicCode(n, s), CyclicCode(n, s)
+        with contextlib.suppress(IllConditionedError):
+            code.decoding_vector(harsh)
+        mended = harsh.copy()
+        mended[worker] = True
+        expected = fresh.decoding_vector(mended)
+        scale = np.abs(expected).max()
+        np.testing.assert_allclose(code.decoding_vector(mended), expected, atol=1e-9 * scale)
+
+
+def test_the_coarser_of_payload_and_array_is_judged() -> None:
+    code = make_code("cyclic", 31, 7)
+    harsh, amplification = worst_found(code)
+    assert amplification * payload_format("float32").rounding > 1e-4
+    results = np.ones((31, 2), dtype=np.float32)
+    for payload in (None, "float64", "float32"):
+        with pytest.raises(IllConditionedError, match="float32 results"):
+            code.decode(results, harsh, payload=payload)
+    with pytest.raises(IllConditionedError, match="bfloat16 results"):
+        code.decode(results, harsh, payload="bfloat16")
+
+
+def test_declared_errors_help_where_answers_suffice_but_amplify() -> None:
+    code = make_code("cyclic", 64, 14)
+    harsh, _ = worst_found(code)
+    partials = np.random.default_rng(3).standard_normal((64, 4000))
+    results = encode_all(code, partials).astype(np.float32)
+    with pytest.raises(IllConditionedError):
+        code.decode(results, harsh)
+    found = code.decode(results, harsh, allow_error=0.3)
+    assert 0 < found.error <= 0.3
+    true = partials.sum(axis=0)
+    assert np.linalg.norm(found.gradient - true) <= 1.2 * found.error * np.linalg.norm(true)
 
 
 @pytest.mark.parametrize("kind", FAMILIES)

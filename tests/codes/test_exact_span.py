@@ -79,6 +79,14 @@ def test_can_decode_is_the_span(kind: str, n: int, s: int) -> None:
         assert code.can_decode(responded) == spanned, responded
 
 
+@pytest.mark.parametrize(("kind", "n", "s"), CASES)
+def test_what_cannot_decode_is_not_nearly_decodable(kind: str, n: int, s: int) -> None:
+    code = make_code(kind, n, s)  # type: ignore[arg-type]
+    for responded in masks(n):
+        if not code.can_decode(responded):
+            assert code.approximation_error(responded) > 1e-6, responded
+
+
 @pytest.mark.parametrize(("n", "s"), [(n, s) for n in range(3, 9) for s in range(1, n - 1)])
 def test_the_exact_rows_are_the_code(n: int, s: int) -> None:
     code = CyclicCode(n, s)

@@ -239,6 +239,7 @@ def test_time_is_measured_from_dispatch_whatever_the_clock_shows() -> None:
     assert isinstance(close, Close)
     assert close.record.duration_s == 2.0
     assert isinstance(finish, Finish)
+    assert finish.decoding() is finish.decoding(), "observers may ask too: it is worked out once"
     assert policy.done
 
 
