@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 __all__ = [
+    "BudgetError",
     "IllConditionedError",
     "NotDecodableError",
     "ParameterError",
@@ -73,6 +74,14 @@ class WorkerError(SeqgcError):
         self, message: str, *, round: int | None = None, worker: int | None = None
     ) -> None:
         self.round, self.worker = round, worker
+        super().__init__(message)
+
+
+class BudgetError(SeqgcError):
+    """A run that could cost more than it may; stopped before the tasks that could pass it left."""
+
+    def __init__(self, message: str, *, round: int, spent_usd: float) -> None:
+        self.round, self.spent_usd = round, spent_usd
         super().__init__(message)
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "Action",
     "Arrival",
     "Backend",
+    "BlobStore",
     "Cancel",
     "Clock",
     "Close",
@@ -260,6 +261,22 @@ class WeightStore(Protocol):
     def publish(self, model: str, version: int, params: FloatArray) -> WeightRef: ...
     def fetch(self, ref: WeightRef) -> FloatArray: ...
     def discard(self, ref: WeightRef) -> None: ...
+
+
+class BlobStore(WeightStore, Protocol):
+    """A store that also takes bytes under a key: answers too large for a reply.
+
+    A key is 1 to 200 letters, digits, '_', '-' or '.', and begins with none of '-.'.
+    """
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write ``data``, in whole or not at all; what was there under the key is replaced."""
+
+    def get(self, key: str, *, digest: str, size_bytes: int) -> bytes:
+        """Return the bytes that have this length and this SHA-256, or raise `StoreError`."""
+
+    def remove(self, key: str) -> None:
+        """Remove what is under the key; nothing there is removed already."""
 
 
 class Clock(Protocol):

@@ -14,7 +14,6 @@ import time
 from collections import deque
 from multiprocessing import parent_process
 
-from seqgc._types import FloatArray
 from seqgc.backends._channel import Channel
 from seqgc.ports import Task
 from seqgc.wire import (
@@ -138,9 +137,9 @@ class _Server:
             results = run_task(task, self._compute, cancelled=lambda: self._unwanted(task))
             if results is None or self._unwanted(task):
                 return
-            when, frame = received + message.delay_s, self._result(message, results)
+            when, frame = received + message.delay_s, self._frame(message.answered(results))
         except Exception as error:
-            when, frame = received, self._failure(task, _told(error))
+            when, frame = received, self._frame(message.failed(_told(error)))
         heapq.heappush(self._due, (when, self._order, task.round, frame))
         self._order += 1
 
@@ -148,19 +147,5 @@ class _Server:
         self._listen(0.0)
         return self._channel.ended or task.round in self._cancelled
 
-    def _result(self, asked: TaskMessage, results: dict[int, FloatArray]) -> bytes:
-        message = ResultMessage(
-            round=asked.task.round,
-            worker=asked.task.worker,
-            attempt=asked.task.attempt,
-            results=results,
-            payload=asked.payload,
-            rounding_seed=asked.rounding_seed,
-        )
-        return encode(message, run_id=self._run_id)
-
-    def _failure(self, task: Task, reason: str) -> bytes:
-        message = FailureMessage(
-            round=task.round, worker=task.worker, attempt=task.attempt, reason=reason
-        )
-        return encode(message, run_id=self._run_id)
+    def _frame(self, answer: ResultMessage | FailureMessage) -> bytes:
+        return encode(answer, run_id=self._run_id)

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-import math
 import pickle
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 
 from seqgc.backends import _forkserver
 from seqgc.backends._pool import Answer, Lost, WorkerPool
+from seqgc.backends._tasks import Delays, MonotonicClock, TaskMessages, check_worker
 from seqgc.errors import ParameterError, WorkerError
-from seqgc.payloads import Payload, payload_format
+from seqgc.payloads import Payload
 from seqgc.ports import Arrival, Clock, Failure, Task
-from seqgc.wire import CancelMessage, ResultMessage, TaskMessage, encode
+from seqgc.wire import CancelMessage, ResultMessage, encode
 from seqgc.worker import ComputeFactory
 
 __all__ = ["LocalBackend"]
-
-
-class _MonotonicClock:
-    """Seconds of `time.monotonic`."""
-
-    def now(self) -> float:
-        return time.monotonic()
 
 
 class LocalBackend:
@@ -100,26 +91,24 @@ class LocalBackend:
         compute: ComputeFactory,
         *,
         run_id: str = "local",
-        delays: Callable[[int, int], float] | None = None,
+        delays: Delays | None = None,
         payload: Payload | None = None,
         stochastic_rounding: bool = False,
         preload: Sequence[str] = (),
         start_timeout_s: float = 60.0,
         clock: Clock | None = None,
     ) -> None:
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise ParameterError("n", "must be an integer >= 1 (workers)", n)
+        self._messages = TaskMessages(
+            n=n,
+            run_id=run_id,
+            delays=delays,
+            payload=payload,
+            stochastic_rounding=stochastic_rounding,
+        )
         if not start_timeout_s > 0:
             raise ParameterError("start_timeout_s", "must be > 0 seconds", start_timeout_s)
-        if payload is not None:
-            payload_format(payload)
-        elif stochastic_rounding:
-            rule = "must be given where `stochastic_rounding` is: nothing is rounded else"
-            raise ParameterError("payload", rule, payload)
-        self._run_id, self._delays = run_id, delays
-        self._payload = payload
-        self._rounding_seed = _seed(run_id) if stochastic_rounding else None
-        self._clock: Clock = _MonotonicClock() if clock is None else clock
+        self._run_id = run_id
+        self._clock: Clock = MonotonicClock() if clock is None else clock
         self._events: deque[Arrival | Failure] = deque()
         self._outstanding: list[set[tuple[int, int]]] = [set() for _ in range(n)]
         self._closed = False
@@ -175,7 +164,7 @@ class LocalBackend:
         """
         self._check_open()
         for worker in workers:
-            self._check_worker(worker)
+            check_worker(worker, self.n)
             owed = self._outstanding[worker]
             kept = {address for address in owed if address[0] != round}
             if kept != owed:
@@ -263,35 +252,11 @@ class LocalBackend:
         self._outstanding[lost.worker].clear()
 
     def _frame(self, round: int, task: Task) -> bytes:
-        self._check_worker(task.worker)
-        if task.round != round:
-            raise ParameterError("tasks", f"must all be of round {round}", task.round)
-        delay_s = 0.0
-        if self._delays is not None and task.attempt == 0:
-            delay_s = float(self._delays(round, task.worker))
-            if not 0 <= delay_s < math.inf:
-                where = f"round {round}, worker {task.worker}"
-                raise ParameterError("delays", f"must be finite seconds >= 0 ({where})", delay_s)
-        message = TaskMessage(
-            task=task,
-            delay_s=delay_s,
-            payload=self._payload,
-            rounding_seed=self._rounding_seed,
-        )
-        return encode(message, run_id=self._run_id)
-
-    def _check_worker(self, worker: int) -> None:
-        if not 0 <= worker < self.n:
-            raise ParameterError("worker", f"must satisfy 0 <= worker < {self.n}", worker)
+        return encode(self._messages.message(round, task), run_id=self._run_id)
 
     def _check_open(self) -> None:
         if self._closed:
             raise WorkerError("the backend is closed: make a new one")
-
-
-def _seed(run_id: str) -> int:
-    """Return the run's number, 0 to 2**48: the same in every process, unlike `hash`."""
-    return int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:6], "little")
 
 
 def _pickled(compute: ComputeFactory) -> bytes:

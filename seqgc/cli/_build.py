@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 _GENERATED = "lambda-cnn"
 _MOST_GENERATED = 1000  # rounds; then they repeat
 
-__all__ = ["InjectedDelays", "make_delays", "make_models"]
+__all__ = ["InjectedDelays", "make_delays", "make_models", "search_here"]
 
 
 def make_models(config: RunConfig) -> tuple[list[Model], dict[str, PointDataset]]:
     """Return the models of a configuration, and by model what to test it on."""
-    from torch import nn
-
     from seqgc.train import Model
+    from seqgc.train.factories import LOSSES, import_registered
 
-    losses = {"cross-entropy": nn.CrossEntropyLoss, "mse": nn.MSELoss}
+    search_here()
+    import_registered()
     data = {name: _data(name) for name in dict.fromkeys(m.data for m in config.models)}
     models = [
         Model(
             name=model.name,
             module=_module(model),
-            loss=losses[model.loss](),
+            loss=LOSSES[model.loss](),
             dataset=data[model.data][0],
             optimizer=_optimizer(model),
             batch_size=model.batch_size,
@@ -118,26 +118,30 @@ def _delay_source(config: DelaysConfig, *, workers: int, num_rounds: int) -> Del
 
 
 def _module(config: ModelConfig) -> nn.Module:
-    from seqgc.train import make_module
+    from seqgc.train.factories import module_names, named_module
 
     if ":" in config.module:
         return cast("nn.Module", _named(config.module, argument="module")())
-    return make_module(config.module, seed=config.seed)
+    _check_named(config.module, module_names(), argument="module")
+    return named_module(config.module, seed=config.seed)
 
 
 def _data(name: str) -> Data:
-    from seqgc.train import digits
+    from seqgc.train.factories import data_names, named_data
 
-    if name == "digits":
-        split = digits()
-        return split.train, split.test
     if ":" not in name:
-        rule = "must be 'digits' or your own package.module:function"
-        raise ParameterError("data", rule, name)
+        _check_named(name, data_names(), argument="data")
+        return named_data(name)
     pair = _named(name, argument="data")()
     if not isinstance(pair, tuple) or len(pair) != 2:
         raise ParameterError("data", "must return a pair (train, test) of datasets", name)
     return cast("Data", pair)
+
+
+def _check_named(name: str, known: Sequence[str], *, argument: str) -> None:
+    if name not in known:
+        rule = f"must be one of {', '.join(known)}, or your own package.module:function"
+        raise ParameterError(argument, rule, name, did_you_mean(name, known))
 
 
 def _optimizer(config: ModelConfig) -> OptimizerFactory:
@@ -158,12 +162,17 @@ def _optimizer(config: ModelConfig) -> OptimizerFactory:
     return partial(kinds[config.optimizer.lower()], **options)
 
 
-def _named(path: str, *, argument: str) -> Callable[[], object]:
-    """Return the user's own ``package.module:function``; the working directory is searched too."""
-    module, _, name = path.partition(":")
+def search_here() -> None:
+    """Let modules of the working directory be found."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
+
+
+def _named(path: str, *, argument: str) -> Callable[[], object]:
+    """Return the user's own ``package.module:function``; the working directory is searched too."""
+    module, _, name = path.partition(":")
+    search_here()
     try:
         function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:

@@ -12,7 +12,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from seqgc.errors import ParameterError, did_you_mean
 from seqgc.payloads import Payload
 
-__all__ = ["DelaysConfig", "ModelConfig", "RunConfig", "dump", "read_toml", "validated"]
+__all__ = [
+    "DelaysConfig",
+    "FunctionConfig",
+    "ModelConfig",
+    "RunConfig",
+    "dump",
+    "read_toml",
+    "validated",
+]
 
 
 class _Strict(BaseModel):
@@ -54,6 +62,33 @@ class DelaysConfig(_Strict):
     base_load: float | None = Field(default=None, ge=0)
 
 
+class FunctionConfig(_Strict):
+    """How a master reaches its functions, and what these are.
+
+    ``transport`` carries invocations; ``http`` and ``asyncio`` sign them themselves. ``store``
+    is where weights and large answers are: ``auto`` is a directory if both sides have one, else
+    S3. ``mount`` is where the master has the functions' file system.
+
+    With backend ``lambda`` the rest is as deployed, by the file ``deployment``. With
+    ``lambda-local`` there are at most ``environments`` functions at once (as many again as workers,
+    unless given: stragglers hold theirs), ended after ``timeout_s`` seconds; it is priced as the
+    one of that memory (MB), architecture and region which it stands for. ``expected_s`` is how
+    long a task is thought to run, seconds; used for prices only.
+    """
+
+    transport: Literal["boto3", "http", "asyncio"] = "boto3"
+    store: Literal["auto", "directory", "s3", "inline"] = "auto"
+    mount: str | None = None
+    deployment: str = "seqgc-lambda.toml"
+    environments: int | None = Field(default=None, ge=1, le=10_000)
+    memory_mb: int = Field(default=2560, ge=128, le=10240)
+    timeout_s: float = Field(default=60.0, gt=0, le=900)
+    arch: Literal["arm64", "x86_64"] = "arm64"
+    region: str = "us-east-1"
+    expected_s: float | None = Field(default=None, ge=0)
+    warm_up: int = Field(default=1, ge=0)
+
+
 class RunConfig(_Strict):
     """Everything about a run.
 
@@ -61,6 +96,8 @@ class RunConfig(_Strict):
     seen; with ``retune`` it looks (again) every so many rounds. Either needs ``alpha``, seconds per
     unit of load, unless delays are injected, which have their own. Results travel in the format
     ``payload``: ``precision`` unless given; rounding is stochastic to a narrower one only.
+    It stops before it costs more than ``max_usd`` US dollars (``local`` and ``dask`` cost nothing).
+    ``dask_scheduler`` is the address of a scheduler; without one dask starts on this machine.
     """
 
     scheme: str = "gc-rep:s=1"
@@ -78,7 +115,10 @@ class RunConfig(_Strict):
     precision: Literal["float32", "float64"] = "float32"
     payload: Payload | None = None
     stochastic_rounding: bool = False
-    backend: Literal["local"] = "local"
+    backend: Literal["local", "lambda-local", "lambda", "dask"] = "local"
+    dask_scheduler: str | None = None
+    max_usd: float | None = Field(default=None, ge=0)
+    function: FunctionConfig = FunctionConfig()
     delays: DelaysConfig | None = None
     models: tuple[ModelConfig, ...] = Field(min_length=1)
 
@@ -133,6 +173,10 @@ def dump(config: RunConfig) -> str:
 
 def _keys_beside(location: tuple[int | str, ...]) -> list[str]:
     """Return the keys that are known where an unknown one was found."""
-    tables: dict[str, type[BaseModel]] = {"models": ModelConfig, "delays": DelaysConfig}
+    tables: dict[str, type[BaseModel]] = {
+        "models": ModelConfig,
+        "delays": DelaysConfig,
+        "function": FunctionConfig,
+    }
     table = tables.get(str(location[0]), RunConfig) if len(location) > 1 else RunConfig
     return list(table.model_fields)

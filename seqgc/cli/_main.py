@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from seqgc.cli import _demo, _profile, _replay, _scheme, _train, _tune
+from seqgc.cli import _cost, _demo, _deploy, _doctor, _profile, _replay, _scheme, _train, _tune
 from seqgc.errors import ParameterError, ProfileError, SeqgcError
 
 __all__ = ["app", "main"]
@@ -31,6 +31,9 @@ app.command("tune")(_tune.tune)
 app.add_typer(_profile.app, name="profile")
 app.command("train")(_train.train)
 app.command("demo")(_demo.demo)
+app.command("cost")(_cost.cost)
+app.command("deploy")(_deploy.deploy)
+app.command("doctor")(_doctor.doctor)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

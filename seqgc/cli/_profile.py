@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +16,7 @@ from rich.table import Table
 
 from seqgc.cli._build import make_delays, make_models
 from seqgc.cli._config import DelaysConfig, RunConfig, validated
+from seqgc.cli._engine import check_engine, open_engine
 from seqgc.cli._show import print_json, print_pairs
 from seqgc.errors import ParameterError
 from seqgc.patterns import StragglerStats, straggler_stats
@@ -45,7 +47,14 @@ app = typer.Typer(help="Record how long workers take, or look at a recording.")
 @app.callback(invoke_without_command=True)
 def record(
     context: typer.Context,
-    backend: Annotated[str, typer.Option(help="local.")] = "local",
+    backend: Annotated[str, typer.Option(help="local, lambda-local, lambda or dask.")] = "local",
+    transport: Annotated[str, typer.Option(help="To functions: boto3, http or asyncio.")] = "boto3",
+    mount: Annotated[
+        str | None, typer.Option(help="Where the functions' file system is mounted here.")
+    ] = None,
+    deployment: Annotated[
+        str | None, typer.Option(help="What `seqgc deploy` wrote (lambda).")
+    ] = None,
     workers: Annotated[int, typer.Option("-n", "--workers", help="Local workers.")] = 16,
     rounds: Annotated[int, typer.Option(help="Rounds at each load.")] = 10,
     loads: Annotated[str, typer.Option(help="Normalized loads; 0: one data point.")] = "0,0.5,1",
@@ -78,8 +87,12 @@ def record(
         "workers": workers,
         "timeout_s": timeout_s,
         "models": [model | {"batch_size": batch_size}],
+        "function": _given(transport=transport, mount=mount, deployment=deployment),
     }
     if delays is not None:
+        if backend != "local":
+            rule = "must be left out where the backend is not local: its workers have their own"
+            raise ParameterError("delays", rule, delays)
         values["delays"] = {"source": delays, "scale": delay_scale, "seed": delay_seed}
     profiles = _record(validated(values), rounds=rounds, loads=chosen, warmup=warmup)
     for path, profile in zip(paths, profiles, strict=False):
@@ -160,10 +173,12 @@ def _record(
     if config.delays is not None:
         workers = config.workers
         delays = _load_delays(config.delays, workers=workers, rounds=rounds, loads=loads)
+    check_engine(config)
     (model,), _ = make_models(config)
     from seqgc.train.record import record_profile
 
-    with _progress() as bar:
+    run_id = f"profile-{uuid.uuid4().hex[:12]}"  # of files that functions share
+    with open_engine(config, run_id=run_id, delays=None) as engine, _progress() as bar:
         task = bar.add_task("recording", total=len(loads) * (warmup + rounds))
         return record_profile(
             model,
@@ -173,9 +188,16 @@ def _record(
             warmup=warmup,
             timeout_s=config.timeout_s,
             delays=delays,
+            backend=engine.backend,
+            remote=engine.remote,
             provider=config.backend,
             on_round=lambda: bar.advance(task),
         )
+
+
+def _given(**settings: str | None) -> Facts:
+    """Return those of the settings that are given."""
+    return {key: value for key, value in settings.items() if value is not None}
 
 
 def _progress() -> Progress:

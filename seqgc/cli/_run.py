@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from seqgc.cli._build import InjectedDelays, make_delays, make_models
 from seqgc.cli._config import RunConfig, dump
+from seqgc.cli._engine import check_engine, open_engine
+from seqgc.cli._plan import budget_of, plan_of, require_fit
 from seqgc.cli._show import RoundProgress
 from seqgc.schemes import Scheme, parse_scheme
 
@@ -35,14 +37,20 @@ class PreparedRun:
     def train(self, *, run: Path | None) -> TrainResult:
         """Train; ``run`` defaults to a new folder in ``runs``."""
         from seqgc.train import ClosingRule, new_run_path, train
+        from seqgc.train.rundir import require_new
 
         config = self.config
-        with RoundProgress(self.scheme.spec, num_rounds=self.num_rounds) as progress:
+        path = run or new_run_path("runs", self.scheme.spec)
+        require_new(path)
+        with (
+            open_engine(config, run_id=path.name, delays=self.delays) as engine,
+            RoundProgress(self.scheme.spec, num_rounds=self.num_rounds) as progress,
+        ):
             return train(
                 self.models,
                 scheme=self.scheme,
                 steps=config.steps,
-                run=run or new_run_path("runs", self.scheme.spec),
+                run=path,
                 rule=ClosingRule(
                     mu=config.mu,
                     wait_out=config.wait_out,
@@ -55,6 +63,9 @@ class PreparedRun:
                 jobs_per_round=config.jobs_per_round,
                 stale=config.stale,
                 delays=self.delays,
+                backend=engine.backend,
+                remote=engine.remote,
+                budget=budget_of(self),
                 test_data=self.test_data,
                 observe=progress,
                 config=dump(config),
@@ -78,6 +89,7 @@ def prepare(config: RunConfig) -> PreparedRun:
         Naming the first argument that breaks its rule.
     """
     scheme = parse_scheme(config.scheme, n=config.workers)
+    check_engine(config)
     from seqgc.train import JobPlan, payload_of
 
     payload = payload_of(
@@ -92,7 +104,7 @@ def prepare(config: RunConfig) -> PreparedRun:
     if config.delays is not None:
         load = config.jobs_per_round * scheme.normalized_load
         delays = make_delays(config.delays, workers=scheme.n, load=load, num_rounds=num_rounds)
-    return PreparedRun(
+    prepared = PreparedRun(
         config=config,
         scheme=scheme,
         models=models,
@@ -101,6 +113,9 @@ def prepare(config: RunConfig) -> PreparedRun:
         delays=delays,
         adaptation=_adaptation(config, delays),
     )
+    if config.backend in ("lambda", "lambda-local"):
+        require_fit(plan_of(prepared))
+    return prepared
 
 
 def why_switched(switch: Switch) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from seqgc.cli._config import read_toml, validated
+from seqgc.cli._dry_run import print_dry_run
 from seqgc.cli._run import prepare, why_switched
 from seqgc.cli._show import print_json, print_pairs
 from seqgc.errors import ParameterError
@@ -66,7 +67,33 @@ def train(
     delay_alpha: Annotated[
         float | None, typer.Option(help="The delays' seconds per unit of load.")
     ] = None,
-    backend: Annotated[str | None, typer.Option(help="local.")] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="local, lambda-local, lambda or dask.")
+    ] = None,
+    transport: Annotated[
+        str | None, typer.Option(help="To functions: boto3, http or asyncio.")
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option(help="Of functions: auto, directory, s3 or inline.")
+    ] = None,
+    environments: Annotated[
+        int | None, typer.Option(help="Functions at once, at most (lambda-local).")
+    ] = None,
+    mount: Annotated[
+        str | None, typer.Option(help="Where the functions' file system is mounted here.")
+    ] = None,
+    deployment: Annotated[
+        str | None, typer.Option(help="What `seqgc deploy` wrote (lambda).")
+    ] = None,
+    dask_scheduler: Annotated[
+        str | None, typer.Option(help="Address of a running dask scheduler.")
+    ] = None,
+    max_usd: Annotated[
+        float | None, typer.Option(help="Stop before functions cost more, US dollars.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be sent; start and write nothing.")
+    ] = False,
     run: Annotated[Path | None, typer.Option(help="New folder of the run.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -90,6 +117,19 @@ def train(
             "payload": payload,
             "stochastic_rounding": stochastic_rounding,
             "backend": backend,
+            "dask_scheduler": dask_scheduler,
+            "max_usd": max_usd,
+        },
+    )
+    _override_table(
+        values,
+        "function",
+        {
+            "transport": transport,
+            "store": store,
+            "environments": environments,
+            "mount": mount,
+            "deployment": deployment,
         },
     )
     each: Values = {
@@ -100,11 +140,16 @@ def train(
         "batch_size": batch_size,
     }
     _override_models(values, each, count=models)
-    _override_delays(
+    _override_table(
         values,
+        "delays",
         {"source": delays, "scale": delay_scale, "seed": delay_seed, "alpha": delay_alpha},
     )
-    result = prepare(validated(values)).train(run=run)
+    prepared = prepare(validated(values))
+    if dry_run:
+        print_dry_run(prepared, as_json=as_json)
+        return
+    result = prepared.train(run=run)
     report = _report(result)
     if as_json:
         print_json(report)
@@ -129,9 +174,9 @@ def _override_models(values: Values, each: Values, *, count: int | None) -> None
                 _override(entry, each)
 
 
-def _override_delays(values: Values, flags: Values) -> None:
+def _override_table(values: Values, name: str, flags: Values) -> None:
     if any(flag is not None for flag in flags.values()):
-        table = values.setdefault("delays", {})
+        table = values.setdefault(name, {})
         if isinstance(table, dict):
             _override(table, flags)
 

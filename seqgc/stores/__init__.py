@@ -1,4 +1,12 @@
 """Where workers find the weights: immutable versions, each with its digest."""
 
+from seqgc.stores._choice import StorePrices as StorePrices
+from seqgc.stores._choice import choose_store as choose_store
+from seqgc.stores._open import open_store as open_store
 from seqgc.stores.directory import DirectoryStore as DirectoryStore
+from seqgc.stores.inline import INLINE_LIMIT_BYTES as INLINE_LIMIT_BYTES
+from seqgc.stores.inline import InlineStore as InlineStore
 from seqgc.stores.memory import MemoryStore as MemoryStore
+from seqgc.stores.retention import Retention as Retention
+from seqgc.stores.retention import RetiringStore as RetiringStore
+from seqgc.stores.s3 import S3Store as S3Store

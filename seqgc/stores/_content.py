@@ -11,9 +11,18 @@ from seqgc._types import FloatArray
 from seqgc.errors import ParameterError
 from seqgc.ports import WeightRef
 
-__all__ = ["check_address", "check_params", "digest_of", "refer"]
+__all__ = [
+    "check_address",
+    "check_blob",
+    "check_key",
+    "check_params",
+    "digest_of",
+    "refer",
+    "refuse_other_content",
+]
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+_KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 _DTYPES = ("float16", "float32", "float64")
 
 
@@ -30,6 +39,33 @@ def check_address(model: str, version: int) -> None:
         raise ParameterError("model", rule, model)
     if not isinstance(version, int | np.integer) or isinstance(version, bool) or version < 0:
         raise ParameterError("version", "must be an integer >= 0", version)
+
+
+def check_key(key: str) -> None:
+    """Refuse a blob's key that could leave the store's folder.
+
+    Raises
+    ------
+    ParameterError
+        If ``key`` is none.
+    """
+    if not isinstance(key, str) or not _KEY.fullmatch(key):
+        rule = "must be 1 to 200 letters, digits, '_', '-' or '.', and begin with none of '-.'"
+        raise ParameterError("key", rule, key)
+
+
+def check_blob(data: bytes, *, digest: str, size_bytes: int) -> None:
+    """Refuse bytes that are not those of this length and SHA-256.
+
+    Raises
+    ------
+    ValueError
+        If they are not.
+    """
+    if len(data) != size_bytes:
+        raise ValueError(f"has {len(data)} bytes where {size_bytes} are due")
+    if (found := hashlib.sha256(data).hexdigest()) != digest:
+        raise ValueError(f"has digest {found[:12]}… where {digest[:12]}… is due")
 
 
 def check_params(params: FloatArray) -> FloatArray:
@@ -63,3 +99,12 @@ def refer(model: str, version: int, params: FloatArray) -> WeightRef:
         dtype=params.dtype.name,
         size=params.size,
     )
+
+
+def refuse_other_content(ref: WeightRef, *, stays: str = "") -> ParameterError:
+    """Return the error of a version that is published again with other content."""
+    rule = f"must be new, or published with the same content (model {ref.model!r})"
+    remedy = "versions are immutable: publish under the next number" + (
+        stays and f"; {stays} stays"
+    )
+    return ParameterError("version", rule, ref.version, remedy)

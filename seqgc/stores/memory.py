@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from seqgc._types import FloatArray
-from seqgc.errors import ParameterError, StoreError
+from seqgc.errors import StoreError
 from seqgc.ports import WeightRef
-from seqgc.stores._content import check_address, check_params, refer
+from seqgc.stores._content import (
+    check_address,
+    check_blob,
+    check_key,
+    check_params,
+    refer,
+    refuse_other_content,
+)
 
 __all__ = ["MemoryStore"]
 
@@ -24,6 +31,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._stored: dict[tuple[str, int], tuple[WeightRef, FloatArray]] = {}
+        self._blobs: dict[str, bytes] = {}
 
     def publish(self, model: str, version: int, params: FloatArray) -> WeightRef:
         """Keep a copy of ``params`` (size,); publishing the same again changes nothing.
@@ -38,12 +46,7 @@ class MemoryStore:
         ref = refer(model, version, copy)
         there, _ = self._stored.setdefault((model, ref.version), (ref, copy))
         if there != ref:
-            raise ParameterError(
-                "version",
-                f"must be new, or published with the same content (model {model!r})",
-                version,
-                "versions are immutable: publish under the next number",
-            )
+            raise refuse_other_content(ref)
         return ref
 
     def fetch(self, ref: WeightRef) -> FloatArray:
@@ -67,3 +70,36 @@ class MemoryStore:
     def discard(self, ref: WeightRef) -> None:
         """Forget a version; one that is not there is forgotten already."""
         self._stored.pop((ref.model, ref.version), None)
+
+    def put(self, key: str, data: bytes) -> None:
+        """Keep ``data`` under a key; what was there is replaced.
+
+        Raises
+        ------
+        ParameterError
+            If the key is none.
+        """
+        check_key(key)
+        self._blobs[key] = bytes(data)
+
+    def get(self, key: str, *, digest: str, size_bytes: int) -> bytes:
+        """Return the bytes of this length and SHA-256 that are under a key.
+
+        Raises
+        ------
+        StoreError
+            If there are none, or others.
+        """
+        check_key(key)
+        if (data := self._blobs.get(key)) is None:
+            raise StoreError(f"nothing is stored under {key!r}: it was removed, or never put")
+        try:
+            check_blob(data, digest=digest, size_bytes=size_bytes)
+        except ValueError as error:
+            raise StoreError(f"what is stored under {key!r} {error}: ask for it again") from error
+        return data
+
+    def remove(self, key: str) -> None:
+        """Forget what is under a key; nothing there is forgotten already."""
+        check_key(key)
+        self._blobs.pop(key, None)

@@ -21,6 +21,7 @@ from seqgc.train.problems import digits as digits
 from seqgc.train.problems import make_module as make_module
 from seqgc.train.record import record_profile as record_profile
 from seqgc.train.run import ClosingRule as ClosingRule
+from seqgc.train.run import Remote as Remote
 from seqgc.train.run import RunCounts as RunCounts
 from seqgc.train.run import TrainResult as TrainResult
 from seqgc.train.run import train as train

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from seqgc import master
-from seqgc.errors import ParameterError
+from seqgc.cost import Budget
+from seqgc.errors import BudgetError, ParameterError, ScheduleError
 from seqgc.payloads import Payload
 from seqgc.ports import (
     Action,
@@ -171,12 +173,16 @@ class Session:
             payload=self._payload,
         )
 
-    def run(self, workers: Backend, observe: master.Observer | None) -> float:
+    def run(
+        self, workers: Backend, observe: master.Observer | None, *, budget: Budget | None = None
+    ) -> float:
         """Drive the loop to its end, whatever it is; return its seconds."""
         outcome = "interrupted"
         with MetricsLog(self._directory.path / "metrics.csv") as metrics:
 
             def see(seen: Event | Action) -> None:
+                if budget is not None:
+                    budget(seen)  # first: what it refuses has not happened
                 if isinstance(seen, Dispatch):
                     self._follow()
                 self._events(seen)
@@ -191,6 +197,11 @@ class Session:
                 master.run(self._policy, workers, self._workload, observe=see)
                 self._workload.flush()
                 outcome = "finished"
+            except BudgetError as error:
+                outcome = f"stopped: {error}"
+                with suppress(ScheduleError):  # jobs in flight are lost, and what waits for them
+                    self._workload.flush()
+                raise
             except Exception as error:
                 outcome = f"failed: {error}"
                 raise

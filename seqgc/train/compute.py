@@ -6,7 +6,7 @@ import copy
 import pickle
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import torch
@@ -20,12 +20,18 @@ from seqgc.train._losses import point_losses
 from seqgc.train._vectors import ParameterVector, Precision, torch_dtype
 from seqgc.train.model import Model, Objective
 
-__all__ = ["TorchCompute", "TorchComputeFactory"]
+__all__ = ["FetchingStore", "TorchCompute", "TorchComputeFactory"]
 
 DEFAULT_CACHED_WEIGHTS = 8
 
 # What pickle raises for lambdas, local classes, locks and open files.
 _UNPICKLABLE = (pickle.PicklingError, AttributeError, TypeError)
+
+
+class FetchingStore(Protocol):
+    """What a worker needs of a store."""
+
+    def fetch(self, ref: WeightRef, /) -> FloatArray: ...
 
 
 class TorchCompute:
@@ -45,7 +51,7 @@ class TorchCompute:
     precision
         Of the weights, the floating-point inputs, the computation and the results.
     cached_weights
-        How many versions of weights to keep at hand.
+        How many versions of weights to keep at hand; 0 where the store keeps them itself.
 
     Examples
     --------
@@ -73,7 +79,7 @@ class TorchCompute:
         self,
         objectives: Sequence[Objective],
         *,
-        store: WeightStore,
+        store: FetchingStore,
         precision: Precision = "float32",
         cached_weights: int = DEFAULT_CACHED_WEIGHTS,
     ) -> None:

@@ -14,14 +14,22 @@ import numpy as np
 from seqgc._types import IntArray
 from seqgc.backends import LocalBackend
 from seqgc.errors import ParameterError, WorkerError
-from seqgc.ports import Arrival, Backend, Task, WeightedPoints, WeightRef, WorkItem
+from seqgc.ports import (
+    Arrival,
+    Backend,
+    Task,
+    WeightedPoints,
+    WeightRef,
+    WeightStore,
+    WorkItem,
+)
 from seqgc.profiles import DelayProfile, ProfileMeta, fit_load_model
 from seqgc.stores import DirectoryStore
 from seqgc.train._vectors import ParameterVector, Precision
 from seqgc.train.batches import batch_indices
 from seqgc.train.compute import TorchComputeFactory
 from seqgc.train.model import Model
-from seqgc.train.run import BackendFactory
+from seqgc.train.run import BackendFactory, Remote
 
 __all__ = ["FAILED", "LATE", "LoadDelays", "record_profile"]
 
@@ -43,6 +51,7 @@ def record_profile(
     precision: Precision = "float32",
     delays: LoadDelays | None = None,
     backend: BackendFactory | None = None,
+    remote: Remote | None = None,
     provider: str = "local",
     on_round: Callable[[], None] | None = None,
 ) -> list[DelayProfile]:
@@ -68,6 +77,8 @@ def record_profile(
         Seconds to inject into local workers. The warm-up has those of round 0.
     backend
         ``(n, compute factory) -> Backend``; local processes unless given.
+    remote
+        Instead of ``backend``: workers that have the model already, and the store they read.
     provider
         Kept in the profiles.
     on_round
@@ -108,17 +119,22 @@ def record_profile(
     _check_count("workers", workers, least=1)
     if not 0 < timeout_s < math.inf:
         raise ParameterError("timeout_s", "must be a finite number > 0", timeout_s)
-    if delays is not None and backend is not None:
+    if backend is not None and remote is not None:
+        raise ParameterError("backend", "must be left out where `remote` is given", backend)
+    if delays is not None and not (backend is None and remote is None):
         rule = "must be left out with a backend of your own: it injects its own"
         raise ParameterError("delays", rule, delays)
     with tempfile.TemporaryDirectory(prefix="seqgc-profile-") as folder:
-        store = DirectoryStore(folder)
-        factory = TorchComputeFactory(models=[model], store=store, precision=precision)
+        store = DirectoryStore(folder) if remote is None else remote.store
         weights = _publish(model, store=store, precision=precision)
-        if backend is None:
-            live = _local_workers(workers, factory, delays=plan.injected(delays))
+        if remote is not None:
+            live = remote.open(workers)
         else:
-            live = backend(workers, factory)
+            factory = TorchComputeFactory(models=[model], store=store, precision=precision)
+            if backend is None:
+                live = _local_workers(workers, factory, delays=plan.injected(delays))
+            else:
+                live = backend(workers, factory)
         try:
             recording = _Recording(model, weights, workers=workers, timeout_s=timeout_s)
             for slot in plan.slots():
@@ -127,6 +143,7 @@ def record_profile(
                     on_round()
         finally:
             live.close()
+            store.discard(weights)
     return _with_alpha(recording.profiles(plan, model, provider=provider))
 
 
@@ -272,7 +289,7 @@ def _num_points(load: float, batch_size: int) -> int:
     return max(1, round(load * batch_size))
 
 
-def _publish(model: Model, *, store: DirectoryStore, precision: Precision) -> WeightRef:
+def _publish(model: Model, *, store: WeightStore, precision: Precision) -> WeightRef:
     weights = ParameterVector(model.module).read().astype(precision)
     return store.publish(model.name, 0, weights)
 

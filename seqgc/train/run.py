@@ -10,11 +10,12 @@ from typing import TypeAlias
 
 from seqgc import master
 from seqgc.backends import LocalBackend
+from seqgc.cost import Budget
 from seqgc.errors import ParameterError
 from seqgc.payloads import Payload
-from seqgc.ports import Backend
+from seqgc.ports import Action, Backend, BlobStore, Dispatch, Event, WeightStore
 from seqgc.schemes import Scheme
-from seqgc.stores import DirectoryStore
+from seqgc.stores import DirectoryStore, RetiringStore
 from seqgc.train._data import PointDataset
 from seqgc.train._session import ClosingRule, RunCounts, Session
 from seqgc.train._tuner import Answer, BackgroundTuner, Tuner
@@ -26,10 +27,38 @@ from seqgc.train.model import Model
 from seqgc.train.rundir import RunDirectory, require_new
 from seqgc.train.workload import TorchWorkload
 
-__all__ = ["BackendFactory", "ClosingRule", "Delays", "RunCounts", "TrainResult", "train"]
+__all__ = [
+    "BackendFactory",
+    "ClosingRule",
+    "Delays",
+    "Remote",
+    "RunCounts",
+    "TrainResult",
+    "train",
+]
 
 Delays: TypeAlias = Callable[[int, int], float]
 BackendFactory: TypeAlias = Callable[[int, TorchComputeFactory], Backend]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Remote:
+    """Workers that are not sent the models but rebuild them by name, as functions of a cloud do.
+
+    Parameters
+    ----------
+    open
+        ``n -> Backend``.
+    store
+        Where they find weights, as the master sees it.
+    grace_s
+        How long versions that the run needs no more are kept for stragglers, which nobody can call
+        back, seconds: the functions' time-out.
+    """
+
+    open: Callable[[int], Backend]
+    store: BlobStore
+    grace_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +101,8 @@ def train(
     stale: bool = False,
     delays: Delays | None = None,
     backend: BackendFactory | None = None,
+    remote: Remote | None = None,
+    budget: Budget | None = None,
     test_data: Mapping[str, PointDataset] | None = None,
     observe: master.Observer | None = None,
     config: str = "",
@@ -106,6 +137,10 @@ def train(
         ``(round, worker) -> seconds``: stragglers to inject into local workers.
     backend
         ``(n, compute factory) -> Backend``; local processes unless given.
+    remote
+        Instead of ``backend``: workers that have the models already, and the store they read.
+    budget
+        Stops the run before it costs too much; what was trained so far is in its checkpoints.
     test_data
         By model, what it is evaluated on at the end; its training data unless given.
     observe
@@ -126,6 +161,8 @@ def train(
         If an argument breaks its rule; nothing is written then.
     WorkerError
         If a round cannot end; what was trained so far is in the run's checkpoints.
+    BudgetError
+        If the next tasks could pass the budget.
 
     Examples
     --------
@@ -149,13 +186,20 @@ def train(
         raise ParameterError("steps", "must be an integer >= 1", steps)
     if adapt is not None and stale:
         raise ParameterError("stale", "must be off in a run that looks for a better scheme", stale)
+    if backend is not None and remote is not None:
+        raise ParameterError("backend", "must be left out where `remote` is given", backend)
     payload = payload_of(precision, payload, stochastic_rounding=stochastic_rounding)
     path = Path(run)
     require_new(path)
+    max_delay = scheme.delay if adapt is None else len(models) // jobs_per_round - 1
+    slow: RetiringStore | None = None
+    store: WeightStore = DirectoryStore(path.absolute() / "weights")  # also for workers elsewhere
+    if remote is not None:
+        store = slow = RetiringStore(remote.store, rounds=max_delay, grace_s=remote.grace_s)
     workload = TorchWorkload(
         models,
         scheme=scheme,
-        store=DirectoryStore(path / "weights"),
+        store=store,
         precision=precision,
         jobs_per_round=jobs_per_round,
         stale=stale,
@@ -168,8 +212,10 @@ def train(
             payload=payload,
             stochastic_rounding=stochastic_rounding,
         )
-    max_delay = scheme.delay if adapt is None else len(models) // jobs_per_round - 1
-    workers = backend(scheme.n, workload.compute_factory(max_delay=max_delay))
+    if remote is not None:
+        workers = remote.open(scheme.n)
+    else:
+        workers = backend(scheme.n, workload.compute_factory(max_delay=max_delay))
     tuner = BackgroundTuner() if tuner is None else tuner
     try:
         session = Session(
@@ -189,10 +235,12 @@ def train(
                 jobs_per_round=jobs_per_round,
                 on_switch=on_switch,
             )
-        seconds = session.run(workers, observe)
+        seconds = session.run(workers, _observer(observe, slow), budget=budget)
     finally:
         tuner.close()
         workers.close()
+        if slow is not None:
+            slow.close()
     return TrainResult(
         run=path,
         scheme=scheme.spec,
@@ -207,6 +255,23 @@ def train(
         switches=tuple(session.switches),
         answers=tuple(session.answers),
     )
+
+
+def _observer(
+    observe: master.Observer | None, slow: RetiringStore | None
+) -> master.Observer | None:
+    """Return the observer that also lets old weights go as rounds begin."""
+    if slow is None:
+        return observe
+    store = slow
+
+    def see(seen: Event | Action) -> None:
+        if isinstance(seen, Dispatch) and seen.attempt == 0:
+            store.advance(seen.round)
+        if observe is not None:
+            observe(seen)
+
+    return see
 
 
 def _local_workers(

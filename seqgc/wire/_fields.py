@@ -98,6 +98,21 @@ class Fields:
             self._refuse(name, f"must be a list of {rule}", values)
         return values
 
+    def integer_lists(self, name: str) -> list[list[int]]:
+        """Return a JSON list of lists of integers, of either sign."""
+        values = self.sequence(name)
+        for value in values:
+            if not isinstance(value, list) or any(type(each) is not int for each in value):
+                self._refuse(name, "must be a list of lists of integers", values)
+        return values
+
+    def boolean(self, name: str) -> bool:
+        """Return true or false."""
+        value = self.values.get(name)
+        if not isinstance(value, bool):
+            self._refuse(name, "must be true or false", value)
+        return value
+
     def one_of(self, name: str, known: tuple[_Text, ...]) -> _Text:
         """Return one of the ``known`` strings."""
         value = self.values.get(name)

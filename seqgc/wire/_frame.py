@@ -32,23 +32,38 @@ import numpy.typing as npt
 from seqgc.errors import WireError
 from seqgc.wire._fields import Fields, parse_header
 
-__all__ = ["MAX_FRAME_BYTES", "SCHEMA_VERSION", "Array", "Frame", "pack", "unpack"]
+__all__ = [
+    "MAX_CODE_CHARACTERS",
+    "MAX_FRAME_BYTES",
+    "SCHEMA_VERSION",
+    "Array",
+    "Frame",
+    "is_digest",
+    "pack",
+    "unpack",
+]
 
 Array: TypeAlias = npt.NDArray[Any]
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+MAX_CODE_CHARACTERS = 100
 MAX_FRAME_BYTES = 1 << 28  # four ResNet-18 gradients in float32 are 180 MB
 _MAX_HEADER_BYTES = 1 << 22
 _MAGIC = b"SGCF"
 _PREFIX = struct.Struct("<4sHHIQ")
 _BEGIN = _PREFIX.size + hashlib.sha256().digest_size  # where the header begins
 _ALIGN = 16
+_HEX = frozenset("0123456789abcdef")
 _DTYPES = {name: np.dtype(name) for name in ("<i8", "<u2", "<f2", "<f4", "<f8")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Frame:
-    """One message, before it means anything: addresses, JSON fields, arrays."""
+    """One message, before it means anything: addresses, JSON fields, arrays.
+
+    ``code`` names the code that the round uses, ``weights`` is the digest of the weights that the
+    message is about; either may be empty.
+    """
 
     kind: str
     run_id: str
@@ -57,6 +72,13 @@ class Frame:
     attempt: int
     fields: Mapping[str, Any]
     arrays: tuple[Array, ...]
+    code: str = ""
+    weights: str = ""
+
+
+def is_digest(text: str) -> bool:
+    """Whether ``text`` is a SHA-256 in lower-case hexadecimal."""
+    return len(text) == 64 and _HEX.issuperset(text)
 
 
 def pack(frame: Frame) -> bytes:
@@ -65,8 +87,10 @@ def pack(frame: Frame) -> bytes:
     Raises
     ------
     WireError
-        If an array's dtype has no place on the wire, or the frame is larger than a frame may be.
+        If an array's dtype has no place on the wire, or the frame is larger than a frame may be,
+        or ``code`` or ``weights`` is no such thing.
     """
+    _check_subject(frame.code, frame.weights)
     arrays = [_little_endian(array) for array in frame.arrays]
     bodies = [array.reshape(-1).data for array in arrays]  # flat: hashlib takes no other
     header = {
@@ -75,6 +99,8 @@ def pack(frame: Frame) -> bytes:
         "round": int(frame.round),  # numpy's integers are not JSON's
         "worker": int(frame.worker),
         "attempt": int(frame.attempt),
+        "code": frame.code,
+        "weights": frame.weights,
         "fields": dict(frame.fields),
         "arrays": [{"dtype": a.dtype.str, "shape": list(a.shape)} for a in arrays],
     }
@@ -89,8 +115,12 @@ def pack(frame: Frame) -> bytes:
     return b"".join([prefix, _digest(prefix, text, *bodies), text, *bodies])
 
 
-def unpack(data: bytes | bytearray, *, run_id: str, max_bytes: int = MAX_FRAME_BYTES) -> Frame:
+def unpack(
+    data: bytes | bytearray, *, run_id: str | None, max_bytes: int = MAX_FRAME_BYTES
+) -> Frame:
     """Return the frame in ``data``; its arrays are read-only views of ``data``.
+
+    ``run_id`` None takes any run's: a function that serves whoever may invoke it.
 
     Raises
     ------
@@ -98,8 +128,11 @@ def unpack(data: bytes | bytearray, *, run_id: str, max_bytes: int = MAX_FRAME_B
         If the frame is damaged, cut short, too large, of another schema version or another run.
     """
     header, body = _split(memoryview(data).toreadonly(), max_bytes)
-    if (run := header.text("run")) != run_id:
+    run = header.text("run")
+    if run_id is not None and run != run_id:
         raise WireError(f"frame belongs to run {run!r}, not {run_id!r}; drop it")
+    code = header.text("code", limit=MAX_CODE_CHARACTERS)
+    _check_subject(code, weights := header.text("weights"))
     return Frame(
         kind=header.text("kind"),
         run_id=run,
@@ -108,7 +141,17 @@ def unpack(data: bytes | bytearray, *, run_id: str, max_bytes: int = MAX_FRAME_B
         attempt=header.integer("attempt"),
         fields=header.inner("fields").values,
         arrays=_arrays(header.objects("arrays"), body),
+        code=code,
+        weights=weights,
     )
+
+
+def _check_subject(code: str, weights: str) -> None:
+    if len(code) > MAX_CODE_CHARACTERS:
+        rule = f"at most {MAX_CODE_CHARACTERS} characters"
+        raise WireError(f"a frame's code id has {rule}; got {len(code)}: shorten it")
+    if weights and not is_digest(weights):
+        raise WireError(f"a frame's weights digest is a SHA-256 or empty; got {weights[:80]!r}")
 
 
 def _split(data: memoryview, max_bytes: int) -> tuple[Fields, memoryview]:

@@ -1,54 +1,191 @@
-"""What master and workers say to each other, and its frames.
+"""What master and workers say to each other.
 
 Master to worker: a `TaskMessage`, a `CancelMessage`. Worker to master: a `ReadyMessage`, then per
-task a `ResultMessage` or a `FailureMessage`.
+task a `ResultMessage` or a `FailureMessage`. A function that knows nothing of the run is asked by
+an `InvokeMessage`, and may answer with a `ReceiptMessage`: the result is in the store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
 from seqgc._types import FloatArray
 from seqgc.errors import WireError
-from seqgc.payloads import PAYLOADS, Payload
-from seqgc.ports import Task
-from seqgc.wire._fields import Fields
-from seqgc.wire._frame import MAX_FRAME_BYTES, Array, Frame, pack, unpack
-from seqgc.wire._results import (
-    quantized_results,
-    result_arrays,
-    result_fields,
-    results_of,
-)
-from seqgc.wire._task import task_arrays, task_fields, task_of
+from seqgc.payloads import Payload
+from seqgc.ports import Task, WeightRef, WorkItem
+from seqgc.wire._task import weights_digest
 
 __all__ = [
+    "STORE_KINDS",
+    "Answer",
     "CancelMessage",
     "FailureMessage",
+    "InvokeMessage",
+    "Json",
     "Message",
     "ReadyMessage",
+    "ReceiptMessage",
     "ResultMessage",
+    "StoreKind",
+    "StoreRef",
     "TaskMessage",
-    "decode",
-    "encode",
+    "WorkloadRef",
 ]
 
-_REASON_CHARACTERS = 1000
+Json: TypeAlias = (
+    "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"  # what JSON can say
+)
+StoreKind: TypeAlias = Literal["directory", "s3", "inline"]
+STORE_KINDS: Final[tuple[StoreKind, ...]] = get_args(StoreKind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WorkloadRef:
+    """What a worker computes: the name of a factory in its image, and the factory's settings.
+
+    Nothing in it is code, or a path to code: a name that the image has not registered is refused.
+
+    Examples
+    --------
+    >>> WorkloadRef(name="least-squares", settings={"seed": 1, "features": 3}).canonical
+    '["least-squares",{"features":3,"seed":1}]'
+    """
+
+    name: str
+    settings: Mapping[str, Json]
+
+    @property
+    def canonical(self) -> str:
+        """The same text for the same workload, whatever the order of the settings.
+
+        Raises
+        ------
+        WireError
+            If a setting has no JSON form, as NaN.
+        """
+        try:
+            return json.dumps(
+                [self.name, dict(self.settings)],
+                sort_keys=True,
+                separators=(",", ":"),
+                allow_nan=False,
+            )
+        except (TypeError, ValueError) as error:
+            raise WireError(
+                f"workload {self.name!r} has a setting without JSON form: {error}"
+            ) from (error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreRef:
+    """Where weights are, and where answers go that are too large for a reply.
+
+    ``location``: of a directory its path below the mount, which each side mounts where it likes; of
+    S3 ``s3://bucket/prefix``; of ``inline`` nothing.
+    """
+
+    kind: StoreKind
+    location: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TaskMessage:
     """A task; it is to be answered no earlier than ``delay_s`` seconds after it was received.
 
-    ``payload`` and ``rounding_seed`` are what its `ResultMessage` is to have.
+    ``payload`` and ``rounding_seed`` are what its `ResultMessage` is to have; ``code`` (at most 100
+    characters) names the code that the round uses.
     """
 
     task: Task
     delay_s: float = 0.0
     payload: Payload | None = None
     rounding_seed: int | None = None
+    code: str = ""
+
+    @property
+    def weights(self) -> str:
+        """The digest of the weights that the task uses, all of them; empty if none."""
+        return weights_digest(self.task)
+
+    def answered(self, results: Mapping[int, FloatArray]) -> ResultMessage:
+        """Return the answer with these results, by slot.
+
+        Where a result is its parts' gradients, each with one more number behind it (a loss), the
+        gradients and these numbers are pieces of their own: a large loss would take a small
+        gradient's bits, and one model another's.
+        """
+        return ResultMessage(
+            round=self.task.round,
+            worker=self.task.worker,
+            attempt=self.task.attempt,
+            results=results,
+            payload=self.payload,
+            rounding_seed=self.rounding_seed,
+            code=self.code,
+            weights=self.weights,
+            pieces={i.slot: _pieces(i, results[i.slot].size) for i in self.task.items},
+        )
+
+    def failed(self, reason: str) -> FailureMessage:
+        """Return the answer that there will be none."""
+        return FailureMessage(
+            round=self.task.round,
+            worker=self.task.worker,
+            attempt=self.task.attempt,
+            reason=reason,
+            code=self.code,
+            weights=self.weights,
+        )
+
+    def require(self, answer: Answer) -> None:
+        """Insist that ``answer`` is one to this task.
+
+        Raises
+        ------
+        WireError
+            If it is of another round, worker, attempt or code, was computed on other weights, or
+            its results are other slots', or in another format.
+        """
+        task = self.task
+        for name, due, got in (
+            ("round", task.round, answer.round),
+            ("worker", task.worker, answer.worker),
+            ("attempt", task.attempt, answer.attempt),
+            ("code", self.code, answer.code),
+            ("weights", self.weights, answer.weights),
+        ):
+            if got != due:
+                raise WireError(f"answer has {name} {got!r} where {due!r} was asked for; drop it")
+        if isinstance(answer, ResultMessage):
+            self._require_results(answer)
+
+    def _require_results(self, answer: ResultMessage) -> None:
+        slots = sorted(item.slot for item in self.task.items)
+        if sorted(answer.results) != slots:
+            got = sorted(answer.results)
+            raise WireError(f"answer has slots {got} where {slots} were asked for; drop it")
+        if answer.payload != self.payload:
+            raise WireError(
+                f"answer has payload {answer.payload} where {self.payload} was asked for; drop it"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class InvokeMessage:
+    """A task for a function that knows nothing of the run: everything it needs, or where it is.
+
+    A reply of more than ``inline_limit_bytes``, as JSON, goes into the store, and its receipt is
+    the answer. ``weights`` are those that travel along; others are in the store.
+    """
+
+    asked: TaskMessage
+    workload: WorkloadRef
+    store: StoreRef
+    inline_limit_bytes: int
+    weights: tuple[tuple[WeightRef, FloatArray], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,7 +194,9 @@ class ResultMessage:
 
     They travel in the format ``payload`` (None: their own dtype), and arrive as what that format
     made of them. With a ``rounding_seed``, 0 to 2**53, rounding is stochastic, each result's by a
-    generator of its own, seeded with that, round, worker, attempt and slot.
+    generator of its own, seeded with that, round, worker, attempt and slot. ``code`` and
+    ``weights`` are the task's. ``pieces`` are lengths, by slot, that add up to the result's: each
+    piece is scaled on its own before it is rounded (not kept on arrival).
     """
 
     round: int
@@ -66,6 +205,9 @@ class ResultMessage:
     results: Mapping[int, FloatArray]
     payload: Payload | None = None
     rounding_seed: int | None = None
+    code: str = ""
+    weights: str = ""
+    pieces: Mapping[int, tuple[int, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +218,25 @@ class FailureMessage:
     worker: int
     attempt: int
     reason: str
+    code: str = ""
+    weights: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiptMessage:
+    """A task's answer is in the store: the frame of its `ResultMessage`, under ``key``.
+
+    ``digest`` is the SHA-256 of the frame's ``size_bytes`` bytes, hexadecimal.
+    """
+
+    round: int
+    worker: int
+    attempt: int
+    key: str
+    digest: str
+    size_bytes: int
+    code: str = ""
+    weights: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,142 +255,13 @@ class ReadyMessage:
     problem: str = ""
 
 
-Message: TypeAlias = TaskMessage | ResultMessage | FailureMessage | CancelMessage | ReadyMessage
+Answer: TypeAlias = ResultMessage | FailureMessage | ReceiptMessage
+Message: TypeAlias = TaskMessage | InvokeMessage | Answer | CancelMessage | ReadyMessage
 
 
-def encode(message: Message, *, run_id: str) -> bytes:
-    """Return a message's frame.
-
-    Raises
-    ------
-    WireError
-        If the message has no frame: a result that is not finite, not a vector, of mixed dtypes …
-
-    Examples
-    --------
-    >>> frame = encode(CancelMessage(round=3, worker=1), run_id="r1")
-    >>> decode(frame, run_id="r1")
-    CancelMessage(round=3, worker=1)
-    >>> decode(frame, run_id="another")
-    Traceback (most recent call last):
-        ...
-    seqgc.errors.WireError: frame belongs to run 'r1', not 'another'; drop it
-    """
-    return pack(_frame_of(message, run_id))
-
-
-def decode(data: bytes | bytearray, *, run_id: str, max_bytes: int = MAX_FRAME_BYTES) -> Message:
-    """Return the message in a frame; its arrays are read-only, views of ``data`` where they can be.
-
-    Raises
-    ------
-    WireError
-        If the frame is damaged, cut short, longer than ``max_bytes``, of another version or run,
-        or says something that no worker or master would: one line says which.
-    """
-    frame = unpack(data, run_id=run_id, max_bytes=max_bytes)
-    if (read := _READERS.get(frame.kind)) is None:
-        raise WireError(f"frame of unknown kind {frame.kind!r}; known: {', '.join(_READERS)}")
-    return read(frame, Fields(frame.fields, where=f"{frame.kind} frame"))
-
-
-def _frame_of(message: Message, run_id: str) -> Frame:
-    match message:
-        case TaskMessage(task=task, delay_s=delay_s):
-            fields = task_fields(task) | {"delay_s": delay_s} | _rounding_fields(message)
-            address = (task.round, task.worker, task.attempt)
-            return _frame("task", run_id, address, fields, task_arrays(task))
-        case ResultMessage(results=results, payload=payload, rounding_seed=root):
-            seed = None if root is None else (root, *_address(message))
-            quantized = quantized_results(results, payload=payload, seed=seed)
-            fields = result_fields(quantized) | _rounding_fields(message)
-            return _frame("result", run_id, _address(message), fields, result_arrays(quantized))
-        case FailureMessage(reason=reason):
-            fields = {"reason": " ".join(reason.split())[:_REASON_CHARACTERS]}
-            return _frame("failure", run_id, _address(message), fields)
-        case CancelMessage():
-            return _frame("cancel", run_id, (message.round, message.worker, 0), {})
-        case ReadyMessage(problem=problem):
-            fields = {"problem": " ".join(problem.split())[:_REASON_CHARACTERS]}
-            return _frame("ready", run_id, (0, message.worker, 0), fields)
-
-
-def _frame(
-    kind: str,
-    run_id: str,
-    address: tuple[int, int, int],
-    fields: Mapping[str, object],
-    arrays: tuple[Array, ...] = (),
-) -> Frame:
-    round, worker, attempt = address
-    return Frame(
-        kind=kind,
-        run_id=run_id,
-        round=round,
-        worker=worker,
-        attempt=attempt,
-        fields=fields,
-        arrays=arrays,
-    )
-
-
-def _address(message: ResultMessage | FailureMessage) -> tuple[int, int, int]:
-    return message.round, message.worker, message.attempt
-
-
-def _rounding_fields(message: TaskMessage | ResultMessage) -> dict[str, object]:
-    return {"payload": message.payload, "rounding_seed": message.rounding_seed}
-
-
-def _rounding(fields: Fields) -> tuple[Payload | None, int | None]:
-    payload = fields.one_of("payload", PAYLOADS) if fields.given("payload") else None
-    return payload, fields.integer("rounding_seed") if fields.given("rounding_seed") else None
-
-
-def _read_task(frame: Frame, fields: Fields) -> TaskMessage:
-    payload, rounding_seed = _rounding(fields)
-    return TaskMessage(
-        task=task_of(frame, fields),
-        delay_s=fields.seconds("delay_s"),
-        payload=payload,
-        rounding_seed=rounding_seed,
-    )
-
-
-def _read_result(frame: Frame, fields: Fields) -> ResultMessage:
-    payload, rounding_seed = _rounding(fields)
-    return ResultMessage(
-        round=frame.round,
-        worker=frame.worker,
-        attempt=frame.attempt,
-        results=results_of(frame, fields, payload=payload),
-        payload=payload,
-        rounding_seed=rounding_seed,
-    )
-
-
-def _read_failure(frame: Frame, fields: Fields) -> FailureMessage:
-    return FailureMessage(
-        round=frame.round,
-        worker=frame.worker,
-        attempt=frame.attempt,
-        reason=fields.text("reason", limit=_REASON_CHARACTERS),
-    )
-
-
-def _read_cancel(frame: Frame, _: Fields) -> CancelMessage:
-    return CancelMessage(round=frame.round, worker=frame.worker)
-
-
-def _read_ready(frame: Frame, fields: Fields) -> ReadyMessage:
-    problem = fields.text("problem", limit=_REASON_CHARACTERS)
-    return ReadyMessage(worker=frame.worker, problem=problem)
-
-
-_READERS: Mapping[str, Callable[[Frame, Fields], Message]] = {
-    "task": _read_task,
-    "result": _read_result,
-    "failure": _read_failure,
-    "cancel": _read_cancel,
-    "ready": _read_ready,
-}
+def _pieces(item: WorkItem, length: int) -> tuple[int, ...]:
+    """Return the lengths of what a result of this length consists of: gradients, numbers behind."""
+    sizes = [part.weights.size for part in item.parts]
+    if length == sum(sizes) + len(sizes):
+        return tuple(n for size in sizes for n in (size, 1))
+    return tuple(sizes) if length == sum(sizes) else (length,)

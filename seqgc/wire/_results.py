@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from seqgc._types import FloatArray
 from seqgc.errors import ParameterError, WireError
-from seqgc.payloads import EXPONENTS, Payload, Quantized, quantize, restore
+from seqgc.payloads import Payload, Quantized, quantize, restore
 from seqgc.wire._fields import Fields
 from seqgc.wire._frame import Array, Frame
 
-__all__ = ["quantized_results", "result_arrays", "result_fields", "results_of"]
+__all__ = ["SentResult", "quantized_results", "result_arrays", "result_fields", "results_of"]
 
 _RESULT_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
 
+class SentResult(NamedTuple):
+    """One result as it travels: its values, and by piece its length and exponent."""
+
+    values: Array
+    pieces: tuple[int, ...]
+    exponents: tuple[int, ...]
+
+
 def quantized_results(
-    results: Mapping[int, FloatArray], *, payload: Payload | None, seed: Sequence[int] | None
-) -> dict[int, Quantized]:
+    results: Mapping[int, FloatArray],
+    *,
+    payload: Payload | None,
+    seed: Sequence[int] | None,
+    pieces: Mapping[int, Sequence[int]] | None = None,
+) -> dict[int, SentResult]:
     """Return the results by slot as they travel; ``seed``, with the slot, is the generators'.
+
+    ``pieces`` are lengths, by slot, that add up to the result's: each piece is scaled on its own,
+    so that a large loss does not take a small gradient's bits, nor one model another's.
 
     Raises
     ------
@@ -32,10 +48,11 @@ def quantized_results(
     _check(tuple(vectors.values()))
     try:
         return {
-            slot: quantize(
+            slot: _sent(
                 vector,
                 payload or _own(vector),
-                rng=None if seed is None else np.random.default_rng([*seed, slot]),
+                (pieces or {}).get(slot, (vector.size,)),
+                None if seed is None else np.random.default_rng([*seed, slot]),
             )
             for slot, vector in vectors.items()
         }
@@ -43,49 +60,81 @@ def quantized_results(
         raise WireError(f"a result cannot be sent: {error}") from error
 
 
-def result_fields(quantized: Mapping[int, Quantized]) -> dict[str, Any]:
-    """Return the JSON part of results: which slots' they are, and their exponents."""
+def _sent(
+    vector: FloatArray, payload: Payload, pieces: Sequence[int], rng: np.random.Generator | None
+) -> SentResult:
+    parts = np.split(vector, np.cumsum(pieces)[:-1])
+    quantized = [quantize(part, payload, rng=rng) for part in parts]
+    values = (
+        quantized[0].values if len(parts) == 1 else np.concatenate([q.values for q in quantized])
+    )
+    return SentResult(values, tuple(p.size for p in parts), tuple(q.exponent for q in quantized))
+
+
+def result_fields(sent: Mapping[int, SentResult], *, single: bool) -> dict[str, Any]:
+    """Return the JSON part of results: slots, pieces, exponents, whether they were float32."""
     return {
-        "slots": [int(slot) for slot in quantized],
-        "exponents": [each.exponent for each in quantized.values()],
+        "slots": [int(slot) for slot in sent],
+        "pieces": [list(each.pieces) for each in sent.values()],
+        "exponents": [list(each.exponents) for each in sent.values()],
+        "single": single,
     }
 
 
-def result_arrays(quantized: Mapping[int, Quantized]) -> tuple[Array, ...]:
+def result_arrays(sent: Mapping[int, SentResult]) -> tuple[Array, ...]:
     """Return the results' values, slot after slot."""
-    return tuple(each.values for each in quantized.values())
+    return tuple(each.values for each in sent.values())
 
 
 def results_of(frame: Frame, fields: Fields, *, payload: Payload | None) -> dict[int, FloatArray]:
-    """Return the results in a frame by slot, read-only and of one dtype.
+    """Return the results in a frame by slot, read-only, of the dtype that they had.
 
     Raises
     ------
     WireError
-        If slots repeat, or do not pair up with arrays and exponents, or an array is not a vector
-        of the format or does not stand for finite numbers.
+        If slots repeat, or do not pair up with arrays, pieces and exponents, or an array is not a
+        vector of the format or does not stand for finite numbers.
     """
     slots = fields.integers("slots")
-    exponents = fields.integers("exponents", within=EXPONENTS)
-    if not len(slots) == len(exponents) == len(frame.arrays) or len(set(slots)) != len(slots):
+    pieces, exponents = fields.integer_lists("pieces"), fields.integer_lists("exponents")
+    counts = {len(slots), len(pieces), len(exponents), len(frame.arrays)}
+    if len(counts) > 1 or len(set(slots)) != len(slots):
         raise WireError(
-            f"result frame has {len(frame.arrays)} arrays, {len(exponents)} exponents for slots "
-            f"{slots}"
+            f"result frame has {len(frame.arrays)} arrays, {len(pieces)} lists of pieces, "
+            f"{len(exponents)} of exponents for slots {slots}"
         )
+    dtype = np.float32 if fields.boolean("single") else np.float64
     try:
-        quantized = [
+        vectors = [
             # One format for all, also if it is the first one's own.
-            Quantized(payload=payload or _own(frame.arrays[0]), values=values, exponent=exponent)
-            for values, exponent in zip(frame.arrays, exponents, strict=True)
+            _restored(values, payload or _own(frame.arrays[0]), lengths, powers, dtype)
+            for values, lengths, powers in zip(frame.arrays, pieces, exponents, strict=True)
         ]
-        vectors = [restore(each) for each in quantized]
-        if len({vector.dtype for vector in vectors}) > 1:  # one is beyond float32
-            vectors = [restore(each, np.float64) for each in quantized]
     except ParameterError as error:
         raise WireError(f"result frame: {error}") from error
     for vector in vectors:
         vector.flags.writeable = False
     return dict(zip(slots, vectors, strict=True))
+
+
+def _restored(
+    values: Array,
+    payload: Payload,
+    pieces: Sequence[int],
+    exponents: Sequence[int],
+    dtype: npt.DTypeLike,
+) -> FloatArray:
+    if values.ndim != 1 or len(pieces) != len(exponents) or sum(pieces) != values.size:
+        raise WireError(
+            f"result frame has values of shape {values.shape}, {len(exponents)} exponents for "
+            f"pieces of {list(pieces)[:8]}"
+        )
+    parts = np.split(values, np.cumsum(pieces)[:-1])
+    vectors = [
+        restore(Quantized(payload=payload, values=part, exponent=exponent), dtype)
+        for part, exponent in zip(parts, exponents, strict=True)
+    ]
+    return vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
 
 
 def _own(vector: Array) -> Payload:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,10 @@ import numpy as np
 from seqgc.errors import WireError
 from seqgc.ports import Task, WeightedPoints, WeightRef, WorkItem
 from seqgc.wire._fields import Fields
-from seqgc.wire._frame import Array, Frame
+from seqgc.wire._frame import Array, Frame, is_digest
 
-__all__ = ["task_arrays", "task_fields", "task_of"]
+__all__ = ["ref_fields", "ref_of", "task_arrays", "task_fields", "task_of", "weights_digest"]
 
-_HEX = frozenset("0123456789abcdef")
 _WEIGHT_DTYPES = ("float16", "float32", "float64")
 
 
@@ -49,15 +49,17 @@ def task_arrays(task: Task) -> tuple[Array, Array]:
     return points.astype(np.int64, copy=False), coefficients.astype(np.float64, copy=False)
 
 
-def task_of(frame: Frame, fields: Fields) -> Task:
-    """Return the task in a frame; its arrays are views of the frame's.
+def task_of(frame: Frame, fields: Fields, arrays: tuple[Array, ...]) -> Task:
+    """Return the task in a frame; its own arrays, ``arrays``, are points and coefficients.
+
+    What is returned are views of them.
 
     Raises
     ------
     WireError
         If slots repeat, counts do not add up to the arrays, or a reference makes no sense.
     """
-    cut = _Cutter(frame.arrays)
+    cut = _Cutter(arrays)
     items = tuple(
         WorkItem(
             slot=item.integer("slot"),
@@ -71,34 +73,53 @@ def task_of(frame: Frame, fields: Fields) -> Task:
     return Task(round=frame.round, worker=frame.worker, attempt=frame.attempt, items=items)
 
 
-def _part_fields(part: WeightedPoints) -> dict[str, Any]:
-    ref = part.weights
+def weights_digest(task: Task) -> str:
+    """Return the digest of all the weights that a task uses; empty if it uses none.
+
+    That is their own digest if there is one version, else that of their digests, sorted.
+    """
+    digests = sorted({part.weights.digest for item in task.items for part in item.parts})
+    if len(digests) <= 1:
+        return "".join(digests)
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+
+def ref_fields(ref: WeightRef) -> dict[str, Any]:
+    """Return the JSON form of a reference to weights."""
     return {
-        "model": part.model,
-        "count": len(part.points),
-        "weights": {
-            "model": ref.model,
-            "version": int(ref.version),
-            "digest": ref.digest,
-            "dtype": ref.dtype,
-            "size": int(ref.size),
-        },
+        "model": ref.model,
+        "version": int(ref.version),
+        "digest": ref.digest,
+        "dtype": ref.dtype,
+        "size": int(ref.size),
     }
+
+
+def _part_fields(part: WeightedPoints) -> dict[str, Any]:
+    weights = ref_fields(part.weights)
+    return {"model": part.model, "count": len(part.points), "weights": weights}
 
 
 def _part(fields: Fields, cut: _Cutter) -> WeightedPoints:
     points, coefficients = cut.next(fields.integer("count"))
     return WeightedPoints(
         model=fields.text("model"),
-        weights=_reference(fields.inner("weights")),
+        weights=ref_of(fields.inner("weights")),
         points=points,
         coefficients=coefficients,
     )
 
 
-def _reference(fields: Fields) -> WeightRef:
+def ref_of(fields: Fields) -> WeightRef:
+    """Return the reference to weights that is in ``fields``.
+
+    Raises
+    ------
+    WireError
+        If it makes no sense.
+    """
     digest, dtype = fields.text("digest"), fields.text("dtype")
-    if len(digest) != 64 or not _HEX.issuperset(digest) or dtype not in _WEIGHT_DTYPES:
+    if not is_digest(digest) or dtype not in _WEIGHT_DTYPES:
         raise WireError(f"task frame refers to weights of digest {digest!r}, dtype {dtype!r}")
     return WeightRef(
         model=fields.text("model"),

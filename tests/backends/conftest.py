@@ -2,13 +2,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from seqgc.backends.local_lambda import LocalLambda
+from seqgc.payloads import Payload
 from seqgc.ports import Backend, Clock
-from tests.backends.registry import BACKENDS, Delays, Opener
+from tests.backends.lambda_.local import serve
+from tests.backends.registry import BACKENDS, Delays, Kind
 from tests.backends.scripted import Scripted
 
 Open = Callable[..., Backend]
@@ -20,22 +23,51 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="session", autouse=True)  # before any test looks what runs
+def lambda_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalLambda]:
+    """One local Lambda service for all tests; a function that hangs is killed after its time."""
+    with serve(tmp_path_factory.mktemp("mount")) as service:
+        yield service
+
+
 @pytest.fixture(params=sorted(BACKENDS))
 def open_backend(request: pytest.FixtureRequest, folder: Path) -> Iterator[Open]:
     """Opens a backend with a scripted computation; it is closed when the test ends."""
+    yield from _opener(BACKENDS[request.param], request, folder)
+
+
+@pytest.fixture(params=sorted(name for name, kind in BACKENDS.items() if kind.serial))
+def open_serial(request: pytest.FixtureRequest, folder: Path) -> Iterator[Open]:
+    """Opens a backend whose workers take their tasks in order, and hear of cancelling."""
+    yield from _opener(BACKENDS[request.param], request, folder)
+
+
+@pytest.fixture(params=sorted(name for name, kind in BACKENDS.items() if kind.lets_go))
+def open_letting_go(request: pytest.FixtureRequest, folder: Path) -> Iterator[Open]:
+    """Opens a backend that closes although its workers compute."""
+    yield from _opener(BACKENDS[request.param], request, folder)
+
+
+def _opener(kind: Kind, request: pytest.FixtureRequest, folder: Path) -> Iterator[Open]:
     with ExitStack() as stack:
-        yield partial(_open, BACKENDS[request.param], stack, folder)
 
+        def opened(
+            n: int,
+            *,
+            delays: Delays | None = None,
+            clock: Clock | None = None,
+            payload: Payload | None = None,
+        ) -> Backend:
+            fixture: Callable[[str], Any] = request.getfixturevalue
+            backend = kind.open(
+                n,
+                Scripted(folder=folder),
+                fixture=fixture,
+                delays=delays,
+                clock=clock,
+                payload=payload,
+            )
+            stack.callback(backend.close)
+            return backend
 
-def _open(
-    opener: Opener,
-    stack: ExitStack,
-    folder: Path,
-    n: int,
-    *,
-    delays: Delays | None = None,
-    clock: Clock | None = None,
-) -> Backend:
-    backend = opener(n, Scripted(folder=folder), delays=delays, clock=clock)
-    stack.callback(backend.close)
-    return backend
+        yield opened

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from seqgc._types import FloatArray
 from seqgc.ports import Arrival, Backend, Failure, Task, WeightedPoints, WeightRef, WorkItem
-from seqgc.worker import Compute
+from seqgc.worker import Compute, FetchWeights, register
 
 PATIENCE_S = 60.0  # how long a test waits for what must happen: reached only if it does not
 
@@ -76,6 +76,12 @@ class Scripted:
             case "threads":
                 return np.array([float(os.environ["OMP_NUM_THREADS"])])
         return gradient(part)
+
+
+@register("scripted")
+def scripted(settings: Mapping[str, object], _: FetchWeights) -> Compute:
+    """The same, for functions, which know it by its name."""
+    return Scripted(folder=Path(str(settings["folder"])), plan=str(settings["plan"]))()
 
 
 def _connection() -> int:

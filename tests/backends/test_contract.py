@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from seqgc.errors import ParameterError, WireError, WorkerError
+from seqgc.payloads import PAYLOADS, Payload, quantize, restore
 from seqgc.ports import Arrival, Failure
 from tests.backends.conftest import Open
 from tests.backends.scripted import (
@@ -66,7 +67,7 @@ def test_a_repeated_attempt_is_answered_too(open_backend: Open) -> None:
     backend = open_backend(1)
     for attempt in (0, 1):
         backend.dispatch(0, [task(0, 0, attempt=attempt)])
-    assert [address(event)[3] for event in next_events(backend, 2)] == [0, 1]
+    assert sorted(address(event)[3] for event in next_events(backend, 2)) == [0, 1]
 
 
 def test_events_lie_between_dispatch_and_now_and_come_in_order(open_backend: Open) -> None:
@@ -76,6 +77,30 @@ def test_events_lie_between_dispatch_and_now_and_come_in_order(open_backend: Ope
     assert times == sorted(times)
 
 
+def test_results_of_400_kb_arrive_as_they_are_from_all_at_once(open_backend: Open) -> None:
+    backend = open_backend(4)
+    backend.dispatch(0, [task(0, worker, size=50_000) for worker in range(4)])
+    expected = gradient(part(size=50_000))
+    for event in next_events(backend, 4):
+        assert isinstance(event, Arrival)
+        assert np.array_equal(event.results[0], expected)
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_results_arrive_as_the_payload_format_made_them(
+    open_backend: Open, payload: Payload
+) -> None:
+    backend = open_backend(1, payload=payload)
+    backend.dispatch(0, [task(0, 0, "a", "b", size=4)])
+    event = next_event(backend)
+    assert isinstance(event, Arrival)
+    exact = gradient(part(size=4))
+    due = restore(quantize(exact, payload), exact.dtype)
+    assert list(event.results) == [0, 10]
+    for result in event.results.values():
+        assert (result.dtype, result.tobytes()) == (due.dtype, due.tobytes())
+
+
 # ---- the time of an event -----------------------------------------------------------------------
 
 
@@ -83,24 +108,31 @@ def test_an_event_that_came_after_the_deadline_is_kept_for_later(
     open_backend: Open, folder: Path
 ) -> None:
     clock = WoundClock()
-    backend = open_backend(1, clock=clock)
-    assert backend.dispatch(0, [task(0, 0)]) == 100.0
-    backend.dispatch(1, [task(1, 0, "gate a")])
-    eventually((folder / "begun a").exists, "round 1's computing")  # round 0's answer is on its way
+    backend = open_backend(2, clock=clock)
+    assert backend.dispatch(0, [task(0, 0, "gate a"), task(0, 1, "gate b")]) == 100.0
+    for name in ("a", "b"):
+        eventually((folder / f"begun {name}").exists, "computing")
     clock.time = 107.0
-    assert backend.receive(106.9) is None  # reads the answer, and stamps it
-    clock.time = 200.0
-    assert backend.receive(106.9) is None
-    event = backend.receive(107.0)
-    assert event is not None
-    assert (event.at, event.round) == (107.0, 0)
     (folder / "go a").touch()
-    assert next_event_of(backend) == (200.0, 1)
+    first: list[Arrival | Failure | None] = []
+
+    def came() -> bool:
+        assert backend.receive(106.9) is None  # reads the answer, and stamps it
+        first[:] = [backend.receive(107.0)]
+        return first[0] is not None
+
+    eventually(came, "the answer")
+    clock.time = 200.0
+    (folder / "go b").touch()
+    assert [place(event) for event in (*first, backend.receive(math.inf))] == [
+        (107.0, 0),
+        (200.0, 1),
+    ]
 
 
-def next_event_of(backend: object) -> tuple[float, int]:
-    event = backend.receive(math.inf)  # type: ignore[attr-defined]
-    return event.at, event.round
+def place(event: Arrival | Failure | None) -> tuple[float, int]:
+    assert isinstance(event, Arrival)
+    return event.at, event.worker
 
 
 def test_a_deadline_in_the_past_returns_at_once(open_backend: Open) -> None:
@@ -185,10 +217,45 @@ def test_a_delay_that_is_no_time_is_refused(open_backend: Open, delay_s: float) 
 # ---- cancelling ---------------------------------------------------------------------------------
 
 
-def test_a_cancelled_answer_that_waits_for_its_time_is_never_sent(
+def test_a_cancelled_task_is_late_or_silent_and_never_a_failure(
     open_backend: Open, folder: Path
 ) -> None:
-    backend = open_backend(1, delays=lambda round, _: (0.0, 0.5, 0.0, 0.5)[round])
+    backend = open_backend(2)
+    backend.dispatch(0, [task(0, 0, "gate a"), task(0, 1)])
+    eventually((folder / "begun a").exists, "round 0's computing")
+    backend.cancel(0, [0, 1])
+    (folder / "go a").touch()
+    backend.dispatch(1, [task(1, 0), task(1, 1)])
+    arrived = []
+    while not {(1, 0), (1, 1)} <= set(arrived):
+        kind, *at, _ = address(next_event(backend))
+        assert kind == "Arrival"
+        arrived.append(tuple(at))
+    assert len(set(arrived)) == len(arrived), "an answer came twice"
+
+
+def test_a_round_can_be_attempted_again_after_it_was_cancelled(open_backend: Open) -> None:
+    backend = open_backend(1, delays=lambda *_: HOURS)
+    backend.dispatch(0, [task(0, 0)])
+    backend.cancel(0, [0])
+    backend.dispatch(0, [task(0, 0, attempt=1)])
+    assert address(next_event(backend)) == ("Arrival", 0, 0, 1)
+
+
+def test_cancelling_what_was_never_dispatched_changes_nothing(open_backend: Open) -> None:
+    backend = open_backend(2)
+    backend.cancel(5, [0, 1])
+    backend.dispatch(5, [task(5, 0)])
+    assert address(next_event(backend)) == ("Arrival", 5, 0, 0)
+
+
+# ---- what workers owe that serve one task after the other, and hear of cancelling ---------------
+
+
+def test_a_cancelled_answer_that_waits_for_its_time_is_never_sent(
+    open_serial: Open, folder: Path
+) -> None:
+    backend = open_serial(1, delays=lambda round, _: (0.0, 0.5, 0.0, 0.5)[round])
     for round, model in enumerate(("gate a", "plain", "gate b")):
         backend.dispatch(round, [task(round, 0, model)])
     (folder / "go a").touch()
@@ -199,8 +266,8 @@ def test_a_cancelled_answer_that_waits_for_its_time_is_never_sent(
     assert [event.round for event in next_events(backend, 3)] == [0, 2, 3]
 
 
-def test_mini_tasks_of_a_cancelled_round_are_not_begun(open_backend: Open, folder: Path) -> None:
-    backend = open_backend(1)
+def test_mini_tasks_of_a_cancelled_round_are_not_begun(open_serial: Open, folder: Path) -> None:
+    backend = open_serial(1)
     backend.dispatch(0, [task(0, 0, "gate first", "gate second")])
     eventually((folder / "begun first").exists, "the first mini-task")
     backend.dispatch(1, [task(1, 0, "gate queued")])
@@ -213,31 +280,16 @@ def test_mini_tasks_of_a_cancelled_round_are_not_begun(open_backend: Open, folde
     assert not (folder / "begun queued").exists()
 
 
-def test_a_round_can_be_attempted_again_after_it_was_cancelled(open_backend: Open) -> None:
-    backend = open_backend(1, delays=lambda *_: HOURS)
-    backend.dispatch(0, [task(0, 0)])
-    backend.cancel(0, [0])
-    backend.dispatch(0, [task(0, 0, attempt=1)])
-    assert address(next_event(backend)) == ("Arrival", 0, 0, 1)
-
-
 def test_an_answer_sent_before_its_round_was_cancelled_arrives(
-    open_backend: Open, folder: Path
+    open_serial: Open, folder: Path
 ) -> None:
-    backend = open_backend(1)
+    backend = open_serial(1)
     backend.dispatch(0, [task(0, 0)])
     backend.dispatch(1, [task(1, 0, "gate a")])
     eventually((folder / "begun a").exists, "round 1's computing")
     backend.cancel(0, [0])
     (folder / "go a").touch()
     assert [event.round for event in next_events(backend, 2)] == [0, 1]
-
-
-def test_cancelling_what_was_never_dispatched_changes_nothing(open_backend: Open) -> None:
-    backend = open_backend(2)
-    backend.cancel(5, [0, 1])
-    backend.dispatch(5, [task(5, 0)])
-    assert address(next_event(backend)) == ("Arrival", 5, 0, 0)
 
 
 # ---- misuse, and the end ------------------------------------------------------------------------
@@ -285,3 +337,13 @@ def test_closing_twice_is_closing_once_and_a_closed_backend_refuses(open_backend
     ):
         with pytest.raises(WorkerError, match="closed"):
             use()
+
+
+def test_closing_leaves_what_computes_to_itself(open_letting_go: Open, folder: Path) -> None:
+    backend = open_letting_go(3, delays=lambda _, worker: HOURS * (worker == 1))
+    backend.dispatch(0, [task(0, 0, "gate a"), task(0, 1), task(0, 2)])
+    eventually((folder / "begun a").exists, "computing")
+    begun = time.monotonic()
+    backend.close()  # that no process or thread is left, every test sees to
+    assert time.monotonic() - begun < 2.5
+    (folder / "go a").touch()

@@ -15,14 +15,12 @@ import pytest
 
 from seqgc.backends import LocalBackend
 from seqgc.errors import ParameterError, WorkerError
-from seqgc.payloads import PAYLOADS, Payload, quantize, restore
 from seqgc.ports import Arrival, Failure
 from seqgc.worker import Compute
 from tests.backends.scripted import (
     Scripted,
     address,
     eventually,
-    gradient,
     is_running,
     next_event,
     next_events,
@@ -193,22 +191,6 @@ def test_a_worker_whose_replacements_fail_is_given_up_and_says_why(tmp_path: Pat
 
 
 # ---- payload formats ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("payload", PAYLOADS)
-def test_results_arrive_as_the_format_made_them(tmp_path: Path, payload: Payload) -> None:
-    sent = task(0, 0, "a", "b", size=4)
-    with LocalBackend(1, Scripted(folder=tmp_path), payload=payload) as backend:
-        backend.dispatch(0, [sent])
-        event = next_event(backend)
-    assert isinstance(event, Arrival)
-    assert list(event.results) == [0, 10]
-    for item in sent.items:
-        exact = gradient(item.parts[0])
-        due = restore(quantize(exact, payload))
-        result = event.results[item.slot]
-        assert (result.dtype, result.tobytes()) == (due.dtype, due.tobytes())
-        assert np.array_equal(result, exact) == (payload == "float64")
 
 
 def test_stochastic_rounding_is_repeated_by_a_run_of_the_same_name(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ BAD = {
     "-o taken.npz": "`output` must not exist: a recording never overwrites a file",
     "-o p.npz --loads 0,1 --every-load": "got 'p-load1.0.npz'",
     "-o nowhere/p.npz": "`output` must lie in a folder that can be written",
-    "-o p.npz --backend cloud": "`backend` should be 'local'; got 'cloud'",
+    "-o p.npz --backend cloud": "'lambda-local', 'lambda' or 'dask'; got 'cloud'",
     "-o p.npz -n 0": "`workers` should be greater than or equal to 1; got 0",
     "-o p.npz --rounds 0": "`rounds` must be an integer >= 1; got 0",
     "-o p.npz --warmup -1": "`warmup` must be an integer >= 0; got -1",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +14,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqgc.errors import ParameterError, StoreError
-from seqgc.ports import WeightStore
-from seqgc.stores import DirectoryStore, MemoryStore
+from seqgc.ports import BlobStore
+from seqgc.stores import DirectoryStore
+from tests.stores.registry import STORES, no_pause
 
-STORES: dict[str, Callable[[Path], WeightStore]] = {
-    "directory": DirectoryStore,
-    "memory": lambda _: MemoryStore(),
-}
 DTYPES = ["float16", "float32", "float64"]
 
 
 @pytest.fixture(params=sorted(STORES))
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> WeightStore:
-    return STORES[request.param](tmp_path / "weights")
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BlobStore]:
+    with STORES[request.param](tmp_path / "weights") as opened:
+        yield opened
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [0, 1, 1000])
 def test_weights_come_back_bit_for_bit_and_read_only(
-    store: WeightStore, dtype: str, size: int
+    store: BlobStore, dtype: str, size: int
 ) -> None:
     params = np.linspace(-1, 1, size).astype(dtype)
     ref = store.publish("cnn", 3, params)
@@ -42,7 +40,7 @@ def test_weights_come_back_bit_for_bit_and_read_only(
     assert (ref.model, ref.version, ref.dtype, ref.size) == ("cnn", 3, dtype, size)
 
 
-def test_byte_order_in_memory_changes_neither_weights_nor_digest(store: WeightStore) -> None:
+def test_byte_order_in_memory_changes_neither_weights_nor_digest(store: BlobStore) -> None:
     params = np.arange(5.0)
     little, big = (params.astype(order) for order in ("<f8", ">f8"))
     ref = store.publish("a", 0, little)
@@ -50,26 +48,26 @@ def test_byte_order_in_memory_changes_neither_weights_nor_digest(store: WeightSt
     assert store.fetch(ref).dtype.isnative
 
 
-def test_what_the_caller_does_to_its_array_afterwards_changes_nothing(store: WeightStore) -> None:
+def test_what_the_caller_does_to_its_array_afterwards_changes_nothing(store: BlobStore) -> None:
     params = np.ones(3)
     ref = store.publish("cnn", 0, params)
     params[:] = 7
     np.testing.assert_array_equal(store.fetch(ref), np.ones(3))
 
 
-def test_publishing_the_same_again_gives_the_same_reference(store: WeightStore) -> None:
+def test_publishing_the_same_again_gives_the_same_reference(store: BlobStore) -> None:
     assert store.publish("cnn", 0, np.ones(3)) == store.publish("cnn", 0, np.ones(3))
 
 
 @pytest.mark.parametrize("other", [np.zeros(3), np.ones(4), np.ones(3, np.float32)])
-def test_a_version_never_changes_its_content(store: WeightStore, other: Any) -> None:
+def test_a_version_never_changes_its_content(store: BlobStore, other: Any) -> None:
     ref = store.publish("cnn", 0, np.ones(3))
     with pytest.raises(ParameterError, match=r"`version` must be new.* got 0 .*next number"):
         store.publish("cnn", 0, other)
     np.testing.assert_array_equal(store.fetch(ref), np.ones(3))
 
 
-def test_models_and_versions_do_not_mix(store: WeightStore) -> None:
+def test_models_and_versions_do_not_mix(store: BlobStore) -> None:
     refs = {
         (model, version): store.publish(model, version, np.array([place, version], float))
         for place, model in enumerate(["a", "b", "a1", "a.1"])
@@ -80,7 +78,7 @@ def test_models_and_versions_do_not_mix(store: WeightStore) -> None:
         np.testing.assert_array_equal(store.fetch(ref), expected)
 
 
-def test_discarded_weights_are_gone_and_the_others_are_not(store: WeightStore) -> None:
+def test_discarded_weights_are_gone_and_the_others_are_not(store: BlobStore) -> None:
     old, new = (store.publish("cnn", version, np.full(2, float(version))) for version in (0, 1))
     store.discard(old)
     store.discard(old)
@@ -90,9 +88,7 @@ def test_discarded_weights_are_gone_and_the_others_are_not(store: WeightStore) -
 
 
 @pytest.mark.parametrize("change", [{"digest": "0" * 64}, {"size": 2}, {"dtype": "float32"}])
-def test_a_reference_to_other_content_is_refused(
-    store: WeightStore, change: dict[str, Any]
-) -> None:
+def test_a_reference_to_other_content_is_refused(store: BlobStore, change: dict[str, Any]) -> None:
     ref = store.publish("cnn", 0, np.ones(3))
     with pytest.raises(StoreError, match="cnn"):
         store.fetch(dataclasses.replace(ref, **change))
@@ -102,19 +98,19 @@ NAMES = ["", ".", "..", "../x", "a/b", "/etc", "a\0b", "a b", "-rf", ".hidden", 
 
 
 @pytest.mark.parametrize("name", [*NAMES, "x" * 101])
-def test_a_name_that_could_leave_the_folder_is_refused(store: WeightStore, name: str) -> None:
+def test_a_name_that_could_leave_the_folder_is_refused(store: BlobStore, name: str) -> None:
     with pytest.raises(ParameterError, match="`model` must be 1 to 100 letters"):
         store.publish(name, 0, np.ones(1))
 
 
 @pytest.mark.parametrize("version", [-1, 1.0, True, "0"])
-def test_a_version_must_be_a_count(store: WeightStore, version: Any) -> None:
+def test_a_version_must_be_a_count(store: BlobStore, version: Any) -> None:
     with pytest.raises(ParameterError, match="`version` must be an integer >= 0"):
         store.publish("cnn", version, np.ones(1))
 
 
 @pytest.mark.parametrize("params", [np.ones((2, 2)), np.ones(2, int), np.array([None])])
-def test_only_float_vectors_are_stored(store: WeightStore, params: Any) -> None:
+def test_only_float_vectors_are_stored(store: BlobStore, params: Any) -> None:
     with pytest.raises(ParameterError, match="`params` must be a vector"):
         store.publish("cnn", 0, params)
 
@@ -174,7 +170,7 @@ def test_a_write_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.M
 def test_a_damaged_file_is_named_and_never_used(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    store = DirectoryStore(tmp_path_factory.mktemp("weights"))
+    store = DirectoryStore(tmp_path_factory.mktemp("weights"), pause=no_pause)
     params = np.linspace(0, 1, 20)
     ref = store.publish("cnn", 0, params)
     (path,) = store.root.iterdir()
@@ -210,7 +206,7 @@ def test_a_reference_cannot_read_outside_the_folder(tmp_path: Path) -> None:
 
 
 def test_pickled_objects_are_not_loaded(tmp_path: Path) -> None:
-    store = DirectoryStore(tmp_path)
+    store = DirectoryStore(tmp_path, pause=no_pause)
     ref = store.publish("cnn", 0, np.ones(1))
     (path,) = tmp_path.iterdir()
     path.unlink()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
@@ -10,12 +12,18 @@ from hypothesis.extra import numpy as hnp
 from seqgc.payloads import PAYLOADS
 from seqgc.ports import Task, WeightedPoints, WeightRef, WorkItem
 from seqgc.wire import (
+    MAX_FRAME_BYTES,
+    STORE_KINDS,
     CancelMessage,
     FailureMessage,
+    InvokeMessage,
     Message,
     ReadyMessage,
+    ReceiptMessage,
     ResultMessage,
+    StoreRef,
     TaskMessage,
+    WorkloadRef,
 )
 
 RUN = "run-1"
@@ -25,6 +33,17 @@ names = st.text(min_size=1, max_size=20)
 lines = st.text(st.characters(categories=("L", "N", "P")), max_size=40)
 finite = st.floats(allow_nan=False, allow_infinity=False)
 payloads = st.none() | st.sampled_from(PAYLOADS)
+codes = st.text(max_size=100)
+digests = st.text("0123456789abcdef", min_size=64, max_size=64)
+settings = st.dictionaries(
+    names,
+    st.recursive(
+        st.none() | st.booleans() | counts | finite | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
+        max_leaves=5,
+    ),
+    max_size=3,
+)
 
 
 @st.composite
@@ -34,7 +53,7 @@ def weighted_points(draw: st.DrawFn) -> WeightedPoints:
     weights = WeightRef(
         model=model,
         version=draw(counts),
-        digest=draw(st.text("0123456789abcdef", min_size=64, max_size=64)),
+        digest=draw(digests),
         dtype=draw(st.sampled_from(["float16", "float32", "float64"])),
         size=draw(counts),
     )
@@ -56,6 +75,32 @@ def tasks(draw: st.DrawFn) -> TaskMessage:
         delay_s=draw(st.floats(0, 1e6)),
         payload=draw(payloads),
         rounding_seed=draw(st.none() | counts),
+        code=draw(codes),
+    )
+
+
+@st.composite
+def brought_weights(draw: st.DrawFn) -> tuple[WeightRef, npt.NDArray[np.floating]]:
+    dtype = draw(st.sampled_from([np.float16, np.float32, np.float64]))
+    params = draw(hnp.arrays(dtype, st.integers(0, 5)))
+    ref = WeightRef(
+        model=draw(names),
+        version=draw(counts),
+        digest=hashlib.sha256(params.tobytes()).hexdigest(),
+        dtype=params.dtype.name,
+        size=params.size,
+    )
+    return ref, params
+
+
+@st.composite
+def invocations(draw: st.DrawFn) -> InvokeMessage:
+    return InvokeMessage(
+        asked=draw(tasks()),
+        workload=WorkloadRef(name=draw(names), settings=draw(settings)),
+        store=StoreRef(kind=draw(st.sampled_from(STORE_KINDS)), location=draw(names)),
+        inline_limit_bytes=draw(counts),
+        weights=tuple(draw(st.lists(brought_weights(), max_size=3))),
     )
 
 
@@ -75,6 +120,8 @@ def results(draw: st.DrawFn) -> ResultMessage:
     return ResultMessage(
         payload=payload,
         rounding_seed=draw(st.none() | counts),
+        code=draw(codes),
+        weights=draw(st.just("") | digests),
         round=draw(counts),
         worker=draw(counts),
         attempt=draw(counts),
@@ -84,8 +131,28 @@ def results(draw: st.DrawFn) -> ResultMessage:
 
 messages: st.SearchStrategy[Message] = st.one_of(
     tasks(),
+    invocations(),
     results(),
-    st.builds(FailureMessage, round=counts, worker=counts, attempt=counts, reason=lines),
+    st.builds(
+        FailureMessage,
+        round=counts,
+        worker=counts,
+        attempt=counts,
+        reason=lines,
+        code=codes,
+        weights=digests,
+    ),
+    st.builds(
+        ReceiptMessage,
+        round=counts,
+        worker=counts,
+        attempt=counts,
+        key=names,
+        digest=digests,
+        size_bytes=st.integers(0, MAX_FRAME_BYTES),
+        code=codes,
+        weights=digests,
+    ),
     st.builds(CancelMessage, round=counts, worker=counts),
     st.builds(ReadyMessage, worker=counts, problem=lines),
 )
@@ -97,11 +164,17 @@ def content(message: Message) -> object:
         case TaskMessage(task=task, delay_s=delay_s):
             items = tuple((item.slot, tuple(map(_part, item.parts))) for item in task.items)
             address = (task.round, task.worker, task.attempt)
-            return "task", *address, delay_s, items, message.payload, message.rounding_seed
+            rounding = (message.payload, message.rounding_seed)
+            return "task", *address, delay_s, items, *rounding, message.code, message.weights
+        case InvokeMessage():
+            brought = tuple((ref, _vector(params)) for ref, params in message.weights)
+            where = (message.workload.canonical, message.store, message.inline_limit_bytes)
+            return "invoke", content(message.asked), *where, brought
         case ResultMessage(results=vectors):
             pairs = tuple((slot, _vector(vector)) for slot, vector in vectors.items())
             address = (message.round, message.worker, message.attempt)
-            return "result", *address, pairs, message.payload, message.rounding_seed
+            rounding = (message.payload, message.rounding_seed)
+            return "result", *address, pairs, *rounding, message.code, message.weights
         case other:
             return other
 

@@ -178,7 +178,9 @@ def raw_result(
     """Return the frame of results that nobody has checked."""
     fields = {
         "slots": list(range(len(arrays))),
-        "exponents": [0] * len(arrays) if exponents is None else exponents,
+        "pieces": [[int(array.size)] for array in arrays],
+        "exponents": [[0]] * len(arrays) if exponents is None else exponents,
+        "single": all(array.dtype == np.float32 for array in arrays),
         "payload": payload,
         "rounding_seed": None,
     }
@@ -194,21 +196,43 @@ SHORTS = np.ones(2, np.uint16)
 @pytest.mark.parametrize(
     ("arrays", "exponents", "payload", "rule"),
     [
-        ((np.ones(2, np.float16),), [0], None, "dtype float32 or float64; got float16"),
-        ((SHORTS,), [0], None, "dtype float32 or float64; got uint16"),
-        ((SHORTS,), [0], "float16", "`values` must be a vector of float16 (float16); got 'uint16"),
-        ((np.ones(2, np.float16),), [0], "bfloat16", "must be a vector of uint16 (bfloat16)"),
-        ((SHORTS.reshape(2, 1),), [0], "bfloat16", "'uint16 of shape (2, 1)'"),
-        ((np.ones(2, np.float32), np.ones(2)), [0, 0], None, "must be a vector of float32"),
-        ((SHORTS,), [1009], "bfloat16", "integers >= -1088 and <= 1008; got [1009]"),
-        ((SHORTS,), [-1089], "bfloat16", "integers >= -1088 and <= 1008; got [-1089]"),
-        ((SHORTS,), [True], "bfloat16", "`exponents` must be a list of integers"),
-        ((SHORTS,), [0.0], "bfloat16", "`exponents` must be a list of integers"),
+        ((np.ones(2, np.float16),), [[0]], None, "dtype float32 or float64; got float16"),
+        ((SHORTS,), [[0]], None, "dtype float32 or float64; got uint16"),
+        (
+            (SHORTS,),
+            [[0]],
+            "float16",
+            "`values` must be a vector of float16 (float16); got 'uint16",
+        ),
+        ((np.ones(2, np.float16),), [[0]], "bfloat16", "must be a vector of uint16 (bfloat16)"),
+        (
+            (SHORTS.reshape(2, 1),),
+            [[0]],
+            "bfloat16",
+            "values of shape (2, 1), 1 exponents for pieces",
+        ),
+        ((SHORTS,), [[0, 0]], "bfloat16", "values of shape (2,), 2 exponents for pieces of [2]"),
+        ((np.ones(2, np.float32), np.ones(2)), [[0], [0]], None, "must be a vector of float32"),
+        ((SHORTS,), [[1009]], "bfloat16", "integer from -1088 to 1008; got 1009"),
+        ((SHORTS,), [[-1089]], "bfloat16", "integer from -1088 to 1008; got -1089"),
+        ((SHORTS,), [[True]], "bfloat16", "`exponents` must be a list of lists of integers"),
+        ((SHORTS,), [[0.0]], "bfloat16", "`exponents` must be a list of lists of integers"),
+        ((SHORTS,), [0], "bfloat16", "`exponents` must be a list of lists of integers"),
         ((SHORTS,), 0, "bfloat16", "`exponents` must be a list; got 0"),
-        ((SHORTS,), [0, 0], "bfloat16", "1 arrays, 2 exponents for slots [0]"),
-        ((SHORTS,), [0], "float8", "`payload` must be one of float64, float32, float16, bfloat16"),
-        ((SHORTS,), [0], ["bfloat16"], "`payload` must be one of"),
-        ((np.full(2, 1e300),), [900], "float64", "must be finite, also times 2**exponent"),
+        (
+            (SHORTS,),
+            [[0], [0]],
+            "bfloat16",
+            "1 arrays, 1 lists of pieces, 2 of exponents for slots",
+        ),
+        (
+            (SHORTS,),
+            [[0]],
+            "float8",
+            "`payload` must be one of float64, float32, float16, bfloat16",
+        ),
+        ((SHORTS,), [[0]], ["bfloat16"], "`payload` must be one of"),
+        ((np.full(2, 1e300),), [[900]], "float64", "must be finite, also times 2**exponent"),
     ],
 )
 def test_results_that_contradict_their_format_are_refused(
@@ -235,7 +259,7 @@ def test_each_slot_is_rounded_to_the_format_at_its_own_scale(payload: Payload, d
     results = received(replace(result_of(*vectors), payload=payload))
     unit = payload_format(payload).unit_roundoff
     for slot, vector in enumerate(vectors):
-        assert results[slot].dtype == np.float32
+        assert results[slot].dtype == dtype
         assert not results[slot].flags.writeable
         error = np.abs(results[slot] - vector.astype(np.float64))
         assert (error <= unit * np.abs(vector)).all()
@@ -243,12 +267,30 @@ def test_each_slot_is_rounded_to_the_format_at_its_own_scale(payload: Payload, d
         assert (error.max() == 0) == exact
 
 
-def test_results_arrive_in_one_dtype_though_one_of_them_needs_a_wider_one() -> None:
-    message = replace(result_of(np.array([1e-300]), np.array([1.0])), payload="float16")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_results_arrive_in_the_dtype_that_they_had_whatever_their_magnitude(dtype: type) -> None:
+    small = 1e-300 if dtype == np.float64 else 1e-44
+    message = replace(result_of(*np.array([[small], [1.0]], dtype)), payload="float16")
     results = received(message)
-    assert [results[slot].dtype for slot in (0, 1)] == [np.float64, np.float64]
-    assert results[0][0] == pytest.approx(1e-300, rel=2**-11)
+    assert [results[slot].dtype for slot in (0, 1)] == [dtype, dtype]
+    assert results[0][0] == pytest.approx(small, rel=2**-11 if dtype == np.float64 else 0.2)
     assert results[1][0] == 1.0
+
+
+def test_a_large_loss_takes_no_bits_from_small_gradients() -> None:
+    ref = WeightRef(model="m", version=0, digest="0" * 64, dtype="float32", size=3)
+    part = WeightedPoints(
+        model="m", weights=ref, points=np.array([0]), coefficients=np.array([1.0])
+    )
+    asked = TaskMessage(
+        task=Task(round=0, worker=0, attempt=0, items=(WorkItem(slot=0, parts=(part, part)),)),
+        payload="float16",
+    )
+    result = np.array([1e-6, 2e-6, 5e-7, 1e6, 3.0, 2.0, 1.0, 1e-9], np.float32)
+    (arrived,) = received(asked.answered({0: result})).values()
+    np.testing.assert_allclose(arrived, result, rtol=2**-11)
+    (in_one_piece,) = received(replace(asked.answered({0: result}), pieces=None)).values()
+    assert in_one_piece[2] == 0.0
 
 
 def test_stochastic_rounding_depends_on_seed_and_address_alone() -> None:

@@ -1,0 +1,27 @@
+# The worker functions' image: numpy, PyTorch (CPU) and seqgc's worker, on AWS's own base image.
+#
+#   docker build --platform linux/arm64 -t seqgc-worker .      (or linux/amd64)
+#
+# `sam build` passes the platform that template.yaml's Architecture asks for. Both exist of the base
+# image and of all wheels.
+
+ARG PYTHON_VERSION=3.13
+FROM public.ecr.aws/lambda/python:${PYTHON_VERSION}
+
+# CPU wheels have an index of their own: elsewhere, torch brings CUDA's gigabytes.
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+
+COPY constraints.txt lambda_handlers/gradient_worker/requirements.txt lambda_handlers/gradient_worker/requirements-torch.txt /tmp/build/
+RUN python -m pip install --no-cache-dir --disable-pip-version-check \
+        --constraint /tmp/build/constraints.txt --extra-index-url "${TORCH_INDEX}" \
+        --requirement /tmp/build/requirements-torch.txt \
+    && rm -rf /tmp/build
+
+# Last, because it changes most often.
+COPY seqgc/ ${LAMBDA_TASK_ROOT}/seqgc/
+COPY lambda_handlers/ ${LAMBDA_TASK_ROOT}/lambda_handlers/
+
+# Compiled once here, not in every cold start: a function cannot write beside its code.
+RUN python -m compileall -q ${LAMBDA_TASK_ROOT}
+
+CMD ["lambda_handlers.gradient_worker.handler.handler"]

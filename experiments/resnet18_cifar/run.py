@@ -1,0 +1,44 @@
+"""Appendix L of the paper: ResNet-18 on CIFAR-100, gradients in 16 bit through shared files."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from experiments.resnet18_cifar.factories import BYTES_PER_IMAGE
+from seqgc.cli import main as seqgc
+
+HERE = Path(__file__).parent
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--small", action="store_true", help="Made-up images, this machine.")
+    arguments, more = parser.parse_known_args()
+    os.environ["SEQGC_FACTORIES"] = "experiments.resnet18_cifar.factories"
+    if not arguments.small:
+        return seqgc(["train", str(HERE / "cifar.toml"), *more])
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["SEQGC_DATA"] = folder
+        make_up(Path(folder))
+        return seqgc(["train", str(HERE / "small.toml"), *more])
+
+
+def make_up(folder: Path) -> None:
+    """Write 48 images to train on and 8 to test on, noise in a colour by label."""
+    rng = np.random.default_rng(0)
+    for name, count in (("train", 48), ("test", 8)):
+        rows = rng.integers(0, 128, (count, BYTES_PER_IMAGE), dtype=np.uint8)
+        rows[:, 1] = rng.integers(0, 3, count)
+        pixels = rows[:, 2:].reshape(count, 3, 1024)
+        pixels[np.arange(count), rows[:, 1]] += 100
+        rows.tofile(folder / f"{name}.bin")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

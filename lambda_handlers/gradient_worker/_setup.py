@@ -1,0 +1,62 @@
+"""What the image's environment says about the function.
+
+===================  ==============================================================================
+SEQGC_FACTORIES      modules of the image that register workloads, comma-separated; imported when
+                     the environment starts. Unset: the numpy ones, and `seqgc.train.factories`
+                     where torch is, which is imported when a workload first needs it
+SEQGC_MOUNT          where the shared file system is mounted; unset: ``/mnt/seqgc``
+SEQGC_S3             ``s3://bucket/prefix`` below which stores may be, comma-separated; unset: none
+SEQGC_TRACE          ``1``: trace with X-Ray
+===================  ==============================================================================
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from functools import partial
+
+from seqgc.stores import open_store
+from seqgc.worker import FACTORIES, FunctionWorker, Registry
+
+__all__ = ["DEFAULT_MOUNT", "make_worker", "wants_trace"]
+
+DEFAULT_MOUNT = "/mnt/seqgc"
+_NUMPY = "lambda_handlers.gradient_worker.numpy_factories"
+_TORCH = "seqgc.train.factories"
+
+
+def make_worker(
+    environment: Mapping[str, str], *, registry: Registry = FACTORIES
+) -> FunctionWorker:
+    """Return the worker that the environment's variables ask for.
+
+    Raises
+    ------
+    ParameterError
+        If a module that is named cannot be imported.
+    """
+    if named := _listed(environment, "SEQGC_FACTORIES"):
+        registry.add_modules(named)
+        registry.load()
+    else:
+        registry.add_modules([_NUMPY])
+        if importlib.util.find_spec("torch") is not None:
+            registry.add_modules([_TORCH])
+    return FunctionWorker(
+        registry,
+        partial(
+            open_store,
+            mount=environment.get("SEQGC_MOUNT", DEFAULT_MOUNT),
+            s3_allowed=_listed(environment, "SEQGC_S3"),
+        ),
+    )
+
+
+def wants_trace(environment: Mapping[str, str]) -> bool:
+    """Whether invocations are to be traced."""
+    return environment.get("SEQGC_TRACE", "") == "1"
+
+
+def _listed(environment: Mapping[str, str], name: str) -> list[str]:
+    return [each.strip() for each in environment.get(name, "").split(",") if each.strip()]

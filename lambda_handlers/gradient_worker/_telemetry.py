@@ -1,0 +1,106 @@
+"""Logs and metrics of invocations, as CloudWatch reads them from the output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Final
+
+from aws_lambda_powertools import Logger, Metrics
+from aws_lambda_powertools.metrics import MetricUnit
+
+from seqgc.errors import ParameterError
+from seqgc.worker import Answered
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+__all__ = ["Telemetry"]
+
+_SERVICE = "gradient-worker"
+_NAMESPACE = "seqgc"
+
+
+class Telemetry:
+    """One line of log and one of metrics (EMF) per invocation; traces if asked for.
+
+    Log lines carry ``run``, ``round``, ``worker`` and ``attempt``. Run and worker are no dimensions
+    of metrics: each value would be a metric of its own, with its own price.
+
+    Parameters
+    ----------
+    trace
+        Whether to trace with X-Ray.
+
+    Raises
+    ------
+    ParameterError
+        If that is asked for, and the image lacks X-Ray's SDK.
+    """
+
+    def __init__(self, *, trace: bool) -> None:
+        self._logger: Final = Logger(service=_SERVICE)
+        self._metrics: Final = Metrics(namespace=_NAMESPACE, service=_SERVICE)
+        self._segment: Callable[[], AbstractContextManager[object]] = nullcontext
+        self._cold = True
+        if trace:
+            self._segment = _segments()
+
+    @contextmanager
+    def invocation(self, context: object) -> Iterator[Callable[[Answered], None]]:
+        """Yield what tells how the invocation went; one that raises is logged, and raises on."""
+        cold, self._cold = self._cold, False
+        request = getattr(context, "aws_request_id", "")
+        try:
+            with self._segment():
+                yield lambda answered: self._tell(answered, request=request, cold=cold)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            self._logger.error("refused", request=request, reason=reason, cold_start=cold)
+            self._count(cold=cold, refused=True)
+            raise
+
+    def _tell(self, answered: Answered, *, request: str, cold: bool) -> None:
+        say = self._logger.warning if answered.failure else self._logger.info
+        say(
+            "failed" if answered.failure else "answered",
+            run=answered.run_id,
+            round=answered.round,
+            worker=answered.worker,
+            attempt=answered.attempt,
+            request=request,
+            reason=answered.failure,
+            cold_start=cold,
+            warm=answered.warm,
+            compute_s=round(answered.compute_s, 6),
+            received_bytes=answered.received_bytes,
+            sent_bytes=answered.sent_bytes,
+            stored_bytes=answered.stored_bytes,
+        )
+        self._metrics.add_metric("ComputeTime", MetricUnit.Seconds, answered.compute_s)
+        for name, size in (
+            ("Received", answered.received_bytes),
+            ("Sent", answered.sent_bytes),
+            ("Stored", answered.stored_bytes),
+        ):
+            self._metrics.add_metric(name, MetricUnit.Bytes, size)
+        self._count(cold=cold, failed=bool(answered.failure))
+
+    def _count(self, *, cold: bool, failed: bool = False, refused: bool = False) -> None:
+        """Count an invocation, and print its metrics; that is what sends them."""
+        for name, happened in (("ColdStart", cold), ("Failed", failed), ("Refused", refused)):
+            self._metrics.add_metric(name, MetricUnit.Count, int(happened))
+        self._metrics.flush_metrics()
+
+
+def _segments() -> Callable[[], AbstractContextManager[object]]:
+    """Return what opens X-Ray's subsegment of an invocation."""
+    from aws_lambda_powertools import Tracer
+
+    try:
+        tracer = Tracer(service=_SERVICE, auto_patch=False)  # patching imports what it patches
+    except ImportError as error:
+        remedy = "add aws-lambda-powertools[tracer] to the image's requirements"
+        rule = f"must be off in an image without X-Ray's SDK ({error})"
+        raise ParameterError("SEQGC_TRACE", rule, "1", remedy) from error
+    return lambda: tracer.provider.in_subsegment(name="## answer")

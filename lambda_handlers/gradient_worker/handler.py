@@ -1,0 +1,45 @@
+"""AWS Lambda's way in: from JSON to `seqgc.worker.FunctionWorker`, with logs and metrics.
+
+An event is the envelope itself (Invoke API), or a function URL's request whose body it is. The
+reply is the envelope's object either way: a function URL makes a response of it (status 200, JSON).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from lambda_handlers.gradient_worker._setup import make_worker, wants_trace
+from lambda_handlers.gradient_worker._telemetry import Telemetry
+from seqgc.errors import WireError
+
+__all__ = ["handler"]
+
+# Once per environment: what is imported and made here is paid for by cold starts only.
+_telemetry = Telemetry(trace=wants_trace(os.environ))
+_worker = make_worker(os.environ)
+
+
+def handler(event: Mapping[str, Any], context: object) -> dict[str, object]:
+    """Answer one invocation.
+
+    Raises
+    ------
+    WireError
+        If the event holds no invocation: the service then reports a function error, with this line.
+    """
+    with _telemetry.invocation(context) as told:
+        answered = _worker.answered(_body(event))
+        told(answered)
+    return dict(answered.reply)
+
+
+def _body(event: Mapping[str, Any]) -> Mapping[str, Any] | str:
+    """Return the envelope: the event, or the body of the request that it describes."""
+    if not isinstance(event, Mapping) or "requestContext" not in event:
+        return event
+    body = event.get("body")
+    if not isinstance(body, str) or event.get("isBase64Encoded"):
+        raise WireError("a request's body must be JSON: send content-type application/json")
+    return body

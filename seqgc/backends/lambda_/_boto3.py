@@ -1,0 +1,148 @@
+"""The Invoke API through boto3."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from seqgc.backends._tasks import MonotonicClock
+from seqgc.backends.lambda_._errors import reply_of
+from seqgc.backends.lambda_._sockets import Sockets
+from seqgc.backends.lambda_._threads import CallThreads
+from seqgc.backends.lambda_._transport import Reply
+from seqgc.ports import Clock
+
+if TYPE_CHECKING:
+    from boto3.session import Session
+    from botocore.client import BaseClient
+
+__all__ = ["Boto3Transport"]
+
+_READ_GRACE_S = 10.0  # the service says that the function's time is up; we do not guess it first
+
+
+class Boto3Transport:
+    """Invokes by ``boto3.client("lambda").invoke``, in a thread each; a `Transport`.
+
+    It is the one to begin with: credentials, endpoints, proxies and certificates are boto3's
+    business. Its cost is the processor's time, a few ms per invocation: see `AsyncTransport`.
+
+    Parameters
+    ----------
+    function_name
+        The function's name or ARN.
+    qualifier
+        An alias or version; None: the newest, unpublished one.
+    timeout_s
+        The function's own time-out, seconds; its answer is waited for a little longer.
+    connections
+        Most invocations at once: at least the workers and their outstanding stragglers. What
+        exceeds it waits here.
+    connect_timeout_s
+        For a connection to be made, seconds. `close` may take as long if one hangs.
+    region, endpoint_url, session
+        As boto3's; None: what it finds.
+    clock
+        What replies are stamped with; `time.monotonic` unless given.
+
+    Raises
+    ------
+    ParameterError
+        If ``connections`` is not positive.
+
+    Examples
+    --------
+    >>> transport = Boto3Transport("seqgc-worker", region="eu-west-1", timeout_s=60.0)
+    >>> transport.poll(0.0)
+    []
+    >>> transport.close()
+    """
+
+    def __init__(
+        self,
+        function_name: str,
+        *,
+        qualifier: str | None = None,
+        timeout_s: float = 900.0,
+        connections: int = 1024,
+        connect_timeout_s: float = 5.0,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        session: Session | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        import boto3
+        from botocore.config import Config
+
+        sockets = Sockets()
+        self._threads = CallThreads(
+            self._invoke,
+            abort=sockets.abort,
+            limit=connections,
+            clock=MonotonicClock() if clock is None else clock,
+        )
+        config = Config(
+            retries={"total_max_attempts": 1},  # who repeats an invocation decides the scheduler
+            max_pool_connections=connections,
+            connect_timeout=connect_timeout_s,
+            read_timeout=timeout_s + _READ_GRACE_S,
+            tcp_keepalive=True,  # a silent quarter of an hour is longer than many a NAT remembers
+        )
+        self._client = (session or boto3.Session()).client(
+            "lambda", config=config, region_name=region, endpoint_url=endpoint_url
+        )
+        self._function = {"FunctionName": function_name}
+        if qualifier is not None:
+            self._function["Qualifier"] = qualifier
+        _watch(self._client, sockets)
+
+    def submit(self, tag: int, body: bytes) -> None:
+        """Invoke the function with ``body``; returns at once."""
+        self._threads.submit(tag, body)
+
+    def flush(self) -> None:
+        """Do nothing: threads send what was submitted."""
+
+    def poll(self, timeout_s: float) -> Sequence[Reply]:
+        """Return the replies that have come, in order of time; wait for one if there is none."""
+        return self._threads.poll(timeout_s)
+
+    def close(self) -> None:
+        """Abandon what is on its way, within about a second; harmless if done already."""
+        self._threads.close()
+        self._client.close()
+
+    def _invoke(self, tag: int, body: bytes) -> Reply:
+        from botocore.exceptions import ClientError
+
+        try:
+            answer = self._client.invoke(**self._function, Payload=body, LogType="Tail")
+        except ClientError as error:
+            told = error.response
+            status = told["ResponseMetadata"]["HTTPStatusCode"]
+            body = json.dumps(
+                {"Message": told["Error"].get("Message"), "Reason": told.get("Reason")}
+            ).encode()
+            return reply_of(tag, 0.0, status, body, code=told["Error"].get("Code", ""))
+        return reply_of(
+            tag,
+            0.0,
+            answer["StatusCode"],
+            answer["Payload"].read(),
+            function_error_kind=answer.get("FunctionError", ""),
+            log_tail=answer.get("LogResult", ""),
+        )
+
+
+def _watch(client: BaseClient, sockets: Sockets) -> None:
+    """Have ``sockets`` know the client's connections.
+
+    botocore has no public way to reach them; a session of our own would have to guess its proxies
+    and certificates.
+    """
+    http = client._endpoint.http_session
+    watched = {
+        scheme: sockets.watched(pool) for scheme, pool in http._pool_classes_by_scheme.items()
+    }
+    http._pool_classes_by_scheme = http._manager.pool_classes_by_scheme = watched

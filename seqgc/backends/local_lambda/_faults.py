@@ -1,0 +1,140 @@
+"""Scripted faults: what goes wrong with which request, as a pure function of a seed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, get_args
+
+from seqgc.errors import ParameterError, did_you_mean
+
+__all__ = ["Fault", "FaultKind", "FaultPlan", "Subject"]
+
+FaultKind: TypeAlias = Literal[
+    "delay", "crash", "hang", "throttle", "corrupt", "duplicate", "error", "none"
+]
+By: TypeAlias = Literal["request", "environment", "task", "worker"]
+_KINDS: tuple[str, ...] = get_args(FaultKind)
+_BYS: tuple[str, ...] = get_args(By)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What befalls one request; ``seed`` is its own, for what is drawn further (flipped bits)."""
+
+    kind: FaultKind
+    delay_s: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What a request is known by: its index, its environment's, and its task if it holds one.
+
+    ``task`` is (round, worker, attempt).
+    """
+
+    request: int
+    environment: int
+    task: tuple[int, int, int] | None = None
+
+    def key(self, by: str) -> tuple[int, ...] | None:
+        """Return what faults are drawn for, or None if the request has no such thing."""
+        match by:
+            case "request":
+                return (self.request,)
+            case "environment":
+                return (self.environment,)
+            case "task":
+                return self.task
+            case _:
+                return None if self.task is None else self.task[1:2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultPlan:
+    """Which requests go wrong, and how: the same ones every time.
+
+    Parameters
+    ----------
+    by
+        What a fault is drawn for. ``"request"``: every request by itself, counted from 0 as they
+        arrive. ``"environment"``: environment number, from 0; a bad one is bad for good.
+        ``"task"``: the (round, worker, attempt) that the request's frame is addressed to, so that
+        faults do not depend on the order of arrival. ``"worker"``: that frame's worker.
+    seed
+        Of the draws.
+    rates
+        Probability of each kind of fault; together at most 1.
+    script
+        Faults by key, before any draw: a key is what ``by`` names, e.g. ``(3,)`` for request 3 or
+        ``(round, worker, attempt)``. ``"none"`` spares a request.
+    delay_s
+        How long ``"delay"`` holds a request before its environment sees it, in seconds.
+
+    Notes
+    -----
+    ========= ====================================================================================
+    delay     the environment is given the request ``delay_s`` later; its time-out runs meanwhile
+    crash     the environment is killed (SIGKILL) while it computes
+    hang      nothing happens until the function's time-out, which kills the environment
+    throttle  429, and no environment is taken
+    corrupt   a few bits of the response are flipped
+    duplicate answered with the response to an earlier request, if there is one; nothing is computed
+    error     a function error, and nothing is computed
+    ========= ====================================================================================
+
+    Raises
+    ------
+    ParameterError
+        If a kind is unknown, a rate is no probability, or the rates exceed 1 together.
+
+    Examples
+    --------
+    >>> plan = FaultPlan(script={(1,): "crash"}, rates={"delay": 1.0}, delay_s=0.2)
+    >>> [plan.fault(Subject(request=i, environment=0)).kind for i in range(3)]
+    ['delay', 'crash', 'delay']
+    >>> FaultPlan(rates={"crush": 0.1})
+    Traceback (most recent call last):
+        ...
+    seqgc.errors.ParameterError: `rates` must name faults; got 'crush' (did you mean 'crash'?)
+    """
+
+    by: By = "request"
+    seed: int = 0
+    rates: Mapping[FaultKind, float] = field(default_factory=dict)
+    script: Mapping[tuple[int, ...], FaultKind] = field(default_factory=dict)
+    delay_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.by not in _BYS:
+            raise ParameterError("by", f"must be one of {', '.join(_BYS)}", self.by)
+        for argument, kinds in (("rates", self.rates), ("script", self.script.values())):
+            for kind in kinds:
+                if kind not in _KINDS:
+                    remedy = did_you_mean(kind, _KINDS)
+                    raise ParameterError(argument, "must name faults", kind, remedy)
+        if any(not 0 <= rate <= 1 for rate in self.rates.values()):
+            raise ParameterError("rates", "must be probabilities", dict(self.rates))
+        if (total := sum(self.rates.values())) > 1 + 1e-9:
+            raise ParameterError("rates", "must not exceed 1 together", total)
+        if not 0 <= self.delay_s < float("inf"):
+            raise ParameterError("delay_s", "must be a finite number of seconds >= 0", self.delay_s)
+
+    def fault(self, subject: Subject) -> Fault:
+        """Return what befalls a request; a plan by task or worker spares what holds no task."""
+        if (key := subject.key(self.by)) is None:
+            return Fault(kind="none")
+        text = ",".join(map(str, (self.seed, *key)))
+        digest = hashlib.sha256(text.encode()).digest()
+        kind = self.script.get(key) or self._drawn(int.from_bytes(digest[:8]) / 2**64)
+        return Fault(kind=kind, delay_s=self.delay_s, seed=int.from_bytes(digest[8:16]))
+
+    def _drawn(self, u: float) -> FaultKind:
+        """Return the kind whose interval of [0, 1) holds ``u``."""
+        for kind, rate in self.rates.items():
+            if u < rate:
+                return kind
+            u -= rate
+        return "none"

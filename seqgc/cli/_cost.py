@@ -1,0 +1,151 @@
+"""``seqgc cost``: what a plan would cost on Lambda, or what a run has cost there."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from seqgc.cli._config import read_toml, validated
+from seqgc.cli._plan import RunPlan, plan_of
+from seqgc.cli._run import prepare
+from seqgc.cli._show import print_json, print_pairs
+from seqgc.cost import (
+    Architecture,
+    Estimate,
+    FunctionSetup,
+    Prices,
+    Usage,
+    estimate_plan,
+    estimate_run,
+    prices_date,
+    read_prices,
+)
+from seqgc.errors import ParameterError
+from seqgc.profiles import read_profile
+
+__all__ = ["cost", "cost_facts", "cost_pairs", "plan_facts"]
+
+Facts = dict[str, object]
+
+
+def cost(
+    target: Annotated[Path, typer.Argument(help="A run's folder, or the TOML file of one to be.")],
+    memory_mb: Annotated[int | None, typer.Option("--memory", help="Of a function, MB.")] = None,
+    arch: Annotated[str | None, typer.Option(help="arm64 or x86_64.")] = None,
+    region: Annotated[str | None, typer.Option(help="Whose prices.")] = None,
+    timeout_s: Annotated[
+        float | None, typer.Option(help="Of a function, seconds: what bounds the cost.")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="How long a task is expected to run (a plan).")
+    ] = None,
+    profile: Annotated[
+        Path | None, typer.Option(help="Expect the mean answer of this delay profile (a plan).")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Estimate what a plan will cost on AWS Lambda, or what a run has cost (or would have)."""
+    given = {
+        "memory_mb": memory_mb,
+        "arch": arch,
+        "region": region,
+        "timeout_s": timeout_s,
+        "expected_s": seconds if profile is None else _mean_answer(profile, seconds),
+    }
+    ran = target.is_dir()
+    config_file = target / "config.toml" if ran else target
+    values = read_toml(config_file)
+    table = values.setdefault("function", {})
+    if isinstance(table, dict):
+        table.update({key: value for key, value in given.items() if value is not None})
+        if values.get("backend") == "lambda" and "mount" not in table:
+            table.setdefault("store", "s3")
+    values["backend"] = "local"  # priced by [function] and the flags, deployed or not
+    values.pop("dask_scheduler", None)
+    prepared = prepare(validated(values))
+    function = prepared.config.function
+    setup = FunctionSetup(memory_mb=function.memory_mb, timeout_s=function.timeout_s)
+    plan = plan_of(prepared)
+    if ran:
+        estimate = estimate_run(target, function=setup, traffic=plan.traffic)
+    else:
+        estimate = estimate_plan(plan.cost_plan(setup, seconds=function.expected_s))
+    prices = read_prices(function.region)
+    facts: Facts = {
+        "target": str(target),
+        "kind": "run" if ran else "plan",
+        "region": function.region,
+        "arch": function.arch,
+        **asdict(setup),
+        **cost_facts(estimate, prices, function.arch),
+    }
+    if as_json:
+        print_json(facts)
+    else:
+        about = f"{setup.memory_mb} MB, {function.arch}, {function.region}"
+        print_pairs({"functions": about} | cost_pairs(estimate, prices, function.arch))
+
+
+def cost_facts(estimate: Estimate, prices: Prices, arch: Architecture) -> Facts:
+    """Return an estimate as ``--json`` has it."""
+    likely = None if estimate.likely is None else _facts_of(estimate.likely, prices, arch)
+    return {
+        "prices_as_of": prices_date().isoformat(),
+        "usd": None if likely is None else likely["usd"],
+        "usd_at_most": prices.bill(estimate.at_most, architecture=arch).usd,
+        "likely": likely,
+        "at_most": _facts_of(estimate.at_most, prices, arch),
+        "unanswered": estimate.unanswered,
+    }
+
+
+def cost_pairs(estimate: Estimate, prices: Prices, arch: Architecture) -> dict[str, str]:
+    """Return an estimate as people read it."""
+    pairs = {}
+    shown = estimate.at_most if estimate.likely is None else estimate.likely
+    bill = prices.bill(shown, architecture=arch)
+    pairs["requests"] = f"{shown.requests:,}  (${bill.requests:.4f})"
+    pairs["GB-seconds"] = f"{shown.gb_seconds:,.1f}  (${bill.functions:.4f})"
+    if shown.efs_read_bytes or shown.efs_write_bytes:
+        read, written = shown.efs_read_bytes / 2**30, shown.efs_write_bytes / 2**30
+        pairs["EFS"] = f"{read:,.2f} GB read, {written:,.2f} GB written  (${bill.efs:.4f})"
+    if shown.s3_gets or shown.s3_puts:
+        pairs["S3"] = f"{shown.s3_gets:,} GET, {shown.s3_puts:,} PUT  (${bill.s3:.4f})"
+    if estimate.likely is None:
+        pairs["cost"] = "not known: expect a time with --seconds or --profile"
+    else:
+        pairs["cost"] = f"${bill.usd:.4f}"
+    worst = prices.bill(estimate.at_most, architecture=arch).usd
+    pairs["at most"] = f"${worst:.4f}, if what is not known runs to the time-out"
+    pairs["prices"] = f"as of {prices_date()}; check them"
+    return pairs
+
+
+def _facts_of(usage: Usage, prices: Prices, arch: Architecture) -> Facts:
+    bill = prices.bill(usage, architecture=arch)
+    return {**asdict(usage), "usd": bill.usd, "usd_by_kind": asdict(bill)}
+
+
+def _mean_answer(path: Path, seconds: float | None) -> float:
+    if seconds is not None:
+        raise ParameterError("seconds", "must be left out where a profile is given", seconds)
+    profile = read_profile(path)
+    answered = profile.times[profile.status == 0]
+    if not answered.size:
+        raise ParameterError("profile", "must have an answered task", str(path))
+    return float(np.mean(answered))
+
+
+def plan_facts(plan: RunPlan) -> Facts:
+    """Return a plan's sizes as ``--json`` has them."""
+    return {
+        **asdict(plan),
+        "invocations": plan.invocations,
+        "request_fits": plan.request_fits,
+        "reply_fits": plan.reply_fits,
+        "results_stored": plan.traffic.results_stored,
+    }

@@ -1,0 +1,150 @@
+"""A budget: an observer of the loop that refuses what could pass it."""
+
+from __future__ import annotations
+
+import math
+
+from seqgc.cost._prices import Architecture, Prices
+from seqgc.cost._usage import FunctionSetup, Traffic, Usage
+from seqgc.errors import BudgetError, ParameterError
+from seqgc.ports import Action, Arrival, Dispatch, Dispatched, Event, Failure
+
+__all__ = ["Budget", "PriceModel"]
+
+
+class PriceModel:
+    """What one task of a run costs, by its seconds.
+
+    Parameters
+    ----------
+    prices, architecture, function
+        Of the functions.
+    traffic
+        What a task moves through the store.
+
+    Examples
+    --------
+    >>> from seqgc.cost import read_prices
+    >>> model = PriceModel(
+    ...     read_prices("us-east-1"),
+    ...     architecture="arm64",
+    ...     function=FunctionSetup(memory_mb=1024, timeout_s=10.0),
+    ...     traffic=Traffic(where="inline", weights_bytes=0, result_bytes=8),
+    ... )
+    >>> model.task_usd(3.0) == 3 * 0.0000133334 + 0.20 / 1e6, model.timeout_s
+    (True, 10.0)
+    """
+
+    def __init__(
+        self,
+        prices: Prices,
+        *,
+        architecture: Architecture,
+        function: FunctionSetup,
+        traffic: Traffic,
+    ) -> None:
+        self._prices, self._architecture = prices, architecture
+        self._function, self._traffic = function, traffic
+        self.timeout_s = function.timeout_s
+        self.job_usd = self._usd(traffic.publication())
+
+    def task_usd(self, seconds: float) -> float:
+        """Return the price of a task that ran for so many seconds, at most to the time-out."""
+        return self._usd(self._function.invocation(seconds) + self._traffic.task())
+
+    def _usd(self, usage: Usage) -> float:
+        return self._prices.bill(usage, architecture=self._architecture).usd
+
+
+class Budget:
+    """Stops a run before it costs more than ``max_usd``; an observer of the loop.
+
+    Tasks leave only if the run stays within the budget even if all that are under way run to the
+    function's time-out. A task that was answered, or failed, is charged from its dispatch to that
+    instant: what its function is charged is no more.
+
+    Parameters
+    ----------
+    max_usd
+        US dollars, >= 0.
+    model
+        What tasks cost; None: nothing, as on one's own machines.
+
+    Raises
+    ------
+    ParameterError
+        If ``max_usd`` is no amount.
+
+    Examples
+    --------
+    >>> Budget(0.5, model=None).committed_usd
+    0.0
+    """
+
+    def __init__(self, max_usd: float, *, model: PriceModel | None) -> None:
+        if not 0 <= max_usd < math.inf:
+            raise ParameterError("max_usd", "must be a finite amount >= 0, US dollars", max_usd)
+        self._max_usd, self._model = max_usd, model
+        self._spent_usd = 0.0
+        self._open: dict[tuple[int, int, int], float] = {}  # sent at, seconds
+        self._last_job = -1
+
+    @property
+    def spent_usd(self) -> float:
+        """What the tasks have cost whose end is known, US dollars."""
+        return self._spent_usd
+
+    @property
+    def committed_usd(self) -> float:
+        """What it can become if the others run to the time-out, US dollars."""
+        if self._model is None:
+            return 0.0
+        return self._spent_usd + len(self._open) * self._model.task_usd(self._model.timeout_s)
+
+    def __call__(self, seen: Event | Action) -> None:
+        """Take note of an event or action.
+
+        Raises
+        ------
+        BudgetError
+            If the tasks that are about to leave could pass the budget.
+        """
+        if self._model is None:
+            return
+        match seen:
+            case Dispatch():
+                self._admit(seen, self._model)
+            case Dispatched(round=round, attempt=attempt, at=at):
+                for address in self._open:
+                    if (address[0], address[2]) == (round, attempt):
+                        self._open[address] = at
+            case Arrival() | Failure():
+                self._settle(seen, self._model)
+            case _:
+                pass
+
+    def _admit(self, action: Dispatch, model: PriceModel) -> None:
+        jobs = [m.job for tasks in action.assignment.values() for m in tasks]
+        last_job = max(jobs, default=self._last_job)
+        published = max(0, last_job - self._last_job) * model.job_usd
+        worst = len(action.assignment) * model.task_usd(model.timeout_s) + published
+        committed = self.committed_usd
+        if committed + worst > self._max_usd:
+            under_way = committed - self._spent_usd
+            raise BudgetError(
+                f"stopped before round {action.round}: it could cost up to ${worst:.6f}, with "
+                f"${self._spent_usd:.6f} spent and ${under_way:.6f} under way of a budget of "
+                f"${self._max_usd:.6f}; what was trained is in the run's checkpoints "
+                "(raise --max-usd)",
+                round=action.round,
+                spent_usd=self._spent_usd,
+            )
+        self._spent_usd += published
+        self._last_job = max(self._last_job, last_job)
+        for worker in action.assignment:
+            self._open[action.round, worker, action.attempt] = -math.inf
+
+    def _settle(self, event: Arrival | Failure, model: PriceModel) -> None:
+        sent = self._open.pop((event.round, event.worker, event.attempt), None)
+        if sent is not None:  # None: a duplicate
+            self._spent_usd += model.task_usd(event.at - sent)

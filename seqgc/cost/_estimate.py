@@ -1,0 +1,162 @@
+"""What a run will use, or has used."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from seqgc.cost._usage import FunctionSetup, Traffic, Usage
+from seqgc.errors import ParameterError
+
+__all__ = ["Estimate", "Plan", "estimate_plan", "estimate_run"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a run is going to do.
+
+    Parameters
+    ----------
+    workers, rounds, jobs
+        In every round every worker gets a task; every job's weights are published once.
+    seconds_per_task
+        How long a task is expected to run, seconds; the median of a profile, for example. None:
+        nobody knows, and only the time-out bounds it.
+    """
+
+    workers: int
+    rounds: int
+    jobs: int
+    seconds_per_task: float | None
+    function: FunctionSetup
+    traffic: Traffic
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "rounds", "jobs"):
+            if getattr(self, name) < 1:
+                raise ParameterError(name, "must be >= 1", getattr(self, name))
+        if self.seconds_per_task is not None and self.seconds_per_task < 0:
+            raise ParameterError("seconds", "must be >= 0", self.seconds_per_task)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A usage, and how large it can be at most.
+
+    ``likely`` is None if nobody knows how long tasks run; ``at_most`` lets every task whose end is
+    not known run to the function's time-out. ``unanswered`` counts those of a run.
+    """
+
+    likely: Usage | None
+    at_most: Usage
+    unanswered: int = 0
+
+
+def estimate_plan(plan: Plan) -> Estimate:
+    """Return what a plan will use, without repeated attempts.
+
+    Examples
+    --------
+    >>> plan = Plan(
+    ...     workers=2,
+    ...     rounds=3,
+    ...     jobs=3,
+    ...     seconds_per_task=0.5,
+    ...     function=FunctionSetup(memory_mb=1024, timeout_s=10.0),
+    ...     traffic=Traffic(where="inline", weights_bytes=0, result_bytes=8),
+    ... )
+    >>> estimate = estimate_plan(plan)
+    >>> estimate.likely.requests, estimate.likely.gb_seconds, estimate.at_most.gb_seconds
+    (6, 3.0, 60.0)
+    """
+    tasks = plan.workers * plan.rounds
+    moved = plan.traffic.task().times(tasks) + plan.traffic.publication().times(plan.jobs)
+    worst = plan.function.invocation(plan.function.timeout_s).times(tasks) + moved
+    if plan.seconds_per_task is None:
+        return Estimate(likely=None, at_most=worst)
+    likely = plan.function.invocation(plan.seconds_per_task).times(tasks) + moved
+    return Estimate(likely=likely, at_most=worst)
+
+
+def estimate_run(
+    run: str | Path, *, function: FunctionSetup, traffic: Traffic | None = None
+) -> Estimate:
+    """Return what a run has used, from the times in its ``events.jsonl``.
+
+    A task is charged from its dispatch to its answer or failure: the network's time is in it. One
+    of a cancelled round that was never answered is charged until it was cancelled, and ``at_most``
+    until the time-out. Without ``traffic`` bytes are left out.
+
+    Raises
+    ------
+    ParameterError
+        If ``run`` is no run's folder.
+    """
+    path = Path(run, "events.jsonl")
+    try:
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, json.JSONDecodeError) as error:
+        raise ParameterError("run", f"must be the folder of a run ({error})", str(run)) from None
+    if not lines or lines[0].get("event") != "run" or lines[0].get("schema") != 1:
+        raise ParameterError("run", "must begin with a header of schema 1", str(path))
+    ledger = _Ledger(function=function, traffic=traffic, workers=int(lines[0]["workers"]))
+    for line in lines[1:]:
+        ledger.read(line)
+    return ledger.estimate(end_s=float(lines[-1]["at_s"]))
+
+
+Address = tuple[int, int, int]  # round, worker, attempt
+
+
+@dataclass(slots=True, kw_only=True)
+class _Ledger:
+    """Goes through a run's events."""
+
+    function: FunctionSetup
+    traffic: Traffic | None
+    workers: int
+    settled: Usage = field(default_factory=Usage)
+    open: dict[Address, float] = field(default_factory=dict)  # sent at, seconds of the log
+    cancelled: dict[Address, float] = field(default_factory=dict)
+    jobs: set[int] = field(default_factory=set)
+
+    def read(self, line: dict[str, Any]) -> None:
+        match line["event"]:
+            case "dispatch":
+                self.jobs.update(line["jobs"])
+                for worker in line.get("workers", range(self.workers)):
+                    self.open[line["round"], worker, line["attempt"]] = line["at_s"]
+            case "arrival" | "failure":
+                self._settle(line)
+            case "cancel":
+                for address in self.open:
+                    if address[0] == line["round"] and address[1] in line["workers"]:
+                        self.cancelled[address] = line["at_s"]
+
+    def estimate(self, *, end_s: float) -> Estimate:
+        likely = at_most = self.settled + self._moved()
+        for address, sent_s in self.open.items():
+            seen_s = self.cancelled.get(address, end_s) - sent_s
+            likely += self._invocation(seen_s)
+            at_most += self._invocation(self.function.timeout_s)
+        return Estimate(likely=likely, at_most=at_most, unanswered=len(self.open))
+
+    def _settle(self, line: dict[str, Any]) -> None:
+        sent_s = self.open.pop((line["round"], line["worker"], line["attempt"]), None)
+        if sent_s is None:
+            return  # a duplicate
+        # The log's own times are a little late: those of the loop, not of the answer. `elapsed_s`
+        # is since the first attempt.
+        seconds = line["at_s"] - sent_s
+        if line["attempt"] == 0:
+            seconds = line.get("elapsed_s", seconds)
+        self.settled += self._invocation(seconds)
+
+    def _invocation(self, seconds: float) -> Usage:
+        used = self.function.invocation(seconds)
+        return used if self.traffic is None else used + self.traffic.task()
+
+    def _moved(self) -> Usage:
+        return Usage() if self.traffic is None else self.traffic.publication().times(len(self.jobs))

@@ -1,0 +1,105 @@
+"""boto3, once it is needed, and what it says when AWS refuses, in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from seqgc.errors import SeqgcError
+
+if TYPE_CHECKING:
+    from boto3.session import Session
+
+__all__ = ["DeployError", "calls", "client_config", "in_one_line", "open_session"]
+
+_CONNECT_S, _READ_S = 5, 20
+_LONGEST = 300  # characters of AWS's own words
+_REMEDIES: Final = {
+    "ExpiredToken": "renew the credentials: `aws sso login`",
+    "ExpiredTokenException": "renew the credentials: `aws sso login`",
+    "InvalidClientTokenId": "run `aws configure`, or `aws sso login`",
+    "NoCredentialsError": "run `aws configure`, or `aws sso login`",
+    "ProfileNotFound": "see `aws configure list-profiles`",
+    "RequestExpired": "set this machine's clock: `sudo timedatectl set-ntp true`",
+    "SignatureDoesNotMatch": "run `aws configure`, and check this machine's clock: `timedatectl`",
+}
+
+
+class DeployError(SeqgcError):
+    """A deployment that cannot be made, found or read; says what to run.
+
+    Examples
+    --------
+    >>> raise DeployError("no AWS region is known", "export AWS_REGION")
+    Traceback (most recent call last):
+        ...
+    seqgc.deploy._aws.DeployError: no AWS region is known (export AWS_REGION)
+    """
+
+    def __init__(self, message: str, remedy: str = "") -> None:
+        self.remedy = remedy
+        super().__init__(f"{message} ({remedy})" if remedy else message)
+
+
+def open_session(*, region: str | None = None) -> Session:
+    """Return a session of boto3: credentials are those that it finds, as the AWS CLI does.
+
+    Raises
+    ------
+    DeployError
+        If boto3 is not installed, or the profile or the region is not known.
+    """
+    try:
+        import boto3
+    except ImportError:
+        raise DeployError("boto3 is not installed", "pip install 'seqgc[aws]'") from None
+    with calls("open a session"):
+        session = boto3.Session(region_name=region)
+    if not session.region_name:
+        raise DeployError("no AWS region is known", "pass --region, or export AWS_REGION")
+    return session
+
+
+def client_config() -> object:
+    """Return how control-plane clients are set up: soon at an end where nothing answers."""
+    from botocore.config import Config
+
+    return Config(
+        connect_timeout=_CONNECT_S, read_timeout=_READ_S, retries={"total_max_attempts": 2}
+    )
+
+
+@contextmanager
+def calls(what: str) -> Iterator[None]:
+    """Turn what botocore raises into a `DeployError` that names what was tried.
+
+    Raises
+    ------
+    DeployError
+        With AWS's own words, and a remedy where one is known.
+    """
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        yield
+    except (BotoCoreError, ClientError) as error:
+        message, remedy = in_one_line(error)
+        raise DeployError(f"cannot {what}: {message}", remedy) from error
+
+
+def in_one_line(error: Exception) -> tuple[str, str]:
+    """Return what botocore's error says, and the remedy for it or nothing.
+
+    Examples
+    --------
+    >>> from botocore.exceptions import NoCredentialsError
+    >>> in_one_line(NoCredentialsError())
+    ('Unable to locate credentials', 'run `aws configure`, or `aws sso login`')
+    """
+    response = getattr(error, "response", None)
+    code = response.get("Error", {}).get("Code", "") if isinstance(response, dict) else ""
+    message = " ".join(str(error).split())
+    if len(message) > _LONGEST:
+        message = message[: _LONGEST - 1] + "…"
+    return message, _REMEDIES.get(code or type(error).__name__, "")

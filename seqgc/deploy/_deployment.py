@@ -1,0 +1,153 @@
+"""What a deployment consists of: a stack's outputs, kept in a file where `train` finds them."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+import tomli_w
+
+from seqgc._durable import replacing
+from seqgc.deploy._aws import DeployError
+from seqgc.errors import ParameterError
+
+__all__ = ["DEPLOYMENT_FILE", "Deployment", "read_deployment", "write_deployment"]
+
+DEPLOYMENT_FILE: Final = "seqgc-lambda.toml"
+_SCHEMA_VERSION = 1
+_REMEDY = "run `seqgc deploy`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """Worker functions that are deployed, and what they share with the master.
+
+    ``alias_arn`` is what to invoke, ``function_url`` its URL or empty. Objects are below ``prefix``
+    of ``bucket``; the functions see the file system at ``mount_path``, and a master in the VPC
+    mounts it through the access point as a member of the security group. ``memory_mb`` in MB,
+    ``timeout_s`` in seconds.
+
+    Examples
+    --------
+    >>> arn = "arn:aws:lambda:eu-central-1:123456789012:function:seqgc-ImageWorker-x:live"
+    >>> made = Deployment(
+    ...     stack="seqgc", region="eu-central-1", alias_arn=arn, function_url="", bucket="b",
+    ...     prefix="runs", mount_path="/mnt/seqgc", file_system_id="fs-1", access_point_id="fsap-1",
+    ...     security_group_id="sg-1", caller_policy_arn="arn:…", store_policy_arn="arn:…",
+    ...     architecture="arm64", memory_mb=2560, timeout_s=60,
+    ... )
+    >>> made.function_name, made.alias
+    ('seqgc-ImageWorker-x', 'live')
+    """
+
+    stack: str
+    region: str
+    alias_arn: str
+    function_url: str
+    bucket: str
+    prefix: str
+    mount_path: str
+    file_system_id: str
+    access_point_id: str
+    security_group_id: str
+    caller_policy_arn: str
+    store_policy_arn: str
+    architecture: str
+    memory_mb: int
+    timeout_s: int
+
+    def __post_init__(self) -> None:
+        if len(self.alias_arn.split(":")) != 8:
+            raise ParameterError("alias_arn", "must be the ARN of an alias", self.alias_arn)
+
+    @property
+    def function_name(self) -> str:
+        """The function's name, without the alias."""
+        return self.alias_arn.split(":")[6]
+
+    @property
+    def alias(self) -> str:
+        """The alias's name."""
+        return self.alias_arn.split(":")[7]
+
+    @classmethod
+    def from_outputs(cls, stack: str, region: str, outputs: Mapping[str, str]) -> Deployment:
+        """Return the deployment that a stack of ``template.yaml`` made.
+
+        Raises
+        ------
+        DeployError
+            If an output is missing: it is another stack.
+        """
+        values: dict[str, Any] = {"stack": stack, "region": region}
+        for name, output in _OUTPUTS.items():
+            if output not in outputs and name != "function_url":
+                message = f"stack {stack!r} in {region} has no output {output!r}"
+                raise DeployError(message, f"it is not seqgc's: {_REMEDY} with another --stack")
+            values[name] = outputs.get(output, "")
+        for name in ("memory_mb", "timeout_s"):
+            values[name] = int(values[name])
+        return cls(**values)
+
+
+_OUTPUTS: Final = {
+    "alias_arn": "AliasArn",
+    "function_url": "FunctionUrl",
+    "bucket": "BucketName",
+    "prefix": "BucketPrefix",
+    "mount_path": "MountPath",
+    "file_system_id": "FileSystemId",
+    "access_point_id": "AccessPointId",
+    "security_group_id": "SecurityGroupId",
+    "caller_policy_arn": "CallerPolicyArn",
+    "store_policy_arn": "StorePolicyArn",
+    "architecture": "Architecture",
+    "memory_mb": "MemoryMb",
+    "timeout_s": "TimeoutS",
+}
+
+
+def write_deployment(path: Path, deployment: Deployment) -> None:
+    """Write the file; it is whole or as it was.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written.
+    """
+    text = "# Written by `seqgc deploy`; read by `seqgc train --backend lambda`. No secrets.\n"
+    text += tomli_w.dumps({"schema": _SCHEMA_VERSION} | asdict(deployment))
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+def read_deployment(path: Path) -> Deployment:
+    """Read what `write_deployment` wrote.
+
+    Raises
+    ------
+    ParameterError
+        If there is no such file, or it is not one.
+    """
+    rule = "must be a file that `seqgc deploy` wrote"
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        why = f"{error.strerror}: {_REMEDY}, or pass --deployment"
+        raise ParameterError("deployment", rule, str(path), why) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ParameterError("deployment", f"{rule}: {error}", str(path), _REMEDY) from None
+    if (schema := values.pop("schema", None)) != _SCHEMA_VERSION:
+        rule = f"must have schema {_SCHEMA_VERSION}, {path} has another"
+        raise ParameterError("deployment", rule, schema, _REMEDY)
+    kinds = {each.name: int if each.type == "int" else str for each in fields(Deployment)}
+    for name, kind in kinds.items():
+        if type(values.get(name)) is not kind:
+            rule = f"must have {name!r}, {'text' if kind is str else 'a whole number'} ({path})"
+            raise ParameterError("deployment", rule, values.get(name), _REMEDY)
+    if unknown := sorted(values.keys() - kinds.keys()):
+        raise ParameterError("deployment", f"has unknown keys ({path})", unknown, _REMEDY)
+    return Deployment(**values)

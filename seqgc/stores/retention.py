@@ -1,0 +1,165 @@
+"""When what is stored may go: not while an invocation that nobody waits for still reads it.
+
+An invocation on a cloud cannot be called back. A straggler whose round has long ended may fetch its
+weights minutes later, and a store that has them no more would turn it into a failure to look into.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from seqgc._types import FloatArray
+from seqgc.errors import ParameterError
+from seqgc.ports import BlobStore, WeightRef
+
+__all__ = ["Retention", "RetiringStore"]
+
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Retired(Generic[_Item]):
+    item: _Item
+    round: int
+    at: float
+
+
+class Retention(Generic[_Item]):
+    """Says what may go: retired ``rounds`` rounds ago or more, and ``grace_s`` seconds as well.
+
+    Time is an argument: seconds of any clock that does not go back.
+
+    Examples
+    --------
+    >>> retention = Retention(rounds=2, grace_s=30.0)
+    >>> retention.retire("version 0", round=5, now=100.0)
+    >>> retention.due(round=7, now=129.0), retention.due(round=6, now=131.0)
+    ((), ())
+    >>> retention.due(round=7, now=131.0), retention.due(round=7, now=132.0)
+    (('version 0',), ())
+    """
+
+    def __init__(self, *, rounds: int, grace_s: float) -> None:
+        if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 0:
+            raise ParameterError("rounds", "must be an integer >= 0", rounds)
+        if not 0 <= grace_s < math.inf:
+            raise ParameterError("grace_s", "must be finite seconds >= 0", grace_s)
+        self._rounds: Final = rounds
+        self._grace_s: Final = grace_s
+        self._retired: Final[deque[_Retired[_Item]]] = deque()
+
+    def retire(self, item: _Item, *, round: int, now: float) -> None:
+        """Note that no task of a later round than ``round`` uses the item."""
+        self._retired.append(_Retired(item=item, round=round, at=now))
+
+    def due(self, *, round: int, now: float) -> tuple[_Item, ...]:
+        """Return what may go in round ``round``, once, in the order in which it was retired."""
+        due = []
+        while self._retired and self._may_go(self._retired[0], round, now):
+            due.append(self._retired.popleft().item)
+        return tuple(due)
+
+    def rest(self) -> tuple[_Item, ...]:
+        """Return all that has been retired and is not gone yet, once: the run is over."""
+        items = tuple(entry.item for entry in self._retired)
+        self._retired.clear()
+        return items
+
+    def _may_go(self, entry: _Retired[_Item], round: int, now: float) -> bool:
+        return round >= entry.round + self._rounds and now >= entry.at + self._grace_s
+
+
+class RetiringStore:
+    """A store that is slow to forget: what is discarded or removed goes when its time has come.
+
+    Nothing happens by itself: call `advance` when a round begins, and `close` at the end.
+
+    Parameters
+    ----------
+    store
+        Where things are.
+    rounds, grace_s
+        See `Retention`.
+    now
+        Seconds of a clock that does not go back.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from seqgc.stores import MemoryStore
+    >>> store = RetiringStore(MemoryStore(), rounds=1, grace_s=0.0)
+    >>> ref = store.publish("cnn", 0, np.array([1.0, 2.0]))
+    >>> store.discard(ref)
+    >>> store.fetch(ref)  # a straggler still finds it
+    array([1., 2.])
+    >>> store.advance(1)
+    1
+    """
+
+    def __init__(
+        self,
+        store: BlobStore,
+        *,
+        rounds: int,
+        grace_s: float,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store: Final = store
+        self._now: Final = now
+        self._retention: Final = Retention[WeightRef | str](rounds=rounds, grace_s=grace_s)
+        self._retired: Final[set[WeightRef | str]] = set()
+        self._round = 0
+
+    def publish(self, model: str, version: int, params: FloatArray) -> WeightRef:
+        """Publish in the store."""
+        return self._store.publish(model, version, params)
+
+    def fetch(self, ref: WeightRef) -> FloatArray:
+        """Fetch from the store."""
+        return self._store.fetch(ref)
+
+    def discard(self, ref: WeightRef) -> None:
+        """Let a version go when its time has come."""
+        self._retire(ref)
+
+    def put(self, key: str, data: bytes) -> None:
+        """Put into the store."""
+        self._store.put(key, data)
+
+    def get(self, key: str, *, digest: str, size_bytes: int) -> bytes:
+        """Get from the store."""
+        return self._store.get(key, digest=digest, size_bytes=size_bytes)
+
+    def remove(self, key: str) -> None:
+        """Let a blob go when its time has come."""
+        self._retire(key)
+
+    def advance(self, round: int) -> int:
+        """Delete what may go now that ``round`` begins; return how much that was."""
+        self._round = max(self._round, round)
+        due = self._retention.due(round=self._round, now=self._now())
+        for item in due:
+            self._forget(item)
+        return len(due)
+
+    def close(self) -> None:
+        """Delete all that was discarded or removed: nobody reads any more."""
+        for item in self._retention.rest():
+            self._forget(item)
+
+    def _retire(self, item: WeightRef | str) -> None:
+        if item not in self._retired:
+            self._retired.add(item)
+            self._retention.retire(item, round=self._round, now=self._now())
+
+    def _forget(self, item: WeightRef | str) -> None:
+        self._retired.discard(item)
+        if isinstance(item, WeightRef):
+            self._store.discard(item)
+        else:
+            self._store.remove(item)

@@ -1,0 +1,12 @@
+"""What a worker does with a task, wherever it runs: mini-tasks in, coded results out."""
+
+from seqgc.worker._compute import Compute as Compute
+from seqgc.worker._compute import ComputeFactory as ComputeFactory
+from seqgc.worker._compute import run_task as run_task
+from seqgc.worker._function import Answered as Answered
+from seqgc.worker._function import FunctionWorker as FunctionWorker
+from seqgc.worker._registry import FACTORIES as FACTORIES
+from seqgc.worker._registry import FetchWeights as FetchWeights
+from seqgc.worker._registry import Registry as Registry
+from seqgc.worker._registry import WorkloadFactory as WorkloadFactory
+from seqgc.worker._registry import register as register

@@ -1,0 +1,215 @@
+"""A worker without a memory that can be relied on: all it must know comes with the invocation."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from seqgc.errors import WorkerError
+from seqgc.ports import BlobStore
+from seqgc.wire import (
+    MAX_FRAME_BYTES,
+    FailureMessage,
+    InvokeMessage,
+    ReceiptMessage,
+    StoreRef,
+    decode_invocation,
+    encode,
+    envelope_bytes,
+    from_json,
+    to_mapping,
+)
+from seqgc.worker._compute import Compute, run_task
+from seqgc.worker._registry import Registry
+from seqgc.worker._weights import RunWeights
+
+__all__ = ["Answered", "FunctionWorker"]
+
+_WARM = 2  # computes kept: this run's, and one that it takes turns with
+_STORES = 4
+_CACHED_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """What an invocation came to, for logs and metrics; times in seconds, sizes of frames.
+
+    ``reply`` is the answer's JSON object. ``failure`` is the reason if it is a failure, else empty.
+    ``compute_s`` includes fetching weights and, if the compute is not ``warm``, making it.
+    ``stored_bytes`` is what was put into the store instead of the reply.
+    """
+
+    reply: Mapping[str, object]
+    run_id: str
+    round: int
+    worker: int
+    attempt: int
+    failure: str
+    warm: bool
+    compute_s: float
+    received_bytes: int
+    sent_bytes: int
+    stored_bytes: int
+
+
+class FunctionWorker:
+    """Answers invocations, one at a time; what it keeps between them only saves time.
+
+    A compute is kept for its run and workload (its factory's name and settings), weights for their
+    run and digest: nothing that another run left behind is ever used, and both are bounded. There
+    is no thread: an answer that is not due yet is slept for.
+
+    Parameters
+    ----------
+    registry
+        The workloads that this image knows.
+    open_store
+        Turns an invocation's reference into a store; refuses what is none of the image's business.
+    max_bytes
+        Of a frame, either way.
+    cached_bytes
+        Of weights, to keep for a run.
+    now, sleep
+        Seconds of a clock that never goes back, and a way to wait for it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from seqgc.ports import Task
+    >>> from seqgc.wire import TaskMessage, WorkloadRef, decode
+    >>> registry = Registry()
+    >>> @registry.register("zeros")
+    ... def zeros(settings, fetch_weights):
+    ...     return lambda parts: np.zeros(settings["size"])
+    >>> worker = FunctionWorker(registry, lambda ref: None)  # no store: nothing is large
+    >>> message = InvokeMessage(
+    ...     asked=TaskMessage(task=Task(round=4, worker=1, attempt=0, items=())),
+    ...     workload=WorkloadRef(name="zeros", settings={"size": 3}),
+    ...     store=StoreRef(kind="inline"),
+    ...     inline_limit_bytes=6_000_000,
+    ... )
+    >>> answer = worker.answer(to_mapping(encode(message, run_id="r")))
+    >>> decode(from_json(answer), run_id="r").round
+    4
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        open_store: Callable[[StoreRef], BlobStore],
+        *,
+        max_bytes: int = MAX_FRAME_BYTES,
+        cached_bytes: int = _CACHED_BYTES,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._registry, self._open_store = registry, open_store
+        self._max_bytes, self._cached_bytes = max_bytes, cached_bytes
+        self._now, self._sleep = now, sleep
+        self._warm: Final[OrderedDict[tuple[str, str], tuple[Compute, RunWeights]]] = OrderedDict()
+        self._stores: Final[OrderedDict[StoreRef, BlobStore]] = OrderedDict()
+
+    def answer(self, event: Mapping[str, object]) -> dict[str, object]:
+        """Return the reply to an invocation, both JSON objects (see `answered`)."""
+        return dict(self.answered(event).reply)
+
+    def answered(self, event: Mapping[str, object] | str | bytes) -> Answered:
+        """Answer an invocation, and tell what it came to.
+
+        Whatever goes wrong in computing is an answer too, a `FailureMessage` with the error's line.
+
+        Raises
+        ------
+        WireError
+            If ``event`` is no invocation; the service then reports the function's failure.
+        """
+        received = self._now()
+        frame = from_json(event, max_bytes=self._max_bytes)
+        run_id, message = decode_invocation(frame, max_bytes=self._max_bytes)
+        warm = (run_id, message.workload.canonical) in self._warm
+        failure, stored = "", 0
+        try:
+            result = self._result(run_id, message)
+            computed = self._now()
+            self._wait_until(received + message.asked.delay_s)
+            reply = self._fitted(run_id, message, result)
+            stored = 0 if reply is result else len(result)
+        except Exception as error:
+            computed = self._now()
+            failed = message.asked.failed(f"{type(error).__name__}: {error}")
+            reply, failure = encode(failed, run_id=run_id), _line(failed)
+        task = message.asked.task
+        return Answered(
+            reply=to_mapping(reply),
+            run_id=run_id,
+            round=task.round,
+            worker=task.worker,
+            attempt=task.attempt,
+            failure=failure,
+            warm=warm,
+            compute_s=computed - received,
+            received_bytes=len(frame),
+            sent_bytes=len(reply),
+            stored_bytes=stored,
+        )
+
+    def _result(self, run_id: str, message: InvokeMessage) -> bytes:
+        """Return the frame of the task's results."""
+        compute, weights = self._compute(run_id, message)
+        with weights.lent(dict(message.weights), lambda: self._store(message.store)):
+            results = run_task(message.asked.task, compute)
+        if results is None:  # cannot be: nobody cancels an invocation
+            raise WorkerError("the task was cancelled", round=message.asked.task.round)
+        return encode(message.asked.answered(results), run_id=run_id)
+
+    def _compute(self, run_id: str, message: InvokeMessage) -> tuple[Compute, RunWeights]:
+        key = (run_id, message.workload.canonical)
+        if key not in self._warm:
+            factory = self._registry.find(message.workload.name)
+            weights = RunWeights(limit_bytes=self._cached_bytes)
+            self._warm[key] = factory(message.workload.settings, weights.fetch), weights
+            while len(self._warm) > _WARM:
+                self._warm.popitem(last=False)
+        self._warm.move_to_end(key)
+        return self._warm[key]
+
+    def _store(self, ref: StoreRef) -> BlobStore:
+        if ref not in self._stores:
+            self._stores[ref] = self._open_store(ref)
+            while len(self._stores) > _STORES:
+                self._stores.popitem(last=False)
+        self._stores.move_to_end(ref)
+        return self._stores[ref]
+
+    def _wait_until(self, due: float) -> None:
+        if (left := due - self._now()) > 0:
+            self._sleep(left)
+
+    def _fitted(self, run_id: str, message: InvokeMessage, result: bytes) -> bytes:
+        """Return ``result`` if a reply takes it, else the receipt for it, which is in the store."""
+        if envelope_bytes(len(result)) <= message.inline_limit_bytes:
+            return result
+        asked, digest = message.asked, hashlib.sha256(result).hexdigest()
+        task = asked.task
+        # With the digest, a repeated invocation's other answer does not take this one's place.
+        key = f"result-{task.round}-{task.worker}-{task.attempt}-{digest[:32]}"
+        self._store(message.store).put(key, result)
+        receipt = ReceiptMessage(
+            round=task.round,
+            worker=task.worker,
+            attempt=task.attempt,
+            key=key,
+            digest=digest,
+            size_bytes=len(result),
+            code=asked.code,
+            weights=asked.weights,
+        )
+        return encode(receipt, run_id=run_id)
+
+
+def _line(failed: FailureMessage) -> str:
+    return " ".join(failed.reason.split())

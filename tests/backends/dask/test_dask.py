@@ -1,0 +1,192 @@
+"""What is the dask backend's own: clusters, processes that end, what it leaves behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+from seqgc.backends.dask_ import DaskBackend
+from seqgc.errors import ParameterError, WorkerError
+from seqgc.ports import Arrival, Failure
+from tests.backends.dask import warm as warm
+from tests.backends.scripted import (
+    Scripted,
+    address,
+    eventually,
+    gradient,
+    next_event,
+    next_events,
+    part,
+    task,
+)
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    """Somebody's own cluster of two dask workers."""
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=2, processes=False, dashboard_address=":0"
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_cluster_of_its_own_is_gone_with_the_backend(tmp_path: Path, processes: int) -> None:
+    before = threading.active_count()
+    with DaskBackend(3, Scripted(folder=tmp_path), processes=processes) as backend:
+        assert len(multiprocessing.active_children()) == processes
+        backend.dispatch(0, [task(0, worker) for worker in range(3)])
+        next_events(backend, 3)
+    assert multiprocessing.active_children() == []
+    assert threading.active_count() == before
+
+
+def test_it_ends_at_once_whatever_its_workers_do(tmp_path: Path) -> None:
+    backend = DaskBackend(2, Scripted(folder=tmp_path), processes=1)
+    backend.dispatch(0, [task(0, 0, "gate a"), task(0, 1, "gate b")])
+    backend.dispatch(1, [task(1, 0)])
+    eventually((tmp_path / "begun a").exists, "computing")
+    began = time.monotonic()
+    backend.close()
+    assert time.monotonic() - began < 20
+    assert multiprocessing.active_children() == []
+
+
+def test_tasks_of_a_process_that_ends_fail_and_another_takes_its_place(tmp_path: Path) -> None:
+    with DaskBackend(2, Scripted(folder=tmp_path), processes=1) as backend:
+        backend.dispatch(0, [task(0, 0, "exit")])
+        failure = next_event(backend)
+        assert isinstance(failure, Failure)
+        assert address(failure) == ("Failure", 0, 0, 0)
+        assert failure.reason.startswith("KilledWorker: ")
+        assert "\n" not in failure.reason
+        backend.dispatch(0, [task(0, 0, attempt=1), task(0, 1)])  # waits for the new process
+        assert {address(event) for event in next_events(backend, 2)} == {
+            ("Arrival", 0, 0, 1),
+            ("Arrival", 0, 1, 0),
+        }
+
+
+def test_a_cancelled_task_of_a_process_that_ends_is_no_failure(tmp_path: Path) -> None:
+    with DaskBackend(1, Scripted(folder=tmp_path), processes=1) as backend:
+        backend.dispatch(0, [task(0, 0, "gate a", "exit")])
+        eventually((tmp_path / "begun a").exists, "computing")
+        backend.cancel(0, [0])
+        (tmp_path / "go a").touch()
+        backend.dispatch(1, [task(1, 0)])
+        assert address(next_event(backend)) == ("Arrival", 1, 0, 0)
+
+
+def test_a_client_is_used_and_left_alone(tmp_path: Path, client: Client) -> None:
+    with DaskBackend(5, Scripted(folder=tmp_path), client=client) as backend:
+        backend.dispatch(0, [task(0, worker) for worker in range(5)])
+        assert {event.worker for event in next_events(backend, 5)} == set(range(5))
+    assert client.status == "running"
+    assert client.submit(sum, [1, 2]).result() == 3
+    plugins = client.run(_plugins)
+    assert [name for names in plugins.values() for name in names if "seqgc" in name] == []
+    assert [key for keys in client.has_what().values() for key in keys if "seqgc" in key] == []
+
+
+def _plugins(dask_worker: object) -> list[str]:
+    return list(dask_worker.plugins)  # type: ignore[attr-defined]
+
+
+def test_two_backends_share_a_client(tmp_path: Path, client: Client) -> None:
+    with (
+        DaskBackend(1, Scripted(folder=tmp_path), client=client, run_id="a") as one,
+        DaskBackend(1, Scripted(folder=tmp_path), client=client, run_id="b") as two,
+    ):
+        one.dispatch(0, [task(0, 0)])
+        two.dispatch(7, [task(7, 0)])
+        assert (next_event(one).round, next_event(two).round) == (0, 7)
+
+
+def test_a_worker_that_is_busy_holds_up_no_other(tmp_path: Path, client: Client) -> None:
+    with DaskBackend(2, Scripted(folder=tmp_path), client=client) as backend:
+        backend.dispatch(0, [task(0, 0, "gate a")])
+        for round in (1, 2, 3):
+            backend.dispatch(round, [task(round, 0), task(round, 1)])
+            assert address(next_event(backend)) == ("Arrival", round, 1, 0)
+        (tmp_path / "go a").touch()
+        assert [event.round for event in next_events(backend, 4)] == [0, 1, 2, 3]
+
+
+def test_a_dask_worker_that_joins_later_computes_too(tmp_path: Path) -> None:
+    cluster = LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0"
+    )
+    with (
+        cluster,
+        Client(cluster) as client,
+        DaskBackend(2, Scripted(folder=tmp_path), client=client) as backend,
+    ):
+        backend.dispatch(0, [task(0, 0, "gate a")])
+        eventually((tmp_path / "begun a").exists, "computing")
+        cluster.scale(2)
+        client.wait_for_workers(2, timeout=30)
+        backend.dispatch(0, [task(0, 1)])
+        assert next_event(backend).worker == 1
+        (tmp_path / "go a").touch()
+        assert next_event(backend).worker == 0
+
+
+def test_results_are_rounded_as_on_every_backend(tmp_path: Path) -> None:
+    with DaskBackend(
+        1, Scripted(folder=tmp_path), processes=0, payload="bfloat16", stochastic_rounding=True
+    ) as backend:
+        backend.dispatch(0, [task(0, 0)])
+        event = next_event(backend)
+    assert isinstance(event, Arrival)
+    exact = gradient(part())
+    assert np.abs(event.results[0] - exact).max() <= np.abs(exact).max() * 2**-7
+    assert not np.array_equal(event.results[0], exact)
+
+
+def test_a_factory_that_fails_is_named(tmp_path: Path) -> None:
+    with pytest.raises(WorkerError, match="does not start: RuntimeError: no dataset here"):
+        DaskBackend(1, Scripted(folder=tmp_path, plan="raise"), processes=0)
+    assert multiprocessing.active_children() == []
+
+
+def test_a_cluster_without_workers_is_no_cluster(tmp_path: Path) -> None:
+    cluster = LocalCluster(n_workers=0, processes=False, dashboard_address=":0")
+    with cluster, Client(cluster) as client:
+        with pytest.raises(WorkerError, match=r"no dask worker was there within 0\.1 s; start one"):
+            DaskBackend(1, Scripted(folder=tmp_path), client=client, start_timeout_s=0.1)
+        assert client.status == "running"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        ({"n": 0}, "`n` must be an integer >= 1"),
+        ({"processes": -1}, "`processes` must be >= 0"),
+        ({"start_timeout_s": 0.0}, "`start_timeout_s` must be > 0"),
+        ({"payload": "float8"}, "`payload` must be one of"),
+        ({"stochastic_rounding": True}, "`payload` must be given"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    tmp_path: Path, arguments: dict[str, object], rule: str
+) -> None:
+    given = {"n": 1, "processes": 0} | arguments
+    n = given.pop("n")
+    with pytest.raises(ParameterError, match=rule):
+        DaskBackend(n, Scripted(folder=tmp_path), **given)  # type: ignore[arg-type]
+    assert multiprocessing.active_children() == []
+
+
+def test_a_factory_that_cannot_travel_is_refused() -> None:
+    with pytest.raises(ParameterError, match="`compute` must cross processes"):
+        DaskBackend(1, threading.Lock(), processes=0)  # type: ignore[arg-type]

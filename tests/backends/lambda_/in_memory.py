@@ -1,0 +1,121 @@
+"""A transport that tests answer by hand, on a clock that waiting winds."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from seqgc.backends.lambda_ import LambdaBackend, Reply
+from seqgc.ports import Arrival, Failure
+from seqgc.wire import (
+    InvokeMessage,
+    Message,
+    StoreRef,
+    WorkloadRef,
+    decode_invocation,
+    encode,
+    from_json,
+    to_json,
+)
+from seqgc.worker import FunctionWorker, Registry
+
+RUN = "run-1"
+WORKLOAD = WorkloadRef(name="twos", settings={})
+INLINE = StoreRef(kind="inline")
+
+REGISTRY = Registry()
+
+
+@REGISTRY.register("twos")
+def twos(settings: object, fetch_weights: object) -> Any:  # noqa: ARG001 (the registry's)
+    return lambda parts: np.full(parts[0].weights.size, 2.0)
+
+
+class Clock:
+    """Wound by whoever waits."""
+
+    def __init__(self) -> None:
+        self.time = 1000.0
+
+    def now(self) -> float:
+        return self.time
+
+
+class InMemory:
+    """A transport whose replies the test makes; waiting for one winds the clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.sent: dict[int, bytes] = {}  # by tag, what has not been replied to
+        self.log: list[tuple[float, int]] = []  # when, tag
+        self.closed = False
+        self.flushed = 0  # what had been submitted when it was last flushed
+        self._inbox: deque[Reply] = deque()
+        self._worker = FunctionWorker(REGISTRY, _no_store)
+
+    # ---- as a transport -------------------------------------------------------------------------
+
+    def submit(self, tag: int, body: bytes) -> None:
+        assert tag not in self.sent, "an invocation was sent twice at once"
+        self.sent[tag] = body
+        self.log.append((self.clock.time, tag))
+
+    def flush(self) -> None:
+        self.flushed = len(self.log)
+
+    def poll(self, timeout_s: float) -> Sequence[Reply]:
+        if not self._inbox:
+            self.clock.time += timeout_s
+        replies = list(self._inbox)
+        self._inbox.clear()
+        return replies
+
+    def close(self) -> None:
+        self.closed = True
+
+    # ---- as a test's hand -----------------------------------------------------------------------
+
+    def asked(self, tag: int) -> InvokeMessage:
+        return decode_invocation(from_json(self.sent[tag]))[1]
+
+    def run(self, tag: int) -> None:
+        """Let the real worker answer."""
+        answer = self._worker.answered(self.sent[tag]).reply
+        self.reply(tag, to_json(from_json(answer)))
+
+    def reply(self, tag: int, body: bytes) -> None:
+        self.sent.pop(tag, None)
+        self._inbox.append(Reply(tag=tag, at=self.clock.time, body=body))
+
+    def say(self, tag: int, message: Message, *, run_id: str = RUN) -> None:
+        self.reply(tag, to_json(encode(message, run_id=run_id)))
+
+    def fail(self, tag: int, error: str, *, throttled: bool = False) -> None:
+        self.sent.pop(tag, None)
+        self._inbox.append(Reply(tag=tag, at=self.clock.time, error=error, throttled=throttled))
+
+
+def _no_store(ref: StoreRef) -> Any:
+    raise AssertionError(f"nobody needs a store here: {ref}")
+
+
+def open_backend(n: int = 2, **options: Any) -> tuple[LambdaBackend, InMemory]:
+    clock = Clock()
+    transport = InMemory(clock)
+    settings = {"workload": WORKLOAD, "store": INLINE, "run_id": RUN} | options
+    return LambdaBackend(n, transport, clock=clock, **settings), transport
+
+
+def next_of(backend: LambdaBackend) -> Arrival | Failure:
+    event = backend.receive(backend._clock.now() + 1e6)
+    assert event is not None
+    return event
+
+
+def failure_of(backend: LambdaBackend) -> Failure:
+    event = next_of(backend)
+    assert isinstance(event, Failure), event
+    return event

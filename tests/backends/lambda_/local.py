@@ -1,0 +1,90 @@
+"""Transports to the local Lambda service, and what its environments compute for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from functools import cache
+from pathlib import Path
+
+import boto3
+from botocore.credentials import Credentials
+
+from seqgc.backends.lambda_ import (
+    AsyncTransport,
+    Boto3Transport,
+    HttpTransport,
+    Target,
+    Transport,
+)
+from seqgc.backends.local_lambda import FaultPlan, LocalLambda
+from seqgc.ports import Clock
+from seqgc.wire import StoreRef, WorkloadRef
+from tests.backends.scripted import Scripted
+
+TRANSPORTS = ("asyncio", "boto3", "requests")
+HANDLER = "lambda_handlers.gradient_worker.handler.handler"
+ROOT = Path(__file__).parents[3]
+REGION, KEY, SECRET = "us-east-1", "local", "not-a-real-secret"
+
+
+def serve(
+    mount: Path,
+    *,
+    concurrency: int = 64,
+    timeout_s: float = 20.0,
+    faults: FaultPlan | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> AbstractContextManager[LocalLambda]:
+    """A service whose environments know the tests' scripted computation."""
+    return LocalLambda(
+        HANDLER,
+        concurrency=concurrency,
+        timeout_s=timeout_s,
+        mount=mount,
+        faults=faults,
+        environment={
+            "PYTHONPATH": str(ROOT),
+            "SEQGC_FACTORIES": "tests.backends.scripted,"
+            "lambda_handlers.gradient_worker.numpy_factories",
+            "POWERTOOLS_METRICS_DISABLED": "true",
+            **(environment or {}),
+        },
+    )
+
+
+def open_transport(
+    kind: str, service: LocalLambda, *, clock: Clock | None = None, connections: int = 1024
+) -> Transport:
+    if kind == "boto3":
+        return Boto3Transport(
+            service.function_name,
+            region=REGION,
+            endpoint_url=service.endpoint_url,
+            session=_session(),
+            connections=connections,
+            clock=clock,
+        )
+    credentials = Credentials(KEY, SECRET)
+    if kind == "asyncio":
+        target = Target.invoke_api(
+            service.function_name, region=REGION, endpoint_url=service.endpoint_url
+        )
+        return AsyncTransport(target, credentials=credentials, connections=connections, clock=clock)
+    target = Target.function_url(service.function_url, region=REGION)
+    return HttpTransport(target, credentials=credentials, connections=connections, clock=clock)
+
+
+@cache
+def _session() -> boto3.Session:
+    """Return one for all tests: it reads the API's description from disk, once."""
+    return boto3.Session(aws_access_key_id=KEY, aws_secret_access_key=SECRET)
+
+
+def scripted_workload(computation: Scripted) -> WorkloadRef:
+    settings = {"folder": str(computation.folder), "plan": computation.plan}
+    return WorkloadRef(name="scripted", settings=settings)
+
+
+def inline() -> StoreRef:
+    return StoreRef(kind="inline")

@@ -1,0 +1,94 @@
+"""Many environments, long answers, stragglers: a run on the local service. 256 are a benchmark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from seqgc import master
+from seqgc.backends.lambda_ import LambdaBackend
+from seqgc.backends.local_lambda import LocalLambda
+from seqgc.rounds import RoundPolicy
+from seqgc.schemes import parse_scheme
+from seqgc.stores import open_store
+from seqgc.wire import StoreRef, WorkloadRef
+from tests.backends.lambda_.constant import Constant
+from tests.backends.lambda_.local import TRANSPORTS, inline, open_transport, serve
+from tests.backends.scripted import next_events
+
+PARAMETERS = 100_000  # 400 KB
+
+
+def run(service: LocalLambda, *, n: int, s: int, rounds: int, transport: str) -> float:
+    """Run rounds of GC with stragglers of 0.2 s; check every gradient; return the seconds."""
+    scheme, work = parse_scheme(f"gc:s={s}", n=n), Constant(PARAMETERS)
+
+    def delays(round: int, worker: int) -> float:
+        return 0.2 * ((worker + 7 * round) % n < s)
+
+    with LambdaBackend(
+        n,
+        open_transport(transport, service),
+        workload=work.ref,
+        store=inline(),
+        delays=delays,
+        warm_up_rounds=1,
+    ) as backend:
+        begun = time.monotonic()
+        policy = RoundPolicy(
+            scheme.start(rounds), mu=0.0, wait_out="feasible", timeout_s=60.0, payload="float32"
+        )
+        master.run(policy, backend, work)
+        seconds = time.monotonic() - begun
+    assert sorted(work.gradients) == list(range(rounds))
+    chunks = len(scheme.chunk_fractions)
+    for gradient in work.gradients.values():
+        assert gradient.shape == (PARAMETERS,)
+        np.testing.assert_allclose(gradient, chunks, rtol=1e-4)
+    return seconds
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalLambda]:
+    with serve(tmp_path_factory.mktemp("mount"), concurrency=48) as service:
+        yield service
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_32_environments_answer_400_kb_each_in_every_round(
+    service: LocalLambda, transport: str
+) -> None:
+    run(service, n=32, s=4, rounds=5, transport=transport)
+    assert service.statistics().throttled == 0
+
+
+def test_gradients_of_resnet18_go_through_the_file_store_in_both_directions(tmp_path: Path) -> None:
+    parameters = 11_227_812  # ResNet-18 for 100 classes: 22.5 MB in 16 bit
+    ref = StoreRef(kind="directory", location="run")
+    store = open_store(ref, mount=tmp_path)
+    weights = np.linspace(-1.0, 1.0, parameters).astype(np.float16)
+    published = store.publish("resnet18", 0, weights)
+    work = Constant(1)
+    with (
+        serve(tmp_path) as service,
+        LambdaBackend(
+            2,
+            open_transport("asyncio", service),
+            workload=WorkloadRef(name="weight-decay", settings={"dtype": "float32"}),
+            store=ref,
+            shared=store,
+            payload="float16",
+        ) as backend,
+    ):
+        tasks = [work.task(0, worker) for worker in range(2)]
+        for task in tasks:
+            object.__setattr__(task.items[0].parts[0], "weights", published)
+        backend.dispatch(0, tasks)
+        for event in next_events(backend, 2):
+            (gradient,) = event.results.values()  # type: ignore[union-attr]
+            np.testing.assert_allclose(gradient, weights.astype(np.float32), rtol=1e-3, atol=1e-4)
+    assert [path.name for path in (tmp_path / "run" / "blobs").iterdir()] == []

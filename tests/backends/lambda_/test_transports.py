@@ -1,0 +1,457 @@
+"""What every transport promises, over real sockets: one request per invocation, one reply per tag.
+
+The peer is a scripted HTTP server: what AWS's service says in trouble can be had nowhere else.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from seqgc.backends.lambda_ import (
+    AsyncTransport,
+    Boto3Transport,
+    HttpTransport,
+    Reply,
+    Target,
+    Transport,
+)
+from seqgc.errors import ParameterError, WorkerError
+from tests.backends.lambda_.peer import (
+    KEY,
+    REGION,
+    SECRET,
+    Peer,
+    Request,
+    Response,
+    own_certificate,
+    serving,
+    signature_is_right,
+)
+
+PATIENCE_S = 30.0
+Open: TypeAlias = Callable[..., Transport]
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    with serving() as peer:
+        yield peer
+
+
+def make(kind: str, url: str, **options: object) -> Transport:
+    if kind == "boto3":
+        return Boto3Transport(
+            "worker",
+            qualifier="live",
+            region=REGION,
+            endpoint_url=url,
+            **options,  # type: ignore[arg-type]
+        )
+    api = Target.invoke_api("worker", region=REGION, qualifier="live", endpoint_url=url)
+    if kind == "asyncio":
+        return AsyncTransport(api, **options)  # type: ignore[arg-type]
+    return HttpTransport(api, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture(params=["boto3", "requests", "asyncio"])
+def open_transport(request: pytest.FixtureRequest, peer: Peer) -> Iterator[Open]:
+    with ExitStack() as stack:
+
+        def opened(url: str = "", **options: object) -> Transport:
+            transport = make(request.param, url or peer.url, **options)
+            stack.callback(transport.close)
+            return transport
+
+        yield opened
+
+
+def replies_of(transport: Transport, count: int) -> list[Reply]:
+    replies: list[Reply] = []
+    give_up_at = time.monotonic() + PATIENCE_S
+    while len(replies) < count:
+        assert time.monotonic() < give_up_at, f"{len(replies)} of {count} replies came"
+        replies += transport.poll(1.0)
+    return replies
+
+
+def reply_to(transport: Transport, body: bytes = b"{}") -> Reply:
+    transport.submit(7, body)
+    (reply,) = replies_of(transport, 1)
+    assert reply.tag == 7
+    return reply
+
+
+# ---- what goes out, what comes back -------------------------------------------------------------
+
+
+def test_an_invocation_is_signed_and_asks_for_the_tail_of_the_log(
+    open_transport: Open, peer: Peer
+) -> None:
+    reply = reply_to(open_transport(), b'{"seqgc": 1}')
+    assert (reply.body, reply.error, reply.throttled) == (b'{"seqgc": 1}', "", False)
+    (request,) = peer.requests
+    assert request.path == "/2015-03-31/functions/worker/invocations?Qualifier=live"
+    assert request.headers["x-amz-log-type"] == "Tail"
+    assert request.headers.get("x-amz-invocation-type", "RequestResponse") == "RequestResponse"
+    assert signature_is_right(request, peer.url)
+
+
+def test_an_answer_of_six_megabytes_comes_as_it_is(open_transport: Open, peer: Peer) -> None:
+    body = bytes(range(256)) * (6 * 2**20 // 256)
+    peer.respond = lambda _: Response(body=body)
+    assert reply_to(open_transport()).body == body
+
+
+def test_invocations_are_under_way_together_and_connections_are_kept(
+    open_transport: Open, peer: Peer
+) -> None:
+    count = 20
+    together = threading.Barrier(count)
+
+    def respond(request: Request) -> Response:
+        together.wait(PATIENCE_S)
+        return Response(body=request.body)
+
+    peer.respond = respond
+    transport = open_transport()
+    for _ in range(3):
+        for tag in range(count):
+            transport.submit(tag, b"%d" % tag)
+        replies = replies_of(transport, count)
+        assert {reply.tag: reply.body for reply in replies} == {t: b"%d" % t for t in range(count)}
+        assert [reply.at for reply in replies] == sorted(reply.at for reply in replies)
+    assert peer.connections == count
+
+
+def test_more_invocations_than_connections_wait_for_one(open_transport: Open, peer: Peer) -> None:
+    transport = open_transport(connections=3)
+    for tag in range(10):
+        transport.submit(tag, b"{}")
+    assert {reply.tag for reply in replies_of(transport, 10)} == set(range(10))
+    assert peer.connections <= 3
+
+
+def test_an_idle_connection_that_the_peer_closed_is_not_used_again(
+    open_transport: Open, peer: Peer
+) -> None:
+    peer.respond = lambda request: Response(body=request.body, headers={"Connection": "close"})
+    transport = open_transport()
+    for _ in range(5):
+        assert reply_to(transport).error == ""
+
+
+def test_what_was_flushed_has_left_though_nobody_polls(open_transport: Open, peer: Peer) -> None:
+    peer.respond = silent(peer)
+    transport = open_transport()
+    for _ in range(2):
+        for tag in range(5):
+            transport.submit(tag, b"{}")
+    transport.flush()
+    give_up_at = time.monotonic() + PATIENCE_S
+    while len(peer.requests) < 10:
+        assert time.monotonic() < give_up_at
+        time.sleep(0.005)
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+
+
+@pytest.mark.parametrize(
+    ("raw", "body"),
+    [
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n3;a=b\r\nabc\r\n1\r\nd\r\n0\r\n\r\n", b"abcd"),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\nX: y\r\n\r\n", b"ab"),
+        (HEAD + b"Connection: close\r\n\r\nuntil the end", b"until the end"),
+        (b"HTTP/1.0 200 OK\r\n\r\nold", b"old"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + HEAD + b"Content-Length: 2\r\n\r\nok", b"ok"),
+        (HEAD + b"Content-Length: 0\r\n\r\n", b""),
+    ],
+)
+def test_a_body_ends_where_http_says(
+    open_transport: Open, peer: Peer, raw: bytes, body: bytes
+) -> None:
+    peer.respond = lambda _: Response(raw=raw)
+    reply = reply_to(open_transport())
+    assert (reply.error, reply.body) == ("", body)
+
+
+@pytest.fixture
+def trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Peer]:
+    """A peer with a certificate of its own, which is in the bundle that the caller trusts."""
+    context, bundle = own_certificate(tmp_path)
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(bundle))
+    with serving(context) as peer:
+        yield peer
+
+
+def test_a_connection_is_encrypted_kept_and_given_up_alike(
+    open_transport: Open, trusted: Peer
+) -> None:
+    body = bytes(500_000)
+    transport = open_transport(trusted.url)
+    for _ in range(3):
+        assert reply_to(transport, body).body == body
+    assert trusted.connections == 1
+    trusted.respond = silent(trusted)
+    transport.submit(8, b"{}")
+    while len(trusted.requests) < 4:
+        assert not transport.poll(0.01)
+    begun = time.monotonic()
+    transport.close()
+    assert time.monotonic() - begun < 2.0
+
+
+def test_a_peer_that_nobody_vouches_for_is_sent_nothing(
+    open_transport: Open, trusted: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_CA_BUNDLE")
+    assert "certificate verify failed" in reply_to(open_transport(trusted.url)).error.lower()
+    assert trusted.requests == []
+
+
+# ---- trouble ------------------------------------------------------------------------------------
+
+LOG = "START RequestId: 1\nloading the model\n[ERROR] MemoryError\nEND RequestId: 1\nREPORT 1\n"
+
+
+def test_a_function_error_under_http_200_is_its_error_and_last_line(
+    open_transport: Open, peer: Peer
+) -> None:
+    peer.respond = lambda _: Response(
+        body=b'{"errorMessage": "too\\nlarge", "errorType": "MemoryError"}',
+        headers={
+            "X-Amz-Function-Error": "Unhandled",
+            "X-Amz-Log-Result": base64.b64encode(LOG.encode()).decode(),
+        },
+    )
+    reply = reply_to(open_transport())
+    assert reply.body is None
+    assert reply.error == "MemoryError: too large; last log line: [ERROR] MemoryError"
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "said", "throttled"),
+    [
+        (429, "TooManyRequestsException", "Rate Exceeded.", True),
+        (500, "ServiceException", "internal", False),
+        (502, "EFSIOException", "mount", False),
+        (403, "AccessDeniedException", "not authorized to perform", False),
+        (404, "ResourceNotFoundException", "Function not found", False),
+        (413, "RequestTooLargeException", "6291457 byte payload is too large", False),
+    ],
+)
+def test_a_refusal_is_asked_once_and_told_in_one_line(
+    open_transport: Open, peer: Peer, status: int, code: str, said: str, throttled: bool
+) -> None:
+    peer.respond = lambda _: Response(
+        status=status,
+        body=f'{{"Message": "{said}", "Reason": "a reason"}}'.encode(),
+        headers={"X-Amzn-ErrorType": code},
+    )
+    reply = reply_to(open_transport())
+    assert reply.throttled == throttled
+    assert reply.body is None
+    assert reply.error.startswith(f"HTTP {status} {code}: {said}")
+    assert "\n" not in reply.error
+    assert len(peer.requests) == 1, "the scheduler owns retries"
+
+
+def test_a_connection_that_is_dropped_is_an_error_and_not_tried_again(
+    open_transport: Open, peer: Peer
+) -> None:
+    peer.respond = lambda _: Response(hang_up=True)
+    reply = reply_to(open_transport())
+    assert reply.error
+    assert not reply.throttled
+    assert len(peer.requests) == 1
+    peer.respond = lambda _: Response(body=b"[]")
+    assert reply_to(open_transport()).body == b"[]"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
+        HEAD + b"Content-Length: 100\r\n\r\ncut short",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nab",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nab\r\n0\r\n\r\n",
+    ],
+)
+def test_what_is_no_answer_is_an_error_and_not_tried_again(
+    open_transport: Open, peer: Peer, raw: bytes
+) -> None:
+    peer.respond = lambda _: Response(raw=raw)
+    transport = open_transport()
+    reply = reply_to(transport)
+    assert (
+        reply.error or len(reply.body or b"") < 100
+    )  # what is cut short, the frame's length tells
+    assert len(peer.requests) == 1
+    peer.respond = lambda _: Response(body=b"[]")
+    assert reply_to(transport).body == b"[]"
+
+
+def test_a_peer_that_is_not_there_is_an_error(open_transport: Open) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        reply = reply_to(open_transport(f"http://127.0.0.1:{taken.getsockname()[1]}"))
+    assert "Connect" in reply.error
+
+
+def test_a_silent_peer_is_given_up_after_the_functions_time(
+    open_transport: Open, peer: Peer
+) -> None:
+    peer.respond = silent(peer)
+    assert "imeout" in reply_to(open_transport(timeout_s=-9.9)).error  # 10 s are its grace
+
+
+def silent(peer: Peer) -> Callable[[Request], Response]:
+    def respond(_: Request) -> Response:
+        peer.release.wait(PATIENCE_S)
+        return Response()
+
+    return respond
+
+
+# ---- waiting, and the end -----------------------------------------------------------------------
+
+
+def test_polling_ends_when_its_time_is_up_or_a_reply_is_there(open_transport: Open) -> None:
+    transport = open_transport()
+    begun = time.monotonic()
+    assert not transport.poll(0.0)
+    assert not transport.poll(0.05)
+    assert time.monotonic() - begun >= 0.05
+    transport.submit(1, b"{}")
+    assert transport.poll(math.inf)
+
+
+def test_replies_are_stamped_by_the_clock_that_was_given(open_transport: Open) -> None:
+    class Stopped:
+        def now(self) -> float:
+            return 42.0
+
+    assert reply_to(open_transport(clock=Stopped())).at == 42.0
+
+
+def test_closing_abandons_what_hangs_at_once_and_leaves_no_socket_or_thread(
+    open_transport: Open, peer: Peer
+) -> None:
+    peer.respond = silent(peer)
+    before = open_files()
+    transport = open_transport()
+    for tag in range(8):
+        transport.submit(tag, b"{}")
+    while len(peer.requests) < 8:
+        assert not transport.poll(0.01)
+    begun, threads = time.monotonic(), set(threading.enumerate())
+    transport.close()
+    assert time.monotonic() - begun < 2.0
+    assert not [t for t in threads if t.is_alive() and t.name.startswith("seqgc-")]
+    peer.release.set()
+    give_up_at = time.monotonic() + PATIENCE_S
+    while open_files() > before and time.monotonic() < give_up_at:
+        time.sleep(0.01)  # the peer's ends
+    assert open_files() <= before
+    transport.close()
+    with pytest.raises(WorkerError, match="transport is closed"):
+        transport.submit(9, b"{}")
+
+
+def test_closing_while_answers_come_in_is_closing(open_transport: Open, peer: Peer) -> None:
+    for _ in range(5):
+        transport = open_transport()
+        for tag in range(10):
+            transport.submit(tag, b"{}")
+        transport.flush()
+        give_up_at = time.monotonic() + PATIENCE_S
+        while len(peer.requests) < 10:
+            assert time.monotonic() < give_up_at
+            time.sleep(0.001)
+        peer.requests.clear()
+        transport.close()
+
+
+def open_files() -> int:
+    return sum(1 for each in Path("/proc/self/fd").iterdir() if is_socket(each))
+
+
+def is_socket(descriptor: Path) -> bool:
+    try:
+        return str(descriptor.readlink()).startswith("socket:")
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("connections", [0, -1])
+def test_at_least_one_connection_is_needed(open_transport: Open, connections: int) -> None:
+    with pytest.raises(ParameterError, match="`connections` must be >= 1"):
+        open_transport(connections=connections)
+
+
+# ---- addresses ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [HttpTransport, AsyncTransport])
+def test_a_function_url_is_posted_to_and_says_less_in_trouble(
+    peer: Peer, kind: type[HttpTransport] | type[AsyncTransport]
+) -> None:
+    transport = kind(Target.function_url(peer.url + "/", region=REGION))
+    try:
+        assert reply_to(transport, b'{"seqgc": 1}').body == b'{"seqgc": 1}'
+        assert peer.requests[0].path == "/"
+        assert signature_is_right(peer.requests[0], peer.url)
+        peer.respond = lambda _: Response(status=502, body=b"Internal Server Error")
+        assert reply_to(transport).error.startswith("HTTP 502: Internal Server Error")
+    finally:
+        transport.close()
+
+
+@pytest.mark.parametrize("kind", [HttpTransport, AsyncTransport])
+def test_an_arn_is_quoted_as_it_is_signed(
+    peer: Peer, kind: type[HttpTransport] | type[AsyncTransport]
+) -> None:
+    arn = f"arn:aws:lambda:{REGION}:123456789012:function:worker"
+    transport = kind(Target.invoke_api(arn, region=REGION, endpoint_url=peer.url))
+    try:
+        assert reply_to(transport).error == ""
+    finally:
+        transport.close()
+    (request,) = peer.requests
+    assert request.path == f"/2015-03-31/functions/{arn.replace(':', '%3A')}/invocations"
+    assert signature_is_right(request, peer.url)
+
+
+def test_targets_that_are_none_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match="`url` must be a URL"):
+        Target.function_url("abc.lambda-url.eu-west-1.on.aws")
+    with pytest.raises(ParameterError, match="`region` must be given"):
+        Target.function_url("https://example.org/")
+    with pytest.raises(ParameterError, match="`endpoint_url` must be a URL"):
+        Target.invoke_api("f", region=REGION, endpoint_url="localhost:9001")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(
+        ParameterError, match=r"`credentials` must be given or found.*aws configure"
+    ):
+        HttpTransport(Target.invoke_api("f", region=REGION))

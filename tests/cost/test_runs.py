@@ -1,0 +1,223 @@
+"""What a run has cost, and a budget that it must not pass."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from seqgc._types import MiniTask
+from seqgc.cost import (
+    Budget,
+    FunctionSetup,
+    PriceModel,
+    Prices,
+    Traffic,
+    Usage,
+    estimate_run,
+    read_prices,
+)
+from seqgc.errors import BudgetError, ParameterError
+from seqgc.ports import Arrival, Dispatch, Dispatched, Failure
+
+ONE_GB = FunctionSetup(memory_mb=1024, timeout_s=10.0)
+INLINE = Traffic(where="inline", weights_bytes=0, result_bytes=0)
+
+# ---- a finished run -----------------------------------------------------------------------------
+
+HEADER = {"event": "run", "at_s": 0.0, "schema": 1, "workers": 3}
+
+
+def write(folder: Path, *lines: dict[str, object]) -> Path:
+    folder.mkdir(exist_ok=True)
+    text = "".join(json.dumps(line) + "\n" for line in (HEADER, *lines))
+    (folder / "events.jsonl").write_text(text)
+    return folder
+
+
+def dispatch(at: float, round: int, attempt: int = 0, **more: object) -> dict[str, object]:
+    return {
+        "event": "dispatch",
+        "at_s": at,
+        "round": round,
+        "attempt": attempt,
+        "jobs": [round],
+        **more,
+    }
+
+
+def answer(
+    kind: str, at: float, round: int, worker: int, elapsed: float, attempt: int = 0
+) -> dict[str, object]:
+    about = {"round": round, "worker": worker, "attempt": attempt, "elapsed_s": elapsed}
+    return {"event": kind, "at_s": at, **about}
+
+
+def test_a_run_is_charged_by_what_its_events_say(tmp_path: Path) -> None:
+    run = write(
+        tmp_path / "run",
+        dispatch(1.0, 0),
+        answer("arrival", 1.6, 0, 0, 0.5),
+        answer("failure", 1.8, 0, 1, 0.75),
+        dispatch(2.0, 0, attempt=1, workers=[1]),
+        answer("arrival", 2.25, 0, 1, 1.25, attempt=1),  # 0.25 s after it was sent again
+        {"event": "cancel", "at_s": 3.0, "round": 0, "workers": [2]},  # after 2 s
+        dispatch(4.0, 1),
+        answer("arrival", 4.5, 1, 0, 0.5),
+        answer("arrival", 4.5, 1, 1, 0.5),
+        answer("arrival", 4.6, 1, 1, 0.6),  # a duplicate
+        answer("arrival", 5.0, 1, 2, 1.0),
+        {"event": "end", "at_s": 5.5, "outcome": "finished"},
+    )
+    estimate = estimate_run(run, function=ONE_GB)
+    assert estimate.unanswered == 1
+    # answered: 0.5 + 0.75 + 0.25 + 0.5 + 0.5 + 1.0 = 3.5 s
+    assert estimate.likely == Usage(requests=7, gb_seconds=5.5)
+    assert estimate.at_most == Usage(requests=7, gb_seconds=13.5)
+
+
+def test_a_late_answer_ends_a_cancelled_task(tmp_path: Path) -> None:
+    run = write(
+        tmp_path / "run",
+        dispatch(0.0, 0),
+        *(answer("arrival", 1.0, 0, worker, 1.0) for worker in (0, 1)),
+        {"event": "cancel", "at_s": 1.0, "round": 0, "workers": [2]},
+        answer("arrival", 4.0, 0, 2, 4.0),
+        {**answer("drop", 4.0, 0, 2, 4.0), "reason": "late"},
+    )
+    estimate = estimate_run(run, function=ONE_GB)
+    assert estimate.likely == estimate.at_most == Usage(requests=3, gb_seconds=6.0)
+
+
+def test_traffic_is_by_task_and_by_job(tmp_path: Path) -> None:
+    run = write(
+        tmp_path / "run",
+        dispatch(0.0, 0),
+        *(answer("arrival", 1.0, 0, worker, 1.0) for worker in range(3)),
+    )
+    traffic = Traffic(where="directory", weights_bytes=100, result_bytes=7, results_stored=True)
+    estimate = estimate_run(run, function=ONE_GB, traffic=traffic)
+    expected = Usage(requests=3, gb_seconds=3.0, efs_read_bytes=321, efs_write_bytes=121)
+    assert estimate.likely == expected
+
+
+@pytest.mark.parametrize("text", [None, "", "{}\n", "no json", '{"event": "run", "schema": 9}\n'])
+def test_what_is_no_run_is_refused(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "events.jsonl").write_text(text)
+    with pytest.raises(ParameterError, match="`run` must be"):
+        estimate_run(tmp_path, function=ONE_GB)
+
+
+# ---- a budget -----------------------------------------------------------------------------------
+
+DOLLAR_A_SECOND = Prices(
+    lambda_x86_64_gb_second=9.0,
+    lambda_arm64_gb_second=1.0,
+    lambda_million_requests=0.0,
+    efs_elastic_read_gb=0.0,
+    efs_elastic_write_gb=float(2**30),  # a dollar a byte
+    efs_storage_gb_month=0.0,
+    s3_thousand_puts=0.0,
+    s3_thousand_gets=0.0,
+    s3_storage_gb_month=0.0,
+    transfer_out_gb=0.0,
+)
+
+
+def budget(max_usd: float, traffic: Traffic = INLINE) -> Budget:
+    model = PriceModel(DOLLAR_A_SECOND, architecture="arm64", function=ONE_GB, traffic=traffic)
+    return Budget(max_usd, model=model)
+
+
+def send(watch: Budget, round: int, *workers: int, attempt: int = 0, at: float = 0.0) -> None:
+    task = MiniTask(job=round, slot=0, chunks=np.array([0]), coefficients=np.ones(1))
+    assignment = dict.fromkeys(workers, (task,))
+    watch(Dispatch(round=round, attempt=attempt, assignment=assignment))
+    watch(Dispatched(round=round, attempt=attempt, at=at))
+
+
+def arrive(watch: Budget, round: int, worker: int, *, at: float, attempt: int = 0) -> None:
+    watch(Arrival(round=round, worker=worker, attempt=attempt, at=at, results={}))
+
+
+def test_a_round_leaves_only_if_its_worst_fits() -> None:
+    watch = budget(24.0)
+    send(watch, 0, 0, 1)  # at worst $20
+    assert watch.committed_usd == 20.0
+    arrive(watch, 0, 0, at=1.5)
+    arrive(watch, 0, 1, at=2.0)
+    assert (watch.spent_usd, watch.committed_usd) == (3.5, 3.5)
+    send(watch, 1, 0, 1)  # 3.5 + 20
+    arrive(watch, 1, 0, at=0.25)
+    arrive(watch, 1, 1, at=0.25)
+    assert watch.spent_usd == 4.0
+    send(watch, 2, 0, 1)  # 4 + 20, exactly
+    arrive(watch, 2, 0, at=0.125)
+    arrive(watch, 2, 1, at=0.0)
+    with pytest.raises(BudgetError, match=r"stopped before round 3: it could cost up to \$20\.0+,"):
+        send(watch, 3, 0, 1)
+
+
+def test_stragglers_under_way_count_until_the_timeout() -> None:
+    watch = budget(39.0)
+    send(watch, 0, 0, 1)
+    arrive(watch, 0, 0, at=1.0)  # worker 1 straggles: it may cost $10
+    send(watch, 1, 0, 1)
+    arrive(watch, 1, 0, at=1.0)
+    arrive(watch, 1, 1, at=1.0)
+    assert watch.committed_usd == 13.0
+    with pytest.raises(
+        BudgetError, match=r"\$3\.0+ spent and \$10\.0+ under way of a budget"
+    ) as info:
+        send(watch, 2, 0, 1, 2)
+    assert (info.value.round, info.value.spent_usd) == (2, 3.0)
+    arrive(watch, 0, 1, at=4.0)  # the late answer
+    assert watch.committed_usd == 7.0
+    send(watch, 2, 0, 1, 2)
+
+
+def test_failures_and_further_attempts_count_and_duplicates_do_not() -> None:
+    watch = budget(100.0)
+    send(watch, 0, 0)
+    watch(Failure(round=0, worker=0, attempt=0, at=2.0, reason="x"))
+    send(watch, 0, 0, attempt=1, at=2.0)
+    arrive(watch, 0, 0, attempt=1, at=5.0)
+    arrive(watch, 0, 0, attempt=1, at=6.0)
+    assert watch.spent_usd == 5.0
+
+
+def test_nothing_is_charged_beyond_the_timeout() -> None:
+    watch = budget(100.0)
+    send(watch, 0, 0)
+    arrive(watch, 0, 0, at=50.0)
+    assert watch.spent_usd == 10.0
+
+
+def test_weights_are_charged_once_per_job_when_they_are_published() -> None:
+    watch = budget(100.0, Traffic(where="directory", weights_bytes=3, result_bytes=0))
+    send(watch, 4, 0)  # jobs 0 to 4
+    assert watch.spent_usd == 15.0
+    send(watch, 4, 1, attempt=1)
+    assert watch.spent_usd == 15.0
+
+
+def test_one_s_own_machines_cost_nothing() -> None:
+    watch = Budget(0.0, model=None)
+    send(watch, 0, 0, 1, 2)
+    assert watch.committed_usd == 0.0
+
+
+@pytest.mark.parametrize("amount", [-0.01, float("nan"), float("inf")])
+def test_an_amount_that_is_none_is_refused(amount: float) -> None:
+    with pytest.raises(ParameterError, match="`max_usd` must be a finite amount"):
+        Budget(amount, model=None)
+
+
+def test_a_model_of_real_prices() -> None:
+    model = PriceModel(
+        read_prices("us-east-1"), architecture="x86_64", function=ONE_GB, traffic=INLINE
+    )
+    assert model.task_usd(2.0) == pytest.approx(2 * 0.0000166667 + 0.0000002)

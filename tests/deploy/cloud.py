@@ -1,0 +1,166 @@
+"""A stack of the expanded template in moto: AWS's control plane, as far as it can be had here.
+
+moto's CloudFormation makes nothing of a SAM template and reports success all the same, so it is
+given the expanded one; of what it has no idea of, references are written out, and resources are
+made by their own API, from the properties that the rendered template gives them.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+from tests.deploy.kit import ACCOUNT, REGION, Json, decided, rendered
+
+EFS = "arn:${AWS::Partition}:elasticfilesystem:${AWS::Region}:${AWS::AccountId}"
+URL = "https://made-by-hand.lambda-url.eu-central-1.on.aws/"
+
+
+@cache
+def loader() -> Any:
+    """botocore's models of the services, which take a second to read, read once."""
+    from botocore.loaders import create_loader
+
+    return create_loader()
+
+
+def new_session(region: str = REGION) -> Any:
+    import boto3
+    from botocore.session import get_session
+
+    session = get_session()
+    session.register_component("data_loader", loader())
+    return boto3.Session(region_name=region, botocore_session=session)
+
+
+@cache
+def client(service: str) -> Any:
+    """The test's own client; moto starts anew in every test, the client need not."""
+    return new_session().client(service)
+
+
+def make_stack(name: str, parameters: dict[str, str]) -> None:
+    """What CloudFormation does when `sam deploy` asks it to."""
+    made = _make_most(name, parameters)
+    resources = rendered(stack=name, **parameters)
+    for kind, make in BY_HAND.items():
+        for logical, resource in resources.items():
+            if resource["Type"] == kind:
+                make({"FunctionName": function_name(name, logical)} | _named(resource, made))
+
+
+def function_name(stack: str, logical: str) -> str:
+    return f"{stack}-{logical}"
+
+
+def function_arn(stack: str, logical: str) -> str:
+    return f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:{function_name(stack, logical)}"
+
+
+def _make_most(stack: str, parameters: dict[str, str]) -> dict[str, str]:
+    """Let moto's CloudFormation make what it can; return physical names by logical ones."""
+    template = decided(linked=True, stack=stack, **parameters)
+    resources = template["Resources"]
+    template["Resources"] = {
+        k: each for k, each in resources.items() if each["Type"] not in BY_HAND
+    }
+    for output in template["Outputs"].values():
+        if isinstance(output["Value"], int):
+            output["Value"] = str(output["Value"])
+    made = client("cloudformation")
+    made.create_stack(StackName=stack, TemplateBody=json.dumps(_written_out(template, stack)))
+    found = made.list_stack_resources(StackName=stack)["StackResourceSummaries"]
+    names = {each["LogicalResourceId"]: each["PhysicalResourceId"] for each in found}
+    functions = {
+        f"{name}Worker": function_name(stack, f"{name}Worker") for name in ("Image", "Zip")
+    }
+    return names | functions
+
+
+def _written_out(node: Any, stack: str) -> Any:
+    if isinstance(node, list):
+        return [_written_out(each, stack) for each in node]
+    if not isinstance(node, dict):
+        return node
+    match node:
+        case {"Fn::GetAtt": ["FileSystem", "Arn"]}:
+            return {"Fn::Sub": EFS + ":file-system/${FileSystem}"}
+        case {"Fn::GetAtt": ["AccessPoint", "Arn"]}:
+            return {"Fn::Sub": EFS + ":access-point/${AccessPoint}"}
+        case {"Ref": "AccessPoint"}:
+            return "fsap-0123456789"  # moto answers with an object of its own
+        case {"Fn::GetAtt": ["Url", "FunctionUrl"]}:
+            return URL
+        case {"Fn::GetAtt": [("ImageWorker" | "ZipWorker") as function, "Arn"]}:
+            return function_arn(stack, function)
+        case {"Fn::Select": [int(index), {"Fn::Cidr": [_, _, 7]}]}:
+            return f"10.64.0.{128 * index}/25"
+        case {"Ref": str(name)} if name.endswith("Aliaslive"):
+            return function_arn(stack, name.removesuffix("Aliaslive")) + ":live"
+    return {key: _written_out(each, stack) for key, each in node.items()}
+
+
+def _named(node: Any, made: dict[str, str]) -> Any:
+    """The properties with ``${Name}`` replaced by what was made; of a resource, its properties."""
+    if isinstance(node, dict):
+        return {key: _named(each, made) for key, each in node.get("Properties", node).items()}
+    if isinstance(node, list):
+        return [_named(each, made) for each in node]
+    if isinstance(node, str):
+        for name, physical in made.items():
+            node = node.replace(f"${{{name}}}", physical)
+    return node
+
+
+def _make_function(properties: Json) -> None:
+    role = next(each for each in client("iam").list_roles()["Roles"])
+    keys = ("FunctionName", "MemorySize", "Timeout", "PackageType", "VpcConfig", "Environment")
+    made = {key: properties[key] for key in (*keys, "Architectures")}
+    made |= {key: int(properties[key]) for key in ("MemorySize", "Timeout")}
+    code = properties["Code"]
+    if properties["PackageType"] == "Zip":
+        made |= {key: properties[key] for key in ("Handler", "Runtime")}
+        code = {"ZipFile": b"not looked into"}
+    client("lambda").create_function(**made, Code=code, Role=role["Arn"])
+    if reserved := properties.get("ReservedConcurrentExecutions"):
+        client("lambda").put_function_concurrency(
+            FunctionName=properties["FunctionName"], ReservedConcurrentExecutions=int(reserved)
+        )
+
+
+def _make_alias(properties: Json) -> None:
+    version = client("lambda").publish_version(FunctionName=properties["FunctionName"])["Version"]
+    client("lambda").create_alias(
+        FunctionName=properties["FunctionName"], Name=properties["Name"], FunctionVersion=version
+    )
+
+
+def _make_retries(properties: Json) -> None:
+    client("lambda").put_function_event_invoke_config(
+        FunctionName=properties["FunctionName"],
+        MaximumRetryAttempts=properties["MaximumRetryAttempts"],
+        MaximumEventAgeInSeconds=properties["MaximumEventAgeInSeconds"],
+    )
+
+
+def _make_egress(properties: Json) -> None:
+    rule: Json = {"IpProtocol": properties["IpProtocol"]}
+    rule |= {key: properties[key] for key in ("FromPort", "ToPort")}
+    if group := properties.get("DestinationSecurityGroupId"):
+        rule["UserIdGroupPairs"] = [{"GroupId": group}]
+    if prefixes := properties.get("DestinationPrefixListId"):
+        rule["PrefixListIds"] = [{"PrefixListId": prefixes}]
+    client("ec2").authorize_security_group_egress(
+        GroupId=properties["GroupId"], IpPermissions=[rule]
+    )
+
+
+BY_HAND = {
+    "AWS::EC2::SecurityGroupEgress": _make_egress,
+    "AWS::Lambda::Function": _make_function,
+    "AWS::Lambda::Version": lambda _: None,  # `_make_alias` publishes it
+    "AWS::Lambda::Alias": _make_alias,
+    "AWS::Lambda::EventInvokeConfig": _make_retries,
+    "AWS::Lambda::Url": lambda _: None,  # moto knows no URL of an alias
+}

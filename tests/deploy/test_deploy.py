@@ -1,0 +1,220 @@
+"""`deploy`: the commands that it runs, and the stack that it then finds.
+
+AWS is moto's, and `sam` a stand-in that makes the expanded template's resources with the parameters
+of the command line: what is asserted is what is there afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seqgc.deploy import DeployError, DeployOptions, deploy, deploy_commands, open_session
+from seqgc.deploy._sam import run_command
+from seqgc.errors import ParameterError
+from tests.deploy.cloud import URL, client, make_stack
+from tests.deploy.kit import ACCOUNT, IMAGE, REGION, TEMPLATE, expanded
+
+
+class Sam:
+    """Does what `sam deploy` makes CloudFormation do; keeps what it was asked."""
+
+    def __init__(self, *, fails: str = "") -> None:
+        self.commands: list[list[str]] = []
+        self.environments: list[Mapping[str, str]] = []
+        self.folders: list[Path] = []
+        self.fails = fails
+
+    def __call__(self, command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> int:
+        self.commands.append(list(command))
+        self.folders.append(folder)
+        self.environments.append(environment)
+        if self.fails == command[1]:
+            return 1
+        if command[1] == "deploy":
+            make_stack(command[command.index("--stack-name") + 1], parameters_of(command))
+        return 0
+
+
+def parameters_of(command: Sequence[str]) -> dict[str, str]:
+    pairs = command[command.index("--parameter-overrides") + 1 :]
+    return {name: value.strip('"') for name, _, value in (each.partition("=") for each in pairs)}
+
+
+def test_every_parameter_is_the_template_s() -> None:
+    given = DeployOptions().parameters(prefix_list="")
+    known = expanded()["Parameters"]
+    assert given.keys() == known.keys() - {"VpcCidr", "BucketExpiryDays"}
+    for name, value in given.items():
+        assert value == str(known[name]["Default"])
+
+
+def test_what_is_deployed_is_there(account: Any) -> None:
+    sam = Sam()
+    options = DeployOptions(
+        stack="mine", memory_mb=1769, timeout_s=33, reserved_concurrency=300, function_url=True
+    )
+    made = deploy(options, session=account, template=TEMPLATE, run=sam)
+    assert (made.stack, made.region, made.function_url) == ("mine", REGION, URL)
+    assert (made.memory_mb, made.timeout_s) == (1769, 33)
+
+    function = client("lambda").get_function(FunctionName=made.function_name, Qualifier=made.alias)
+    config = function["Configuration"]
+    assert (config["MemorySize"], config["Timeout"]) == (1769, 33)
+    assert config["PackageType"] == "Image"
+    assert function["Code"]["ImageUri"] == IMAGE
+    assert config["VpcConfig"]["SecurityGroupIds"] == [made.security_group_id]
+    assert config["Environment"]["Variables"]["SEQGC_S3"] == f"s3://{made.bucket}/{made.prefix}"
+    assert config["Environment"]["Variables"]["SEQGC_MOUNT"] == made.mount_path
+    concurrency = client("lambda").get_function_concurrency(FunctionName=made.function_name)
+    assert concurrency["ReservedConcurrentExecutions"] == 300
+    retries = client("lambda").get_function_event_invoke_config(FunctionName=made.function_name)
+    assert retries["MaximumRetryAttempts"] == 0
+
+    (system,) = client("efs").describe_file_systems(FileSystemId=made.file_system_id)["FileSystems"]
+    assert system["Encrypted"]
+    targets = client("efs").describe_mount_targets(FileSystemId=made.file_system_id)
+    subnets = {each["SubnetId"] for each in targets["MountTargets"]}
+    assert subnets == set(config["VpcConfig"]["SubnetIds"])
+    assert len(subnets) == 2
+    encryption = client("s3").get_bucket_encryption(Bucket=made.bucket)
+    (rule,) = encryption["ServerSideEncryptionConfiguration"]["Rules"]
+    assert rule["ApplyServerSideEncryptionByDefault"]["SSEAlgorithm"] == "AES256"
+    for arn in (made.caller_policy_arn, made.store_policy_arn):
+        assert client("iam").get_policy(PolicyArn=arn)["Policy"]["AttachmentCount"] == 0
+    (group,) = client("logs").describe_log_groups(logGroupNamePrefix="/seqgc/mine")["logGroups"]
+    assert int(group["retentionInDays"]) == 14  # moto answers with text
+
+
+def test_s3_is_let_out_to_by_the_region_s_own_prefix_list(account: Any) -> None:
+    made = deploy(DeployOptions(), session=account, template=TEMPLATE, run=Sam())
+    lists = client("ec2").describe_managed_prefix_lists(
+        Filters=[{"Name": "prefix-list-name", "Values": [f"com.amazonaws.{REGION}.s3"]}]
+    )["PrefixLists"]
+    (group,) = client("ec2").describe_security_groups(GroupIds=[made.security_group_id])[
+        "SecurityGroups"
+    ]
+    out = [rule["PrefixListIds"] for rule in group["IpPermissionsEgress"] if rule["PrefixListIds"]]
+    assert out == [[{"PrefixListId": lists[0]["PrefixListId"]}]]
+    (endpoint,) = client("ec2").describe_vpc_endpoints()["VpcEndpoints"]
+    assert endpoint["ServiceName"] == f"com.amazonaws.{REGION}.s3"
+    assert f"arn:aws:s3:::{made.bucket}/{made.prefix}/*" in endpoint["PolicyDocument"]
+
+
+def test_a_zip_is_built_for_its_architecture_and_pushes_no_image(account: Any) -> None:
+    sam = Sam()
+    options = DeployOptions(package="zip", architecture="x86_64")
+    made = deploy(options, session=account, template=TEMPLATE, run=sam)
+    build, deployed = sam.commands
+    assert build[:3] == ["sam", "build", "ZipWorker"]
+    assert {each["SEQGC_ARCHITECTURE"] for each in sam.environments} == {"x86_64"}
+    assert set(sam.folders) == {TEMPLATE.parent}
+    assert "--resolve-image-repos" not in deployed
+    unused = deployed[deployed.index("--image-repository") + 1]
+    assert unused.startswith(f"{ACCOUNT}.dkr.ecr.{REGION}.")
+    config = client("lambda").get_function_configuration(FunctionName=made.function_name)
+    assert (config["PackageType"], config["Runtime"]) == ("Zip", "python3.13")
+    assert config["Architectures"] == ["x86_64"]
+
+
+def test_an_image_that_is_there_already_is_not_built() -> None:
+    (command,) = deploy_commands(
+        DeployOptions(image_uri=IMAGE),
+        template=TEMPLATE, region=REGION, account=ACCOUNT, prefix_list="pl-1",
+    )  # fmt: skip
+    assert command[:2] == ["sam", "deploy"]
+    assert command[command.index("--template-file") + 1] == "template.yaml"
+    assert parameters_of(command)["ImageUri"] == IMAGE
+
+
+def test_a_command_never_asks_and_never_grants_more_than_iam() -> None:
+    _, command = deploy_commands(
+        DeployOptions(),
+        template=TEMPLATE, region=REGION, account=ACCOUNT, prefix_list="pl-1",
+    )  # fmt: skip
+    assert "--no-confirm-changeset" in command
+    assert command[command.index("--capabilities") + 1] == "CAPABILITY_IAM"
+    assert 'VpcId=""' in command
+
+
+@pytest.mark.parametrize("step", ["build", "deploy"])
+def test_where_sam_fails_nothing_further_is_run(account: Any, step: str) -> None:
+    sam = Sam(fails=step)
+    with pytest.raises(DeployError, match=f"`sam {step}` ended with status 1"):
+        deploy(DeployOptions(), session=account, template=TEMPLATE, run=sam)
+    assert [each[1] for each in sam.commands] == ["build", "deploy"][: 1 + (step == "deploy")]
+    assert client("cloudformation").describe_stacks()["Stacks"] == []
+
+
+def test_a_stack_that_is_not_seqgc_s_is_said_to_be_so(account: Any) -> None:
+    client("cloudformation").create_stack(
+        StackName="seqgc",
+        TemplateBody='{"Resources": {"B": {"Type": "AWS::S3::Bucket"}}}',
+    )
+    with pytest.raises(DeployError, match="has no output 'AliasArn'"):
+        deploy(DeployOptions(), session=account, template=TEMPLATE, run=lambda *_: 0)
+
+
+def test_a_stack_that_is_missing_is_said_to_be_so(account: Any) -> None:
+    with pytest.raises(DeployError, match=r"cannot read stack 'seqgc': .*does not exist"):
+        deploy(DeployOptions(), session=account, template=TEMPLATE, run=lambda *_: 0)
+
+
+def test_a_template_that_is_missing_is_refused_before_any_call(tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match=r"`template` must be seqgc's template\.yaml"):
+        deploy(DeployOptions(), session=None, template=tmp_path / "t.yaml")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"memory_mb": 100}, "`memory_mb` must be between 256 and 10240; got 100"),
+        ({"timeout_s": 901}, "`timeout_s` must be between 1 and 900; got 901"),
+        ({"stack": "a b"}, "`stack` must be letters, digits and hyphens; got 'a b'"),
+        ({"vpc_id": "vpc-1", "subnets": ("subnet-1", "subnet-1")}, "`subnets` must be two of"),
+        ({"route_table_id": "rtb-1"}, "`vpc_id` must be given with"),
+        ({"image_uri": IMAGE, "package": "zip"}, "`image_uri` needs package 'image'"),
+    ],
+)
+def test_a_wrong_option_is_one_line(wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(ParameterError) as refused:
+        DeployOptions(**wrong)
+    assert str(refused.value).startswith(says)
+
+
+def test_without_a_region_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
+    with pytest.raises(DeployError, match="pass --region, or export AWS_REGION"):
+        open_session()
+
+
+# ---- the real way to run a program ---------------------------------------------------------------
+
+
+def program(folder: Path, name: str, body: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+
+
+def test_a_program_runs_in_the_folder_and_speaks_on_stderr(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program(tmp_path, "sam", 'echo "$PWD $MORE $*"; exit 3')
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert run_command(["sam", "build", "A B"], tmp_path, {"MORE": "more"}) == 3
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err == f"{tmp_path} more build A B\n"
+
+
+def test_without_sam_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(DeployError, match=r"`sam` is not on the PATH .pip install aws-sam-cli"):
+        run_command(["sam", "build"], tmp_path, {})

@@ -1,0 +1,85 @@
+"""``seqgc deploy`` as a user types it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import tomllib
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seqgc.cli import main
+from seqgc.deploy import deploy
+from tests.deploy.kit import TEMPLATE
+from tests.deploy.test_deploy import Sam, parameters_of
+
+Out = pytest.CaptureFixture[str]
+HERE = ["--template", str(TEMPLATE)]
+
+
+def test_outputs_are_printed_and_written_where_train_looks(
+    account: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Out
+) -> None:
+    monkeypatch.setattr("seqgc.cli._deploy.open_session", lambda *, region: account)  # noqa: ARG005
+    with_stand_in = partial(deploy, run=Sam())
+    monkeypatch.setattr("seqgc.cli._deploy.deploy_stack", with_stand_in)
+    monkeypatch.chdir(tmp_path)
+    assert main(["deploy", *HERE, "--stack", "mine", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    written = tomllib.loads((tmp_path / "seqgc-lambda.toml").read_text())
+    assert shown.pop("file") == "seqgc-lambda.toml"
+    assert written.pop("schema") == 1
+    assert shown == written
+    assert written["stack"] == "mine"
+    assert written["alias_arn"].endswith(":live")
+
+
+def test_a_dry_run_prints_commands_that_can_be_pasted_and_asks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Out
+) -> None:
+    monkeypatch.setattr("seqgc.cli._deploy.open_session", None)  # not to be called
+    monkeypatch.chdir(tmp_path)
+    line = ["deploy", *HERE, "--dry-run", "--region", "eu-north-1", "--memory-mb", "1769"]
+    assert main(line) == 0
+    build, deployed = map(shlex.split, capsys.readouterr().out.splitlines())
+    assert build[:3] == ["sam", "build", "ImageWorker"]
+    assert deployed[:2] == ["sam", "deploy"]
+    assert parameters_of(deployed) == parameters_of(build)
+    assert parameters_of(deployed)["MemoryMb"] == "1769"
+    assert deployed[deployed.index("--region") + 1] == "eu-north-1"
+    assert list(tmp_path.iterdir()) == []
+    assert main([*line, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["commands"] == [build, deployed]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["--memory-mb", "1"], "`memory_mb` must be between 256 and 10240; got 1"),
+        (["--template", "none.yaml"], "`template` must be seqgc's template.yaml"),
+        (["--vpc-id", "vpc-1", "--subnets", "subnet-1"], "`subnets` must be two of"),
+        (["--out", "no/such/folder.toml"], "`out` must be in a folder that exists"),
+    ],
+)
+def test_a_wrong_parameter_is_one_line_before_anything_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Out, given: list[str], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["deploy", *HERE, *given]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"seqgc: {says}")
+
+
+def test_without_sam_one_line_names_the_remedy(
+    account: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Out
+) -> None:
+    monkeypatch.setattr("seqgc.cli._deploy.open_session", lambda *, region: account)  # noqa: ARG005
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert main(["deploy", *HERE]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("seqgc: `sam` is not on the PATH (pip install aws-sam-cli")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,76 @@
+"""The file that `deploy` writes and `train` reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from seqgc.deploy import DeployError, Deployment, read_deployment, write_deployment
+from seqgc.errors import ParameterError
+
+ARN = "arn:aws:lambda:eu-central-1:123456789012:function:seqgc-ImageWorker-x:live"
+OUTPUTS = {
+    "AliasArn": ARN,
+    "FunctionArn": ARN.removesuffix(":live"),
+    "BucketName": "b",
+    "BucketPrefix": "runs",
+    "MountPath": "/mnt/seqgc",
+    "FileSystemId": "fs-1",
+    "AccessPointId": "fsap-1",
+    "SecurityGroupId": "sg-1",
+    "CallerPolicyArn": "arn:aws:iam::123456789012:policy/caller",
+    "StorePolicyArn": "arn:aws:iam::123456789012:policy/store",
+    "Architecture": "arm64",
+    "MemoryMb": "2560",
+    "TimeoutS": "60",
+}
+
+
+def made() -> Deployment:
+    return Deployment.from_outputs("seqgc", "eu-central-1", OUTPUTS)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "seqgc-lambda.toml"
+    write_deployment(path, made())
+    assert read_deployment(path) == made()
+    assert made().function_url == ""
+    assert (made().memory_mb, made().timeout_s) == (2560, 60)
+    assert [each.name for each in tmp_path.iterdir()] == ["seqgc-lambda.toml"]
+
+
+def test_a_stack_that_is_another_is_refused() -> None:
+    some = {key: value for key, value in OUTPUTS.items() if key != "MountPath"}
+    with pytest.raises(DeployError, match=r"'other' in eu-central-1 has no output 'MountPath'"):
+        Deployment.from_outputs("other", "eu-central-1", some)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("schema = 1", "schema = 2", "must have schema 1"),
+        ("memory_mb = 2560", 'memory_mb = "2560"', "must have 'memory_mb', a whole number"),
+        ('bucket = "b"', "", "must have 'bucket', text"),
+        ('bucket = "b"', 'bucket = "b"\ncolour = "red"', "unknown keys"),
+        (":live", "", "must be the ARN of an alias"),
+        ("schema = 1", "schema", "must be a file that `seqgc deploy` wrote: "),
+    ],
+)
+def test_a_damaged_file_is_refused_in_one_line(
+    tmp_path: Path, old: str, new: str, says: str
+) -> None:
+    path = tmp_path / "seqgc-lambda.toml"
+    write_deployment(path, made())
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(ParameterError) as refused:
+        read_deployment(path)
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_that_is_not_there_comes_with_the_command_that_makes_it(tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match="run `seqgc deploy`"):
+        read_deployment(tmp_path / "none.toml")

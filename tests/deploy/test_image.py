@@ -1,0 +1,115 @@
+"""What the image and the zip are made of is there. (No container engine: neither is built here.)"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import shlex
+import subprocess
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.kit import ROOT, expanded
+
+HANDLER = "lambda_handlers.gradient_worker.handler.handler"
+
+
+def instructions() -> list[tuple[str, str]]:
+    """The Dockerfile's instructions and arguments, comments gone, continued lines joined."""
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
+    return [
+        (word, rest.strip())
+        for word, _, rest in (line.partition(" ") for line in joined.splitlines() if line.strip())
+    ]
+
+
+def sources() -> list[str]:
+    return [each for word, rest in instructions() if word == "COPY" for each in rest.split()[:-1]]
+
+
+def test_the_image_starts_from_aws_own_base_for_either_architecture() -> None:
+    (base,) = [rest for word, rest in instructions() if word == "FROM"]
+    assert base == "public.ecr.aws/lambda/python:${PYTHON_VERSION}"
+    assert ("ARG", "PYTHON_VERSION=3.13") in instructions()
+
+
+def test_every_source_that_the_image_copies_is_there_and_in_the_context() -> None:
+    ignore = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
+    assert ignore[0] == "*"
+    kept = [each[1:] for each in ignore if each.startswith("!")]
+    assert len(sources()) == 5
+    for source in sources():
+        assert (ROOT / source).exists()
+        some = source + "x" if source.endswith("/") else source
+        assert any(fnmatch(some, pattern) for pattern in kept)
+
+
+def test_what_the_image_runs_can_be_imported() -> None:
+    (command,) = [rest for word, rest in instructions() if word == "CMD"]
+    assert json.loads(command) == [HANDLER]
+    module, _, name = HANDLER.rpartition(".")
+    assert callable(getattr(importlib.import_module(module), name))
+    assert any(module.replace(".", "/").startswith(each.rstrip("/")) for each in sources())
+
+
+def test_the_zip_runs_the_same_handler_on_the_image_s_python() -> None:
+    function = expanded()["Resources"]["ZipWorker"]["Properties"]
+    assert function["Handler"] == HANDLER
+    assert ("ARG", f"PYTHON_VERSION={function['Runtime'].removeprefix('python')}") in instructions()
+
+
+@pytest.mark.parametrize(("architecture", "machine"), [("arm64", "aarch64"), ("x86_64", "x86_64")])
+def test_the_zip_s_makefile_asks_for_wheels_of_the_architecture(
+    tmp_path: Path, architecture: str, machine: str
+) -> None:
+    makefile = "lambda_handlers/gradient_worker/Makefile"
+    given = [f"ARTIFACTS_DIR={tmp_path}", f"SEQGC_ARCHITECTURE={architecture}"]
+    make = ["make", "--dry-run", "--no-print-directory", "-f", makefile, "build-ZipWorker", *given]
+    done = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True)
+    pip, copy, _ = done.stdout.replace("\\\n", " ").splitlines()
+    words = shlex.split(pip)
+    platforms = [words[at + 1] for at, word in enumerate(words) if word == "--platform"]
+    assert platforms == [f"manylinux_2_28_{machine}", f"manylinux2014_{machine}"]
+    assert (ROOT / words[words.index("--requirement") + 1]).is_file()
+    assert all((ROOT / each).is_dir() for each in shlex.split(copy)[2:-1])
+
+
+def required(name: str) -> set[str]:
+    """Distributions in a requirements file, and in those that it refers to."""
+    text = (ROOT / "lambda_handlers/gradient_worker" / name).read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    more = [line.split()[1] for line in lines if line.startswith("--requirement")]
+    own = {re.split("[<>=]", line)[0] for line in lines if not line.startswith("--")}
+    return own.union(*map(required, more))
+
+
+@pytest.mark.parametrize(
+    ("modules", "requirements"),
+    [
+        (["lambda_handlers.gradient_worker.numpy_factories"], "requirements.txt"),
+        (["seqgc.train.factories"], "requirements-torch.txt"),
+    ],
+)
+def test_what_a_worker_imports_is_installed(modules: list[str], requirements: str) -> None:
+    known = {
+        "aws_lambda_powertools": "aws-lambda-powertools",
+        "numpy": "numpy",
+        "pybase64": "pybase64",
+        "safetensors": "safetensors",
+        "sklearn": "scikit-learn",
+        "torch": "torch",
+    }
+    ours = ["aiohttp", "dask", "pydantic", "requests", "rich", "tomli_w", "typer"]
+    imported = [HANDLER.rpartition(".")[0], *modules]
+    code = f"import sys, {', '.join(imported)}\nprint(*sorted({{*sys.modules}}))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(run.stdout.split())
+    needed = {known[each] for each in loaded & known.keys()}
+    assert {"numpy", "aws-lambda-powertools", "pybase64"} <= needed <= required(requirements)
+    assert not loaded & set(ours)

@@ -1,0 +1,235 @@
+"""What the expanded template gives to whom; linted as AWS's own tools lint it."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from tests.deploy.kit import TEMPLATE, Json, listed, rendered, statements
+
+EXISTING = {"VpcId": "vpc-1", "SubnetA": "subnet-1", "SubnetB": "subnet-2"}
+PREFIX_LIST = {"S3PrefixListId": "pl-1"}
+VARIANTS = [
+    {"Package": package, "FunctionUrl": url} | network
+    for package, url, network in itertools.product(
+        ("image", "zip"), ("yes", "no"), ({}, PREFIX_LIST, EXISTING | {"RouteTableId": "rtb-1"})
+    )
+]
+INTERFACES = {
+    "ec2:AssignPrivateIpAddresses",
+    "ec2:CreateNetworkInterface",
+    "ec2:DeleteNetworkInterface",
+    "ec2:DescribeNetworkInterfaces",
+    "ec2:UnassignPrivateIpAddresses",
+}
+
+
+def of_type(resources: Json, kind: str) -> list[Json]:
+    return [each["Properties"] for each in resources.values() if each["Type"] == kind]
+
+
+def only(resources: Json, kind: str) -> Json:
+    (found,) = of_type(resources, kind)
+    return found
+
+
+def test_cfn_lint_finds_nothing() -> None:
+    from cfnlint.api import lint_file
+
+    assert [str(match) for match in lint_file(TEMPLATE)] == []
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda each: "-".join(each.values()))
+def test_no_policy_has_a_wildcard_action_or_resource(variant: dict[str, str]) -> None:
+    found = statements(rendered(**variant))
+    assert len(found) >= 9
+    for statement in found:
+        assert "NotAction" not in statement
+        for action in listed(statement["Action"]):
+            service, name = action.split(":")
+            assert service.isalnum()
+            assert name.isalnum()
+        for resource in listed(statement.get("Resource", statement.get("NotResource", []))):
+            assert resource == "${Bucket.Arn}/runs/*" or "*" not in resource
+        # "everything but" is for refusing only
+        assert "NotResource" not in statement or statement["Effect"] == "Deny"
+
+
+@pytest.mark.parametrize("variant", VARIANTS[:3])
+def test_a_principal_is_everybody_only_where_a_gateway_endpoint_knows_no_other(
+    variant: dict[str, str],
+) -> None:
+    resources = rendered(**variant)
+    open_to_all = [
+        each for each in statements(resources) if "*" in str(listed(each.get("Principal", "")))
+    ]
+    endpoint = only(resources, "AWS::EC2::VPCEndpoint") if "VpcId" not in variant else None
+    for statement in open_to_all:
+        assert statement["Condition"] == {"StringEquals": {"aws:PrincipalAccount": "123456789012"}}
+    if endpoint is not None:
+        assert open_to_all == endpoint["PolicyDocument"]["Statement"]
+
+
+def test_the_worker_may_log_mount_and_keep_objects_of_its_own_and_no_more() -> None:
+    role = rendered()["WorkerRole"]["Properties"]
+    allowed = {
+        each["Sid"]: (listed(each["Action"]), each["Resource"], each.get("Condition"))
+        for each in statements(role["Policies"])
+        if each["Effect"] == "Allow"
+    }
+    mounts = {"StringEquals": {"elasticfilesystem:AccessPointArn": "${AccessPoint.Arn}"}}
+    assert allowed == {
+        "Log": (["logs:CreateLogStream", "logs:PutLogEvents"], "${LogGroup.Arn}", None),
+        "Mount": (
+            ["elasticfilesystem:ClientMount", "elasticfilesystem:ClientWrite"],
+            "${FileSystem.Arn}",
+            mounts,
+        ),
+        "Objects": (["s3:GetObject", "s3:PutObject"], "${Bucket.Arn}/runs/*", None),
+    }
+
+
+def test_what_lambda_may_do_to_interfaces_code_in_the_function_may_not() -> None:
+    import boto3
+    from moto import mock_aws
+
+    role = rendered()["WorkerRole"]["Properties"]
+    (managed,) = role["ManagedPolicyArns"]
+    (denied,) = [each for each in statements(role["Policies"]) if each["Effect"] == "Deny"]
+    assert set(denied["Action"]) == INTERFACES
+    assert denied["Condition"] == {"Null": {"lambda:SourceFunctionArn": "false"}}
+    with mock_aws(config={"iam": {"load_aws_managed_policies": True}}):  # a copy of AWS's own
+        iam = boto3.client("iam", region_name="us-east-1")
+        version = iam.get_policy(PolicyArn=managed)["Policy"]["DefaultVersionId"]
+        document = iam.get_policy_version(PolicyArn=managed, VersionId=version)
+    (statement,) = document["PolicyVersion"]["Document"]["Statement"]
+    assert set(statement["Action"]) == INTERFACES
+
+
+@pytest.mark.parametrize("package", ["image", "zip"])
+@pytest.mark.parametrize("url", ["yes", "no"])
+def test_the_caller_may_invoke_one_alias(package: str, url: str) -> None:
+    policy = rendered(Package=package, FunctionUrl=url)["CallerPolicy"]["Properties"]
+    found = statements(policy)
+    worker = "ImageWorker" if package == "image" else "ZipWorker"
+    assert {each["Resource"] for each in found} == {f"${{{worker}Aliaslive}}"}
+    actions = ["lambda:InvokeFunction", "lambda:InvokeFunctionUrl"]
+    assert [each["Action"] for each in found] == actions[: 1 + (url == "yes")]
+
+
+def test_there_is_a_url_only_if_asked_for_and_then_it_wants_a_signature() -> None:
+    assert of_type(rendered(), "AWS::Lambda::Url") == []
+    for package in ("image", "zip"):
+        url = only(rendered(FunctionUrl="yes", Package=package), "AWS::Lambda::Url")
+        assert url["AuthType"] == "AWS_IAM"
+        assert "Cors" not in url
+    for each in VARIANTS:  # nothing is opened by a permission of the function's own
+        assert of_type(rendered(**each), "AWS::Lambda::Permission") == []
+
+
+def test_the_group_is_open_to_itself_for_nfs_and_to_s3_alone() -> None:
+    resources = rendered(**PREFIX_LIST)
+    assert only(resources, "AWS::EC2::SecurityGroup")["SecurityGroupEgress"] == [
+        {"Description": "in place of allow-all", "IpProtocol": "-1", "CidrIp": "127.0.0.1/32"}
+    ]
+    assert "SecurityGroupIngress" not in only(resources, "AWS::EC2::SecurityGroup")
+    assert rules(of_type(resources, "AWS::EC2::SecurityGroupIngress")) == [
+        ("tcp", 2049, 2049, "${SecurityGroup}", "${SecurityGroup}")
+    ]
+    assert rules(of_type(resources, "AWS::EC2::SecurityGroupEgress")) == [
+        ("tcp", 2049, 2049, "${SecurityGroup}", "${SecurityGroup}"),
+        ("tcp", 443, 443, "${SecurityGroup}", "pl-1"),
+    ]
+    assert len(of_type(rendered(), "AWS::EC2::SecurityGroupEgress")) == 1
+
+
+def rules(found: list[Json]) -> list[tuple[Any, ...]]:
+    """Protocol, ports, group and other end of rules; any further key is a failure."""
+    keys = ["Description", "FromPort", "GroupId", "IpProtocol", "ToPort"]
+    ends = {"SourceSecurityGroupId", "DestinationSecurityGroupId", "DestinationPrefixListId"}
+    result = []
+    for rule in found:
+        ((end,), rest) = (rule.keys() & ends, sorted(rule.keys() - ends))
+        assert rest == keys
+        ports = (rule["FromPort"], rule["ToPort"])
+        result.append((rule["IpProtocol"], *ports, rule["GroupId"], rule[end]))
+    return result
+
+
+@pytest.mark.parametrize("variant", VARIANTS[:3])
+def test_nothing_leads_to_the_internet(variant: dict[str, str]) -> None:
+    resources = rendered(**variant)
+    kinds = {each["Type"] for each in resources.values()}
+    assert not kinds & {
+        "AWS::EC2::EIP",
+        "AWS::EC2::InternetGateway",
+        "AWS::EC2::NatGateway",
+        "AWS::EC2::Route",
+        "AWS::EC2::VPCGatewayAttachment",
+    }
+    for subnet in of_type(resources, "AWS::EC2::Subnet"):
+        assert subnet["MapPublicIpOnLaunch"] is False
+
+
+def test_an_existing_vpc_is_taken_as_it_is() -> None:
+    resources = rendered(**EXISTING)
+    kinds = {each["Type"] for each in resources.values()}
+    assert not kinds & {"AWS::EC2::VPC", "AWS::EC2::Subnet", "AWS::EC2::RouteTable"}
+    assert "AWS::EC2::VPCEndpoint" not in kinds
+    endpoint = only(rendered(**EXISTING, RouteTableId="rtb-1"), "AWS::EC2::VPCEndpoint")
+    assert (endpoint["VpcId"], endpoint["RouteTableIds"]) == ("vpc-1", ["rtb-1"])
+    assert only(resources, "AWS::EC2::SecurityGroup")["VpcId"] == "vpc-1"
+    function = only(resources, "AWS::Lambda::Function")
+    assert function["VpcConfig"]["SubnetIds"] == ["subnet-1", "subnet-2"]
+    targets = of_type(resources, "AWS::EFS::MountTarget")
+    assert [each["SubnetId"] for each in targets] == ["subnet-1", "subnet-2"]
+
+
+def test_what_is_kept_is_encrypted_and_private() -> None:
+    resources = rendered()
+    system, bucket = only(resources, "AWS::EFS::FileSystem"), only(resources, "AWS::S3::Bucket")
+    assert system["Encrypted"] is True
+    (refused,) = statements(system)
+    assert refused["Effect"] == "Deny"
+    assert refused["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
+    assert set(bucket["PublicAccessBlockConfiguration"].values()) == {True}
+    (rule,) = bucket["BucketEncryption"]["ServerSideEncryptionConfiguration"]
+    assert rule["ServerSideEncryptionByDefault"] == {"SSEAlgorithm": "AES256"}
+    point = only(resources, "AWS::EFS::AccessPoint")
+    assert point["PosixUser"] == {"Uid": "1000", "Gid": "1000"}
+    assert point["RootDirectory"]["Path"] == "/seqgc"
+
+
+@pytest.mark.parametrize("mode", ["bursting", "elastic", "provisioned"])
+def test_throughput_is_provisioned_only_if_asked_for(mode: str) -> None:
+    system = only(rendered(ThroughputMode=mode), "AWS::EFS::FileSystem")
+    assert system["ThroughputMode"] == mode
+    assert system.get("ProvisionedThroughputInMibps") == (64 if mode == "provisioned" else None)
+
+
+@pytest.mark.parametrize("package", ["image", "zip"])
+def test_the_function_is_as_asked_for_and_never_retried(package: str) -> None:
+    resources = rendered(
+        Package=package, Architecture="x86_64", MemoryMb="1769", TimeoutS="33", FunctionUrl="yes"
+    )
+    function = only(resources, "AWS::Lambda::Function")
+    assert function["PackageType"] == package.capitalize()
+    assert function["Architectures"] == ["x86_64"]
+    assert (function["MemorySize"], function["Timeout"]) == ("1769", "33")
+    assert "ReservedConcurrentExecutions" not in function
+    (mounted,) = function["FileSystemConfigs"]
+    assert mounted["Arn"] == "${AccessPoint.Arn}"
+    assert mounted["LocalMountPath"] == function["Environment"]["Variables"]["SEQGC_MOUNT"]
+    retries = only(resources, "AWS::Lambda::EventInvokeConfig")
+    assert (retries["MaximumRetryAttempts"], retries["Qualifier"]) == (0, "live")
+    assert only(resources, "AWS::Lambda::Alias")["Name"] == "live"
+    group = only(resources, "AWS::Logs::LogGroup")
+    assert group["RetentionInDays"] == 14
+    assert function["LoggingConfig"]["LogGroup"] == "${LogGroup}"
+
+
+def test_concurrency_is_reserved_if_asked_for() -> None:
+    function = only(rendered(ReservedConcurrency="256"), "AWS::Lambda::Function")
+    assert function["ReservedConcurrentExecutions"] == "256"

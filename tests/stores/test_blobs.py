@@ -1,0 +1,255 @@
+"""Bytes under a key, in every store that takes them; and readings that get better by themselves."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from seqgc.errors import ParameterError, StoreError
+from seqgc.ports import BlobStore
+from seqgc.stores import DirectoryStore, InlineStore, S3Store
+from seqgc.stores._rereads import PAUSES_S
+from tests.stores.registry import BLOB_STORES, BUCKET, bucket, client, no_pause
+
+DATA = bytes(range(256)) * 10
+
+
+def receipt(data: bytes) -> dict[str, Any]:
+    return {"digest": hashlib.sha256(data).hexdigest(), "size_bytes": len(data)}
+
+
+@pytest.fixture(params=sorted(BLOB_STORES))
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BlobStore]:
+    with BLOB_STORES[request.param](tmp_path / "blobs-and-weights") as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("data", [b"", b"x", DATA])
+def test_bytes_come_back(store: BlobStore, data: bytes) -> None:
+    store.put("result-3-1-0", data)
+    assert store.get("result-3-1-0", **receipt(data)) == data
+
+
+def test_what_was_there_is_replaced(store: BlobStore) -> None:
+    store.put("k", b"old")
+    store.put("k", DATA)
+    assert store.get("k", **receipt(DATA)) == DATA
+    with pytest.raises(StoreError, match=r"k.* bytes where 3 are due"):
+        store.get("k", **receipt(b"old"))
+
+
+def test_other_bytes_of_the_same_length_are_refused(store: BlobStore) -> None:
+    store.put("k", b"abc")
+    with pytest.raises(StoreError, match=r"k.* has digest ba7816bf8f01… where .* is due"):
+        store.get("k", **receipt(b"abd"))
+
+
+def test_what_is_removed_is_gone_and_the_rest_is_not(store: BlobStore) -> None:
+    ref = store.publish("k", 0, np.ones(2))
+    store.put("k", b"1")
+    store.put("l", b"2")
+    store.remove("k")
+    store.remove("k")
+    with pytest.raises(StoreError, match=r"k.*removed"):
+        store.get("k", **receipt(b"1"))
+    assert store.get("l", **receipt(b"2")) == b"2"
+    np.testing.assert_array_equal(store.fetch(ref), np.ones(2))
+
+
+@pytest.mark.parametrize("key", ["", "..", "../x", "a/b", "/a", ".x", "-x", "a b", "é", "x" * 201])
+def test_a_key_that_could_leave_the_store_is_refused(store: BlobStore, key: str) -> None:
+    for act in (
+        lambda: store.put(key, b""),
+        lambda: store.get(key, **receipt(b"")),
+        lambda: store.remove(key),
+    ):
+        with pytest.raises(ParameterError, match="`key` must be 1 to 200 letters"):
+            act()
+
+
+def test_an_inline_store_has_no_place_for_them() -> None:
+    store = InlineStore()
+    with pytest.raises(
+        StoreError, match=r"answer of 2560 bytes.* use a directory \(EFS\) or an S3"
+    ):
+        store.put("k", DATA)
+    with pytest.raises(StoreError, match="inline store keeps none"):
+        store.get("k", **receipt(DATA))
+
+
+# ---- weights that travel ------------------------------------------------------------------------
+
+
+def test_weights_that_do_not_fit_a_request_are_refused_with_size_and_remedy() -> None:
+    store = InlineStore()
+    assert store.publish("cnn", 0, np.zeros(1_000_000, np.float32)).size == 1_000_000
+    resnet = np.zeros(11_227_812, np.float16)
+    with pytest.raises(ParameterError, match=r"4715520 bytes .* 6291456; got 22455624 \(use a dir"):
+        store.publish("resnet", 0, resnet)
+    store.publish("resnet", 0, resnet[:10])  # what was refused is not published
+
+
+# ---- readings that get better -------------------------------------------------------------------
+
+
+class Clearing:
+    """A pause that after so many turns lets the store be as it should."""
+
+    def __init__(self, turns: int, mend: Any) -> None:
+        self.waited: list[float] = []
+        self._turns, self._mend = turns, mend
+
+    def __call__(self, seconds: float) -> None:
+        self.waited.append(seconds)
+        if len(self.waited) == self._turns:
+            self._mend()
+
+
+def damaged(path: Path, content: bytes) -> Any:
+    """Put ``content`` in a file's place; return what undoes it."""
+    right = path.read_bytes()
+    path.chmod(0o644)
+    path.write_bytes(content)
+    return lambda: path.write_bytes(right)
+
+
+@pytest.mark.parametrize("turns", [1, len(PAUSES_S)])
+@pytest.mark.parametrize("seen", [DATA[:-1], b"", DATA[:-1] + b"?", DATA + b"?"])
+def test_a_blob_half_seen_is_read_again(tmp_path: Path, seen: bytes, turns: int) -> None:
+    DirectoryStore(tmp_path).put("k", DATA)
+    pause = Clearing(turns, damaged(tmp_path / "blobs" / "k", seen))
+    assert DirectoryStore(tmp_path, pause=pause).get("k", **receipt(DATA)) == DATA
+    assert pause.waited == list(PAUSES_S[:turns])
+    assert list(PAUSES_S) == sorted(PAUSES_S)
+    assert sum(PAUSES_S) < 1
+
+
+@pytest.mark.parametrize("cut", [0, 20, 100, 150])
+def test_weights_half_seen_are_read_again(tmp_path: Path, cut: int) -> None:
+    ref = DirectoryStore(tmp_path).publish("cnn", 0, np.arange(9.0))
+    (path,) = tmp_path.iterdir()
+    pause = Clearing(2, damaged(path, path.read_bytes()[:cut]))
+    store = DirectoryStore(tmp_path, pause=pause)
+    np.testing.assert_array_equal(store.fetch(ref), np.arange(9.0))
+    assert len(pause.waited) == 2
+
+
+def test_readings_end_with_the_last_cause(tmp_path: Path) -> None:
+    DirectoryStore(tmp_path).put("k", DATA)
+    damaged(tmp_path / "blobs" / "k", DATA[:7])
+    pause = Clearing(99, None)
+    with pytest.raises(StoreError, match=r"blobs/k cannot be used: has 7 bytes where 2560 are due"):
+        DirectoryStore(tmp_path, pause=pause).get("k", **receipt(DATA))
+    assert len(pause.waited) == len(PAUSES_S)
+
+
+def test_a_stale_handle_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = DirectoryStore(tmp_path, pause=no_pause)
+    store.put("k", DATA)
+    stale, opened = [True], Path.open
+
+    def open_(self: Path, *args: Any, **kwargs: Any) -> Any:
+        if stale.pop() if stale else False:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return opened(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", open_)
+    assert store.get("k", **receipt(DATA)) == DATA
+    assert not stale
+
+
+def test_what_is_not_there_is_not_waited_for(tmp_path: Path) -> None:
+    pause = Clearing(99, None)
+    store = DirectoryStore(tmp_path, pause=pause)
+    with pytest.raises(StoreError, match="is missing"):
+        store.get("k", **receipt(DATA))
+    assert not pause.waited
+
+
+def test_no_more_is_read_than_was_promised(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path, pause=no_pause)
+    store.put("k", bytes(5_000_000))
+    with pytest.raises(StoreError, match="has 11 bytes where 10 are due"):
+        store.get("k", digest="0" * 64, size_bytes=10)
+
+
+# ---- S3 (moto's) --------------------------------------------------------------------------------
+
+
+def test_objects_lie_below_the_prefix(tmp_path: Path) -> None:
+    with bucket(tmp_path / "run-7") as store:
+        store.publish("cnn", 3, np.ones(2))
+        store.put("k", b"1")
+        listed = client().list_objects_v2(Bucket=BUCKET)["Contents"]
+        assert {each["Key"]: each["Size"] for each in listed} == {
+            "run-7/cnn@0000000003.bin": 16,
+            "run-7/blobs/k": 1,
+        }
+
+
+def test_a_pickled_store_reaches_the_same_objects_with_a_client_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    with bucket(tmp_path / "run-7") as store:
+        ref = store.publish("cnn", 3, np.arange(2.0))
+        other = pickle.loads(pickle.dumps(store))
+        np.testing.assert_array_equal(other.fetch(ref), np.arange(2.0))
+
+
+def test_a_bucket_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with bucket(tmp_path):
+        store = S3Store("s3://not-there/run", client=client, pause=no_pause)
+        with pytest.raises(
+            StoreError, match=r"s3://not-there/run/blobs/k cannot be written: .*NoSuchB"
+        ):
+            store.put("k", b"1")
+        with pytest.raises(
+            StoreError, match=r"not-there/run/blobs/k cannot be used: .*NoSuchBucket"
+        ):
+            store.get("k", **receipt(b"1"))
+
+
+class Flaky:
+    """An S3 whose first readings break off; nothing that moto could do."""
+
+    def __init__(self, bodies: list[bytes | Exception]) -> None:
+        self._bodies = bodies
+
+    def get_object(self, **_: str) -> dict[str, object]:
+        body = self._bodies.pop(0)
+        if isinstance(body, Exception):
+            raise body
+        return {"Body": io.BytesIO(body)}
+
+
+def test_a_transfer_that_breaks_off_is_begun_again() -> None:
+    flaky: Any = Flaky([ConnectionError("reset"), DATA[:100], DATA])
+    store = S3Store("s3://training/run", client=lambda: flaky, pause=no_pause)
+    assert store.get("k", **receipt(DATA)) == DATA
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "",
+        "training",
+        "s3://",
+        "s3://a",
+        "s3://UP/x",
+        "s3://training/../x",
+        "s3://training//x",
+        "s3://training/a b",
+    ],
+)
+def test_a_location_must_be_a_bucket_and_a_prefix(location: str) -> None:
+    with pytest.raises(ParameterError, match="`location` must be s3://bucket/prefix"):
+        S3Store(location)
