@@ -13,7 +13,7 @@ def all_specs(n: int, largest_window: int) -> Iterator[str]:
     for name, (parameters, _) in SCHEMES.items():
         if not parameters:
             yield name
-        elif parameters == ("s",):
+        elif parameters[0] == "s":
             yield from (f"{name}:s={s}" for s in range(n))
         else:
             yield from (

@@ -50,8 +50,8 @@ def plan(kind: str) -> FaultPlan:
 def test_when_a_third_fails_the_gradients_are_those_of_a_run_without_failures(
     tmp_path: Path,
 ) -> None:
-    n, jobs = 8, 200
-    scheme: Scheme = parse_scheme("m-sgc:B=2,W=3,lam=6", n=n)
+    n, jobs = 4, 200
+    scheme: Scheme = parse_scheme("m-sgc:B=1,W=2,lam=3", n=n)
     seen: Counter[str] = Counter()
 
     def observe(event: Event | Action) -> None:
@@ -72,7 +72,7 @@ def test_when_a_third_fails_the_gradients_are_those_of_a_run_without_failures(
             master.run(policy, backend, work, observe=observe)
         faults = service.statistics().faults
     assert {"crash", "hang", "throttle", "corrupt"} <= set(faults), faults
-    assert {"HTTP 429 TooManyRequestsException", "Runtime.ExitError", "WireError"} <= set(seen)
+    assert {"Runtime.ExitError", "WireError"} <= set(seen)  # throttling is met before anyone hears
     for job, due in enumerate(undisturbed(jobs, delay=scheme.delay)):
         np.testing.assert_allclose(work.gradients[job], due, rtol=1e-8, atol=1e-10)
 
