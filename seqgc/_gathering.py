@@ -58,6 +58,10 @@ class Gatherer:
             if task.cover is None:
                 self._jobs[task.job].rows[round] += 1
 
+    def require(self, job: int, dtype: np.dtype[np.floating], size: int) -> None:
+        """Have every result of a job be of a dtype and length, from the first one on."""
+        self._jobs[job].kind = (dtype, (size,))
+
     def flaw(self, owed: Mapping[int, MiniTask], results: Mapping[int, FloatArray]) -> str | None:
         """Say in one line why an answer cannot be used, if so.
 
@@ -66,7 +70,8 @@ class Gatherer:
         owed
             The worker's mini-tasks, by slot.
         results
-            By slot; a job's first result says which length and dtype all of them must have.
+            By slot; unless `require` has said it, a job's first result says which length and dtype
+            all of them must have.
         """
         kinds: dict[int, _Kind] = {}
         for slot, task in owed.items():
@@ -79,7 +84,7 @@ class Gatherer:
             known = kinds.setdefault(task.job, job.kind if job and job.kind else kind)
             if kind != known:
                 return (
-                    f"the result of slot {slot} must be {_describe(known)} like the others of job "
+                    f"the result of slot {slot} must be {_describe(known)}, as all of job "
                     f"{task.job}; got {_describe(kind)}"
                 )
         return None

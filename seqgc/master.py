@@ -153,6 +153,8 @@ class _Loop:
             self._begun += 1
             self._hand_over_needed(workload, self._begun)
             workload.begin(self._begun)
+            if (form := workload.result_form(self._begun)) is not None:
+                self._gatherer.require(self._begun, *form)
         return WorkItem(slot=mini_task.slot, parts=workload.resolve(mini_task))
 
     # ---- decoded gradients: as late as the next tasks allow, so that these leave first -----------

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
+import numpy as np
+
 from seqgc._types import BoolArray, Decoding, FloatArray, IntArray, MiniTask
 
 __all__ = [
@@ -243,6 +245,12 @@ class Workload(Protocol):
 
     def begin(self, job: int) -> None:
         """Job ``job`` starts: fix the weights and the batch that it uses."""
+
+    def result_form(self, job: int) -> tuple[np.dtype[np.floating], int] | None:
+        """Return the dtype and length of every result of a job that has begun.
+
+        None: unknown; then the first one that arrives says what the others must be.
+        """
 
     def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
         """Turn a mini-task's chunks into data points."""

@@ -67,18 +67,23 @@ class FunctionConfig(_Strict):
 
     ``transport`` carries invocations; ``http`` and ``asyncio`` sign them themselves. ``store``
     is where weights and large answers are: ``auto`` is a directory if both sides have one, else
-    S3. ``mount`` is where the master has the functions' file system.
+    S3. ``mount`` is where the master has the functions' file system. ``master`` says whether it is
+    ``inside`` the functions' region, or ``outside``: then what it receives is priced as transfer to
+    the internet. Unless given, it is inside where it has a ``mount``, for which it must be in the
+    VPC, and else outside.
 
     With backend ``lambda`` the rest is as deployed, by the file ``deployment``. With
     ``lambda-local`` there are at most ``environments`` functions at once (as many again as workers,
     unless given: stragglers hold theirs), ended after ``timeout_s`` seconds; it is priced as the
     one of that memory (MB), architecture and region which it stands for. ``expected_s`` is how
-    long a task is thought to run, seconds; used for prices only.
+    long a task is thought to run, seconds; used for prices only. Before the first round every
+    function is invoked ``warm_up`` times, which is paid for.
     """
 
     transport: Literal["boto3", "http", "asyncio"] = "boto3"
     store: Literal["auto", "directory", "s3", "inline"] = "auto"
     mount: str | None = None
+    master: Literal["inside", "outside"] | None = None
     deployment: str = "seqgc-lambda.toml"
     environments: int | None = Field(default=None, ge=1, le=10_000)
     memory_mb: int = Field(default=2560, ge=128, le=10240)
@@ -88,6 +93,11 @@ class FunctionConfig(_Strict):
     expected_s: float | None = Field(default=None, ge=0)
     warm_up: int = Field(default=1, ge=0)
 
+    @property
+    def master_outside(self) -> bool:
+        """Whether the master is outside the functions' region."""
+        return self.mount is None if self.master is None else self.master == "outside"
+
 
 class RunConfig(_Strict):
     """Everything about a run.
@@ -96,7 +106,8 @@ class RunConfig(_Strict):
     seen; with ``retune`` it looks (again) every so many rounds. Either needs ``alpha``, seconds per
     unit of load, unless delays are injected, which have their own. Results travel in the format
     ``payload``: ``precision`` unless given; rounding is stochastic to a narrower one only.
-    It stops before it costs more than ``max_usd`` US dollars (``local`` and ``dask`` cost nothing).
+    It stops before it costs more than ``max_usd`` US dollars (``local`` and ``dask`` cost nothing);
+    not with ``probe`` or ``retune``, since schemes that are not known yet have no price.
     ``dask_scheduler`` is the address of a scheduler; without one dask starts on this machine.
     """
 

@@ -64,14 +64,16 @@ def cost(
         table.update({key: value for key, value in given.items() if value is not None})
         if values.get("backend") == "lambda" and "mount" not in table:
             table.setdefault("store", "s3")
-    values["backend"] = "local"  # priced by [function] and the flags, deployed or not
+    values["backend"] = "local"  # priced by [function], in a run's file as deployed, and the flags
     values.pop("dask_scheduler", None)
     prepared = prepare(validated(values))
     function = prepared.config.function
     setup = FunctionSetup(memory_mb=function.memory_mb, timeout_s=function.timeout_s)
     plan = plan_of(prepared)
     if ran:
-        estimate = estimate_run(target, function=setup, traffic=plan.traffic)
+        estimate = estimate_run(
+            target, function=setup, traffic=plan.traffic, warm_ups=plan.warm_ups
+        )
     else:
         estimate = estimate_plan(plan.cost_plan(setup, seconds=function.expected_s))
     prices = read_prices(function.region)
@@ -81,13 +83,17 @@ def cost(
         "region": function.region,
         "arch": function.arch,
         **asdict(setup),
+        "warm_ups": plan.warm_ups,
         **cost_facts(estimate, prices, function.arch),
     }
     if as_json:
         print_json(facts)
     else:
         about = f"{setup.memory_mb} MB, {function.arch}, {function.region}"
-        print_pairs({"functions": about} | cost_pairs(estimate, prices, function.arch))
+        warmed = f"{plan.warm_ups:,} invocations before the first round"
+        print_pairs(
+            {"functions": about, "warm-up": warmed} | cost_pairs(estimate, prices, function.arch)
+        )
 
 
 def cost_facts(estimate: Estimate, prices: Prices, arch: Architecture) -> Facts:
@@ -145,6 +151,7 @@ def plan_facts(plan: RunPlan) -> Facts:
     return {
         **asdict(plan),
         "invocations": plan.invocations,
+        "warm_ups": plan.warm_ups,
         "request_fits": plan.request_fits,
         "reply_fits": plan.reply_fits,
         "results_stored": plan.traffic.results_stored,

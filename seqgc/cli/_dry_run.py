@@ -45,6 +45,7 @@ def _plan_pairs(plan: RunPlan) -> dict[str, str]:
     return {
         "rounds": f"{plan.rounds} of {plan.workers} tasks, for {plan.jobs} jobs",
         "invocations": f"{plan.invocations:,}, without repeated attempts",
+        "warm-up": f"{plan.warm_ups:,} invocations before the first round",
         "weights of a job": f"{plan.weights_bytes:,} bytes ({plan.where})",
         "largest request": f"{plan.request_bytes:,} bytes as JSON: {request}",
         "largest reply": f"{plan.reply_bytes:,} bytes as JSON: {reply}",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -91,21 +93,23 @@ def as_deployed(config: RunConfig) -> FunctionConfig:
 
 
 @contextmanager
-def open_engine(config: RunConfig, *, run_id: str, delays: Delays | None) -> Iterator[Engine]:
+def open_engine(config: RunConfig, *, name: str, delays: Delays | None) -> Iterator[Engine]:
     """Start what a run needs beside its workers, until the end of the block.
 
-    ``delays`` is not for the processes of this machine: whoever starts them injects them.
+    ``name`` is the run's; it seeds stochastic rounding. Functions, and the store they share, may
+    serve other masters whose runs have the same name: there this run's is made unique. ``delays``
+    is not for the processes of this machine: whoever starts them injects them.
     """
     with ExitStack() as stack:
         match config.backend:
             case "local":
                 yield Engine()
             case "dask":
-                yield Engine(backend=_dask(config, run_id=run_id, delays=delays, stack=stack))
+                yield Engine(backend=_dask(config, run_id=name, delays=delays, stack=stack))
             case "lambda-local":
-                yield Engine(remote=_lambda_local(config, run_id, delays, stack))
+                yield Engine(remote=_lambda_local(config, name, delays, stack))
             case "lambda":
-                yield Engine(remote=_lambda(config, run_id, delays))
+                yield Engine(remote=_lambda(config, name, delays, stack))
 
 
 # ---- dask ---------------------------------------------------------------------------------------
@@ -145,9 +149,7 @@ def _dask(
 # ---- functions ----------------------------------------------------------------------------------
 
 
-def _lambda_local(
-    config: RunConfig, run_id: str, delays: Delays | None, stack: ExitStack
-) -> Remote:
+def _lambda_local(config: RunConfig, name: str, delays: Delays | None, stack: ExitStack) -> Remote:
     """Return functions on this machine; a folder stands for the file system they share."""
     from seqgc.stores import open_store
     from seqgc.wire import StoreRef
@@ -156,7 +158,7 @@ def _lambda_local(
         from seqgc.backends.local_lambda import LocalLambda
     except ImportError as error:
         raise _missing("lambda-local", "lambda-local", error) from None
-    function = config.function
+    function, run_id = config.function, _unique(name)
     mount = Path(
         function.mount or stack.enter_context(tempfile.TemporaryDirectory(prefix="seqgc-shared-"))
     )
@@ -198,24 +200,28 @@ def _lambda_local(
             credentials=_session_of_nobody().get_credentials(),
         )
 
-    return _remote(config, run_id, delays, ref, open_store(ref, mount=mount), connect)
+    shared = open_store(ref, mount=mount)
+    stack.callback(_sweep, shared)
+    return _remote(config, name, run_id, delays, ref, shared, connect)
 
 
-def _lambda(config: RunConfig, run_id: str, delays: Delays | None) -> Remote:
-    """Return the functions that are deployed."""
+def _lambda(config: RunConfig, name: str, delays: Delays | None, stack: ExitStack) -> Remote:
+    """Return the functions that are deployed, to be invoked by whom botocore finds."""
     from functools import partial
 
     from seqgc.stores import open_store
 
-    try:
-        import boto3
-    except ImportError as error:
-        raise _missing("lambda", "aws", error) from None
     function, made = as_deployed(config), _deployment(config.function)
+    run_id = _unique(name)
     ref = store_ref(config, run_id)
-    shared = open_store(
-        ref, mount=function.mount, s3_client=partial(boto3.client, "s3", region_name=made.region)
-    )
+    mounted = function.mount is not None and Path(function.mount).is_dir()
+    if ref.kind == "directory" and not mounted:
+        rule = "must be the folder where the functions' file system is mounted"
+        remedy = "mount it, or --store s3"
+        raise ParameterError("function.mount", rule, function.mount, remedy)
+    session = _session_of_caller(made.region)
+    shared = open_store(ref, mount=function.mount, s3_client=partial(session.client, "s3"))
+    stack.callback(_sweep, shared)
 
     def connect() -> Transport:
         from seqgc.backends.lambda_ import AsyncTransport, Boto3Transport, HttpTransport, Target
@@ -227,7 +233,7 @@ def _lambda(config: RunConfig, run_id: str, delays: Delays | None) -> Remote:
                 qualifier=made.alias,
                 timeout_s=function.timeout_s,
                 connections=limit,
-                region=made.region,
+                session=session,
             )
         target = (
             Target.function_url(made.function_url, region=made.region)
@@ -235,13 +241,19 @@ def _lambda(config: RunConfig, run_id: str, delays: Delays | None) -> Remote:
             else Target.invoke_api(made.function_name, region=made.region, qualifier=made.alias)
         )
         kind = AsyncTransport if function.transport == "asyncio" else HttpTransport
-        return kind(target, timeout_s=function.timeout_s, connections=limit)
+        return kind(
+            target,
+            timeout_s=function.timeout_s,
+            connections=limit,
+            credentials=session.get_credentials(),
+        )
 
-    return _remote(config, run_id, delays, ref, shared, connect)
+    return _remote(config, name, run_id, delays, ref, shared, connect)
 
 
 def _remote(
     config: RunConfig,
+    name: str,
     run_id: str,
     delays: Delays | None,
     ref: StoreRef,
@@ -263,6 +275,7 @@ def _remote(
             store=ref,
             shared=shared,
             run_id=run_id,
+            rounding_name=name,
             code=config.scheme[:100] if fixed else "",
             delays=delays,
             payload=config.payload,
@@ -271,6 +284,20 @@ def _remote(
         )
 
     return Remote(open=open_backend, store=shared, grace_s=as_deployed(config).timeout_s)
+
+
+def _unique(name: str) -> str:
+    """Return a run's name that no other run has, of characters that every store takes."""
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:80].lstrip(".-") or "run"
+    return f"{plain}-{uuid.uuid4().hex[:12]}"
+
+
+def _sweep(shared: BlobStore) -> None:
+    """Remove the run's folders from a shared file system, unless a late answer lies there."""
+    from seqgc.stores import DirectoryStore
+
+    if isinstance(shared, DirectoryStore):
+        shared.sweep()
 
 
 def store_ref(config: RunConfig, run_id: str) -> StoreRef:
@@ -315,6 +342,26 @@ def _session_of_nobody() -> Session:
     import boto3
 
     return boto3.Session(aws_access_key_id="nobody", aws_secret_access_key="nothing")
+
+
+def _session_of_caller(region: str) -> Session:
+    """Return a session that signs as whoever runs this: better unknown now than in mid-run."""
+    try:
+        import boto3
+        from botocore.exceptions import BotoCoreError, ClientError
+    except ImportError as error:
+        raise _missing("lambda", "aws", error) from None
+    remedy = "run `aws configure`, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    try:
+        session = boto3.Session(region_name=region)
+        credentials = session.get_credentials()
+        if credentials is not None:
+            credentials.get_frozen_credentials()  # renews what has expired, if it can
+    except (BotoCoreError, ClientError) as error:
+        raise ParameterError("credentials", f"must be of use ({error})", None, remedy) from None
+    if credentials is None:
+        raise ParameterError("credentials", "must be given or found", None, remedy)
+    return session
 
 
 def _connections(workers: int) -> int:

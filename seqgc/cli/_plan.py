@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from seqgc.schemes import Scheme
     from seqgc.train import Model
 
-__all__ = ["RunPlan", "budget_of", "plan_of", "require_fit"]
+__all__ = ["RunPlan", "budget_of", "plan_of", "require_fit", "require_priced"]
 
 # What messages weigh: a little more than they do, so that what is said to fit fits.
 _FRAME_BYTES: Final = 4096  # of a request or reply, beside what is in it
@@ -41,7 +41,8 @@ class RunPlan:
     """The sizes of a run; requests and replies in bytes as JSON, the largest there are.
 
     ``where`` weights are; ``weights_bytes`` are those of one job. ``fits`` says whether a reply
-    takes a task's results; else they go through the store (``stored``), or nowhere.
+    takes a task's results; else they go through the store (``stored``), or nowhere. Before the
+    first round every worker is invoked ``warm_up_rounds`` times.
     """
 
     workers: int
@@ -54,11 +55,18 @@ class RunPlan:
     request_bytes: int
     reply_bytes: int
     limit_bytes: int
+    warm_up_rounds: int = 0
+    master_outside: bool = False
 
     @property
     def invocations(self) -> int:
         """How many tasks are sent, without repeated attempts."""
         return self.workers * self.rounds
+
+    @property
+    def warm_ups(self) -> int:
+        """How many invocations there are before the first round."""
+        return self.workers * self.warm_up_rounds
 
     @property
     def request_fits(self) -> bool:
@@ -79,6 +87,7 @@ class RunPlan:
             weights_files=self.weights_files,
             result_bytes=self.result_bytes,
             results_stored=not self.reply_fits and self.where != "inline",
+            master_outside=self.master_outside,
         )
 
     def cost_plan(self, function: FunctionSetup, *, seconds: float | None) -> Plan:
@@ -90,6 +99,7 @@ class RunPlan:
             seconds_per_task=seconds,
             function=function,
             traffic=self.traffic,
+            warm_ups=self.warm_ups,
         )
 
 
@@ -123,24 +133,55 @@ def plan_of(prepared: PreparedRun) -> RunPlan:
         request_bytes=envelope_bytes(sent + _FRAME_BYTES),
         reply_bytes=envelope_bytes(results + _FRAME_BYTES),
         limit_bytes=MAX_BODY_BYTES,
+        warm_up_rounds=config.function.warm_up,
+        master_outside=config.function.master_outside,
     )
 
 
 def budget_of(prepared: PreparedRun) -> Budget | None:
-    """Return the run's budget, if it has one; one's own machines cost nothing."""
+    """Return the run's budget, if it has one; one's own machines cost nothing.
+
+    Raises
+    ------
+    ParameterError
+        If the warm-up and a single round could pass it.
+    """
     config = prepared.config
     if config.max_usd is None:
         return None
     if config.backend not in _FUNCTIONS:
         return Budget(config.max_usd, model=None)
-    function = as_deployed(config)
+    function, plan = as_deployed(config), plan_of(prepared)
     model = PriceModel(
         read_prices(function.region),
         architecture=function.arch,
         function=FunctionSetup(memory_mb=function.memory_mb, timeout_s=function.timeout_s),
-        traffic=plan_of(prepared).traffic,
+        traffic=plan.traffic,
     )
-    return Budget(config.max_usd, model=model)
+    least = plan.warm_ups * model.warm_up_usd + model.job_usd
+    least += plan.workers * model.task_usd(model.timeout_s)
+    if config.max_usd < least:
+        sent = "the warm-up and a round" if plan.warm_ups else "a round"
+        rule = f"must be at least ${least:.6f}, for {sent} where all run to the time-out"
+        raise ParameterError("max_usd", rule, config.max_usd)
+    return Budget(config.max_usd, model=model, warm_ups=plan.warm_ups)
+
+
+def require_priced(config: RunConfig) -> None:
+    """Refuse a budget for what has no price that is known beforehand.
+
+    Raises
+    ------
+    ParameterError
+        Naming the budget, or the region.
+    """
+    if config.max_usd is None:
+        return
+    if config.probe is not None or config.retune is not None:
+        rule = "must be left out with `probe` or `retune`: schemes not known yet have no price"
+        raise ParameterError("max_usd", rule, config.max_usd)
+    if config.backend in _FUNCTIONS:
+        read_prices(as_deployed(config).region)
 
 
 def require_fit(plan: RunPlan) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import uuid
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -177,8 +176,7 @@ def _record(
     (model,), _ = make_models(config)
     from seqgc.train.record import record_profile
 
-    run_id = f"profile-{uuid.uuid4().hex[:12]}"  # of files that functions share
-    with open_engine(config, run_id=run_id, delays=None) as engine, _progress() as bar:
+    with open_engine(config, name="profile", delays=None) as engine, _progress() as bar:
         task = bar.add_task("recording", total=len(loads) * (warmup + rounds))
         return record_profile(
             model,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from seqgc.cli._build import InjectedDelays, make_delays, make_models
 from seqgc.cli._config import RunConfig, dump
-from seqgc.cli._engine import check_engine, open_engine
-from seqgc.cli._plan import budget_of, plan_of, require_fit
+from seqgc.cli._engine import as_deployed, check_engine, open_engine
+from seqgc.cli._plan import budget_of, plan_of, require_fit, require_priced
 from seqgc.cli._show import RoundProgress
 from seqgc.schemes import Scheme, parse_scheme
 
@@ -42,8 +42,9 @@ class PreparedRun:
         config = self.config
         path = run or new_run_path("runs", self.scheme.spec)
         require_new(path)
+        budget = budget_of(self)
         with (
-            open_engine(config, run_id=path.name, delays=self.delays) as engine,
+            open_engine(config, name=path.name, delays=self.delays) as engine,
             RoundProgress(self.scheme.spec, num_rounds=self.num_rounds) as progress,
         ):
             return train(
@@ -65,10 +66,10 @@ class PreparedRun:
                 delays=self.delays,
                 backend=engine.backend,
                 remote=engine.remote,
-                budget=budget_of(self),
+                budget=budget,
                 test_data=self.test_data,
                 observe=progress,
-                config=dump(config),
+                config=dump(config.model_copy(update={"function": as_deployed(config)})),
                 adapt=self.adaptation,
                 on_switch=self._switch,
             )
@@ -90,6 +91,7 @@ def prepare(config: RunConfig) -> PreparedRun:
     """
     scheme = parse_scheme(config.scheme, n=config.workers)
     check_engine(config)
+    require_priced(config)
     from seqgc.train import JobPlan, payload_of
 
     payload = payload_of(

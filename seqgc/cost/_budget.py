@@ -47,6 +47,7 @@ class PriceModel:
         self._function, self._traffic = function, traffic
         self.timeout_s = function.timeout_s
         self.job_usd = self._usd(traffic.publication())
+        self.warm_up_usd = self._usd(function.invocation(function.timeout_s))  # at most
 
     def task_usd(self, seconds: float) -> float:
         """Return the price of a task that ran for so many seconds, at most to the time-out."""
@@ -60,8 +61,9 @@ class Budget:
     """Stops a run before it costs more than ``max_usd``; an observer of the loop.
 
     Tasks leave only if the run stays within the budget even if all that are under way run to the
-    function's time-out. A task that was answered, or failed, is charged from its dispatch to that
-    instant: what its function is charged is no more.
+    function's time-out. A task that was answered is charged from its dispatch to that instant: what
+    its function is charged is no more. One that failed is charged to the time-out: a connection may
+    break, and the function runs on.
 
     Parameters
     ----------
@@ -69,11 +71,13 @@ class Budget:
         US dollars, >= 0.
     model
         What tasks cost; None: nothing, as on one's own machines.
+    warm_ups
+        Invocations before the first round; each is charged to the time-out from the start.
 
     Raises
     ------
     ParameterError
-        If ``max_usd`` is no amount.
+        If ``max_usd`` is no amount, or less than the warm-up can cost.
 
     Examples
     --------
@@ -81,17 +85,20 @@ class Budget:
     0.0
     """
 
-    def __init__(self, max_usd: float, *, model: PriceModel | None) -> None:
+    def __init__(self, max_usd: float, *, model: PriceModel | None, warm_ups: int = 0) -> None:
         if not 0 <= max_usd < math.inf:
             raise ParameterError("max_usd", "must be a finite amount >= 0, US dollars", max_usd)
         self._max_usd, self._model = max_usd, model
-        self._spent_usd = 0.0
+        self._spent_usd = 0.0 if model is None else warm_ups * model.warm_up_usd
+        if self._spent_usd > max_usd:
+            rule = f"must be at least ${self._spent_usd:.6f}, which the warm-up can cost"
+            raise ParameterError("max_usd", rule, max_usd)
         self._open: dict[tuple[int, int, int], float] = {}  # sent at, seconds
         self._last_job = -1
 
     @property
     def spent_usd(self) -> float:
-        """What the tasks have cost whose end is known, US dollars."""
+        """What the tasks have cost at most whose end is known, and the warm-up, US dollars."""
         return self._spent_usd
 
     @property
@@ -147,4 +154,5 @@ class Budget:
     def _settle(self, event: Arrival | Failure, model: PriceModel) -> None:
         sent = self._open.pop((event.round, event.worker, event.attempt), None)
         if sent is not None:  # None: a duplicate
-            self._spent_usd += model.task_usd(event.at - sent)
+            failed = isinstance(event, Failure)
+            self._spent_usd += model.task_usd(model.timeout_s if failed else event.at - sent)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ class Plan:
     seconds_per_task
         How long a task is expected to run, seconds; the median of a profile, for example. None:
         nobody knows, and only the time-out bounds it.
+    warm_ups
+        Invocations before the first round that compute nothing; expected to run as long as tasks.
     """
 
     workers: int
@@ -32,11 +34,14 @@ class Plan:
     seconds_per_task: float | None
     function: FunctionSetup
     traffic: Traffic
+    warm_ups: int = 0
 
     def __post_init__(self) -> None:
         for name in ("workers", "rounds", "jobs"):
             if getattr(self, name) < 1:
                 raise ParameterError(name, "must be >= 1", getattr(self, name))
+        if self.warm_ups < 0:
+            raise ParameterError("warm_ups", "must be >= 0", self.warm_ups)
         if self.seconds_per_task is not None and self.seconds_per_task < 0:
             raise ParameterError("seconds", "must be >= 0", self.seconds_per_task)
 
@@ -46,7 +51,8 @@ class Estimate:
     """A usage, and how large it can be at most.
 
     ``likely`` is None if nobody knows how long tasks run; ``at_most`` lets every task whose end is
-    not known run to the function's time-out. ``unanswered`` counts those of a run.
+    not known run to the function's time-out. ``unanswered`` counts a run's tasks that neither were
+    answered nor failed.
     """
 
     likely: Usage | None
@@ -73,21 +79,28 @@ def estimate_plan(plan: Plan) -> Estimate:
     """
     tasks = plan.workers * plan.rounds
     moved = plan.traffic.task().times(tasks) + plan.traffic.publication().times(plan.jobs)
-    worst = plan.function.invocation(plan.function.timeout_s).times(tasks) + moved
+    invocations = tasks + plan.warm_ups
+    worst = plan.function.invocation(plan.function.timeout_s).times(invocations) + moved
     if plan.seconds_per_task is None:
         return Estimate(likely=None, at_most=worst)
-    likely = plan.function.invocation(plan.seconds_per_task).times(tasks) + moved
+    likely = plan.function.invocation(plan.seconds_per_task).times(invocations) + moved
     return Estimate(likely=likely, at_most=worst)
 
 
 def estimate_run(
-    run: str | Path, *, function: FunctionSetup, traffic: Traffic | None = None
+    run: str | Path,
+    *,
+    function: FunctionSetup,
+    traffic: Traffic | None = None,
+    warm_ups: int = 0,
 ) -> Estimate:
     """Return what a run has used, from the times in its ``events.jsonl``.
 
     A task is charged from its dispatch to its answer or failure: the network's time is in it. One
-    of a cancelled round that was never answered is charged until it was cancelled, and ``at_most``
-    until the time-out. Without ``traffic`` bytes are left out.
+    of a cancelled round that was never answered is charged until it was cancelled. ``at_most``
+    charges both it and failures until the time-out (a broken connection ends no function), and
+    also the ``warm_ups``: invocations before the first round, of which no event tells. Without
+    ``traffic`` bytes are left out.
 
     Raises
     ------
@@ -104,7 +117,9 @@ def estimate_run(
     ledger = _Ledger(function=function, traffic=traffic, workers=int(lines[0]["workers"]))
     for line in lines[1:]:
         ledger.read(line)
-    return ledger.estimate(end_s=float(lines[-1]["at_s"]))
+    estimate = ledger.estimate(end_s=float(lines[-1]["at_s"]))
+    warmed = function.invocation(function.timeout_s).times(warm_ups)
+    return replace(estimate, at_most=estimate.at_most + warmed)
 
 
 Address = tuple[int, int, int]  # round, worker, attempt
@@ -118,6 +133,7 @@ class _Ledger:
     traffic: Traffic | None
     workers: int
     settled: Usage = field(default_factory=Usage)
+    settled_at_most: Usage = field(default_factory=Usage)
     open: dict[Address, float] = field(default_factory=dict)  # sent at, seconds of the log
     cancelled: dict[Address, float] = field(default_factory=dict)
     jobs: set[int] = field(default_factory=set)
@@ -136,7 +152,8 @@ class _Ledger:
                         self.cancelled[address] = line["at_s"]
 
     def estimate(self, *, end_s: float) -> Estimate:
-        likely = at_most = self.settled + self._moved()
+        moved = self._moved()
+        likely, at_most = self.settled + moved, self.settled_at_most + moved
         for address, sent_s in self.open.items():
             seen_s = self.cancelled.get(address, end_s) - sent_s
             likely += self._invocation(seen_s)
@@ -153,6 +170,8 @@ class _Ledger:
         if line["attempt"] == 0:
             seconds = line.get("elapsed_s", seconds)
         self.settled += self._invocation(seconds)
+        failed = line["event"] == "failure"
+        self.settled_at_most += self._invocation(self.function.timeout_s if failed else seconds)
 
     def _invocation(self, seconds: float) -> Usage:
         used = self.function.invocation(seconds)

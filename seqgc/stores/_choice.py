@@ -12,7 +12,7 @@ from seqgc.wire import StoreKind, envelope_bytes
 __all__ = ["StorePrices", "choose_store"]
 
 _FRAME_BYTES = 4096  # of a reply, beside its results
-_GB = 1e9
+_GB = 2**30  # bytes, as in `seqgc.cost`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class StorePrices:
     """What a store's use costs, US dollars; keeping the bytes costs next to nothing for a run.
 
     S3: per request, whatever its size, without transfer within a region. EFS with elastic
-    throughput: per gigabyte (1e9 bytes), whatever the number of requests.
+    throughput: per gigabyte (2**30 bytes), whatever the number of requests.
     """
 
     s3_put_usd: float

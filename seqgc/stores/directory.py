@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -157,6 +158,12 @@ class DirectoryStore:
     def remove(self, key: str) -> None:
         """Remove a blob's file; one that is not there is removed already."""
         self._blob(key).unlink(missing_ok=True)
+
+    def sweep(self) -> None:
+        """Remove the folder if nothing is in it; it comes back when something is stored."""
+        for folder in (self._root / "blobs", self._root):
+            with suppress(OSError):  # not empty, or not there
+                folder.rmdir()
 
     def _path(self, model: str, version: int) -> Path:
         check_address(model, version)

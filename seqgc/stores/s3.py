@@ -27,7 +27,8 @@ __all__ = ["S3Client", "S3Store", "split_s3"]
 _LOCATION = re.compile(
     r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])((?:/[A-Za-z0-9_][A-Za-z0-9._=-]*)*)/?"
 )
-_ABSENT = ("404", "NoSuchKey", "NotFound")
+# Who may not list the bucket, as no worker may, is denied an object that is not there.
+_ABSENT = ("404", "NoSuchKey", "NotFound", "403", "AccessDenied")
 _PRESENT = ("409", "412", "PreconditionFailed", "ConditionalRequestConflict")
 
 
@@ -145,7 +146,8 @@ class S3Store:
             )
         except FileNotFoundError:
             raise StoreError(
-                f"{shown} is missing: publish it, or give workers the same location"
+                f"{shown} is missing: publish it, or give workers the same location, and the right "
+                "to read it"
             ) from None
         native = params.astype(params.dtype.newbyteorder("="), copy=False)
         native.flags.writeable = False
@@ -186,7 +188,8 @@ class S3Store:
         try:
             return with_rereads(read, what=shown, remedy="ask the worker again", pause=self._pause)
         except FileNotFoundError:
-            raise StoreError(f"{shown} is missing: it was removed, or never put") from None
+            reasons = "it was removed, never put, or may not be read"
+            raise StoreError(f"{shown} is missing: {reasons}") from None
 
     def remove(self, key: str) -> None:
         """Remove a blob's object; one that is not there is removed already."""

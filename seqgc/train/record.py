@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
@@ -126,24 +127,24 @@ def record_profile(
         raise ParameterError("delays", rule, delays)
     with tempfile.TemporaryDirectory(prefix="seqgc-profile-") as folder:
         store = DirectoryStore(folder) if remote is None else remote.store
-        weights = _publish(model, store=store, precision=precision)
-        if remote is not None:
-            live = remote.open(workers)
-        else:
+
+        def open_backend() -> Backend:
+            if remote is not None:
+                return remote.open(workers)
             factory = TorchComputeFactory(models=[model], store=store, precision=precision)
-            if backend is None:
-                live = _local_workers(workers, factory, delays=plan.injected(delays))
-            else:
-                live = backend(workers, factory)
-        try:
+            if backend is not None:
+                return backend(workers, factory)
+            return _local_workers(workers, factory, delays=plan.injected(delays))
+
+        with (
+            _published(model, store=store, precision=precision) as weights,
+            closing(open_backend()) as live,
+        ):
             recording = _Recording(model, weights, workers=workers, timeout_s=timeout_s)
             for slot in plan.slots():
                 recording.play(slot, live)
                 if on_round is not None:
                     on_round()
-        finally:
-            live.close()
-            store.discard(weights)
     return _with_alpha(recording.profiles(plan, model, provider=provider))
 
 
@@ -289,9 +290,14 @@ def _num_points(load: float, batch_size: int) -> int:
     return max(1, round(load * batch_size))
 
 
-def _publish(model: Model, *, store: WeightStore, precision: Precision) -> WeightRef:
+@contextmanager
+def _published(model: Model, *, store: WeightStore, precision: Precision) -> Iterator[WeightRef]:
     weights = ParameterVector(model.module).read().astype(precision)
-    return store.publish(model.name, 0, weights)
+    ref = store.publish(model.name, 0, weights)
+    try:
+        yield ref
+    finally:
+        store.discard(ref)
 
 
 def _local_workers(

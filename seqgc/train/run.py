@@ -239,6 +239,7 @@ def train(
     finally:
         tuner.close()
         workers.close()
+        workload.abandon()  # in a run that failed some have not been discarded
         if slow is not None:
             slow.close()
     return TrainResult(

@@ -128,6 +128,10 @@ class TorchWorkload:
             cached_weights=(delay + 1) * self._plan.jobs_per_round,
         )
 
+    def result_form(self, job: int) -> tuple[np.dtype[np.floating], int]:
+        """Return the dtype and length of the job's results, whatever format they travel in."""
+        return np.dtype(self._precision), self.result_size(job)
+
     def result_size(self, job: int) -> int:
         """Return the length of the job's gradient vector: P + 1 over the models of its bundle."""
         return sum(learner.result_size for learner in self._bundle(job))
@@ -230,6 +234,10 @@ class TorchWorkload:
             If a job has begun and not finished; nothing is applied then.
         """
         self._apply(list(self._unapplied))
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Discard all weights, whatever has not been decoded; harmless if done already."""
         self._in_flight.clear()
         self._discard_weights()
 

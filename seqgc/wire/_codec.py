@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from seqgc._types import FloatArray
-from seqgc.errors import WireError
+from seqgc.errors import SeqgcError, WireError
 from seqgc.payloads import PAYLOADS, Payload
-from seqgc.wire._fields import Fields
+from seqgc.wire._fields import Fields, one_line
 from seqgc.wire._frame import MAX_FRAME_BYTES, Array, Frame, is_digest, pack, unpack
 from seqgc.wire._invoke import invoke_arrays, invoke_fields, invoke_of
 from seqgc.wire._messages import (
@@ -89,7 +89,13 @@ def decode_invocation(
 def _message_of(frame: Frame) -> Message:
     if (read := _READERS.get(frame.kind)) is None:
         raise WireError(f"frame of unknown kind {frame.kind!r}; known: {', '.join(_READERS)}")
-    return read(frame, Fields(frame.fields, where=f"{frame.kind} frame"))
+    try:
+        return read(frame, Fields(frame.fields, where=f"{frame.kind} frame"))
+    except SeqgcError:
+        raise
+    except Exception as error:  # no frame, whatever it says, is more than a refused frame
+        why = _line(f"{type(error).__name__}: {error}")
+        raise WireError(f"{frame.kind} frame cannot be read; drop it: {why}") from error
 
 
 def _frame_of(message: Message, run_id: str) -> Frame:
@@ -106,14 +112,14 @@ def _frame_of(message: Message, run_id: str) -> Frame:
             fields = result_fields(sent, single=_is_single(results)) | _rounding_fields(message)
             return _answer_frame("result", run_id, message, fields, result_arrays(sent))
         case FailureMessage(reason=reason):
-            return _answer_frame("failure", run_id, message, {"reason": _one_line(reason)})
+            return _answer_frame("failure", run_id, message, {"reason": _line(reason)})
         case ReceiptMessage(key=key, digest=digest, size_bytes=size):
             fields = {"key": key, "digest": digest, "size_bytes": int(size)}
             return _answer_frame("receipt", run_id, message, fields)
         case CancelMessage():
             return _frame("cancel", run_id, (message.round, message.worker, 0), {})
         case ReadyMessage(problem=problem):
-            fields = {"problem": _one_line(problem)}
+            fields = {"problem": _line(problem)}
             return _frame("ready", run_id, (0, message.worker, 0), fields)
 
 
@@ -172,8 +178,8 @@ def _address(message: Answer) -> tuple[int, int, int]:
     return message.round, message.worker, message.attempt
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:_REASON_CHARACTERS]
+def _line(text: str) -> str:
+    return one_line(text, limit=_REASON_CHARACTERS)
 
 
 def _task_fields(message: TaskMessage) -> dict[str, object]:
@@ -233,7 +239,7 @@ def _read_failure(frame: Frame, fields: Fields) -> FailureMessage:
         round=frame.round,
         worker=frame.worker,
         attempt=frame.attempt,
-        reason=fields.text("reason", limit=_REASON_CHARACTERS),
+        reason=_line(fields.text("reason", limit=_REASON_CHARACTERS)),
         code=frame.code,
         weights=frame.weights,
     )
@@ -263,7 +269,7 @@ def _read_cancel(frame: Frame, _: Fields) -> CancelMessage:
 
 
 def _read_ready(frame: Frame, fields: Fields) -> ReadyMessage:
-    problem = fields.text("problem", limit=_REASON_CHARACTERS)
+    problem = _line(fields.text("problem", limit=_REASON_CHARACTERS))
     return ReadyMessage(worker=frame.worker, problem=problem)
 
 

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 
 from seqgc.errors import WireError
-from seqgc.wire._fields import Fields
+from seqgc.wire._fields import Fields, one_line
 from seqgc.wire._frame import MAX_FRAME_BYTES
 
 try:  # compiled, 20 to 50 times as fast
@@ -116,7 +116,7 @@ def _parsed(body: bytes | bytearray) -> object:
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise WireError(f"envelope is not JSON: {' '.join(str(error).split())[:200]}") from error
+        raise WireError(f"envelope is not JSON: {one_line(str(error), limit=200)}") from error
 
 
 def _from_object(value: object, max_bytes: int) -> bytes:

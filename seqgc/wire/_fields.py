@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeVar
 
 from seqgc.errors import WireError
 
-__all__ = ["Fields", "parse_header"]
+__all__ = ["Fields", "one_line", "parse_header"]
 
 _Text = TypeVar("_Text", bound=str)
 
@@ -25,12 +25,23 @@ def parse_header(text: bytes) -> Fields:
     try:
         parsed = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise WireError(f"frame header is not JSON: {_one_line(error)}") from error
+        raise WireError(f"frame header is not JSON: {one_line(str(error), limit=200)}") from error
     return Fields(parsed, where="frame header")
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+def one_line(text: str, *, limit: int) -> str:
+    r"""Return ``text`` as one printable line of at most ``limit`` characters.
+
+    What a terminal or a log would obey, or could not encode, is replaced: control and formatting
+    characters, lone surrogates.
+
+    Examples
+    --------
+    >>> one_line("no\nsuch \x1b[31m file", limit=12) == "no such \ufffd[31"
+    True
+    """
+    words = " ".join(text.split())[:limit].rstrip()
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in words)
 
 
 class Fields:

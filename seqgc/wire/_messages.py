@@ -16,6 +16,7 @@ from seqgc._types import FloatArray
 from seqgc.errors import WireError
 from seqgc.payloads import Payload
 from seqgc.ports import Task, WeightRef, WorkItem
+from seqgc.wire._results import MAX_PIECES
 from seqgc.wire._task import weights_digest
 
 __all__ = [
@@ -140,14 +141,27 @@ class TaskMessage:
             weights=self.weights,
         )
 
+    def stored(self, *, digest: str, size_bytes: int) -> ReceiptMessage:
+        """Return the answer that the results' frame is in the store, under the key due to it."""
+        return ReceiptMessage(
+            round=self.task.round,
+            worker=self.task.worker,
+            attempt=self.task.attempt,
+            key=self._key(digest),
+            digest=digest,
+            size_bytes=size_bytes,
+            code=self.code,
+            weights=self.weights,
+        )
+
     def require(self, answer: Answer) -> None:
         """Insist that ``answer`` is one to this task.
 
         Raises
         ------
         WireError
-            If it is of another round, worker, attempt or code, was computed on other weights, or
-            its results are other slots', or in another format.
+            If it is of another round, worker, attempt or code, was computed on other weights, its
+            results are other slots', or in another format, or it lies under another answer's key.
         """
         task = self.task
         for name, due, got in (
@@ -161,6 +175,15 @@ class TaskMessage:
                 raise WireError(f"answer has {name} {got!r} where {due!r} was asked for; drop it")
         if isinstance(answer, ResultMessage):
             self._require_results(answer)
+        elif isinstance(answer, ReceiptMessage) and answer.key != (due := self._key(answer.digest)):
+            raise WireError(f"answer has key {answer.key!r} where {due!r} is due; drop it")
+
+    def _key(self, digest: str) -> str:
+        """Return where in the store the answer with this digest lies.
+
+        With the digest, a repeated invocation's other answer does not take this one's place.
+        """
+        return f"result-{self.task.round}-{self.task.worker}-{self.task.attempt}-{digest[:32]}"
 
     def _require_results(self, answer: ResultMessage) -> None:
         slots = sorted(item.slot for item in self.task.items)
@@ -226,6 +249,8 @@ class FailureMessage:
 class ReceiptMessage:
     """A task's answer is in the store: the frame of its `ResultMessage`, under ``key``.
 
+    `TaskMessage.stored` makes it: there is one key for a task's answer, its digest given.
+
     ``digest`` is the SHA-256 of the frame's ``size_bytes`` bytes, hexadecimal.
     """
 
@@ -262,6 +287,7 @@ Message: TypeAlias = TaskMessage | InvokeMessage | Answer | CancelMessage | Read
 def _pieces(item: WorkItem, length: int) -> tuple[int, ...]:
     """Return the lengths of what a result of this length consists of: gradients, numbers behind."""
     sizes = [part.weights.size for part in item.parts]
-    if length == sum(sizes) + len(sizes):
-        return tuple(n for size in sizes for n in (size, 1))
-    return tuple(sizes) if length == sum(sizes) else (length,)
+    for pieces in ([n for size in sizes for n in (size, 1)], sizes):
+        if sum(pieces) == length and 0 < len(pieces) <= MAX_PIECES:
+            return tuple(pieces)
+    return (length,)

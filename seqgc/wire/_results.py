@@ -14,7 +14,16 @@ from seqgc.payloads import Payload, Quantized, quantize, restore
 from seqgc.wire._fields import Fields
 from seqgc.wire._frame import Array, Frame
 
-__all__ = ["SentResult", "quantized_results", "result_arrays", "result_fields", "results_of"]
+__all__ = [
+    "MAX_PIECES",
+    "SentResult",
+    "quantized_results",
+    "result_arrays",
+    "result_fields",
+    "results_of",
+]
+
+MAX_PIECES = 4096  # of one result; each costs the receiver a call, however short it is
 
 _RESULT_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
@@ -42,7 +51,8 @@ def quantized_results(
     Raises
     ------
     WireError
-        If they are not finite vectors of one dtype, float32 or float64, or too large to round.
+        If they are not finite vectors of one dtype, float32 or float64, too large to round, or
+        not of their pieces' length.
     """
     vectors = {slot: np.asarray(result) for slot, result in results.items()}
     _check(tuple(vectors.values()))
@@ -63,6 +73,7 @@ def quantized_results(
 def _sent(
     vector: FloatArray, payload: Payload, pieces: Sequence[int], rng: np.random.Generator | None
 ) -> SentResult:
+    _check_pieces(pieces, vector.size)
     parts = np.split(vector, np.cumsum(pieces)[:-1])
     quantized = [quantize(part, payload, rng=rng) for part in parts]
     values = (
@@ -124,17 +135,31 @@ def _restored(
     exponents: Sequence[int],
     dtype: npt.DTypeLike,
 ) -> FloatArray:
-    if values.ndim != 1 or len(pieces) != len(exponents) or sum(pieces) != values.size:
+    if values.ndim != 1 or len(pieces) != len(exponents):
         raise WireError(
             f"result frame has values of shape {values.shape}, {len(exponents)} exponents for "
-            f"pieces of {list(pieces)[:8]}"
+            f"pieces of {_few(pieces)}"
         )
+    _check_pieces(pieces, values.size)
     parts = np.split(values, np.cumsum(pieces)[:-1])
     vectors = [
         restore(Quantized(payload=payload, values=part, exponent=exponent), dtype)
         for part, exponent in zip(parts, exponents, strict=True)
     ]
     return vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
+
+
+def _check_pieces(pieces: Sequence[int], size: int) -> None:
+    """Insist that pieces of these lengths, laid end to end, are a result of this size, and few."""
+    if not 1 <= len(pieces) <= MAX_PIECES or min(pieces) < 0 or sum(pieces) != size:
+        raise WireError(
+            f"a result of {size} numbers must be 1 to {MAX_PIECES} pieces of lengths >= 0 that add "
+            f"up to it; got {len(pieces)}: {_few(pieces)}"
+        )
+
+
+def _few(pieces: Sequence[int]) -> str:
+    return str(list(pieces[:8]))[:100]
 
 
 def _own(vector: Array) -> Payload:

@@ -15,7 +15,6 @@ from seqgc.wire import (
     MAX_FRAME_BYTES,
     FailureMessage,
     InvokeMessage,
-    ReceiptMessage,
     StoreRef,
     decode_invocation,
     encode,
@@ -193,21 +192,9 @@ class FunctionWorker:
         """Return ``result`` if a reply takes it, else the receipt for it, which is in the store."""
         if envelope_bytes(len(result)) <= message.inline_limit_bytes:
             return result
-        asked, digest = message.asked, hashlib.sha256(result).hexdigest()
-        task = asked.task
-        # With the digest, a repeated invocation's other answer does not take this one's place.
-        key = f"result-{task.round}-{task.worker}-{task.attempt}-{digest[:32]}"
-        self._store(message.store).put(key, result)
-        receipt = ReceiptMessage(
-            round=task.round,
-            worker=task.worker,
-            attempt=task.attempt,
-            key=key,
-            digest=digest,
-            size_bytes=len(result),
-            code=asked.code,
-            weights=asked.weights,
-        )
+        digest = hashlib.sha256(result).hexdigest()
+        receipt = message.asked.stored(digest=digest, size_bytes=len(result))
+        self._store(message.store).put(receipt.key, result)
         return encode(receipt, run_id=run_id)
 
 

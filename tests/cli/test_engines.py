@@ -12,11 +12,14 @@ from safetensors.numpy import load_file
 
 from seqgc.cli import main
 from seqgc.cli._config import validated
-from seqgc.cli._engine import store_ref
+from seqgc.cli._engine import _unique, store_ref
 from seqgc.deploy import Deployment, write_deployment
+from seqgc.ports import Task
 from seqgc.profiles import read_profile
+from seqgc.stores.s3 import split_s3
 from seqgc.wire import StoreRef
 from tests.backends.dask import warm as warm
+from tests.backends.lambda_.in_memory import open_backend
 
 Out = pytest.CaptureFixture[str]
 
@@ -75,18 +78,20 @@ def check_the_cost_of_the_run(capsys: Out) -> None:
 
 def test_a_budget_stops_a_run_before_it_is_passed(capsys: Out) -> None:
     # A round of two tasks costs at most 2 * (60 s * 2.5 GB * $0.0000133334 + $0.0000002), which is
-    # $0.00400042: with what the first one has cost, the second could pass $0.0040005.
+    # $0.00400042, and as much the warm-up before it: with what the first round has cost, the second
+    # could pass $0.0080009.
     sizes = ["--scheme", "uncoded", "-n", "2", "--models", "1", "--steps", "3"]
     functions = ["--backend", "lambda-local", "--transport", "asyncio", "--store", "inline"]
-    run = ["--run", "r", "--max-usd", "0.0040005"]
-    assert main(["train", *sizes, *SGD, *functions, *run]) == 1
+    run = ["--run", "r", "--max-usd", "0.0080009"]
+    Path("inside.toml").write_text('[function]\nmaster = "inside"\n')
+    assert main(["train", "inside.toml", *sizes, *SGD, *functions, *run]) == 1
     err = capsys.readouterr().err
     assert [line for line in err.splitlines() if line.startswith("round ")][-1][:8] == "round 0:"
     line = err.splitlines()[-1]
     assert line.startswith(
-        "seqgc: stopped before round 1: it could cost up to $0.004000, with $0.0"
+        "seqgc: stopped before round 1: it could cost up to $0.004000, with $0.004"
     )
-    assert "of a budget of $0.00400" in line
+    assert "of a budget of $0.00800" in line
     assert str(last_event("r")["outcome"]).startswith("stopped: stopped before round 1")
     assert main(["train", *sizes, *SGD, "--steps", "1", "--run", "one step"]) == 0
     np.testing.assert_allclose(weights("r"), weights("one step"), rtol=0, atol=1e-8)
@@ -134,6 +139,7 @@ memory_mb = 1024
 timeout_s = 10
 expected_s = 0.5
 arch = "x86_64"
+master = "inside"
 [[models]]
 name = "a"
 module = "paper-cnn"
@@ -157,10 +163,17 @@ def test_a_dry_run_says_what_would_be_sent_and_starts_nothing(
     assert facts["request_fits"]
     assert facts["reply_fits"]
     assert not facts["results_stored"]
-    # 20 * 0.5 s * 1 GB, 20 requests, 20 readings and 5 writings of the weights
+    assert facts["warm_ups"] == 4
+    # 24 * 0.5 s * 1 GB, 24 requests, 20 readings and 5 writings of the weights
     efs = (20 * 0.03 + 5 * 0.06) * 1_079_992 / 2**30
-    assert facts["usd"] == pytest.approx(10 * 0.0000166667 + 20 * 0.0000002 + efs)
-    assert facts["usd_at_most"] == pytest.approx(200 * 0.0000166667 + 20 * 0.0000002 + efs)
+    assert facts["usd"] == pytest.approx(12 * 0.0000166667 + 24 * 0.0000002 + efs)
+    assert facts["usd_at_most"] == pytest.approx(240 * 0.0000166667 + 24 * 0.0000002 + efs)
+    Path("run.toml").write_text(PLAN.replace("inside", "outside"))
+    assert main(["train", "run.toml", "--dry-run", "--json"]) == 0
+    outside = json.loads(capsys.readouterr().out)
+    replies = 20 * 269_999 * 4 * 4 / 3
+    assert outside["likely"]["transfer_out_bytes"] == pytest.approx(replies, abs=20)
+    assert outside["usd"] == pytest.approx(facts["usd"] + replies / 2**30 * 0.09)
 
 
 def test_a_dry_run_speaks_to_people_too(capsys: Out) -> None:
@@ -168,6 +181,7 @@ def test_a_dry_run_speaks_to_people_too(capsys: Out) -> None:
     assert main(["train", "run.toml", "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert "5 of 4 tasks, for 5 jobs" in shown
+    assert "4 invocations before the first round" in shown
     assert "fits" in shown
     assert "check them" in shown
 
@@ -196,10 +210,12 @@ def test_functions_that_are_deployed_are_taken_as_they_are(capsys: Out) -> None:
     assert main(["train", *sizes, *lambdas, "--dry-run", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["where"] == "s3"
-    assert facts["at_most"]["gb_seconds"] == 20.0  # 2 tasks of 20 s, half a GB
+    assert facts["at_most"]["gb_seconds"] == 40.0  # 2 tasks and 2 before, of 20 s, half a GB
     assert (facts["at_most"]["s3_puts"], facts["at_most"]["s3_gets"]) == (1, 2)
+    transfer = facts["at_most"]["transfer_out_bytes"] / 2**30 * 0.09  # a master without a mount
+    assert transfer > 0
     assert facts["usd_at_most"] == pytest.approx(
-        20 * 0.0000166667 + 2 * 0.0000002 + 0.000005 + 2 * 0.0000004
+        40 * 0.0000166667 + 4 * 0.0000002 + 0.000005 + 2 * 0.0000004 + transfer
     )
     assert main(["train", *sizes, *lambdas, "--mount", "/mnt/x", "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["where"] == "directory"
@@ -214,8 +230,8 @@ def test_a_plan_is_priced_as_it_is_asked_for(capsys: Out) -> None:
     assert main(["cost", "run.toml", *flags, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["kind"], facts["memory_mb"], facts["arch"]) == ("plan", 2048, "arm64")
-    assert facts["likely"]["gb_seconds"] == 80.0
-    assert facts["likely"]["usd_by_kind"]["functions"] == pytest.approx(80 * 0.0000133334)
+    assert facts["likely"]["gb_seconds"] == 96.0  # 24 of 2 s, 2 GB
+    assert facts["likely"]["usd_by_kind"]["functions"] == pytest.approx(96 * 0.0000133334)
     assert main(["cost", "run.toml"]) == 0
     assert "$0.0011" in capsys.readouterr().out
 
@@ -224,7 +240,7 @@ def test_a_profile_says_how_long_tasks_take(capsys: Out) -> None:
     Path("run.toml").write_text(PLAN)
     Path("seen.csv").write_text("1.0,2.0\n3.0,6.0\n")
     assert main(["cost", "run.toml", "--profile", "seen.csv", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["likely"]["gb_seconds"] == 60.0  # 20 tasks of 3 s
+    assert json.loads(capsys.readouterr().out)["likely"]["gb_seconds"] == 72.0  # 24 of 3 s
     assert main(["cost", "run.toml", "--profile", "seen.csv", "--seconds", "1"]) == 2
     assert "`seconds` must be left out" in capsys.readouterr().err
 
@@ -268,6 +284,7 @@ def test_functions_run_no_code_that_their_image_does_not_have(
         (["--transport", "fax"], "`function.transport` "),
         (["--dask-scheduler", "tcp://127.0.0.1:1"], "`dask_scheduler` must be left out"),
         (["--max-usd", "-1"], "`max_usd` "),
+        (["--max-usd", "9", "--probe", "2", "--alpha", "1"], "`max_usd` must be left out with "),
     ],
 )
 def test_what_a_backend_cannot_have_is_refused_in_one_line(
@@ -284,3 +301,24 @@ def test_a_profile_of_functions_has_delays_of_its_own(capsys: Out) -> None:
     flags = ["--backend", "lambda-local", "--delays", "lambda-cnn", "-o", "p.npz"]
     assert main(["profile", *flags]) == 2
     assert "`delays` must be left out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["a run", "été", ".hidden", "-", "x" * 300, "../..", "plain"])
+def test_every_name_makes_a_run_of_its_own_that_every_store_takes(name: str) -> None:
+    first, second = _unique(name), _unique(name)
+    assert first != second
+    for each in (first, second):
+        assert split_s3(f"s3://bucket/runs/{each}") == ("bucket", f"runs/{each}")
+        assert len(each) <= 100
+    assert _unique("plain").startswith("plain-")
+
+
+def test_runs_of_one_name_round_alike_although_they_are_told_apart() -> None:
+    rounding = {"payload": "float16", "stochastic_rounding": True, "rounding_name": "a run"}
+    seeds = []
+    for other in ({}, {}, {"rounding_name": "another"}):
+        backend, wire = open_backend(run_id=_unique("a run"), **(rounding | other))
+        with backend:
+            backend.dispatch(0, [Task(round=0, worker=0, attempt=0, items=())])
+            seeds.append(wire.asked(0).asked.rounding_seed)
+    assert seeds[0] == seeds[1] != seeds[2]

@@ -9,10 +9,11 @@ import pytest
 
 from seqgc.backends.lambda_._messages import Invocations
 from seqgc.cli._config import validated
-from seqgc.cli._plan import RunPlan, plan_of, require_fit
+from seqgc.cli._plan import RunPlan, budget_of, plan_of, require_fit
 from seqgc.cli._run import PreparedRun, prepare
+from seqgc.cost import FunctionSetup, PriceModel, read_prices
 from seqgc.errors import ParameterError
-from seqgc.ports import Task, WorkItem
+from seqgc.ports import Dispatch, Task, WorkItem
 from seqgc.stores import DirectoryStore
 from seqgc.train import TorchWorkload
 from seqgc.train.factories import workload_of
@@ -87,6 +88,50 @@ def test_messages_are_as_large_as_planned_and_hardly_smaller(
     }
     reply = to_json(encode(asked[0].answered(results), run_id="a-run"))
     assert len(reply) <= plan.reply_bytes <= 1.1 * len(reply) + 8000
+
+
+@pytest.mark.parametrize(
+    ("function", "outside"),
+    [
+        ({}, True),
+        ({"mount": "/mnt/x"}, False),
+        ({"master": "inside"}, False),
+        ({"mount": "/mnt/x", "master": "outside"}, True),
+    ],
+)
+def test_a_master_is_outside_unless_it_has_the_mount(
+    function: dict[str, object], outside: bool
+) -> None:
+    run = prepared(scheme="uncoded", workers=2, max_usd=1.0, function=function)
+    traffic = plan_of(run).traffic
+    assert (traffic.task().transfer_out_bytes > 0) == traffic.master_outside == outside
+    budget = budget_of(run)
+    assert budget is not None
+    model = PriceModel(
+        read_prices("us-east-1"),
+        architecture="arm64",
+        function=FunctionSetup(memory_mb=2560, timeout_s=60.0),
+        traffic=traffic,
+    )
+    assert budget.spent_usd == 2 * model.warm_up_usd  # reserved
+    tasks = dict.fromkeys((0, 1), ())
+    budget(Dispatch(round=0, attempt=0, assignment=tasks))
+    assert budget.committed_usd == budget.spent_usd + 2 * model.task_usd(60.0)
+
+
+@pytest.mark.parametrize("known", [{"probe": 2}, {"retune": 2}])
+def test_schemes_that_are_not_known_have_no_budget(known: dict[str, object]) -> None:
+    settings = {"scheme": "uncoded", "workers": 2, "alpha": 1.0, **known}
+    prepared(**settings)
+    with pytest.raises(ParameterError, match="`max_usd` must be left out with `probe` or `retune`"):
+        prepared(**settings, max_usd=5.0)
+
+
+def test_a_budget_needs_the_region_s_prices() -> None:
+    settings = {"scheme": "uncoded", "workers": 2, "function": {"region": "moon-1"}}
+    prepared(**settings)
+    with pytest.raises(ParameterError, match="`region` must be one of us-east-1"):
+        prepared(**settings, max_usd=5.0)
 
 
 def plan(**sizes: object) -> RunPlan:

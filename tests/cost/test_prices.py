@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -103,6 +104,24 @@ def test_without_seconds_only_the_timeout_bounds_a_plan() -> None:
     )
     assert estimate_plan(plan).likely is None
     assert estimate_plan(plan).at_most.gb_seconds == 7.0
+
+
+def test_a_plan_s_warm_up_runs_and_moves_nothing() -> None:
+    plan = Plan(
+        workers=2,
+        rounds=3,
+        jobs=3,
+        seconds_per_task=0.5,
+        function=FunctionSetup(memory_mb=1024, timeout_s=7.0),
+        traffic=Traffic(where="directory", weights_bytes=10, result_bytes=0),
+        warm_ups=4,
+    )
+    estimate = estimate_plan(plan)
+    moved = {"efs_read_bytes": 60, "efs_write_bytes": 30}
+    assert estimate.likely == Usage(requests=10, gb_seconds=5.0, **moved)
+    assert estimate.at_most == Usage(requests=10, gb_seconds=70.0, **moved)
+    with pytest.raises(ParameterError, match="`warm_ups` must be >= 0"):
+        replace(plan, warm_ups=-1)
 
 
 def test_results_through_the_store_are_written_once_and_read_once() -> None:

@@ -75,7 +75,11 @@ def test_a_run_is_charged_by_what_its_events_say(tmp_path: Path) -> None:
     assert estimate.unanswered == 1
     # answered: 0.5 + 0.75 + 0.25 + 0.5 + 0.5 + 1.0 = 3.5 s
     assert estimate.likely == Usage(requests=7, gb_seconds=5.5)
-    assert estimate.at_most == Usage(requests=7, gb_seconds=13.5)
+    # and the failed one may run on: to 10 s, as the one that was cancelled
+    assert estimate.at_most == Usage(requests=7, gb_seconds=22.75)
+    warmed = estimate_run(run, function=ONE_GB, warm_ups=3)
+    assert warmed.likely == estimate.likely  # no event tells of them
+    assert warmed.at_most == Usage(requests=10, gb_seconds=52.75)
 
 
 def test_a_late_answer_ends_a_cancelled_task(tmp_path: Path) -> None:
@@ -183,10 +187,11 @@ def test_failures_and_further_attempts_count_and_duplicates_do_not() -> None:
     watch = budget(100.0)
     send(watch, 0, 0)
     watch(Failure(round=0, worker=0, attempt=0, at=2.0, reason="x"))
+    assert watch.spent_usd == 10.0  # the function of a broken connection runs on to the time-out
     send(watch, 0, 0, attempt=1, at=2.0)
     arrive(watch, 0, 0, attempt=1, at=5.0)
     arrive(watch, 0, 0, attempt=1, at=6.0)
-    assert watch.spent_usd == 5.0
+    assert watch.spent_usd == 13.0
 
 
 def test_nothing_is_charged_beyond_the_timeout() -> None:
@@ -202,6 +207,24 @@ def test_weights_are_charged_once_per_job_when_they_are_published() -> None:
     assert watch.spent_usd == 15.0
     send(watch, 4, 1, attempt=1)
     assert watch.spent_usd == 15.0
+
+
+def test_the_warm_up_is_charged_before_it_is_sent() -> None:
+    model = PriceModel(
+        DOLLAR_A_SECOND,
+        architecture="arm64",
+        function=ONE_GB,
+        traffic=Traffic(where="directory", weights_bytes=3, result_bytes=0),
+    )
+    assert model.warm_up_usd == 10.0  # to the time-out; no weights
+    watch = Budget(43.0, model=model, warm_ups=3)
+    assert (watch.spent_usd, watch.committed_usd) == (30.0, 30.0)
+    send(watch, 0, 0)  # $10, and $3 for the weights
+    assert watch.committed_usd == 43.0
+    with pytest.raises(
+        ParameterError, match=r"`max_usd` must be at least \$30\.0+, which the warm"
+    ):
+        Budget(29.0, model=model, warm_ups=3)
 
 
 def test_one_s_own_machines_cost_nothing() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from botocore.exceptions import ClientError
 
 from seqgc.errors import ParameterError, StoreError
 from seqgc.ports import BlobStore
@@ -170,6 +171,23 @@ def test_what_is_not_there_is_not_waited_for(tmp_path: Path) -> None:
     pause = Clearing(99, None)
     store = DirectoryStore(tmp_path, pause=pause)
     with pytest.raises(StoreError, match="is missing"):
+        store.get("k", **receipt(DATA))
+    assert not pause.waited
+
+
+def test_what_s3_denies_is_not_waited_for_either() -> None:
+    class Denying:
+        """S3 to a role that may read objects and not list them: it says so of what is not there."""
+
+        def get_object(self, **_: Any) -> Any:
+            error = ClientError({"Error": {"Code": "AccessDenied"}}, "GetObject")
+            raise error
+
+        put_object = delete_object = get_object
+
+    pause = Clearing(99, None)
+    store = S3Store("s3://bucket/runs", client=Denying, pause=pause)
+    with pytest.raises(StoreError, match="is missing: it was removed, never put, or may not be"):
         store.get("k", **receipt(DATA))
     assert not pause.waited
 

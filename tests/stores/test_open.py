@@ -78,7 +78,7 @@ def test_kinds_are_what_they_are_called(tmp_path: Path) -> None:
 
 # ---- the choice ---------------------------------------------------------------------------------
 
-# Of one size: reads and writes of 1 MB cost as much as requests at 1e-3 dollars per GB.
+# Reads and writes of about 1 MB cost as much as requests.
 EVEN = StorePrices(
     s3_put_usd=1e-6, s3_get_usd=1e-6, efs_write_usd_per_gb=1e-3, efs_read_usd_per_gb=1e-3
 )
@@ -118,6 +118,17 @@ def test_of_two_stores_the_cheaper_is_used_and_at_one_price_the_faster() -> None
     assert choose_store(**arguments, mount=True, bucket=True, prices=cheap_bytes) == "directory"
     free = StorePrices(s3_put_usd=0, s3_get_usd=0, efs_write_usd_per_gb=0, efs_read_usd_per_gb=0)
     assert choose_store(**arguments, mount=True, bucket=True, prices=free) == "directory"
+
+
+def test_a_gigabyte_has_2_to_the_30_bytes() -> None:
+    # 8 MiB are an even 1/128 GB: at 128 dollars a GB a transfer costs what a request costs.
+    even = StorePrices(
+        s3_put_usd=1.0, s3_get_usd=1.0, efs_write_usd_per_gb=128.0, efs_read_usd_per_gb=128.0
+    )
+    arguments = {"result_bytes": 1, "workers": 3, "mount": True, "bucket": True}
+    assert choose_store(**arguments, weights_bytes=2**23, prices=even) == "directory"
+    assert choose_store(**arguments, weights_bytes=2**23 + 1, prices=even) == "s3"
+    assert even.efs_usd(written_bytes=2**30, read_bytes=0) == 128.0
 
 
 def test_what_is_not_there_is_not_chosen() -> None:

@@ -22,6 +22,8 @@ from seqgc.wire import (
     CancelMessage,
     FailureMessage,
     InvokeMessage,
+    Message,
+    ReadyMessage,
     ReceiptMessage,
     StoreRef,
     TaskMessage,
@@ -229,22 +231,25 @@ def test_an_answer_to_something_else_is_refused_by_what_is_wrong(change: dict[st
     answers: list[Answer] = [
         message.answered({0: np.ones(2)}),
         message.failed("out of memory"),
-        ReceiptMessage(
-            round=2,
-            worker=1,
-            attempt=0,
-            key="k",
-            digest="0" * 64,
-            size_bytes=9,
-            code=message.code,
-            weights=message.weights,
-        ),
+        message.stored(digest="0" * 64, size_bytes=9),
     ]
     for answer in answers:
         message.require(answer)
         (name,) = change
         with pytest.raises(WireError, match=rf"answer has {name} .* was asked for; drop it"):
             message.require(dataclasses.replace(answer, **change))
+
+
+@pytest.mark.parametrize(
+    "key", ["", "k", "result-2-1-1-" + "0" * 32, "result-2-1-0-" + "1" * 32, "../result-2-1-0"]
+)
+def test_a_receipt_for_what_is_not_this_answers_key_is_refused(key: str) -> None:
+    message = asked()
+    receipt = message.stored(digest="0" * 64, size_bytes=9)
+    assert receipt.key == "result-2-1-0-" + "0" * 32
+    message.require(receipt)
+    with pytest.raises(WireError, match=r"answer has key .* where 'result-2-1-0-0*' is due"):
+        message.require(dataclasses.replace(receipt, key=key))
 
 
 def test_results_of_other_slots_or_in_another_format_are_refused() -> None:
@@ -271,6 +276,24 @@ def test_a_failure_is_one_line_of_bounded_length() -> None:
     assert isinstance(decoded, FailureMessage)
     assert decoded.reason.startswith("first second xxx")
     assert len(decoded.reason) == 1000
+
+
+HOSTILE = "one\ntwo\x00\x1b[2J\u202e\ud800 three\u2028four"
+HARMLESS = "one two\ufffd\ufffd[2J\ufffd\ufffd three four"
+
+
+@pytest.mark.parametrize("name", ["reason", "problem"])
+def test_what_went_wrong_is_printable_whoever_wrote_it(name: str) -> None:
+    messages: dict[str, tuple[Message, Message]] = {
+        "reason": (asked().failed(HOSTILE), asked().failed("")),
+        "problem": (ReadyMessage(worker=0, problem=HOSTILE), ReadyMessage(worker=0)),
+    }
+    sent, empty = messages[name]
+    for frame in (
+        encode(sent, run_id=RUN),
+        tampered(encode(empty, run_id=RUN), lambda h: h["fields"].update({name: HOSTILE})),
+    ):
+        assert getattr(decode(frame, run_id=RUN), name) == HARMLESS
 
 
 def test_the_order_of_settings_does_not_make_another_workload() -> None:

@@ -27,6 +27,7 @@ from seqgc.wire import (
     decode,
     encode,
 )
+from seqgc.wire import _codec as codec_module
 from seqgc.wire import _frame as frame_module
 from tests.wire.messages import RUN, content, messages, results
 
@@ -243,6 +244,62 @@ def test_results_that_contradict_their_format_are_refused(
         decode(frame, run_id=RUN)
     assert rule in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        pytest.param([], id="none"),
+        pytest.param([2, -1, 1], id="negative"),
+        pytest.param([2] + [-2, 2] * 400, id="negative, many"),
+        pytest.param([2] + [0] * 4096, id="too many"),
+        pytest.param([1], id="too short"),
+        pytest.param([2, 1], id="too long"),
+        pytest.param([2**64, 2], id="beyond any integer of an array"),
+    ],
+)
+@pytest.mark.parametrize("size", [0, 2])
+def test_pieces_that_do_not_make_up_their_result_are_neither_sent_nor_taken(
+    pieces: list[int], size: int
+) -> None:
+    message = result_of(np.ones(size))
+
+    def change(header: dict[str, Any]) -> None:
+        header["fields"].update(pieces=[pieces], exponents=[[0] * len(pieces)])
+
+    rule = f"a result of {size} numbers must be 1 to 4096 pieces"
+    with pytest.raises(WireError, match=rule):
+        decode(tampered(message, change), run_id=RUN)
+    with pytest.raises(WireError, match=rule):
+        encode(replace(message, pieces={0: tuple(pieces)}), run_id=RUN)
+
+
+@pytest.mark.parametrize(("parts", "pieces"), [(0, 1), (2048, 4096), (2049, 2049), (5000, 1)])
+def test_a_result_of_more_parts_than_pieces_may_be_travels_whole(parts: int, pieces: int) -> None:
+    part = WeightedPoints(
+        model="cnn", weights=REF, points=np.zeros(0, np.intp), coefficients=np.zeros(0)
+    )
+    item = WorkItem(slot=0, parts=(part,) * parts)
+    asked = TaskMessage(task=Task(round=2, worker=1, attempt=0, items=(item,)))
+    each = REF.size if pieces == parts else REF.size + 1
+    answer = asked.answered({0: np.arange(1.0 * each * parts)})
+    assert answer.pieces is not None
+    assert len(answer.pieces[0]) == pieces
+    assert np.array_equal(received(answer)[0], answer.results[0])
+
+
+def test_a_reader_that_stumbles_refuses_the_frame_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def stumble(*_: object) -> None:
+        raise ValueError("need at least\none array\x1b")
+
+    monkeypatch.setitem(codec_module._READERS, "cancel", stumble)  # type: ignore[arg-type]
+    frame = encode(CancelMessage(round=0, worker=0), run_id=RUN)
+    with pytest.raises(WireError) as caught:
+        decode(frame, run_id=RUN)
+    why = "ValueError: need at least one array\ufffd"
+    assert str(caught.value) == f"cancel frame cannot be read; drop it: {why}"
 
 
 def received(message: ResultMessage) -> dict[int, FloatArray]:

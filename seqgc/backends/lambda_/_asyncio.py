@@ -124,7 +124,8 @@ class AsyncTransport:
 
     def poll(self, timeout_s: float) -> Sequence[Reply]:
         """Return the replies that have come, in order of time; wait for one if there is none."""
-        for reply in self._returned:
+        read, self._returned = self._returned, []  # whatever comes, nothing is recycled twice
+        for reply in read:
             self._client.recycle(reply.body)
         self._turn(0.0)
         if not self._replies and timeout_s > 0:

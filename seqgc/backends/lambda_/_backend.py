@@ -62,7 +62,11 @@ class LambdaBackend:
         The same store as the master sees it; may be None where ``store`` is of kind "inline": then
         no weights travel.
     run_id
-        Written into every frame; frames of another run are refused.
+        Written into every frame; frames of another run are refused. Functions keep what they make
+        for a run by it: no two runs may share one.
+    rounding_name
+        Seeds stochastic rounding, so that a repeated run of that name rounds alike; ``run_id``
+        unless given.
     code
         Names the code that the run uses, at most 100 characters; written into every frame.
     delays
@@ -108,6 +112,7 @@ class LambdaBackend:
         store: StoreRef,
         shared: BlobStore | None = None,
         run_id: str = "lambda",
+        rounding_name: str | None = None,
         code: str = "",
         delays: Delays | None = None,
         payload: Payload | None = None,
@@ -119,7 +124,7 @@ class LambdaBackend:
     ) -> None:
         self._messages = TaskMessages(
             n=n,
-            run_id=run_id,
+            run_id=run_id if rounding_name is None else rounding_name,
             delays=delays,
             payload=payload,
             stochastic_rounding=stochastic_rounding,

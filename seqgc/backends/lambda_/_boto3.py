@@ -11,6 +11,7 @@ from seqgc.backends.lambda_._errors import reply_of
 from seqgc.backends.lambda_._sockets import Sockets
 from seqgc.backends.lambda_._threads import CallThreads
 from seqgc.backends.lambda_._transport import Reply
+from seqgc.errors import ParameterError
 from seqgc.ports import Clock
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Boto3Transport:
     Raises
     ------
     ParameterError
-        If ``connections`` is not positive.
+        If ``connections`` is not positive, or the endpoint no URL.
 
     Examples
     --------
@@ -89,9 +90,12 @@ class Boto3Transport:
             read_timeout=timeout_s + _READ_GRACE_S,
             tcp_keepalive=True,  # a silent quarter of an hour is longer than many a NAT remembers
         )
-        self._client = (session or boto3.Session()).client(
-            "lambda", config=config, region_name=region, endpoint_url=endpoint_url
-        )
+        try:
+            self._client = (session or boto3.Session()).client(
+                "lambda", config=config, region_name=region, endpoint_url=endpoint_url
+            )
+        except ValueError as error:  # boto3's own, of what is given or configured
+            raise ParameterError("endpoint_url", f"must be a URL ({error})", endpoint_url) from None
         self._function = {"FunctionName": function_name}
         if qualifier is not None:
             self._function["Qualifier"] = qualifier

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -23,6 +24,7 @@ _MAX_HEAD_BYTES = 1 << 16
 _WORTH_BYTES, _KEPT_BYTES = 1 << 16, 1 << 27
 _TRIES = 4  # lengths that are looked through
 _BLANK = b"\r\n\r\n"
+_DECIMAL, _HEXADECIMAL = re.compile("[0-9]{1,19}"), re.compile("[0-9A-Fa-f]{1,16}")
 
 
 class HttpError(ConnectionError):
@@ -284,7 +286,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._came += data
         if not self._status and not self._parse_head():
             return
-        if self._chunked and (body := _dechunked(self._came)) is not None:
+        if self._chunked and (body := _dechunked(self._came, self._max_body_bytes)) is not None:
             self._body = body
             self._finish()
         elif len(self._came) > self._max_body_bytes:
@@ -318,7 +320,7 @@ class _Connection(asyncio.BufferedProtocol):
         if (told := self._headers.get("content-length")) is None:
             self._until_end = self._closing = True
             return
-        length = int(told)
+        length = _length(told, _DECIMAL, 10)
         if not len(self._came) <= length <= self._max_body_bytes:
             raise HttpError(f"a body of {length} bytes, of which {len(self._came)} have come")
         self._body, self._filled = self._memory.take(length), len(self._came)
@@ -340,11 +342,27 @@ class _Connection(asyncio.BufferedProtocol):
         self.hang_up()
 
 
-def _dechunked(came: bytearray) -> bytearray | None:
-    """Return the body that chunks make up, or None if they are not complete."""
+def _length(told: str, digits: re.Pattern[str], base: int) -> int:
+    """Return an announced length: digits and nothing else, as `int` would take signs and more."""
+    if not digits.fullmatch(told):
+        raise HttpError(f"{told[:40]!r} is no length")
+    return int(told, base)
+
+
+def _dechunked(came: bytearray, max_bytes: int) -> bytearray | None:
+    """Return the body that chunks make up, or None if they are not complete.
+
+    Raises
+    ------
+    HttpError
+        If a chunk has no length, or the body more than ``max_bytes``.
+    """
     body, at = bytearray(), 0
     while (end := came.find(b"\r\n", at)) >= 0:
-        size = int(came[at:end].partition(b";")[0], 16)
+        told = came[at:end].partition(b";")[0].decode("latin-1").rstrip(" \t")
+        size = _length(told, _HEXADECIMAL, 16)
+        if len(body) + size > max_bytes:
+            raise HttpError(f"a body of more than {max_bytes} bytes")
         at = end + 2
         if size == 0:
             complete = came[at : at + 2] == b"\r\n" or came.find(_BLANK, at) >= 0  # or trailers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -98,15 +99,15 @@ class Invocations:
     ) -> Mapping[int, FloatArray] | FailureMessage:
         """Return the results in a reply's body, from the store if the reply is only a receipt.
 
-        What lay in the store is removed. An answer that is not ``wanted`` any more is not fetched
-        from there: it has no results then.
+        What lay in the store is removed, if it can be. An answer that is not ``wanted`` any more
+        is not fetched from there: it has no results then.
 
         Raises
         ------
         WireError
             If it is damaged, or no answer to what was asked.
         StoreError
-            If the store does not have what the receipt promises.
+            If the store does not have what the receipt promises, or cannot be read.
         """
         message = self._decoded(asked, from_json(body))
         if isinstance(message, ReceiptMessage):
@@ -133,8 +134,12 @@ class Invocations:
             frame = self.shared.get(
                 receipt.key, digest=receipt.digest, size_bytes=receipt.size_bytes
             )
+        except OSError as error:
+            why = " ".join(str(error).split())
+            raise StoreError(f"the answer under {receipt.key!r} cannot be read: {why}") from error
         finally:
-            self.shared.remove(receipt.key)
+            with contextlib.suppress(OSError, StoreError):  # what stays behind costs only space
+                self.shared.remove(receipt.key)
         message = self._decoded(asked, frame)
         if not isinstance(message, ResultMessage):
             raise WireError(f"a {type(message).__name__} lies under {receipt.key!r}; drop it")

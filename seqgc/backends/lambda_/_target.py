@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from urllib.parse import quote, urlsplit
 
@@ -53,14 +54,15 @@ class Target:
         qualifier
             An alias or version; None: the newest, unpublished one.
         endpoint_url
-            Another endpoint than AWS's public one: a VPC endpoint, or a service of this machine.
+            A VPC endpoint, or a service of this machine; None: what every client of AWS takes,
+            from ``AWS_ENDPOINT_URL_LAMBDA``, the profile, or else the region's public one.
 
         Raises
         ------
         ParameterError
-            If ``endpoint_url`` is no URL.
+            If ``endpoint_url`` is no URL, or there is none for the region.
         """
-        base = endpoint_url or f"https://lambda.{region}.amazonaws.com"
+        base = endpoint_url or _endpoint(region)
         _check_url("endpoint_url", base)
         path = f"/2015-03-31/functions/{quote(function_name, safe='')}/invocations"
         query = f"?Qualifier={quote(qualifier, safe='')}" if qualifier else ""
@@ -94,6 +96,21 @@ class Target:
                 raise ParameterError("region", "must be given where the URL does not say it", url)
             region = found[1]
         return cls(url=url, region=region, headers={"Content-Type": "application/json"})
+
+
+def _endpoint(region: str) -> str:
+    """Return what botocore takes: its rules are many, of partitions, profiles and variables."""
+    from botocore.exceptions import BotoCoreError
+    from botocore.session import get_session
+
+    nobody = {"aws_access_key_id": "-", "aws_secret_access_key": "-"}  # else it looks for somebody
+    try:
+        client = get_session().create_client("lambda", region_name=region, **nobody)
+    except (BotoCoreError, ValueError) as error:  # ValueError: what is configured is no URL
+        rule = f"must be given where botocore finds none for {region!r} ({error})"
+        raise ParameterError("endpoint_url", rule, None) from None
+    with closing(client):
+        return str(client.meta.endpoint_url)
 
 
 def _check_url(argument: str, url: str) -> str:

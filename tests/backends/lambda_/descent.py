@@ -31,6 +31,9 @@ class Descent:
     def ref(self) -> WorkloadRef:
         return WorkloadRef(name="least-squares", settings=dict(SETTINGS))
 
+    def result_form(self, job: int) -> None:  # noqa: ARG002 (the protocol's)
+        return None
+
     def needs(self, job: int, finished: int) -> bool:
         return finished < job - self._scheme.delay
 

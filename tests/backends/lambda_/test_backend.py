@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from seqgc.backends.lambda_ import LambdaBackend, ThrottlePolicy
-from seqgc.errors import ParameterError, WireError, WorkerError
+from seqgc.errors import ParameterError, StoreError, WireError, WorkerError
 from seqgc.ports import Arrival, Failure, WeightRef
 from seqgc.stores import DirectoryStore, InlineStore, MemoryStore
-from seqgc.wire import CancelMessage, ReceiptMessage, StoreRef, encode, to_json
+from seqgc.wire import CancelMessage, StoreRef, encode, to_json
 from tests.backends.lambda_.in_memory import (
     INLINE,
     RUN,
@@ -310,19 +310,11 @@ def receipt(wire: object, tag: int, store: MemoryStore, **wrong: object) -> str:
     """Put an answer into the store as the function does, and reply with its receipt."""
     asked = wire.asked(tag).asked  # type: ignore[attr-defined]
     frame = encode(asked.answered({0: np.full(3, 7.0)}), run_id=RUN)
-    digest = hashlib.sha256(frame).hexdigest()
-    store.put(f"result-{tag}", frame)
-    message = ReceiptMessage(
-        round=asked.task.round,
-        worker=asked.task.worker,
-        attempt=asked.task.attempt,
-        key=f"result-{tag}",
-        digest=digest,
-        size_bytes=len(frame),
-        weights=asked.weights,
-    )
+    digest = wrong.pop("digest", hashlib.sha256(frame).hexdigest())
+    message = asked.stored(digest=digest, size_bytes=len(frame))
+    store.put(message.key, frame)
     wire.say(tag, replace(message, **wrong))  # type: ignore[attr-defined]
-    return f"result-{tag}"
+    return str(message.key)
 
 
 def stored(store: MemoryStore) -> list[str]:
@@ -345,8 +337,7 @@ def test_a_receipt_is_redeemed_and_what_lay_there_removed() -> None:
     [
         ({"digest": "0" * 64}, "StoreError: .*digest"),
         ({"size_bytes": 3}, "StoreError: .*bytes where 3 are due"),
-        ({"key": "result-none"}, "StoreError: nothing is stored under 'result-none'"),
-        ({"key": "../../etc"}, "ParameterError: `key` must be"),
+        ({"key": "../../etc"}, "WireError: answer has key '../../etc' where 'result-0-0-0-"),
         ({"round": 5}, "WireError: answer has round 5"),
     ],
 )
@@ -356,6 +347,72 @@ def test_a_receipt_that_is_not_kept_is_a_failure(wrong: dict[str, object], reaso
     backend.dispatch(0, [task(0, 0)])
     receipt(wire, 0, store, **wrong)
     assert re.match(reason, failure_of(backend).reason)
+
+
+def test_a_receipt_without_its_blob_is_a_failure() -> None:
+    store = MemoryStore()
+    backend, wire = open_backend(store=SHARED, shared=store)
+    backend.dispatch(0, [task(0, 0)])
+    store.remove(receipt(wire, 0, store))
+    reason = failure_of(backend).reason
+    assert reason.startswith("StoreError: nothing is stored under 'result-0-0-0-")
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_receipt_for_another_answers_key_touches_nothing(late: bool) -> None:
+    store = MemoryStore()
+    backend, wire = open_backend(store=SHARED, shared=store)
+    backend.dispatch(0, [task(0, 0), task(0, 1)])
+    others = receipt(wire, 1, store)
+    assert isinstance(next_of(backend), Arrival)
+    store.put(others, b"still of use")
+    if late:
+        backend.cancel(0, [0])
+    own = receipt(wire, 0, store, key=others)
+    if late:
+        assert backend.receive(wire.clock.time) is None
+    else:
+        assert re.match(f"WireError: answer has key '{others}'", failure_of(backend).reason)
+    assert stored(store) == sorted([own, others])
+
+
+class Broken(MemoryStore):
+    """Fails at what it is told to fail at."""
+
+    def __init__(self, **errors: Exception) -> None:
+        super().__init__()
+        self.errors = errors
+
+    def get(self, key: str, *, digest: str, size_bytes: int) -> bytes:
+        if "get" in self.errors:
+            raise self.errors["get"]
+        return super().get(key, digest=digest, size_bytes=size_bytes)
+
+    def remove(self, key: str) -> None:
+        if "remove" in self.errors:
+            raise self.errors["remove"]
+        super().remove(key)
+
+
+@pytest.mark.parametrize("error", [OSError("read-only mount"), StoreError("no permission")])
+def test_a_blob_that_cannot_be_removed_is_redeemed_all_the_same(error: Exception) -> None:
+    store = Broken(remove=error)
+    backend, wire = open_backend(store=SHARED, shared=store)
+    backend.dispatch(0, [task(0, 0)])
+    receipt(wire, 0, store)
+    event = next_of(backend)
+    assert isinstance(event, Arrival)
+    assert event.results[0].tolist() == [7.0] * 3
+
+
+def test_a_blob_that_cannot_be_read_is_that_workers_failure() -> None:
+    store = Broken(get=OSError("stale\nfile handle"), remove=OSError("stale"))
+    backend, wire = open_backend(store=SHARED, shared=store)
+    backend.dispatch(0, [task(0, 0)])
+    receipt(wire, 0, store)
+    reason = failure_of(backend).reason
+    assert re.match("StoreError: the answer under 'result-0-0-0-.*' cannot be read: stale", reason)
+    assert "\n" not in reason
 
 
 def test_a_late_receipt_is_removed_unread() -> None:

@@ -292,6 +292,7 @@ def test_a_connection_that_is_dropped_is_an_error_and_not_tried_again(
         HEAD + b"Content-Length: 100\r\n\r\ncut short",
         HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nab",
         HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nab\r\n0\r\n\r\n",
+        HEAD + b"Content-Length: -2\r\n\r\nok",
     ],
 )
 def test_what_is_no_answer_is_an_error_and_not_tried_again(
@@ -306,6 +307,51 @@ def test_what_is_no_answer_is_an_error_and_not_tried_again(
     assert len(peer.requests) == 1
     peer.respond = lambda _: Response(body=b"[]")
     assert reply_to(transport).body == b"[]"
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize(
+    ("head", "reason"),
+    [
+        ("Transfer-Encoding: chunked\r\n\r\n-6\r\nabcdef\r\n0\r\n", "'-6' is no length"),
+        ("Transfer-Encoding: chunked\r\n\r\n0x2\r\nab\r\n0\r\n", "'0x2' is no length"),
+        ("Transfer-Encoding: chunked\r\n\r\n\r\nab\r\n0\r\n", "'' is no length"),
+        ("Transfer-Encoding: chunked\r\n\r\nfffffffff\r\nab", "a body of more than"),
+        ("Content-Length: +2\r\n\r\n", "'+2' is no length"),
+        ("Content-Length: 1_0\r\n\r\n", "'1_0' is no length"),
+        ("Content-Length: 99999999999\r\n\r\n", "a body of 99999999999 bytes"),
+    ],
+)
+def test_a_length_that_is_none_ends_the_connection(peer: Peer, head: str, reason: str) -> None:
+    peer.respond = lambda _: Response(raw=HEAD + head.encode() + b"\r\n")
+    transport = make("asyncio", peer.url)
+    try:
+        assert reason in reply_to(transport).error
+    finally:
+        transport.close()
+
+
+def test_a_poll_that_is_interrupted_gives_no_memory_back_twice(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport = make("asyncio", peer.url)
+    assert isinstance(transport, AsyncTransport)
+    given: list[object] = []
+    monkeypatch.setattr(transport._client, "recycle", given.append)
+
+    def interrupted(_: float) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        reply = reply_to(transport)
+        with monkeypatch.context() as patch:
+            patch.setattr(transport, "_turn", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                transport.poll(0.0)
+        transport.poll(0.0)
+        assert [body for body in given if body is reply.body] == [reply.body]
+    finally:
+        transport.close()
 
 
 def test_a_peer_that_is_not_there_is_an_error(open_transport: Open) -> None:
