@@ -62,8 +62,9 @@ def cost(
     table = values.setdefault("function", {})
     if isinstance(table, dict):
         table.update({key: value for key, value in given.items() if value is not None})
-        if values.get("backend") == "lambda" and "mount" not in table:
-            table.setdefault("store", "s3")
+        unmounted = values.get("backend") == "lambda" and "mount" not in table
+        if unmounted and table.get("store", "auto") == "auto":  # a run's file has it spelt out
+            table["store"] = "s3"
     values["backend"] = "local"  # priced by [function], in a run's file as deployed, and the flags
     values.pop("dask_scheduler", None)
     prepared = prepare(validated(values))

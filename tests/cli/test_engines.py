@@ -236,6 +236,15 @@ def test_a_plan_is_priced_as_it_is_asked_for(capsys: Out) -> None:
     assert "$0.0011" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("store", ["", 'store = "auto"'])
+def test_what_is_deployed_without_a_mount_is_priced_on_s3(store: str, capsys: Out) -> None:
+    text = PLAN.replace("lambda-local", "lambda").replace("[function]", f"[function]\n{store}")
+    Path("run.toml").write_text(text)
+    assert main(["cost", "run.toml", "--json"]) == 0
+    used = json.loads(capsys.readouterr().out)["likely"]
+    assert (used["s3_puts"], used["s3_gets"], used["efs_read_bytes"]) == (5, 20, 0)
+
+
 def test_a_profile_says_how_long_tasks_take(capsys: Out) -> None:
     Path("run.toml").write_text(PLAN)
     Path("seen.csv").write_text("1.0,2.0\n3.0,6.0\n")
