@@ -122,6 +122,9 @@ def cost_pairs(estimate: Estimate, prices: Prices, arch: Architecture) -> dict[s
         pairs["EFS"] = f"{read:,.2f} GB read, {written:,.2f} GB written  (${bill.efs:.4f})"
     if shown.s3_gets or shown.s3_puts:
         pairs["S3"] = f"{shown.s3_gets:,} GET, {shown.s3_puts:,} PUT  (${bill.s3:.4f})"
+    if shown.transfer_out_bytes:
+        out = shown.transfer_out_bytes / 2**30
+        pairs["transfer"] = f"{out:,.2f} GB to a master outside the region  (${bill.transfer:.4f})"
     if estimate.likely is None:
         pairs["cost"] = "not known: expect a time with --seconds or --profile"
     else:
