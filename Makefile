@@ -25,10 +25,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 demo: $(VENV)/.installed-demo
 	$(BIN)/seqgc demo
 
-# pytest comes last: continuous integration reads its closing line. Three processes on two cores:
-# many tests wait, for workers, delays and deadlines.
+# pytest comes last: continuous integration reads its closing line.
 test: lint
-	$(BIN)/python -m pytest -n 3 --dist worksteal $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

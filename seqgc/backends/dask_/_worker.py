@@ -32,14 +32,15 @@ class Station(WorkerPlugin):
         del worker
         self.forgotten: set[Address] = set()
         self._lock = threading.Lock()
-        self._compute: Compute | None = None
+        self._computes = threading.local()
 
     def compute(self) -> Compute:
-        """Return the compute function; made once."""
-        with self._lock:
-            if self._compute is None:
-                self._compute = self._factory()
-            return self._compute
+        """Return this thread's compute function; tasks of several threads must not share one."""
+        if not hasattr(self._computes, "own"):
+            with self._lock:
+                self._computes.own = self._factory()
+        own: Compute = self._computes.own
+        return own
 
 
 def prepare(name: str) -> None:
