@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 
+from seqgc._types import FloatArray
 from seqgc.backends.dask_ import DaskBackend
 from seqgc.errors import ParameterError, WorkerError
-from seqgc.ports import Arrival, Failure
+from seqgc.ports import Arrival, Failure, WeightedPoints
 from tests.backends.dask import warm as warm
 from tests.backends.scripted import (
     Scripted,
@@ -190,3 +191,32 @@ def test_what_makes_no_sense_is_refused(
 def test_a_factory_that_cannot_travel_is_refused() -> None:
     with pytest.raises(ParameterError, match="`compute` must cross processes"):
         DaskBackend(1, threading.Lock(), processes=0)  # type: ignore[arg-type]
+
+
+def test_tasks_of_two_threads_never_share_a_compute_function(
+    tmp_path: Path, client: Client
+) -> None:
+    with DaskBackend(4, Identified(), client=client) as backend:
+        for round in range(3):
+            backend.dispatch(round, [task(round, worker) for worker in range(4)])
+            events = next_events(backend, 4)
+            assert all(isinstance(event, Arrival) for event in events), (tmp_path, events)
+
+
+class Identified:
+    """A compute factory whose functions refuse to be called by more than one thread."""
+
+    def __call__(self) -> OneThread:
+        return OneThread()
+
+
+class OneThread:
+    def __init__(self) -> None:
+        self._thread: int | None = None
+
+    def __call__(self, parts: tuple[WeightedPoints, ...]) -> FloatArray:
+        self._thread = self._thread or threading.get_ident()
+        if self._thread != threading.get_ident():
+            raise RuntimeError("called by a second thread")
+        time.sleep(0.02)  # so that the other threads have their turn
+        return np.concatenate([gradient(part) for part in parts])
