@@ -12,15 +12,14 @@ payload and kind of sets, appended as soon as it is measured.
 
 from __future__ import annotations
 
-import argparse
-import csv
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import cast, get_args
 
 import numpy as np
 from constructions import cyclic, gaussian
+from resumable import Table, arguments
 
 from seqgc.codes import CodeKind, make_code
 from seqgc.codes._decoders import NullSpaceDecoder
@@ -55,10 +54,11 @@ def subject(family: str, n: int, s: int, payload: Payload) -> Subject | None:
     if family == "Gaussian H":
         matrix = cyclic(gaussian)(n, s, np.random.default_rng([SEED, s]))
         solutions = Solutions.of(matrix, n - s)
+        decoder = NullSpaceDecoder(s, lambda: solutions, lambda: matrix)
         return Subject(
             encoding_matrix=matrix,
             load=(s + 1) / n,
-            vector=NullSpaceDecoder(solutions.shortest, solutions.null_space).solve,
+            vector=lambda responded: decoder.solve(responded).vector,
             worst=responded_without(n, worst_of(solutions, s)[0]),
         )
     try:
@@ -121,28 +121,12 @@ def measured(family: str, n: int, s: int, payload: Payload) -> Iterator[dict[str
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("output", type=Path)
-    parser.add_argument("--quick", action="store_true", help="n = 32 and two s")
-    given = parser.parse_args()
+    given = arguments(__doc__, quick="n = 32 and two s").parse_args()
     n, tolerated = (32, (3, 6)) if given.quick else (256, (1, 3, 7, 15, 27, 63, 127))
-    present = set()
-    if given.output.exists():
-        with given.output.open(newline="") as file:
-            present = {(row["family"], row["s"], row["payload"]) for row in csv.DictReader(file)}
-    cases = [(f, s, p) for s in tolerated for f in FAMILIES for p in get_args(Payload)]
-    for family, s, payload in cases:
-        if (family, str(s), payload) in present:
-            continue
-        rows = list(measured(family, n, s, payload))
-        is_new = not given.output.exists()
-        with given.output.open("a", newline="") as file:
-            writer = csv.DictWriter(file, FIELDS)
-            if is_new:
-                writer.writeheader()
-            writer.writerows(rows)
-        for row in rows:
-            print(*row.values(), sep=", ", flush=True)
+    table = Table(given.output, FIELDS, keys=3)
+    for s, family, payload in itertools.product(tolerated, FAMILIES, get_args(Payload)):
+        if (family, s, payload) not in table:
+            table.append(measured(family, n, s, payload))
 
 
 if __name__ == "__main__":

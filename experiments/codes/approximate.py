@@ -11,8 +11,7 @@ scheme, appended as soon as it is measured; a row that is in the CSV is not meas
 
 from __future__ import annotations
 
-import argparse
-import csv
+import itertools
 import json
 import tempfile
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from resumable import Table, arguments
 from torch import nn
 
 from seqgc.ports import Backend
@@ -94,30 +94,16 @@ def measured(scheme: GC, *, steps: int, replayed: bool) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("output", type=Path)
-    parser.add_argument("--quick", action="store_true", help="five steps")
+    parser = arguments(__doc__, quick="five steps")
     parser.add_argument("--replayed", action="store_true", help="256 workers, no waiting")
     given = parser.parse_args()
     torch.set_num_threads(1)
     steps, workers = (5 if given.quick else 60), (256 if given.replayed else 16)
-    present = set()
-    if given.output.exists():
-        with given.output.open(newline="") as file:
-            present = {(r["workers"], r["scheme"], r["steps"]) for r in csv.DictReader(file)}
-    cases = [(family, s, error) for family, s in SCHEMES for error in ALLOWED]
-    for family, s, allow_error in cases:
+    table = Table(given.output, FIELDS, keys=3)
+    for (family, s), allow_error in itertools.product(SCHEMES, ALLOWED):
         scheme = GC(n=workers, s=s, family=family, allow_error=allow_error)
-        if (str(workers), scheme.spec, str(steps)) in present:
-            continue
-        row = measured(scheme, steps=steps, replayed=given.replayed)
-        is_new = not given.output.exists()
-        with given.output.open("a", newline="") as file:
-            writer = csv.DictWriter(file, FIELDS)
-            if is_new:
-                writer.writeheader()
-            writer.writerow(row)
-        print(*row.values(), sep=", ", flush=True)
+        if (workers, scheme.spec, steps) not in table:
+            table.append([measured(scheme, steps=steps, replayed=given.replayed)])
 
 
 if __name__ == "__main__":

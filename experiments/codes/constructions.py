@@ -9,14 +9,12 @@ of unit norm; `amplification` is the gradient's relative error over that of the 
 
 from __future__ import annotations
 
-import argparse
-import csv
 import math
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
+from resumable import Table, arguments
 
 from seqgc.codes import _cyclic_design as cyclic_design
 from seqgc.codes._survivors import Solutions, contiguous_sets, random_sets, worst_of
@@ -243,16 +241,12 @@ def measured(name: str, n: int, s: int, *, sets: int) -> dict[str, object]:
     return {"construction": name, "n": n, "s": s, **shown}
 
 
-def outstanding(output: Path, cases: list[tuple[int, int]]) -> Iterator[tuple[str, int, int]]:
-    present = set()
-    if output.exists():
-        with output.open(newline="") as file:
-            present = {(row["construction"], row["n"], row["s"]) for row in csv.DictReader(file)}
+def outstanding(table: Table, cases: list[tuple[int, int]]) -> Iterator[tuple[str, int, int]]:
     for n, s in cases:
         yield from (
             (name, n, s)
             for name, (_, slack) in CONSTRUCTIONS.items()
-            if (name, str(n), str(s)) not in present
+            if (name, n, s) not in table
             and n % (s + slack + 1) != 0
             and not (
                 name.startswith(SEARCHING) and (n > SEARCHED_UP_TO[0] or s > SEARCHED_UP_TO[1])
@@ -261,19 +255,10 @@ def outstanding(output: Path, cases: list[tuple[int, int]]) -> Iterator[tuple[st
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("output", type=Path)
-    parser.add_argument("--quick", action="store_true", help="two small codes, fewer sets")
-    given = parser.parse_args()
-    for name, n, s in outstanding(given.output, QUICK if given.quick else CASES):
-        row = measured(name, n, s, sets=1000 if given.quick else 5000)
-        is_new = not given.output.exists()
-        with given.output.open("a", newline="") as file:
-            writer = csv.DictWriter(file, FIELDS)
-            if is_new:
-                writer.writeheader()
-            writer.writerow(row)
-        print(*row.values(), sep=", ", flush=True)
+    given = arguments(__doc__, quick="two small codes, fewer sets").parse_args()
+    table = Table(given.output, FIELDS, keys=3)
+    for name, n, s in outstanding(table, QUICK if given.quick else CASES):
+        table.append([measured(name, n, s, sets=1000 if given.quick else 5000)])
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ row per case, appended as soon as it is measured; a row that is in the CSV is no
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import statistics
 import time
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
+from resumable import Table, arguments
 
 from seqgc._gathering import Gatherer
 from seqgc._types import Decoding, MiniTask, Term
@@ -199,30 +199,16 @@ def row(table: str, case: str, what: str, seconds: list[float]) -> dict[str, obj
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("output", type=Path)
-    parser.add_argument("--quick", action="store_true", help="small codes, 10,000 parameters")
+    parser = arguments(__doc__, quick="small codes, 10,000 parameters")
     parser.add_argument("--recording", type=Path, default=RECORDING, help="of 256 workers")
     parser.add_argument("--alpha", type=float, default=1.12, help="seconds per unit load")
     given = parser.parse_args()
     if os.environ.get("OMP_NUM_THREADS") != "1":
         parser.error("set OMP_NUM_THREADS=1: threads that wait for cores make lstsq take a second")
-    present = set()
-    if given.output.exists():
-        with given.output.open(newline="") as file:
-            present = {(line["table"], line["case"]) for line in csv.DictReader(file)}
+    rows = Table(given.output, FIELDS, keys=2)
     for table, case, measure in cases(given):
-        if (table, case) in present:
-            continue
-        rows = [row(table, case, what, seconds) for what, seconds in measure().items()]
-        is_new = not given.output.exists()
-        with given.output.open("a", newline="") as file:
-            writer = csv.DictWriter(file, FIELDS)
-            if is_new:
-                writer.writeheader()
-            writer.writerows(rows)
-        for line in rows:
-            print(*line.values(), sep=", ", flush=True)
+        if (table, case) not in rows:
+            rows.append(row(table, case, what, seconds) for what, seconds in measure().items())
 
 
 if __name__ == "__main__":

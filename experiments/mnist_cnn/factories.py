@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
+from experiments.functions import data_folder
 from experiments.mnist_cnn.idx import read_idx
 from seqgc.errors import ParameterError
 from seqgc.train.factories import register_data
 
-__all__ = ["FILES", "data_folder", "mnist"]
+__all__ = ["FILES", "mnist"]
 
 FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
-
-
-def data_folder() -> Path:
-    """Return where data sets are: ``SEQGC_DATA``, else ``data`` on the shared file system."""
-    shared = Path(os.environ.get("SEQGC_MOUNT", "/mnt/seqgc"), "data")
-    return Path(os.environ.get("SEQGC_DATA") or shared)
 
 
 @register_data("mnist")
@@ -48,5 +42,5 @@ def _file(name: str) -> Path:
     for path in (folder / name, folder / f"{name}.gz"):
         if path.exists():
             return path
-    remedy = "python experiments/mnist_cnn/fetch.py FOLDER, then set SEQGC_DATA=FOLDER"
+    remedy = "python -m experiments.mnist_cnn.fetch FOLDER, then set SEQGC_DATA=FOLDER"
     raise ParameterError("data", f"must be in {folder}", name, remedy)

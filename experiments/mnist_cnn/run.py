@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
-import tempfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from experiments.functions import start
 from experiments.mnist_cnn.factories import FILES
 from experiments.mnist_cnn.idx import write_idx
-from seqgc.cli import main as seqgc
-
-HERE = Path(__file__).parent
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--small", action="store_true", help="Made-up images, this machine.")
-    arguments, more = parser.parse_known_args()
-    os.environ["SEQGC_FACTORIES"] = "experiments.mnist_cnn.factories"
-    if not arguments.small:
-        return seqgc(["train", str(HERE / "mnist.toml"), *more])
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["SEQGC_DATA"] = folder
-        make_up(Path(folder), sizes={"train": 512, "test": 128})
-        return seqgc(["train", str(HERE / "small.toml"), *more])
 
 
 def make_up(folder: Path, *, sizes: dict[str, int]) -> None:
@@ -46,4 +29,11 @@ def make_up(folder: Path, *, sizes: dict[str, int]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(
+        start(
+            __doc__,
+            Path(__file__).with_name("mnist.toml"),
+            factories="experiments.mnist_cnn.factories",
+            make_up=partial(make_up, sizes={"train": 512, "test": 128}),
+        )
+    )

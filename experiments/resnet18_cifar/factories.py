@@ -8,7 +8,6 @@ place.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from experiments.functions import data_folder
 from seqgc.errors import ParameterError
 from seqgc.train.factories import register_data, register_module
 
@@ -69,8 +69,7 @@ def resnet18(seed: int) -> nn.Module:  # noqa: ARG001 (torch is seeded when this
 @register_data("cifar100")
 def cifar100() -> tuple[TensorDataset, TensorDataset]:
     """Return the training and test images, (3, 32, 32), from ``train.bin`` and ``test.bin``."""
-    shared = Path(os.environ.get("SEQGC_MOUNT", "/mnt/seqgc"), "data")
-    folder = Path(os.environ.get("SEQGC_DATA") or shared)
+    folder = data_folder()
     return _read(folder / "train.bin"), _read(folder / "test.bin")
 
 

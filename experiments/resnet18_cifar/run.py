@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
 
+from experiments.functions import start
 from experiments.resnet18_cifar.factories import BYTES_PER_IMAGE
-from seqgc.cli import main as seqgc
-
-HERE = Path(__file__).parent
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--small", action="store_true", help="Made-up images, this machine.")
-    arguments, more = parser.parse_known_args()
-    os.environ["SEQGC_FACTORIES"] = "experiments.resnet18_cifar.factories"
-    if not arguments.small:
-        return seqgc(["train", str(HERE / "cifar.toml"), *more])
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["SEQGC_DATA"] = folder
-        make_up(Path(folder))
-        return seqgc(["train", str(HERE / "small.toml"), *more])
 
 
 def make_up(folder: Path) -> None:
@@ -41,4 +23,11 @@ def make_up(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(
+        start(
+            __doc__,
+            Path(__file__).with_name("cifar.toml"),
+            factories="experiments.resnet18_cifar.factories",
+            make_up=make_up,
+        )
+    )

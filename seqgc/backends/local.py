@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import pickle
-from collections import deque
 from collections.abc import Sequence
-from types import TracebackType
 
 from seqgc.backends import _forkserver
-from seqgc.backends._pool import Answer, Lost, WorkerPool
-from seqgc.backends._tasks import Delays, MonotonicClock, TaskMessages, check_worker
-from seqgc.errors import ParameterError, WorkerError
+from seqgc.backends._events import EventBackend, event_of, failure_of
+from seqgc.backends._pool import Lost, WorkerPool
+from seqgc.backends._tasks import Delays, TaskMessages
+from seqgc.errors import ParameterError
 from seqgc.payloads import Payload
-from seqgc.ports import Arrival, Clock, Failure, Task
-from seqgc.wire import CancelMessage, ResultMessage, encode
+from seqgc.ports import Clock, Task
+from seqgc.wire import CancelMessage, encode
 from seqgc.worker import ComputeFactory
 
 __all__ = ["LocalBackend"]
 
 
-class LocalBackend:
+class LocalBackend(EventBackend):
     """``n`` worker processes; a `seqgc.ports.Backend`, and a context manager that closes it.
 
     Each worker calls ``compute`` once and then answers tasks, one after the other, with one BLAS
@@ -32,6 +31,7 @@ class LocalBackend:
       dispatch to it is a `Failure` that names the cause.
     - An exception in ``compute`` is a `Failure` with its last line; the process lives on.
     - Answers are never dropped here: late ones, of cancelled rounds, are `Arrival` events too.
+    - Events are stamped when they are read.
     - Ctrl-C interrupts the master only; `close` ends the workers within about a second. Workers
       whose master is gone, however it went, end by themselves.
 
@@ -98,20 +98,18 @@ class LocalBackend:
         start_timeout_s: float = 60.0,
         clock: Clock | None = None,
     ) -> None:
-        self._messages = TaskMessages(
+        messages = TaskMessages(
             n=n,
             run_id=run_id,
             delays=delays,
             payload=payload,
             stochastic_rounding=stochastic_rounding,
         )
+        super().__init__(messages, clock=clock)
         if not start_timeout_s > 0:
             raise ParameterError("start_timeout_s", "must be > 0 seconds", start_timeout_s)
         self._run_id = run_id
-        self._clock: Clock = MonotonicClock() if clock is None else clock
-        self._events: deque[Arrival | Failure] = deque()
         self._outstanding: list[set[tuple[int, int]]] = [set() for _ in range(n)]
-        self._closed = False
         factory = _pickled(compute)
         _forkserver.set_preload(preload)
         self._pool = WorkerPool(n, run_id=run_id, factory=factory, clock=self._clock)
@@ -120,11 +118,6 @@ class LocalBackend:
         except BaseException:
             self.close()
             raise
-
-    @property
-    def n(self) -> int:
-        """Number of workers."""
-        return len(self._outstanding)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -145,9 +138,9 @@ class LocalBackend:
         WorkerError
             If the backend is closed.
         """
-        self._check_open()
-        frames = [(task, self._frame(round, task)) for task in tasks]
-        for task, frame in frames:
+        asked = self._asked(round, tasks)
+        frames = [encode(message, run_id=self._run_id) for message in asked]
+        for task, frame in zip(tasks, frames, strict=True):
             self._outstanding[task.worker].add((task.round, task.attempt))
             self._pool.send(task.worker, frame)
         sent = self._clock.now()
@@ -162,9 +155,8 @@ class LocalBackend:
         A worker drops mini-tasks that it has not begun, and an answer that still waits for its
         time; one that is on its way arrives, late. Should its process end, that is no `Failure`.
         """
-        self._check_open()
+        self._check_cancel(workers)
         for worker in workers:
-            check_worker(worker, self.n)
             owed = self._outstanding[worker]
             kept = {address for address in owed if address[0] != round}
             if kept != owed:
@@ -172,91 +164,25 @@ class LocalBackend:
                 message = CancelMessage(round=round, worker=worker)
                 self._pool.send(worker, encode(message, run_id=self._run_id))
 
-    def receive(self, until: float) -> Arrival | Failure | None:
-        """Return the next event whose ``at`` is at most ``until``; None once ``until`` has passed.
-
-        Events are stamped when they are read, and returned in that order. One that was read after
-        ``until`` stays for a later call: who asks about a deadline gets what kept it, not what this
-        call happened to see.
-
-        Raises
-        ------
-        WorkerError
-            If the backend is closed.
-        """
-        self._check_open()
-        self._collect(0.0)
-        while not self._events and (left := until - self._clock.now()) > 0:
-            self._collect(left)
-        if self._events and self._events[0].at <= until:
-            return self._events.popleft()
-        return None
-
-    def close(self) -> None:
-        """End all workers, at once whatever they do; harmless if done already."""
-        self._closed = True
-        self._events.clear()
-        self._pool.close()
-
-    def __enter__(self) -> LocalBackend:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def _collect(self, timeout_s: float) -> None:
-        """Queue what has come in, waiting for it at most ``timeout_s`` seconds."""
         for news in self._pool.poll(timeout_s):
             if isinstance(news, Lost):
                 self._lose(news)
             else:
-                self._take(news.at, news.answer)
-
-    def _take(self, at: float, answer: Answer) -> None:
-        self._outstanding[answer.worker].discard((answer.round, answer.attempt))
-        if isinstance(answer, ResultMessage):
-            event: Arrival | Failure = Arrival(
-                round=answer.round,
-                worker=answer.worker,
-                attempt=answer.attempt,
-                at=at,
-                results=answer.results,
-            )
-        else:
-            event = Failure(
-                round=answer.round,
-                worker=answer.worker,
-                attempt=answer.attempt,
-                at=at,
-                reason=answer.reason,
-            )
-        self._events.append(event)
+                answer = news.answer
+                self._outstanding[answer.worker].discard((answer.round, answer.attempt))
+                self._tell(event_of(answer, at=news.at))
 
     def _lose(self, lost: Lost) -> None:
         """Report as failed all that a worker still owed."""
         for round, attempt in sorted(self._outstanding[lost.worker]):
-            self._events.append(
-                Failure(
-                    round=round,
-                    worker=lost.worker,
-                    attempt=attempt,
-                    at=lost.at,
-                    reason=lost.reason,
-                )
-            )
+            address = round, lost.worker, attempt
+            self._tell(failure_of(address, at=lost.at, reason=lost.reason))
         self._outstanding[lost.worker].clear()
 
-    def _frame(self, round: int, task: Task) -> bytes:
-        return encode(self._messages.message(round, task), run_id=self._run_id)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise WorkerError("the backend is closed: make a new one")
+    def _end(self) -> None:
+        """End all workers, at once whatever they do."""
+        self._pool.close()
 
 
 def _pickled(compute: ComputeFactory) -> bytes:

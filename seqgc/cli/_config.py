@@ -66,18 +66,20 @@ class FunctionConfig(_Strict):
     """How a master reaches its functions, and what these are.
 
     ``transport`` carries invocations; ``http`` and ``asyncio`` sign them themselves. ``store``
-    is where weights and large answers are: ``auto`` is a directory if both sides have one, else
-    S3. ``mount`` is where the master has the functions' file system. ``master`` says whether it is
-    ``inside`` the functions' region, or ``outside``: then what it receives is priced as transfer to
-    the internet. Unless given, it is inside where it has a ``mount``, for which it must be in the
-    VPC, and else outside.
+    is where weights and large answers are. ``auto`` is ``inline`` where they fit messages, else
+    what costs least, of ``s3`` and, with a ``mount``, the ``directory``; on this machine the
+    directory (see `seqgc.stores.choose_store`). A run writes down which it was. ``mount`` is where
+    the master has the functions' file system. ``master`` says whether it is ``inside`` the
+    functions' region, or ``outside``: then what it receives is priced as transfer to the internet.
+    Unless given, it is inside where it has a ``mount``, for which it must be in the VPC, and else
+    outside.
 
     With backend ``lambda`` the rest is as deployed, by the file ``deployment``. With
     ``lambda-local`` there are at most ``environments`` functions at once (as many again as workers,
     unless given: stragglers hold theirs), ended after ``timeout_s`` seconds; it is priced as the
     one of that memory (MB), architecture and region which it stands for. ``expected_s`` is how
     long a task is thought to run, seconds; used for prices only. Before the first round every
-    function is invoked ``warm_up`` times, which is paid for.
+    function is invoked ``warm_up`` times, which is paid for, as are the functions' starts.
     """
 
     transport: Literal["boto3", "http", "asyncio"] = "boto3"

@@ -10,10 +10,13 @@ import numpy as np
 import typer
 
 from seqgc.cli._config import read_toml, validated
-from seqgc.cli._plan import RunPlan, plan_of
+from seqgc.cli._options import AsJson
+from seqgc.cli._plan import RunPlan, plan_of, require_fit
 from seqgc.cli._run import prepare
 from seqgc.cli._show import print_json, print_pairs
 from seqgc.cost import (
+    INIT_LIMIT_S,
+    START_S,
     Architecture,
     Estimate,
     FunctionSetup,
@@ -46,7 +49,7 @@ def cost(
     profile: Annotated[
         Path | None, typer.Option(help="Expect the mean answer of this delay profile (a plan).")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Estimate what a plan will cost on AWS Lambda, or what a run has cost (or would have)."""
     given = {
@@ -62,20 +65,18 @@ def cost(
     table = values.setdefault("function", {})
     if isinstance(table, dict):
         table.update({key: value for key, value in given.items() if value is not None})
-        unmounted = values.get("backend") == "lambda" and "mount" not in table
-        if unmounted and table.get("store", "auto") == "auto":  # a run's file has it spelt out
-            table["store"] = "s3"
-    values["backend"] = "local"  # priced by [function], in a run's file as deployed, and the flags
-    values.pop("dask_scheduler", None)
-    prepared = prepare(validated(values))
-    function = prepared.config.function
+    config = validated(values)
+    # Priced by [function], in a run's file as deployed, and the flags: no deployment is read.
+    priced = config.model_copy(update={"backend": "local", "dask_scheduler": None})
+    prepared, function = prepare(priced), config.function
     setup = FunctionSetup(memory_mb=function.memory_mb, timeout_s=function.timeout_s)
-    plan = plan_of(prepared)
+    plan = plan_of(prepared, deployed=config.backend == "lambda")
     if ran:
         estimate = estimate_run(
             target, function=setup, traffic=plan.traffic, warm_ups=plan.warm_ups
         )
     else:
+        require_fit(plan)
         estimate = estimate_plan(plan.cost_plan(setup, seconds=function.expected_s))
     prices = read_prices(function.region)
     facts: Facts = {
@@ -84,6 +85,8 @@ def cost(
         "region": function.region,
         "arch": function.arch,
         **asdict(setup),
+        "store": plan.where,
+        "why": plan.store.reason,
         "warm_ups": plan.warm_ups,
         **cost_facts(estimate, prices, function.arch),
     }
@@ -92,9 +95,8 @@ def cost(
     else:
         about = f"{setup.memory_mb} MB, {function.arch}, {function.region}"
         warmed = f"{plan.warm_ups:,} invocations before the first round"
-        print_pairs(
-            {"functions": about, "warm-up": warmed} | cost_pairs(estimate, prices, function.arch)
-        )
+        pairs = {"functions": about, "store": str(plan.store), "warm-up": warmed}
+        print_pairs(pairs | cost_pairs(estimate, prices, function.arch))
 
 
 def cost_facts(estimate: Estimate, prices: Prices, arch: Architecture) -> Facts:
@@ -104,6 +106,8 @@ def cost_facts(estimate: Estimate, prices: Prices, arch: Architecture) -> Facts:
         "prices_as_of": prices_date().isoformat(),
         "usd": None if likely is None else likely["usd"],
         "usd_at_most": prices.bill(estimate.at_most, architecture=arch).usd,
+        "start_s": START_S,
+        "init_limit_s": INIT_LIMIT_S,
         "likely": likely,
         "at_most": _facts_of(estimate.at_most, prices, arch),
         "unanswered": estimate.unanswered,
@@ -130,7 +134,10 @@ def cost_pairs(estimate: Estimate, prices: Prices, arch: Architecture) -> dict[s
     else:
         pairs["cost"] = f"${bill.usd:.4f}"
     worst = prices.bill(estimate.at_most, architecture=arch).usd
-    pairs["at most"] = f"${worst:.4f}, if what is not known runs to the time-out"
+    pairs["starts"] = f"billed (INIT): {START_S:g} s expected each, at most {INIT_LIMIT_S:g} s"
+    pairs["at most"] = (
+        f"${worst:.4f}, if what is not known is a cold start and runs to the time-out"
+    )
     pairs["prices"] = f"as of {prices_date()}; check them"
     return pairs
 
@@ -152,11 +159,24 @@ def _mean_answer(path: Path, seconds: float | None) -> float:
 
 def plan_facts(plan: RunPlan) -> Facts:
     """Return a plan's sizes as ``--json`` has them."""
+    sizes = plan.sizes
     return {
-        **asdict(plan),
+        "workers": plan.workers,
+        "rounds": plan.rounds,
+        "jobs": plan.jobs,
+        "where": plan.where,
+        "why": plan.store.reason,
+        "weights_bytes": sizes.weights_bytes,
+        "weights_files": sizes.weights_files,
+        "result_bytes": sizes.result_bytes,
+        "request_bytes": plan.request_bytes,
+        "reply_bytes": sizes.reply_bytes,
+        "limit_bytes": sizes.limit_bytes,
+        "warm_up_rounds": plan.warm_up_rounds,
+        "master_outside": plan.master_outside,
         "invocations": plan.invocations,
         "warm_ups": plan.warm_ups,
         "request_fits": plan.request_fits,
-        "reply_fits": plan.reply_fits,
+        "reply_fits": sizes.reply_fits,
         "results_stored": plan.traffic.results_stored,
     }

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from seqgc.cli._config import RunConfig, validated
+from seqgc.cli._options import AsJson
 from seqgc.cli._run import prepare
 from seqgc.cli._show import print_json
 from seqgc.errors import ParameterError
@@ -34,7 +35,7 @@ def demo(
     delay_scale: Annotated[float, typer.Option(help="Times the fitted Lambda seconds.")] = 0.1,
     seed: Annotated[int, typer.Option(help="Of the injected delays.")] = 0,
     run: Annotated[Path, typer.Option(help="Folder of the two run folders.")] = Path("runs"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train models on real handwritten digits, uncoded and coded, under injected stragglers."""
     if models < 1:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
 import typer
+from typer.main import get_command
 
 from seqgc.cli import _cost, _demo, _deploy, _doctor, _profile, _replay, _scheme, _train, _tune
 from seqgc.errors import ParameterError, ProfileError, SeqgcError
@@ -44,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
-        status = app(args=arguments, standalone_mode=False)
+        status = _command()(args=arguments, standalone_mode=False)
     except (ParameterError, ProfileError) as error:
         return _fail(str(error), 2)
     except SeqgcError as error:
@@ -56,6 +59,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if status == _INTERRUPTED:  # typer's own translation of Ctrl-C
         return _fail("interrupted", _INTERRUPTED)
     return status if isinstance(status, int) else 0
+
+
+@cache
+def _command() -> Any:  # of typer's own click; made once, which takes longer than most verbs
+    return get_command(app)
 
 
 def _fail(message: str, status: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +17,7 @@ from rich.table import Table
 from seqgc.cli._build import make_delays, make_models
 from seqgc.cli._config import DelaysConfig, RunConfig, validated
 from seqgc.cli._engine import check_engine, open_engine
+from seqgc.cli._options import AsJson, ProfileFile, numbers
 from seqgc.cli._show import print_json, print_pairs
 from seqgc.errors import ParameterError
 from seqgc.patterns import StragglerStats, straggler_stats
@@ -36,9 +38,6 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 Facts = dict[str, object]
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-File = Annotated[Path, typer.Argument(help="A delay profile, .npz or .csv.")]
 
 app = typer.Typer(help="Record how long workers take, or look at a recording.")
 
@@ -78,7 +77,7 @@ def record(
     """Record a delay profile on live workers, or look at one (lint, fit, stats)."""
     if context.invoked_subcommand is not None:
         return
-    chosen = _numbers("loads", loads)
+    chosen = numbers("loads", loads, float)
     paths = _new_files(output, loads=sorted(chosen) if every_load else chosen[:1])
     model = {"name": module.replace(":", "."), "module": module, "data": data}
     values: Facts = {
@@ -86,6 +85,7 @@ def record(
         "workers": workers,
         "timeout_s": timeout_s,
         "models": [model | {"batch_size": batch_size}],
+        "scheme": f"gc-rep:s={workers - 1}",  # which has tasks of load 1: stores are chosen by it
         "function": _given(transport=transport, mount=mount, deployment=deployment),
     }
     if delays is not None:
@@ -100,7 +100,7 @@ def record(
 
 
 @app.command("lint")
-def lint_file(file: File, as_json: AsJson = False) -> None:
+def lint_file(file: ProfileFile, as_json: AsJson = False) -> None:
     """Look for accidents of the measurement; exit status 1 if the profile is of no use."""
     findings = lint(read_profile(file))
     errors = sum(found.severity == "error" for found in findings)
@@ -132,7 +132,7 @@ def fit_files(
     """Fit a generator to the first profile, and what load costs to all of them."""
     profiles = [read_profile(file) for file in files]
     if loads is not None:
-        profiles = _at_base_loads(profiles, _numbers("loads", loads))
+        profiles = _at_base_loads(profiles, numbers("loads", loads, float))
     line = fit_load_model(profiles, per_worker=per_worker) if len(profiles) > 1 else None
     generator = fit(profiles[0], mu=mu)
     if line is not None:
@@ -147,7 +147,7 @@ def fit_files(
 
 @app.command("stats")
 def stats_of_file(
-    file: File,
+    file: ProfileFile,
     mu: Annotated[float, typer.Option(help="The tolerance that tells stragglers.")] = 1.0,
     max_window: Annotated[int, typer.Option(help="Longest window of the models, rounds.")] = 5,
     as_json: AsJson = False,
@@ -166,7 +166,7 @@ def stats_of_file(
 
 
 def _record(
-    config: RunConfig, *, rounds: int, loads: list[float], warmup: int
+    config: RunConfig, *, rounds: int, loads: Sequence[float], warmup: int
 ) -> list[DelayProfile]:
     delays = None
     if config.delays is not None:
@@ -207,7 +207,7 @@ def _progress() -> Progress:
 
 
 def _load_delays(
-    config: DelaysConfig, *, workers: int, rounds: int, loads: list[float]
+    config: DelaysConfig, *, workers: int, rounds: int, loads: Sequence[float]
 ) -> LoadDelays:
     """Return the injected seconds by round, worker and load: the same rounds at every load."""
     at = {
@@ -216,7 +216,7 @@ def _load_delays(
     return lambda round, worker, load: at[load](round, worker)
 
 
-def _new_files(output: Path | None, *, loads: list[float]) -> list[Path]:
+def _new_files(output: Path | None, *, loads: Sequence[float]) -> list[Path]:
     """Return one new file per load; refused before anything is recorded, not after it."""
     if output is None:
         raise ParameterError("output", "must name a new .npz file", None, "-o FILE.npz")
@@ -231,14 +231,6 @@ def _new_files(output: Path | None, *, loads: list[float]) -> list[Path]:
             rule = "must not exist: a recording never overwrites a file"
             raise ParameterError("output", rule, str(path))
     return [output, *others]
-
-
-def _numbers(argument: str, text: str) -> list[float]:
-    try:
-        return [float(word) for word in text.split(",")]
-    except ValueError:
-        rule = "must be numbers separated by commas, as 0,0.5,1"
-        raise ParameterError(argument, rule, text) from None
 
 
 def _report(paths: list[Path], profiles: list[DelayProfile], *, as_json: bool) -> None:
@@ -276,7 +268,7 @@ def _shape(profile: DelayProfile) -> Facts:
     return {"rounds": profile.num_rounds, "workers": profile.num_workers}
 
 
-def _at_base_loads(profiles: list[DelayProfile], loads: list[float]) -> list[DelayProfile]:
+def _at_base_loads(profiles: list[DelayProfile], loads: Sequence[float]) -> list[DelayProfile]:
     if len(loads) != len(profiles):
         raise ParameterError("loads", f"must be {len(profiles)}, one for each file", len(loads))
     return [

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import replace as with_fields
-from pathlib import Path
-from typing import Annotated, TypedDict, get_args
+from typing import Annotated, TypedDict
 
 import numpy as np
 import typer
 
+from seqgc.cli._options import (
+    Alpha,
+    AsJson,
+    BaseLoad,
+    ConformityName,
+    Jobs,
+    ProfileFile,
+    Repeat,
+    as_conformity,
+    as_wait_out,
+    open_profile,
+)
 from seqgc.cli._show import print_json, print_pairs
 from seqgc.errors import ParameterError
-from seqgc.profiles import DelayProfile, read_profile
+from seqgc.profiles import DelayProfile
 from seqgc.replay import Replay
 from seqgc.replay import replay as replay_profile
-from seqgc.rounds import WaitOut
 from seqgc.schemes import Scheme, parse_scheme
-from seqgc.search import Conformity, conformity_model, ideal_seconds
+from seqgc.search import conformity_model, ideal_seconds
 
-__all__ = ["as_conformity", "as_wait_out", "open_profile", "replay"]
+__all__ = ["replay"]
 
 
 class _Facts(TypedDict):
@@ -35,25 +44,17 @@ class _Facts(TypedDict):
 
 
 def replay(
-    profile: Annotated[Path, typer.Argument(help="Delay profile, .npz or .csv.")],
+    profile: ProfileFile,
     scheme: Annotated[str, typer.Option(help="Scheme spec, for example gc-rep:s=7.")],
-    jobs: Annotated[
-        int | None, typer.Option(help="Gradients to compute; as many as the profile holds.")
-    ] = None,
-    alpha: Annotated[
-        float | None, typer.Option(help="Seconds per unit of load; the profile's own.")
-    ] = None,
-    base_load: Annotated[
-        float | None, typer.Option(help="Load the profile was recorded at; its own.")
-    ] = None,
+    jobs: Jobs = None,
+    alpha: Alpha = None,
+    base_load: BaseLoad = None,
     mu: Annotated[float, typer.Option(help="Tolerance of the closing rule.")] = 0.0,
     wait_out: Annotated[str, typer.Option(help="all, conform or feasible.")] = "feasible",
     jobs_per_round: Annotated[int, typer.Option(help="Models in a job (bundle).")] = 1,
-    repeat: Annotated[bool, typer.Option(help="Begin the profile again when it ends.")] = False,
-    conformity: Annotated[
-        str, typer.Option(help="What conforms: scheme, or bursty alone.")
-    ] = "scheme",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    repeat: Repeat = False,
+    conformity: ConformityName = "scheme",
+    as_json: AsJson = False,
 ) -> None:
     """Replay a scheme on recorded delays: run time, stragglers, wait-outs."""
     recorded = open_profile(profile, base_load=base_load)
@@ -78,30 +79,6 @@ def replay(
         print_json({**facts})
     else:
         _print(facts)
-
-
-def open_profile(path: Path, *, base_load: float | None) -> DelayProfile:
-    """Read a profile; ``base_load`` replaces what it says of itself."""
-    profile = read_profile(path)
-    if base_load is None:
-        return profile
-    return with_fields(profile, meta=with_fields(profile.meta, base_load=base_load))
-
-
-def as_wait_out(word: str) -> WaitOut:
-    """Return the wait-out rule of that name, or raise `ParameterError`."""
-    known: dict[str, WaitOut] = {name: name for name in get_args(WaitOut)}
-    if word not in known:
-        raise ParameterError("wait_out", f"must be one of {', '.join(known)}", word)
-    return known[word]
-
-
-def as_conformity(word: str) -> Conformity:
-    """Return the conformity of that name, or raise `ParameterError`."""
-    known: dict[str, Conformity] = {name: name for name in get_args(Conformity)}
-    if word not in known:
-        raise ParameterError("conformity", f"must be one of {', '.join(known)}", word)
-    return known[word]
 
 
 def _as_many_as_fit(scheme: Scheme, profile: DelayProfile, jobs_per_round: int) -> int:

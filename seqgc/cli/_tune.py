@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,9 +11,21 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from seqgc.cli._replay import as_conformity, as_wait_out, open_profile
+from seqgc.cli._options import (
+    Alpha,
+    AsJson,
+    BaseLoad,
+    ConformityName,
+    Jobs,
+    ProfileFile,
+    Repeat,
+    as_conformity,
+    as_wait_out,
+    numbers,
+    open_profile,
+    words,
+)
 from seqgc.cli._show import print_json
-from seqgc.errors import ParameterError
 from seqgc.search import Lead, Ranked, SearchSpace, Tuning
 from seqgc.search import tune as search_profile
 
@@ -29,16 +40,10 @@ def _listed(values: tuple[object, ...]) -> str:
 
 
 def tune(
-    profile: Annotated[Path, typer.Argument(help="Delay profile, .npz or .csv.")],
-    jobs: Annotated[
-        int | None, typer.Option(help="Gradients to compute; as many as the profile holds.")
-    ] = None,
-    alpha: Annotated[
-        float | None, typer.Option(help="Seconds per unit of load; the profile's own.")
-    ] = None,
-    base_load: Annotated[
-        float | None, typer.Option(help="Load the profile was recorded at; its own.")
-    ] = None,
+    profile: ProfileFile,
+    jobs: Jobs = None,
+    alpha: Alpha = None,
+    base_load: BaseLoad = None,
     schemes: Annotated[
         str, typer.Option(help="Schemes to look at, for example gc-rep,m-sgc; all of them.")
     ] = "",
@@ -60,31 +65,30 @@ def tune(
     ] = None,
     coarse: Annotated[bool, typer.Option(help="Thin the grid out, for thousands.")] = False,
     top: Annotated[int, typer.Option(help="How many to rank.")] = 20,
-    repeat: Annotated[bool, typer.Option(help="Begin the profile again when it ends.")] = False,
-    conformity: Annotated[
-        str, typer.Option(help="What conforms: scheme, or bursty alone.")
-    ] = "scheme",
+    repeat: Repeat = False,
+    conformity: ConformityName = "scheme",
     pareto: Annotated[
         bool, typer.Option(help="Also trade run time for the bill; takes longer.")
     ] = False,
     seed: Annotated[
         int | None, typer.Option(help="Draws the held-out rounds, and the bootstrap.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Find the fastest scheme, parameters and closing rule on recorded delays."""
     space = SearchSpace(
-        families=tuple(_words(schemes)),
-        mus=tuple(_number("mu", word) for word in _words(mu)),
-        wait_outs=tuple(as_wait_out(word) for word in _words(wait_out)),
-        jobs_per_round=tuple(_integer("jobs_per_round", word) for word in _words(jobs_per_round)),
+        families=words(schemes),
+        mus=numbers("mu", mu, float),
+        wait_outs=tuple(as_wait_out(word) for word in words(wait_out)),
+        jobs_per_round=numbers("jobs_per_round", jobs_per_round, int),
         max_delay=max_delay,
         models=models,
         coarse=coarse,
     )
     recorded = open_profile(profile, base_load=base_load)
     began = time.monotonic()
-    with _SearchProgress() as progress:
+    with _progress() as bar:
+        task = bar.add_task("search", total=None)
         found = search_profile(
             recorded,
             num_jobs=jobs,
@@ -96,7 +100,7 @@ def tune(
             conformity=as_conformity(conformity),
             pareto=pareto,
             seed=seed,
-            progress=progress,
+            progress=lambda settled, total: bar.update(task, completed=settled, total=total),
         )
     seconds = time.monotonic() - began
     if as_json:
@@ -105,51 +109,18 @@ def tune(
         _print(found, seconds)
 
 
-class _SearchProgress:
-    """A bar with the time left, on stderr if that is a terminal."""
-
-    def __init__(self) -> None:
-        console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("search"),
-            BarColumn(),
-            TextColumn("{task.percentage:.0f} %,"),
-            TimeRemainingColumn(),
-            TextColumn("left"),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self._task = self._bar.add_task("search", total=None)
-
-    def __call__(self, settled: int, total: int) -> None:
-        self._bar.update(self._task, completed=settled, total=total)
-
-    def __enter__(self) -> _SearchProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._bar.stop()
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def _number(argument: str, word: str) -> float:
-    try:
-        return float(word)
-    except ValueError:
-        rule = "must be numbers, separated by commas"
-        raise ParameterError(argument, rule, word) from None
-
-
-def _integer(argument: str, word: str) -> int:
-    try:
-        return int(word)
-    except ValueError:
-        rule = "must be integers, separated by commas"
-        raise ParameterError(argument, rule, word) from None
+def _progress() -> Progress:
+    """Return a bar with the time left, on stderr if that is a terminal."""
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("search"),
+        BarColumn(),
+        TextColumn("{task.percentage:.0f} %,"),
+        TimeRemainingColumn(),
+        TextColumn("left"),
+        console=console,
+        disable=not console.is_terminal,
+    )
 
 
 def _report(found: Tuning, seconds: float) -> dict[str, object]:

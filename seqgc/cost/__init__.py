@@ -12,6 +12,8 @@ from seqgc.cost._prices import Bill as Bill
 from seqgc.cost._prices import Prices as Prices
 from seqgc.cost._prices import prices_date as prices_date
 from seqgc.cost._prices import read_prices as read_prices
+from seqgc.cost._usage import INIT_LIMIT_S as INIT_LIMIT_S
+from seqgc.cost._usage import START_S as START_S
 from seqgc.cost._usage import FunctionSetup as FunctionSetup
 from seqgc.cost._usage import Traffic as Traffic
 from seqgc.cost._usage import Usage as Usage

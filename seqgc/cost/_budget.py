@@ -13,7 +13,7 @@ __all__ = ["Budget", "PriceModel"]
 
 
 class PriceModel:
-    """What one task of a run costs, by its seconds.
+    """What one task of a run costs, by its seconds, and at most (``longest_s`` seconds).
 
     Parameters
     ----------
@@ -31,8 +31,8 @@ class PriceModel:
     ...     function=FunctionSetup(memory_mb=1024, timeout_s=10.0),
     ...     traffic=Traffic(where="inline", weights_bytes=0, result_bytes=8),
     ... )
-    >>> model.task_usd(3.0) == 3 * 0.0000133334 + 0.20 / 1e6, model.timeout_s
-    (True, 10.0)
+    >>> model.task_usd(3.0) == 3 * 0.0000133334 + 0.20 / 1e6, model.longest_s
+    (True, 20.0)
     """
 
     def __init__(
@@ -45,13 +45,16 @@ class PriceModel:
     ) -> None:
         self._prices, self._architecture = prices, architecture
         self._function, self._traffic = function, traffic
-        self.timeout_s = function.timeout_s
+        self.longest_s = function.longest_s
         self.job_usd = self._usd(traffic.publication())
-        self.warm_up_usd = self._usd(function.invocation(function.timeout_s))  # at most
+        self.warm_up_usd = self._usd(function.invocation(function.longest_s))  # at most
 
     def task_usd(self, seconds: float) -> float:
-        """Return the price of a task that ran for so many seconds, at most to the time-out."""
-        return self._usd(self._function.invocation(seconds) + self._traffic.task())
+        """Return the price of a task of so many seconds, any start of its environment included.
+
+        ``longest_s`` is the most that is charged. It reads all its weights, as after a start.
+        """
+        return self._usd(self._function.invocation(seconds) + self._traffic.task(anew=True))
 
     def _usd(self, usage: Usage) -> float:
         return self._prices.bill(usage, architecture=self._architecture).usd
@@ -60,10 +63,14 @@ class PriceModel:
 class Budget:
     """Stops a run before it costs more than ``max_usd``; an observer of the loop.
 
-    Tasks leave only if the run stays within the budget even if all that are under way run to the
-    function's time-out. A task that was answered is charged from its dispatch to that instant: what
-    its function is charged is no more. One that failed is charged to the time-out: a connection may
-    break, and the function runs on.
+    Tasks leave only if the run stays within the budget even if, of all that are under way, each has
+    an environment started for it, which is billed (`INIT_LIMIT_S`), and runs to the function's
+    time-out. A task that was answered is charged until that instant, from the last event before it
+    was sent (in the first round, from when all had been sent): what its function is charged is no
+    more, since whoever waits for the answer waits for the start as well.
+    One that failed is charged as if under way: a connection may break, and the function runs on.
+    Environments that Lambda starts ahead of any need, no answer tells of; what is reserved for the
+    warm-up, and is not given back, is there for them.
 
     Parameters
     ----------
@@ -72,7 +79,7 @@ class Budget:
     model
         What tasks cost; None: nothing, as on one's own machines.
     warm_ups
-        Invocations before the first round; each is charged to the time-out from the start.
+        Invocations before the first round; each is charged for a start, and to the time-out.
 
     Raises
     ------
@@ -95,6 +102,7 @@ class Budget:
             raise ParameterError("max_usd", rule, max_usd)
         self._open: dict[tuple[int, int, int], float] = {}  # sent at, seconds
         self._last_job = -1
+        self._latest = -math.inf  # event's time
 
     @property
     def spent_usd(self) -> float:
@@ -103,10 +111,10 @@ class Budget:
 
     @property
     def committed_usd(self) -> float:
-        """What it can become if the others run to the time-out, US dollars."""
+        """What it can become if the others start anew and run to the time-out, US dollars."""
         if self._model is None:
             return 0.0
-        return self._spent_usd + len(self._open) * self._model.task_usd(self._model.timeout_s)
+        return self._spent_usd + len(self._open) * self._model.task_usd(self._model.longest_s)
 
     def __call__(self, seen: Event | Action) -> None:
         """Take note of an event or action.
@@ -121,20 +129,21 @@ class Budget:
         match seen:
             case Dispatch():
                 self._admit(seen, self._model)
-            case Dispatched(round=round, attempt=attempt, at=at):
-                for address in self._open:
-                    if (address[0], address[2]) == (round, attempt):
-                        self._open[address] = at
+            case Dispatched():
+                for address, sent in self._open.items():
+                    self._open[address] = seen.at if sent == -math.inf else sent
             case Arrival() | Failure():
                 self._settle(seen, self._model)
             case _:
                 pass
+        if isinstance(seen, Event):
+            self._latest = max(self._latest, seen.at)
 
     def _admit(self, action: Dispatch, model: PriceModel) -> None:
         jobs = [m.job for tasks in action.assignment.values() for m in tasks]
         last_job = max(jobs, default=self._last_job)
         published = max(0, last_job - self._last_job) * model.job_usd
-        worst = len(action.assignment) * model.task_usd(model.timeout_s) + published
+        worst = len(action.assignment) * model.task_usd(model.longest_s) + published
         committed = self.committed_usd
         if committed + worst > self._max_usd:
             under_way = committed - self._spent_usd
@@ -149,10 +158,10 @@ class Budget:
         self._spent_usd += published
         self._last_job = max(self._last_job, last_job)
         for worker in action.assignment:
-            self._open[action.round, worker, action.attempt] = -math.inf
+            self._open[action.round, worker, action.attempt] = self._latest
 
     def _settle(self, event: Arrival | Failure, model: PriceModel) -> None:
         sent = self._open.pop((event.round, event.worker, event.attempt), None)
         if sent is not None:  # None: a duplicate
             failed = isinstance(event, Failure)
-            self._spent_usd += model.task_usd(model.timeout_s if failed else event.at - sent)
+            self._spent_usd += model.task_usd(model.longest_s if failed else event.at - sent)

@@ -26,6 +26,9 @@ class Plan:
         nobody knows, and only the time-out bounds it.
     warm_ups
         Invocations before the first round that compute nothing; expected to run as long as tasks.
+
+    Each worker's environment is expected to be started once, in `START_S` seconds; at most each
+    invocation's is, and to its limit.
     """
 
     workers: int
@@ -51,8 +54,8 @@ class Estimate:
     """A usage, and how large it can be at most.
 
     ``likely`` is None if nobody knows how long tasks run; ``at_most`` lets every task whose end is
-    not known run to the function's time-out. ``unanswered`` counts a run's tasks that neither were
-    answered nor failed.
+    not known have an environment started, and run to the function's time-out. ``unanswered`` counts
+    a run's tasks that neither were answered nor failed.
     """
 
     likely: Usage | None
@@ -75,15 +78,17 @@ def estimate_plan(plan: Plan) -> Estimate:
     ... )
     >>> estimate = estimate_plan(plan)
     >>> estimate.likely.requests, estimate.likely.gb_seconds, estimate.at_most.gb_seconds
-    (6, 3.0, 60.0)
+    (6, 8.0, 120.0)
     """
     tasks = plan.workers * plan.rounds
-    moved = plan.traffic.task().times(tasks) + plan.traffic.publication().times(plan.jobs)
+    published = plan.traffic.publication().times(plan.jobs)
     invocations = tasks + plan.warm_ups
-    worst = plan.function.invocation(plan.function.timeout_s).times(invocations) + moved
+    worst = plan.function.invocation(plan.function.longest_s).times(invocations) + published
+    worst += plan.traffic.task(anew=True).times(tasks)
     if plan.seconds_per_task is None:
         return Estimate(likely=None, at_most=worst)
-    likely = plan.function.invocation(plan.seconds_per_task).times(invocations) + moved
+    likely = plan.function.invocation(plan.seconds_per_task).times(invocations) + published
+    likely += plan.traffic.task().times(tasks) + plan.function.start().times(plan.workers)
     return Estimate(likely=likely, at_most=worst)
 
 
@@ -96,11 +101,12 @@ def estimate_run(
 ) -> Estimate:
     """Return what a run has used, from the times in its ``events.jsonl``.
 
-    A task is charged from its dispatch to its answer or failure: the network's time is in it. One
-    of a cancelled round that was never answered is charged until it was cancelled. ``at_most``
-    charges both it and failures until the time-out (a broken connection ends no function), and
-    also the ``warm_ups``: invocations before the first round, of which no event tells. Without
-    ``traffic`` bytes are left out.
+    A task is charged from its dispatch to its answer or failure: the network's time is in it, and
+    the start of its environment if it needed one. One of a cancelled round that was never answered
+    is charged until it was cancelled. ``at_most`` charges both it and failures a start, and until
+    the time-out (a broken connection ends no function), answered tasks from before any was sent,
+    each all the weights it needs, and also the ``warm_ups``: invocations before the first round, of
+    which no event tells. Without ``traffic`` bytes are left out.
 
     Raises
     ------
@@ -118,7 +124,7 @@ def estimate_run(
     for line in lines[1:]:
         ledger.read(line)
     estimate = ledger.estimate(end_s=float(lines[-1]["at_s"]))
-    warmed = function.invocation(function.timeout_s).times(warm_ups)
+    warmed = function.invocation(function.longest_s).times(warm_ups)
     return replace(estimate, at_most=estimate.at_most + warmed)
 
 
@@ -157,25 +163,25 @@ class _Ledger:
         for address, sent_s in self.open.items():
             seen_s = self.cancelled.get(address, end_s) - sent_s
             likely += self._invocation(seen_s)
-            at_most += self._invocation(self.function.timeout_s)
+            at_most += self._invocation(self.function.longest_s, anew=True)
         return Estimate(likely=likely, at_most=at_most, unanswered=len(self.open))
 
     def _settle(self, line: dict[str, Any]) -> None:
         sent_s = self.open.pop((line["round"], line["worker"], line["attempt"]), None)
         if sent_s is None:
             return  # a duplicate
-        # The log's own times are a little late: those of the loop, not of the answer. `elapsed_s`
-        # is since the first attempt.
-        seconds = line["at_s"] - sent_s
-        if line["attempt"] == 0:
-            seconds = line.get("elapsed_s", seconds)
+        # The log's own times begin before any task was sent, and end a little late: those of the
+        # loop, not of the answer. `elapsed_s` is since all of the first attempt were sent.
+        longest = line["at_s"] - sent_s
+        seconds = line.get("elapsed_s", longest) if line["attempt"] == 0 else longest
         self.settled += self._invocation(seconds)
-        failed = line["event"] == "failure"
-        self.settled_at_most += self._invocation(self.function.timeout_s if failed else seconds)
+        if line["event"] == "failure":
+            longest = self.function.longest_s
+        self.settled_at_most += self._invocation(longest, anew=True)
 
-    def _invocation(self, seconds: float) -> Usage:
+    def _invocation(self, seconds: float, *, anew: bool = False) -> Usage:
         used = self.function.invocation(seconds)
-        return used if self.traffic is None else used + self.traffic.task()
+        return used if self.traffic is None else used + self.traffic.task(anew=anew)
 
     def _moved(self) -> Usage:
         return Usage() if self.traffic is None else self.traffic.publication().times(len(self.jobs))

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, fields, replace
+from typing import Final, Literal, TypeAlias
 
 from seqgc.errors import ParameterError
 
-__all__ = ["FunctionSetup", "Traffic", "Usage", "Where"]
+__all__ = ["INIT_LIMIT_S", "START_S", "FunctionSetup", "Traffic", "Usage", "Where"]
 
 Where: TypeAlias = Literal["directory", "s3", "inline"]
+
+INIT_LIMIT_S: Final = 10.0
+"""How long an environment may take to start (INIT), seconds, beside the function's time-out.
+
+What takes longer Lambda begins again within the invocation. Since August 2025 it bills INIT for
+all functions (compute blog, "AWS Lambda standardizes billing for INIT Phase").
+"""
+
+START_S: Final = 2.5
+"""How long an environment is expected to import the handler and PyTorch for, seconds.
+
+Measured as processor time: 2.2 to 2.5 s; 0.2 s without PyTorch. It is billed wherever it happens:
+in INIT, or, of what is imported when it is first needed, in the first invocation.
+"""
 
 _BASE64 = 4 / 3  # characters a byte
 
@@ -49,6 +63,9 @@ transfer_out_bytes=0)
 class FunctionSetup:
     """A function's memory (MB) and time-out (seconds), which set what an invocation can cost.
 
+    An invocation for which an environment must start is billed that start (INIT) as well, which the
+    time-out does not count.
+
     Raises
     ------
     ParameterError
@@ -72,11 +89,23 @@ transfer_out_bytes=0)
             rule = "must satisfy 0 < timeout_s <= 900 (Lambda)"
             raise ParameterError("timeout_s", rule, self.timeout_s)
 
+    @property
+    def longest_s(self) -> float:
+        """The most that an invocation is billed: a start at its limit, then to the time-out."""
+        return INIT_LIMIT_S + self.timeout_s
+
     def invocation(self, seconds: float) -> Usage:
-        """Return the usage of one invocation of so many seconds, cut off at the time-out."""
+        """Return the usage of one invocation of so many seconds, its environment's start included.
+
+        It is billed for no more than `longest_s`.
+        """
+        return replace(self.start(min(seconds, self.longest_s)), requests=1)
+
+    def start(self, seconds: float = START_S) -> Usage:
+        """Return the usage of an environment's start that takes so many seconds."""
         # The rounding takes back what the multiplication adds: 1.001 s are 1001 ms.
-        milliseconds = math.ceil(round(min(max(seconds, 0.0), self.timeout_s) * 1e3, 6))
-        return Usage(requests=1, gb_seconds=milliseconds * self.memory_mb / (1024 * 1000))
+        milliseconds = math.ceil(round(max(seconds, 0.0) * 1e3, 6))
+        return Usage(gb_seconds=milliseconds * self.memory_mb / (1024 * 1000))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +117,11 @@ class Traffic:
     where
         The store: files on EFS, objects on S3, or nothing but messages.
     weights_bytes
-        Of the weights that are new to the task's environment: each is read once, then cached.
+        Of one job's weights, those that are new to an environment: each is read once, then cached.
     weights_files
         How many files or objects these are.
+    weights_jobs
+        Of how many jobs a task needs the weights; an environment that was just started has none.
     result_bytes
         Of its results as they are packed.
     results_stored
@@ -112,6 +143,7 @@ s3_puts=0, s3_gets=0, transfer_out_bytes=0))
     weights_bytes: int
     result_bytes: int
     weights_files: int = 1
+    weights_jobs: int = 1
     results_stored: bool = False
     master_outside: bool = False
 
@@ -120,21 +152,25 @@ s3_puts=0, s3_gets=0, transfer_out_bytes=0))
             rule = "must be directory or s3 where results are too large for the answer"
             raise ParameterError("where", rule, self.where)
 
-    def task(self) -> Usage:
-        """Return what one task's weights and results use, the master's reading included."""
+    def task(self, *, anew: bool = False) -> Usage:
+        """Return what one task's weights and results use, the master's reading included.
+
+        ``anew``: in an environment that has none of the weights yet.
+        """
+        jobs = self.weights_jobs if anew else 1
         stored = self.result_bytes if self.results_stored else 0
         answered = self.result_bytes if stored else math.ceil(self.result_bytes * _BASE64)
         out = answered if self.master_outside else 0
         match self.where:
             case "directory":
                 return Usage(
-                    efs_read_bytes=self.weights_bytes + stored,
+                    efs_read_bytes=jobs * self.weights_bytes + stored,
                     efs_write_bytes=stored,
                     transfer_out_bytes=out,
                 )
             case "s3":
                 return Usage(
-                    s3_gets=self.weights_files + self.results_stored,
+                    s3_gets=jobs * self.weights_files + self.results_stored,
                     s3_puts=int(self.results_stored),
                     transfer_out_bytes=out,
                 )

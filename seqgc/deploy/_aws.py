@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from seqgc.errors import SeqgcError
+from seqgc.errors import ParameterError, SeqgcError
 
 if TYPE_CHECKING:
     from boto3.session import Session
@@ -49,15 +49,24 @@ def open_session(*, region: str | None = None) -> Session:
     ------
     DeployError
         If boto3 is not installed, or the profile or the region is not known.
+    ParameterError
+        If the region is no name of one.
     """
     try:
         import boto3
+        from botocore.exceptions import InvalidRegionError
+        from botocore.utils import validate_region_name
     except ImportError:
         raise DeployError("boto3 is not installed", "pip install 'seqgc[aws]'") from None
     with calls("open a session"):
         session = boto3.Session(region_name=region)
     if not session.region_name:
         raise DeployError("no AWS region is known", "pass --region, or export AWS_REGION")
+    try:
+        validate_region_name(session.region_name)
+    except InvalidRegionError:
+        rule = "must be the name of an AWS region, as eu-central-1"
+        raise ParameterError("region", rule, session.region_name) from None
     return session
 
 

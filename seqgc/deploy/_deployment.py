@@ -18,6 +18,11 @@ __all__ = ["DEPLOYMENT_FILE", "Deployment", "read_deployment", "write_deployment
 
 DEPLOYMENT_FILE: Final = "seqgc-lambda.toml"
 _SCHEMA_VERSION = 1
+_KINDS: Final = {
+    "str": (str, "text"),
+    "int": (int, "a whole number"),
+    "bool": (bool, "true or false"),
+}
 _REMEDY = "run `seqgc deploy`"
 
 
@@ -26,18 +31,18 @@ class Deployment:
     """Worker functions that are deployed, and what they share with the master.
 
     ``alias_arn`` is what to invoke, ``function_url`` its URL or empty. Objects are below ``prefix``
-    of ``bucket``; the functions see the file system at ``mount_path``, and a master in the VPC
-    mounts it through the access point as a member of the security group. ``memory_mb`` in MB,
-    ``timeout_s`` in seconds.
+    of ``bucket``, if the functions have a way there (``reaches_s3``); they see the file system at
+    ``mount_path``, and a master in the VPC mounts it through the access point as a member of the
+    security group. ``memory_mb`` in MB, ``timeout_s`` in seconds.
 
     Examples
     --------
     >>> arn = "arn:aws:lambda:eu-central-1:123456789012:function:seqgc-ImageWorker-x:live"
     >>> made = Deployment(
     ...     stack="seqgc", region="eu-central-1", alias_arn=arn, function_url="", bucket="b",
-    ...     prefix="runs", mount_path="/mnt/seqgc", file_system_id="fs-1", access_point_id="fsap-1",
-    ...     security_group_id="sg-1", caller_policy_arn="arn:…", store_policy_arn="arn:…",
-    ...     architecture="arm64", memory_mb=2560, timeout_s=60,
+    ...     prefix="runs", reaches_s3=True, mount_path="/mnt/seqgc", file_system_id="fs-1",
+    ...     access_point_id="fsap-1", security_group_id="sg-1", caller_policy_arn="arn:…",
+    ...     store_policy_arn="arn:…", architecture="arm64", memory_mb=2560, timeout_s=60,
     ... )
     >>> made.function_name, made.alias
     ('seqgc-ImageWorker-x', 'live')
@@ -49,6 +54,7 @@ class Deployment:
     function_url: str
     bucket: str
     prefix: str
+    reaches_s3: bool
     mount_path: str
     file_system_id: str
     access_point_id: str
@@ -90,6 +96,7 @@ class Deployment:
             values[name] = outputs.get(output, "")
         for name in ("memory_mb", "timeout_s"):
             values[name] = int(values[name])
+        values["reaches_s3"] = values["reaches_s3"] == "yes"
         return cls(**values)
 
 
@@ -98,6 +105,7 @@ _OUTPUTS: Final = {
     "function_url": "FunctionUrl",
     "bucket": "BucketName",
     "prefix": "BucketPrefix",
+    "reaches_s3": "ReachesS3",
     "mount_path": "MountPath",
     "file_system_id": "FileSystemId",
     "access_point_id": "AccessPointId",
@@ -143,10 +151,10 @@ def read_deployment(path: Path) -> Deployment:
     if (schema := values.pop("schema", None)) != _SCHEMA_VERSION:
         rule = f"must have schema {_SCHEMA_VERSION}, {path} has another"
         raise ParameterError("deployment", rule, schema, _REMEDY)
-    kinds = {each.name: int if each.type == "int" else str for each in fields(Deployment)}
-    for name, kind in kinds.items():
+    kinds = {each.name: _KINDS[str(each.type)] for each in fields(Deployment)}
+    for name, (kind, said) in kinds.items():
         if type(values.get(name)) is not kind:
-            rule = f"must have {name!r}, {'text' if kind is str else 'a whole number'} ({path})"
+            rule = f"must have {name!r}, {said} ({path})"
             raise ParameterError("deployment", rule, values.get(name), _REMEDY)
     if unknown := sorted(values.keys() - kinds.keys()):
         raise ParameterError("deployment", f"has unknown keys ({path})", unknown, _REMEDY)

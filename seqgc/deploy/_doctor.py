@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 
 from seqgc.deploy import _account, _probe, _resources
 from seqgc.deploy._check import Check, Patient, examine, failed, passed, skipped
@@ -56,7 +57,8 @@ def diagnose(
     payload_bytes
         Of one worker's results in a round, as they travel; None: not known.
     probes
-        Whether two tasks are sent, which costs two invocations and leaves two small files.
+        Whether two tasks are sent, which costs two invocations, and leaves two small files until
+        they are old (`seqgc.stores.remove_forgotten`, and the bucket's own rule).
     now
         Seconds since 1970.
 
@@ -81,7 +83,9 @@ def diagnose(
     for name, each in _DEPLOYED.items():
         checks.append(examine(name, partial(each, patient, deployment), remedy=remedy))
     for name, store in zip(_PROBES, _stores(deployment), strict=True):
-        if probes:
+        if store.kind == "s3" and not deployment.reaches_s3:
+            checks.append(skipped(name, "the functions have no way to S3, as deployed"))
+        elif probes:
             look = partial(_probe.probe, patient, deployment, store=store, name=name)
             checks.append(examine(name, look, remedy=remedy))
         else:
@@ -90,5 +94,6 @@ def diagnose(
 
 
 def _stores(made: Deployment) -> tuple[StoreRef, StoreRef]:
-    where = f"s3://{made.bucket}/{made.prefix}/doctor"
-    return StoreRef(kind="directory", location="doctor"), StoreRef(kind="s3", location=where)
+    name = f"doctor-{uuid4().hex[:12]}"  # as runs' folders are called, which go when they are old
+    where = f"s3://{made.bucket}/{made.prefix}/{name}"
+    return StoreRef(kind="directory", location=name), StoreRef(kind="s3", location=where)

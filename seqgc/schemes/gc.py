@@ -164,10 +164,10 @@ class GCSchedule(Schedule):
         if job != self._round - 1:
             raise self._not_finished(job)
         used = self._code.usable_vector(self._used, payload, allow_error=self._allow_error)
-        weights = used.vector
         terms = tuple(
-            Term(worker=int(i), round=job, slot=0, weight=float(weights[i]))
-            for i in np.flatnonzero(weights)
+            Term(worker=i, round=job, slot=0, weight=weight)
+            for i, weight in enumerate(used.vector.tolist())
+            if weight
         )
         return Decoding(job=job, terms=terms, error=used.error)
 

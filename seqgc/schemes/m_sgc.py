@@ -185,8 +185,8 @@ class MSGCSchedule(Schedule):
             raise self._not_finished(job)
         progress = self._finished[job]
         terms = [
-            Term(worker=i, round=job + int(slot), slot=int(slot), weight=1.0)
-            for i, slots in enumerate(progress.received_in)
+            Term(worker=i, round=job + slot, slot=slot, weight=1.0)
+            for i, slots in enumerate(progress.received_in.tolist())
             for slot in slots
         ]
         if self._scheme.code is not None:
@@ -194,8 +194,9 @@ class MSGCSchedule(Schedule):
                 weights = self._scheme.code.usable_vector(answered, payload).vector
                 slot = self._first_adaptive + group
                 terms += [
-                    Term(worker=int(i), round=job + slot, slot=slot, weight=float(weights[i]))
-                    for i in np.flatnonzero(weights)
+                    Term(worker=i, round=job + slot, slot=slot, weight=weight)
+                    for i, weight in enumerate(weights.tolist())
+                    if weight
                 ]
         return Decoding(job=job, terms=tuple(terms))
 

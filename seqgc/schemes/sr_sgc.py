@@ -134,8 +134,9 @@ class SRSGCSchedule(Schedule):
         weights = self._code.usable_vector(own | again, payload).vector
         late = job + self._delay
         terms = tuple(
-            Term(worker=int(i), round=job if own[i] else late, slot=0, weight=float(weights[i]))
-            for i in np.flatnonzero(weights)
+            Term(worker=i, round=job if own[i] else late, slot=0, weight=weight)
+            for i, weight in enumerate(weights.tolist())
+            if weight
         )
         return Decoding(job=job, terms=terms)
 

@@ -1,7 +1,10 @@
 """Where workers find the weights: immutable versions, each with its digest."""
 
-from seqgc.stores._choice import StorePrices as StorePrices
+from seqgc.stores._choice import INLINE_OUTSIDE_BYTES as INLINE_OUTSIDE_BYTES
+from seqgc.stores._choice import INLINE_ROUND_BYTES as INLINE_ROUND_BYTES
+from seqgc.stores._choice import StoreChoice as StoreChoice
 from seqgc.stores._choice import choose_store as choose_store
+from seqgc.stores._forgotten import remove_forgotten as remove_forgotten
 from seqgc.stores._open import open_store as open_store
 from seqgc.stores.directory import DirectoryStore as DirectoryStore
 from seqgc.stores.inline import INLINE_LIMIT_BYTES as INLINE_LIMIT_BYTES

@@ -2,79 +2,68 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from seqgc.errors import ParameterError
-from seqgc.stores.inline import INLINE_LIMIT_BYTES, InlineStore
-from seqgc.wire import StoreKind, envelope_bytes
+from seqgc.stores.inline import INLINE_LIMIT_BYTES
+from seqgc.wire import StoreKind
 
-__all__ = ["StorePrices", "choose_store"]
+__all__ = ["INLINE_OUTSIDE_BYTES", "INLINE_ROUND_BYTES", "StoreChoice", "choose_store"]
 
-_FRAME_BYTES = 4096  # of a reply, beside its results
-_GB = 2**30  # bytes, as in `seqgc.cost`
+INLINE_ROUND_BYTES: Final = 64 * 2**20
+"""What a master should send of weights in a round, at most, in all its requests together.
+
+To encode, sign and send a megabyte of weights takes it 3 to 5 ms (measured), so this much 0.2 s,
+one request after the other; what is in a store is read by all workers at once.
+"""
+
+INLINE_OUTSIDE_BYTES: Final = 8 * 2**20
+"""The same of a master outside the functions' region: 3.4 s for an uplink of 20 Mbit/s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StorePrices:
-    """What a store's use costs, US dollars; keeping the bytes costs next to nothing for a run.
+class StoreChoice:
+    """A kind of store, and why it is that, in a few words."""
 
-    S3: per request, whatever its size, without transfer within a region. EFS with elastic
-    throughput: per gigabyte (2**30 bytes), whatever the number of requests.
-    """
+    kind: StoreKind
+    reason: str
 
-    s3_put_usd: float
-    s3_get_usd: float
-    efs_write_usd_per_gb: float
-    efs_read_usd_per_gb: float
-
-    def __post_init__(self) -> None:
-        for name in ("s3_put_usd", "s3_get_usd", "efs_write_usd_per_gb", "efs_read_usd_per_gb"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ParameterError(name, "must be finite US dollars >= 0", getattr(self, name))
-
-    def s3_usd(self, *, writes: int, reads: int) -> float:
-        """Return the price of so many requests."""
-        return writes * self.s3_put_usd + reads * self.s3_get_usd
-
-    def efs_usd(self, *, written_bytes: float, read_bytes: float) -> float:
-        """Return the price of so many bytes."""
-        written, read = written_bytes / _GB, read_bytes / _GB
-        return written * self.efs_write_usd_per_gb + read * self.efs_read_usd_per_gb
+    def __str__(self) -> str:
+        return f"{self.kind} ({self.reason})"
 
 
 def choose_store(
     *,
-    weights_bytes: int,
-    result_bytes: int,
+    request_bytes: int,
+    reply_bytes: int,
     workers: int,
-    mount: bool,
-    bucket: bool,
-    prices: StorePrices,
+    round_usd: Mapping[StoreKind, float | None],
     limit_bytes: int = INLINE_LIMIT_BYTES,
-) -> StoreKind:
+    master_outside: bool = False,
+) -> StoreChoice:
     """Return which kind of store a run should use.
 
-    The rule: ``inline`` if a task's weights fit into a request and its results into a reply, since
-    that costs nothing and needs nothing. Else, of what there is, whichever is cheaper in a round of
-    one version written, read by every worker, and, where they do not fit a reply, every worker's
-    results written once and read once. At the same price ``directory``, which has the shorter
-    latency.
+    The rule: ``inline`` if a task with its weights fits a request and its results fit a reply,
+    since that costs nothing and needs nothing, unless there is a store and all requests of a round
+    would exceed `INLINE_ROUND_BYTES`, or from outside `INLINE_OUTSIDE_BYTES`. Else the store in
+    which a round costs least; at one price, or where a price is not known, ``directory``, which has
+    the shorter latency.
 
     Parameters
     ----------
-    weights_bytes
-        Of all the weights that a task needs and a worker has not seen.
-    result_bytes
-        Of a task's results, as they travel.
+    request_bytes, reply_bytes
+        Of the largest task as JSON, its weights in it, and of its results.
     workers
-        How many read a version, and write results.
-    mount, bucket
-        Whether there is a shared file system, a bucket.
-    prices
-        See `StorePrices`.
+        How many requests there are in a round.
+    round_usd
+        By each store that there is, what a round costs that goes through it, US dollars; None: its
+        price is not known.
     limit_bytes
-        Of a request and of a reply, as JSON.
+        Of a request and of a reply.
+    master_outside
+        Whether the master is outside the functions' region.
 
     Raises
     ------
@@ -83,33 +72,46 @@ def choose_store(
 
     Examples
     --------
-    >>> prices = StorePrices(
-    ...     s3_put_usd=5e-6, s3_get_usd=4e-7, efs_write_usd_per_gb=0.06, efs_read_usd_per_gb=0.03
-    ... )
-    >>> cnn, resnet = 270_000 * 4, 11_227_812 * 2
-    >>> for size in (cnn, resnet):
-    ...     choose_store(
-    ...         weights_bytes=size, result_bytes=size, workers=256,
-    ...         mount=True, bucket=True, prices=prices,
+    >>> for megabytes in (0.2, 1.4, 30.0):
+    ...     size = int(megabytes * 1e6)
+    ...     usd = {"directory": 8e-9 * size, "s3": 1e-4}
+    ...     print(
+    ...         choose_store(request_bytes=size, reply_bytes=size, workers=256, round_usd=usd)
     ...     )
-    'inline'
-    's3'
+    inline (0.20 MB of request and 0.20 MB of reply fit the 6.29 MB of a message)
+    s3 ($0.0001 a round, on the directory $0.0112; messages would add up to 358.40 MB)
+    s3 ($0.0001 a round, on the directory $0.2400; more than the 6.29 MB of a message)
     """
-    inline = InlineStore(limit_bytes=limit_bytes)
-    in_reply = envelope_bytes(result_bytes + _FRAME_BYTES) <= limit_bytes
-    if weights_bytes <= inline.most_bytes and in_reply:
-        return "inline"
-    if not (mount or bucket):
-        rule = "must be true, one of them, for what does not fit a request or reply of"
-        size = f"{max(weights_bytes, result_bytes)} bytes"
+    limit = f"the {_mb(limit_bytes)} of a message"
+    if max(request_bytes, reply_bytes) <= limit_bytes:
+        most_bytes = INLINE_OUTSIDE_BYTES if master_outside else INLINE_ROUND_BYTES
+        if workers * request_bytes <= most_bytes or not round_usd:
+            sizes = f"{_mb(request_bytes)} of request and {_mb(reply_bytes)} of reply"
+            return StoreChoice(kind="inline", reason=f"{sizes} fit {limit}")
+        cause = f"messages would add up to {_mb(workers * request_bytes)}"
+    else:
+        cause = f"more than {limit}"
+    if not round_usd:
+        rule = f"must be there for a request or reply of more than {limit_bytes} bytes"
         remedy = "deploy with EFS or a bucket, or choose a narrower `payload`"
-        raise ParameterError("mount or bucket", f"{rule} {limit_bytes} bytes", size, remedy)
-    if not (mount and bucket):
-        return "directory" if mount else "s3"
-    stored = 0 if in_reply else workers
-    s3_usd = prices.s3_usd(writes=1 + stored, reads=workers + stored)
-    efs_usd = prices.efs_usd(
-        written_bytes=weights_bytes + stored * result_bytes,
-        read_bytes=workers * weights_bytes + stored * result_bytes,
-    )
-    return "directory" if efs_usd <= s3_usd else "s3"
+        size = f"none, for {request_bytes} and {reply_bytes} bytes"
+        raise ParameterError("store", rule, size, remedy)
+    kind, why = _cheapest(round_usd)
+    return StoreChoice(kind=kind, reason=f"{why}; {cause}")
+
+
+def _cheapest(round_usd: Mapping[StoreKind, float | None]) -> tuple[StoreKind, str]:
+    """Return the store, of those that there are, and why."""
+    if len(round_usd) == 1:
+        (only,) = round_usd
+        return only, "the one store in reach"
+    directory, s3 = round_usd["directory"], round_usd["s3"]
+    if directory is None or s3 is None:
+        return "directory", "the quicker one; what they cost here is not known"
+    if directory <= s3:
+        return "directory", f"${directory:.4f} a round, on s3 ${s3:.4f}"
+    return "s3", f"${s3:.4f} a round, on the directory ${directory:.4f}"
+
+
+def _mb(size: int) -> str:
+    return f"{size / 1e6:.2f} MB"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
@@ -30,6 +31,7 @@ _LOCATION = re.compile(
 # Who may not list the bucket, as no worker may, is denied an object that is not there.
 _ABSENT = ("404", "NoSuchKey", "NotFound", "403", "AccessDenied")
 _PRESENT = ("409", "412", "PreconditionFailed", "ConditionalRequestConflict")
+_MAKING = threading.Lock()  # of all stores: a session of boto3's, which they share, takes no two
 
 
 class S3Client(Protocol):
@@ -63,8 +65,8 @@ class S3Store:
     """Immutable versions of weights, and blobs, as objects under ``s3://bucket/prefix``.
 
     Objects are ``<prefix>/<model>@<version>.bin``, the raw little-endian numbers, and
-    ``<prefix>/blobs/<key>``. S3 shows an object as a whole as soon as it is written. Pickled, the
-    store leaves its client behind and makes another.
+    ``<prefix>/blobs/<key>``. S3 shows an object as a whole as soon as it is written. Several
+    threads may use a store. Pickled, it leaves its client behind and makes another.
 
     Parameters
     ----------
@@ -230,7 +232,9 @@ class S3Store:
 
     def _s3(self) -> S3Client:
         if self._client is None:
-            self._client = self._make_client()
+            with _MAKING:
+                if self._client is None:
+                    self._client = self._make_client()
         return self._client
 
     def _weights_key(self, model: str, version: int) -> str:

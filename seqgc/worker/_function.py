@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from seqgc.wire import (
     FailureMessage,
     InvokeMessage,
     StoreRef,
+    decode,
     decode_invocation,
     encode,
     envelope_bytes,
@@ -24,20 +26,20 @@ from seqgc.wire import (
 )
 from seqgc.worker._compute import Compute, run_task
 from seqgc.worker._registry import Registry
-from seqgc.worker._weights import RunWeights
+from seqgc.worker._weights import RunWeights, WeightCache, cache_bytes
 
 __all__ = ["Answered", "FunctionWorker"]
 
 _WARM = 2  # computes kept: this run's, and one that it takes turns with
 _STORES = 4
-_CACHED_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
     """What an invocation came to, for logs and metrics; times in seconds, sizes of frames.
 
-    ``reply`` is the answer's JSON object. ``failure`` is the reason if it is a failure, else empty.
+    ``reply`` is the answer's JSON object. ``failure`` is the reason if it is a failure, one line,
+    else empty.
     ``compute_s`` includes fetching weights and, if the compute is not ``warm``, making it.
     ``stored_bytes`` is what was put into the store instead of the reply.
     """
@@ -59,8 +61,8 @@ class FunctionWorker:
     """Answers invocations, one at a time; what it keeps between them only saves time.
 
     A compute is kept for its run and workload (its factory's name and settings), weights for their
-    run and digest: nothing that another run left behind is ever used, and both are bounded. There
-    is no thread: an answer that is not due yet is slept for.
+    run and digest: nothing that another run left behind is ever used, and both are bounded, in
+    number and in bytes. There is no thread: an answer that is not due yet is slept for.
 
     Parameters
     ----------
@@ -71,7 +73,8 @@ class FunctionWorker:
     max_bytes
         Of a frame, either way.
     cached_bytes
-        Of weights, to keep for a run.
+        Of weights, to keep, of all runs together; the oldest versions go first. Unless given, a
+        quarter of the function's memory, and 256 MB at most.
     now, sleep
         Seconds of a clock that never goes back, and a way to wait for it.
 
@@ -102,13 +105,14 @@ class FunctionWorker:
         open_store: Callable[[StoreRef], BlobStore],
         *,
         max_bytes: int = MAX_FRAME_BYTES,
-        cached_bytes: int = _CACHED_BYTES,
+        cached_bytes: int | None = None,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._registry, self._open_store = registry, open_store
-        self._max_bytes, self._cached_bytes = max_bytes, cached_bytes
-        self._now, self._sleep = now, sleep
+        self._max_bytes, self._now, self._sleep = max_bytes, now, sleep
+        limit_bytes = cache_bytes(os.environ) if cached_bytes is None else cached_bytes
+        self._cache: Final = WeightCache(limit_bytes=limit_bytes)
         self._warm: Final[OrderedDict[tuple[str, str], tuple[Compute, RunWeights]]] = OrderedDict()
         self._stores: Final[OrderedDict[StoreRef, BlobStore]] = OrderedDict()
 
@@ -140,7 +144,8 @@ class FunctionWorker:
         except Exception as error:
             computed = self._now()
             failed = message.asked.failed(f"{type(error).__name__}: {error}")
-            reply, failure = encode(failed, run_id=run_id), _line(failed)
+            reply = encode(failed, run_id=run_id)
+            failure = _reason(reply, run_id)
         task = message.asked.task
         return Answered(
             reply=to_mapping(reply),
@@ -169,10 +174,11 @@ class FunctionWorker:
         key = (run_id, message.workload.canonical)
         if key not in self._warm:
             factory = self._registry.find(message.workload.name)
-            weights = RunWeights(limit_bytes=self._cached_bytes)
+            weights = RunWeights(self._cache)
             self._warm[key] = factory(message.workload.settings, weights.fetch), weights
             while len(self._warm) > _WARM:
-                self._warm.popitem(last=False)
+                _, (_, forgotten) = self._warm.popitem(last=False)
+                self._cache.forget(forgotten)
         self._warm.move_to_end(key)
         return self._warm[key]
 
@@ -198,5 +204,7 @@ class FunctionWorker:
         return encode(receipt, run_id=run_id)
 
 
-def _line(failed: FailureMessage) -> str:
-    return " ".join(failed.reason.split())
+def _reason(frame: bytes, run_id: str) -> str:
+    """Return a failure's reason as the master will read it: one line, which any log takes."""
+    message = decode(frame, run_id=run_id)
+    return message.reason if isinstance(message, FailureMessage) else ""

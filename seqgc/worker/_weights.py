@@ -1,4 +1,4 @@
-"""The weights of one run, as a function finds them: kept, brought along, or in the store."""
+"""The weights of runs, as a function finds them: kept, brought along, or in the store."""
 
 from __future__ import annotations
 
@@ -11,11 +11,68 @@ from seqgc._types import FloatArray
 from seqgc.errors import StoreError
 from seqgc.ports import WeightRef, WeightStore
 
-__all__ = ["RunWeights"]
+__all__ = ["RunWeights", "WeightCache", "cache_bytes"]
+
+_MOST_BYTES = 256 << 20
+_SHARE = 4  # of the function's memory: most of it is for the model, its data and gradients
+
+
+def cache_bytes(environment: Mapping[str, str]) -> int:
+    """Return how many bytes of weights a function may keep: a quarter of its memory at most.
+
+    Examples
+    --------
+    >>> cache_bytes({"AWS_LAMBDA_FUNCTION_MEMORY_SIZE": "512"}) >> 20  # MB, as Lambda says it
+    128
+    >>> cache_bytes({}) >> 20
+    256
+    """
+    told = environment.get("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "")
+    return min(_MOST_BYTES, (int(told) << 20) // _SHARE) if told.isdecimal() else _MOST_BYTES
+
+
+class WeightCache:
+    """Weights of several runs, of ``limit_bytes`` in all or one version, if that is larger.
+
+    What goes first is the run that was not used for longest, and of it the lowest version: rounds
+    go on to higher ones.
+    """
+
+    def __init__(self, *, limit_bytes: int) -> None:
+        self._limit_bytes: Final = limit_bytes
+        self._runs: Final[OrderedDict[RunWeights, dict[WeightRef, FloatArray]]] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, run: RunWeights, ref: WeightRef) -> FloatArray | None:
+        """Return a run's weights if they are kept."""
+        if run not in self._runs:
+            return None
+        self._runs.move_to_end(run)
+        return self._runs[run].get(ref)
+
+    def put(self, run: RunWeights, ref: WeightRef, params: FloatArray) -> None:
+        """Keep a run's weights in the place of others, unless they are kept already."""
+        if self.get(run, ref) is not None:
+            return
+        while self._runs and self._bytes + params.nbytes > self._limit_bytes:
+            self._drop_one()
+        self._runs.setdefault(run, {})[ref] = params
+        self._runs.move_to_end(run)
+        self._bytes += params.nbytes
+
+    def forget(self, run: RunWeights) -> None:
+        """Keep nothing of a run."""
+        self._bytes -= sum(params.nbytes for params in self._runs.pop(run, {}).values())
+
+    def _drop_one(self) -> None:
+        oldest, kept = next(iter(self._runs.items()))
+        self._bytes -= kept.pop(min(kept, key=lambda ref: ref.version)).nbytes
+        if not kept:
+            del self._runs[oldest]
 
 
 class RunWeights:
-    """Fetches weights, and keeps the latest of them, of ``limit_bytes`` in all.
+    """Fetches the weights of one run.
 
     A reference contains the weights' digest, and whatever is kept has been compared with it: by the
     wire for those that travelled along, by the store for the others.
@@ -23,7 +80,7 @@ class RunWeights:
     Examples
     --------
     >>> import numpy as np
-    >>> weights = RunWeights(limit_bytes=1000)
+    >>> weights = RunWeights(WeightCache(limit_bytes=1000))
     >>> ref = WeightRef(model="cnn", version=0, digest="0" * 64, dtype="float64", size=2)
     >>> with weights.lent({ref: np.ones(2)}, lambda: None):
     ...     weights.fetch(ref)
@@ -32,9 +89,8 @@ class RunWeights:
     array([1., 1.])
     """
 
-    def __init__(self, *, limit_bytes: int) -> None:
-        self._limit_bytes: Final = limit_bytes
-        self._kept: Final[OrderedDict[WeightRef, FloatArray]] = OrderedDict()
+    def __init__(self, cache: WeightCache) -> None:
+        self._cache: Final = cache
         self._inline: Mapping[WeightRef, FloatArray] = {}
         self._open: Callable[[], WeightStore] | None = None
 
@@ -57,9 +113,8 @@ class RunWeights:
         StoreError
             If they are nowhere to be found.
         """
-        if ref in self._kept:
-            self._kept.move_to_end(ref)
-            return self._kept[ref]
+        if (kept := self._cache.get(self, ref)) is not None:
+            return kept
         if (brought := self._inline.get(ref)) is not None:
             params = brought.copy()  # a view of the whole invocation's bytes would keep them all
             params.flags.writeable = False
@@ -67,13 +122,5 @@ class RunWeights:
             raise StoreError(f"weights of {ref.model!r}, version {ref.version} were asked for late")
         else:
             params = self._open().fetch(ref)
-        self._keep(ref, params)
+        self._cache.put(self, ref, params)
         return params
-
-    def _keep(self, ref: WeightRef, params: FloatArray) -> None:
-        self._kept[ref] = params
-        while len(self._kept) > 1 and self._kept_bytes() > self._limit_bytes:
-            self._kept.popitem(last=False)
-
-    def _kept_bytes(self) -> int:
-        return sum(params.nbytes for params in self._kept.values())

@@ -23,10 +23,16 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="session")
+def lambda_mount(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `lambda_service` has for a shared file system."""
+    return tmp_path_factory.mktemp("mount")
+
+
 @pytest.fixture(scope="session", autouse=True)  # before any test looks what runs
-def lambda_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalLambda]:
+def lambda_service(lambda_mount: Path) -> Iterator[LocalLambda]:
     """One local Lambda service for all tests; a function that hangs is killed after its time."""
-    with serve(tmp_path_factory.mktemp("mount")) as service:
+    with serve(lambda_mount) as service:
         yield service
 
 

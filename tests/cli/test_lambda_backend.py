@@ -7,28 +7,32 @@ variables, and a folder that is mounted on both sides. AWS's own is that signatu
 from __future__ import annotations
 
 import json
+import os
+import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from seqgc.backends.lambda_ import Target
 from seqgc.backends.local_lambda import LocalLambda
 from seqgc.cli import main
-from seqgc.deploy import Deployment, write_deployment
+from seqgc.cli._config import validated
+from seqgc.cli._engine._functions import store_ref
+from seqgc.cli._engine._on_aws import deployed_functions
 from seqgc.errors import ParameterError
 from seqgc.profiles import read_profile
-
-Out = pytest.CaptureFixture[str]
+from seqgc.stores import DirectoryStore, S3Store, open_store
+from seqgc.wire import StoreRef
+from tests.cli.kit import REGION, TRAIN, Out, deploy, events, weights
+from tests.cli.kit import local_weights as local_weights
+from tests.cli.refused import refused
 
 HANDLER = "lambda_handlers.gradient_worker.handler.handler"
-REGION = "us-west-2"
-SIZES = ["--scheme", "gc-rep:s=1", "-n", "4", "--models", "2", "--steps", "2", "--batch-size", "64"]
-SGD = ["--module", "mlp", "--optimizer", "sgd", "--lr", "0.05", "--precision", "float64"]
 LAMBDA = ["--backend", "lambda", "--mount", "shared"]
-TRAIN = ["train", *SIZES, *SGD]
+CODED = [*TRAIN, "--scheme", "gc-rep:s=1", "-n", "4"]
 PROFILE = ["profile", "-n", "2", "--rounds", "2", "--loads", "0,1", "--module", "mlp"]
 VARIABLES = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_LAMBDA")
 
@@ -46,29 +50,8 @@ def a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", "http://127.0.0.1:9")  # nobody answers there
     Path("shared").mkdir()
-    deploy("seqgc-worker", url="")
+    deploy()
     return tmp_path
-
-
-def deploy(function_name: str, *, url: str) -> None:
-    made = Deployment(
-        stack="seqgc",
-        region=REGION,
-        alias_arn=f"arn:aws:lambda:{REGION}:123456789012:function:{function_name}:live",
-        function_url=url,
-        bucket="a-bucket",
-        prefix="runs",
-        mount_path="/mnt/seqgc",
-        file_system_id="fs-1",
-        access_point_id="fsap-1",
-        security_group_id="sg-1",
-        caller_policy_arn="arn:1",
-        store_policy_arn="arn:2",
-        architecture="x86_64",
-        memory_mb=512,
-        timeout_s=30,
-    )
-    write_deployment(Path("seqgc-lambda.toml"), made)
 
 
 @pytest.fixture
@@ -86,94 +69,120 @@ def aws(a_user: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalLambda]:
         yield service
 
 
-def weights(run: str) -> np.ndarray:
-    files = sorted(Path(run, "checkpoints").iterdir())
-    tensors = [load_file(file) for file in files]
-    return np.concatenate([np.ravel(t[name]) for t in tensors for name in sorted(t)])
-
-
-def refusal(capsys: Out) -> str:
-    """Return the one line that was said."""
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1, err
-    return err
-
-
 def untouched(folder: Path) -> bool:
     return sorted(p.name for p in folder.rglob("*")) == ["seqgc-lambda.toml", "shared"]
 
 
 def test_deployed_functions_train_the_same_weights_by_every_transport(
-    aws: LocalLambda, capsys: Out
+    aws: LocalLambda, capsys: Out, local_weights: np.ndarray
 ) -> None:
-    assert main([*TRAIN, "--run", "local"]) == 0
-    for transport, url in [("boto3", ""), ("asyncio", ""), ("http", ""), ("http", "theirs")]:
+    directory, shared = ["--mount", "shared", "--store", "directory"], Path("shared")
+    for transport, url, reach, store in [
+        ("boto3", "", [], "inline"),
+        ("asyncio", "", directory, "directory"),
+        ("http", "theirs", ["--mount", "shared"], "inline"),
+    ]:
         deploy(aws.function_name, url=url and aws.function_url)
         run, before = transport + url, aws.statistics().requests
-        capsys.readouterr()
-        assert main([*TRAIN, *LAMBDA, "--transport", transport, "--run", run, "--json"]) == 0
-        report = json.loads(capsys.readouterr().out)
+        called = ["--backend", "lambda", "--transport", transport, *reach, "--run", run]
+        assert main([*CODED, *called, "--json"]) == 0
+        said = capsys.readouterr()
+        report = json.loads(said.out)
         assert (report["jobs"], report["failures"]) == (4, 0)
-        np.testing.assert_allclose(weights(run), weights("local"), rtol=0, atol=1e-8)
+        np.testing.assert_allclose(weights(run), local_weights, rtol=0, atol=1e-8)
         assert aws.statistics().requests > before  # it was not somebody else who answered
-    assert list(Path("shared").iterdir()) == []
-    capsys.readouterr()
+        assert said.err.startswith(f"store: {store} (")
+        assert tomllib.loads(Path(run, "config.toml").read_text())["function"]["store"] == store
+    assert list(shared.iterdir()) == []
     assert main(["cost", "boto3", "--json"]) == 0  # as it was deployed, not by defaults
     facts = json.loads(capsys.readouterr().out)
-    priced = {name: facts[name] for name in ("memory_mb", "arch", "region", "timeout_s")}
-    assert priced == {"memory_mb": 512, "arch": "x86_64", "region": REGION, "timeout_s": 30.0}
+    priced = {name: facts[name] for name in ("memory_mb", "arch", "region", "timeout_s", "store")}
+    assert priced == {
+        "memory_mb": 512,
+        "arch": "x86_64",
+        "region": REGION,
+        "timeout_s": 30.0,
+        "store": "inline",
+    }
 
-    assert main([*PROFILE, *LAMBDA, "-o", "seen.npz"]) == 0
+    deploy(aws.function_name)
+    assert main([*PROFILE, *LAMBDA, "--transport", "http", "-o", "seen.npz", "--json"]) == 0
+    said = capsys.readouterr()
+    facts = json.loads(said.out)
+    assert (facts["rounds"], facts["workers"], facts["unanswered"]) == (2, 2, 0)
+    assert said.err.startswith("store: inline (")
     assert read_profile("seen.npz").meta.provider == "lambda"
-    assert list(Path("shared").iterdir()) == []
 
-    coded = ["--scheme", "m-sgc:B=1,W=2,lam=4", "--run", "stopped"]
-    assert main([*TRAIN, *LAMBDA, *coded, "--max-usd", "0.0021"]) == 1  # 8 * 15 GB s: $0.002
-    assert "stopped before round 1" in capsys.readouterr().err
-    assert list(Path("shared").iterdir()) == []  # also of what had not been decoded
+    # A round of four tasks costs at most 4 * 40 s * half a GB and its weights' way, which is
+    # $0.001345, and the warm-up before it $0.001334: with what the first round has cost, no less
+    # than its requests, the second could pass this.
+    for name, hours in (("theirs-0123456789ab", 0), ("over-0123456789ab", 3)):
+        late = DirectoryStore(shared / name)
+        late.put(f"result-0-0-0-{0:032x}", b"answer")
+        for path in (late.root, *late.root.rglob("*")):
+            os.utime(path, (then := time.time() - 3600 * hours, then))
+    delayed = ["--scheme", "m-sgc:B=1,W=2,lam=4", "--backend", "lambda", *directory]
+    assert main([*CODED, *delayed, "--max-usd", "0.00268", "--run", "stopped"]) == 1
+    said_last = capsys.readouterr().err.splitlines()[-1]
+    assert said_last.startswith("seqgc: stopped before round 1: it could cost up to $0.0013")
+    assert "of a budget of $0.002680" in said_last
+    assert str(events("stopped")[-1]["outcome"]).startswith("stopped: stopped before round 1")
+    # Nothing is left of what had not been decoded, nor of a run that has long been over.
+    assert [each.name for each in shared.iterdir()] == ["theirs-0123456789ab"]
 
 
-@pytest.mark.parametrize("verb", [[*TRAIN, "--run", "r"], [*PROFILE, "-o", "p.npz"]])
+@pytest.mark.parametrize("verb", [[*CODED, "--run", "r"], [*PROFILE, "-o", "p.npz"]])
 def test_what_is_missing_is_said_before_anything_is_written(
     verb: list[str], a_user: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert main([*verb, *LAMBDA, "--deployment", "other.toml"]) == 2
-    assert refusal(capsys).startswith("seqgc: `deployment` must be a file that `seqgc deploy`")
-    assert main([*verb, "--backend", "lambda", "--mount", "typo"]) == 2
-    assert refusal(capsys).startswith("seqgc: `function.mount` must be the folder where")
+    line = refused(capsys, *verb, *LAMBDA, "--deployment", "other.toml")
+    assert line.startswith("seqgc: `deployment` must be a file that `seqgc deploy`")
+    line = refused(capsys, *verb, "--backend", "lambda", "--mount", "typo")
+    assert line.startswith("seqgc: `function.mount` must be the folder where")
     assert main([*verb, *LAMBDA]) == 1
-    assert refusal(capsys).startswith("seqgc: no worker answers in the warm-up: EndpointConn")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("seqgc: no worker answers in the warm-up: EndpointConn")
+    assert untouched(a_user)
     monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", "somewhere")
     for transport in ("boto3", "http", "asyncio"):
-        assert main([*verb, *LAMBDA, "--transport", transport]) == 2
-        assert refusal(capsys).startswith("seqgc: `endpoint_url` must be ")
+        line = refused(capsys, *verb, *LAMBDA, "--transport", transport)
+        assert line.startswith("seqgc: `endpoint_url` must be ")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    assert main([*verb, *LAMBDA]) == 2
-    assert "missing: AWS_SECRET_ACCESS_KEY" in refusal(capsys)
+    assert "missing: AWS_SECRET_ACCESS_KEY" in refused(capsys, *verb, *LAMBDA)
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    assert main([*verb, *LAMBDA]) == 2
-    assert refusal(capsys).startswith("seqgc: `credentials` must be given or found")
-    assert untouched(a_user)
+    line = refused(capsys, *verb, *LAMBDA)
+    assert line.startswith("seqgc: `credentials` must be given or found")
 
 
-def test_a_directory_must_be_mounted_here_too(a_user: Path, capsys: Out) -> None:
-    assert main([*TRAIN, "--backend", "lambda", "--store", "directory", "--run", "r"]) == 2
-    assert refusal(capsys).startswith("seqgc: `function.mount` must be the folder where")
-    assert untouched(a_user)
+def test_a_directory_must_be_mounted_here_too(capsys: Out) -> None:
+    directory = ["--backend", "lambda", "--store", "directory"]
+    line = refused(capsys, *CODED, *directory, "--run", "r")
+    assert line.startswith("seqgc: `function.mount` must be the folder where")
+    elsewhere = ["--backend", "lambda", "--store", "inline", "--mount", "typo"]
+    assert main([*CODED, *elsewhere, "--run", "r"]) == 1  # there it is not needed
+    assert capsys.readouterr().err.startswith("seqgc: no worker answers in the warm-up")
+
+
+def test_objects_are_where_functions_may_have_them() -> None:
+    settings = {"backend": "lambda", "function": {"store": "s3"}, "models": [{"name": "a"}]}
+    functions = deployed_functions(validated(settings))
+    ref = store_ref("s3", functions, "run-7")
+    assert ref == StoreRef(kind="s3", location="s3://a-bucket/runs/run-7")
+    assert isinstance(open_store(ref, s3_allowed=["s3://a-bucket/runs"]), S3Store)  # of the image
+    assert (functions.session.region_name, functions.mount) == (REGION, None)
 
 
 def test_a_dry_run_asks_nobody(a_user: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", "somewhere")
-    assert main([*TRAIN, *LAMBDA, "--dry-run", "--json", "--run", "r"]) == 0
+    assert main([*CODED, *LAMBDA, "--dry-run", "--json", "--run", "r"]) == 0
     assert json.loads(capsys.readouterr().out)["invocations"] == 16
     assert untouched(a_user)
 
 
-def test_a_budget_below_the_first_round_starts_nothing(a_user: Path, capsys: Out) -> None:
-    assert main([*TRAIN, *LAMBDA, "--max-usd", "0.0000001", "--run", "r"]) == 2
-    assert refusal(capsys).startswith("seqgc: `max_usd` must be at least $0.002")
-    assert untouched(a_user)
+def test_a_budget_below_the_first_round_starts_nothing(capsys: Out) -> None:
+    line = refused(capsys, *CODED, *LAMBDA, "--max-usd", "0.0000001", "--run", "r")
+    assert line.startswith("seqgc: `max_usd` must be at least $0.002")
 
 
 def test_endpoints_are_those_of_every_client_of_aws(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from seqgc.backends.lambda_._messages import Invocations
-from seqgc.cli._config import validated
+from seqgc.cli._config import RunConfig, validated
+from seqgc.cli._engine import as_deployed, chosen_store
 from seqgc.cli._plan import RunPlan, budget_of, plan_of, require_fit
 from seqgc.cli._run import PreparedRun, prepare
-from seqgc.cost import FunctionSetup, PriceModel, read_prices
+from seqgc.cli._sizes import TaskSizes, task_sizes
+from seqgc.cost import FunctionSetup, PriceModel, Where, read_prices
 from seqgc.errors import ParameterError
 from seqgc.ports import Dispatch, Task, WorkItem
-from seqgc.stores import DirectoryStore
+from seqgc.schemes import parse_scheme
+from seqgc.stores import INLINE_LIMIT_BYTES, DirectoryStore, StoreChoice
 from seqgc.train import TorchWorkload
 from seqgc.train.factories import workload_of
-from seqgc.wire import StoreRef, TaskMessage, encode, to_json
+from seqgc.wire import (
+    StoreRef,
+    TaskMessage,
+    decode_invocation,
+    encode,
+    envelope_bytes,
+    from_json,
+    to_json,
+)
+from tests.cli.kit import Out, deploy
+from tests.cli.refused import refused
 
 
 def prepared(**settings: object) -> PreparedRun:
@@ -51,9 +65,14 @@ def messages(run: PreparedRun, store: DirectoryStore) -> list[TaskMessage]:
                 ),
             ),
             payload=run.config.payload,
+            code="c" * 100,
         )
         for worker, tasks in enumerate(schedule.assignment())
     ]
+
+
+RUN_ID = "a-run" * 18
+MANY = [{"name": f"{'model-' * 15}{i}", "module": "mlp", "batch_size": 96} for i in range(96)]
 
 
 @pytest.mark.parametrize("store", ["directory", "inline"])
@@ -64,6 +83,7 @@ def messages(run: PreparedRun, store: DirectoryStore) -> list[TaskMessage]:
         {"scheme": "m-sgc:B=1,W=3,lam=2", "workers": 6, "precision": "float64"},
         {"scheme": "sr-sgc:B=1,W=2,lam=2", "workers": 6, "payload": "bfloat16"},
         {"scheme": "gc-rep:s=1", "workers": 4, "jobs_per_round": 3},
+        {"scheme": "m-sgc:B=1,W=3,lam=1", "workers": 4, "jobs_per_round": 32, "models": MANY},
     ],
     ids=lambda settings: str(settings["scheme"]),
 )
@@ -74,20 +94,45 @@ def test_messages_are_as_large_as_planned_and_hardly_smaller(
     plan = plan_of(run)
     shared = DirectoryStore(tmp_path)
     invocations = Invocations(
-        run_id="a-run",
+        run_id=RUN_ID,
         workload=workload_of(run.config.models, precision=run.config.precision),
         store=StoreRef(kind=store),  # type: ignore[arg-type]
         shared=shared,
     )
     asked = messages(run, shared)
     largest = max(len(invocations.body(each)) for each in asked)
-    assert largest <= plan.request_bytes <= 1.1 * largest + 8000
+    spare = 8000 + 400 * plan.sizes.mini_tasks * plan.sizes.weights_files
+    assert largest <= plan.request_bytes <= 1.1 * largest + spare
     results = {
         item.slot: np.zeros(sum(part.weights.size + 1 for part in item.parts))
         for item in max(asked, key=lambda each: len(each.task.items)).task.items
     }
-    reply = to_json(encode(asked[0].answered(results), run_id="a-run"))
-    assert len(reply) <= plan.reply_bytes <= 1.1 * len(reply) + 8000
+    reply = len(to_json(encode(asked[0].answered(results), run_id=RUN_ID)))
+    _, asking = decode_invocation(from_json(invocations.body(asked[0])))
+    spared = INLINE_LIMIT_BYTES - asking.inline_limit_bytes
+    assert reply + spared <= plan.sizes.reply_bytes <= 1.1 * reply + spare
+
+
+@pytest.mark.parametrize(
+    ("spec", "jobs", "most"),
+    [
+        ("m-sgc:B=2,W=3,lam=4", 8, 4),  # without coded results: what stragglers leave
+        ("m-sgc:B=2,W=3,lam=1", 8, 4),
+        ("m-sgc:B=2,W=3,lam=1", 2, 2),
+        ("sr-sgc:B=2,W=3,lam=2", 1, 1),  # of fewer jobs than it has rounds of delay
+        ("gc:s=1", 1, 1),
+    ],
+)
+def test_the_heaviest_round_is_found_whoever_straggles(spec: str, jobs: int, most: int) -> None:
+    config = validated({"scheme": spec, "workers": 4, "steps": jobs, "models": [{"name": "a"}]})
+    scheme = parse_scheme(spec, n=4)
+    sizes = task_sizes(config, scheme, parameters=[1000])
+    assert (sizes.mini_tasks, sizes.result_bytes) == (most, most * 4 * 1001)
+    for pattern in np.random.default_rng(0).random((20, scheme.delay + jobs, 4)) < 0.5:
+        schedule = scheme.start(jobs)
+        for responded in pattern:
+            assert max(map(len, schedule.assignment())) <= most
+            schedule.close_round(responded if schedule.feasible(responded) else responded | True)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +161,9 @@ def test_a_master_is_outside_unless_it_has_the_mount(
     assert budget.spent_usd == 2 * model.warm_up_usd  # reserved
     tasks = dict.fromkeys((0, 1), ())
     budget(Dispatch(round=0, attempt=0, assignment=tasks))
-    assert budget.committed_usd == budget.spent_usd + 2 * model.task_usd(60.0)
+    assert budget.committed_usd == budget.spent_usd + 2 * model.task_usd(
+        70.0
+    )  # with the longest start
 
 
 @pytest.mark.parametrize("known", [{"probe": 2}, {"retune": 2}])
@@ -134,35 +181,185 @@ def test_a_budget_needs_the_region_s_prices() -> None:
         prepared(**settings, max_usd=5.0)
 
 
-def plan(**sizes: object) -> RunPlan:
-    given: dict[str, object] = {
-        "workers": 2,
-        "rounds": 3,
-        "jobs": 3,
-        "where": "inline",
-        "weights_bytes": 10,
-        "weights_files": 1,
-        "result_bytes": 10,
-        "request_bytes": 100,
-        "reply_bytes": 100,
-        "limit_bytes": 100,
-    }
-    return RunPlan(**(given | sizes))  # type: ignore[arg-type]
+# ---- the store ----------------------------------------------------------------------------------
 
 
-def test_what_fits_exactly_fits() -> None:
-    require_fit(plan())
-    require_fit(plan(where="directory", reply_bytes=101))  # through the store
-    assert plan(where="directory", reply_bytes=101).traffic.results_stored
+def store_of(*, deployed: bool = True, **settings: object) -> StoreChoice:
+    """What is chosen; for functions of AWS, but without a deployment's file."""
+    return plan_of(prepared(workers=4, **settings), deployed=deployed).store
+
+
+LARGE = {
+    "scheme": "m-sgc:B=1,W=3,lam=2",  # three mini-tasks of 2.2 MB, either way
+    "precision": "float64",
+    "models": [{"name": f"model-{i}", "module": "paper-cnn"} for i in range(4)],
+}
+MOUNTED = {"mount": "/mnt/x"}
+
+
+def test_small_weights_travel_in_messages() -> None:
+    small = store_of(scheme="uncoded")
+    assert (small.kind, "fit the 6.29 MB of a message" in small.reason) == ("inline", True)
+    assert store_of(scheme="uncoded", function=MOUNTED) == small
+
+
+def test_a_master_outside_sends_less_of_weights() -> None:
+    models = [{"name": f"model-{i}", "module": "paper-cnn"} for i in range(4)]
+    settings = {"scheme": "m-sgc:B=1,W=2,lam=4", "models": models}  # 4 requests of 2.9 MB
+    assert store_of(**settings).kind == "s3"
+    assert store_of(**settings, function={"master": "inside"}).kind == "inline"
+
+
+def test_large_weights_are_where_a_round_costs_less() -> None:
+    assert store_of(**LARGE).reason.startswith("the one store in reach")
+    run = prepared(workers=4, **LARGE, function=MOUNTED)
+    plan = plan_of(run, deployed=True)
+    assert plan.store.kind == "s3"
+    # The weights of a job written once and read by four, results of 6.5 MB written and read.
+    weights, results = 269_998 * 8, 3 * 269_999 * 8
+    efs = (weights + 4 * results) * 0.06 + 4 * (weights + results) * 0.03
+    s3 = (1 + 4) * 0.000005 + 4 * 2 * 0.0000004
+    shown = f"${s3:.4f} a round, on the directory ${efs / 2**30:.4f}; more than the 6.29 MB"
+    assert plan.store.reason.startswith(shown)
+    assert plan.traffic.results_stored
+
+
+@pytest.mark.parametrize("settings", [{"scheme": "uncoded"}, LARGE])
+def test_functions_of_this_machine_share_a_folder(settings: dict[str, object]) -> None:
+    assert store_of(deployed=False, **settings).kind == "directory"
+
+
+@pytest.mark.parametrize("kind", ["directory", "inline"])
+def test_what_is_asked_for_is_taken(kind: str) -> None:
+    asked = store_of(scheme="uncoded", function={"store": kind})
+    assert asked == StoreChoice(kind=kind, reason="as asked for")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("known", [{"probe": 2}, {"retune": 2}])
+@pytest.mark.parametrize(("function", "kind"), [({}, "s3"), (MOUNTED, "directory")])
+def test_where_schemes_are_not_known_it_is_what_takes_any_size(
+    known: dict[str, object], function: dict[str, object], kind: str
+) -> None:
+    choice = store_of(scheme="uncoded", alpha=1.0, function=function, **known)
+    assert choice.kind == kind
+    assert "sizes, are not known" in choice.reason
+
+
+def test_where_prices_are_not_known_it_is_the_quicker_one() -> None:
+    moon = {"region": "moon-1"}
+    assert store_of(**LARGE, function=moon).kind == "s3"  # there is no other
+    choice = store_of(**LARGE, function=moon | MOUNTED)
+    assert (choice.kind, choice.reason[:15]) == ("directory", "the quicker one")
+    assert store_of(scheme="uncoded", function=moon | MOUNTED).kind == "inline"
 
 
 @pytest.mark.parametrize(
-    ("sizes", "rule"),
+    ("settings", "kind"),
     [
-        ({"request_bytes": 101}, r"`request` must not exceed the 100 bytes .*got 101 \(weights in"),
-        ({"reply_bytes": 101}, r"`function.store` must be a store .*replies of 101 bytes.*EFS"),
+        ({"scheme": "uncoded", "workers": 4}, "inline"),
+        (LARGE | {"workers": 4, "function": MOUNTED}, "directory"),
+        ({"scheme": "uncoded", "workers": 4, "probe": 2, "alpha": 1.0, "function": MOUNTED}, "directory"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_a_remedy(sizes: dict[str, object], rule: str) -> None:
+def test_functions_without_a_way_to_s3_are_not_sent_there(
+    settings: dict[str, object], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    deploy(reaches_s3=False)
+    assert chosen_store(prepared(backend="lambda", **settings).config).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"scheme": "uncoded", "function": {"store": "s3"}}, "have no way to S3"),
+        (LARGE, "`store` must be there for a request or reply of more than"),
+        ({"scheme": "uncoded", "alpha": 1.0, "retune": 2}, "must be there where sizes are not known"),
+    ],
+)
+def test_what_needs_a_store_is_refused_where_none_is_in_reach(
+    settings: dict[str, object], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    deploy(reaches_s3=False)
+    with pytest.raises(ParameterError, match=told):
+        chosen_store(prepared(backend="lambda", workers=4, **settings).config)
+
+
+def test_sizes_are_the_same_by_the_names_of_networks_and_by_their_parameters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    deploy()
+    mixed = [{"name": name, "module": name} for name in ("mlp", "paper-cnn")]
+    run = prepared(backend="lambda", scheme="uncoded", workers=4, models=mixed, jobs_per_round=2)
+    assert chosen_store(run.config) == plan_of(run).store
+    assert plan_of(run).sizes.weights_bytes == (4_810 + 269_998) * 4
+    assert as_deployed(run.config).store == plan_of(run).where == "inline"
+
+
+@pytest.mark.parametrize("workers", ["1", "3"])
+def test_the_store_of_a_recording_is_chosen_for_tasks_of_a_whole_batch(
+    workers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Out
+) -> None:
+    def keep(config: RunConfig, **_: object) -> None:
+        seen.append(config)
+        raise ParameterError("engine", "must be kept", None)
+
+    seen: list[RunConfig] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("seqgc.cli._profile.open_engine", keep)
+    deploy()
+    recorded = ["profile", "--backend", "lambda", "-n", workers, "--module", "mlp"]
+    refused(capsys, *recorded, "--batch-size", "1000", "-o", "seen.npz")
+    (config,) = seen
+    assert chosen_store(config).kind == "inline"
+    scheme = parse_scheme(config.scheme, n=config.workers)
+    sizes = task_sizes(config, scheme, parameters=[1])
+    assert 16 * 1000 < sizes.task_bytes < 16 * 1000 + 1000
+    assert sizes.mini_tasks == 1
+
+
+# ---- what fits ----------------------------------------------------------------------------------
+
+FULL = TaskSizes(
+    weights_bytes=100,
+    weights_files=1,
+    mini_tasks=2,
+    task_bytes=100,
+    result_bytes=172,  # and 64 for each of its parts
+    limit_bytes=envelope_bytes(4096 + 300),
+)
+
+
+def plan(where: Where, **sizes: int) -> RunPlan:
+    return RunPlan(
+        workers=2,
+        rounds=3,
+        jobs=3,
+        sizes=replace(FULL, **sizes),
+        store=StoreChoice(kind=where, reason=""),
+    )
+
+
+def test_what_fits_exactly_fits() -> None:
+    require_fit(plan("inline"))
+    assert not plan("inline").traffic.results_stored
+    require_fit(plan("directory", task_bytes=300))  # weights are elsewhere
+    require_fit(plan("directory", result_bytes=175))  # through the store
+    assert plan("directory", result_bytes=175).traffic.results_stored
+
+
+@pytest.mark.parametrize(
+    ("where", "sizes", "rule"),
+    [
+        ("inline", {"task_bytes": 103}, r"`request` must not exceed the 5886 .*\(weights in a st"),
+        ("directory", {"task_bytes": 303}, r"`request` must not exceed the 5886 bytes .*got 5890"),
+        ("inline", {"result_bytes": 175}, r"`function.store` must be .*replies of 5890 .*EFS"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_a_remedy(
+    where: Where, sizes: dict[str, int], rule: str
+) -> None:
     with pytest.raises(ParameterError, match=rule):
-        require_fit(plan(**sizes))
+        require_fit(plan(where, **sizes))

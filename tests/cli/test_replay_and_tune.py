@@ -12,12 +12,18 @@ from seqgc.cli import main
 from seqgc.profiles import DelayProfile, ProfileMeta, write_profile
 from seqgc.replay import replay
 from seqgc.schemes import parse_scheme
+from tests.cli.refused import refused
 
 Out = pytest.CaptureFixture[str]
 
 CANADA = "cnn-canada-batch2048-load0.000-30rounds-d.csv"
 ALPHA = "1.1217530061354162"
 PAPERS_RULE = ["--alpha", ALPHA, "--jobs", "20", "--mu", "1", "--wait-out", "all", "--json"]
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
@@ -36,14 +42,6 @@ def answer(capsys: Out, *arguments: str) -> dict[str, object]:
     found = json.loads(captured.out)
     assert isinstance(found, dict)
     return found
-
-
-def refusal(capsys: Out, *arguments: str) -> str:
-    assert main(list(arguments)) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    return captured.err
 
 
 # ---- replay -------------------------------------------------------------------------------------
@@ -126,7 +124,7 @@ def test_replay_refuses_in_one_line(
     profile: Path, capsys: Out, arguments: list[str], message: str
 ) -> None:
     scheme = [] if "--scheme" in arguments else ["--scheme", "gc:s=1"]
-    assert message in refusal(capsys, "replay", str(profile), *scheme, *arguments)
+    assert message in refused(capsys, "replay", str(profile), *scheme, *arguments)
 
 
 @pytest.mark.parametrize("verb", [["replay", "--scheme", "uncoded"], ["tune"]])
@@ -144,7 +142,7 @@ def test_a_bad_profile_is_refused_with_its_place(
 ) -> None:
     path = tmp_path / "bad.csv"
     path.write_text(cells)
-    assert message in refusal(capsys, verb[0], str(path), *verb[1:], "--alpha", "1")
+    assert message in refused(capsys, verb[0], str(path), *verb[1:], "--alpha", "1")
 
 
 # ---- tune ---------------------------------------------------------------------------------------
@@ -237,7 +235,7 @@ def test_tune_speaks_to_people_too(profile: Path, capsys: Out) -> None:
 def test_tune_refuses_in_one_line(
     profile: Path, capsys: Out, arguments: list[str], message: str
 ) -> None:
-    assert message in refusal(capsys, "tune", str(profile), "--max-delay", "1", *arguments)
+    assert message in refused(capsys, "tune", str(profile), "--max-delay", "1", *arguments)
 
 
 @pytest.mark.parametrize("verb", [["replay", "--scheme", "uncoded"], ["tune"]])
@@ -245,5 +243,5 @@ def test_a_profile_of_failures_is_refused(tmp_path: Path, capsys: Out, verb: lis
     path = tmp_path / "silent.npz"
     failed = np.ones((3, 4), dtype=np.int8)
     write_profile(DelayProfile(times=np.ones((3, 4)), status=failed), path=path)
-    message = refusal(capsys, verb[0], str(path), *verb[1:], "--alpha", "1")
+    message = refused(capsys, verb[0], str(path), *verb[1:], "--alpha", "1")
     assert "nobody answered" in message or "failed" in message

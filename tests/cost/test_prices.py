@@ -59,9 +59,17 @@ def test_storage_is_by_the_month_of_730_hours() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "gb_seconds"),
-    [(0.0, 0.0), (0.001, 0.002), (1.001, 2.002), (1.0011, 2.004), (5.0, 6.0), (-1.0, 0.0)],
+    [
+        (0.0, 0.0),
+        (0.001, 0.002),
+        (1.001, 2.002),
+        (1.0011, 2.004),
+        (5.0, 10.0),  # 2 s of it are the start's, which the time-out does not count
+        (15.0, 26.0),
+        (-1.0, 0.0),
+    ],
 )
-def test_seconds_are_billed_by_the_millisecond_up_to_the_timeout(
+def test_seconds_are_billed_by_the_millisecond_up_to_a_start_and_the_timeout(
     seconds: float, gb_seconds: float
 ) -> None:
     used = FunctionSetup(memory_mb=2048, timeout_s=3.0).invocation(seconds)
@@ -82,18 +90,19 @@ def test_the_recorded_system_s_plan() -> None:
     estimate = estimate_plan(plan)
     assert estimate.likely is not None
     assert estimate.likely.requests == 123_136  # 256 * 481
-    assert estimate.likely.gb_seconds == pytest.approx(369_408.0)  # 123,136 * 1.2 s * 2.5 GB
+    # 123,136 * 1.2 s * 2.5 GB, and 256 starts of 2.5 s
+    assert estimate.likely.gb_seconds == pytest.approx(371_008.0)
     assert estimate.likely.efs_read_bytes == 132_985_894_912  # 123,136 * 1,079,992
     assert estimate.likely.efs_write_bytes == 518_396_160  # 480 * 1,079,992
-    assert estimate.at_most.gb_seconds == pytest.approx(9_235_200.0)  # 123,136 * 30 s * 2.5 GB
+    assert estimate.at_most.gb_seconds == pytest.approx(12_313_600.0)  # 123,136 * 40 s * 2.5 GB
     bill = read_prices("us-east-1").bill(estimate.likely, architecture="x86_64")
-    # 369,408 * 0.0000166667 + 0.123136 * 0.20 + 123.8528 GB * 0.03 + 0.482794 GB * 0.06
-    assert bill.functions == pytest.approx(6.1568123)
+    # 371,008 * 0.0000166667 + 0.123136 * 0.20 + 123.8528 GB * 0.03 + 0.482794 GB * 0.06
+    assert bill.functions == pytest.approx(6.1834790)
     assert bill.requests == pytest.approx(0.0246272)
     assert bill.efs == pytest.approx(3.7445511, abs=1e-5)
 
 
-def test_without_seconds_only_the_timeout_bounds_a_plan() -> None:
+def test_without_seconds_only_a_start_and_the_timeout_bound_a_plan() -> None:
     plan = Plan(
         workers=1,
         rounds=1,
@@ -103,7 +112,7 @@ def test_without_seconds_only_the_timeout_bounds_a_plan() -> None:
         traffic=Traffic(where="inline", weights_bytes=0, result_bytes=0),
     )
     assert estimate_plan(plan).likely is None
-    assert estimate_plan(plan).at_most.gb_seconds == 7.0
+    assert estimate_plan(plan).at_most.gb_seconds == 17.0
 
 
 def test_a_plan_s_warm_up_runs_and_moves_nothing() -> None:
@@ -118,8 +127,9 @@ def test_a_plan_s_warm_up_runs_and_moves_nothing() -> None:
     )
     estimate = estimate_plan(plan)
     moved = {"efs_read_bytes": 60, "efs_write_bytes": 30}
-    assert estimate.likely == Usage(requests=10, gb_seconds=5.0, **moved)
-    assert estimate.at_most == Usage(requests=10, gb_seconds=70.0, **moved)
+    # and both environments start once; at most each invocation has one started, in 10 s
+    assert estimate.likely == Usage(requests=10, gb_seconds=5.0 + 2 * 2.5, **moved)
+    assert estimate.at_most == Usage(requests=10, gb_seconds=170.0, **moved)
     with pytest.raises(ParameterError, match="`warm_ups` must be >= 0"):
         replace(plan, warm_ups=-1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from seqgc.cost import (
 from seqgc.errors import BudgetError, ParameterError
 from seqgc.ports import Arrival, Dispatch, Dispatched, Failure
 
-ONE_GB = FunctionSetup(memory_mb=1024, timeout_s=10.0)
+ONE_GB = FunctionSetup(memory_mb=1024, timeout_s=10.0)  # 20 s with the longest start
 INLINE = Traffic(where="inline", weights_bytes=0, result_bytes=0)
 
 # ---- a finished run -----------------------------------------------------------------------------
@@ -59,7 +60,7 @@ def test_a_run_is_charged_by_what_its_events_say(tmp_path: Path) -> None:
     run = write(
         tmp_path / "run",
         dispatch(1.0, 0),
-        answer("arrival", 1.6, 0, 0, 0.5),
+        answer("arrival", 1.625, 0, 0, 0.5),  # since all three had been sent
         answer("failure", 1.8, 0, 1, 0.75),
         dispatch(2.0, 0, attempt=1, workers=[1]),
         answer("arrival", 2.25, 0, 1, 1.25, attempt=1),  # 0.25 s after it was sent again
@@ -75,11 +76,11 @@ def test_a_run_is_charged_by_what_its_events_say(tmp_path: Path) -> None:
     assert estimate.unanswered == 1
     # answered: 0.5 + 0.75 + 0.25 + 0.5 + 0.5 + 1.0 = 3.5 s
     assert estimate.likely == Usage(requests=7, gb_seconds=5.5)
-    # and the failed one may run on: to 10 s, as the one that was cancelled
-    assert estimate.at_most == Usage(requests=7, gb_seconds=22.75)
+    # and the failed one may start for 10 s and run on for 10 s, as the one that was cancelled
+    assert estimate.at_most == Usage(requests=7, gb_seconds=42.875)
     warmed = estimate_run(run, function=ONE_GB, warm_ups=3)
     assert warmed.likely == estimate.likely  # no event tells of them
-    assert warmed.at_most == Usage(requests=10, gb_seconds=52.75)
+    assert warmed.at_most == Usage(requests=10, gb_seconds=102.875)
 
 
 def test_a_late_answer_ends_a_cancelled_task(tmp_path: Path) -> None:
@@ -104,7 +105,10 @@ def test_traffic_is_by_task_and_by_job(tmp_path: Path) -> None:
     traffic = Traffic(where="directory", weights_bytes=100, result_bytes=7, results_stored=True)
     estimate = estimate_run(run, function=ONE_GB, traffic=traffic)
     expected = Usage(requests=3, gb_seconds=3.0, efs_read_bytes=321, efs_write_bytes=121)
-    assert estimate.likely == expected
+    assert estimate.likely == estimate.at_most == expected
+    several = estimate_run(run, function=ONE_GB, traffic=replace(traffic, weights_jobs=2))
+    assert several.likely == expected
+    assert several.at_most == replace(expected, efs_read_bytes=621)  # by new environments
 
 
 @pytest.mark.parametrize("text", [None, "", "{}\n", "no json", '{"event": "run", "schema": 9}\n'])
@@ -148,33 +152,33 @@ def arrive(watch: Budget, round: int, worker: int, *, at: float, attempt: int = 
 
 
 def test_a_round_leaves_only_if_its_worst_fits() -> None:
-    watch = budget(24.0)
-    send(watch, 0, 0, 1)  # at worst $20
-    assert watch.committed_usd == 20.0
+    watch = budget(44.0)
+    send(watch, 0, 0, 1)  # at worst $40
+    assert watch.committed_usd == 40.0
     arrive(watch, 0, 0, at=1.5)
     arrive(watch, 0, 1, at=2.0)
     assert (watch.spent_usd, watch.committed_usd) == (3.5, 3.5)
-    send(watch, 1, 0, 1)  # 3.5 + 20
-    arrive(watch, 1, 0, at=0.25)
-    arrive(watch, 1, 1, at=0.25)
+    send(watch, 1, 0, 1)  # 3.5 + 40
+    arrive(watch, 1, 0, at=2.25)
+    arrive(watch, 1, 1, at=2.25)
     assert watch.spent_usd == 4.0
-    send(watch, 2, 0, 1)  # 4 + 20, exactly
-    arrive(watch, 2, 0, at=0.125)
-    arrive(watch, 2, 1, at=0.0)
-    with pytest.raises(BudgetError, match=r"stopped before round 3: it could cost up to \$20\.0+,"):
+    send(watch, 2, 0, 1)  # 4 + 40, exactly
+    arrive(watch, 2, 0, at=2.375)
+    arrive(watch, 2, 1, at=2.25)
+    with pytest.raises(BudgetError, match=r"stopped before round 3: it could cost up to \$40\.0+,"):
         send(watch, 3, 0, 1)
 
 
-def test_stragglers_under_way_count_until_the_timeout() -> None:
-    watch = budget(39.0)
+def test_stragglers_under_way_count_for_a_start_and_until_the_timeout() -> None:
+    watch = budget(79.0)
     send(watch, 0, 0, 1)
-    arrive(watch, 0, 0, at=1.0)  # worker 1 straggles: it may cost $10
-    send(watch, 1, 0, 1)
-    arrive(watch, 1, 0, at=1.0)
-    arrive(watch, 1, 1, at=1.0)
-    assert watch.committed_usd == 13.0
+    arrive(watch, 0, 0, at=1.0)  # worker 1 straggles: it may cost $20
+    send(watch, 1, 0, 1, at=1.0)
+    arrive(watch, 1, 0, at=2.0)
+    arrive(watch, 1, 1, at=2.0)
+    assert watch.committed_usd == 23.0
     with pytest.raises(
-        BudgetError, match=r"\$3\.0+ spent and \$10\.0+ under way of a budget"
+        BudgetError, match=r"\$3\.0+ spent and \$20\.0+ under way of a budget"
     ) as info:
         send(watch, 2, 0, 1, 2)
     assert (info.value.round, info.value.spent_usd) == (2, 3.0)
@@ -183,22 +187,39 @@ def test_stragglers_under_way_count_until_the_timeout() -> None:
     send(watch, 2, 0, 1, 2)
 
 
+def test_functions_that_run_before_all_tasks_have_been_sent_are_charged_for_it() -> None:
+    watch = budget(100.0)
+    send(watch, 0, 0, at=1.0)  # nothing was seen before it
+    arrive(watch, 0, 0, at=2.0)
+    assert watch.spent_usd == 1.0
+    send(watch, 1, 0, 1, at=5.0)  # it took up to 3 s to send so much
+    arrive(watch, 1, 0, at=5.0)
+    assert watch.spent_usd == 4.0
+    send(watch, 1, 1, attempt=1, at=6.0)
+    arrive(watch, 1, 1, at=6.5)
+    assert watch.spent_usd == 8.5
+    arrive(watch, 1, 1, attempt=1, at=7.0)
+    assert watch.spent_usd == 10.5
+
+
 def test_failures_and_further_attempts_count_and_duplicates_do_not() -> None:
     watch = budget(100.0)
     send(watch, 0, 0)
     watch(Failure(round=0, worker=0, attempt=0, at=2.0, reason="x"))
-    assert watch.spent_usd == 10.0  # the function of a broken connection runs on to the time-out
+    assert watch.spent_usd == 20.0  # the function of a broken connection may start, and run on
     send(watch, 0, 0, attempt=1, at=2.0)
     arrive(watch, 0, 0, attempt=1, at=5.0)
     arrive(watch, 0, 0, attempt=1, at=6.0)
-    assert watch.spent_usd == 13.0
+    assert watch.spent_usd == 23.0
 
 
-def test_nothing_is_charged_beyond_the_timeout() -> None:
+def test_an_answer_s_cold_start_is_charged_beyond_the_timeout_and_no_more() -> None:
     watch = budget(100.0)
-    send(watch, 0, 0)
-    arrive(watch, 0, 0, at=50.0)
-    assert watch.spent_usd == 10.0
+    send(watch, 0, 0, 1)
+    arrive(watch, 0, 0, at=13.0)  # 4 s of a start, which are billed too, and 9 s
+    assert watch.spent_usd == 13.0
+    arrive(watch, 0, 1, at=50.0)
+    assert watch.spent_usd == 33.0
 
 
 def test_weights_are_charged_once_per_job_when_they_are_published() -> None:
@@ -209,6 +230,13 @@ def test_weights_are_charged_once_per_job_when_they_are_published() -> None:
     assert watch.spent_usd == 15.0
 
 
+def test_an_environment_that_may_have_just_started_is_charged_for_all_weights_of_a_task() -> None:
+    prices = replace(DOLLAR_A_SECOND, s3_thousand_gets=1000.0)  # a dollar each
+    traffic = Traffic(where="s3", weights_bytes=9, weights_files=2, weights_jobs=3, result_bytes=1)
+    model = PriceModel(prices, architecture="arm64", function=ONE_GB, traffic=traffic)
+    assert model.task_usd(1.0) == 1.0 + 2 * 3
+
+
 def test_the_warm_up_is_charged_before_it_is_sent() -> None:
     model = PriceModel(
         DOLLAR_A_SECOND,
@@ -216,15 +244,15 @@ def test_the_warm_up_is_charged_before_it_is_sent() -> None:
         function=ONE_GB,
         traffic=Traffic(where="directory", weights_bytes=3, result_bytes=0),
     )
-    assert model.warm_up_usd == 10.0  # to the time-out; no weights
-    watch = Budget(43.0, model=model, warm_ups=3)
-    assert (watch.spent_usd, watch.committed_usd) == (30.0, 30.0)
-    send(watch, 0, 0)  # $10, and $3 for the weights
-    assert watch.committed_usd == 43.0
+    assert model.warm_up_usd == 20.0  # a start, and to the time-out; no weights
+    watch = Budget(83.0, model=model, warm_ups=3)
+    assert (watch.spent_usd, watch.committed_usd) == (60.0, 60.0)
+    send(watch, 0, 0)  # $20, and $3 for the weights
+    assert watch.committed_usd == 83.0
     with pytest.raises(
-        ParameterError, match=r"`max_usd` must be at least \$30\.0+, which the warm"
+        ParameterError, match=r"`max_usd` must be at least \$60\.0+, which the warm"
     ):
-        Budget(29.0, model=model, warm_ups=3)
+        Budget(59.0, model=model, warm_ups=3)
 
 
 def test_one_s_own_machines_cost_nothing() -> None:

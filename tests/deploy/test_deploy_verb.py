@@ -62,6 +62,7 @@ def test_a_dry_run_prints_commands_that_can_be_pasted_and_asks_nothing(
         (["--template", "none.yaml"], "`template` must be seqgc's template.yaml"),
         (["--vpc-id", "vpc-1", "--subnets", "subnet-1"], "`subnets` must be two of"),
         (["--out", "no/such/folder.toml"], "`out` must be in a folder that exists"),
+        (["--region", "eu central"], "`region` must be the name of an AWS region"),
     ],
 )
 def test_a_wrong_parameter_is_one_line_before_anything_is_run(

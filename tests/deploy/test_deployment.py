@@ -15,6 +15,7 @@ OUTPUTS = {
     "FunctionArn": ARN.removesuffix(":live"),
     "BucketName": "b",
     "BucketPrefix": "runs",
+    "ReachesS3": "yes",
     "MountPath": "/mnt/seqgc",
     "FileSystemId": "fs-1",
     "AccessPointId": "fsap-1",
@@ -36,8 +37,15 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     write_deployment(path, made())
     assert read_deployment(path) == made()
     assert made().function_url == ""
-    assert (made().memory_mb, made().timeout_s) == (2560, 60)
+    assert (made().memory_mb, made().timeout_s, made().reaches_s3) == (2560, 60, True)
     assert [each.name for each in tmp_path.iterdir()] == ["seqgc-lambda.toml"]
+
+
+def test_functions_without_a_way_to_s3_are_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "seqgc-lambda.toml"
+    only_efs = Deployment.from_outputs("seqgc", "eu-central-1", OUTPUTS | {"ReachesS3": "no"})
+    write_deployment(path, only_efs)
+    assert not read_deployment(path).reaches_s3
 
 
 def test_a_stack_that_is_another_is_refused() -> None:
@@ -51,6 +59,7 @@ def test_a_stack_that_is_another_is_refused() -> None:
     [
         ("schema = 1", "schema = 2", "must have schema 1"),
         ("memory_mb = 2560", 'memory_mb = "2560"', "must have 'memory_mb', a whole number"),
+        ("reaches_s3 = true", 'reaches_s3 = "yes"', "must have 'reaches_s3', true or false"),
         ('bucket = "b"', "", "must have 'bucket', text"),
         ('bucket = "b"', 'bucket = "b"\ncolour = "red"', "unknown keys"),
         (":live", "", "must be the ARN of an alias"),

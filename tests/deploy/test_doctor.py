@@ -22,6 +22,8 @@ from lambda_handlers.gradient_worker._setup import make_worker
 from seqgc.cli import main
 from seqgc.deploy import Check, Deployment, deploy, diagnose, write_deployment
 from seqgc.deploy import DeployOptions as Options
+from seqgc.stores import remove_forgotten
+from seqgc.stores._forgotten import LATE_S
 from tests.deploy.cloud import client, new_session
 from tests.deploy.kit import REGION, TEMPLATE
 from tests.deploy.test_deploy import Sam
@@ -96,10 +98,12 @@ def test_all_is_well_with_what_was_just_deployed(
     checks = examined(account, made, probes=True)
     assert {name: check.status for name, check in checks.items()} == dict.fromkeys(checks, "ok")
     # The probes' answers went through both stores.
-    assert [each for each in (tmp_path / "efs" / "doctor").rglob("*") if each.is_file()]
+    (folder,) = (tmp_path / "efs").iterdir()
+    assert [each for each in folder.rglob("*") if each.is_file()]
+    assert remove_forgotten(tmp_path / "efs", now=time.time() + LATE_S + 60) == 1  # and they go
     assert client("s3").list_objects_v2(Bucket=made.bucket)["KeyCount"] == 1
     keys = [each["Key"] for each in client("s3").list_objects_v2(Bucket=made.bucket)["Contents"]]
-    assert keys[0].startswith("runs/doctor/")
+    assert keys[0].startswith("runs/doctor-")
 
 
 def test_before_anything_is_deployed_the_account_is_looked_at(account: Any) -> None:
@@ -242,8 +246,16 @@ def test_a_function_that_fails_is_found_with_what_it_says(account: Any, made: De
 def test_a_file_system_that_cannot_be_written_fails_its_probe_alone(
     account: Any, made: Deployment, tmp_path: Path
 ) -> None:
-    (tmp_path / "efs" / "doctor").write_text("a file where a folder should be")
+    (tmp_path / "efs").rmdir()
+    (tmp_path / "efs").write_text("a file where a folder should be")
     assert failures(examined(account, made, probes=True)) == ["probe-directory"]
+
+
+def test_where_functions_have_no_way_to_s3_it_is_not_tried(account: Any, made: Deployment) -> None:
+    checks = examined(account, replace(made, reaches_s3=False), probes=True)
+    assert failures(checks) == []
+    assert checks["probe-s3"].status == "skipped"
+    assert checks["probe-directory"].status == "ok"
 
 
 def test_an_answer_that_is_no_frame_is_found(account: Any, made: Deployment) -> None:
@@ -293,8 +305,26 @@ def test_the_verb_prints_what_was_found_and_its_status_says_it(
     assert shown.count("failed") == 3
 
 
-def test_the_verb_refuses_a_deployment_that_is_not_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["--deployment", "x.toml"], "`deployment` must be a file that `seqgc deploy` wrote"),
+        (["-n", "0"], "`workers` must be >= 1; got 0"),
+        (["--parameters", "0"], "`parameters` must be >= 1; got 0"),
+        (["--payload", "int8"], "Invalid value for '--payload'"),
+        (["--region", "!!"], "`region` must be the name of an AWS region"),
+    ],
+)
+def test_a_wrong_parameter_is_one_line(
+    given: list[str],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["doctor", "--deployment", str(tmp_path / "x.toml")]) == 2
-    assert "run `seqgc deploy`" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    assert main(["doctor", *given]) == 2
+    said = capsys.readouterr()
+    (line,) = said.err.splitlines()
+    assert line.startswith(f"seqgc: {says}")
+    assert said.out == ""

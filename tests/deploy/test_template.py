@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.kit import TEMPLATE, Json, listed, rendered, statements
+from tests.deploy.kit import TEMPLATE, Json, decided, listed, rendered, statements
 
 EXISTING = {"VpcId": "vpc-1", "SubnetA": "subnet-1", "SubnetB": "subnet-2"}
 PREFIX_LIST = {"S3PrefixListId": "pl-1"}
@@ -143,6 +143,8 @@ def test_the_group_is_open_to_itself_for_nfs_and_to_s3_alone() -> None:
         ("tcp", 443, 443, "${SecurityGroup}", "pl-1"),
     ]
     assert len(of_type(rendered(), "AWS::EC2::SecurityGroupEgress")) == 1
+    outputs = [decided(linked=False, **each)["Outputs"] for each in ({}, PREFIX_LIST)]
+    assert [each["ReachesS3"]["Value"] for each in outputs] == ["no", "yes"]
 
 
 def rules(found: list[Json]) -> list[tuple[Any, ...]]:

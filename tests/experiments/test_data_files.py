@@ -61,7 +61,9 @@ def test_a_damaged_idx_file_is_refused(tmp_path: Path, content: bytes, rule: str
 
 
 def test_what_is_missing_is_told_with_what_to_do(data: Path) -> None:
-    with pytest.raises(ParameterError, match=r"`data` must be in .*fetch\.py FOLDER"):
+    with pytest.raises(
+        ParameterError, match=r"`data` must be in .*experiments\.mnist_cnn\.fetch FOLDER"
+    ):
         mnist()
     with pytest.raises(ParameterError, match=r"`data` must be a file .*set SEQGC_DATA"):
         cifar100()

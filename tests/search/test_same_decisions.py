@@ -67,6 +67,11 @@ class Case:
             conformity=conformity_model(scheme, self.conformity),
         )
 
+    def policy(self, scheme: Scheme, wait_out: WaitOut) -> RoundPolicy:
+        model = conformity_model(scheme, self.conformity)
+        schedule = scheme.start(self.num_jobs // self.jobs_per_round, conformity=model)
+        return RoundPolicy(schedule, mu=self.mu, wait_out=wait_out)
+
     def times(self, scheme: Scheme) -> FloatArray:
         return times_for(
             scheme,
@@ -143,20 +148,6 @@ def check_row(batch: BatchReplay, row: int, run: Replay, times: FloatArray, wher
     assert batch.runtime_s[row] == run.runtime_s, where
 
 
-@pytest.mark.parametrize("wait_out", WAIT_OUTS)
-def test_the_kernel_decides_like_replay(wait_out: WaitOut) -> None:
-    idle_rounds = 0
-    for seed in range(PROFILES):
-        case = random_case(seed)
-        batch = case.batch(wait_out)
-        for row, scheme in enumerate(case.schemes):
-            run = case.replay(scheme, wait_out)
-            where = f"seed {seed}, {scheme!r}, {wait_out}, {case.conformity}"
-            check_row(batch, row, run, case.times(scheme), where)
-            idle_rounds += run.reasons.count("idle")
-    assert idle_rounds > 0, "the cases must contain rounds in which nobody has anything to do"
-
-
 # ---- the live loop, wound by hand ---------------------------------------------------------------
 
 
@@ -193,21 +184,21 @@ def arrival(round: int, worker: int, at: float) -> Arrival:
 
 
 @pytest.mark.parametrize("wait_out", WAIT_OUTS)
-def test_the_kernel_decides_like_a_live_loop(wait_out: WaitOut) -> None:
+def test_kernel_replay_and_live_loop_decide_alike(wait_out: WaitOut) -> None:
+    idle_rounds = 0
     for seed in range(PROFILES):
         case = random_case(seed)
         batch = case.batch(wait_out)
         for row, scheme in enumerate(case.schemes):
-            times = case.times(scheme)
-            model = conformity_model(scheme, case.conformity)
-            schedule = scheme.start(case.num_jobs // case.jobs_per_round, conformity=model)
-            policy = RoundPolicy(schedule, mu=case.mu, wait_out=wait_out)
-            records = wind(policy, times)
-            seconds = batch.round_seconds[row, : len(records)]
             where = f"seed {seed}, {scheme!r}, {wait_out}, {case.conformity}"
-            assert seconds.tolist() == [record.duration_s for record in records], where
-            responded = np.stack([record.responded for record in records])
-            assert (answered_by(times, seconds) == responded).all(), where
+            run, times = case.replay(scheme, wait_out), case.times(scheme)
+            check_row(batch, row, run, times, where)
+            records = wind(case.policy(scheme, wait_out), times)
+            assert run.round_seconds.tolist() == [r.duration_s for r in records], where
+            assert (run.responded == [r.responded for r in records]).all(), where
+            assert run.waited_out.tolist() == [r.waited_out for r in records], where
+            idle_rounds += run.reasons.count("idle")
+    assert idle_rounds > 0, "the cases must contain rounds in which nobody has anything to do"
 
 
 # ---- recorded profiles --------------------------------------------------------------------------

@@ -364,7 +364,8 @@ def test_a_worker_that_fails_at_once_wins_nothing() -> None:
         ).round_seconds
         assert run.round_seconds.tolist() == kernel[: len(run.round_seconds)].tolist()
         assert (run.round_seconds == 2.0).all()
-    found = tune(failing, num_jobs=4, alpha=0.0, space=SearchSpace(jobs_per_round=(1,)))
+    space = SearchSpace(jobs_per_round=(1,), max_delay=2)
+    found = tune(failing, num_jobs=4, alpha=0.0, space=space)
     assert found.best.runtime_s == 8.0
     assert found.best.ideal_s == 8.0
 

@@ -6,6 +6,8 @@ import errno
 import hashlib
 import io
 import pickle
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -221,6 +223,35 @@ def test_a_pickled_store_reaches_the_same_objects_with_a_client_of_its_own(
         ref = store.publish("cnn", 3, np.arange(2.0))
         other = pickle.loads(pickle.dumps(store))
         np.testing.assert_array_equal(other.fetch(ref), np.arange(2.0))
+
+
+class Slow:
+    """Makes S3 clients slowly, and counts: clients, and who makes one at the same time."""
+
+    def __init__(self) -> None:
+        self.made = self.making = self.most = 0
+
+    def __call__(self) -> Any:
+        self.making += 1
+        self.most = max(self.most, self.making)
+        time.sleep(0.02)  # others come meanwhile, if they may
+        self.making -= 1
+        self.made += 1
+        return self
+
+    def delete_object(self, **_: Any) -> None:
+        """Delete nothing."""
+
+
+def test_threads_share_a_stores_client_and_make_those_of_two_one_after_the_other() -> None:
+    client = Slow()
+    stores = [S3Store(f"s3://{BUCKET}/{name}", client=client) for name in "ab"]
+    threads = [threading.Thread(target=stores[k % 2].remove, args=("k",)) for k in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (client.made, client.most) == (2, 1)
 
 
 def test_a_bucket_that_does_not_exist_is_named(tmp_path: Path) -> None:

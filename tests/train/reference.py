@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -54,6 +55,20 @@ def make_model(
         batch_size=batch_size,
         seed=seed,
     )
+
+
+class Poisoned(nn.Module):
+    """Cannot be computed by a worker, but by the master, which checks it first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+        self.home = os.getpid()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if os.getpid() != self.home:
+            raise ArithmeticError("no such unit")
+        return self.layer(x.flatten(1))
 
 
 def flat(module: nn.Module) -> FloatArray:

@@ -217,7 +217,7 @@ def _question(
     *,
     current: str = "uncoded",
     max_delay: int = 3,
-    jobs_left: int = 40,
+    jobs_left: int = 20,
     profile: DelayProfile | None = None,
 ) -> Question:
     meta = ProfileMeta(base_load=1 / N, alpha=0.3)
@@ -243,7 +243,7 @@ def test_the_choice_is_as_good_as_its_replay_and_within_the_delay_that_models_al
         again = replay(
             choice.setting.scheme,
             question.profile,
-            num_jobs=40,
+            num_jobs=question.jobs_left,
             mu=choice.setting.mu,
             wait_out="feasible",
             repeat=True,
@@ -261,7 +261,7 @@ def test_where_nobody_straggles_it_stays_uncoded() -> None:
 
 def test_leaving_a_scheme_with_delay_costs_its_drain() -> None:
     times = np.full((10, N), 0.4)
-    longer = choose(_question(times, current="m-sgc:B=2,W=3,lam=6", jobs_left=200))
+    longer = choose(_question(times, current="m-sgc:B=2,W=3,lam=6", jobs_left=20))
     shorter = choose(_question(times, current="m-sgc:B=2,W=3,lam=6", jobs_left=2))
     assert longer.setting.scheme.spec == "uncoded", "no straggler: redundancy is a waste"
     assert shorter.setting == shorter.current, "not worth a drain of three rounds"

@@ -92,7 +92,8 @@ def test_a_run_has_one_kind_of_workers(tmp_path: Path) -> None:
 
 
 def test_a_budget_ends_a_run_with_what_it_has_trained(tmp_path: Path) -> None:
-    # A round costs at most 2 * 10 s * 1 GB * $0.0000133334 + 2 * $0.0000002 = $0.000267068.
+    # A round costs at most 2 * 20 s (10 of them a cold start) * 1 GB * $0.0000133334
+    # + 2 * $0.0000002 = $0.000533736.
     prices = PriceModel(
         read_prices("us-east-1"),
         architecture="arm64",
@@ -107,9 +108,9 @@ def test_a_budget_ends_a_run_with_what_it_has_trained(tmp_path: Path) -> None:
             steps=3,
             run=run,
             precision="float64",
-            budget=Budget(0.0002672, model=prices),
+            budget=Budget(0.0005339, model=prices),
         )
-    assert 0 < stopped.value.spent_usd < 0.0002672
+    assert 0 < stopped.value.spent_usd < 0.0005339
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     assert [event["round"] for event in events if event["event"] == "dispatch"] == [0]
     assert events[-1]["outcome"] == f"stopped: {stopped.value}"

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from seqgc._types import FloatArray
 from seqgc.backends import LocalBackend
 from seqgc.errors import ParameterError, WorkerError
 from seqgc.ports import Action, Close, Dispatched, Event
@@ -30,11 +31,12 @@ from seqgc.train import (
     make_module,
     train,
 )
-from tests.train.reference import flat, make_model, train_alone
+from tests.train.reference import Poisoned, flat, make_model, train_alone
 
 SPLIT = digits()
-SCALE = 0.02  # of the fitted Lambda seconds: rounds of about 20 ms
+SCALE = 0.005  # of the fitted Lambda seconds: rounds of about 5 ms, and computing
 STEPS = 6
+ADAM_STEPS = 25
 SCHEMES = [
     "uncoded",
     "gc:s=2",
@@ -47,13 +49,16 @@ SCHEMES = [
     "m-sgc-rep:B=2,W=3,lam=2",
 ]
 WORKERS = 6
+SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 
 
-def models(optimizer: object, *, count: int = 4, batch_size: int = 100) -> list[Model]:
+def models(
+    optimizer: object, *, count: int = 4, batch_size: int = 100, module: str = "digits-cnn"
+) -> list[Model]:
     return [
         Model(
             name=f"m{seed}",
-            module=make_module("digits-cnn", seed=seed),
+            module=make_module(module, seed=seed),
             loss=nn.CrossEntropyLoss(),
             dataset=SPLIT.train,
             optimizer=optimizer,
@@ -84,52 +89,68 @@ def run(
     return train(trained, scheme=scheme, steps=steps, run=path, precision=precision, **options)
 
 
-def assert_same_weights(result: TrainResult, trained: list[Model], *, steps: int) -> None:
-    for model in trained:
-        alone, _ = train_alone(model, steps=steps, dtype=torch.float64)
+@pytest.fixture(scope="module")
+def weights_alone() -> dict[str, FloatArray]:
+    """Each model's weights after plain training."""
+    weights = {}
+    for model in models(SGD):
+        module, _ = train_alone(model, steps=STEPS, dtype=torch.float64)
+        weights[model.name] = flat(module)
+        assert np.abs(flat(module) - flat(model.module)).max() > 1e-3, "nothing was learnt"
+    return weights
+
+
+def assert_weights(result: TrainResult, expected: dict[str, FloatArray]) -> None:
+    for name, weights in expected.items():
         coded = make_module("digits-cnn", seed=99).double()
-        load_checkpoint(result.run / "checkpoints" / f"{model.name}.safetensors", coded)
-        assert np.abs(flat(coded) - flat(alone)).max() <= 1e-8, model.name
-        assert np.abs(flat(coded) - flat(model.module.double())).max() > 1e-3, "nothing was learnt"
+        load_checkpoint(result.run / "checkpoints" / f"{name}.safetensors", coded)
+        assert np.abs(flat(coded) - weights).max() <= 1e-8, name
 
 
 @pytest.mark.parametrize("spec", SCHEMES)
-def test_sgd_in_float64_ends_at_the_weights_of_a_single_process(spec: str, tmp_path: Path) -> None:
+def test_sgd_in_float64_ends_at_the_weights_of_a_single_process(
+    spec: str, weights_alone: dict[str, FloatArray], tmp_path: Path
+) -> None:
     scheme = parse_scheme(spec, n=WORKERS)
-    trained = models(partial(torch.optim.SGD, lr=0.1, momentum=0.9))
-    result = run(scheme, trained, tmp_path / "run")
+    result = run(scheme, models(SGD), tmp_path / "run")
     assert result.jobs == 4 * STEPS
     assert len(result.counts.round_seconds) == 4 * STEPS + scheme.delay
     if spec != "uncoded":
         assert result.counts.stragglers > 0, "the test must have stragglers to survive"
-    assert_same_weights(result, trained, steps=STEPS)
+    assert_weights(result, weights_alone)
+
+
+def with_adam() -> list[Model]:
+    optimizer = partial(torch.optim.Adam, lr=0.01)
+    return models(optimizer, batch_size=128, module="mlp")
+
+
+@pytest.fixture(scope="module")
+def accuracies_alone() -> dict[str, float]:
+    accuracies = {}
+    for model in with_adam():
+        module, _ = train_alone(model, steps=ADAM_STEPS, dtype=torch.float32)
+        found = evaluate(module, loss=model.loss, dataset=SPLIT.test)
+        accuracies[model.name] = found.accuracy
+    return accuracies
 
 
 @pytest.mark.parametrize("spec", SCHEMES)
-def test_adam_in_float32_is_as_accurate_as_a_single_process(spec: str, tmp_path: Path) -> None:
-    steps = 25
-    trained = models(partial(torch.optim.Adam, lr=0.01), batch_size=128)
-    test = {model.name: SPLIT.test for model in trained}
-    scheme = parse_scheme(spec, n=WORKERS)
-    seconds = stragglers(scheme) / 4
-
-    def short(round: int, worker: int) -> float:
-        return float(seconds[round % len(seconds), worker])
-
+def test_adam_in_float32_is_as_accurate_as_a_single_process(
+    spec: str, accuracies_alone: dict[str, float], tmp_path: Path
+) -> None:
+    trained = with_adam()
     result = run(
-        scheme,
+        parse_scheme(spec, n=WORKERS),
         trained,
         tmp_path / "run",
-        steps=steps,
+        steps=ADAM_STEPS,
         precision="float32",
-        delays=short,
-        test_data=test,
+        test_data={model.name: SPLIT.test for model in trained},
     )
     assert spec == "uncoded" or result.counts.stragglers > 0
-    for model in trained:
-        alone, _ = train_alone(model, steps=steps, dtype=torch.float32)
-        expected = evaluate(alone, loss=model.loss, dataset=SPLIT.test).accuracy
-        assert result.evaluations[model.name].accuracy == pytest.approx(expected, abs=0.01)
+    found = {name: evaluation.accuracy for name, evaluation in result.evaluations.items()}
+    assert found == pytest.approx(accuracies_alone, abs=0.01)
 
 
 class Massacre:
@@ -153,24 +174,30 @@ class Massacre:
 
 
 @pytest.mark.parametrize("spec", ["uncoded", "gc:s=1", "m-sgc:B=1,W=2,lam=2"])
-def test_a_third_of_the_workers_killed_mid_run_changes_nothing(spec: str, tmp_path: Path) -> None:
-    scheme = parse_scheme(spec, n=WORKERS)
-    trained = models(partial(torch.optim.SGD, lr=0.1))
+def test_a_third_of_the_workers_killed_mid_run_changes_nothing(
+    spec: str, weights_alone: dict[str, FloatArray], tmp_path: Path
+) -> None:
     massacre = Massacre({3, 11})
     result = run(
-        scheme, trained, tmp_path / "run", backend=massacre.start, observe=massacre, delays=None
+        parse_scheme(spec, n=WORKERS),
+        models(SGD),
+        tmp_path / "run",
+        backend=massacre.start,
+        observe=massacre,
+        delays=None,
     )
     assert massacre.killed == 2 * (WORKERS // 3)
     assert result.counts.failures >= 1, "a death must be seen"
-    assert_same_weights(result, trained, steps=STEPS)
+    assert_weights(result, weights_alone)
 
 
-def test_bundles_of_models_share_rounds_and_end_at_the_same_weights(tmp_path: Path) -> None:
-    trained = models(partial(torch.optim.SGD, lr=0.1))
+def test_bundles_of_models_share_rounds_and_end_at_the_same_weights(
+    weights_alone: dict[str, FloatArray], tmp_path: Path
+) -> None:
     scheme = parse_scheme("m-sgc:B=1,W=2,lam=2", n=WORKERS)
-    result = run(scheme, trained, tmp_path / "run", jobs_per_round=2)
+    result = run(scheme, models(SGD), tmp_path / "run", jobs_per_round=2)
     assert result.jobs == 2 * STEPS
-    assert_same_weights(result, trained, steps=STEPS)
+    assert_weights(result, weights_alone)
 
 
 def test_one_model_with_a_delay_applies_gradients_exactly_that_much_later(tmp_path: Path) -> None:
@@ -181,9 +208,7 @@ def test_one_model_with_a_delay_applies_gradients_exactly_that_much_later(tmp_pa
     assert not (tmp_path / "refused").exists()
     result = run(scheme, [model], tmp_path / "run", stale=True)
     alone, _ = train_alone(model, steps=STEPS, dtype=torch.float64, steps_late=2)
-    coded = make_module("digits-cnn", seed=99).double()
-    load_checkpoint(result.run / "checkpoints" / "m0.safetensors", coded)
-    assert np.abs(flat(coded) - flat(alone)).max() <= 1e-8
+    assert_weights(result, {"m0": flat(alone)})
 
 
 # ---- what a run leaves behind --------------------------------------------------------------------
@@ -243,20 +268,6 @@ def test_a_run_never_overwrites_another(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="never overwrites another"):
         run(parse_scheme("uncoded", n=2), models(torch.optim.SGD), tmp_path / "run")
     assert not any((tmp_path / "run").iterdir())
-
-
-class Poisoned(nn.Module):
-    """Cannot be computed by a worker, but by the master, which checks it first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(64, 10)
-        self.home = os.getpid()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if os.getpid() != self.home:
-            raise ArithmeticError("no such unit")
-        return self.layer(x.flatten(1))
 
 
 def test_when_every_worker_fails_the_run_ends_with_the_cause_and_its_checkpoints(

@@ -39,6 +39,7 @@ def test_a_live_run_replayed_from_its_trace_makes_the_same_decisions(
     num_rounds = JOBS + scheme.delay
     rng = np.random.default_rng(5)
     seconds = np.minimum(LAMBDA_CNN.profile(num_rounds, workers=N, rng=rng).times * 0.03, 0.4)
+    seconds[[2, 7], [1, 3]] = 2.0  # later than anybody else, however slow this machine is
     models = [
         make_model(f"m{i}", seed=i, optimizer=partial(torch.optim.SGD, lr=0.1)) for i in range(4)
     ]

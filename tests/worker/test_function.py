@@ -106,9 +106,9 @@ def test_a_repeated_invocation_with_another_result_does_not_replace_the_first() 
     assert len({receipt.key for receipt in receipts}) == 2
 
 
-def test_gradients_of_resnet_size_go_through_a_folder_both_ways(tmp_path: Path) -> None:
+def test_gradients_of_megabytes_go_through_a_folder_both_ways(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
-    weights = np.random.default_rng(1).standard_normal(11_227_812).astype(np.float32)
+    weights = np.random.default_rng(1).standard_normal(2_000_003).astype(np.float32)
     ref = store.publish("resnet", 0, weights.astype(np.float16))
     scales = Scales()
 
@@ -230,14 +230,48 @@ def test_one_version_number_with_other_content_is_other_weights() -> None:
     assert results(ask(worker, invocation(WEIGHTS + 1))) == [*(2.5 * (WEIGHTS + 1))]
 
 
-def test_kept_weights_are_bounded_and_the_last_used_stay() -> None:
+def test_kept_weights_are_bounded_and_the_oldest_version_goes_first() -> None:
+    store = CountingStore()
+    refs = [store.publish("cnn", version, WEIGHTS + version) for version in range(4)]
+    worker = worker_of(Scales(), store, cached_bytes=2 * WEIGHTS.nbytes)
+    for version in (0, 1, 0, 2, 1, 3, 2, 0, 3):
+        message = invocation(store=SHARED, task=task_of(refs[version]))
+        assert results(ask(worker, message)) == [*(2.5 * (WEIGHTS + version))]
+    assert store.fetched == [0, 1, 2, 3, 0], "0 went for 2 although it was used after 1"
+
+
+def test_runs_share_the_bound_and_the_one_that_was_not_used_for_longest_goes_first() -> None:
     store = CountingStore()
     refs = [store.publish("cnn", version, WEIGHTS + version) for version in range(3)]
     worker = worker_of(Scales(), store, cached_bytes=2 * WEIGHTS.nbytes)
-    for version in (0, 1, 0, 2, 0, 1):
+    for run, version in (("a", 2), ("b", 0), ("b", 1), ("b", 0), ("a", 2), ("b", 1), ("a", 2)):
         message = invocation(store=SHARED, task=task_of(refs[version]))
-        assert results(ask(worker, message)) == [*(2.5 * (WEIGHTS + version))]
-    assert store.fetched == [0, 1, 2, 1]
+        assert results(ask(worker, message, run_id=run))
+    assert store.fetched == [2, 0, 1, 2]
+
+
+def test_a_run_that_is_forgotten_leaves_its_room() -> None:
+    store = CountingStore()
+    for version in range(2):
+        store.publish("cnn", version, WEIGHTS + version)
+    worker = worker_of(Scales(), store, cached_bytes=3 * WEIGHTS.nbytes)
+    for run in ("a", "b", "c", "d"):  # of which two are kept
+        ask(worker, invocation(WEIGHTS, bring=False), run_id=run)
+    assert worker._cache._bytes == 2 * WEIGHTS.nbytes
+    ask(worker, invocation(WEIGHTS, bring=False), run_id="c")
+    assert store.fetched == [0] * 4
+
+
+@pytest.mark.parametrize(
+    ("memory_mb", "kept_mb"), [("128", 32), ("1769", 256), (None, 256), ("plenty", 256)]
+)
+def test_what_is_kept_is_a_quarter_of_the_functions_memory_at_most(
+    monkeypatch: pytest.MonkeyPatch, memory_mb: str | None, kept_mb: int
+) -> None:
+    monkeypatch.delenv("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", raising=False)
+    if memory_mb is not None:
+        monkeypatch.setenv("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", memory_mb)
+    assert worker_of(Scales())._cache._limit_bytes == kept_mb << 20
 
 
 def test_one_version_larger_than_the_bound_is_kept_while_it_is_used() -> None:
@@ -332,6 +366,17 @@ def test_it_tells_what_an_invocation_came_to() -> None:
     message = invocation(WEIGHTS, settings={"fail": "no\nway"})
     failed = worker.answered(to_mapping(encode(message, run_id="r")))
     assert failed.failure == "ValueError: no way"
+
+
+@pytest.mark.parametrize(
+    "said", ["a\nb", "a\r\nb", "a\x0bb", "a\x1cb", "a\x85b", "a\u2028b", "\ud800", "\x1b[31m"]
+)
+def test_a_failure_is_told_in_one_line_that_any_log_takes(said: str) -> None:
+    message = invocation(WEIGHTS, settings={"fail": said})
+    answered = worker_of(Scales()).answered(to_mapping(encode(message, run_id="r")))
+    assert answered.failure.startswith("ValueError: ")
+    assert answered.failure.splitlines() == [answered.failure]
+    assert answered.failure.isprintable()
 
 
 def test_a_failed_factory_is_asked_again() -> None:

@@ -13,13 +13,13 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import TYPE_CHECKING
 
-from seqgc.backends._tasks import Delays, MonotonicClock, TaskMessages, check_worker
+from seqgc.backends._events import EventBackend, event_of, failure_of
+from seqgc.backends._tasks import Delays, TaskMessages
 from seqgc.backends.dask_._cluster import Cluster
 from seqgc.backends.dask_._worker import Address, answer, forget
-from seqgc.errors import ParameterError, WireError, WorkerError
+from seqgc.errors import ParameterError, WireError
 from seqgc.payloads import Payload
 from seqgc.ports import Arrival, Clock, Failure, Task
 from seqgc.wire import FailureMessage, ResultMessage, TaskMessage, decode, encode
@@ -57,7 +57,7 @@ class _Line:
     todo: deque[_Job] = field(default_factory=deque)
 
 
-class DaskBackend:
+class DaskBackend(EventBackend):
     """``n`` workers on a dask cluster; a `seqgc.ports.Backend`, and a context manager.
 
     Promises what `LocalBackend` does, with these differences:
@@ -116,25 +116,23 @@ class DaskBackend:
         start_timeout_s: float = 60.0,
         clock: Clock | None = None,
     ) -> None:
-        self._messages = TaskMessages(
+        messages = TaskMessages(
             n=n,
             run_id=run_id,
             delays=delays,
             payload=payload,
             stochastic_rounding=stochastic_rounding,
         )
+        super().__init__(messages, clock=clock)
         if not start_timeout_s > 0:
             raise ParameterError("start_timeout_s", "must be > 0 seconds", start_timeout_s)
         self._run_id, self._name = run_id, f"seqgc-{uuid.uuid4().hex}"
-        self._clock: Clock = MonotonicClock() if clock is None else clock
         self._lock = threading.Lock()  # of the lines: the client's loop sends what comes next
         self._lines = [_Line() for _ in range(n)]
         self._following: set[concurrent.futures.Future[None]] = set()
         self._outcomes: queue.SimpleQueue[tuple[_Job, bytes | BaseException]] = queue.SimpleQueue()
         self._held: list[tuple[float, int, Arrival | Failure]] = []  # due, order: a heap
-        self._events: deque[Arrival | Failure] = deque()
         self._serial = 0
-        self._closed = False
         self._cluster = Cluster(
             n, client=client, processes=processes, start_timeout_s=start_timeout_s
         )
@@ -145,11 +143,6 @@ class DaskBackend:
         except BaseException:
             self.close()
             raise
-
-    @property
-    def n(self) -> int:
-        """Number of workers."""
-        return len(self._lines)
 
     def dispatch(self, round: int, tasks: Sequence[Task]) -> float:
         """Send the tasks; return the time at which they had been sent.
@@ -163,8 +156,7 @@ class DaskBackend:
         WorkerError
             If the backend is closed.
         """
-        self._check_open()
-        jobs = [self._job(self._messages.message(round, task)) for task in tasks]
+        jobs = [self._job(each) for each in self._asked(round, tasks)]
         with self._lock:
             for job in jobs:
                 line = self._lines[job.asked.task.worker]
@@ -185,9 +177,7 @@ class DaskBackend:
         WorkerError
             If the backend is closed.
         """
-        self._check_open()
-        for worker in workers:
-            check_worker(worker, self.n)
+        self._check_cancel(workers)
         chosen = set(workers)
         with self._lock:
             unfinished = [a for worker in chosen for a in self._drop(self._lines[worker], round)]
@@ -198,49 +188,6 @@ class DaskBackend:
         heapq.heapify(self._held)
         if unfinished:
             self._forget(unfinished)
-
-    def receive(self, until: float) -> Arrival | Failure | None:
-        """Return the next event whose ``at`` is at most ``until``; None once ``until`` has passed.
-
-        Events are stamped when they are read (see `LocalBackend.receive`).
-
-        Raises
-        ------
-        WorkerError
-            If the backend is closed.
-        """
-        self._check_open()
-        self._collect(0.0)
-        while not self._events and (left := until - self._clock.now()) > 0:
-            self._collect(left)
-        if self._events and self._events[0].at <= until:
-            return self._events.popleft()
-        return None
-
-    def close(self) -> None:
-        """Forget all tasks, and end what the backend has started; harmless if done already."""
-        if self._closed:
-            return
-        self._closed = True
-        self._events.clear()
-        with self._lock:
-            for line in self._lines:
-                line.todo.clear()
-            following = tuple(self._following)
-        for each in following:
-            each.cancel()
-        self._cluster.close()
-
-    def __enter__(self) -> DaskBackend:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # ---- sending: in the caller's thread, or in the client's loop; with the lock ----------------
 
@@ -301,13 +248,12 @@ class DaskBackend:
     # ---- receiving: in the caller's thread ------------------------------------------------------
 
     def _collect(self, timeout_s: float) -> None:
-        """Queue what has come in and is due, waiting for it at most ``timeout_s`` seconds."""
         if self._held:
             timeout_s = min(timeout_s, self._held[0][0] - time.monotonic())
         self._take_all(min(max(0.0, timeout_s), _LONGEST_WAIT_S))
         while self._held and self._held[0][0] <= time.monotonic():
             event = heapq.heappop(self._held)[2]
-            self._events.append(_stamped(event, self._clock.now()))
+            self._tell(replace(event, at=self._clock.now()))
 
     def _take_all(self, timeout_s: float) -> None:
         """Hold every outcome that there is until it is due; wait for the first one."""
@@ -335,7 +281,7 @@ class DaskBackend:
         if isinstance(outcome, BaseException):
             if job.cancelled:
                 return None
-            return _failure(job, f"{type(outcome).__name__}: {outcome}")
+            return _failed(job, outcome)
         if not outcome:  # forgotten
             return None
         try:
@@ -344,22 +290,21 @@ class DaskBackend:
                 raise WireError(f"a {type(message).__name__} is no answer")
             job.asked.require(message)
         except WireError as error:
-            return _failure(job, f"WireError: {error}")
-        if isinstance(message, FailureMessage):
-            return _failure(job, message.reason)
-        round, worker, attempt = job.address
-        return Arrival(round=round, worker=worker, attempt=attempt, at=0.0, results=message.results)
+            return _failed(job, error)
+        return event_of(message, at=0.0)
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise WorkerError("the backend is closed: make a new one")
+    # ---- the end --------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        """Forget all tasks, and end what the backend has started."""
+        with self._lock:
+            for line in self._lines:
+                line.todo.clear()
+            following = tuple(self._following)
+        for each in following:
+            each.cancel()
+        self._cluster.close()
 
 
-def _failure(job: _Job, reason: str) -> Failure:
-    round, worker, attempt = job.address
-    line = " ".join(reason.split())
-    return Failure(round=round, worker=worker, attempt=attempt, at=0.0, reason=line)
-
-
-def _stamped(event: Arrival | Failure, at: float) -> Arrival | Failure:
-    return replace(event, at=at)
+def _failed(job: _Job, error: BaseException) -> Failure:
+    return failure_of(job.address, at=0.0, reason=f"{type(error).__name__}: {error}")

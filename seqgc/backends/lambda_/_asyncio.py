@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from seqgc.backends._tasks import MonotonicClock
@@ -11,8 +12,8 @@ from seqgc.backends.lambda_._errors import connection_error, reply_of
 from seqgc.backends.lambda_._http1 import Client
 from seqgc.backends.lambda_._signer import Signer
 from seqgc.backends.lambda_._target import Target
-from seqgc.backends.lambda_._transport import Reply
-from seqgc.errors import ParameterError, WorkerError
+from seqgc.backends.lambda_._transport import READ_GRACE_S, Reply, check_connections
+from seqgc.errors import WorkerError
 from seqgc.ports import Clock
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncTransport"]
 
-_READ_GRACE_S = 10.0  # the service says that the function's time is up; we do not guess it first
 _LONGEST_WAIT_S = 3600.0
 _GLANCE_S = 0.02
 _FLUSH_S = 1.0  # more than a TLS handshake takes, and no more than a dispatch may block
@@ -76,20 +76,19 @@ class AsyncTransport:
         credentials: Credentials | None = None,
         clock: Clock | None = None,
     ) -> None:
-        if connections < 1:
-            raise ParameterError("connections", "must be >= 1", connections)
+        check_connections(connections)
         self._clock: Clock = MonotonicClock() if clock is None else clock
         self._signer = Signer(target, credentials=credentials)
         self._replies: list[Reply] = []
         self._returned: list[Reply] = []  # by the latest poll
         self._calls: set[asyncio.Task[None]] = set()
         self._unsent: set[int] = set()
-        self._flushing = self._turning = False
+        self._flushing = self._turning = self._woken = False
         self._client = Client(
             target.url,
             connections=connections,
             connect_timeout_s=connect_timeout_s,
-            read_timeout_s=timeout_s + _READ_GRACE_S,
+            read_timeout_s=timeout_s + READ_GRACE_S,
             max_body_bytes=_MAX_ANSWER_BYTES,
         )
         self._loop = asyncio.new_event_loop()
@@ -128,10 +127,16 @@ class AsyncTransport:
         for reply in read:
             self._client.recycle(reply.body)
         self._turn(0.0)
-        if not self._replies and timeout_s > 0:
+        if not self._replies and not self._woken and timeout_s > 0:
             self._turn(timeout_s)
+        self._woken = False
         self._returned, self._replies = self._replies, []
         return list(self._returned)
+
+    def wake(self) -> None:
+        """Have `poll` return, now or the next time; any thread may call it."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._rouse)
 
     def close(self) -> None:
         """Abandon what is on its way, within about a second; harmless if done already."""
@@ -170,19 +175,24 @@ class AsyncTransport:
                 function_error_kind=told.get("x-amz-function-error", ""),
                 log_tail=told.get("x-amz-log-result", ""),
                 code=told.get("x-amzn-errortype", ""),
+                retry_after=told.get("retry-after", ""),
             )
         except Exception as error:
             reply = Reply(tag=tag, at=self._clock.now(), error=connection_error(error))
         self._replies.append(reply)
         self._sent(tag)
-        self._wake()
+        self._stop()
 
     def _sent(self, tag: int) -> None:
         self._unsent.discard(tag)
         if self._flushing and not self._unsent:
-            self._wake()
+            self._stop()
 
-    def _wake(self) -> None:
+    def _rouse(self) -> None:
+        self._woken = True
+        self._stop()
+
+    def _stop(self) -> None:
         """End the turn, if this is one: closing runs the loop too, and to its own end."""
         if self._turning:
             self._loop.stop()

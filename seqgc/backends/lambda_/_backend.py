@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
-from types import TracebackType
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TypeAlias
 
-from seqgc.backends._tasks import Delays, MonotonicClock, TaskMessages, check_worker
+from seqgc._types import FloatArray
+from seqgc.backends._events import EventBackend, failure_of
+from seqgc.backends._tasks import Delays, TaskMessages
+from seqgc.backends.lambda_._calls import Call, Calls
 from seqgc.backends.lambda_._messages import Invocations
-from seqgc.backends.lambda_._throttle import Throttle, ThrottlePolicy
+from seqgc.backends.lambda_._threads import CallThreads, Ended
+from seqgc.backends.lambda_._throttle import ThrottlePolicy
 from seqgc.backends.lambda_._transport import MAX_BODY_BYTES, Reply, Transport
 from seqgc.errors import ParameterError, StoreError, WireError, WorkerError
 from seqgc.payloads import Payload
 from seqgc.ports import Arrival, BlobStore, Clock, Failure, Task
-from seqgc.wire import FailureMessage, StoreRef, TaskMessage, WorkloadRef
+from seqgc.wire import FailureMessage, ReceiptMessage, StoreRef, TaskMessage, WorkloadRef
 
 __all__ = ["LambdaBackend"]
 
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Call:
-    """An invocation that has not been answered."""
-
-    asked: TaskMessage
-    sent: float = -math.inf  # when its round's tasks had left
-    refusals: int = 0  # in a row, by throttling
-    cancelled: bool = False
-    warm_up: bool = False
+_FETCHES = 8  # at once: what boto3's usual pool of connections has room for
 
 
-class LambdaBackend:
+_Ended: TypeAlias = Ended[Mapping[int, FloatArray]]
+_Outcome: TypeAlias = Mapping[int, FloatArray] | Exception | str  # results, or why there are none
+
+
+class LambdaBackend(EventBackend):
     """``n`` workers, each round's tasks as invocations; a `seqgc.ports.Backend`.
 
     A worker is a number: which of the function's environments serves its task is Lambda's choice,
@@ -43,6 +40,8 @@ class LambdaBackend:
       or one to something else. Nothing is repeated here: that is the policy's decision.
     - But a throttled invocation, which no function has seen, is submitted again by ``throttling``,
       and a `Failure` only when its patience ends.
+    - An answer that lies in the store is fetched by a thread, several at once, and arrives when it
+      is there: whoever waits for another one is not held up.
     - Invocations cannot be stopped. `cancel` takes back what throttling has kept from being
       submitted; others run out, their answers are `Arrival` events, late, and their failures are
       no events. A late answer that lies in the store is removed unread: it has no results.
@@ -59,8 +58,8 @@ class LambdaBackend:
     store
         Where functions find weights and put large answers, as they see it.
     shared
-        The same store as the master sees it; may be None where ``store`` is of kind "inline": then
-        no weights travel.
+        The same store as the master sees it, which several threads may use; may be None where
+        ``store`` is of kind "inline": then no weights travel.
     run_id
         Written into every frame; frames of another run are refused. Functions keep what they make
         for a run by it: no two runs may share one.
@@ -122,7 +121,7 @@ class LambdaBackend:
         warm_up_rounds: int = 0,
         clock: Clock | None = None,
     ) -> None:
-        self._messages = TaskMessages(
+        messages = TaskMessages(
             n=n,
             run_id=run_id if rounding_name is None else rounding_name,
             delays=delays,
@@ -130,6 +129,7 @@ class LambdaBackend:
             stochastic_rounding=stochastic_rounding,
             code=code,
         )
+        super().__init__(messages, clock=clock)
         self._invocations = Invocations(
             run_id=run_id,
             workload=workload,
@@ -138,15 +138,12 @@ class LambdaBackend:
             max_body_bytes=max_body_bytes,
         )
         self._transport = transport
-        self._clock: Clock = MonotonicClock() if clock is None else clock
-        self._policy = ThrottlePolicy() if throttling is None else throttling
-        self._throttle = Throttle(self._policy)
-        self._tags = itertools.count()
-        self._calls: dict[int, _Call] = {}
-        self._events: deque[Arrival | Failure] = deque()
+        self._calls = Calls(ThrottlePolicy() if throttling is None else throttling)
+        self._fetches = CallThreads[Mapping[int, FloatArray]](
+            limit=_FETCHES, clock=self._clock, told=transport.wake
+        )
         self._warmed: list[Arrival | Failure] = []
         self._latest = -math.inf  # event's time
-        self._closed = False
         try:
             self.warm_up(warm_up_rounds)
         except BaseException:
@@ -154,13 +151,8 @@ class LambdaBackend:
             raise
 
     @property
-    def n(self) -> int:
-        """Number of workers."""
-        return self._messages.n
-
-    @property
     def outstanding(self) -> int:
-        """How many invocations have not been answered, late and throttled ones among them."""
+        """How many invocations are no event yet, late and throttled ones among them."""
         return len(self._calls)
 
     def dispatch(self, round: int, tasks: Sequence[Task]) -> float:
@@ -177,10 +169,9 @@ class LambdaBackend:
         WorkerError
             If the backend is closed.
         """
-        self._check_open()
-        asked = [self._messages.message(round, task) for task in tasks]
+        asked = self._asked(round, tasks)
         bodies = [self._invocations.body(each) for each in asked]
-        calls = [_Call(asked=each) for each in asked]
+        calls = [Call(asked=each) for each in asked]
         for call, body in zip(calls, bodies, strict=True):
             self._submit(call, body)
         self._transport.flush()
@@ -194,32 +185,8 @@ class LambdaBackend:
 
         What waits because it was throttled is not submitted any more.
         """
-        self._check_open()
-        for worker in workers:
-            check_worker(worker, self.n)
-        unwanted = {(round, worker) for worker in workers}
-        for tag, call in list(self._calls.items()):
-            task = call.asked.task
-            if (task.round, task.worker) in unwanted and not call.warm_up:
-                call.cancelled = True
-                if self._throttle.forget(tag):
-                    del self._calls[tag]
-
-    def receive(self, until: float) -> Arrival | Failure | None:
-        """Return the next event whose ``at`` is at most ``until``; None once ``until`` has passed.
-
-        Raises
-        ------
-        WorkerError
-            If the backend is closed.
-        """
-        self._check_open()
-        self._collect(0.0)
-        while not self._events and (left := until - self._clock.now()) > 0:
-            self._collect(left)
-        if self._events and self._events[0].at <= until:
-            return self._events.popleft()
-        return None
+        self._check_cancel(workers)
+        self._calls.cancel(round, set(workers))
 
     def warm_up(self, rounds: int, *, hold_s: float = 0.2, timeout_s: float = 120.0) -> None:
         """Invoke every worker, ``rounds`` times, with a task that asks for nothing.
@@ -249,35 +216,25 @@ class LambdaBackend:
         for number in range(rounds):
             self._warm_up_once(number, hold_s, timeout_s)
 
-    def close(self) -> None:
-        """Abandon what is on its way; harmless if done already."""
-        self._closed = True
-        self._events.clear()
-        self._calls.clear()
-        self._transport.close()
-
-    def __enter__(self) -> LambdaBackend:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     # ---- invocations out ------------------------------------------------------------------------
 
-    def _submit(self, call: _Call, body: bytes) -> int:
-        tag = next(self._tags)
-        self._calls[tag] = call
+    def _submit(self, call: Call, body: bytes) -> int:
+        tag = self._calls.add(call)
         self._transport.submit(tag, body)
         return tag
 
-    def _submit_again(self) -> None:
-        for tag in self._throttle.ready(now=self._clock.now()):
-            self._transport.submit(tag, self._invocations.body(self._calls[tag].asked))
+    def _submit_again(self) -> list[_Ended]:
+        """Submit the throttled invocations that are due; return those that cannot be any more."""
+        now = self._clock.now()
+        ended: list[_Ended] = []
+        for tag, call in self._calls.due(now=now):
+            try:
+                body = self._invocations.body(call.asked)
+            except (WireError, StoreError) as error:  # its weights may be gone
+                ended.append(Ended(tag=tag, at=now, value=error))
+            else:
+                self._transport.submit(tag, body)
+        return ended
 
     def _warm_up_once(self, number: int, hold_s: float, timeout_s: float) -> None:
         self._warmed.clear()
@@ -286,14 +243,12 @@ class LambdaBackend:
             task = Task(round=number, worker=worker, attempt=0, items=())
             asked = TaskMessage(task=task, delay_s=hold_s)
             tags.append(
-                self._submit(_Call(asked=asked, warm_up=True), self._invocations.body(asked))
+                self._submit(Call(asked=asked, warm_up=True), self._invocations.body(asked))
             )
         give_up_at = self._clock.now() + timeout_s
         while len(self._warmed) < self.n and (left := give_up_at - self._clock.now()) > 0:
             self._collect(left)
-        for tag in tags:  # an answer after this is nobody's
-            self._throttle.forget(tag)
-            self._calls.pop(tag, None)
+        self._calls.forget(tags)  # an answer after this is nobody's
         if not any(isinstance(event, Arrival) for event in self._warmed):
             causes = [event.reason for event in self._warmed if isinstance(event, Failure)]
             cause = causes[0] if causes else f"nobody answered in {timeout_s:g} s"
@@ -302,65 +257,72 @@ class LambdaBackend:
     # ---- replies in -----------------------------------------------------------------------------
 
     def _collect(self, timeout_s: float) -> None:
-        """Take in what has come, waiting for it at most ``timeout_s`` seconds."""
-        self._submit_again()
-        due_s = self._throttle.wake_at - self._clock.now()
-        for reply in self._transport.poll(max(0.0, min(timeout_s, due_s))):
-            self._take(reply)
+        news: list[Reply | _Ended] = [*self._submit_again()]
+        due_s = 0.0 if news else self._calls.wake_at - self._clock.now()
+        news += self._transport.poll(max(0.0, min(timeout_s, due_s)))
+        news += self._fetches.take()
+        for each in sorted(news, key=lambda each: each.at):
+            if isinstance(each, Reply):
+                self._take(each)
+            else:
+                self._settle(each.tag, each.value, at=each.at)
 
     def _take(self, reply: Reply) -> None:
-        call = self._calls.get(reply.tag)
-        if call is None:
-            return  # nothing was asked, or it has been answered
-        if reply.throttled and call.refusals < self._policy.max_resubmissions:
-            self._refuse(reply, call)
+        if (call := self._calls.replied(reply)) is None:
             return
-        del self._calls[reply.tag]
-        if reply.throttled:
-            self._throttle.abandoned(reply.tag)
+        answer = self._understood(call, reply)
+        if isinstance(answer, ReceiptMessage):
+            self._fetch(reply.tag, call, answer)
         else:
-            self._throttle.accepted(reply.tag)
-        event = self._event(call, reply, at=self._stamp(call, reply))
+            self._settle(reply.tag, answer, at=reply.at)
+
+    def _understood(self, call: Call, reply: Reply) -> _Outcome | ReceiptMessage:
+        if reply.throttled:
+            return (
+                f"{reply.error}; throttled {call.refusals} times in a row: raise the "
+                "function's reserved concurrency or the account's, or use fewer workers"
+            )
+        if reply.body is None:
+            return reply.error or "the reply is empty"
+        try:
+            answer = self._invocations.answer(call.asked, reply.body)
+        except (WireError, StoreError) as error:
+            return error
+        return answer.reason if isinstance(answer, FailureMessage) else answer
+
+    def _fetch(self, tag: int, call: Call, receipt: ReceiptMessage) -> None:
+        call.fetching = True
+        redeemed = partial(
+            self._invocations.redeemed, call.asked, receipt, wanted=lambda: not call.cancelled
+        )
+        self._fetches.submit(tag, redeemed)
+
+    def _settle(self, tag: int, outcome: _Outcome, *, at: float) -> None:
+        """Make an invocation's outcome its event."""
+        if (call := self._calls.settled(tag)) is None:
+            return  # a warm-up that nobody waited for
+        event = _event(call.asked.task, outcome, at=self._stamp(call, at))
         if call.warm_up:
             self._warmed.append(event)
         elif isinstance(event, Arrival) or not call.cancelled:
-            self._events.append(event)
+            self._tell(event)
 
-    def _refuse(self, reply: Reply, call: _Call) -> None:
-        call.refusals += 1
-        self._throttle.refused(reply.tag, refusals=call.refusals, now=reply.at)
-        if call.cancelled:
-            self._throttle.forget(reply.tag)
-            del self._calls[reply.tag]
-
-    def _stamp(self, call: _Call, reply: Reply) -> float:
-        """Return when the reply came, but not before its round began: some outrun the last task."""
-        self._latest = max(self._latest, call.sent, reply.at)
+    def _stamp(self, call: Call, at: float) -> float:
+        """Return when it came, but not before its round began: some outrun the last task."""
+        self._latest = max(self._latest, call.sent, at)
         return self._latest
 
-    def _event(self, call: _Call, reply: Reply, *, at: float) -> Arrival | Failure:
-        task = call.asked.task
-        reason, results = reply.error or "the reply is empty", None
-        if reply.throttled:
-            reason += (
-                f"; throttled {call.refusals + 1} times in a row: raise the function's reserved "
-                "concurrency or the account's, or use fewer workers"
-            )
-        elif reply.body is not None:
-            try:
-                answer = self._invocations.answer(call.asked, reply.body, wanted=not call.cancelled)
-            except (WireError, StoreError, ParameterError) as error:
-                reason = f"{type(error).__name__}: {error}"
-            else:
-                if isinstance(answer, FailureMessage):
-                    reason = answer.reason
-                else:
-                    results = answer
-        address = {"round": task.round, "worker": task.worker, "attempt": task.attempt}
-        if results is None:
-            return Failure(**address, at=at, reason=reason)
-        return Arrival(**address, at=at, results=results)
+    def _end(self) -> None:
+        """Abandon what is on its way."""
+        self._calls.clear()
+        self._transport.close()
+        self._fetches.close()
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise WorkerError("the backend is closed: make a new one")
+
+def _event(task: Task, outcome: _Outcome, *, at: float) -> Arrival | Failure:
+    round, worker, attempt = task.round, task.worker, task.attempt
+    if isinstance(outcome, Exception):
+        outcome = f"{type(outcome).__name__}: {outcome}"
+    if isinstance(outcome, str):
+        return failure_of((round, worker, attempt), at=at, reason=outcome)
+    return Arrival(round=round, worker=worker, attempt=attempt, at=at, results=outcome)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from seqgc.backends._tasks import MonotonicClock
 from seqgc.backends.lambda_._errors import reply_of
 from seqgc.backends.lambda_._sockets import Sockets
-from seqgc.backends.lambda_._threads import CallThreads
-from seqgc.backends.lambda_._transport import Reply
+from seqgc.backends.lambda_._threads import ThreadedTransport
+from seqgc.backends.lambda_._transport import READ_GRACE_S, Reply
 from seqgc.errors import ParameterError
 from seqgc.ports import Clock
 
@@ -20,10 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Boto3Transport"]
 
-_READ_GRACE_S = 10.0  # the service says that the function's time is up; we do not guess it first
 
-
-class Boto3Transport:
+class Boto3Transport(ThreadedTransport):
     """Invokes by ``boto3.client("lambda").invoke``, in a thread each; a `Transport`.
 
     It is the one to begin with: credentials, endpoints, proxies and certificates are boto3's
@@ -76,18 +72,12 @@ class Boto3Transport:
         import boto3
         from botocore.config import Config
 
-        sockets = Sockets()
-        self._threads = CallThreads(
-            self._invoke,
-            abort=sockets.abort,
-            limit=connections,
-            clock=MonotonicClock() if clock is None else clock,
-        )
+        super().__init__(connections=connections, clock=clock)
         config = Config(
             retries={"total_max_attempts": 1},  # who repeats an invocation decides the scheduler
             max_pool_connections=connections,
             connect_timeout=connect_timeout_s,
-            read_timeout=timeout_s + _READ_GRACE_S,
+            read_timeout=timeout_s + READ_GRACE_S,
             tcp_keepalive=True,  # a silent quarter of an hour is longer than many a NAT remembers
         )
         try:
@@ -99,36 +89,26 @@ class Boto3Transport:
         self._function = {"FunctionName": function_name}
         if qualifier is not None:
             self._function["Qualifier"] = qualifier
-        _watch(self._client, sockets)
+        _watch(self._client, self._sockets)
 
-    def submit(self, tag: int, body: bytes) -> None:
-        """Invoke the function with ``body``; returns at once."""
-        self._threads.submit(tag, body)
-
-    def flush(self) -> None:
-        """Do nothing: threads send what was submitted."""
-
-    def poll(self, timeout_s: float) -> Sequence[Reply]:
-        """Return the replies that have come, in order of time; wait for one if there is none."""
-        return self._threads.poll(timeout_s)
-
-    def close(self) -> None:
-        """Abandon what is on its way, within about a second; harmless if done already."""
-        self._threads.close()
-        self._client.close()
-
-    def _invoke(self, tag: int, body: bytes) -> Reply:
+    def _send(self, tag: int, body: bytes) -> Reply:
         from botocore.exceptions import ClientError
 
         try:
             answer = self._client.invoke(**self._function, Payload=body, LogType="Tail")
         except ClientError as error:
-            told = error.response
-            status = told["ResponseMetadata"]["HTTPStatusCode"]
+            told, meta = error.response, error.response["ResponseMetadata"]
             body = json.dumps(
                 {"Message": told["Error"].get("Message"), "Reason": told.get("Reason")}
             ).encode()
-            return reply_of(tag, 0.0, status, body, code=told["Error"].get("Code", ""))
+            return reply_of(
+                tag,
+                0.0,
+                meta["HTTPStatusCode"],
+                body,
+                code=told["Error"].get("Code", ""),
+                retry_after=meta["HTTPHeaders"].get("retry-after", ""),
+            )
         return reply_of(
             tag,
             0.0,
@@ -137,6 +117,9 @@ class Boto3Transport:
             function_error_kind=answer.get("FunctionError", ""),
             log_tail=answer.get("LogResult", ""),
         )
+
+    def _release(self) -> None:
+        self._client.close()
 
 
 def _watch(client: BaseClient, sockets: Sockets) -> None:

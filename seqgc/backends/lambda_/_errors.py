@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 
 from seqgc.backends.lambda_._transport import Reply
 
 __all__ = ["connection_error", "function_error", "reply_of", "service_error"]
 
 _LINE_CHARACTERS = 500
+_SECONDS = re.compile("[0-9]{1,9}")  # of a date, HTTP's other form, Lambda makes no use
 _PLATFORM = ("START ", "END ", "REPORT ", "INIT_", "XRAY ", "RequestId:")
 
 _REMEDIES = {
@@ -29,6 +31,7 @@ def reply_of(
     function_error_kind: str = "",
     log_tail: str = "",
     code: str = "",
+    retry_after: str = "",
 ) -> Reply:
     """Return what an HTTP response means.
 
@@ -42,19 +45,28 @@ def reply_of(
         Its headers X-Amz-Function-Error and X-Amz-Log-Result (base64).
     code
         The service's name of the error, for other statuses than 200.
+    retry_after
+        Its header Retry-After, seconds.
 
     Examples
     --------
     >>> reply_of(1, 0.0, 200, b"{}").body
     b'{}'
-    >>> reply_of(1, 0.0, 429, b'{"message": "Rate Exceeded."}').throttled
-    True
+    >>> refused = reply_of(1, 0.0, 429, b'{"message": "Rate Exceeded."}', retry_after="2")
+    >>> refused.throttled, refused.retry_after_s
+    (True, 2.0)
     """
     if function_error_kind:
         return Reply(tag=tag, at=at, error=function_error(body, log_tail))
     if 200 <= status < 300:
         return Reply(tag=tag, at=at, body=body)
-    return Reply(tag=tag, at=at, error=service_error(status, body, code), throttled=status == 429)
+    return Reply(
+        tag=tag,
+        at=at,
+        error=service_error(status, body, code),
+        throttled=status == 429,
+        retry_after_s=float(retry_after) if _SECONDS.fullmatch(retry_after) else 0.0,
+    )
 
 
 def function_error(body: bytes | bytearray, log_tail: str) -> str:

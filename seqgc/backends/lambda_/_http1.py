@@ -10,25 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-__all__ = ["Client", "HttpError", "Response"]
+from seqgc.backends.lambda_._bodies import (
+    BLANK,
+    MAX_HEAD_BYTES,
+    Chunks,
+    HttpError,
+    Memory,
+    announced_bytes,
+)
 
-_SCRATCH = memoryview(bytearray(1 << 16))  # shared: filled and emptied within one callback
-_MAX_HEAD_BYTES = 1 << 16
-_WORTH_BYTES, _KEPT_BYTES = 1 << 16, 1 << 27
-_TRIES = 4  # lengths that are looked through
-_BLANK = b"\r\n\r\n"
-_DECIMAL, _HEXADECIMAL = re.compile("[0-9]{1,19}"), re.compile("[0-9A-Fa-f]{1,16}")
-
-
-class HttpError(ConnectionError):
-    """The other side hung up, or spoke no HTTP."""
+__all__ = ["Client", "Response"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +69,7 @@ class Client:
         self._request_line = f"POST {path} HTTP/1.1\r\nHost: {parts.netloc}\r\n"
         self._free, self._limit = connections, connections
         self._connect_timeout_s, self._read_timeout_s = connect_timeout_s, read_timeout_s
-        self._max_body_bytes, self._memory = max_body_bytes, _Memory()
+        self._max_body_bytes, self._memory = max_body_bytes, Memory()
         self._idle: list[_Connection] = []  # the latest used last: others may time out in peace
         self._all: set[_Connection] = set()
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -175,43 +172,13 @@ def _tls() -> ssl.SSLContext:
     return context
 
 
-class _Memory:
-    """Memory that is used again, so that the system need not map and clear pages for each answer.
-
-    Answers of one round are of one length, or few; what is kept are the latest ones'.
-    """
-
-    def __init__(self) -> None:
-        self._free: deque[bytearray] = deque()
-        self._bytes = 0
-
-    def take(self, length: int) -> bytearray:
-        """Return a body of this length, which holds anything."""
-        for _ in range(min(len(self._free), _TRIES)):
-            body = self._free.pop()
-            if len(body) == length:
-                self._bytes -= length
-                return body
-            self._free.appendleft(body)
-        return bytearray(length)
-
-    def give(self, body: bytearray) -> None:
-        """Take back what `take` returned."""
-        if len(body) < _WORTH_BYTES:
-            return
-        self._free.append(body)
-        self._bytes += len(body)
-        while self._bytes > _KEPT_BYTES:
-            self._bytes -= len(self._free.popleft())
-
-
 class _Connection(asyncio.BufferedProtocol):
     """One connection, asked one thing at a time."""
 
-    _chunked: bool
+    _chunks: Chunks | None
     _until_end: bool
 
-    def __init__(self, known: set[_Connection], memory: _Memory, max_body_bytes: int) -> None:
+    def __init__(self, known: set[_Connection], memory: Memory, max_body_bytes: int) -> None:
         self._known, self._memory, self._max_body_bytes = known, memory, max_body_bytes
         self._transport: asyncio.Transport | None = None
         self._asked: asyncio.Future[Response] | None = None
@@ -247,7 +214,7 @@ class _Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 (asyncio's)
         if self._filled < len(self._body):
             return memoryview(self._body)[self._filled :]
-        return _SCRATCH
+        return self._memory.scratch  # emptied within the same callback of the loop
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._filled < len(self._body):
@@ -256,7 +223,7 @@ class _Connection(asyncio.BufferedProtocol):
                 self._finish()
             return
         try:
-            self._take(bytes(_SCRATCH[:nbytes]))
+            self._take(bytes(self._memory.scratch[:nbytes]))
         except (ValueError, HttpError) as error:
             self._break(HttpError(f"Connection speaks no HTTP/1.1: {error}"))
 
@@ -277,7 +244,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._came = bytearray()  # of the head; of a body without announced length
         self._status, self._headers = 0, dict[str, str]()
         self._body, self._filled = bytearray(), 0
-        self._chunked = False
+        self._chunks = None
         self._until_end = False
 
     def _take(self, data: bytes) -> None:
@@ -286,41 +253,44 @@ class _Connection(asyncio.BufferedProtocol):
         self._came += data
         if not self._status and not self._parse_head():
             return
-        if self._chunked and (body := _dechunked(self._came, self._max_body_bytes)) is not None:
-            self._body = body
-            self._finish()
+        if self._chunks is not None:
+            came, self._came = self._came, bytearray()
+            if (body := self._chunks.take(came)) is not None:
+                self._body = body
+                self._finish()
         elif len(self._came) > self._max_body_bytes:
             raise HttpError(f"a body of more than {self._max_body_bytes} bytes")
 
     def _parse_head(self) -> bool:
         """Understand the head once it is complete; say whether it is."""
-        end = self._came.find(_BLANK)
-        if end < 0:
-            if len(self._came) > _MAX_HEAD_BYTES:
-                raise HttpError("its head does not end")
-            return False
-        first, *lines = self._came[:end].decode("latin-1").split("\r\n")
-        version, status, *_ = first.split(" ", 2)
-        if version not in ("HTTP/1.1", "HTTP/1.0"):
-            raise HttpError(f"it begins with {first[:40]!r}")
-        del self._came[: end + len(_BLANK)]
-        if int(status) < 200:
-            return self._parse_head()  # "continue", and the like
-        self._status = int(status)
+        while (end := self._came.find(BLANK)) >= 0:
+            first, *lines = self._came[:end].decode("latin-1").split("\r\n")
+            version, status, *_ = first.split(" ", 2)
+            if version not in ("HTTP/1.1", "HTTP/1.0"):
+                raise HttpError(f"it begins with {first[:40]!r}")
+            del self._came[: end + len(BLANK)]
+            if int(status) >= 200:  # else "continue", and the like
+                self._understand(version, int(status), lines)
+                return True
+        if len(self._came) > MAX_HEAD_BYTES:
+            raise HttpError("its head does not end")
+        return False
+
+    def _understand(self, version: str, status: int, lines: list[str]) -> None:
+        self._status = status
         pairs = (line.partition(":") for line in lines)
         self._headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
         self._closing |= version == "HTTP/1.0" or _says(self._headers, "connection", "close")
         self._begin_body()
-        return True
 
     def _begin_body(self) -> None:
         if _says(self._headers, "transfer-encoding", "chunked"):
-            self._chunked = True
+            self._chunks = Chunks(max_bytes=self._max_body_bytes)
             return
         if (told := self._headers.get("content-length")) is None:
             self._until_end = self._closing = True
             return
-        length = _length(told, _DECIMAL, 10)
+        length = announced_bytes(told)
         if not len(self._came) <= length <= self._max_body_bytes:
             raise HttpError(f"a body of {length} bytes, of which {len(self._came)} have come")
         self._body, self._filled = self._memory.take(length), len(self._came)
@@ -340,38 +310,6 @@ class _Connection(asyncio.BufferedProtocol):
         if asked is not None and not asked.done():
             asked.set_exception(error)
         self.hang_up()
-
-
-def _length(told: str, digits: re.Pattern[str], base: int) -> int:
-    """Return an announced length: digits and nothing else, as `int` would take signs and more."""
-    if not digits.fullmatch(told):
-        raise HttpError(f"{told[:40]!r} is no length")
-    return int(told, base)
-
-
-def _dechunked(came: bytearray, max_bytes: int) -> bytearray | None:
-    """Return the body that chunks make up, or None if they are not complete.
-
-    Raises
-    ------
-    HttpError
-        If a chunk has no length, or the body more than ``max_bytes``.
-    """
-    body, at = bytearray(), 0
-    while (end := came.find(b"\r\n", at)) >= 0:
-        told = came[at:end].partition(b";")[0].decode("latin-1").rstrip(" \t")
-        size = _length(told, _HEXADECIMAL, 16)
-        if len(body) + size > max_bytes:
-            raise HttpError(f"a body of more than {max_bytes} bytes")
-        at = end + 2
-        if size == 0:
-            complete = came[at : at + 2] == b"\r\n" or came.find(_BLANK, at) >= 0  # or trailers
-            return body if complete else None
-        if len(came) < at + size + 2:
-            return None
-        body += came[at : at + size]
-        at += size + 2
-    return None
 
 
 def _says(headers: Mapping[str, str], name: str, word: str) -> bool:

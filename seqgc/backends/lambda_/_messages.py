@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -95,9 +95,26 @@ class Invocations:
         return to_json(frame)
 
     def answer(
-        self, asked: TaskMessage, body: bytes | bytearray, *, wanted: bool
-    ) -> Mapping[int, FloatArray] | FailureMessage:
-        """Return the results in a reply's body, from the store if the reply is only a receipt.
+        self, asked: TaskMessage, body: bytes | bytearray
+    ) -> Mapping[int, FloatArray] | FailureMessage | ReceiptMessage:
+        """Return what a reply's body says: results, why there are none, or where they lie.
+
+        Raises
+        ------
+        WireError
+            If it is damaged, or no answer to what was asked.
+        StoreError
+            If the results lie in a store, and there is none.
+        """
+        message = self._decoded(asked, from_json(body))
+        if isinstance(message, ReceiptMessage) and self.shared is None:
+            raise StoreError(f"the answer is under {message.key!r} of a store that is none")
+        return message.results if isinstance(message, ResultMessage) else message
+
+    def redeemed(
+        self, asked: TaskMessage, receipt: ReceiptMessage, *, wanted: Callable[[], bool]
+    ) -> Mapping[int, FloatArray]:
+        """Return the results that a receipt is for; any thread may call it.
 
         What lay in the store is removed, if it can be. An answer that is not ``wanted`` any more
         is not fetched from there: it has no results then.
@@ -105,14 +122,28 @@ class Invocations:
         Raises
         ------
         WireError
-            If it is damaged, or no answer to what was asked.
+            If they are damaged, or no answer to what was asked.
         StoreError
             If the store does not have what the receipt promises, or cannot be read.
         """
-        message = self._decoded(asked, from_json(body))
-        if isinstance(message, ReceiptMessage):
-            return self._redeemed(asked, message, wanted=wanted)
-        return message if isinstance(message, FailureMessage) else message.results
+        if self.shared is None:
+            raise StoreError(f"the answer is under {receipt.key!r} of a store that is none")
+        try:
+            if not wanted():
+                return {}
+            frame = self.shared.get(
+                receipt.key, digest=receipt.digest, size_bytes=receipt.size_bytes
+            )
+        except OSError as error:
+            why = " ".join(str(error).split())
+            raise StoreError(f"the answer under {receipt.key!r} cannot be read: {why}") from error
+        finally:
+            with suppress(Exception):  # what stays behind costs only space
+                self.shared.remove(receipt.key)
+        message = self._decoded(asked, frame)
+        if not isinstance(message, ResultMessage):
+            raise WireError(f"a {type(message).__name__} lies under {receipt.key!r}; drop it")
+        return message.results
 
     def _decoded(
         self, asked: TaskMessage, frame: bytes
@@ -122,28 +153,6 @@ class Invocations:
             raise WireError(f"a function answered with a {type(message).__name__}; drop it")
         asked.require(message)
         return message
-
-    def _redeemed(
-        self, asked: TaskMessage, receipt: ReceiptMessage, *, wanted: bool
-    ) -> Mapping[int, FloatArray]:
-        if self.shared is None:
-            raise StoreError(f"the answer is under {receipt.key!r} of a store that is none")
-        try:
-            if not wanted:
-                return {}
-            frame = self.shared.get(
-                receipt.key, digest=receipt.digest, size_bytes=receipt.size_bytes
-            )
-        except OSError as error:
-            why = " ".join(str(error).split())
-            raise StoreError(f"the answer under {receipt.key!r} cannot be read: {why}") from error
-        finally:
-            with contextlib.suppress(OSError, StoreError):  # what stays behind costs only space
-                self.shared.remove(receipt.key)
-        message = self._decoded(asked, frame)
-        if not isinstance(message, ResultMessage):
-            raise WireError(f"a {type(message).__name__} lies under {receipt.key!r}; drop it")
-        return message.results
 
     def _weights(self, task: Task) -> tuple[tuple[WeightRef, FloatArray], ...]:
         if self.store.kind != "inline" or self.shared is None:

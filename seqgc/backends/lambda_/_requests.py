@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from http.cookiejar import DefaultCookiePolicy
 from typing import TYPE_CHECKING, cast
 
-from seqgc.backends._tasks import MonotonicClock
 from seqgc.backends.lambda_._errors import reply_of
 from seqgc.backends.lambda_._signer import Signer
 from seqgc.backends.lambda_._sockets import Sockets
 from seqgc.backends.lambda_._target import Target
-from seqgc.backends.lambda_._threads import CallThreads
-from seqgc.backends.lambda_._transport import Reply
+from seqgc.backends.lambda_._threads import ThreadedTransport
+from seqgc.backends.lambda_._transport import READ_GRACE_S, Reply
 from seqgc.ports import Clock
 
 if TYPE_CHECKING:
@@ -22,10 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["HttpTransport"]
 
-_READ_GRACE_S = 10.0  # the service says that the function's time is up; we do not guess it first
 
-
-class HttpTransport:
+class HttpTransport(ThreadedTransport):
     """Posts to a function URL (or the Invoke API) with requests, a thread each; a `Transport`.
 
     Requests are signed for AWS_IAM authentication. Function URLs bring no tail of the log.
@@ -71,39 +67,17 @@ class HttpTransport:
         credentials: Credentials | None = None,
         clock: Clock | None = None,
     ) -> None:
-        sockets = Sockets()
-        self._threads = CallThreads(
-            self._post,
-            abort=sockets.abort,
-            limit=connections,
-            clock=MonotonicClock() if clock is None else clock,
-        )
+        super().__init__(connections=connections, clock=clock)
         self._target, self._signer = target, Signer(target, credentials=credentials)
-        self._timeout_s = (connect_timeout_s, timeout_s + _READ_GRACE_S)
-        self._session = _session(connections, sockets)
+        self._timeout_s = (connect_timeout_s, timeout_s + READ_GRACE_S)
+        self._session = _session(connections, self._sockets)
         # Proxies and certificates, looked up once. Not per request, where requests would also look
         # for passwords (.netrc), and put them in the place of the signature.
         self._settings = self._session.merge_environment_settings(
             target.url, {}, None, os.environ.get("AWS_CA_BUNDLE"), None
         )
 
-    def submit(self, tag: int, body: bytes) -> None:
-        """Invoke the function with ``body``; returns at once."""
-        self._threads.submit(tag, body)
-
-    def flush(self) -> None:
-        """Do nothing: threads send what was submitted."""
-
-    def poll(self, timeout_s: float) -> Sequence[Reply]:
-        """Return the replies that have come, in order of time; wait for one if there is none."""
-        return self._threads.poll(timeout_s)
-
-    def close(self) -> None:
-        """Abandon what is on its way, within about a second; harmless if done already."""
-        self._threads.close()
-        self._session.close()
-
-    def _post(self, tag: int, body: bytes) -> Reply:
+    def _send(self, tag: int, body: bytes) -> Reply:
         import requests
 
         headers = self._signer.headers(body)
@@ -120,7 +94,11 @@ class HttpTransport:
                 function_error_kind=response.headers.get("X-Amz-Function-Error", ""),
                 log_tail=response.headers.get("X-Amz-Log-Result", ""),
                 code=response.headers.get("X-Amzn-ErrorType", ""),
+                retry_after=response.headers.get("Retry-After", ""),
             )
+
+    def _release(self) -> None:
+        self._session.close()
 
 
 def _session(connections: int, sockets: Sockets) -> requests.Session:

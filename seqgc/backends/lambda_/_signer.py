@@ -96,9 +96,10 @@ class Signer:
         return headers
 
     def _signing_key(self, day: str, caller: ReadOnlyCredentials) -> bytes:
-        if self._key[:2] != (day, caller.secret_key):
+        known = self._key  # threads sign, and around midnight on two days
+        if known[:2] != (day, caller.secret_key):
             key = f"AWS4{caller.secret_key}".encode()
             for step in (day, self._target.region, _SERVICE, "aws4_request"):
                 key = hmac.digest(key, step.encode(), "sha256")
-            self._key = (day, caller.secret_key, key)
-        return self._key[2]
+            known = self._key = (day, caller.secret_key, key)
+        return known[2]

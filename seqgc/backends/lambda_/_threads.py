@@ -1,89 +1,116 @@
-"""One thread per invocation that is on its way, for HTTP libraries that block."""
+"""One thread per call that is under way, for libraries that block."""
 
 from __future__ import annotations
 
 import queue
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Generic, TypeVar
 
+from seqgc.backends._tasks import MonotonicClock
 from seqgc.backends.lambda_._errors import connection_error
-from seqgc.backends.lambda_._transport import Reply
-from seqgc.errors import ParameterError, WorkerError
+from seqgc.backends.lambda_._sockets import Sockets
+from seqgc.backends.lambda_._transport import Reply, check_connections
+from seqgc.errors import WorkerError
 from seqgc.ports import Clock
 
-__all__ = ["CallThreads"]
+__all__ = ["CallThreads", "Ended", "ThreadedTransport"]
 
 _CLOSE_S = 1.0
 _ABORT_EVERY_S = 0.02
 _LONGEST_WAIT_S = 3600.0  # a condition takes no infinity
 
+_Value = TypeVar("_Value")
 
-class CallThreads:
-    """Threads that call ``send(tag, body)``, made as they are needed and kept.
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Ended(Generic[_Value]):
+    """The call ``tag`` has ended at ``at``: it returned ``value``, or raised it."""
+
+    tag: int
+    at: float
+    value: _Value | Exception
+
+
+class CallThreads(Generic[_Value]):
+    """Threads that calls are made in, started as they are needed and kept.
+
+    They are daemons: what cannot be ended does not keep the interpreter from ending.
 
     Parameters
     ----------
-    send
-        Returns the `Reply`, whose ``at`` is set here; what it raises becomes the reply's error.
-    abort
-        Makes every `send` that is under way raise; called by `close`, more than once.
     limit
-        Most threads; beyond it invocations wait for one that is free.
+        Most threads; beyond it, or the system's own limit, calls wait for one that is free.
     clock
-        What replies are stamped with.
+        What ends are stamped with.
+    abort
+        Makes every call that is under way raise; called by `close`, more than once.
+    told
+        Called by the thread whose call has ended, once `take` would return it.
 
-    Raises
-    ------
-    ParameterError
-        If ``limit`` is not positive.
+    Examples
+    --------
+    >>> threads = CallThreads[int](limit=2, clock=MonotonicClock())
+    >>> threads.submit(7, lambda: 6 * 7)
+    >>> [(each.tag, each.value) for each in threads.take(10.0)]
+    [(7, 42)]
+    >>> threads.close()
     """
 
     def __init__(
         self,
-        send: Callable[[int, bytes], Reply],
         *,
-        abort: Callable[[], None],
         limit: int,
         clock: Clock,
+        abort: Callable[[], None] = lambda: None,
+        told: Callable[[], None] = lambda: None,
     ) -> None:
-        if limit < 1:
-            raise ParameterError("connections", "must be >= 1", limit)
-        self._send, self._abort, self._limit, self._clock = send, abort, limit, clock
-        self._calls: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
+        self._limit, self._clock, self._abort, self._told = limit, clock, abort, told
+        self._calls: queue.SimpleQueue[tuple[int, Callable[[], _Value]] | None] = (
+            queue.SimpleQueue()
+        )
         self._threads: list[threading.Thread] = []
-        self._came = threading.Condition()  # guards the next two
-        self._replies: list[Reply] = []
-        self._unfinished = 0  # submitted, and not in `_replies` yet
+        self._came = threading.Condition()  # guards the next three
+        self._ended: list[Ended[_Value]] = []
+        self._unfinished = 0  # submitted, and not in `_ended` yet
+        self._woken = False
         self._closed = False
 
-    def submit(self, tag: int, body: bytes) -> None:
-        """Have a thread send this; returns at once.
+    def submit(self, tag: int, call: Callable[[], _Value]) -> None:
+        """Have a thread make this call; returns at once.
 
         Raises
         ------
         WorkerError
-            If they are closed.
+            If they are closed, or the system lets not one be started.
         """
         if self._closed:
             raise WorkerError("the transport is closed: make a new one")
+        if self._unfinished >= len(self._threads) < self._limit:
+            self._start_one()
         with self._came:
             self._unfinished += 1
-            needed = self._unfinished > len(self._threads)
-        self._calls.put((tag, body))
-        if needed and len(self._threads) < self._limit:
-            name = f"seqgc-lambda-{len(self._threads)}"
-            self._threads.append(threading.Thread(target=self._serve, name=name))
-            self._threads[-1].start()
+        self._calls.put((tag, call))
 
-    def poll(self, timeout_s: float) -> list[Reply]:
-        """Return the replies so far, in order of time; wait for one if there is none."""
+    def take(self, timeout_s: float = 0.0) -> list[Ended[_Value]]:
+        """Return what has ended, in order of time; wait for it if there is none, or for `wake`."""
         with self._came:
-            if not self._replies and timeout_s > 0:
-                self._came.wait_for(lambda: self._replies, min(timeout_s, _LONGEST_WAIT_S))
-            replies, self._replies = self._replies, []
-        return replies
+            if timeout_s > 0:
+                longest_s = min(timeout_s, _LONGEST_WAIT_S)
+                self._came.wait_for(lambda: self._ended or self._woken, longest_s)
+            self._woken = False
+            ended, self._ended = self._ended, []
+        return ended
+
+    def wake(self) -> None:
+        """Have `take` return, now or the next time."""
+        with self._came:
+            self._woken = True
+            self._came.notify()
 
     def close(self) -> None:
         """Abandon what is under way, and end the threads within about a second."""
@@ -96,16 +123,96 @@ class CallThreads:
             self._threads[0].join(_ABORT_EVERY_S)
             self._threads = [thread for thread in self._threads if thread.is_alive()]
 
+    def _start_one(self) -> None:
+        name = f"seqgc-lambda-{len(self._threads)}"
+        thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system's limit: calls wait for those that there are
+            if not self._threads:
+                raise WorkerError(f"{error}: raise the limit on processes (ulimit -u)") from error
+        else:
+            self._threads.append(thread)
+
     def _serve(self) -> None:
-        while (call := self._calls.get()) is not None:
-            if self._closed:
-                continue
-            tag, body = call
-            try:
-                reply = self._send(tag, body)
-            except Exception as error:
-                reply = Reply(tag=tag, at=0.0, error=connection_error(error))
-            with self._came:  # stamped in the order in which they are returned
-                self._replies.append(replace(reply, at=self._clock.now()))
-                self._unfinished -= 1
-                self._came.notify()
+        while self._served(self._calls.get()):
+            pass  # and hold nothing of a call while waiting for the next: answers are large
+
+    def _served(self, job: tuple[int, Callable[[], _Value]] | None) -> bool:
+        """Make a call and tell how it ended; return whether there may be more."""
+        if job is None:
+            return False
+        if self._closed:
+            return True
+        tag, call = job
+        value: _Value | Exception
+        try:
+            value = call()
+        except Exception as error:
+            value = error.with_traceback(None)  # else it would hold itself, and all of the call
+        with self._came:  # stamped in the order in which they are returned
+            self._ended.append(Ended(tag=tag, at=self._clock.now(), value=value))
+            self._unfinished -= 1
+            self._came.notify()
+        self._told()
+        return True
+
+
+class ThreadedTransport(ABC):
+    """Most of a `Transport` on an HTTP library that blocks.
+
+    Parameters
+    ----------
+    connections
+        Most invocations at once; what exceeds it waits here.
+    clock
+        What replies are stamped with; None: `time.monotonic`.
+
+    Raises
+    ------
+    ParameterError
+        If ``connections`` is not positive.
+    """
+
+    def __init__(self, *, connections: int, clock: Clock | None) -> None:
+        check_connections(connections)
+        self._sockets = Sockets()
+        self._threads = CallThreads[Reply](
+            limit=connections,
+            clock=MonotonicClock() if clock is None else clock,
+            abort=self._sockets.abort,
+        )
+
+    def submit(self, tag: int, body: bytes) -> None:
+        """Invoke the function with ``body``; returns at once."""
+        self._threads.submit(tag, partial(self._send, tag, body))
+
+    def flush(self) -> None:  # noqa: B027 (nothing is the right thing for all)
+        """Do nothing: threads send what was submitted."""
+
+    def poll(self, timeout_s: float) -> Sequence[Reply]:
+        """Return the replies that have come, in order of time; wait for one if there is none."""
+        return [_reply(each) for each in self._threads.take(timeout_s)]
+
+    def wake(self) -> None:
+        """Have `poll` return, now or the next time, although no reply has come."""
+        self._threads.wake()
+
+    def close(self) -> None:
+        """Abandon what is on its way, within about a second; harmless if done already."""
+        self._threads.close()
+        self._release()
+
+    @abstractmethod
+    def _send(self, tag: int, body: bytes) -> Reply:
+        """Invoke the function and wait for its answer; the reply's time is anything yet."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Close the library's client."""
+
+
+def _reply(ended: Ended[Reply]) -> Reply:
+    if isinstance(ended.value, Exception):
+        return Reply(tag=ended.tag, at=ended.at, error=connection_error(ended.value))
+    return replace(ended.value, at=ended.at)

@@ -20,8 +20,9 @@ class ThrottlePolicy:
 
     The wait before an invocation's k-th re-submission is uniform between 0 and
     ``min(longest_s, first_s * 2**(k - 1))`` seconds ("full jitter"), so that those which were
-    refused together do not come back together. How many may be on trial at once is a window: each
-    refusal halves it, each accepted invocation widens it by one, never beyond ``window``.
+    refused together do not come back together. What the service asks for (Retry-After) is waited
+    for before that, but no longer than ``longest_s``. How many may be on trial at once is a window:
+    each refusal halves it, each accepted invocation widens it by one, never beyond ``window``.
 
     Parameters
     ----------
@@ -97,10 +98,14 @@ class Throttle:
         due = min(self._due.values())
         return due if self._room > 0 else max(due, min(self._trials.values()))
 
-    def refused(self, tag: int, *, refusals: int, now: float) -> float:
-        """Take note that ``tag`` was throttled, the ``refusals``-th time; return when it is due."""
+    def refused(self, tag: int, *, refusals: int, now: float, least_s: float = 0.0) -> float:
+        """Take note that ``tag`` was throttled, the ``refusals``-th time; return when it is due.
+
+        ``least_s``: what the service wants it to wait, seconds.
+        """
         self.abandoned(tag)
-        self._due[tag] = now + self._rng.uniform(0.0, self._policy.bound_s(refusals))
+        begin = now + min(least_s, self._policy.longest_s)
+        self._due[tag] = begin + self._rng.uniform(0.0, self._policy.bound_s(refusals))
         return self._due[tag]
 
     def accepted(self, tag: int) -> None:

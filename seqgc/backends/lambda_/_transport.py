@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
-__all__ = ["MAX_BODY_BYTES", "Reply", "Transport"]
+from seqgc.errors import ParameterError
+
+__all__ = ["MAX_BODY_BYTES", "READ_GRACE_S", "Reply", "Transport", "check_connections"]
 
 MAX_BODY_BYTES = 6 * 1024 * 1024
 """Lambda's limit on a synchronous invocation's payload, and on its answer's (service quotas)."""
+
+READ_GRACE_S: Final = 10.0
+"""How much longer than the function may take its answer is waited for, seconds.
+
+The service says that the function's time is up; no transport guesses it first.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +25,8 @@ class Reply:
     """What became of the invocation ``tag``, known at ``at`` (seconds on the master's clock).
 
     Either a ``body``, whose memory is the transport's again at the next `Transport.poll`, or the
-    ``error`` in one line. ``throttled``: the service refused it for now
-    and no function saw it, so the very same invocation can be submitted again.
+    ``error`` in one line. ``throttled``: the service refused it for now, and no function saw it, so
+    the very same invocation can be submitted again, but not within ``retry_after_s`` seconds.
     """
 
     tag: int
@@ -26,13 +34,14 @@ class Reply:
     body: bytes | bytearray | None = None
     error: str = ""
     throttled: bool = False
+    retry_after_s: float = 0.0
 
 
 class Transport(Protocol):
     """Carries invocations; never sends one twice, and decides nothing.
 
-    Not thread-safe: one master's loop calls it. Each submitted tag comes back in exactly one
-    `Reply`, unless `close` comes first.
+    Not thread-safe, but for `wake`: one master's loop calls it. Each submitted tag comes back in
+    exactly one `Reply`, unless `close` comes first.
     """
 
     def submit(self, tag: int, body: bytes) -> None:
@@ -44,5 +53,20 @@ class Transport(Protocol):
     def poll(self, timeout_s: float) -> Sequence[Reply]:
         """Return the replies that have come, in order of time; wait for one if there is none."""
 
+    def wake(self) -> None:
+        """Have `poll` return, now or the next time; any thread may call it, even after `close`."""
+
     def close(self) -> None:
         """Abandon what is on its way, within about a second; leave no thread and no socket."""
+
+
+def check_connections(connections: int) -> None:
+    """Refuse a number of connections that is none.
+
+    Raises
+    ------
+    ParameterError
+        If it is not positive.
+    """
+    if connections < 1:
+        raise ParameterError("connections", "must be >= 1", connections)

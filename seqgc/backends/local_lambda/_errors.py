@@ -8,16 +8,36 @@ import signal
 from seqgc.backends.local_lambda._http import Response
 from seqgc.backends.local_lambda._settings import MAX_RESPONSE_BYTES
 
-__all__ = ["api_error", "exited", "scripted", "time_is_up", "timed_out", "too_large"]
+__all__ = [
+    "api_error",
+    "exited",
+    "retry_after",
+    "scripted",
+    "time_is_up",
+    "timed_out",
+    "too_large",
+]
 
 
-def api_error(status: int, type_: str, message: str, *, reason: str = "") -> Response:
+def api_error(
+    status: int,
+    type_: str,
+    message: str,
+    *,
+    reason: str = "",
+    headers: tuple[tuple[str, str], ...] = (),
+) -> Response:
     """Return a response that AWS's clients raise as the exception ``type_``."""
     fields = {"Type": "User", "Message": message, "message": message}
     if reason:
         fields["Reason"] = reason
-    headers = (("Content-Type", "application/json"), ("x-amzn-ErrorType", type_))
+    headers = (("Content-Type", "application/json"), ("x-amzn-ErrorType", type_), *headers)
     return Response(status=status, headers=headers, body=json.dumps(fields).encode())
+
+
+def retry_after(seconds: int) -> tuple[tuple[str, str], ...]:
+    """Return the headers that ask a throttled caller to wait; none if it need not."""
+    return (("Retry-After", str(seconds)),) if seconds else ()
 
 
 def time_is_up(timeout_s: float) -> str:

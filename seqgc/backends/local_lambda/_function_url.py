@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
+from seqgc.backends.local_lambda._errors import retry_after
 from seqgc.backends.local_lambda._function import Function
 from seqgc.backends.local_lambda._http import Request, Response
 from seqgc.backends.local_lambda._invoke_api import is_signed
@@ -41,7 +42,8 @@ class FunctionUrl:
         event = event_of(request, region=settings.region)
         outcome = await self._function.invoke(json.dumps(event).encode())
         if outcome is None:
-            return Response(status=429, headers=_JSON, body=b'{"Message":"Rate Exceeded."}')
+            headers = (*_JSON, *retry_after(settings.retry_after_s))
+            return Response(status=429, headers=headers, body=b'{"Message":"Rate Exceeded."}')
         identity = ("x-amzn-RequestId", outcome.request_id)
         if outcome.failed:
             headers = (identity, ("Content-Type", "text/plain"))

@@ -10,12 +10,12 @@ import uuid
 from urllib.parse import parse_qs, unquote
 
 from seqgc.backends.local_lambda import _logs
-from seqgc.backends.local_lambda._errors import api_error
+from seqgc.backends.local_lambda._errors import api_error, retry_after
 from seqgc.backends.local_lambda._function import Function, Outcome
 from seqgc.backends.local_lambda._http import Request, Response
 from seqgc.backends.local_lambda._settings import ACCOUNT, MAX_EVENT_BYTES, MAX_REQUEST_BYTES
 
-__all__ = ["InvokeApi", "is_signed", "throttled"]
+__all__ = ["InvokeApi", "is_signed"]
 
 _PATH = re.compile(r"/2015-03-31/functions/([^/]+)/invocations/?\Z")
 _FUNCTION = re.compile(  # a name, or a whole or partial resource name; with a qualifier or without
@@ -63,7 +63,7 @@ class InvokeApi:
             client_context=_client_context(request),
         )
         if outcome is None:
-            return throttled()
+            return _throttled(self._settings.retry_after_s)
         headers = [
             *_identity(outcome.request_id),
             ("Content-Type", "application/json"),
@@ -105,16 +105,6 @@ class InvokeApi:
         return "1" if qualifier in self._settings.aliases else None
 
 
-def throttled() -> Response:
-    """Return the answer to a request beyond the function's concurrency."""
-    return api_error(
-        429,
-        "TooManyRequestsException",
-        "Rate Exceeded.",
-        reason="ReservedFunctionConcurrentInvocationLimitExceeded",
-    )
-
-
 def is_signed(request: Request) -> bool:
     """Whether a request carries a signature for Lambda; who signed, and what, is not looked at."""
     return _SIGNED.match(request.headers.get("authorization", "")) is not None
@@ -133,6 +123,17 @@ def _refusal(body: bytearray | None, kind: str) -> Response | None:
         message = f"Could not parse request body into json: {error}"
         return api_error(400, "InvalidRequestContentException", message)
     return None
+
+
+def _throttled(retry_after_s: int) -> Response:
+    """Return the answer to a request beyond the function's concurrency."""
+    return api_error(
+        429,
+        "TooManyRequestsException",
+        "Rate Exceeded.",
+        reason="ReservedFunctionConcurrentInvocationLimitExceeded",
+        headers=retry_after(retry_after_s),
+    )
 
 
 def _client_context(request: Request) -> str:

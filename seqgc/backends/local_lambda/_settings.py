@@ -45,6 +45,7 @@ class Settings:
     search: tuple[str, ...]
     environment: dict[str, str]
     faults: FaultPlan
+    retry_after_s: int = 0
 
     def __post_init__(self) -> None:
         module, dot, function = self.handler.rpartition(".")
@@ -62,6 +63,8 @@ class Settings:
             )
         if not 128 <= self.memory_mb <= 10_240:
             raise ParameterError("memory_mb", "must be from 128 to 10240 (Lambda)", self.memory_mb)
+        if not isinstance(self.retry_after_s, int) or self.retry_after_s < 0:
+            raise ParameterError("retry_after_s", "must be whole seconds >= 0", self.retry_after_s)
         _check_descriptors(self.concurrency, self.descriptors)
         if not Path(self.code).is_dir():
             raise ParameterError("code", "must be a directory", self.code)

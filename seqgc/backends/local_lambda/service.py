@@ -69,6 +69,8 @@ class LocalLambda:
         variable ``SEQGC_MOUNT``.
     faults
         What goes wrong on purpose.
+    retry_after_s
+        What a throttled request is told to wait (header Retry-After), whole seconds; 0: nothing.
     environment
         The function's variables. Of this process's it sees but PATH and a few like it.
     code
@@ -101,6 +103,7 @@ class LocalLambda:
         memory_mb: int = 1769,
         mount: Path | None = None,
         faults: FaultPlan | None = None,
+        retry_after_s: int = 0,
         environment: Mapping[str, str] | None = None,
         code: Path | None = None,
         function_name: str = "seqgc-worker",
@@ -122,6 +125,7 @@ class LocalLambda:
             search=(str(code), *(path for path in map(os.path.abspath, sys.path))),
             environment=dict(environment or {}),
             faults=faults or FaultPlan(),
+            retry_after_s=retry_after_s,
         )
         if importlib.util.find_spec("awslambdaric") is None:
             raise WorkerError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +23,7 @@ from seqgc.wire import (
     to_json,
 )
 from seqgc.worker import FunctionWorker, Registry
+from tests.backends.scripted import PATIENCE_S
 
 RUN = "run-1"
 WORKLOAD = WorkloadRef(name="twos", settings={})
@@ -54,6 +57,7 @@ class InMemory:
         self.closed = False
         self.flushed = 0  # what had been submitted when it was last flushed
         self._inbox: deque[Reply] = deque()
+        self.woken = threading.Event()
         self._worker = FunctionWorker(REGISTRY, _no_store)
 
     # ---- as a transport -------------------------------------------------------------------------
@@ -67,11 +71,15 @@ class InMemory:
         self.flushed = len(self.log)
 
     def poll(self, timeout_s: float) -> Sequence[Reply]:
-        if not self._inbox:
+        if not self._inbox and not self.woken.is_set():
             self.clock.time += timeout_s
+        self.woken.clear()
         replies = list(self._inbox)
         self._inbox.clear()
         return replies
+
+    def wake(self) -> None:
+        self.woken.set()
 
     def close(self) -> None:
         self.closed = True
@@ -93,9 +101,19 @@ class InMemory:
     def say(self, tag: int, message: Message, *, run_id: str = RUN) -> None:
         self.reply(tag, to_json(encode(message, run_id=run_id)))
 
-    def fail(self, tag: int, error: str, *, throttled: bool = False) -> None:
+    def fail(
+        self, tag: int, error: str, *, throttled: bool = False, retry_after_s: float = 0.0
+    ) -> None:
         self.sent.pop(tag, None)
-        self._inbox.append(Reply(tag=tag, at=self.clock.time, error=error, throttled=throttled))
+        self._inbox.append(
+            Reply(
+                tag=tag,
+                at=self.clock.time,
+                error=error,
+                throttled=throttled,
+                retry_after_s=retry_after_s,
+            )
+        )
 
 
 def _no_store(ref: StoreRef) -> Any:
@@ -103,6 +121,7 @@ def _no_store(ref: StoreRef) -> Any:
 
 
 def open_backend(n: int = 2, **options: Any) -> tuple[LambdaBackend, InMemory]:
+    """Return a backend and its transport; close it where a store is: threads fetch from it."""
     clock = Clock()
     transport = InMemory(clock)
     settings = {"workload": WORKLOAD, "store": INLINE, "run_id": RUN} | options
@@ -110,8 +129,11 @@ def open_backend(n: int = 2, **options: Any) -> tuple[LambdaBackend, InMemory]:
 
 
 def next_of(backend: LambdaBackend) -> Arrival | Failure:
-    event = backend.receive(backend._clock.now() + 1e6)
-    assert event is not None
+    """Return the next event, also if a thread has yet to fetch it, for which no clock is wound."""
+    give_up_at = time.monotonic() + PATIENCE_S
+    while (event := backend.receive(backend._clock.now() + 1e6)) is None:
+        assert time.monotonic() < give_up_at, f"no event in {PATIENCE_S} s"
+        time.sleep(0.001)
     return event
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,7 +11,7 @@ import numpy as np
 import pytest
 
 from seqgc.backends.lambda_ import LambdaBackend, ThrottlePolicy
-from seqgc.errors import ParameterError, StoreError, WireError, WorkerError
+from seqgc.errors import ParameterError, WireError, WorkerError
 from seqgc.ports import Arrival, Failure, WeightRef
 from seqgc.stores import DirectoryStore, InlineStore, MemoryStore
 from seqgc.wire import CancelMessage, StoreRef, encode, to_json
@@ -206,6 +204,19 @@ def test_a_throttled_invocation_is_submitted_again_as_it_was() -> None:
     assert address(next_of(backend)) == ("Arrival", 0, 1, 0)
 
 
+def test_a_throttled_invocation_waits_as_long_as_the_service_says() -> None:
+    backend, wire = open_backend(throttling=ThrottlePolicy(first_s=0.1, longest_s=4.0))
+    backend.dispatch(0, [task(0, 0), task(0, 1)])
+    before = wire.clock.time
+    wire.fail(0, "HTTP 429", throttled=True, retry_after_s=3.0)
+    wire.fail(1, "HTTP 429", throttled=True, retry_after_s=900.0)
+    assert backend.receive(before + 60.0) is None
+    first, second = (at - before for at, _ in wire.log[2:])
+    assert [tag for _, tag in wire.log[2:]] == [0, 1]
+    assert 3.0 <= first <= 3.1
+    assert 4.0 <= second <= 4.1
+
+
 def test_when_patience_with_throttling_ends_it_is_a_failure() -> None:
     backend, wire = open_backend(throttling=ThrottlePolicy(max_resubmissions=3))
     backend.dispatch(0, [task(0, 1)])
@@ -290,7 +301,7 @@ def test_a_small_network_fits_and_in_its_own_dtype_only_if_that_does() -> None:
         backend.dispatch(0, [task(0, 0, size=600_000)])
 
 
-# ---- weights and receipts -----------------------------------------------------------------------
+# ---- weights ------------------------------------------------------------------------------------
 
 
 def test_inline_weights_travel_once_per_version() -> None:
@@ -304,126 +315,6 @@ def test_inline_weights_travel_once_per_version() -> None:
     ((sent, params),) = wire.asked(0).weights
     assert isinstance(sent, WeightRef)
     assert (sent, params.tolist()) == (ref, [0.0, 1.0, 2.0])
-
-
-def receipt(wire: object, tag: int, store: MemoryStore, **wrong: object) -> str:
-    """Put an answer into the store as the function does, and reply with its receipt."""
-    asked = wire.asked(tag).asked  # type: ignore[attr-defined]
-    frame = encode(asked.answered({0: np.full(3, 7.0)}), run_id=RUN)
-    digest = wrong.pop("digest", hashlib.sha256(frame).hexdigest())
-    message = asked.stored(digest=digest, size_bytes=len(frame))
-    store.put(message.key, frame)
-    wire.say(tag, replace(message, **wrong))  # type: ignore[attr-defined]
-    return str(message.key)
-
-
-def stored(store: MemoryStore) -> list[str]:
-    return sorted(store._blobs)
-
-
-def test_a_receipt_is_redeemed_and_what_lay_there_removed() -> None:
-    store = MemoryStore()
-    backend, wire = open_backend(store=SHARED, shared=store)
-    backend.dispatch(0, [task(0, 0)])
-    receipt(wire, 0, store)
-    event = next_of(backend)
-    assert isinstance(event, Arrival)
-    assert event.results[0].tolist() == [7.0] * 3
-    assert stored(store) == []
-
-
-@pytest.mark.parametrize(
-    ("wrong", "reason"),
-    [
-        ({"digest": "0" * 64}, "StoreError: .*digest"),
-        ({"size_bytes": 3}, "StoreError: .*bytes where 3 are due"),
-        ({"key": "../../etc"}, "WireError: answer has key '../../etc' where 'result-0-0-0-"),
-        ({"round": 5}, "WireError: answer has round 5"),
-    ],
-)
-def test_a_receipt_that_is_not_kept_is_a_failure(wrong: dict[str, object], reason: str) -> None:
-    store = MemoryStore()
-    backend, wire = open_backend(store=SHARED, shared=store)
-    backend.dispatch(0, [task(0, 0)])
-    receipt(wire, 0, store, **wrong)
-    assert re.match(reason, failure_of(backend).reason)
-
-
-def test_a_receipt_without_its_blob_is_a_failure() -> None:
-    store = MemoryStore()
-    backend, wire = open_backend(store=SHARED, shared=store)
-    backend.dispatch(0, [task(0, 0)])
-    store.remove(receipt(wire, 0, store))
-    reason = failure_of(backend).reason
-    assert reason.startswith("StoreError: nothing is stored under 'result-0-0-0-")
-
-
-@pytest.mark.parametrize("late", [False, True])
-def test_a_receipt_for_another_answers_key_touches_nothing(late: bool) -> None:
-    store = MemoryStore()
-    backend, wire = open_backend(store=SHARED, shared=store)
-    backend.dispatch(0, [task(0, 0), task(0, 1)])
-    others = receipt(wire, 1, store)
-    assert isinstance(next_of(backend), Arrival)
-    store.put(others, b"still of use")
-    if late:
-        backend.cancel(0, [0])
-    own = receipt(wire, 0, store, key=others)
-    if late:
-        assert backend.receive(wire.clock.time) is None
-    else:
-        assert re.match(f"WireError: answer has key '{others}'", failure_of(backend).reason)
-    assert stored(store) == sorted([own, others])
-
-
-class Broken(MemoryStore):
-    """Fails at what it is told to fail at."""
-
-    def __init__(self, **errors: Exception) -> None:
-        super().__init__()
-        self.errors = errors
-
-    def get(self, key: str, *, digest: str, size_bytes: int) -> bytes:
-        if "get" in self.errors:
-            raise self.errors["get"]
-        return super().get(key, digest=digest, size_bytes=size_bytes)
-
-    def remove(self, key: str) -> None:
-        if "remove" in self.errors:
-            raise self.errors["remove"]
-        super().remove(key)
-
-
-@pytest.mark.parametrize("error", [OSError("read-only mount"), StoreError("no permission")])
-def test_a_blob_that_cannot_be_removed_is_redeemed_all_the_same(error: Exception) -> None:
-    store = Broken(remove=error)
-    backend, wire = open_backend(store=SHARED, shared=store)
-    backend.dispatch(0, [task(0, 0)])
-    receipt(wire, 0, store)
-    event = next_of(backend)
-    assert isinstance(event, Arrival)
-    assert event.results[0].tolist() == [7.0] * 3
-
-
-def test_a_blob_that_cannot_be_read_is_that_workers_failure() -> None:
-    store = Broken(get=OSError("stale\nfile handle"), remove=OSError("stale"))
-    backend, wire = open_backend(store=SHARED, shared=store)
-    backend.dispatch(0, [task(0, 0)])
-    receipt(wire, 0, store)
-    reason = failure_of(backend).reason
-    assert re.match("StoreError: the answer under 'result-0-0-0-.*' cannot be read: stale", reason)
-    assert "\n" not in reason
-
-
-def test_a_late_receipt_is_removed_unread() -> None:
-    store = MemoryStore()
-    backend, wire = open_backend(store=SHARED, shared=store)
-    backend.dispatch(0, [task(0, 0)])
-    backend.cancel(0, [0])
-    receipt(wire, 0, store, digest="0" * 64)  # reading it would fail
-    event = next_of(backend)
-    assert isinstance(event, Arrival)
-    assert (event.results, stored(store)) == ({}, [])
 
 
 def test_a_store_must_be_there_for_the_master_too(tmp_path: object) -> None:

@@ -1,65 +1,97 @@
-"""Runs on a local Lambda service of which a third fails, or all of it."""
+"""Runs on a local Lambda service of which a third fails, or all of it, by each transport."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from seqgc import master
-from seqgc.backends.lambda_ import LambdaBackend, ThrottlePolicy
-from seqgc.backends.local_lambda import FaultPlan, LocalLambda
+from seqgc.backends.lambda_ import MAX_BODY_BYTES, LambdaBackend, ThrottlePolicy
+from seqgc.backends.local_lambda import FaultKind, FaultPlan, LocalLambda
 from seqgc.errors import WorkerError
-from seqgc.ports import Action, Event, Failure
+from seqgc.ports import Action, BlobStore, Event, Failure
 from seqgc.rounds import RoundPolicy
-from seqgc.schemes import Scheme, parse_scheme
+from seqgc.schemes import parse_scheme
 from seqgc.stores import open_store
 from seqgc.wire import StoreRef
 from tests.backends.lambda_.descent import Descent, undisturbed
-from tests.backends.lambda_.local import open_transport, serve
+from tests.backends.lambda_.local import TRANSPORTS, open_transport, serve
 
-STORE = StoreRef(kind="directory", location="run")
-FUNCTION_S = 0.4  # after which a hanging environment is killed
+FUNCTION_S = 0.3  # after which a hanging environment is killed
+# Of requests: killing environments costs most of the time that this takes.
+RATES: dict[FaultKind, float] = {"crash": 0.05, "hang": 0.05, "throttle": 0.1, "corrupt": 0.1}
 # Scripted throttling does not pass with time: there is nothing to be gained by patience.
 IMPATIENT = ThrottlePolicy(max_resubmissions=2, first_s=0.005, longest_s=0.02)
 
 
-def backend_of(
-    service: LocalLambda, mount: Path, work: Descent, n: int, kind: str
-) -> LambdaBackend:
-    return LambdaBackend(
-        n,
-        open_transport(kind, service),
-        workload=work.ref,
-        store=STORE,
-        shared=open_store(STORE, mount=mount),
-        throttling=IMPATIENT,
-        code="faults",
-    )
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run on a service; ``inline_bytes`` is what a reply takes, beyond it lies in the store."""
+
+    spec: str
+    n: int
+    transport: str
+    mount: Path
+    inline_bytes: int = MAX_BODY_BYTES
+
+    @property
+    def ref(self) -> StoreRef:
+        return StoreRef(kind="directory", location=f"run-{self.transport}")
+
+    @property
+    def store(self) -> BlobStore:
+        return open_store(self.ref, mount=self.mount)
+
+    def work(self) -> Descent:
+        return Descent(parse_scheme(self.spec, n=self.n), self.store)
+
+    def backend(self, service: LocalLambda, work: Descent) -> LambdaBackend:
+        return LambdaBackend(
+            self.n,
+            open_transport(self.transport, service),
+            workload=work.ref,
+            store=self.ref,
+            shared=self.store,
+            run_id=f"run-{self.transport}",
+            throttling=IMPATIENT,
+            max_body_bytes=min(MAX_BODY_BYTES, self.inline_bytes + 4096),
+            code="faults",
+        )
 
 
-def plan(kind: str) -> FaultPlan:
-    """Each request fails by itself: an environment that is killed is never the same again."""
-    rates = dict.fromkeys(("crash", "hang", "throttle", "corrupt"), 0.075)
-    return FaultPlan(seed=5, rates=rates if kind == "third" else {kind: 1.0})  # type: ignore[arg-type]
-
-
+@pytest.mark.parametrize(
+    ("run", "jobs"),
+    [
+        (Run(spec="gc:s=1", n=4, transport="asyncio", mount=Path()), 200),
+        (Run(spec="gc:s=3", n=8, transport="requests", mount=Path()), 40),
+        (
+            Run(spec="m-sgc:B=1,W=2,lam=3", n=4, transport="boto3", mount=Path(), inline_bytes=100),
+            40,
+        ),
+    ],
+    ids=lambda value: value.transport if isinstance(value, Run) else str(value),
+)
 def test_when_a_third_fails_the_gradients_are_those_of_a_run_without_failures(
-    tmp_path: Path,
+    run: Run, jobs: int, tmp_path: Path
 ) -> None:
-    n, jobs = 4, 200
-    scheme: Scheme = parse_scheme("m-sgc:B=1,W=2,lam=3", n=n)
+    run = replace(run, mount=tmp_path)
     seen: Counter[str] = Counter()
 
     def observe(event: Event | Action) -> None:
         if isinstance(event, Failure):
             seen[event.reason.partition(":")[0]] += 1
 
-    with serve(tmp_path, concurrency=64, timeout_s=FUNCTION_S, faults=plan("third")) as service:
-        work = Descent(scheme, open_store(STORE, mount=tmp_path))
+    # Each request fails by itself: an environment that is killed is never the same again.
+    plan = FaultPlan(seed=5, rates=RATES)
+    with serve(tmp_path, concurrency=64, timeout_s=FUNCTION_S, faults=plan) as service:
+        work = run.work()
+        scheme = parse_scheme(run.spec, n=run.n)
         policy = RoundPolicy(
             scheme.start(jobs),
             mu=0.5,
@@ -68,45 +100,64 @@ def test_when_a_third_fails_the_gradients_are_those_of_a_run_without_failures(
             max_attempts=8,  # 0.3**8: a worker that fails for a whole round is one in 15,000
             payload="float64",
         )
-        with backend_of(service, tmp_path, work, n, "asyncio") as backend:
+        with run.backend(service, work) as backend:
             master.run(policy, backend, work, observe=observe)
         faults = service.statistics().faults
-    assert {"crash", "hang", "throttle", "corrupt"} <= set(faults), faults
-    assert {"Runtime.ExitError", "WireError"} <= set(seen)  # throttling is met before anyone hears
+    assert set(RATES) <= set(faults), faults
+    # Throttling is met before anyone hears; a function's URL does not tell how a function ended.
+    assert {"WireError", "HTTP 502" if run.transport == "requests" else "Runtime.ExitError"} <= set(
+        seen
+    )
+    stored = (tmp_path / run.ref.location / "blobs").exists()
+    assert stored == (run.inline_bytes < MAX_BODY_BYTES)
     for job, due in enumerate(undisturbed(jobs, delay=scheme.delay)):
         np.testing.assert_allclose(work.gradients[job], due, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize(
-    ("kind", "cause"),
-    [
-        ("crash", "Runtime.ExitError"),
-        ("throttle", "HTTP 429 TooManyRequestsException"),
-        ("corrupt", "WireError"),
-        ("error", "ScriptedFault"),
-        ("hang", "Sandbox.Timedout"),
-    ],
-)
+CAUSES: dict[FaultKind, str] = {
+    "crash": "Runtime.ExitError",
+    "throttle": "HTTP 429 TooManyRequestsException",
+    "corrupt": "WireError",
+    "error": "ScriptedFault",
+    "hang": "Sandbox.Timedout",
+}
+
+
+@pytest.fixture(scope="module", params=sorted(CAUSES))
+def failing(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[FaultKind, Path, LocalLambda]]:
+    """A service that fails whatever it is asked, in one way."""
+    kind: FaultKind = request.param
+    mount = tmp_path_factory.mktemp(kind)
+    with serve(mount, timeout_s=FUNCTION_S, faults=FaultPlan(rates={kind: 1.0})) as service:
+        yield kind, mount, service
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_when_everything_fails_a_run_stops_with_one_cause_and_few_invocations(
-    tmp_path: Path, kind: str, cause: str
+    failing: tuple[FaultKind, Path, LocalLambda], transport: str
 ) -> None:
+    kind, mount, service = failing
     n, deadline_s, attempts = 4, 2.0, 2
-    scheme: Scheme = parse_scheme("gc:s=1", n=n)
-    with serve(tmp_path, timeout_s=FUNCTION_S, faults=plan(kind)) as service:
-        work = Descent(scheme, open_store(STORE, mount=tmp_path))
-        policy = RoundPolicy(
-            scheme.start(50),
-            mu=0.5,
-            wait_out="feasible",
-            timeout_s=deadline_s,
-            max_attempts=attempts,
-        )
-        with backend_of(service, tmp_path, work, n, "asyncio") as backend:
-            begun = time.monotonic()
-            with pytest.raises(WorkerError, match=rf"first failure, worker \d: {cause}") as error:
-                master.run(policy, backend, work)
-            assert time.monotonic() - begun < 2 * deadline_s
-        requests = service.statistics().requests
+    run = Run(spec="gc:s=1", n=n, transport=transport, mount=mount)
+    before, work = service.statistics().requests, run.work()
+    policy = RoundPolicy(
+        parse_scheme(run.spec, n=n).start(50),
+        mu=0.5,
+        wait_out="feasible",
+        timeout_s=deadline_s,
+        max_attempts=attempts,
+    )
+    cause = CAUSES[kind]
+    if transport == "requests" and kind != "corrupt":  # a function's URL says no more
+        cause = "HTTP 429" if kind == "throttle" else "HTTP 502"
+    with run.backend(service, work) as backend:
+        begun = time.monotonic()
+        with pytest.raises(WorkerError, match=rf"first failure, worker \d: {cause}") as error:
+            master.run(policy, backend, work)
+        assert time.monotonic() - begun < 2 * deadline_s
+    requests = service.statistics().requests - before
     assert "\n" not in str(error.value)
     again = IMPATIENT.max_resubmissions if kind == "throttle" else 0
     assert n <= requests <= n * attempts * (1 + again)

@@ -62,7 +62,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalLambda]:
 def test_32_environments_answer_400_kb_each_in_every_round(
     service: LocalLambda, transport: str
 ) -> None:
-    run(service, n=32, s=4, rounds=5, transport=transport)
+    run(service, n=32, s=4, rounds=3, transport=transport)
     assert service.statistics().throttled == 0
 
 

@@ -1,4 +1,4 @@
-"""Full jitter, and the window of re-submissions on trial."""
+"""Full jitter, the window of re-submissions on trial, and one that cannot be submitted again."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import pytest
 
 from seqgc.backends.lambda_._throttle import Throttle, ThrottlePolicy
 from seqgc.errors import ParameterError
+from seqgc.stores import MemoryStore
+from tests.backends.lambda_.in_memory import open_backend
+from tests.backends.scripted import address, task
 
 
 def test_waits_fill_the_whole_range_and_it_doubles_up_to_the_longest() -> None:
@@ -19,6 +22,17 @@ def test_waits_fill_the_whole_range_and_it_doubles_up_to_the_longest() -> None:
         assert 0 <= min(waits) < 0.02 * bound
         assert 0.98 * bound < max(waits) <= bound + 1e-9
         assert np.mean(waits) == pytest.approx(bound / 2, rel=0.1)
+
+
+def test_what_the_service_asks_for_is_waited_for_first_up_to_the_longest() -> None:
+    policy = ThrottlePolicy(first_s=0.1, longest_s=1.0, seed=3)
+    for asked, least in ((0.0, 0.0), (0.3, 0.3), (1.0, 1.0), (3600.0, 1.0)):
+        throttle = Throttle(policy)
+        waits = [
+            throttle.refused(k, refusals=2, now=50.0, least_s=asked) - 50.0 for k in range(500)
+        ]
+        assert least <= min(waits) + 1e-9 < least + 0.01
+        assert least + 0.19 < max(waits) <= least + 0.2 + 1e-9, "jitter all the same"
 
 
 def test_the_same_seed_waits_alike_and_another_does_not() -> None:
@@ -76,3 +90,25 @@ def test_what_was_forgotten_is_not_submitted() -> None:
 def test_a_policy_that_makes_no_sense_is_refused(option: str, value: float) -> None:
     with pytest.raises(ParameterError, match="must"):
         ThrottlePolicy(**{option: value})  # type: ignore[arg-type]
+
+
+def test_a_throttled_invocation_whose_weights_are_gone_is_a_failure() -> None:
+    store = MemoryStore()
+    ref = store.publish("w", 0, np.arange(3.0))
+    backend, wire = open_backend(shared=store)
+    tasks = [task(0, worker) for worker in range(2)]
+    for each in tasks:
+        object.__setattr__(each.items[0].parts[0], "weights", ref)
+    backend.dispatch(0, tasks)
+    for tag in (0, 1):
+        wire.fail(tag, "HTTP 429", throttled=True)
+    assert backend.receive(wire.clock.time) is None
+    store.discard(ref)
+    until = wire.clock.time + 100.0
+    events = [backend.receive(until) for _ in range(2)]
+    assert sorted(address(event) for event in events if event is not None) == [
+        ("Failure", 0, 0, 0),
+        ("Failure", 0, 1, 0),
+    ]
+    assert wire.clock.time < until, "there was nothing to wait for"
+    assert backend.outstanding == 0

@@ -5,31 +5,19 @@ The peer is a scripted HTTP server: what AWS's service says in trouble can be ha
 
 from __future__ import annotations
 
-import base64
 import math
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeAlias
 
 import pytest
 
-from seqgc.backends.lambda_ import (
-    AsyncTransport,
-    Boto3Transport,
-    HttpTransport,
-    Reply,
-    Target,
-    Transport,
-)
+from seqgc.backends.lambda_ import AsyncTransport, HttpTransport, Target
 from seqgc.errors import ParameterError, WorkerError
+from tests.backends.lambda_.over_sockets import HEAD, Open, make, replies_of, reply_to, silent
 from tests.backends.lambda_.peer import (
-    KEY,
     REGION,
-    SECRET,
     Peer,
     Request,
     Response,
@@ -37,66 +25,7 @@ from tests.backends.lambda_.peer import (
     serving,
     signature_is_right,
 )
-
-PATIENCE_S = 30.0
-Open: TypeAlias = Callable[..., Transport]
-
-
-@pytest.fixture(autouse=True)
-def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
-
-
-@pytest.fixture
-def peer() -> Iterator[Peer]:
-    with serving() as peer:
-        yield peer
-
-
-def make(kind: str, url: str, **options: object) -> Transport:
-    if kind == "boto3":
-        return Boto3Transport(
-            "worker",
-            qualifier="live",
-            region=REGION,
-            endpoint_url=url,
-            **options,  # type: ignore[arg-type]
-        )
-    api = Target.invoke_api("worker", region=REGION, qualifier="live", endpoint_url=url)
-    if kind == "asyncio":
-        return AsyncTransport(api, **options)  # type: ignore[arg-type]
-    return HttpTransport(api, **options)  # type: ignore[arg-type]
-
-
-@pytest.fixture(params=["boto3", "requests", "asyncio"])
-def open_transport(request: pytest.FixtureRequest, peer: Peer) -> Iterator[Open]:
-    with ExitStack() as stack:
-
-        def opened(url: str = "", **options: object) -> Transport:
-            transport = make(request.param, url or peer.url, **options)
-            stack.callback(transport.close)
-            return transport
-
-        yield opened
-
-
-def replies_of(transport: Transport, count: int) -> list[Reply]:
-    replies: list[Reply] = []
-    give_up_at = time.monotonic() + PATIENCE_S
-    while len(replies) < count:
-        assert time.monotonic() < give_up_at, f"{len(replies)} of {count} replies came"
-        replies += transport.poll(1.0)
-    return replies
-
-
-def reply_to(transport: Transport, body: bytes = b"{}") -> Reply:
-    transport.submit(7, body)
-    (reply,) = replies_of(transport, 1)
-    assert reply.tag == 7
-    return reply
-
+from tests.backends.scripted import PATIENCE_S
 
 # ---- what goes out, what comes back -------------------------------------------------------------
 
@@ -170,9 +99,6 @@ def test_what_was_flushed_has_left_though_nobody_polls(open_transport: Open, pee
         time.sleep(0.005)
 
 
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
-
-
 @pytest.mark.parametrize(
     ("raw", "body"),
     [
@@ -190,6 +116,16 @@ def test_a_body_ends_where_http_says(
     peer.respond = lambda _: Response(raw=raw)
     reply = reply_to(open_transport())
     assert (reply.error, reply.body) == ("", body)
+
+
+def test_any_number_of_heads_may_come_before_the_answers(peer: Peer) -> None:
+    heads = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\nX: y\r\n\r\n" * 1000
+    peer.respond = lambda _: Response(raw=heads + HEAD + b"Content-Length: 2\r\n\r\nok")
+    transport = make("asyncio", peer.url)
+    try:
+        assert reply_to(transport).body == b"ok"
+    finally:
+        transport.close()
 
 
 @pytest.fixture
@@ -226,156 +162,6 @@ def test_a_peer_that_nobody_vouches_for_is_sent_nothing(
     assert trusted.requests == []
 
 
-# ---- trouble ------------------------------------------------------------------------------------
-
-LOG = "START RequestId: 1\nloading the model\n[ERROR] MemoryError\nEND RequestId: 1\nREPORT 1\n"
-
-
-def test_a_function_error_under_http_200_is_its_error_and_last_line(
-    open_transport: Open, peer: Peer
-) -> None:
-    peer.respond = lambda _: Response(
-        body=b'{"errorMessage": "too\\nlarge", "errorType": "MemoryError"}',
-        headers={
-            "X-Amz-Function-Error": "Unhandled",
-            "X-Amz-Log-Result": base64.b64encode(LOG.encode()).decode(),
-        },
-    )
-    reply = reply_to(open_transport())
-    assert reply.body is None
-    assert reply.error == "MemoryError: too large; last log line: [ERROR] MemoryError"
-
-
-@pytest.mark.parametrize(
-    ("status", "code", "said", "throttled"),
-    [
-        (429, "TooManyRequestsException", "Rate Exceeded.", True),
-        (500, "ServiceException", "internal", False),
-        (502, "EFSIOException", "mount", False),
-        (403, "AccessDeniedException", "not authorized to perform", False),
-        (404, "ResourceNotFoundException", "Function not found", False),
-        (413, "RequestTooLargeException", "6291457 byte payload is too large", False),
-    ],
-)
-def test_a_refusal_is_asked_once_and_told_in_one_line(
-    open_transport: Open, peer: Peer, status: int, code: str, said: str, throttled: bool
-) -> None:
-    peer.respond = lambda _: Response(
-        status=status,
-        body=f'{{"Message": "{said}", "Reason": "a reason"}}'.encode(),
-        headers={"X-Amzn-ErrorType": code},
-    )
-    reply = reply_to(open_transport())
-    assert reply.throttled == throttled
-    assert reply.body is None
-    assert reply.error.startswith(f"HTTP {status} {code}: {said}")
-    assert "\n" not in reply.error
-    assert len(peer.requests) == 1, "the scheduler owns retries"
-
-
-def test_a_connection_that_is_dropped_is_an_error_and_not_tried_again(
-    open_transport: Open, peer: Peer
-) -> None:
-    peer.respond = lambda _: Response(hang_up=True)
-    reply = reply_to(open_transport())
-    assert reply.error
-    assert not reply.throttled
-    assert len(peer.requests) == 1
-    peer.respond = lambda _: Response(body=b"[]")
-    assert reply_to(open_transport()).body == b"[]"
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
-        HEAD + b"Content-Length: 100\r\n\r\ncut short",
-        HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nab",
-        HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nab\r\n0\r\n\r\n",
-        HEAD + b"Content-Length: -2\r\n\r\nok",
-    ],
-)
-def test_what_is_no_answer_is_an_error_and_not_tried_again(
-    open_transport: Open, peer: Peer, raw: bytes
-) -> None:
-    peer.respond = lambda _: Response(raw=raw)
-    transport = open_transport()
-    reply = reply_to(transport)
-    assert (
-        reply.error or len(reply.body or b"") < 100
-    )  # what is cut short, the frame's length tells
-    assert len(peer.requests) == 1
-    peer.respond = lambda _: Response(body=b"[]")
-    assert reply_to(transport).body == b"[]"
-
-
-@pytest.mark.timeout(10)
-@pytest.mark.parametrize(
-    ("head", "reason"),
-    [
-        ("Transfer-Encoding: chunked\r\n\r\n-6\r\nabcdef\r\n0\r\n", "'-6' is no length"),
-        ("Transfer-Encoding: chunked\r\n\r\n0x2\r\nab\r\n0\r\n", "'0x2' is no length"),
-        ("Transfer-Encoding: chunked\r\n\r\n\r\nab\r\n0\r\n", "'' is no length"),
-        ("Transfer-Encoding: chunked\r\n\r\nfffffffff\r\nab", "a body of more than"),
-        ("Content-Length: +2\r\n\r\n", "'+2' is no length"),
-        ("Content-Length: 1_0\r\n\r\n", "'1_0' is no length"),
-        ("Content-Length: 99999999999\r\n\r\n", "a body of 99999999999 bytes"),
-    ],
-)
-def test_a_length_that_is_none_ends_the_connection(peer: Peer, head: str, reason: str) -> None:
-    peer.respond = lambda _: Response(raw=HEAD + head.encode() + b"\r\n")
-    transport = make("asyncio", peer.url)
-    try:
-        assert reason in reply_to(transport).error
-    finally:
-        transport.close()
-
-
-def test_a_poll_that_is_interrupted_gives_no_memory_back_twice(
-    peer: Peer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    transport = make("asyncio", peer.url)
-    assert isinstance(transport, AsyncTransport)
-    given: list[object] = []
-    monkeypatch.setattr(transport._client, "recycle", given.append)
-
-    def interrupted(_: float) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        reply = reply_to(transport)
-        with monkeypatch.context() as patch:
-            patch.setattr(transport, "_turn", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                transport.poll(0.0)
-        transport.poll(0.0)
-        assert [body for body in given if body is reply.body] == [reply.body]
-    finally:
-        transport.close()
-
-
-def test_a_peer_that_is_not_there_is_an_error(open_transport: Open) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and nobody listens
-        reply = reply_to(open_transport(f"http://127.0.0.1:{taken.getsockname()[1]}"))
-    assert "Connect" in reply.error
-
-
-def test_a_silent_peer_is_given_up_after_the_functions_time(
-    open_transport: Open, peer: Peer
-) -> None:
-    peer.respond = silent(peer)
-    assert "imeout" in reply_to(open_transport(timeout_s=-9.9)).error  # 10 s are its grace
-
-
-def silent(peer: Peer) -> Callable[[Request], Response]:
-    def respond(_: Request) -> Response:
-        peer.release.wait(PATIENCE_S)
-        return Response()
-
-    return respond
-
-
 # ---- waiting, and the end -----------------------------------------------------------------------
 
 
@@ -387,6 +173,25 @@ def test_polling_ends_when_its_time_is_up_or_a_reply_is_there(open_transport: Op
     assert time.monotonic() - begun >= 0.05
     transport.submit(1, b"{}")
     assert transport.poll(math.inf)
+
+
+def test_whoever_polls_is_woken_now_or_the_next_time(open_transport: Open, peer: Peer) -> None:
+    peer.respond = silent(peer)
+    transport = open_transport()
+    for _ in range(3):
+        transport.wake()  # before
+        transport.submit(1, b"{}")
+        transport.flush()
+        assert not transport.poll(math.inf)
+        alarm = threading.Timer(0.02, transport.wake)
+        alarm.start()
+        assert not transport.poll(math.inf)
+        alarm.join()
+    begun = time.monotonic()
+    assert not transport.poll(0.05)
+    assert time.monotonic() - begun >= 0.05, "nobody woke it"
+    transport.close()
+    transport.wake()
 
 
 def test_replies_are_stamped_by_the_clock_that_was_given(open_transport: Open) -> None:
@@ -452,6 +257,15 @@ def is_socket(descriptor: Path) -> bool:
 def test_at_least_one_connection_is_needed(open_transport: Open, connections: int) -> None:
     with pytest.raises(ParameterError, match="`connections` must be >= 1"):
         open_transport(connections=connections)
+
+
+def test_boto3_finds_its_own_session(peer: Peer) -> None:
+    transport = make("boto3", peer.url, session=None)
+    try:
+        assert reply_to(transport).body == b"{}"
+        assert signature_is_right(peer.requests[0], peer.url)
+    finally:
+        transport.close()
 
 
 # ---- addresses ----------------------------------------------------------------------------------

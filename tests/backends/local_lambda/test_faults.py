@@ -12,6 +12,7 @@ from seqgc.backends.local_lambda._faults import Subject
 from seqgc.backends.local_lambda._function import _task_of
 from seqgc.errors import ParameterError
 from seqgc.wire import InvokeMessage, encode, to_json
+from tests.backends.lambda_.local import TRANSPORTS, open_transport
 from tests.backends.local_lambda.calling import HANDLER, Reply, call, client
 from tests.wire.messages import invocations
 
@@ -54,6 +55,28 @@ def test_scripted_faults_happen_to_their_requests() -> None:
     assert isinstance(last, Reply)
     assert last.value["seen"] == 1
     assert faults == {"throttle": 1, "error": 1, "duplicate": 1, "crash": 1, "hang": 1}
+
+
+def test_a_throttled_request_is_told_how_long_to_wait() -> None:
+    plan = FaultPlan(rates={"throttle": 1.0})
+    with LocalLambda(HANDLER, concurrency=1, faults=plan, retry_after_s=2) as service:
+        aws = client(service)
+        with pytest.raises(aws.exceptions.TooManyRequestsException) as refused:
+            call(aws, service)
+        aws.close()
+        assert refused.value.response["retryAfterSeconds"] == "2"
+        for kind in TRANSPORTS:  # "requests" asks the function's URL
+            transport = open_transport(kind, service)
+            transport.submit(1, b"{}")
+            (reply,) = transport.poll(60.0)
+            transport.close()
+            assert (reply.throttled, reply.retry_after_s) == (True, 2.0)
+
+
+@pytest.mark.parametrize("seconds", [-1, 0.5])
+def test_a_wait_that_no_header_can_tell_is_refused(seconds: float) -> None:
+    with pytest.raises(ParameterError, match="`retry_after_s` must be whole seconds >= 0"):
+        LocalLambda(HANDLER, concurrency=1, retry_after_s=seconds)  # type: ignore[arg-type]
 
 
 def test_delay_holds_a_request_back() -> None:

@@ -1,0 +1,281 @@
+"""`ExactCode`: who computes what, which answers suffice, and the guard on every decoding vector."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from seqgc._types import BoolArray, FloatArray, IntArray
+from seqgc.codes._checks import check_mask, check_rows, check_worker, integer
+from seqgc.codes._decoders import Decoder
+from seqgc.codes._linear import combine
+from seqgc.errors import IllConditionedError, NotDecodableError, ParameterError
+from seqgc.payloads import Payload, payload_format
+
+__all__ = ["ExactCode", "Layout"]
+
+# A decoding vector's own relative error in float64; far above rounding, far below any use of it.
+_RESIDUAL_TOLERANCE = 1e-9
+
+_KEPT_VECTORS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Layout:
+    """Who holds what: ``supports[i]`` are worker ``i``'s chunks, in the order of its coefficients.
+
+    ``chunk_fractions`` (k,) are the chunks' shares of the batch; ``load`` is the exact load.
+    """
+
+    supports: tuple[IntArray, ...]
+    chunk_fractions: FloatArray
+    load: float
+
+    def __post_init__(self) -> None:
+        for array in (*self.supports, self.chunk_fractions):
+            array.setflags(write=False)
+
+
+@dataclass(frozen=True)
+class ExactCode(ABC):
+    """What `GradientCode` is without approximation.
+
+    Who computes what, which answers determine the gradient, and by which sum of them, guarded.
+    """
+
+    n: int
+    s: int
+
+    def __post_init__(self) -> None:
+        # Frozen: only construction may set a field.
+        object.__setattr__(self, "n", integer("n", self.n))
+        object.__setattr__(self, "s", integer("s", self.s))
+        if self.n < 1:
+            raise ParameterError("n", "must be at least 1", self.n)
+        if not 0 <= self.s < self.n:
+            raise ParameterError("s", f"must satisfy 0 <= s < n, n={self.n}", self.s)
+        self._check_parameters()
+
+    @property
+    def load(self) -> float:
+        """Largest fraction of the batch that a worker touches."""
+        return self._layout.load
+
+    @property
+    def chunk_fractions(self) -> FloatArray:
+        """Each chunk's share of the batch, (k,) float64, read-only; sums to 1."""
+        return self._layout.chunk_fractions
+
+    @cached_property
+    def encoding_matrix(self) -> FloatArray:
+        """Row ``i`` holds worker ``i``'s coefficients on all chunks: (n, k) float64, read-only."""
+        matrix = np.zeros((self.n, self.chunk_fractions.size))
+        for worker, row in enumerate(matrix):
+            row[self.support(worker)] = self.coefficients(worker)
+        matrix.setflags(write=False)
+        return matrix
+
+    def support(self, worker: int) -> IntArray:
+        """Return the chunks that ``worker`` holds, in the order of `coefficients` and `encode`."""
+        return self._layout.supports[check_worker(worker, self.n)]
+
+    def coefficients(self, worker: int) -> FloatArray:
+        """Return ``worker``'s coefficients (|support|,) in the order of `support`, read-only."""
+        return self._rows[check_worker(worker, self.n)]
+
+    def encode(self, worker: int, partials: FloatArray) -> FloatArray:
+        """Return ``worker``'s result.
+
+        Parameters
+        ----------
+        worker : int
+            ``0 <= worker < n``.
+        partials : (|support|, p) floating
+            The partial gradients of the worker's chunks, in the order of `support`.
+
+        Returns
+        -------
+        (p,) array of the partials' dtype, in which sums are taken (those of float16 in float32).
+        """
+        values = self.coefficients(worker)
+        check_rows("partials", partials, len(values), "(|support|, p)")
+        return combine(values, partials)
+
+    @property
+    def covers(self) -> tuple[IntArray, ...]:
+        """Arrays (candidates, places) of workers, if the gradient is a plain sum of results.
+
+        The workers of one place (column) return equal results, and those of a cover's places add up
+        to the gradient; decodable when some cover has an answer in every place. Empty for a code
+        that solves equations.
+        """
+        return self._decoder.covers
+
+    def place_of(self, worker: int) -> tuple[int, int] | None:
+        """Return the cover and the place that ``worker`` stands in; None if there are no covers."""
+        return self._places[check_worker(worker, self.n)] if self.covers else None
+
+    def can_decode(self, responded: BoolArray) -> bool:
+        """Return whether these answers (n,) determine the gradient: combinatorial, no numerics.
+
+        True exactly when the vector of ones is in the span of these workers' rows.
+        """
+        return self._decoder.suffices(check_mask(responded, self.n))
+
+    def decoding_vector(self, responded: BoolArray) -> FloatArray:
+        """Return ``a`` with ``a @ encoding_matrix == 1``, zero where not ``responded``.
+
+        Parameters
+        ----------
+        responded : (n,) bool
+
+        Returns
+        -------
+        (n,) float64, read-only
+
+        Raises
+        ------
+        NotDecodableError
+            If not `can_decode`.
+        IllConditionedError
+            If ``a`` solves its equations too badly, or float64 results would be too inexact.
+        """
+        key = check_mask(responded, self.n).tobytes()
+        if key in self._vectors:
+            return self._vectors[key]
+        vector = self._guarded(responded)
+        if len(self._vectors) >= _KEPT_VECTORS:
+            self._vectors.clear()
+        self._vectors[key] = vector
+        return vector
+
+    def amplification(self, vector: FloatArray) -> float:
+        """Return by how much decoding with ``vector`` (n,) amplifies rounding errors.
+
+        ``sqrt(sum_i a_i^2 ||E_i||^2 / k)``, for rows of equal norm ``||a|| ||E||_F / sqrt(n k)``:
+        if the partial gradients are iid, ``l_i`` has variance ``||E_i||^2`` and the gradient ``k``,
+        so this is the gradient's relative error over the results' (root mean squares). The sum of
+        all chunks, without a code, has 1.
+        """
+        variance = float(np.square(vector) @ self._row_squares)
+        return math.sqrt(variance / self.chunk_fractions.size)
+
+    def predicted_error(self, vector: FloatArray, payload: Payload) -> float:
+        """Return the relative error to expect of a gradient decoded with ``vector`` (n,).
+
+        `amplification` times the relative error of rounding a result to the payload format
+        (`PayloadFormat.rounding`), for iid partial gradients of normal deviates: a model. A
+        gradient far smaller than its parts, which cancel, is as inexact as their plain sum.
+        """
+        return self.amplification(vector) * payload_format(payload).rounding
+
+    def check_error(
+        self, vector: FloatArray, payload: Payload, *, tolerance: float | None = None
+    ) -> None:
+        """Refuse to decode results in a payload format with ``vector`` (n,) if too inexact.
+
+        Raises
+        ------
+        IllConditionedError
+            If `predicted_error` exceeds ``tolerance``, by default the format's own: 1e-2 for 16
+            bit, 1e-4 for float32 and float64.
+        """
+        bound = payload_format(payload).tolerance if tolerance is None else tolerance
+        if not bound > 0:
+            raise ParameterError("tolerance", "must be positive", tolerance)
+        error = self.predicted_error(vector, payload)
+        if not error <= bound:
+            raise self._ill_conditioned(
+                f"{payload} results would give a relative error of {error:.1e}, over {bound:.0e}",
+                self.amplification(vector),
+            )
+
+    # ---- what a family supplies ------------------------------------------------------------------
+
+    @abstractmethod
+    def _check_parameters(self) -> None:
+        """Raise `ParameterError` where the family asks for more than ``0 <= s < n``."""
+
+    @abstractmethod
+    def _make_layout(self) -> Layout:
+        """Return who holds what; cheap."""
+
+    @abstractmethod
+    def _coefficients(self, worker: int) -> FloatArray:
+        """Return a valid worker's coefficients, in the order of its support."""
+
+    @abstractmethod
+    def _make_decoder(self) -> Decoder:
+        """Return what decides which answers suffice and finds decoding vectors."""
+
+    # ---- made once -------------------------------------------------------------------------------
+
+    @cached_property
+    def _layout(self) -> Layout:
+        return self._make_layout()
+
+    @cached_property
+    def _rows(self) -> tuple[FloatArray, ...]:
+        rows = tuple(self._coefficients(worker) for worker in range(self.n))
+        for row in rows:
+            row.setflags(write=False)
+        return rows
+
+    @cached_property
+    def _vectors(self) -> dict[bytes, FloatArray]:
+        return {}  # the latest survivor sets: rounds, and the groups of one job, repeat them
+
+    @cached_property
+    def _decoder(self) -> Decoder:
+        return self._make_decoder()
+
+    @cached_property
+    def _places(self) -> dict[int, tuple[int, int]]:
+        return {
+            int(worker): (number, place)
+            for number, cover in enumerate(self.covers)
+            for place, candidates in enumerate(cover.T)
+            for worker in candidates
+        }
+
+    @cached_property
+    def _row_squares(self) -> FloatArray:
+        squares: FloatArray = np.square(self.encoding_matrix).sum(axis=1)
+        return squares
+
+    # ---- decoding, guarded -----------------------------------------------------------------------
+
+    def _guarded(self, responded: BoolArray) -> FloatArray:
+        try:
+            solved = self._decoder.solve(responded)
+        except np.linalg.LinAlgError:
+            raise self._ill_conditioned("the equations are singular", math.inf) from None
+        if solved is None:
+            raise self._not_decodable(responded)
+        vector, residual = solved
+        # Over the norm of the ones: the relative error that iid partial gradients suffer.
+        error = residual / math.sqrt(self.chunk_fractions.size)
+        if not error <= _RESIDUAL_TOLERANCE:
+            raise self._ill_conditioned(
+                f"the decoding vector's residual is {error:.1e}", self.amplification(vector)
+            )
+        self.check_error(vector, "float64")
+        vector.setflags(write=False)
+        return vector
+
+    def _not_decodable(self, responded: BoolArray, within: str = "") -> NotDecodableError:
+        return NotDecodableError(
+            f"{self!r}: the {np.count_nonzero(responded)} workers that answered do not determine"
+            f" the gradient{within}; wait for more answers"
+        )
+
+    def _ill_conditioned(self, what: str, amplification: float) -> IllConditionedError:
+        return IllConditionedError(
+            f"{self!r}: {what} (amplification {amplification:.1e}); wait for one more answer,"
+            " send wider results, or use a repetition or binary code",
+            amplification=amplification,
+        )

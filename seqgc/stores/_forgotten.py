@@ -1,0 +1,98 @@
+"""What runs have left on a shared file system, when nobody can be waiting for it any more.
+
+A function that answers after its master has gone leaves its answer there, and a master that was
+killed leaves everything. Buckets have a rule for that (``BucketExpiryDays`` of `template.yaml`);
+a file system has not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+__all__ = ["FORGOTTEN_S", "LATE_S", "RUN_FOLDER", "remove_forgotten"]
+
+LATE_S: Final = 2 * 3600.0
+"""Age of a folder without weights, seconds: its run is over, and no function runs for 900 s."""
+
+FORGOTTEN_S: Final = 30 * 24 * 3600.0
+"""Age of a folder with weights, seconds: its master may be there still; as long as the bucket's."""
+
+RUN_FOLDER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*-[0-9a-f]{12}")
+"""What the folder of a run of functions is called."""
+
+_WEIGHTS = r"[A-Za-z0-9_][A-Za-z0-9._-]*@[0-9]{10}\.npy"  # of `DirectoryStore`
+_ANSWER = r"result-[0-9]+-[0-9]+-[0-9]+-[0-9a-f]{32}"  # the key of `seqgc.wire.TaskMessage.stored`
+_UNFINISHED = r"\.{}-\w+\.tmp"  # of `seqgc._durable`
+
+
+def remove_forgotten(mount: str | os.PathLike[str], *, now: float | None = None) -> int:
+    """Remove the folders of runs that are over below ``mount``; return how many those were.
+
+    A folder goes if it bears the name of a run of functions (``<name>-<12 hexadecimal digits>``),
+    nothing is in it but what such runs write into a `DirectoryStore`, and the youngest of that is
+    older than `LATE_S`, or with weights `FORGOTTEN_S`: while a run lives there are weights of it,
+    the latest of which are about as old as its round. Whatever else there is stays, and what cannot
+    be removed is left for another time.
+
+    Parameters
+    ----------
+    mount
+        The folder that the shared file system has here.
+    now
+        Seconds since the epoch; this machine's clock unless given.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from seqgc.stores import DirectoryStore
+    >>> with tempfile.TemporaryDirectory() as mount:
+    ...     store = DirectoryStore(Path(mount, "run-0123456789ab"))
+    ...     store.put(f"result-7-2-0-{0:032x}", b"a late answer")
+    ...     remove_forgotten(mount), remove_forgotten(mount, now=time.time() + 3 * 3600)
+    (0, 1)
+    """
+    now = time.time() if now is None else now
+    return sum(_remove_if_over(folder, now) for folder in _runs(Path(mount)))
+
+
+def _runs(mount: Path) -> Iterator[Path]:
+    with suppress(OSError):  # it cannot be listed: what needs it will say why
+        for entry in list(os.scandir(mount)):
+            if RUN_FOLDER.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                yield Path(entry.path)
+
+
+def _remove_if_over(folder: Path, now: float) -> bool:
+    with suppress(OSError):  # another master is at it, or it is not ours to remove
+        weights, blobs = list(os.scandir(folder)), []
+        folders = [each for each in weights if _is_blobs(each)]
+        for each in folders:
+            weights.remove(each)
+            blobs = list(os.scandir(each))
+        known = all(_is_file(each, _WEIGHTS) for each in weights)
+        known = known and all(_is_file(each, _ANSWER) for each in blobs)
+        written = [each.stat(follow_symlinks=False).st_mtime for each in folders + weights + blobs]
+        youngest = max([folder.stat().st_mtime, *written])
+        if known and now - youngest > (FORGOTTEN_S if weights else LATE_S):
+            for file in (*weights, *blobs):
+                Path(file.path).unlink(missing_ok=True)
+            for each in folders:
+                Path(each.path).rmdir()
+            folder.rmdir()
+            return True
+    return False
+
+
+def _is_blobs(entry: os.DirEntry[str]) -> bool:
+    return entry.name == "blobs" and entry.is_dir(follow_symlinks=False)
+
+
+def _is_file(entry: os.DirEntry[str], name: str) -> bool:
+    fits = re.fullmatch(f"{name}|{_UNFINISHED.format(name)}", entry.name)
+    return fits is not None and entry.is_file(follow_symlinks=False)

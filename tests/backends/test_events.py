@@ -1,0 +1,105 @@
+"""What backends share: which event `receive` returns, and when it looks again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from seqgc.backends._events import EventBackend, event_of, failure_of
+from seqgc.backends._tasks import TaskMessages
+from seqgc.errors import ParameterError, WorkerError
+from seqgc.ports import Arrival, Failure
+from seqgc.wire import FailureMessage, ResultMessage
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = 100.0
+
+    def now(self) -> float:
+        return self.time
+
+
+class ByHand(EventBackend):
+    """Each look at what has come in is one step of the test's."""
+
+    def __init__(self, clock: Clock, *steps: Callable[[ByHand], None]) -> None:
+        super().__init__(TaskMessages(n=2, run_id="r"), clock=clock)
+        self.clock, self.steps = clock, list(steps)
+        self.waited: list[float] = []
+        self.ends = 0
+
+    def _collect(self, timeout_s: float) -> None:
+        self.waited.append(timeout_s)
+        if self.steps:
+            self.steps.pop(0)(self)
+
+    def _end(self) -> None:
+        self.ends += 1
+
+
+def came(*times: float, now: float) -> Callable[[ByHand], None]:
+    """The clock shows ``now``, and events with these times are there."""
+
+    def step(backend: ByHand) -> None:
+        backend.clock.time = now
+        for at in times:
+            backend._tell(failure_of((0, 1, 0), at=at, reason=f"at {at:g}"))
+
+    return step
+
+
+def time_of(event: Arrival | Failure | None) -> float | None:
+    return None if event is None else event.at
+
+
+def test_what_came_before_the_deadline_is_found_although_it_has_passed() -> None:
+    backend = ByHand(Clock(), came(now=105.1), came(104.9, now=105.1))
+    assert time_of(backend.receive(105.0)) == 104.9
+    assert backend.waited == [5.0, 0.0]
+
+
+def test_events_that_came_after_the_deadline_are_kept_for_later() -> None:
+    backend = ByHand(Clock(), came(101.0, 106.0, now=106.0))
+    assert time_of(backend.receive(105.0)) == 101.0
+    assert backend.receive(105.0) is None
+    assert time_of(backend.receive(106.0)) == 106.0
+    assert backend.receive(106.0) is None
+    assert backend.waited == [5.0, 0.0, 0.0, 0.0]
+
+
+def test_it_looks_again_until_something_is_there() -> None:
+    backend = ByHand(Clock(), came(now=101.0), came(now=102.0), came(102.5, now=103.0))
+    assert time_of(backend.receive(math.inf)) == 102.5
+    assert backend.waited == [math.inf] * 3
+
+
+def test_nobody_waits_for_a_time_that_is_none() -> None:
+    backend = ByHand(Clock(), came(now=101.0), came(102.0, now=102.0))
+    assert backend.receive(math.nan) is None
+    assert backend.waited == [0.0]
+
+
+def test_closing_ends_it_every_time_and_it_refuses_what_comes_after() -> None:
+    with ByHand(Clock(), came(101.0, now=101.0)) as backend:
+        backend._collect(0.0)
+    backend.close()  # the first may have been interrupted
+    assert backend.ends == 2
+    with pytest.raises(WorkerError, match="closed"):
+        backend.receive(math.inf)
+
+
+def test_the_workers_of_a_cancellation_are_checked() -> None:
+    with pytest.raises(ParameterError, match="`worker` must satisfy 0 <= worker < 2; got 2"):
+        ByHand(Clock())._check_cancel([0, 2])
+
+
+def test_answers_are_events() -> None:
+    address = {"round": 3, "worker": 1, "attempt": 2}
+    arrival = event_of(ResultMessage(**address, results={}), at=7.0)
+    assert isinstance(arrival, Arrival)
+    assert (arrival.round, arrival.worker, arrival.attempt, arrival.at) == (3, 1, 2, 7.0)
+    failure = event_of(FailureMessage(**address, reason="no\nroom"), at=7.0)
+    assert failure == Failure(**address, at=7.0, reason="no room")

@@ -1,0 +1,188 @@
+"""What a run would send and cost: ``train --dry-run`` and ``cost``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from seqgc.cli import main
+from tests.cli.kit import Out, deploy
+from tests.cli.refused import refused
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+PLAN = """
+scheme = "gc:s=1"
+workers = 4
+steps = 5
+backend = "lambda-local"
+[function]
+memory_mb = 1024
+timeout_s = 10
+expected_s = 0.5
+arch = "x86_64"
+master = "inside"
+[[models]]
+name = "a"
+module = "paper-cnn"
+batch_size = 100
+"""
+
+
+def test_a_dry_run_says_what_would_be_sent_and_starts_nothing(
+    capsys: Out, in_an_empty_folder: Path
+) -> None:
+    Path("run.toml").write_text(PLAN)
+    assert main(["train", "run.toml", "--dry-run", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert [path.name for path in in_an_empty_folder.iterdir()] == ["run.toml"]
+    assert (facts["rounds"], facts["jobs"], facts["invocations"]) == (5, 5, 20)
+    assert facts["weights_bytes"] == 269_998 * 4
+    assert facts["result_bytes"] == 269_999 * 4  # and the loss
+    # half of 100 points of 16 bytes each, base64 in JSON
+    assert 1068 < facts["request_bytes"] < 1068 + 6500
+    assert 269_999 * 4 * 4 / 3 < facts["reply_bytes"] < 269_999 * 4 * 4 / 3 + 6000
+    assert facts["request_fits"]
+    assert facts["reply_fits"]
+    assert not facts["results_stored"]
+    assert facts["warm_ups"] == 4
+    # 24 * 0.5 s * 1 GB, 4 starts of 2.5 s, 24 requests, 20 readings and 5 writings of the weights
+    efs = (20 * 0.03 + 5 * 0.06) * 1_079_992 / 2**30
+    assert facts["usd"] == pytest.approx(22 * 0.0000166667 + 24 * 0.0000002 + efs)
+    # each invocation a start of 10 s, and 10 s to the time-out
+    assert facts["usd_at_most"] == pytest.approx(480 * 0.0000166667 + 24 * 0.0000002 + efs)
+    Path("run.toml").write_text(PLAN.replace("inside", "outside"))
+    assert main(["train", "run.toml", "--dry-run", "--json"]) == 0
+    outside = json.loads(capsys.readouterr().out)
+    replies = 20 * 269_999 * 4 * 4 / 3
+    assert outside["likely"]["transfer_out_bytes"] == pytest.approx(replies, abs=20)
+    assert outside["usd"] == pytest.approx(facts["usd"] + replies / 2**30 * 0.09)
+
+
+def test_a_dry_run_speaks_to_people_too(capsys: Out) -> None:
+    Path("run.toml").write_text(PLAN)
+    assert main(["train", "run.toml", "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "5 of 4 tasks, for 5 jobs" in shown
+    assert "4 invocations before the first round" in shown
+    assert "fits" in shown
+    assert "directory (a folder of this machine, in place of EFS)" in shown
+    assert "billed (INIT): 2.5 s expected each, at most 10 s" in shown
+    assert "check them" in shown
+
+
+def test_functions_that_are_deployed_are_taken_as_they_are(capsys: Out) -> None:
+    deploy()
+    sizes = ["--scheme", "uncoded", "-n", "2", "--models", "1", "--steps", "1", "--module", "mlp"]
+    dry_run = ["train", *sizes, "--backend", "lambda", "--dry-run", "--json"]
+    assert main([*dry_run, "--store", "s3"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["where"], facts["why"]) == ("s3", "as asked for")
+    # 2 tasks and 2 before, half a GB, each of 10 s for a start and of 30 s to the time-out
+    assert facts["at_most"]["gb_seconds"] == 80.0
+    assert (facts["at_most"]["s3_puts"], facts["at_most"]["s3_gets"]) == (1, 2)
+    transfer = facts["at_most"]["transfer_out_bytes"] / 2**30 * 0.09  # a master without a mount
+    assert transfer > 0
+    assert facts["usd_at_most"] == pytest.approx(
+        80 * 0.0000166667 + 4 * 0.0000002 + 0.000005 + 2 * 0.0000004 + transfer
+    )
+    for reach in ([], ["--mount", "/mnt/x"]):
+        assert main([*dry_run, *reach]) == 0
+        assert json.loads(capsys.readouterr().out)["where"] == "inline"  # it is small
+
+
+def test_a_budget_that_no_round_fits_is_refused_before_the_run(capsys: Out) -> None:
+    Path("run.toml").write_text(PLAN)
+    dry_run = ["train", "run.toml", "--dry-run", "--json", "--max-usd"]
+    least = "for the warm-up and a round of cold starts that run to the time-out; got 0.001"
+    # eight of 20 s at 1 GB, eight requests, four readings and a writing of the weights
+    usd = 160 * 0.0000166667 + 8 * 0.0000002 + (4 * 0.03 + 0.06) * 1_079_992 / 2**30
+    said = refused(capsys, *dry_run, "0.001")
+    assert said == f"seqgc: `max_usd` must be at least ${usd:.6f}, {least}\n"
+    assert main([*dry_run, f"{usd + 1e-6:.6f}"]) == 0
+
+
+def test_a_plan_is_priced_as_it_is_asked_for(capsys: Out) -> None:
+    Path("run.toml").write_text(PLAN)
+    flags = ["--memory", "2048", "--arch", "arm64", "--region", "us-west-2", "--seconds", "2"]
+    assert main(["cost", "run.toml", *flags, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["kind"], facts["memory_mb"], facts["arch"]) == ("plan", 2048, "arm64")
+    assert facts["likely"]["gb_seconds"] == 116.0  # 24 of 2 s, 4 starts of 2.5 s, 2 GB
+    assert facts["likely"]["usd_by_kind"]["functions"] == pytest.approx(116 * 0.0000133334)
+    assert main(["cost", "run.toml"]) == 0
+    shown = capsys.readouterr().out
+    assert "$0.0013" in shown
+    assert "directory (a folder" in shown
+
+
+@pytest.mark.parametrize(
+    ("more", "puts", "gets", "store"),
+    [
+        ("", 0, 0, "inline"),  # 1.1 MB of weights fit a request
+        ('store = "s3"', 5, 20, "s3"),
+        ("", 5, 256 * 5, "s3"),  # but not 256 times
+    ],
+)
+def test_what_is_deployed_is_priced_by_way_of_its_store(
+    more: str, puts: int, gets: int, store: str, capsys: Out
+) -> None:
+    text = PLAN.replace("lambda-local", "lambda").replace("[function]", f"[function]\n{more}")
+    Path("run.toml").write_text(text.replace("workers = 4", f"workers = {max(4, gets // 5)}"))
+    assert main(["cost", "run.toml", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["store"] == store
+    used = facts["likely"]
+    assert (used["s3_puts"], used["s3_gets"], used["efs_read_bytes"]) == (puts, gets, 0)
+
+
+def test_a_profile_says_how_long_tasks_take(capsys: Out) -> None:
+    Path("run.toml").write_text(PLAN)
+    Path("seen.csv").write_text("1.0,2.0\n3.0,6.0\n")
+    assert main(["cost", "run.toml", "--profile", "seen.csv", "--json"]) == 0
+    assert (
+        json.loads(capsys.readouterr().out)["likely"]["gb_seconds"] == 82.0
+    )  # 24 of 3 s, and 4 starts
+    both = ["--profile", "seen.csv", "--seconds", "1"]
+    assert "`seconds` must be left out" in refused(capsys, "cost", "run.toml", *both)
+
+
+def test_results_too_large_for_a_reply_need_a_store(capsys: Out) -> None:
+    sizes = ["--scheme", "m-sgc:B=1,W=3,lam=2", "-n", "4", "--models", "4", "--module", "paper-cnn"]
+    lambdas = ["--backend", "lambda-local", "--precision", "float64"]
+    inline = ["--store", "inline", "--run", "r"]
+    assert "`request` must not exceed" in refused(capsys, "train", *sizes, *lambdas, *inline)
+    assert main(["train", *sizes, *lambdas, "--dry-run", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["result_bytes"] == 3 * 269_999 * 8  # W - 1 + B mini-tasks
+    assert facts["results_stored"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "rule"),
+    [
+        (["nowhere.toml"], "`config` must be a file; got 'nowhere.toml' (No such file"),
+        (["."], "`config` must be a file; got 'config.toml' (No such file"),
+        (["run.toml", "--memory", "64"], "`function.memory_mb` should be greater than"),
+        (["run.toml", "--arch", "arm"], "`function.arch` should be 'arm64' or 'x86_64'"),
+        (["run.toml", "--region", "moon-1"], "`region` must be one of us-east-1"),
+        (["run.toml", "--timeout-s", "901"], "`function.timeout_s` should be less than"),
+        (["run.toml", "--seconds", "-1"], "`function.expected_s` should be greater than"),
+        (["run.toml", "--profile", "no.npz"], "no.npz"),
+        (["large.toml"], "`request` must not exceed the 6291456 bytes that Lambda carries"),
+        (["large.toml", "--colour"], "No such option: --colour"),
+    ],
+)
+def test_what_cannot_be_priced_is_refused_in_one_line(
+    flags: list[str], rule: str, capsys: Out
+) -> None:
+    Path("run.toml").write_text(PLAN)
+    Path("large.toml").write_text(PLAN.replace("batch_size = 100", "batch_size = 1000000"))
+    assert refused(capsys, "cost", *flags).startswith(f"seqgc: {rule}")
