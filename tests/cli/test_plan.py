@@ -258,7 +258,10 @@ def test_where_prices_are_not_known_it_is_the_quicker_one() -> None:
     [
         ({"scheme": "uncoded", "workers": 4}, "inline"),
         (LARGE | {"workers": 4, "function": MOUNTED}, "directory"),
-        ({"scheme": "uncoded", "workers": 4, "probe": 2, "alpha": 1.0, "function": MOUNTED}, "directory"),
+        (
+            {"scheme": "uncoded", "workers": 4, "probe": 2, "alpha": 1.0, "function": MOUNTED},
+            "directory",
+        ),
     ],
 )
 def test_functions_without_a_way_to_s3_are_not_sent_there(
@@ -274,7 +277,10 @@ def test_functions_without_a_way_to_s3_are_not_sent_there(
     [
         ({"scheme": "uncoded", "function": {"store": "s3"}}, "have no way to S3"),
         (LARGE, "`store` must be there for a request or reply of more than"),
-        ({"scheme": "uncoded", "alpha": 1.0, "retune": 2}, "must be there where sizes are not known"),
+        (
+            {"scheme": "uncoded", "alpha": 1.0, "retune": 2},
+            "must be there where sizes are not known",
+        ),
     ],
 )
 def test_what_needs_a_store_is_refused_where_none_is_in_reach(
