@@ -13,7 +13,6 @@ from seqgc.backends.local_lambda import LocalLambda
 from seqgc.ports import Arrival
 from tests.backends.lambda_.constant import Constant
 from tests.backends.lambda_.local import TRANSPORTS, inline, open_transport, serve
-from tests.backends.lambda_.test_many import run
 from tests.backends.scripted import next_event
 
 N, PARAMETERS, ROUNDS = 256, 100_000, 5
@@ -56,8 +55,3 @@ def test_without_threads_a_round_costs_half_at_most(service: LocalLambda) -> Non
         print(f"{1e3 * seconds / N:.2f} ms per answer of 400 KB", end="")
     print(f"\nasyncio / boto3: {medians['asyncio'] / medians['boto3']:.2f}")
     assert medians["asyncio"] <= 0.5 * medians["boto3"]
-
-
-def test_256_environments_run_20_rounds(service: LocalLambda) -> None:
-    seconds = run(service, n=N, s=15, rounds=20, transport="asyncio")
-    print(f"\n256 environments, 20 rounds of 400 KB: {seconds:.1f} s")
