@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from seqgc.cli._build import InjectedDelays, make_delays, make_models
 from seqgc.cli._config import RunConfig, dump
-from seqgc.cli._engine import as_deployed, check_engine, open_engine
+from seqgc.cli._engine import FUNCTIONS, as_deployed, check_engine, open_engine
 from seqgc.cli._plan import budget_of, plan_of, require_fit, require_priced
 from seqgc.cli._show import RoundProgress
 from seqgc.schemes import Scheme, parse_scheme
@@ -115,7 +115,7 @@ def prepare(config: RunConfig) -> PreparedRun:
         delays=delays,
         adaptation=_adaptation(config, delays),
     )
-    if config.backend in ("lambda", "lambda-local"):
+    if config.backend in FUNCTIONS:
         require_fit(plan_of(prepared))
     return prepared
 
