@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from seqgc._types import FloatArray, MiniTask
-from seqgc.ports import WeightedPoints, WeightRef
+from seqgc.ports import FloatArray, MiniTask, WeightedPoints, WeightRef
 from seqgc.schemes import Scheme
 
 

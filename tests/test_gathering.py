@@ -7,9 +7,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from seqgc._gathering import Gatherer
-from seqgc._types import Decoding, FloatArray, MiniTask, Term
 from seqgc.errors import NotDecodableError, ScheduleError
+from seqgc.master import Gatherer
+from seqgc.ports import Decoding, FloatArray, MiniTask, Term
 
 SIZE = 40
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from seqgc import master
-from seqgc._types import FloatArray
 from seqgc.errors import NotDecodableError, WorkerError
 from seqgc.ports import (
     Action,
@@ -19,12 +18,13 @@ from seqgc.ports import (
     Event,
     Failure,
     Finish,
+    FloatArray,
     Task,
     WeightedPoints,
 )
-from seqgc.replay import ReplayBackend
 from seqgc.rounds import RoundPolicy
 from seqgc.schemes import GC, Scheme, parse_scheme
+from seqgc.search import ReplayBackend
 from tests.kit import ChunkWorkload
 
 N, JOBS = 6, 7

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from seqgc.errors import ParameterError
-from seqgc.patterns import straggler_pattern, straggler_stats
 from seqgc.profiles import DelayProfile, read_profile
+from seqgc.stragglers import straggler_pattern, straggler_stats
 
 SHAPES = st.tuples(st.integers(1, 7), st.integers(1, 4))
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from seqgc.errors import ParameterError
-from seqgc.payloads import (
+from seqgc.ports import (
     EXPONENTS,
     PAYLOADS,
     Payload,

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from seqgc.bounds import clairvoyant_bound
 from seqgc.errors import ParameterError, ProfileError
 from seqgc.profiles import DelayProfile, ProfileMeta
-from seqgc.replay import replay
 from seqgc.schemes import GC, MSGC, SRSGC, Uncoded
-from seqgc.stragglers import Bursty
+from seqgc.search import replay
+from seqgc.stragglers import Bursty, clairvoyant_bound
 
 HAND = DelayProfile.from_times(
     [[1.0, 2.0, 3.0, 9.0], [4.0, 1.0, 1.0, 2.0], [2.0, 2.0, 2.0, 2.0]],

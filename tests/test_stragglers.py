@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from seqgc._types import BoolArray
 from seqgc.errors import ParameterError
+from seqgc.ports import BoolArray
 from seqgc.stragglers import AnyOf, Arbitrary, Bursty, EveryGroup, PerRound
 
 patterns = arrays(np.bool_, array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=6))

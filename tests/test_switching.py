@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seqgc._types import FloatArray, MiniTask
 from seqgc.errors import ParameterError, WorkerError
 from seqgc.master import run
 from seqgc.ports import (
@@ -22,14 +21,15 @@ from seqgc.ports import (
     Event,
     Failure,
     Finish,
+    FloatArray,
+    MiniTask,
     RoundRecord,
     Tick,
     WeightedPoints,
 )
-from seqgc.replay import ReplayBackend
-from seqgc.rounds import RoundPolicy, WaitOut
+from seqgc.rounds import RoundPolicy, Segment, Setting, SwitchingPolicy, WaitOut
 from seqgc.schemes import Scheme, parse_scheme
-from seqgc.switching import Segment, Setting, SwitchingPolicy
+from seqgc.search import ReplayBackend
 from tests.kit import ChunkWorkload
 
 N = 6

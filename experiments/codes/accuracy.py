@@ -32,7 +32,7 @@ from seqgc.codes._survivors import (
     worst_of,
 )
 from seqgc.errors import IllConditionedError, ParameterError
-from seqgc.payloads import Payload, payload_format, quantize, restore
+from seqgc.ports import Payload, payload_format, quantize, restore
 
 SEED, COORDINATES = 16, 512
 FIELDS = ("family", "s", "payload", "sets", "load", "count", "median", "worst", "refused", "lost")

@@ -25,10 +25,10 @@ from torch import nn
 
 from seqgc.ports import Backend
 from seqgc.profiles import LAMBDA_CNN
-from seqgc.replay import ReplayBackend
 from seqgc.schemes import GC
 from seqgc.schemes.gc import Family
-from seqgc.train import Model, TorchComputeFactory, TrainResult, digits, make_module, train
+from seqgc.search import ReplayBackend
+from seqgc.training import Model, TorchComputeFactory, TrainResult, digits, make_module, train
 
 SEED, SCALE = 3, 0.1
 ALLOWED = (0.0, 0.1, 0.25, 0.5)

@@ -24,13 +24,13 @@ from typing import cast
 import numpy as np
 from resumable import Table, arguments
 
-from seqgc._gathering import Gatherer
-from seqgc._types import Decoding, MiniTask, Term
 from seqgc.codes import CodeKind, make_code
 from seqgc.codes._survivors import random_sets, responded_without
+from seqgc.master import Gatherer
+from seqgc.ports import Decoding, MiniTask, Term
 from seqgc.profiles import DelayProfile, read_profile
-from seqgc.replay import replay, times_for
 from seqgc.schemes import Scheme, parse_scheme
+from seqgc.search import replay, times_for
 
 SEED, PARAMETERS, RESULTS = 4, 269_998, 229
 FIELDS = (

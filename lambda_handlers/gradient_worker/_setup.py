@@ -2,7 +2,7 @@
 
 ===================  ==============================================================================
 SEQGC_FACTORIES      modules of the image that register workloads, comma-separated; imported when
-                     the environment starts. Unset: the numpy ones, and `seqgc.train.factories`
+                     the environment starts. Unset: the numpy ones, and `seqgc.training.factories`
                      where torch is, which is imported when a workload first needs it
 SEQGC_MOUNT          where the shared file system is mounted; unset: ``/mnt/seqgc``
 SEQGC_S3             ``s3://bucket/prefix`` below which stores may be, comma-separated; unset: none
@@ -23,7 +23,7 @@ __all__ = ["DEFAULT_MOUNT", "make_worker", "wants_trace"]
 
 DEFAULT_MOUNT = "/mnt/seqgc"
 _NUMPY = "lambda_handlers.gradient_worker.numpy_factories"
-_TORCH = "seqgc.train.factories"
+_TORCH = "seqgc.training.factories"
 
 
 def make_worker(

@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from seqgc._types import FloatArray
 from seqgc.errors import ParameterError
-from seqgc.ports import WeightedPoints
+from seqgc.ports import FloatArray, WeightedPoints
 from seqgc.wire import Json
 from seqgc.worker import Compute, FetchWeights, register
 

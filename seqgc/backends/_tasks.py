@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from seqgc.errors import ParameterError
-from seqgc.payloads import Payload, payload_format
-from seqgc.ports import Task
+from seqgc.ports import Payload, Task, payload_format
 from seqgc.wire import TaskMessage
 
 __all__ = ["Delays", "MonotonicClock", "TaskMessages", "check_worker"]
@@ -41,7 +40,7 @@ class TaskMessages:
     delays
         Injected delays; first attempts only: a repeated one stands for a fresh environment.
     payload, stochastic_rounding
-        How results travel (see `seqgc.payloads`).
+        How results travel (see `seqgc.ports`).
     code
         Names the code that the run uses, at most 100 characters.
 

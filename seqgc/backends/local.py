@@ -10,8 +10,7 @@ from seqgc.backends._events import EventBackend, event_of, failure_of
 from seqgc.backends._pool import Lost, WorkerPool
 from seqgc.backends._tasks import Delays, TaskMessages
 from seqgc.errors import ParameterError
-from seqgc.payloads import Payload
-from seqgc.ports import Clock, Task
+from seqgc.ports import Clock, Payload, Task
 from seqgc.wire import CancelMessage, encode
 from seqgc.worker import ComputeFactory
 
@@ -51,7 +50,7 @@ class LocalBackend(EventBackend):
         the task came in (the response time as a whole, not an addition to computing). First
         attempts only: a repeated attempt stands for a fresh environment. None: no delays.
     payload
-        The format in which results travel (see `seqgc.payloads`); workers round, events hold what
+        The format in which results travel (see `seqgc.ports`); workers round, events hold what
         comes out of it. None: the results' own dtype.
     stochastic_rounding
         Round to ``payload`` stochastically. ``run_id``, round, worker, attempt and slot seed it, so

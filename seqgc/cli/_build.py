@@ -19,9 +19,9 @@ from seqgc.profiles import LAMBDA_CNN, DelayProfile, read_profile
 if TYPE_CHECKING:
     from torch import nn
 
-    from seqgc.train import Model
-    from seqgc.train._data import PointDataset
-    from seqgc.train.model import OptimizerFactory
+    from seqgc.training import Model
+    from seqgc.training._data import PointDataset
+    from seqgc.training.model import OptimizerFactory
 
     Data = tuple[PointDataset, PointDataset]  # to train on, to test on
 
@@ -33,8 +33,8 @@ __all__ = ["InjectedDelays", "make_delays", "make_models", "search_here"]
 
 def make_models(config: RunConfig) -> tuple[list[Model], dict[str, PointDataset]]:
     """Return the models of a configuration, and by model what to test it on."""
-    from seqgc.train import Model
-    from seqgc.train.factories import LOSSES, import_registered
+    from seqgc.training import Model
+    from seqgc.training.factories import LOSSES, import_registered
 
     search_here()
     import_registered()
@@ -118,7 +118,7 @@ def _delay_source(config: DelaysConfig, *, workers: int, num_rounds: int) -> Del
 
 
 def _module(config: ModelConfig) -> nn.Module:
-    from seqgc.train.factories import module_names, named_module
+    from seqgc.training.factories import module_names, named_module
 
     if ":" in config.module:
         return cast("nn.Module", _named(config.module, argument="module")())
@@ -127,7 +127,7 @@ def _module(config: ModelConfig) -> nn.Module:
 
 
 def _data(name: str) -> Data:
-    from seqgc.train.factories import data_names, named_data
+    from seqgc.training.factories import data_names, named_data
 
     if ":" not in name:
         _check_named(name, data_names(), argument="data")

@@ -10,7 +10,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from seqgc.errors import ParameterError, did_you_mean
-from seqgc.payloads import Payload
+from seqgc.ports import Payload
 
 __all__ = [
     "DelaysConfig",
@@ -30,7 +30,7 @@ class _Strict(BaseModel):
 class ModelConfig(_Strict):
     """One network to train.
 
-    ``module`` and ``data`` are names (`seqgc.train.MODULES`; ``digits``) or the user's own
+    ``module`` and ``data`` are names (`seqgc.training.MODULES`; ``digits``) or the user's own
     ``package.module:function``, which returns the module, or a pair ``(train, test)`` of datasets.
     ``optimizer`` is a class of `torch.optim`, in any case.
     """

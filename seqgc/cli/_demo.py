@@ -19,7 +19,7 @@ from seqgc.errors import ParameterError
 from seqgc.schemes import parse_scheme
 
 if TYPE_CHECKING:
-    from seqgc.train import TrainResult
+    from seqgc.training import TrainResult
 
 __all__ = ["demo"]
 
@@ -45,7 +45,7 @@ def demo(
         _config(spec, workers=workers, models=models, steps=steps, scale=delay_scale, seed=seed)
         for spec in specs
     ]
-    from seqgc.train import new_run_path
+    from seqgc.training import new_run_path
 
     paths = [new_run_path(run, f"demo-{spec}") for spec in specs]
     prepared = [prepare(config) for config in configs]  # both, before the first one runs

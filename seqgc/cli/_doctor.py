@@ -14,7 +14,7 @@ from rich.table import Table
 from seqgc.cli._show import print_json
 from seqgc.deploy import DEPLOYMENT_FILE, Check, diagnose, open_session, read_deployment
 from seqgc.errors import ParameterError
-from seqgc.payloads import Payload
+from seqgc.ports import Payload
 
 __all__ = ["doctor"]
 

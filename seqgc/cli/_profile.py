@@ -20,7 +20,6 @@ from seqgc.cli._engine import check_engine, open_engine
 from seqgc.cli._options import AsJson, ProfileFile, numbers
 from seqgc.cli._show import print_json, print_pairs
 from seqgc.errors import ParameterError
-from seqgc.patterns import StragglerStats, straggler_stats
 from seqgc.profiles import (
     DelayProfile,
     GilbertElliott,
@@ -31,9 +30,10 @@ from seqgc.profiles import (
     read_profile,
     write_profile,
 )
+from seqgc.stragglers import StragglerStats, straggler_stats
 
 if TYPE_CHECKING:
-    from seqgc.train.record import LoadDelays
+    from seqgc.training.record import LoadDelays
 
 __all__ = ["app"]
 
@@ -174,7 +174,7 @@ def _record(
         delays = _load_delays(config.delays, workers=workers, rounds=rounds, loads=loads)
     check_engine(config)
     (model,), _ = make_models(config)
-    from seqgc.train.record import record_profile
+    from seqgc.training.record import record_profile
 
     with open_engine(config, name="profile", delays=None) as engine, _progress() as bar:
         task = bar.add_task("recording", total=len(loads) * (warmup + rounds))

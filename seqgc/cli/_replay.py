@@ -22,10 +22,9 @@ from seqgc.cli._options import (
 from seqgc.cli._show import print_json, print_pairs
 from seqgc.errors import ParameterError
 from seqgc.profiles import DelayProfile
-from seqgc.replay import Replay
-from seqgc.replay import replay as replay_profile
 from seqgc.schemes import Scheme, parse_scheme
-from seqgc.search import conformity_model, ideal_seconds
+from seqgc.search import Replay, conformity_model, ideal_seconds
+from seqgc.search import replay as replay_profile
 
 __all__ = ["replay"]
 

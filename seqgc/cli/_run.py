@@ -15,9 +15,9 @@ from seqgc.cli._show import RoundProgress
 from seqgc.schemes import Scheme, parse_scheme
 
 if TYPE_CHECKING:
-    from seqgc.train import Model, TrainResult
-    from seqgc.train._data import PointDataset
-    from seqgc.train.adaptive import Adaptation, Switch
+    from seqgc.training import Model, TrainResult
+    from seqgc.training._data import PointDataset
+    from seqgc.training.adaptive import Adaptation, Switch
 
 __all__ = ["PreparedRun", "prepare", "why_switched"]
 
@@ -36,8 +36,8 @@ class PreparedRun:
 
     def train(self, *, run: Path | None) -> TrainResult:
         """Train; ``run`` defaults to a new folder in ``runs``."""
-        from seqgc.train import ClosingRule, new_run_path, train
-        from seqgc.train.rundir import require_new
+        from seqgc.training import ClosingRule, new_run_path, train
+        from seqgc.training.rundir import require_new
 
         config = self.config
         path = run or new_run_path("runs", self.scheme.spec)
@@ -92,7 +92,7 @@ def prepare(config: RunConfig) -> PreparedRun:
     scheme = parse_scheme(config.scheme, n=config.workers)
     check_engine(config)
     require_priced(config)
-    from seqgc.train import JobPlan, payload_of
+    from seqgc.training import JobPlan, payload_of
 
     payload = payload_of(
         config.precision, config.payload, stochastic_rounding=config.stochastic_rounding
@@ -132,7 +132,7 @@ def why_switched(switch: Switch) -> str:
 def _adaptation(config: RunConfig, delays: InjectedDelays | None) -> Adaptation | None:
     if config.probe is None and config.retune is None:
         return None
-    from seqgc.train import Adaptation
+    from seqgc.training import Adaptation
 
     injected = None if delays is None else delays.alpha
     alpha = injected if config.alpha is None else config.alpha

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from seqgc.bounds import load_lower_bound
 from seqgc.cli._show import print_json, print_pairs
 from seqgc.schemes import parse_scheme
+from seqgc.stragglers import load_lower_bound
 
 __all__ = ["scheme"]
 

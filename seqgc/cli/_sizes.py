@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from seqgc.cost import Traffic, Where
-from seqgc.payloads import payload_format
+from seqgc.ports import payload_format
 from seqgc.stores import INLINE_LIMIT_BYTES
 from seqgc.wire import envelope_bytes
 
@@ -115,7 +115,7 @@ def registered_parameters(models: Sequence[ModelConfig]) -> list[int]:
 
 @lru_cache(maxsize=64)
 def _registered(module: str) -> int:
-    from seqgc.train.factories import named_module
+    from seqgc.training.factories import named_module
 
     return parameters_of(named_module(module, seed=0))
 

@@ -14,7 +14,7 @@ from seqgc.cli._show import print_json, print_pairs
 from seqgc.errors import ParameterError
 
 if TYPE_CHECKING:
-    from seqgc.train import TrainResult
+    from seqgc.training import TrainResult
 
 __all__ = ["train"]
 
@@ -205,7 +205,7 @@ def _report(result: TrainResult) -> Values:
 
 
 def _print_report(result: TrainResult) -> None:
-    from seqgc.train.adaptive import SearchFailure
+    from seqgc.training.adaptive import SearchFailure
 
     counts = result.counts
     pairs = {

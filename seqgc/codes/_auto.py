@@ -12,7 +12,7 @@ from seqgc.codes.binary import BinaryCode
 from seqgc.codes.cyclic import CyclicCode
 from seqgc.codes.repetition import FractionalRepetitionCode
 from seqgc.errors import ParameterError
-from seqgc.payloads import Payload, payload_format
+from seqgc.ports import Payload, payload_format
 
 __all__ = ["CODES", "Comparison", "compare"]
 

@@ -8,13 +8,12 @@ from typing import Any, ClassVar, NamedTuple, overload
 
 import numpy as np
 
-from seqgc._types import BoolArray, FloatArray
 from seqgc.codes._checks import check_rows, payload_of
 from seqgc.codes._exact import ExactCode
 from seqgc.codes._linear import combine
 from seqgc.codes._span import Span
 from seqgc.errors import IllConditionedError, NotDecodableError, ParameterError
-from seqgc.payloads import Payload, payload_format
+from seqgc.ports import BoolArray, FloatArray, Payload, payload_format
 
 __all__ = ["ApproximateGradient", "Approximation", "GradientCode"]
 

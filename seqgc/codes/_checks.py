@@ -7,9 +7,8 @@ import operator
 import numpy as np
 import numpy.typing as npt
 
-from seqgc._types import BoolArray, FloatArray
 from seqgc.errors import ParameterError
-from seqgc.payloads import Payload
+from seqgc.ports import BoolArray, FloatArray, Payload
 
 __all__ = ["check_mask", "check_rows", "check_worker", "integer", "payload_of"]
 

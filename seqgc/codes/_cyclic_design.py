@@ -53,8 +53,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from seqgc._types import FloatArray, IntArray
 from seqgc.codes._survivors import Solutions, contiguous_sets, random_sets, strided_sets
+from seqgc.ports import FloatArray, IntArray
 
 __all__ = ["CyclicDesign", "design"]
 

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from seqgc._types import BoolArray, FloatArray, IntArray
+from seqgc.ports import BoolArray, FloatArray, IntArray
 
 __all__ = ["CoverDecoder", "Decoder", "NullSpaceDecoder", "Solved"]
 

@@ -9,12 +9,11 @@ from functools import cached_property
 
 import numpy as np
 
-from seqgc._types import BoolArray, FloatArray, IntArray
 from seqgc.codes._checks import check_mask, check_rows, check_worker, integer
 from seqgc.codes._decoders import Decoder
 from seqgc.codes._linear import combine
 from seqgc.errors import IllConditionedError, NotDecodableError, ParameterError
-from seqgc.payloads import Payload, payload_format
+from seqgc.ports import BoolArray, FloatArray, IntArray, Payload, payload_format
 
 __all__ = ["ExactCode", "Layout"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from seqgc._types import FloatArray
 from seqgc.errors import ParameterError
+from seqgc.ports import FloatArray
 
 __all__ = ["combine"]
 

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 from seqgc.codes._auto import CODES, compare
 from seqgc.codes._base import GradientCode
 from seqgc.errors import ParameterError, did_you_mean
-from seqgc.payloads import Payload
+from seqgc.ports import Payload
 
 __all__ = ["CodeKind", "make_code"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from seqgc._types import BoolArray, FloatArray
+from seqgc.ports import BoolArray, FloatArray
 
 __all__ = ["Span"]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from seqgc._types import BoolArray, FloatArray, IntArray
+from seqgc.ports import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
     from seqgc.codes._base import GradientCode

@@ -7,11 +7,11 @@ from typing import final
 
 import numpy as np
 
-from seqgc._types import FloatArray
 from seqgc.codes._base import GradientCode
 from seqgc.codes._cyclic_design import design
 from seqgc.codes._decoders import CoverDecoder, Decoder, NullSpaceDecoder
 from seqgc.codes._exact import Layout
+from seqgc.ports import FloatArray
 
 __all__ = ["CyclicCode"]
 

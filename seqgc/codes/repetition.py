@@ -8,11 +8,11 @@ from typing import final
 
 import numpy as np
 
-from seqgc._types import FloatArray, IntArray
 from seqgc.codes._base import GradientCode
 from seqgc.codes._decoders import CoverDecoder, Decoder
 from seqgc.codes._exact import Layout
 from seqgc.errors import ParameterError
+from seqgc.ports import FloatArray, IntArray
 
 __all__ = ["FractionalRepetitionCode"]
 

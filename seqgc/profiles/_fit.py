@@ -8,8 +8,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from seqgc._types import BoolArray, FloatArray
 from seqgc.errors import ParameterError, ProfileError
+from seqgc.ports import BoolArray, FloatArray
 from seqgc.profiles._profile import DelayProfile
 from seqgc.profiles.gilbert_elliott import GilbertElliott
 

@@ -8,8 +8,8 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from seqgc._types import FloatArray, IntArray
 from seqgc.errors import ProfileError
+from seqgc.ports import FloatArray, IntArray
 from seqgc.profiles._profile import DelayProfile
 
 __all__ = ["Finding", "Rule", "Severity", "lint", "require_sound"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from seqgc._types import FloatArray
 from seqgc.errors import ParameterError, ProfileError
+from seqgc.ports import FloatArray
 from seqgc.profiles._profile import DelayProfile
 
 __all__ = ["LoadModel", "fit_load_model"]

@@ -9,8 +9,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from seqgc._types import FloatArray
 from seqgc.errors import ParameterError, ProfileError
+from seqgc.ports import FloatArray
 
 __all__ = ["SCHEMA", "DelayProfile", "ProfileMeta", "StatusArray"]
 

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from seqgc._types import FloatArray
 from seqgc.errors import ParameterError
+from seqgc.ports import FloatArray
 from seqgc.profiles._profile import DelayProfile, ProfileMeta
 
 __all__ = [

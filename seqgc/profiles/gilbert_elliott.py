@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from seqgc._types import BoolArray, FloatArray
 from seqgc.errors import ParameterError
+from seqgc.ports import BoolArray, FloatArray
 from seqgc.profiles._profile import DelayProfile, ProfileMeta
 
 __all__ = ["LAMBDA_CNN", "GilbertElliott"]

@@ -4,3 +4,7 @@ from seqgc.rounds._gate import RoundGate as RoundGate
 from seqgc.rounds._gate import WaitOut as WaitOut
 from seqgc.rounds._gate import check_closing_rule as check_closing_rule
 from seqgc.rounds._policy import RoundPolicy as RoundPolicy
+from seqgc.rounds._switching import Director as Director
+from seqgc.rounds._switching import Segment as Segment
+from seqgc.rounds._switching import Setting as Setting
+from seqgc.rounds._switching import SwitchingPolicy as SwitchingPolicy

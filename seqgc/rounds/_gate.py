@@ -8,9 +8,8 @@ from typing import Literal, Protocol, get_args
 
 import numpy as np
 
-from seqgc._types import BoolArray
 from seqgc.errors import ParameterError, ScheduleError, WorkerError
-from seqgc.ports import CloseReason, RoundRecord
+from seqgc.ports import BoolArray, CloseReason, RoundRecord
 
 __all__ = ["Judge", "RoundGate", "WaitOut", "check_closing_rule"]
 

@@ -9,20 +9,21 @@ from typing import Protocol
 
 import numpy as np
 
-from seqgc._types import BoolArray, Decoding
 from seqgc.errors import ParameterError, WorkerError
-from seqgc.payloads import Payload
 from seqgc.ports import (
     Action,
     Arrival,
+    BoolArray,
     Cancel,
     Close,
+    Decoding,
     Dispatch,
     Dispatched,
     Drop,
     Event,
     Failure,
     Finish,
+    Payload,
     RoundRecord,
     Tick,
 )

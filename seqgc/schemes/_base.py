@@ -7,10 +7,9 @@ from typing import Final
 
 import numpy as np
 
-from seqgc._types import BoolArray, Decoding, FloatArray, MiniTask
 from seqgc.codes import GradientCode
 from seqgc.errors import IllConditionedError, NotDecodableError, ParameterError, ScheduleError
-from seqgc.payloads import Payload
+from seqgc.ports import BoolArray, Decoding, FloatArray, MiniTask, Payload
 from seqgc.stragglers import StragglerModel
 
 __all__ = ["Assignment", "Schedule", "Scheme", "require_bursts", "require_int"]

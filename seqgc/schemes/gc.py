@@ -8,10 +8,9 @@ from typing import Literal
 
 import numpy as np
 
-from seqgc._types import BoolArray, Decoding, FloatArray, MiniTask, Term
 from seqgc.codes import GradientCode, make_code
 from seqgc.errors import ParameterError
-from seqgc.payloads import Payload
+from seqgc.ports import BoolArray, Decoding, FloatArray, MiniTask, Payload, Term
 from seqgc.schemes._base import Assignment, Schedule, Scheme, require_int
 from seqgc.stragglers import EveryGroup, PerRound, StragglerModel
 

@@ -9,10 +9,9 @@ from typing import Literal
 
 import numpy as np
 
-from seqgc._types import BoolArray, Decoding, FloatArray, IntArray, MiniTask, Term
 from seqgc.codes import GradientCode, make_code
 from seqgc.errors import ParameterError
-from seqgc.payloads import Payload
+from seqgc.ports import BoolArray, Decoding, FloatArray, IntArray, MiniTask, Payload, Term
 from seqgc.schemes._base import Assignment, Schedule, Scheme, require_bursts
 from seqgc.schemes.gc import coded_mini_task
 from seqgc.stragglers import AnyOf, Arbitrary, Bursty, StragglerModel

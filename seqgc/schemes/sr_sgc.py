@@ -8,10 +8,9 @@ from typing import Literal
 
 import numpy as np
 
-from seqgc._types import BoolArray, Decoding, FloatArray, Term
 from seqgc.codes import GradientCode, make_code
 from seqgc.errors import ParameterError
-from seqgc.payloads import Payload
+from seqgc.ports import BoolArray, Decoding, FloatArray, Payload, Term
 from seqgc.schemes._base import Assignment, Schedule, Scheme, require_bursts
 from seqgc.schemes.gc import coded_mini_task
 from seqgc.stragglers import AnyOf, Bursty, EveryGroup, PerRound, StragglerModel

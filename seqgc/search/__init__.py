@@ -1,6 +1,10 @@
 """Parameter search: which scheme, parameters and closing rule suit a delay profile."""
 
 from seqgc.search._ideal import ideal_seconds as ideal_seconds
+from seqgc.search._replay import Replay as Replay
+from seqgc.search._replay import ReplayBackend as ReplayBackend
+from seqgc.search._replay import replay as replay
+from seqgc.search._replay import times_for as times_for
 from seqgc.search._search import Progress as Progress
 from seqgc.search._space import FAMILIES as FAMILIES
 from seqgc.search._space import Rule as Rule

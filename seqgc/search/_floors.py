@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from seqgc._types import BoolArray, FloatArray, IntArray
 from seqgc.codes import CodeKind, GradientCode, make_code
+from seqgc.ports import BoolArray, FloatArray, IntArray
 from seqgc.profiles import DelayProfile
 from seqgc.schemes import GC, MSGC, SRSGC, Scheme, Uncoded
 from seqgc.search._space import Rule

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from seqgc._types import FloatArray
-from seqgc.bounds import clairvoyant_bound
 from seqgc.errors import ParameterError
+from seqgc.ports import FloatArray
 from seqgc.profiles import DelayProfile
+from seqgc.stragglers import clairvoyant_bound
 
 __all__ = ["ideal_seconds", "known_alpha", "zero_load_times"]
 
@@ -60,7 +60,7 @@ def ideal_seconds(
     alpha: float | None = None,
     jobs_per_round: int = 1,
 ) -> float:
-    """Return the clairvoyant bound's seconds for a run: `bounds.clairvoyant_bound`, summed.
+    """Return `seqgc.stragglers.clairvoyant_bound` summed over the rounds of a run, seconds.
 
     The run has ``num_jobs / jobs_per_round`` rounds, from the profile's first, which is begun
     again when it ends. Schemes with a delay run longer, but may beat single rounds of the bound.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from seqgc._types import BoolArray, FloatArray, IntArray
+from seqgc.ports import BoolArray, FloatArray, IntArray
 
 __all__ = ["dominated", "front"]
 

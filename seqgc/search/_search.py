@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from seqgc._types import BoolArray, FloatArray, IntArray
 from seqgc.errors import ParameterError
+from seqgc.ports import BoolArray, FloatArray, IntArray
 from seqgc.profiles import DelayProfile
 from seqgc.schemes import Scheme
 from seqgc.search import _pareto

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from seqgc._types import FloatArray
 from seqgc.errors import ParameterError
+from seqgc.ports import FloatArray
 from seqgc.profiles import DelayProfile
 
 __all__ = ["bootstrap_total", "hold_out"]

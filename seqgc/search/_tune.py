@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from seqgc._types import FloatArray
-from seqgc.bounds import load_lower_bound
 from seqgc.errors import ParameterError
+from seqgc.ports import FloatArray
 from seqgc.profiles import DelayProfile
 from seqgc.rounds import WaitOut
 from seqgc.schemes import parse_scheme
@@ -19,6 +18,7 @@ from seqgc.search._search import Found, Progress, Search, Stage
 from seqgc.search._space import Rule, SearchSpace
 from seqgc.search._statistics import bootstrap_total, hold_out
 from seqgc.search.kernel import Conformity
+from seqgc.stragglers import load_lower_bound
 
 __all__ = ["Lead", "Ranked", "Tuning", "tune"]
 

@@ -7,9 +7,8 @@ import re
 
 import numpy as np
 
-from seqgc._types import FloatArray
 from seqgc.errors import ParameterError
-from seqgc.ports import WeightRef
+from seqgc.ports import FloatArray, WeightRef
 
 __all__ = [
     "check_address",

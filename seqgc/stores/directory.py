@@ -16,9 +16,8 @@ from typing import BinaryIO, Final
 import numpy as np
 
 from seqgc._durable import replacing
-from seqgc._types import FloatArray
 from seqgc.errors import StoreError
-from seqgc.ports import WeightRef
+from seqgc.ports import FloatArray, WeightRef
 from seqgc.stores._content import (
     check_address,
     check_blob,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NoReturn
 
-from seqgc._types import FloatArray
 from seqgc.errors import ParameterError, StoreError
-from seqgc.ports import WeightRef
+from seqgc.ports import FloatArray, WeightRef
 from seqgc.stores.memory import MemoryStore
 
 __all__ = ["INLINE_LIMIT_BYTES", "InlineStore"]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from seqgc._types import FloatArray
 from seqgc.errors import StoreError
-from seqgc.ports import WeightRef
+from seqgc.ports import FloatArray, WeightRef
 from seqgc.stores._content import (
     check_address,
     check_blob,

@@ -13,9 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from seqgc._types import FloatArray
 from seqgc.errors import ParameterError
-from seqgc.ports import BlobStore, WeightRef
+from seqgc.ports import BlobStore, FloatArray, WeightRef
 
 __all__ = ["Retention", "RetiringStore"]
 

@@ -10,9 +10,8 @@ from typing import Any, Final, Protocol, cast
 
 import numpy as np
 
-from seqgc._types import FloatArray
 from seqgc.errors import ParameterError, StoreError
-from seqgc.ports import WeightRef
+from seqgc.ports import FloatArray, WeightRef
 from seqgc.stores._content import (
     check_address,
     check_blob,

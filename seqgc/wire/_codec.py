@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from seqgc._types import FloatArray
 from seqgc.errors import SeqgcError, WireError
-from seqgc.payloads import PAYLOADS, Payload
+from seqgc.ports import PAYLOADS, FloatArray, Payload
 from seqgc.wire._fields import Fields, one_line
 from seqgc.wire._frame import MAX_FRAME_BYTES, Array, Frame, is_digest, pack, unpack
 from seqgc.wire._invoke import invoke_arrays, invoke_fields, invoke_of

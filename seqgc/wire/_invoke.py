@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from seqgc._types import FloatArray
 from seqgc.errors import WireError
-from seqgc.ports import WeightRef
+from seqgc.ports import FloatArray, WeightRef
 from seqgc.wire._fields import Fields
 from seqgc.wire._frame import Array, Frame
 from seqgc.wire._messages import STORE_KINDS, InvokeMessage, StoreRef, TaskMessage, WorkloadRef

@@ -12,10 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
-from seqgc._types import FloatArray
 from seqgc.errors import WireError
-from seqgc.payloads import Payload
-from seqgc.ports import Task, WeightRef, WorkItem
+from seqgc.ports import FloatArray, Payload, Task, WeightRef, WorkItem
 from seqgc.wire._results import MAX_PIECES
 from seqgc.wire._task import weights_digest
 

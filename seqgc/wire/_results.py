@@ -8,9 +8,8 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-from seqgc._types import FloatArray
 from seqgc.errors import ParameterError, WireError
-from seqgc.payloads import Payload, Quantized, quantize, restore
+from seqgc.ports import FloatArray, Payload, Quantized, quantize, restore
 from seqgc.wire._fields import Fields
 from seqgc.wire._frame import Array, Frame
 

@@ -7,9 +7,8 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from seqgc._types import FloatArray
 from seqgc.errors import WorkerError
-from seqgc.ports import Task, WeightedPoints
+from seqgc.ports import FloatArray, Task, WeightedPoints
 
 __all__ = ["Compute", "ComputeFactory", "run_task"]
 

@@ -6,9 +6,8 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from seqgc._types import FloatArray
 from seqgc.errors import ParameterError, did_you_mean
-from seqgc.ports import WeightRef
+from seqgc.ports import FloatArray, WeightRef
 from seqgc.wire import Json
 from seqgc.worker._compute import Compute
 

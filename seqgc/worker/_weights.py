@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-from seqgc._types import FloatArray
 from seqgc.errors import StoreError
-from seqgc.ports import WeightRef, WeightStore
+from seqgc.ports import FloatArray, WeightRef, WeightStore
 
 __all__ = ["RunWeights", "WeightCache", "cache_bytes"]
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from seqgc.backends.local_lambda import LocalLambda
-from seqgc.payloads import Payload
-from seqgc.ports import Backend, Clock
+from seqgc.local_lambda import LocalLambda
+from seqgc.ports import Backend, Clock, Payload
 from tests.backends.lambda_.local import serve
 from tests.backends.registry import BACKENDS, Delays, Kind
 from tests.backends.scripted import Scripted

@@ -10,8 +10,7 @@ from typing import Any, Protocol, TypeAlias
 from seqgc.backends import LocalBackend
 from seqgc.backends.dask_ import DaskBackend
 from seqgc.backends.lambda_ import LambdaBackend
-from seqgc.payloads import Payload
-from seqgc.ports import Backend, Clock
+from seqgc.ports import Backend, Clock, Payload
 from tests.backends.dask import warm as warm
 from tests.backends.lambda_.local import TRANSPORTS, inline, open_transport, scripted_workload
 from tests.backends.scripted import Scripted

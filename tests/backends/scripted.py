@@ -15,8 +15,16 @@ from pathlib import Path
 
 import numpy as np
 
-from seqgc._types import FloatArray
-from seqgc.ports import Arrival, Backend, Failure, Task, WeightedPoints, WeightRef, WorkItem
+from seqgc.ports import (
+    Arrival,
+    Backend,
+    Failure,
+    FloatArray,
+    Task,
+    WeightedPoints,
+    WeightRef,
+    WorkItem,
+)
 from seqgc.worker import Compute, FetchWeights, register
 
 PATIENCE_S = 60.0  # how long a test waits for what must happen: reached only if it does not

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from seqgc.errors import ParameterError, WireError, WorkerError
-from seqgc.payloads import PAYLOADS, Payload, quantize, restore
-from seqgc.ports import Arrival, Failure
+from seqgc.ports import PAYLOADS, Arrival, Failure, Payload, quantize, restore
 from tests.backends.conftest import Open
 from tests.backends.scripted import (
     address,

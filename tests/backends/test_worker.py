@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from seqgc._types import FloatArray
 from seqgc.backends import LocalBackend
 from seqgc.errors import WorkerError
-from seqgc.ports import Arrival, Task, WeightedPoints, WorkItem
+from seqgc.ports import Arrival, FloatArray, Task, WeightedPoints, WorkItem
 from seqgc.stores import DirectoryStore
 from seqgc.worker import Compute, run_task
 from tests.backends.scripted import gradient, next_events, part, task

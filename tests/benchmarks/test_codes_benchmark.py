@@ -8,9 +8,9 @@ from typing import Protocol
 import numpy as np
 import pytest
 
-from seqgc._types import FloatArray
 from seqgc.codes import CodeKind, GradientCode, make_code
 from seqgc.codes._cyclic_design import CyclicDesign, design
+from seqgc.ports import FloatArray
 
 N, PARAMETERS = 256, 100_000
 # Where s + 1 does not divide n, the cyclic code solves equations.

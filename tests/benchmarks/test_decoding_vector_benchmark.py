@@ -9,8 +9,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from seqgc._types import BoolArray
 from seqgc.codes import make_code
+from seqgc.ports import BoolArray
 
 N, SETS = 256, 40
 

@@ -13,11 +13,10 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from seqgc._types import FloatArray
-from seqgc.ports import WeightedPoints
+from seqgc.ports import FloatArray, WeightedPoints
 from seqgc.stores import MemoryStore
-from seqgc.train import Objective, TorchCompute, digits, make_module
-from seqgc.train._data import PointDataset
+from seqgc.training import Objective, TorchCompute, digits, make_module
+from seqgc.training._data import PointDataset
 
 REPEATS, MOST_ROUNDS = 31, 5
 

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 
 from seqgc import master
-from seqgc._gathering import Gatherer
-from seqgc._types import Decoding, FloatArray, MiniTask, Term
-from seqgc.ports import Arrival, Failure, WeightedPoints
-from seqgc.replay import ReplayBackend
+from seqgc.master import Gatherer
+from seqgc.ports import Arrival, Decoding, Failure, FloatArray, MiniTask, Term, WeightedPoints
 from seqgc.rounds import RoundPolicy
 from seqgc.schemes import GC, Scheme
 from seqgc.schemes.gc import Family
+from seqgc.search import ReplayBackend
 
 N, RESULTS, PARAMETERS = 256, 229, 269_998  # 27 stragglers; the paper's network
 REPEATS = 9

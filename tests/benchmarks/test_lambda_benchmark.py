@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from seqgc.backends.lambda_ import LambdaBackend
-from seqgc.backends.local_lambda import LocalLambda
+from seqgc.local_lambda import LocalLambda
 from seqgc.ports import Arrival
 from tests.backends.lambda_.constant import Constant
 from tests.backends.lambda_.local import TRANSPORTS, inline, open_transport, serve

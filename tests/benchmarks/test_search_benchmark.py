@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from seqgc.profiles import DelayProfile, ProfileMeta
-from seqgc.replay import replay
 from seqgc.rounds import WaitOut
 from seqgc.schemes import MSGC, Scheme
-from seqgc.search import SearchSpace, Tuning, tune
+from seqgc.search import SearchSpace, Tuning, replay, tune
 from seqgc.search.kernel import BatchReplay, batch_replay
 
 N, ROUNDS, MAX_DELAY = 256, 30, 10

@@ -11,7 +11,7 @@ from statistics import median
 import pytest
 
 from seqgc.cli import main
-from seqgc.train._tuner import Answer, BackgroundTuner, Question
+from seqgc.training._tuner import Answer, BackgroundTuner, Question
 from tests.cli.refused import refused
 
 Out = pytest.CaptureFixture[str]
@@ -48,7 +48,7 @@ class AwaitedTuner:
 
 @pytest.fixture(autouse=True)
 def searches_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("seqgc.train.run.BackgroundTuner", AwaitedTuner)
+    monkeypatch.setattr("seqgc.training.run.BackgroundTuner", AwaitedTuner)
 
 
 def stragglers(path: Path) -> None:

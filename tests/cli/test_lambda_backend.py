@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 
 from seqgc.backends.lambda_ import Target
-from seqgc.backends.local_lambda import LocalLambda
 from seqgc.cli import main
 from seqgc.cli._config import validated
 from seqgc.cli._engine._functions import store_ref
 from seqgc.cli._engine._on_aws import deployed_functions
 from seqgc.errors import ParameterError
+from seqgc.local_lambda import LocalLambda
 from seqgc.profiles import read_profile
 from seqgc.stores import DirectoryStore, S3Store, open_store
 from seqgc.wire import StoreRef
@@ -56,7 +56,7 @@ def a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def aws(a_user: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalLambda]:
-    factories = "seqgc.train.factories,sklearn.datasets"
+    factories = "seqgc.training.factories,sklearn.datasets"
     with LocalLambda(
         HANDLER,
         concurrency=16,

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from seqgc.backends.lambda_ import Boto3Transport, LambdaBackend
-from seqgc.backends.local_lambda import LocalLambda
 from seqgc.errors import WireError
+from seqgc.local_lambda import LocalLambda
 from seqgc.ports import Arrival, Task, WeightedPoints, WeightRef, WorkItem
 from seqgc.stores import DirectoryStore
 from seqgc.wire import StoreRef, WorkloadRef

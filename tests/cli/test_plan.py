@@ -19,8 +19,8 @@ from seqgc.errors import ParameterError
 from seqgc.ports import Dispatch, Task, WorkItem
 from seqgc.schemes import parse_scheme
 from seqgc.stores import INLINE_LIMIT_BYTES, DirectoryStore, StoreChoice
-from seqgc.train import TorchWorkload
-from seqgc.train.factories import workload_of
+from seqgc.training import TorchWorkload
+from seqgc.training.factories import workload_of
 from seqgc.wire import (
     StoreRef,
     TaskMessage,

@@ -10,8 +10,8 @@ import pytest
 
 from seqgc.cli import main
 from seqgc.profiles import DelayProfile, ProfileMeta, write_profile
-from seqgc.replay import replay
 from seqgc.schemes import parse_scheme
+from seqgc.search import replay
 from tests.cli.refused import refused
 
 Out = pytest.CaptureFixture[str]

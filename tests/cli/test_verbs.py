@@ -15,7 +15,7 @@ import pytest
 
 from seqgc.cli import main
 from seqgc.cli._run import PreparedRun
-from seqgc.train import TrainResult
+from seqgc.training import TrainResult
 from tests.cli.refused import refused
 
 SMALL = ["--scheme", "gc:s=1", "-n", "3", "--steps", "2", "--models", "2", "--batch-size", "40"]

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from seqgc._types import BoolArray, FloatArray
 from seqgc.codes import BinaryCode, CodeKind, CyclicCode, FractionalRepetitionCode, GradientCode
+from seqgc.ports import BoolArray, FloatArray
 
 FAMILIES: Mapping[CodeKind, tuple[type[GradientCode], Callable[[int, int], bool]]] = {
     "cyclic": (CyclicCode, lambda _n, _s: True),

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqgc._types import BoolArray, FloatArray
 from seqgc.codes import CodeKind, GradientCode, make_code
 from seqgc.errors import NotDecodableError, ParameterError, ScheduleError
+from seqgc.ports import BoolArray, FloatArray
 from seqgc.schemes import GC, parse_scheme
 from tests.codes.registry import FAMILIES, encode_all, masks, parameters, without
 

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from seqgc._types import BoolArray, FloatArray
 from seqgc.codes import GradientCode, make_code
 from seqgc.codes._auto import CODES
 from seqgc.codes._survivors import contiguous_sets, random_sets, responded_without, worst_found
 from seqgc.errors import IllConditionedError, ParameterError
-from seqgc.payloads import PAYLOADS, Payload, payload_format, quantize, restore
+from seqgc.ports import PAYLOADS, BoolArray, FloatArray, Payload, payload_format, quantize, restore
 from tests.codes.registry import encode_all, relative_error
 
 N, COLUMNS, SEED = 256, 48, 40

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from seqgc._types import BoolArray, FloatArray
 from seqgc.codes import CodeKind, CyclicCode, GradientCode, make_code
 from seqgc.codes import _cyclic_design as cyclic_design
 from seqgc.codes import cyclic as cyclic_module
@@ -16,7 +15,7 @@ from seqgc.codes._survivors import Solutions
 from seqgc.codes._survivors import contiguous_sets as contiguous_index_sets
 from seqgc.codes._survivors import random_sets as random_index_sets
 from seqgc.errors import IllConditionedError
-from seqgc.payloads import payload_format
+from seqgc.ports import BoolArray, FloatArray, payload_format
 from tests.codes.registry import encode_all, masks, relative_error, without
 
 N, COLUMNS, SEED = 256, 64, 20170

@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seqgc._types import BoolArray, FloatArray
 from seqgc.codes import CyclicCode, GradientCode, make_code
 from seqgc.codes._cyclic_design import design
 from seqgc.codes._decoders import NullSpaceDecoder
 from seqgc.codes._survivors import worst_found
 from seqgc.errors import IllConditionedError, ParameterError
-from seqgc.payloads import payload_format
+from seqgc.ports import BoolArray, FloatArray, payload_format
 from tests.codes.registry import FAMILIES, encode_all, without
 
 

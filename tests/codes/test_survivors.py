@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
-from seqgc._types import IntArray
 from seqgc.codes import CyclicCode, make_code
 from seqgc.codes import _survivors as survivors
+from seqgc.ports import IntArray
 from tests.codes.registry import masks
 
 SEED = 4

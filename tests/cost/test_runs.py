@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from seqgc._types import MiniTask
 from seqgc.cost import (
     Budget,
     FunctionSetup,
@@ -21,7 +20,7 @@ from seqgc.cost import (
     read_prices,
 )
 from seqgc.errors import BudgetError, ParameterError
-from seqgc.ports import Arrival, Dispatch, Dispatched, Failure
+from seqgc.ports import Arrival, Dispatch, Dispatched, Failure, MiniTask
 
 ONE_GB = FunctionSetup(memory_mb=1024, timeout_s=10.0)  # 20 s with the longest start
 INLINE = Traffic(where="inline", weights_bytes=0, result_bytes=0)

@@ -93,7 +93,7 @@ def required(name: str) -> set[str]:
     ("modules", "requirements"),
     [
         (["lambda_handlers.gradient_worker.numpy_factories"], "requirements.txt"),
-        (["seqgc.train.factories"], "requirements-torch.txt"),
+        (["seqgc.training.factories"], "requirements-torch.txt"),
     ],
 )
 def test_what_a_worker_imports_is_installed(modules: list[str], requirements: str) -> None:

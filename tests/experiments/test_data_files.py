@@ -15,8 +15,8 @@ from experiments.mnist_cnn.run import make_up as make_up_digits
 from experiments.resnet18_cifar.factories import cifar100, resnet18
 from experiments.resnet18_cifar.run import make_up as make_up_images
 from seqgc.errors import ParameterError
-from seqgc.train import Model
-from seqgc.train.problems import make_module
+from seqgc.training import Model
+from seqgc.training.problems import make_module
 
 # The header as the format's description has it: two images of 2 x 3 unsigned bytes.
 LITERAL = bytes.fromhex("00000803 00000002 00000002 00000003") + bytes(range(12))
@@ -120,7 +120,7 @@ def test_the_network_is_the_paper_s_in_size_and_sound_for_coding(data: Path) -> 
         optimizer=torch.optim.SGD,
         batch_size=4,
     )
-    from seqgc.train._soundness import require_sound
+    from seqgc.training._soundness import require_sound
 
     require_sound(model)  # it has no batch statistics
     assert module(train[0][0][None]).shape == (1, 100)

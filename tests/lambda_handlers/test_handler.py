@@ -118,7 +118,7 @@ def test_importing_it_loads_nothing_that_a_cold_start_has_no_time_for() -> None:
     heavy = {
         "aiohttp", "awslambdaric", "boto3", "botocore.client", "dask", "multiprocessing",
         "pydantic", "requests", "rich", "scipy", "seqgc.backends", "seqgc.codes", "seqgc.master",
-        "seqgc.schemes", "seqgc.train", "sklearn", "torch", "typer", "urllib3",
+        "seqgc.schemes", "seqgc.training", "sklearn", "torch", "typer", "urllib3",
     }  # fmt: skip
     assert not ran.modules & heavy
     assert {"numpy", "seqgc.worker", "aws_lambda_powertools"} <= ran.modules

@@ -13,9 +13,8 @@ from lambda_handlers.gradient_worker.numpy_factories import (
     least_squares_data,
     weight_decay,
 )
-from seqgc._types import FloatArray
 from seqgc.errors import ParameterError
-from seqgc.ports import WeightedPoints, WeightRef
+from seqgc.ports import FloatArray, WeightedPoints, WeightRef
 
 SETTINGS = {"points": 12, "features": 3, "seed": 5}
 COEFFICIENTS = np.array([0.5, -2.0, 0.25])

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from seqgc._types import BoolArray
 from seqgc.errors import ParameterError, ProfileError
+from seqgc.ports import BoolArray
 from seqgc.profiles import (
     LAMBDA_CNN,
     DelayProfile,

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from seqgc._types import BoolArray
 from seqgc.errors import ParameterError, ScheduleError, WorkerError
+from seqgc.ports import BoolArray
 from seqgc.rounds import RoundGate, WaitOut
 from seqgc.schemes import GC, MSGC
 

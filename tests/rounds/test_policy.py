@@ -11,7 +11,6 @@ import pytest
 from seqgc.codes import CyclicCode
 from seqgc.errors import ParameterError, ScheduleError, WorkerError
 from seqgc.master import run
-from seqgc.payloads import Payload
 from seqgc.ports import (
     Action,
     Arrival,
@@ -23,13 +22,14 @@ from seqgc.ports import (
     Event,
     Failure,
     Finish,
+    Payload,
     RoundRecord,
     Task,
     Tick,
 )
-from seqgc.replay import ReplayBackend
 from seqgc.rounds import RoundPolicy, WaitOut
 from seqgc.schemes import GC, MSGC, Scheme, Uncoded, parse_scheme
+from seqgc.search import ReplayBackend
 from tests.kit import ChunkWorkload
 
 SCHEMES = [

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from seqgc._types import BoolArray, Decoding, IntArray, MiniTask
+from seqgc.ports import BoolArray, Decoding, IntArray, MiniTask
 from seqgc.schemes import Assignment, Schedule, Scheme
 from tests.schemes.promises import is_promised, latest
 

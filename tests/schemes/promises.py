@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from seqgc._types import BoolArray, IntArray
+from seqgc.ports import BoolArray, IntArray
 from seqgc.schemes import GC, MSGC, SRSGC, Scheme, Uncoded
 
 

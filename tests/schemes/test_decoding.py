@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from seqgc._types import BoolArray
 from seqgc.codes import make_code
 from seqgc.errors import NotDecodableError
+from seqgc.ports import BoolArray
 from seqgc.schemes import GC, MSGC, SRSGC, Scheme, Uncoded, parse_scheme
 from tests.schemes.catalogue import all_schemes
 from tests.schemes.patterns import (

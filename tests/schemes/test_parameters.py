@@ -8,9 +8,9 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from seqgc.bounds import arbitrary_load_bound, bursty_load_bound, load_lower_bound
 from seqgc.errors import ParameterError, ScheduleError
 from seqgc.schemes import GC, MSGC, SRSGC, Scheme, Uncoded, parse_scheme
+from seqgc.stragglers import arbitrary_load_bound, bursty_load_bound, load_lower_bound
 from tests.schemes.catalogue import all_schemes
 
 CHECK_VALUES = {  # spec, section 3

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from seqgc._types import BoolArray, MiniTask
+from seqgc.ports import BoolArray, MiniTask
 from seqgc.schemes import MSGC
-from seqgc.train.batches import chunk_sizes
+from seqgc.training.batches import chunk_sizes
 
 SCHEME = MSGC(n=4, B=2, W=3, lam=2)
 

@@ -9,14 +9,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from seqgc._types import BoolArray, FloatArray
 from seqgc.codes import CodeKind, make_code
 from seqgc.errors import SeqgcError
-from seqgc.ports import Arrival, Close, Dispatch, Dispatched, Drop, RoundRecord, Tick
+from seqgc.ports import (
+    Arrival,
+    BoolArray,
+    Close,
+    Dispatch,
+    Dispatched,
+    Drop,
+    FloatArray,
+    RoundRecord,
+    Tick,
+)
 from seqgc.profiles import DelayProfile, ProfileMeta
-from seqgc.replay import Replay, replay, times_for
 from seqgc.rounds import RoundPolicy, WaitOut
 from seqgc.schemes import GC, MSGC, SRSGC, Schedule, Scheme, Uncoded, parse_scheme
+from seqgc.search import Replay, replay, times_for
 from seqgc.search.kernel import BatchReplay, Conformity, _groups, batch_replay, conformity_model
 from seqgc.search.kernel._arrivals import Arrivals
 from seqgc.search.kernel._codes import Codes

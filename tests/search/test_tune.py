@@ -7,10 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from seqgc.bounds import clairvoyant_bound
 from seqgc.errors import ParameterError, ProfileError
 from seqgc.profiles import DelayProfile, ProfileMeta, read_profile
-from seqgc.replay import replay
 from seqgc.schemes import GC, MSGC, SRSGC, Scheme, parse_scheme
 from seqgc.search import (
     FAMILIES,
@@ -21,11 +19,13 @@ from seqgc.search import (
     batch_replay,
     hold_out,
     ideal_seconds,
+    replay,
     tune,
 )
 from seqgc.search._floors import Floors
 from seqgc.search._pareto import front
 from seqgc.search._statistics import bootstrap_total
+from seqgc.stragglers import clairvoyant_bound
 
 CANADA = "cnn-canada-batch2048-load{:.3f}-30rounds-d.csv"
 LONDON = "cnn-london-batch256-load{:.3f}-10rounds-a.csv"

@@ -9,8 +9,7 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from seqgc.payloads import PAYLOADS
-from seqgc.ports import Task, WeightedPoints, WeightRef, WorkItem
+from seqgc.ports import PAYLOADS, Task, WeightedPoints, WeightRef, WorkItem
 from seqgc.wire import (
     MAX_FRAME_BYTES,
     STORE_KINDS,

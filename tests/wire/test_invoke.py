@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from seqgc._types import FloatArray
 from seqgc.errors import WireError
-from seqgc.ports import Task, WeightedPoints, WeightRef, WorkItem
+from seqgc.ports import FloatArray, Task, WeightedPoints, WeightRef, WorkItem
 from seqgc.wire import (
     MAX_FRAME_BYTES,
     SCHEMA_VERSION,

@@ -14,10 +14,17 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from seqgc._types import FloatArray
 from seqgc.errors import WireError
-from seqgc.payloads import PAYLOADS, Payload, payload_format
-from seqgc.ports import Task, WeightedPoints, WeightRef, WorkItem
+from seqgc.ports import (
+    PAYLOADS,
+    FloatArray,
+    Payload,
+    Task,
+    WeightedPoints,
+    WeightRef,
+    WorkItem,
+    payload_format,
+)
 from seqgc.wire import (
     MAX_FRAME_BYTES,
     SCHEMA_VERSION,

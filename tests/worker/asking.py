@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from seqgc._types import FloatArray
-from seqgc.ports import Task, WeightedPoints, WeightRef, WorkItem
+from seqgc.ports import FloatArray, Task, WeightedPoints, WeightRef, WorkItem
 from seqgc.wire import (
     InvokeMessage,
     Json,

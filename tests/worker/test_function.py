@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from seqgc._types import FloatArray
 from seqgc.errors import WireError
-from seqgc.ports import BlobStore, WeightRef
+from seqgc.ports import BlobStore, FloatArray, WeightRef
 from seqgc.stores import DirectoryStore, InlineStore, MemoryStore
 from seqgc.wire import (
     CancelMessage,

@@ -20,8 +20,7 @@ from seqgc.backends._tasks import Delays, TaskMessages
 from seqgc.backends.dask_._cluster import Cluster
 from seqgc.backends.dask_._worker import Address, answer, forget
 from seqgc.errors import ParameterError, WireError
-from seqgc.payloads import Payload
-from seqgc.ports import Arrival, Clock, Failure, Task
+from seqgc.ports import Arrival, Clock, Failure, Payload, Task
 from seqgc.wire import FailureMessage, ResultMessage, TaskMessage, decode, encode
 from seqgc.worker import ComputeFactory
 

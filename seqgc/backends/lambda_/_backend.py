@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
-from seqgc._types import FloatArray
 from seqgc.backends._events import EventBackend, failure_of
 from seqgc.backends._tasks import Delays, TaskMessages
 from seqgc.backends.lambda_._calls import Call, Calls
@@ -16,8 +15,7 @@ from seqgc.backends.lambda_._threads import CallThreads, Ended
 from seqgc.backends.lambda_._throttle import ThrottlePolicy
 from seqgc.backends.lambda_._transport import MAX_BODY_BYTES, Reply, Transport
 from seqgc.errors import ParameterError, StoreError, WireError, WorkerError
-from seqgc.payloads import Payload
-from seqgc.ports import Arrival, BlobStore, Clock, Failure, Task
+from seqgc.ports import Arrival, BlobStore, Clock, Failure, FloatArray, Payload, Task
 from seqgc.wire import FailureMessage, ReceiptMessage, StoreRef, TaskMessage, WorkloadRef
 
 __all__ = ["LambdaBackend"]

@@ -10,11 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from seqgc._types import FloatArray
 from seqgc.backends.lambda_._transport import MAX_BODY_BYTES
 from seqgc.errors import ParameterError, StoreError, WireError
-from seqgc.payloads import payload_format
-from seqgc.ports import BlobStore, Task, WeightRef
+from seqgc.ports import BlobStore, FloatArray, Task, WeightRef, payload_format
 from seqgc.wire import (
     FailureMessage,
     InvokeMessage,

@@ -12,8 +12,8 @@ from seqgc.errors import ParameterError
 
 if TYPE_CHECKING:
     from seqgc.ports import Backend
-    from seqgc.train.compute import TorchComputeFactory
-    from seqgc.train.run import BackendFactory, Delays
+    from seqgc.training.compute import TorchComputeFactory
+    from seqgc.training.run import BackendFactory, Delays
 
 __all__ = ["dask_workers"]
 

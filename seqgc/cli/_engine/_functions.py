@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from seqgc.backends.lambda_ import Transport
     from seqgc.ports import Backend
-    from seqgc.train import Remote
-    from seqgc.train.run import Delays
+    from seqgc.training import Remote
+    from seqgc.training.run import Delays
 
 __all__ = ["Functions", "remote_workers", "store_ref", "unique_name"]
 
@@ -56,8 +56,8 @@ def remote_workers(
     What earlier runs have left on a file system goes now, and this run's folder with ``stack``.
     """
     from seqgc.backends.lambda_ import LambdaBackend
-    from seqgc.train import Remote
-    from seqgc.train.factories import workload_of
+    from seqgc.training import Remote
+    from seqgc.training.factories import workload_of
 
     run_id, choice = unique_name(name), chosen_store(config)
     workload = workload_of(config.models, precision=config.precision)

@@ -30,7 +30,7 @@ def local_functions(config: RunConfig, stack: ExitStack) -> Functions:
         If something that it needs is not installed.
     """
     try:
-        from seqgc.backends.local_lambda import LocalLambda
+        from seqgc.local_lambda import LocalLambda
     except ImportError as error:
         raise missing("lambda-local", "lambda-local", error) from None
     function = config.function
@@ -61,7 +61,7 @@ def _environment(config: RunConfig) -> dict[str, str]:
 
     Modules that are named are imported by the environments' parent, once, and not by each.
     """
-    modules = ["seqgc.train.factories", os.environ.get("SEQGC_FACTORIES", "")]
+    modules = ["seqgc.training.factories", os.environ.get("SEQGC_FACTORIES", "")]
     if any(model.data == "digits" for model in config.models):
         modules.append("sklearn.datasets")
     given = {"OMP_NUM_THREADS": "1", "SEQGC_FACTORIES": ",".join(filter(None, modules))}

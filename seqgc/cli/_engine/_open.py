@@ -14,15 +14,15 @@ from seqgc.errors import ParameterError
 
 if TYPE_CHECKING:
     from seqgc.cli._engine._functions import Functions
-    from seqgc.train import Remote
-    from seqgc.train.run import BackendFactory, Delays
+    from seqgc.training import Remote
+    from seqgc.training.run import BackendFactory, Delays
 
 __all__ = ["Engine", "check_engine", "open_engine"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Engine:
-    """What `seqgc.train.train` and `record_profile` take; both None: processes of this machine."""
+    """What `train` and `record_profile` of `seqgc.training` take; both None: local processes."""
 
     backend: BackendFactory | None = None
     remote: Remote | None = None
@@ -42,7 +42,7 @@ def check_engine(config: RunConfig) -> None:
         raise ParameterError("dask_scheduler", rule, config.dask_scheduler)
     if config.backend not in FUNCTIONS:
         return
-    from seqgc.train.factories import import_registered, workload_of
+    from seqgc.training.factories import import_registered, workload_of
 
     search_here()
     import_registered()

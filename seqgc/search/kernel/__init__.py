@@ -1,4 +1,4 @@
-"""The batched kernel: what `seqgc.replay.replay` decides, for thousands of schemes at once."""
+"""The batched kernel: what `seqgc.search.replay` decides, for thousands of schemes at once."""
 
 from seqgc.search.kernel._batch import batch_replay as batch_replay
 from seqgc.search.kernel._conditions import Conformity as Conformity

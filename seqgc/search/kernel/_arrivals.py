@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from seqgc._types import BoolArray, FloatArray, IntArray
+from seqgc.ports import BoolArray, FloatArray, IntArray
 from seqgc.rounds import WaitOut
 
 __all__ = ["Arrivals", "Closings", "SmallInts"]

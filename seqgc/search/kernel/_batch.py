@@ -6,8 +6,8 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from seqgc._types import FloatArray
 from seqgc.errors import ParameterError
+from seqgc.ports import FloatArray
 from seqgc.profiles import DelayProfile
 from seqgc.rounds import WaitOut, check_closing_rule
 from seqgc.schemes import Scheme
@@ -30,12 +30,12 @@ def batch_replay(
     repeat: bool = False,
     conformity: Conformity = "scheme",
 ) -> BatchReplay:
-    """Replay many schemes under one closing rule: what `seqgc.replay.replay` gives, bit for bit.
+    """Replay many schemes under one closing rule: what `seqgc.search.replay` gives, bit for bit.
 
     Parameters
     ----------
     num_jobs, mu, wait_out, alpha, jobs_per_round, repeat
-        As for `seqgc.replay.replay`.
+        As for `seqgc.search.replay`.
     conformity
         What conforms: each scheme's own model, or for SR-SGC and M-SGC the (B, W, lam)-bursty one.
 

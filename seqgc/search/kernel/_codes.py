@@ -7,8 +7,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from seqgc._types import BoolArray, IntArray
 from seqgc.codes import CodeKind, GradientCode, make_code
+from seqgc.ports import BoolArray, IntArray
 from seqgc.search.kernel._arrivals import Arrivals, SmallInts
 from seqgc.search.kernel._covers import Covers
 from seqgc.search.kernel._judge import after_enough

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from seqgc.profiles import DelayProfile
-from seqgc.replay import Replay, replay
 from seqgc.rounds import WaitOut
 from seqgc.schemes import MSGC, SRSGC, Scheme
+from seqgc.search._replay import Replay, replay
 from seqgc.stragglers import Bursty, StragglerModel
 
 __all__ = ["Conditions", "Conformity", "conformity_model"]

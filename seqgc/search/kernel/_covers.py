@@ -8,8 +8,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from seqgc._types import IntArray
 from seqgc.codes import GradientCode
+from seqgc.ports import IntArray
 
 __all__ = ["Covers"]
 

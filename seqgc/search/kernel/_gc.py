@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from seqgc._types import BoolArray, IntArray
 from seqgc.codes import CodeKind
+from seqgc.ports import BoolArray, IntArray
 from seqgc.schemes import GC, Uncoded
 from seqgc.search.kernel._arrivals import Arrivals
 from seqgc.search.kernel._codes import Codes

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Sequence
 
 import numpy as np
 
-from seqgc._types import FloatArray, IntArray
+from seqgc.ports import FloatArray, IntArray
 from seqgc.schemes import GC, MSGC, SRSGC, Scheme, Uncoded
 from seqgc.search.kernel._arrivals import Arrivals, Closings
 from seqgc.search.kernel._conditions import Conditions

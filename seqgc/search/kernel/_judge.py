@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from seqgc._types import BoolArray, IntArray
+from seqgc.ports import BoolArray, IntArray
 from seqgc.search.kernel._arrivals import Arrivals, SmallInts
 
 __all__ = ["History", "Judge", "Recent", "after_enough", "after_last"]

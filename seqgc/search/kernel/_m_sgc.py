@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from seqgc._types import BoolArray, IntArray
+from seqgc.ports import BoolArray, IntArray
 from seqgc.schemes import MSGC
 from seqgc.search.kernel._arrivals import Arrivals, SmallInts
 from seqgc.search.kernel._codes import Codes

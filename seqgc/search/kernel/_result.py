@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from seqgc._types import FloatArray, IntArray
+from seqgc.ports import FloatArray, IntArray
 
 __all__ = ["BatchReplay"]
 

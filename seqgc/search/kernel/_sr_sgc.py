@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from seqgc._types import BoolArray, IntArray
+from seqgc.ports import BoolArray, IntArray
 from seqgc.schemes import SRSGC
 from seqgc.search.kernel._arrivals import Arrivals, SmallInts
 from seqgc.search.kernel._codes import Codes

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 
-from seqgc._types import FloatArray
 from seqgc.backends.dask_ import DaskBackend
 from seqgc.errors import ParameterError, WorkerError
-from seqgc.ports import Arrival, Failure, WeightedPoints
+from seqgc.ports import Arrival, Failure, FloatArray, WeightedPoints
 from tests.backends.dask import warm as warm
 from tests.backends.scripted import (
     Scripted,

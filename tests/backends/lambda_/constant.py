@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from seqgc._types import FloatArray, MiniTask
-from seqgc.ports import Task, WeightedPoints, WeightRef, WorkItem
+from seqgc.ports import FloatArray, MiniTask, Task, WeightedPoints, WeightRef, WorkItem
 from seqgc.wire import WorkloadRef
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lambda_handlers.gradient_worker.numpy_factories import least_squares_data
-from seqgc._types import FloatArray, MiniTask
-from seqgc.ports import BlobStore, WeightedPoints, WeightRef
+from seqgc.ports import BlobStore, FloatArray, MiniTask, WeightedPoints, WeightRef
 from seqgc.schemes import Scheme
 from seqgc.wire import WorkloadRef
 

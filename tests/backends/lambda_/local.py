@@ -17,7 +17,7 @@ from seqgc.backends.lambda_ import (
     Target,
     Transport,
 )
-from seqgc.backends.local_lambda import FaultPlan, LocalLambda
+from seqgc.local_lambda import FaultPlan, LocalLambda
 from seqgc.ports import Clock
 from seqgc.wire import StoreRef, WorkloadRef
 from tests.backends.scripted import Scripted

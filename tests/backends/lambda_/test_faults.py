@@ -13,8 +13,8 @@ import pytest
 
 from seqgc import master
 from seqgc.backends.lambda_ import MAX_BODY_BYTES, LambdaBackend, ThrottlePolicy
-from seqgc.backends.local_lambda import FaultKind, FaultPlan, LocalLambda
 from seqgc.errors import WorkerError
+from seqgc.local_lambda import FaultKind, FaultPlan, LocalLambda
 from seqgc.ports import Action, BlobStore, Event, Failure
 from seqgc.rounds import RoundPolicy
 from seqgc.schemes import parse_scheme

@@ -10,7 +10,7 @@ import pytest
 
 from seqgc import master
 from seqgc.backends.lambda_ import LambdaBackend
-from seqgc.backends.local_lambda import LocalLambda
+from seqgc.local_lambda import LocalLambda
 from seqgc.rounds import RoundPolicy
 from seqgc.schemes import parse_scheme
 from seqgc.stores import open_store

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from seqgc.backends.lambda_ import LambdaBackend
-from seqgc.backends.local_lambda import LocalLambda
 from seqgc.errors import StoreError
+from seqgc.local_lambda import LocalLambda
 from seqgc.ports import Arrival, BlobStore
 from seqgc.stores import DirectoryStore, MemoryStore
 from seqgc.wire import StoreRef, encode

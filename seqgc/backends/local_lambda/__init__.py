@@ -1,9 +1,0 @@
-"""AWS Lambda on this machine: its Invoke API, function URL and Runtime API, without AWS."""
-
-from seqgc.backends.local_lambda._faults import Fault as Fault
-from seqgc.backends.local_lambda._faults import FaultKind as FaultKind
-from seqgc.backends.local_lambda._faults import FaultPlan as FaultPlan
-from seqgc.backends.local_lambda._settings import MAX_REQUEST_BYTES as MAX_REQUEST_BYTES
-from seqgc.backends.local_lambda._settings import MAX_RESPONSE_BYTES as MAX_RESPONSE_BYTES
-from seqgc.backends.local_lambda.service import LocalLambda as LocalLambda
-from seqgc.backends.local_lambda.service import Statistics as Statistics

@@ -1,0 +1,235 @@
+"""The local Lambda service, as whoever starts it sees it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from seqgc.errors import ParameterError, WorkerError
+from seqgc.local_lambda._faults import FaultPlan
+from seqgc.local_lambda._settings import Settings
+
+__all__ = ["LocalLambda", "Statistics"]
+
+_START_LIMIT_S = 60.0
+_GRACE_S = 10.0
+_INHERITED = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TMPDIR", "LANG")
+_ONE_THREAD = (
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """What a service has seen until now; ``environments`` are those that there are."""
+
+    requests: int
+    cold_starts: int
+    throttled: int
+    failed: int
+    timed_out: int
+    environments: int
+    faults: Mapping[str, int]
+
+
+class LocalLambda:
+    """One Lambda function on this machine, in processes that run AWS's own runtime client.
+
+    A context manager: it starts when it is made, and `close` leaves no process, port or file.
+    Should this process die, the service ends by itself. Whatever is signed for Lambda is let in;
+    the signature itself is not checked.
+
+    Parameters
+    ----------
+    handler
+        ``"module.function"``.
+    concurrency
+        Environments, at most; a request beyond is throttled (429). They start when needed.
+    timeout_s
+        After which a request's environment is killed, in seconds, at most 900.
+    memory_mb
+        What the function is told and logs say, in MB; not enforced.
+    mount
+        Directory that stands for the shared file system; the handler finds its path in the
+        variable ``SEQGC_MOUNT``.
+    faults
+        What goes wrong on purpose.
+    retry_after_s
+        What a throttled request is told to wait (header Retry-After), whole seconds; 0: nothing.
+    environment
+        The function's variables. Of this process's it sees but PATH and a few like it.
+    code
+        Directory that modules are imported from first, and the working directory. Default: the
+        current one. After it comes this process's import path.
+    function_name, aliases, region
+        As requests will name them.
+
+    Raises
+    ------
+    ParameterError
+        If a value is none that Lambda takes, or a directory is missing.
+    WorkerError
+        If awslambdaric is not installed, or the service does not start.
+
+    Examples
+    --------
+    >>> import boto3
+    >>> with LocalLambda("json.dumps", concurrency=1) as service:  # doctest: +SKIP
+    ...     client = boto3.client("lambda", endpoint_url=service.endpoint_url)
+    ...     client.invoke(FunctionName=service.function_name, Payload=b"{}")
+    """
+
+    def __init__(
+        self,
+        handler: str,
+        *,
+        concurrency: int,
+        timeout_s: float = 60.0,
+        memory_mb: int = 1769,
+        mount: Path | None = None,
+        faults: FaultPlan | None = None,
+        retry_after_s: int = 0,
+        environment: Mapping[str, str] | None = None,
+        code: Path | None = None,
+        function_name: str = "seqgc-worker",
+        aliases: tuple[str, ...] = ("live",),
+        region: str = "us-east-1",
+    ) -> None:
+        if mount is not None and not mount.is_dir():
+            raise ParameterError("mount", "must be a directory", str(mount))
+        code = Path.cwd() if code is None else code.absolute()
+        settings = Settings(
+            handler=handler,
+            name=function_name,
+            concurrency=concurrency,
+            timeout_s=timeout_s,
+            memory_mb=memory_mb,
+            region=region,
+            aliases=aliases,
+            code=str(code),
+            search=(str(code), *(path for path in map(os.path.abspath, sys.path))),
+            environment=dict(environment or {}),
+            faults=faults or FaultPlan(),
+            retry_after_s=retry_after_s,
+        )
+        if importlib.util.find_spec("awslambdaric") is None:
+            raise WorkerError(
+                "the local Lambda service runs awslambdaric: pip install awslambdaric"
+            )
+        self.function_name = function_name
+        self.function_arn = settings.arn
+        self._lock = threading.Lock()
+        self._start(settings, _variables(settings, mount))
+
+    def _start(self, settings: Settings, variables: Mapping[str, str]) -> None:
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "seqgc.local_lambda._service",
+                    str(theirs.fileno()),
+                ],
+                cwd=settings.code,
+                env={**variables, "PYTHONPATH": os.pathsep.join(settings.search)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,  # Ctrl-C is for whoever started this, who will close it
+            )
+        self._lines = self._control.makefile("rb")
+        self._control.settimeout(_START_LIMIT_S)
+        try:
+            self._control.sendall(settings.to_json().encode() + b"\n")
+            if not (line := self._lines.readline()):
+                raise WorkerError("the local Lambda service ended while it started; see its stderr")
+        except (OSError, WorkerError) as error:
+            self.close()
+            raise WorkerError(f"the local Lambda service did not start: {error}") from error
+        ports = json.loads(line)
+        self.endpoint_url = f"http://127.0.0.1:{ports['api']}"
+        self.function_url = f"http://127.0.0.1:{ports['url']}/"
+
+    @property
+    def pid(self) -> int:
+        """The process id of the service."""
+        return self._process.pid
+
+    def log(self, request_id: str | None = None) -> str:
+        """Return what a request has logged, or all of the latest requests, 1 MiB at most."""
+        text: str = self._ask({"ask": "log", "request_id": request_id})["log"]
+        return text
+
+    def statistics(self) -> Statistics:
+        """Return what has happened until now."""
+        return Statistics(**self._ask({"ask": "statistics"}))
+
+    def close(self) -> None:
+        """End the service and everything it has started; a second call does nothing."""
+        self._lines.close()
+        self._control.close()  # what the service ends by
+        try:
+            self._process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()  # environments end with their parent, and that when it is alone
+            self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
+        with self._lock:
+            answer = b""
+            with suppress(OSError, ValueError):  # ValueError: closed
+                self._control.sendall(json.dumps(message).encode() + b"\n")
+                answer = self._lines.readline()
+        if not answer:
+            raise WorkerError("the local Lambda service has ended; start another")
+        answered: dict[str, Any] = json.loads(answer)
+        return answered
+
+
+def _variables(settings: Settings, mount: Path | None) -> dict[str, str]:
+    """Return the environment's variables: Lambda's own, and the function's."""
+    own = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    own |= dict.fromkeys(_ONE_THREAD, "1")  # an environment has one core's worth of memory
+    own |= {
+        "_HANDLER": settings.handler,
+        "AWS_DEFAULT_REGION": settings.region,
+        "AWS_EXECUTION_ENV": f"AWS_Lambda_python{sys.version_info.major}.{sys.version_info.minor}",
+        "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": str(settings.memory_mb),
+        "AWS_LAMBDA_FUNCTION_NAME": settings.name,
+        "AWS_LAMBDA_FUNCTION_VERSION": "$LATEST",
+        "AWS_LAMBDA_INITIALIZATION_TYPE": "on-demand",
+        "AWS_LAMBDA_LOG_GROUP_NAME": f"/aws/lambda/{settings.name}",
+        "AWS_REGION": settings.region,
+        "LAMBDA_TASK_ROOT": settings.code,
+        "TZ": ":UTC",
+    }
+    if mount is not None:
+        own["SEQGC_MOUNT"] = str(mount.absolute())
+    return own | settings.environment

@@ -1,0 +1,183 @@
+"""The only loop: events to the policy, its actions to the backend and the workload."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from seqgc.master._gathering import Gatherer
+from seqgc.ports import (
+    Action,
+    Arrival,
+    Backend,
+    Cancel,
+    Close,
+    Decoding,
+    Dispatch,
+    Dispatched,
+    Drop,
+    Event,
+    Failure,
+    Finish,
+    MiniTask,
+    Policy,
+    Task,
+    Tick,
+    WorkItem,
+    Workload,
+)
+
+__all__ = ["Observer", "run"]
+
+Observer: TypeAlias = Callable[[Event | Action], None]
+
+
+def run(
+    policy: Policy,
+    backend: Backend,
+    workload: Workload | None = None,
+    *,
+    observe: Observer | None = None,
+) -> None:
+    """Drive a policy to its end.
+
+    The gradients of jobs that a round finished are made and handed over while the workers compute
+    the next round, except those that a job of that round begins with (paper, Appendix K.1).
+
+    Parameters
+    ----------
+    policy
+        Decides: which tasks to send, when to close a round, which jobs are finished.
+    backend
+        Executes tasks; its clock is the only one.
+    workload
+        Resolves mini-tasks and takes decoded gradients. Without it nothing is computed or
+        decoded: the decisions alone are replayed.
+    observe
+        Called with every event, before the policy sees it, and every action, in the policy's order,
+        before it is done.
+
+    Raises
+    ------
+    WorkerError
+        If a round cannot end.
+    IllConditionedError
+        If a gradient cannot be decoded to a useful precision.
+    NotDecodableError
+        If the sum of finite results overflows.
+    """
+    _Loop(policy, backend, workload, observe or (lambda _: None)).run()
+
+
+class _Loop:
+    def __init__(
+        self, policy: Policy, backend: Backend, workload: Workload | None, observe: Observer
+    ) -> None:
+        self._policy, self._backend = policy, backend
+        self._workload, self._observe = workload, observe
+        self._begun = -1  # jobs begin in order
+        # For the tasks of the open round: (worker, round) -> the mini-task of each slot they owe.
+        self._owed: dict[tuple[int, int], dict[int, MiniTask]] = {}
+        self._gatherer = Gatherer()
+        self._decoded: deque[Decoding] = deque()  # jobs whose gradient the workload has yet to get
+
+    def run(self) -> None:
+        try:
+            self._perform(self._policy.start())
+            while not self._policy.done:
+                self._hand_over_all()  # while the workers compute
+                until = self._policy.wake_at
+                self._feed(self._backend.receive(until) or Tick(at=until))
+            self._hand_over_all()
+        except BaseException as error:
+            self._salvage(error)
+            raise
+
+    def _feed(self, event: Event) -> None:
+        if isinstance(event, Arrival):
+            event = self._screen(event)
+        self._observe(event)
+        actions = self._policy.on(event)
+        if isinstance(event, Arrival) and not any(isinstance(a, Drop) for a in actions):
+            for slot, task in self._owed.get((event.worker, event.round), {}).items():
+                result = event.results[slot]
+                self._gatherer.take(task, result, worker=event.worker, round=event.round)
+        self._perform(actions)
+
+    def _screen(self, event: Arrival) -> Arrival | Failure:
+        """Turn an answer without a result, or with one unlike its job's others, into a failure."""
+        owed = self._owed.get((event.worker, event.round), {})
+        flaw = self._gatherer.flaw(owed, event.results)
+        if flaw is None:
+            return event
+        return Failure(
+            round=event.round, worker=event.worker, attempt=event.attempt, at=event.at, reason=flaw
+        )
+
+    def _perform(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Dispatch) and action.anew:
+                self._hand_over_all()
+                self._gatherer.forget_memory()
+            self._observe(action)
+            match action:
+                case Dispatch():
+                    self._dispatch(action)
+                case Cancel(round=round, workers=workers):
+                    self._backend.cancel(round, workers)
+                case Finish():
+                    if self._workload is not None:
+                        self._decoded.append(action.decoding())
+                case Close():
+                    self._owed.clear()
+                case Drop():
+                    pass  # for the observer
+
+    def _dispatch(self, action: Dispatch) -> None:
+        tasks = [self._task(action, worker) for worker in action.assignment]
+        at = self._backend.dispatch(action.round, tasks)
+        self._feed(Dispatched(round=action.round, attempt=action.attempt, at=at))
+
+    def _task(self, action: Dispatch, worker: int) -> Task:
+        items: tuple[WorkItem, ...] = ()
+        if self._workload is not None:
+            mini_tasks = action.assignment[worker]
+            if (worker, action.round) not in self._owed:  # not sent again
+                self._owed[worker, action.round] = {m.slot: m for m in mini_tasks}
+                self._gatherer.expect(action.round, mini_tasks)
+            items = tuple(self._item(self._workload, m) for m in mini_tasks)
+        return Task(round=action.round, worker=worker, attempt=action.attempt, items=items)
+
+    def _item(self, workload: Workload, mini_task: MiniTask) -> WorkItem:
+        while self._begun < mini_task.job:
+            self._begun += 1
+            self._hand_over_needed(workload, self._begun)
+            workload.begin(self._begun)
+            if (form := workload.result_form(self._begun)) is not None:
+                self._gatherer.require(self._begun, *form)
+        return WorkItem(slot=mini_task.slot, parts=workload.resolve(mini_task))
+
+    # ---- decoded gradients: as late as the next tasks allow, so that these leave first -----------
+
+    def _hand_over_needed(self, workload: Workload, job: int) -> None:
+        """Hand over the gradients that ``job`` begins with, and those decoded before them."""
+        while any(workload.needs(job, decoding.job) for decoding in self._decoded):
+            self._hand_over(workload)
+
+    def _hand_over_all(self) -> None:
+        while self._workload is not None and self._decoded:
+            self._hand_over(self._workload)
+
+    def _hand_over(self, workload: Workload) -> None:
+        decoding = self._decoded.popleft()
+        workload.finish(decoding.job, self._gatherer.combine(decoding))
+
+    def _salvage(self, error: BaseException) -> None:
+        """Hand over what is decoded although the run fails; the error names what that loses."""
+        while self._workload is not None and self._decoded:
+            job = self._decoded[0].job
+            try:
+                self._hand_over(self._workload)
+            except Exception as another:
+                error.add_note(f"the gradient of job {job} is lost: {another}")

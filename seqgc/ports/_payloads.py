@@ -1,0 +1,382 @@
+"""Payload formats: in what precision a result travels, and how it is packed and restored.
+
+A quantized vector is ``values * 2**exponent`` with one exponent for all of it, so that a 16 bit
+format's few exponent bits are spent below the largest magnitude, wherever that lies. A power of two
+changes no significand: only rounding to the format's precision loses anything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from seqgc.errors import ParameterError, did_you_mean
+from seqgc.ports._records import FloatArray
+
+__all__ = [
+    "EXPONENTS",
+    "PAYLOADS",
+    "Payload",
+    "PayloadFormat",
+    "Quantized",
+    "payload_format",
+    "quantize",
+    "restore",
+]
+
+Payload: TypeAlias = Literal["float64", "float32", "float16", "bfloat16"]
+PAYLOADS: Final[tuple[Payload, ...]] = get_args(Payload)
+
+# The largest magnitude is scaled into [2**14, 2**15]: as high as float16 takes it with room for
+# rounding up. The other formats' range is wide enough anywhere; this keeps their exponents alike.
+_TOP = 15
+
+EXPONENTS: Final = range(-1073 - _TOP, 1023 - _TOP + 1)
+"""The exponents that `quantize` chooses from: float64's, but for room to round up at the top."""
+
+# float32 takes a restored vector if its largest magnitude does not overflow, and is so far above
+# the least normal number (2**-126) that what underflows is less than 2**-48 of it.
+_FLOAT32_EXPONENTS = range(-126 + 25 - _TOP, 127 - _TOP + 1)
+
+_FLOAT16_PLACES = np.int32(~0x7000_1FFF)  # sign, the lower 5 bits of the exponent, 10 of 23 bits
+
+# Root mean square error of rounding normal deviates to nearest, in unit round-offs and relative to
+# the deviates' own root mean square. In the binade from 2**e the error is uniform within half a
+# spacing, so its variance is (u 2**e)**2 / 3; summed over the normal distribution's binades, that
+# makes 0.4237 to 0.4256 u, depending on where sigma lies between two powers of two.
+_NORMAL_ROUNDING = 0.426
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadFormat:
+    """What a payload format holds, and what it costs.
+
+    Parameters
+    ----------
+    name
+        The format.
+    bits : int
+        Of one coordinate on the wire.
+    precision : int
+        Of the significand in bits, the implicit one included.
+    storage
+        The dtype of `Quantized.values`; ``uint16`` holds the upper half of a float32's bits.
+    least_normal : int
+        Magnitudes below ``2**least_normal`` are rounded to a fixed spacing.
+    tolerance : float
+        The relative error of a decoded gradient, as predicted, that passes unless the user says
+        otherwise.
+
+    Examples
+    --------
+    >>> payload_format("float16").unit_roundoff == 2**-11
+    True
+    """
+
+    name: Payload
+    bits: int
+    precision: int
+    storage: np.dtype[Any]
+    least_normal: int
+    tolerance: float
+
+    @property
+    def unit_roundoff(self) -> float:
+        """Largest relative error of rounding a coordinate to nearest; stochastically, twice it."""
+        return 2.0**-self.precision
+
+    @property
+    def rounding(self) -> float:
+        """Relative error of a rounded vector of normal deviates, in the 2-norm.
+
+        Stochastic rounding has sqrt(2) times as much: a spacing's variance is a sixth of its
+        square, not a twelfth.
+        """
+        return _NORMAL_ROUNDING * self.unit_roundoff
+
+
+def _format(
+    name: Payload, bits: int, precision: int, storage: npt.DTypeLike, least: int, tolerance: float
+) -> PayloadFormat:
+    return PayloadFormat(
+        name=name,
+        bits=bits,
+        precision=precision,
+        storage=np.dtype(storage),
+        least_normal=least,
+        tolerance=tolerance,
+    )
+
+
+_FORMATS: Mapping[str, PayloadFormat] = {
+    "float64": _format("float64", 64, 53, np.float64, -1022, 1e-4),
+    "float32": _format("float32", 32, 24, np.float32, -126, 1e-4),
+    "float16": _format("float16", 16, 11, np.float16, -14, 1e-2),
+    "bfloat16": _format("bfloat16", 16, 8, np.uint16, -126, 1e-2),
+}
+
+
+def payload_format(payload: Payload) -> PayloadFormat:
+    """Return the format of a name.
+
+    Raises
+    ------
+    ParameterError
+        If there is none of that name.
+
+    Examples
+    --------
+    >>> payload_format("bfloat16").precision
+    8
+    >>> payload_format("float8")
+    Traceback (most recent call last):
+        ...
+    seqgc.errors.ParameterError: `payload` must be one of float64, float32, float16, bfloat16; got \
+'float8' (did you mean 'float64'?)
+    """
+    if not isinstance(payload, str) or payload not in _FORMATS:
+        rule = f"must be one of {', '.join(_FORMATS)}"
+        raise ParameterError("payload", rule, payload, did_you_mean(str(payload), _FORMATS))
+    return _FORMATS[payload]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Quantized:
+    """A vector in a payload format: ``values * 2**exponent``.
+
+    ``values`` (P,) are read-only and of the format's ``storage``.
+
+    Raises
+    ------
+    ParameterError
+        If ``values`` are not a vector of the format's ``storage``, or ``exponent`` is none of
+        `EXPONENTS`.
+    """
+
+    payload: Payload
+    values: npt.NDArray[Any]
+    exponent: int
+
+    def __post_init__(self) -> None:
+        storage = payload_format(self.payload).storage
+        if self.values.ndim != 1 or self.values.dtype != storage:
+            rule = f"must be a vector of {storage} ({self.payload})"
+            raise ParameterError("values", rule, _described(self.values))
+        if type(self.exponent) is not int or self.exponent not in EXPONENTS:
+            rule = f"must be an integer from {EXPONENTS[0]} to {EXPONENTS[-1]}"
+            raise ParameterError("exponent", rule, self.exponent)
+        values = self.values.view()
+        values.flags.writeable = False
+        object.__setattr__(self, "values", values)
+
+
+def quantize(
+    vector: FloatArray, payload: Payload, *, rng: np.random.Generator | None = None
+) -> Quantized:
+    """Round a vector to a payload format.
+
+    A vector whose own dtype the format contains travels as it is, a view with exponent 0. Any other
+    is scaled by a power of two, its largest magnitude to between 2**14 and 2**15, and then rounded
+    once, to nearest, ties to even; or, given ``rng``, to one of the two neighbours with
+    probabilities that make the expected value the coordinate's own (stochastic rounding, Gupta et
+    al. 2015, section 3). What the format holds exactly is not moved by either.
+
+    Coordinates less than ``2**(least_normal - 14)`` of the largest (for float16, 2**-28) keep that
+    absolute accuracy, not the format's relative one.
+
+    Parameters
+    ----------
+    vector : ndarray, shape (P,), float16, float32 or float64
+        Finite; may be empty.
+    payload
+        The format.
+    rng
+        Where given, rounding is stochastic.
+
+    Raises
+    ------
+    ParameterError
+        If ``vector`` is not a vector of finite floats, there is no such format, or rounding could
+        overflow float64.
+
+    Examples
+    --------
+    >>> small = quantize(np.array([3e-300, 0.0, -1e-300]), "float16")
+    >>> small.values.dtype, small.exponent
+    (dtype('float16'), -1009)
+    >>> restore(small)
+    array([ 3.00102582e-300,  0.00000000e+000, -1.00034194e-300])
+    """
+    fmt = payload_format(payload)
+    vector = np.asarray(vector)
+    _check(vector)
+    peak = max(float(vector.max()), -float(vector.min())) if vector.size else 0.0
+    if not math.isfinite(peak):
+        remedy = "the model diverged or a loss is undefined"
+        raise ParameterError("vector", "must be finite", peak, remedy)
+    if fmt.storage.kind == "f" and np.can_cast(vector.dtype, fmt.storage, "safe"):
+        values = vector.astype(fmt.storage, copy=False)
+        return Quantized(payload=payload, values=values, exponent=0)
+    if vector.dtype == np.float16:
+        vector = vector.astype(np.float32)
+    exponent = math.frexp(peak)[1] - _TOP if peak else 0
+    if exponent not in EXPONENTS:
+        raise ParameterError("vector", "must be less than 2**1023 in magnitude to be rounded", peak)
+    scaled = _times_power(vector, -exponent)
+    if rng is not None:
+        scaled = _rounded_stochastically(scaled, fmt, rng)
+    values = _bfloat16_bits(scaled) if payload == "bfloat16" else scaled.astype(fmt.storage)
+    return Quantized(payload=payload, values=values, exponent=exponent)
+
+
+def restore(quantized: Quantized, dtype: npt.DTypeLike | None = None) -> FloatArray:
+    """Return the vector (P,) that a quantized one stands for, perhaps as a read-only view of it.
+
+    It is float32, or float64 if the format is, or the magnitude is beyond float32. In float64
+    it is exact. In float32, coordinates below its least normal number (2**-126) are rounded to its
+    spacing there (2**-149), as whatever float32 computes is.
+
+    Parameters
+    ----------
+    quantized
+        The vector.
+    dtype
+        ``float32`` or ``float64`` to ask for that one: float32 for what was float32 before it was
+        quantized, which fits but for rounding up at the top of the range.
+
+    Raises
+    ------
+    ParameterError
+        If a value is not finite, ``dtype`` is another, or float32 is asked for and the vector
+        overflows it, or is in format float64.
+
+    Examples
+    --------
+    >>> restore(quantize(np.array([1.0, 1 / 3], np.float32), "bfloat16"))
+    array([1.        , 0.33398438], dtype=float32)
+    """
+    due = _restored_dtype(quantized, dtype)
+    values, exponent = _widened(quantized)
+    with np.errstate(over="ignore", invalid="ignore"):  # refused below
+        vector = _times_power(values.astype(due, copy=False), exponent)
+    if not np.isfinite(vector).all():
+        rule = f"must be finite, also times 2**exponent in {due}"
+        raise ParameterError("values", rule, f"exponent {quantized.exponent}")
+    return vector
+
+
+def _widened(quantized: Quantized) -> tuple[FloatArray, int]:
+    """Return values (P,), float32 or float64, and the exponent that goes with them."""
+    bits, exponent = quantized.values, quantized.exponent
+    if quantized.payload == "bfloat16":
+        return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32), exponent
+    if quantized.payload != "float16" or not _is_finite(bits):
+        return bits, exponent
+    # NumPy's conversion takes five times as long. Moved to float32's places for sign, exponent and
+    # significand, the bits are the same number but for the exponents' biases, 15 and 127.
+    wide = bits.view(np.int16).astype(np.int32)
+    wide <<= 13
+    wide &= _FLOAT16_PLACES
+    return wide.view(np.float32), exponent + 127 - 15
+
+
+def _is_finite(halves: npt.NDArray[np.float16]) -> bool:
+    """Whether no exponent has all bits set: as `numpy.isfinite`, which is slow for float16."""
+    magnitudes = halves.view(np.uint16) & np.uint16(0x7FFF)
+    return bool(magnitudes.max(initial=0) < 0x7C00)
+
+
+def _restored_dtype(
+    quantized: Quantized, dtype: npt.DTypeLike | None
+) -> np.dtype[np.float32] | np.dtype[np.float64]:
+    fits = quantized.payload != "float64" and quantized.exponent in _FLOAT32_EXPONENTS
+    single, double = np.dtype(np.float32), np.dtype(np.float64)
+    if dtype is None:
+        return single if fits else double
+    if (due := np.dtype(dtype)) not in (single, double):
+        raise ParameterError("dtype", "must be float32 or float64", str(due))
+    if due == single and quantized.payload == "float64":
+        raise ParameterError("dtype", "must be float64 to hold float64", str(due))
+    return single if due == single else double
+
+
+def _check(vector: npt.NDArray[Any]) -> None:
+    if vector.ndim != 1 or vector.dtype.kind != "f" or vector.dtype.itemsize > 8:
+        rule = "must be a vector of float16, float32 or float64"
+        raise ParameterError("vector", rule, _described(vector))
+
+
+def _described(array: npt.NDArray[Any]) -> str:
+    return f"{array.dtype} of shape {array.shape}"
+
+
+def _times_power(vector: FloatArray, exponent: int) -> FloatArray:
+    """Return ``vector * 2**exponent`` in its dtype; the vector itself if that is 1."""
+    if exponent == 0:
+        return vector
+    info = np.finfo(vector.dtype)
+    if info.minexp <= exponent < info.maxexp:
+        return vector * vector.dtype.type(2.0**exponent)
+    scaled: FloatArray = np.ldexp(vector, exponent)  # the power itself has no normal float
+    return scaled
+
+
+def _bfloat16_bits(scaled: FloatArray) -> npt.NDArray[np.uint16]:
+    """Round to bfloat16, to nearest even, and return the bits (shape as given)."""
+    if scaled.dtype == np.float64:  # first within float64: rounding twice is not rounding once
+        scaled = _rounded_bits(scaled, drop=52 - 7)
+    bits = _rounded_bits(scaled.astype(np.float32, copy=False), drop=16).view(np.uint32)
+    return (bits >> np.uint32(16)).astype(np.uint16)
+
+
+def _rounded_bits(vector: FloatArray, *, drop: int) -> FloatArray:
+    """Round off the lowest ``drop`` bits of each significand, to nearest even.
+
+    As an integer, a float's bits grow with its magnitude by one per spacing; a carry out of the
+    significand raises the exponent, as it should.
+    """
+    bits, unsigned = _bits(vector)
+    one, shift = unsigned(1), unsigned(drop)
+    half = unsigned((1 << (drop - 1)) - 1)
+    kept = bits + half
+    kept += (bits >> shift) & one
+    kept >>= shift
+    kept <<= shift
+    rounded: FloatArray = kept.view(vector.dtype)
+    return rounded
+
+
+def _rounded_stochastically(
+    vector: FloatArray, fmt: PayloadFormat, rng: np.random.Generator
+) -> FloatArray:
+    """Round to one of the two neighbours in the format, unbiased; the dtype stays.
+
+    Adding uniform random bits below the last one kept, and cutting them off, carries with the
+    probability that the cut-off part is of a spacing. Below the least normal number the spacing no
+    longer shrinks with the magnitude, so there it is done in units of it.
+    """
+    bits, unsigned = _bits(vector)
+    drop = np.finfo(vector.dtype).nmant - (fmt.precision - 1)
+    noise = rng.integers(0, 1 << drop, size=vector.shape, dtype=unsigned)
+    noise += bits
+    noise >>= unsigned(drop)
+    noise <<= unsigned(drop)
+    rounded = noise.view(vector.dtype)
+    small = np.abs(vector) < 2.0**fmt.least_normal
+    small &= vector != 0
+    if small.any():
+        spacing = 2.0 ** (fmt.least_normal - fmt.precision + 1)
+        parts = vector[small].astype(np.float64) / spacing
+        units = np.floor(np.abs(parts) + rng.random(parts.shape))
+        rounded[small] = np.copysign(units * spacing, parts)
+    return rounded
+
+
+def _bits(vector: FloatArray) -> tuple[npt.NDArray[Any], type[np.unsignedinteger[Any]]]:
+    unsigned: type[np.unsignedinteger[Any]] = np.uint32 if vector.dtype.itemsize == 4 else np.uint64
+    return np.ascontiguousarray(vector).view(unsigned), unsigned

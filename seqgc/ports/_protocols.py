@@ -1,0 +1,293 @@
+"""The protocols at the edges, and the events and actions that cross them.
+
+A *policy* decides and does no I/O; a *backend* executes and decides nothing; a *workload* knows
+what the jobs compute. `seqgc.master.run` carries events to the policy and its actions to the rest.
+All times are seconds on the backend's clock, whose origin is arbitrary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+import numpy as np
+
+from seqgc.ports._records import BoolArray, Decoding, FloatArray, IntArray, MiniTask
+
+__all__ = [
+    "Action",
+    "Arrival",
+    "Backend",
+    "BlobStore",
+    "Cancel",
+    "Clock",
+    "Close",
+    "CloseReason",
+    "Dispatch",
+    "Dispatched",
+    "Drop",
+    "Event",
+    "Failure",
+    "Finish",
+    "Policy",
+    "RoundRecord",
+    "Task",
+    "Tick",
+    "WeightRef",
+    "WeightStore",
+    "WeightedPoints",
+    "WorkItem",
+    "Workload",
+]
+
+# ---- what a worker is asked to do ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightRef:
+    """Where one immutable version of a model's weights is, and the digest it must have."""
+
+    model: str
+    version: int
+    digest: str  # SHA-256 of the raw bytes, hexadecimal
+    dtype: str
+    size: int  # number of parameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WeightedPoints:
+    """``sum_p coefficients[p] * grad loss(points[p])`` of one model at one version of its weights.
+
+    ``points`` (m,) are indices into the model's dataset; ``coefficients`` (m,) already contain the
+    division by the batch size.
+    """
+
+    model: str
+    weights: WeightRef
+    points: IntArray
+    coefficients: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WorkItem:
+    """One mini-task, resolved to data points: one result vector, the parts' in order."""
+
+    slot: int
+    parts: tuple[WeightedPoints, ...]  # one per model of the job's bundle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Task:
+    """Everything one worker does in one round (``items`` may be empty: answer at once)."""
+
+    round: int
+    worker: int
+    attempt: int
+    items: tuple[WorkItem, ...]
+
+
+# ---- events: from the backend to the policy -----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispatched:
+    """The tasks of a round left the master at ``at``: the round's time starts here."""
+
+    round: int
+    attempt: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Arrival:
+    """A worker's results, by slot, reached the master at ``at``."""
+
+    round: int
+    worker: int
+    attempt: int
+    at: float
+    results: Mapping[int, FloatArray]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A worker's task will not be answered; ``reason`` is one line."""
+
+    round: int
+    worker: int
+    attempt: int
+    at: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Nothing (more) had arrived by ``at``, the policy's own ``wake_at``."""
+
+    at: float
+
+
+Event: TypeAlias = Dispatched | Arrival | Failure | Tick
+
+# ---- actions: from the policy to the loop -------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispatch:
+    """Send these workers their mini-tasks of the round.
+
+    ``anew``: what went before has ended, and the workload must have every gradient of it before
+    these tasks are made or anyone hears of them.
+    """
+
+    round: int
+    attempt: int
+    assignment: Mapping[int, tuple[MiniTask, ...]]
+    anew: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancel:
+    """The round is over for these workers: whatever they still do for it is of no use."""
+
+    round: int
+    workers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop:
+    """An arrival or failure that came too late, twice, or for nothing; it is counted, not used."""
+
+    event: Arrival | Failure
+    reason: str
+
+
+CloseReason: TypeAlias = Literal[
+    "everyone", "tolerance", "wait-out", "exhausted", "timeout", "idle"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RoundRecord:
+    """How a round ended, and why then.
+
+    ``reason``: ``everyone`` answered; the ``tolerance`` (1+mu)*kappa had passed and the answers
+    sufficed; they did not, and a ``wait-out`` for more ended; workers failed and no more answers
+    could come (``exhausted``), or not within the round's hard time limit (``timeout``); no worker
+    had anything to do (``idle``).
+    """
+
+    round: int
+    responded: BoolArray  # (n,), read-only
+    kappa_s: float  # the first answer's time
+    duration_s: float
+    reason: CloseReason
+    waited_out: bool  # stayed open beyond (1+mu)*kappa
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Close:
+    """A round closed."""
+
+    record: RoundRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """A job's gradient can be decoded from results that have arrived.
+
+    ``decoding`` is to be called at once or never: after the next event it may be forgotten. An
+    observer may call it too: it is worked out once.
+    """
+
+    job: int
+    decoding: Callable[[], Decoding]
+
+
+Action: TypeAlias = Dispatch | Cancel | Drop | Close | Finish
+
+# ---- protocols ----------------------------------------------------------------------------------
+
+
+class Policy(Protocol):
+    """Sans-I/O: all that the loop drives. ``on`` is its one mutator after ``start``."""
+
+    @property
+    def wake_at(self) -> float: ...  # when to send a Tick if nothing arrives before
+    @property
+    def done(self) -> bool: ...
+    def start(self) -> Sequence[Action]: ...
+    def on(self, event: Event) -> Sequence[Action]: ...
+
+
+class Backend(Protocol):
+    """Executes tasks and reports, in order of time, what became of them."""
+
+    def dispatch(self, round: int, tasks: Sequence[Task]) -> float:
+        """Send the tasks; return the time at which they had been sent."""
+
+    def cancel(self, round: int, workers: Sequence[int]) -> None:
+        """Tell these workers that their task of the round is of no more use (best effort)."""
+
+    def receive(self, until: float) -> Arrival | Failure | None:
+        """Return the next event with ``at <= until``; None once ``until`` has passed."""
+
+    def close(self) -> None:
+        """Release everything; no process, thread, port or file stays behind."""
+
+
+class Workload(Protocol):
+    """What the jobs compute, and what becomes of their gradients."""
+
+    def needs(self, job: int, finished: int) -> bool:
+        """Say whether ``begin(job)`` uses the gradient of job ``finished``."""
+
+    def begin(self, job: int) -> None:
+        """Job ``job`` starts: fix the weights and the batch that it uses."""
+
+    def result_form(self, job: int) -> tuple[np.dtype[np.floating], int] | None:
+        """Return the dtype and length of every result of a job that has begun.
+
+        None: unknown; then the first one that arrives says what the others must be.
+        """
+
+    def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
+        """Turn a mini-task's chunks into data points."""
+
+    def finish(self, job: int, gradient: FloatArray) -> None:
+        """Take the decoded gradient of a job; the array is the workload's from now on.
+
+        Jobs come in the order in which they finished, but perhaps not before later ones begin: only
+        before those that need them (`needs`).
+        """
+
+
+class WeightStore(Protocol):
+    """Immutable versions of weights."""
+
+    def publish(self, model: str, version: int, params: FloatArray) -> WeightRef: ...
+    def fetch(self, ref: WeightRef) -> FloatArray: ...
+    def discard(self, ref: WeightRef) -> None: ...
+
+
+class BlobStore(WeightStore, Protocol):
+    """A store that also takes bytes under a key: answers too large for a reply.
+
+    A key is 1 to 200 letters, digits, '_', '-' or '.', and begins with none of '-.'.
+    """
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write ``data``, in whole or not at all; what was there under the key is replaced."""
+
+    def get(self, key: str, *, digest: str, size_bytes: int) -> bytes:
+        """Return the bytes that have this length and this SHA-256, or raise `StoreError`."""
+
+    def remove(self, key: str) -> None:
+        """Remove what is under the key; nothing there is removed already."""
+
+
+class Clock(Protocol):
+    """Seconds since an arbitrary origin; never goes back."""
+
+    def now(self) -> float: ...

@@ -1,0 +1,16 @@
+"""Straggler models, what they cost at least, and the stragglers of a recorded profile."""
+
+from seqgc.stragglers._bounds import arbitrary_load_bound as arbitrary_load_bound
+from seqgc.stragglers._bounds import bursty_load_bound as bursty_load_bound
+from seqgc.stragglers._bounds import clairvoyant_bound as clairvoyant_bound
+from seqgc.stragglers._bounds import load_lower_bound as load_lower_bound
+from seqgc.stragglers._models import AnyOf as AnyOf
+from seqgc.stragglers._models import Arbitrary as Arbitrary
+from seqgc.stragglers._models import Bursty as Bursty
+from seqgc.stragglers._models import EveryGroup as EveryGroup
+from seqgc.stragglers._models import PerRound as PerRound
+from seqgc.stragglers._models import StragglerModel as StragglerModel
+from seqgc.stragglers._statistics import SmallestLam as SmallestLam
+from seqgc.stragglers._statistics import StragglerStats as StragglerStats
+from seqgc.stragglers._statistics import straggler_pattern as straggler_pattern
+from seqgc.stragglers._statistics import straggler_stats as straggler_stats

@@ -1,0 +1,222 @@
+"""Straggler models: which patterns a design promises to tolerate (spec, section 4; paper, 2.1).
+
+A pattern is a boolean array (rounds, n): ``pattern[t, i]`` is true when worker ``i`` straggles in
+round ``t``. Every model judges windows of consecutive rounds, cut at the first and last round.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from seqgc.errors import ParameterError
+from seqgc.ports import BoolArray
+
+__all__ = ["AnyOf", "Arbitrary", "Bursty", "EveryGroup", "PerRound", "StragglerModel"]
+
+
+class StragglerModel(ABC):
+    """A promise about every window of ``window`` consecutive rounds.
+
+    Examples
+    --------
+    >>> pattern = np.array([[True, False], [False, False], [True, False]])
+    >>> Bursty(B=1, W=2, lam=1).conforms(pattern), Bursty(B=1, W=3, lam=1).conforms(pattern)
+    (True, False)
+    """
+
+    @property
+    @abstractmethod
+    def window(self) -> int:
+        """Rounds in a window."""
+
+    @abstractmethod
+    def admits(self, window: BoolArray) -> bool:
+        """Whether one window (at most `window` rounds, n), on its own, fits the model."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Say the promise in a few words."""
+
+    def conforms(self, pattern: BoolArray) -> bool:
+        """Whether every window of a pattern (rounds, n) fits the model.
+
+        Raises
+        ------
+        ParameterError
+            If `pattern` is not a boolean matrix.
+        """
+        if pattern.ndim != 2 or pattern.dtype != np.bool_:
+            shape = (pattern.dtype.name, pattern.shape)
+            raise ParameterError("pattern", "must be a boolean array (rounds, n)", shape)
+        starts = range(max(1, len(pattern) - self.window + 1))
+        return all(self.admits(pattern[t : t + self.window]) for t in starts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerRound(StragglerModel):
+    """At most ``s`` stragglers in each round.
+
+    Examples
+    --------
+    >>> PerRound(s=1).conforms(np.array([[True, False], [False, True]]))
+    True
+    """
+
+    s: int
+
+    def __post_init__(self) -> None:
+        _require(self.s >= 0, "s", "must be >= 0 (s-per-round)", self.s)
+
+    @property
+    def window(self) -> int:
+        return 1
+
+    def admits(self, window: BoolArray) -> bool:
+        return bool((window.sum(axis=1) <= self.s).all())
+
+    def describe(self) -> str:
+        return f"at most {self.s} stragglers in each round"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EveryGroup(StragglerModel):
+    """In each round somebody answers in every group of ``size`` consecutive workers.
+
+    Examples
+    --------
+    >>> EveryGroup(size=2).conforms(np.array([[True, False, True, False]]))
+    True
+    """
+
+    size: int
+
+    def __post_init__(self) -> None:
+        _require(self.size >= 1, "size", "must be >= 1 (groups of workers)", self.size)
+
+    @property
+    def window(self) -> int:
+        return 1
+
+    def admits(self, window: BoolArray) -> bool:
+        groups = window.reshape(len(window), -1, self.size)
+        return not bool(groups.all(axis=2).any())
+
+    def describe(self) -> str:
+        return f"one answer in every group of {self.size} workers in each round"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bursty(StragglerModel):
+    """The (B, W, lam)-bursty model (paper, section 2.1).
+
+    In every window of W rounds at most lam distinct stragglers, and each worker's first and last
+    straggling round at most B - 1 apart.
+
+    Examples
+    --------
+    >>> Bursty(B=2, W=3, lam=1).conforms(np.array([[True], [True], [False]]))
+    True
+    """
+
+    B: int
+    W: int
+    lam: int
+
+    def __post_init__(self) -> None:
+        _require(
+            1 <= self.B <= self.W, "B", f"must satisfy 1 <= B <= W (bursty), W={self.W}", self.B
+        )
+        _require(self.lam >= 0, "lam", "must be >= 0 (bursty)", self.lam)
+
+    @property
+    def window(self) -> int:
+        return self.W
+
+    def admits(self, window: BoolArray) -> bool:
+        straggled = window.any(axis=0)
+        if np.count_nonzero(straggled) > self.lam:
+            return False
+        first = window.argmax(axis=0)
+        last = len(window) - 1 - window[::-1].argmax(axis=0)
+        return bool((last - first < self.B)[straggled].all())
+
+    def describe(self) -> str:
+        return (
+            f"in every {self.W} rounds at most {self.lam} distinct stragglers, "
+            f"each in a burst of at most {self.B}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arbitrary(StragglerModel):
+    """The (N, W, lam)-arbitrary model (paper, section 2.1).
+
+    In every window of W rounds at most lam distinct stragglers, each in at most N of them.
+
+    Examples
+    --------
+    >>> Arbitrary(N=2, W=3, lam=1).conforms(np.array([[True], [False], [True]]))
+    True
+    """
+
+    N: int
+    W: int
+    lam: int
+
+    def __post_init__(self) -> None:
+        rule = f"must satisfy 0 <= N <= W (arbitrary), W={self.W}"
+        _require(0 <= self.N <= self.W, "N", rule, self.N)
+        _require(self.lam >= 0, "lam", "must be >= 0 (arbitrary)", self.lam)
+
+    @property
+    def window(self) -> int:
+        return self.W
+
+    def admits(self, window: BoolArray) -> bool:
+        times = window.sum(axis=0)
+        return bool(np.count_nonzero(times) <= self.lam and (times <= self.N).all())
+
+    def describe(self) -> str:
+        return (
+            f"in every {self.W} rounds at most {self.lam} distinct stragglers, "
+            f"each in at most {self.N} of them"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnyOf(StragglerModel):
+    """Every window of ``span`` rounds, on its own, conforms to one of the ``models``.
+
+    Examples
+    --------
+    >>> mixture = AnyOf(span=2, models=(PerRound(s=1), Bursty(B=1, W=2, lam=2)))
+    >>> mixture.conforms(np.array([[True, True], [False, False]]))
+    True
+    """
+
+    span: int
+    models: tuple[StragglerModel, ...]
+
+    def __post_init__(self) -> None:
+        _require(len(self.models) > 0, "models", "must name at least one model", self.models)
+        rule = "must be at least the widest window of its models"
+        _require(self.span >= max(m.window for m in self.models), "span", rule, self.span)
+
+    @property
+    def window(self) -> int:
+        return self.span
+
+    def admits(self, window: BoolArray) -> bool:
+        return any(model.conforms(window) for model in self.models)
+
+    def describe(self) -> str:
+        options = ", or ".join(model.describe() for model in self.models)
+        return f"every {self.span} rounds on their own: {options}"
+
+
+def _require(holds: bool, argument: str, rule: str, value: object) -> None:
+    if not holds:
+        raise ParameterError(argument, rule, value)

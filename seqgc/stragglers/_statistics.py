@@ -1,0 +1,147 @@
+"""Who straggles in a profile, in bursts how long, and which straggler models that conforms to."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from seqgc.errors import ParameterError
+from seqgc.ports import BoolArray, IntArray
+from seqgc.profiles import DelayProfile
+from seqgc.stragglers._models import Arbitrary, Bursty
+
+__all__ = ["SmallestLam", "StragglerStats", "straggler_pattern", "straggler_stats"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallestLam:
+    """The smallest λ with which a pattern conforms to each model at ``B`` and ``W``.
+
+    ``bursty`` is that of the (B, W, λ)-bursty model, and ``arbitrary`` that of the (N=B, W, λ)-
+    arbitrary model; None where no λ will do, because some worker straggles for too long.
+    """
+
+    B: int
+    W: int
+    bursty: int | None
+    arbitrary: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StragglerStats:
+    """What a profile's stragglers are like, at one tolerance.
+
+    Parameters
+    ----------
+    mu
+        The tolerance.
+    rate
+        P(S): the part of all (round, worker) pairs that straggles.
+    rate_after_straggling, rate_after_answering
+        P(S | S) and P(S | not S), of a worker's next round; None where there was no such round.
+    bursts : (longest,) int
+        ``bursts[k - 1]`` is how many bursts lasted ``k`` rounds: a worker's straggling rounds in
+        succession, cut at the first and the last round. Read-only.
+    smallest_s
+        The smallest ``s`` with which the pattern conforms to s-per-round.
+    smallest_lam
+        For every ``1 <= B < W``, the windows in ascending order.
+    """
+
+    mu: float
+    rate: float
+    rate_after_straggling: float | None
+    rate_after_answering: float | None
+    bursts: IntArray
+    smallest_s: int
+    smallest_lam: tuple[SmallestLam, ...]
+
+
+def straggler_pattern(profile: DelayProfile, *, mu: float) -> BoolArray:
+    """Return who straggles, (rounds, n): who has not answered by ``(1 + mu) * kappa``.
+
+    ``kappa`` is the time of the round's first answer (spec, section 6).
+
+    Raises
+    ------
+    ParameterError
+        If ``mu`` is not a finite number >= 0.
+
+    Examples
+    --------
+    >>> profile = DelayProfile.from_times([[1.0, 2.5, 1.5], [3.0, 1.0, 2.0]])
+    >>> straggler_pattern(profile, mu=1.0).tolist()
+    [[False, True, False], [True, False, False]]
+    """
+    if not (math.isfinite(mu) and mu >= 0):
+        raise ParameterError("mu", "must be a finite number >= 0", mu)
+    answer_s = np.where(profile.status == 0, profile.times, np.inf)
+    kappa_s = answer_s.min(axis=1, keepdims=True)
+    stragglers: BoolArray = ~(np.isfinite(answer_s) & (answer_s <= (1 + mu) * kappa_s))
+    return stragglers
+
+
+def straggler_stats(profile: DelayProfile, *, mu: float, max_window: int = 5) -> StragglerStats:
+    """Return the statistics of a profile's stragglers at tolerance ``mu``.
+
+    ``max_window`` bounds the windows W of `StragglerStats.smallest_lam`.
+
+    Raises
+    ------
+    ParameterError
+        If ``mu`` is not a finite number >= 0, or ``max_window < 1``.
+
+    Examples
+    --------
+    >>> profile = DelayProfile.from_times([[1.0, 5.0, 1.5], [1.0, 5.0, 2.0], [4.0, 1.0, 1.0]])
+    >>> stats = straggler_stats(profile, mu=1.0, max_window=2)
+    >>> round(stats.rate, 3), stats.rate_after_straggling, stats.bursts.tolist(), stats.smallest_s
+    (0.333, 0.5, [1, 1], 1)
+    >>> stats.smallest_lam
+    (SmallestLam(B=1, W=2, bursty=None, arbitrary=None),)
+    """
+    if max_window < 1:
+        raise ParameterError("max_window", "must be >= 1 (rounds)", max_window)
+    pattern = straggler_pattern(profile, mu=mu)
+    before, after = pattern[:-1], pattern[1:]
+    return StragglerStats(
+        mu=mu,
+        rate=float(pattern.mean()),
+        rate_after_straggling=_mean(after[before]),
+        rate_after_answering=_mean(after[~before]),
+        bursts=_bursts(pattern),
+        smallest_s=int(pattern.sum(axis=1).max()),
+        smallest_lam=tuple(
+            _smallest_lam(pattern, B=B, W=W) for W in range(2, max_window + 1) for B in range(1, W)
+        ),
+    )
+
+
+def _mean(values: BoolArray) -> float | None:
+    return float(values.mean()) if values.size else None
+
+
+def _bursts(pattern: BoolArray) -> IntArray:
+    """Return how many bursts lasted 1, 2, ... rounds, up to the longest."""
+    quiet = np.zeros((1, pattern.shape[1]), dtype=np.int8)
+    # Worker by worker: +1 where a burst begins, -1 in the round after its end, in turns.
+    edges = np.diff(np.concatenate([quiet, pattern.astype(np.int8), quiet]), axis=0).T
+    begins, ends = (np.nonzero(edges == sign)[1] for sign in (1, -1))
+    counts: IntArray = np.bincount(ends - begins, minlength=1)[1:].astype(np.intp)
+    counts.flags.writeable = False
+    return counts
+
+
+def _smallest_lam(pattern: BoolArray, *, B: int, W: int) -> SmallestLam:
+    """Return the smallest λ: the most stragglers in a window, unless one of them lasts too long."""
+    n = pattern.shape[1]
+    starts = range(max(1, len(pattern) - W + 1))
+    most = max(int(pattern[t : t + W].any(axis=0).sum()) for t in starts)
+    return SmallestLam(
+        B=B,
+        W=W,
+        bursty=most if Bursty(B=B, W=W, lam=n).conforms(pattern) else None,
+        arbitrary=most if Arbitrary(N=B, W=W, lam=n).conforms(pattern) else None,
+    )

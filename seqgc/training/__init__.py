@@ -1,0 +1,31 @@
+"""Training: models to jobs, weighted losses, optimizers, metrics. Needs torch."""
+
+from seqgc.training._jobs import JobPlan as JobPlan
+from seqgc.training._vectors import payload_of as payload_of
+from seqgc.training.adaptive import Adaptation as Adaptation
+from seqgc.training.adaptive import Switch as Switch
+from seqgc.training.batches import batch_indices as batch_indices
+from seqgc.training.batches import chunk_sizes as chunk_sizes
+from seqgc.training.checkpoints import load_checkpoint as load_checkpoint
+from seqgc.training.checkpoints import save_checkpoint as save_checkpoint
+from seqgc.training.compute import TorchCompute as TorchCompute
+from seqgc.training.compute import TorchComputeFactory as TorchComputeFactory
+from seqgc.training.metrics import Evaluation as Evaluation
+from seqgc.training.metrics import JobMetrics as JobMetrics
+from seqgc.training.metrics import evaluate as evaluate
+from seqgc.training.model import Model as Model
+from seqgc.training.model import Objective as Objective
+from seqgc.training.problems import MODULES as MODULES
+from seqgc.training.problems import Split as Split
+from seqgc.training.problems import digits as digits
+from seqgc.training.problems import make_module as make_module
+from seqgc.training.record import record_profile as record_profile
+from seqgc.training.run import ClosingRule as ClosingRule
+from seqgc.training.run import Remote as Remote
+from seqgc.training.run import RunCounts as RunCounts
+from seqgc.training.run import TrainResult as TrainResult
+from seqgc.training.run import train as train
+from seqgc.training.rundir import RunDirectory as RunDirectory
+from seqgc.training.rundir import new_run_path as new_run_path
+from seqgc.training.workload import ChunkedScheme as ChunkedScheme
+from seqgc.training.workload import TorchWorkload as TorchWorkload

@@ -1,0 +1,145 @@
+"""The latest rounds of a live run as a delay profile."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from seqgc.errors import ParameterError
+from seqgc.ports import Arrival, BoolArray, Dispatched, Event, FloatArray, RoundRecord
+from seqgc.profiles import DelayProfile, ProfileMeta
+
+__all__ = ["SeenRounds"]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Row:
+    """One round: seconds from dispatch to answer, for the workers whose answer came."""
+
+    round: int
+    origin: float
+    seconds: FloatArray
+    answered: BoolArray
+    load: float = 0.0
+    duration_s: float = field(default=0.0)
+
+
+class SeenRounds:
+    """Keeps the answers' times of the latest rounds, late ones included.
+
+    A straggler that is cancelled may never answer: all that is known of its time is that it is
+    longer than the round, a *censored* time. As what it would have been counts the median of the
+    longer times that were seen in the window: the worker's own, or everyone's if it has none, or
+    the round's duration if nobody has. So what the stragglers would have taken is what stragglers
+    did take wherever they were waited for. An uncoded round waits for everybody, and hides nothing.
+    A failed task is censored too. Every worker is taken to have had the scheme's nominal load
+    (spec, section 7), and times are brought to the window's smallest load before they are compared.
+
+    Parameters
+    ----------
+    n : int
+        Workers.
+    window : int
+        Rounds that are kept, >= 1.
+
+    Examples
+    --------
+    >>> from seqgc.ports import Dispatched
+    >>> seen = SeenRounds(2, window=5)
+    >>> def record(round, duration_s):
+    ...     return RoundRecord(
+    ...         round=round,
+    ...         responded=np.ones(2, dtype=np.bool_),
+    ...         kappa_s=duration_s,
+    ...         duration_s=duration_s,
+    ...         reason="tolerance",
+    ...         waited_out=False,
+    ...     )
+    >>> for round, (quick, slow) in enumerate([(1.0, 7.0), (2.0, None)]):
+    ...     seen.on(Dispatched(round=round, attempt=0, at=0.0))
+    ...     seen.on(Arrival(round=round, worker=0, attempt=0, at=quick, results={}))
+    ...     if slow is not None:
+    ...         seen.on(Arrival(round=round, worker=1, attempt=0, at=slow, results={}))
+    ...     seen.close(record(round, slow or quick), load=0.5)
+    >>> seen.profile(alpha=1.0).times  # worker 1 was cancelled in round 1, after 2 seconds
+    array([[1., 7.],
+           [2., 7.]])
+    """
+
+    def __init__(self, n: int, *, window: int) -> None:
+        if window < 1:
+            raise ParameterError("window", "must be >= 1 round", window)
+        self._n = n
+        self._open: _Row | None = None
+        self._rows: deque[_Row] = deque(maxlen=window)
+
+    def on(self, event: Event) -> None:
+        """Take note of an event of the loop."""
+        match event:
+            case Dispatched(round=round, attempt=0, at=at):
+                self._open = _Row(
+                    round=round,
+                    origin=at,
+                    seconds=np.zeros(self._n),
+                    answered=np.zeros(self._n, dtype=np.bool_),
+                )
+            case Arrival():
+                self._arrive(event)
+            case _:
+                pass
+
+    def close(self, record: RoundRecord, *, load: float) -> None:
+        """Take note of how a round, in which workers had this nominal load, ended."""
+        if self._open is not None and self._open.round == record.round:
+            self._open.load, self._open.duration_s = load, record.duration_s
+            self._rows.append(self._open)
+        self._open = None
+
+    def profile(self, *, alpha: float) -> DelayProfile:
+        """Return the window's rounds at its smallest load, censored times filled in.
+
+        ``alpha`` is in seconds per unit of load.
+
+        Raises
+        ------
+        ProfileError
+            If there is no round, or alpha makes a time negative.
+        """
+        rows = list(self._rows)
+        base_load = min((row.load for row in rows), default=0.0)
+        extra = np.array([alpha * (row.load - base_load) for row in rows])
+        durations = np.array([row.duration_s for row in rows]) - extra
+        times = np.array([row.seconds for row in rows]).reshape(-1, self._n) - extra[:, None]
+        answered = np.array([row.answered for row in rows], dtype=np.bool_).reshape(-1, self._n)
+        return DelayProfile.from_times(
+            _completed(times, answered, durations=durations),
+            meta=ProfileMeta(base_load=base_load, alpha=alpha, source="rounds of a live run"),
+        )
+
+    def _arrive(self, event: Arrival) -> None:
+        rows = self._rows if self._open is None else (*self._rows, self._open)
+        for row in rows:
+            if row.round == event.round and not row.answered[event.worker]:
+                row.seconds[event.worker] = event.at - row.origin
+                row.answered[event.worker] = True
+
+
+def _completed(times: FloatArray, answered: BoolArray, *, durations: FloatArray) -> FloatArray:
+    """Return ``times`` (rounds, n) with the censored ones filled in; see `SeenRounds`."""
+    full, everyone = times.copy(), np.sort(times[answered])
+    for worker in np.flatnonzero(~answered.all(axis=0)):
+        own = np.sort(times[answered[:, worker], worker])
+        for row in np.flatnonzero(~answered[:, worker]):
+            than = float(durations[row])
+            full[row, worker] = _longer(own, than) or _longer(everyone, than) or than
+    return full
+
+
+def _longer(seen: FloatArray, than: float) -> float:
+    """Return the median of the times ``seen``, in order, that are longer; 0 if there is none."""
+    longer = seen[np.searchsorted(seen, than, side="right") :]
+    return (
+        float(longer[(len(longer) - 1) // 2] + longer[len(longer) // 2]) / 2 if longer.size else 0.0
+    )

@@ -1,0 +1,208 @@
+"""What must hold for a sum over chunks to be the batch's gradient, tested by behaviour.
+
+A coded gradient is right only if every worker that repeats a chunk computes the same thing, and if
+a point's loss does not depend on which points it is computed with. Neither shows in a shape, and a
+breach would train silently wrong; so each model is tried out once, on a copy, before a run starts.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from seqgc.errors import ParameterError
+from seqgc.ports import IntArray
+from seqgc.training._data import collate, map_tensors
+from seqgc.training._losses import point_losses
+from seqgc.training.model import Model
+
+__all__ = ["require_sound"]
+
+_READS, _READ_POINTS = 3, 16
+_DTYPE = torch.float64  # so that rounding is far below any effect worth refusing
+_NOISE = 0.05
+
+_MIXING = (nn.modules.batchnorm._BatchNorm,)
+_DRAWING = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.MultiheadAttention, nn.RNNBase)
+_REMEMBERING = (*_MIXING, nn.modules.instancenorm._InstanceNorm)
+
+
+def require_sound(model: Model) -> None:
+    """Try ``model`` out on a few of its data points; neither it nor any random state changes.
+
+    Raises
+    ------
+    ParameterError
+        If reading a data point twice differs; if the module or loss draws random numbers, remembers
+        earlier calls, or makes a point's result depend on the other points of its batch.
+    """
+    with _random_state_kept():
+        _require_repeatable_reads(model)
+        module = copy.deepcopy(model.module).to(_DTYPE)
+        _Trial(model=model, module=module).run()
+        # Weights that start at zero hide what they multiply (a zero last layer, a zero gamma).
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for p in module.parameters():
+                p.add_(torch.randn(p.shape, generator=generator, dtype=_DTYPE), alpha=_NOISE)
+        _Trial(model=model, module=module).run()
+
+
+def _require_repeatable_reads(model: Model) -> None:
+    size = len(model.dataset)
+    points = np.unique(np.linspace(0, size - 1, _READ_POINTS).astype(np.intp))
+    before = _random_state()
+    reads = [_leaves(collate(model.dataset, points, dtype=_DTYPE)) for _ in range(_READS)]
+    if _random_state() == before and all(_equal(reads[0], read) for read in reads[1:]):
+        return
+    raise ParameterError(
+        "dataset",
+        "must give the same item on every read: the workers that repeat a chunk must see the same "
+        "data, or the decoded gradient is wrong",
+        f"random items in {type(model.dataset).__name__} of model {model.name!r}",
+        "augment once, before the run, or draw from a generator seeded by the item's index",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trial:
+    """One module at one set of weights, called a few times."""
+
+    model: Model
+    module: nn.Module
+
+    def run(self) -> None:
+        """Refuse what is unsound, the most telling reason first."""
+        buffers = {name: b.clone() for name, b in self.module.named_buffers()}
+        first, second = _overlapping_batches(len(self.model.dataset))
+        state = _random_state()
+        original = self._call(first)
+        if _random_state() != state:
+            self._refuse_drawing()
+        if not _equal(original, self._call(first)):
+            self._refuse_remembering()
+        self._require_separate(original, self._call(second))
+        if any(not _close(b, buffers[name]) for name, b in self.module.named_buffers()):
+            self._refuse_remembering()
+
+    def _call(self, points: IntArray) -> tuple[Tensor, ...]:
+        """Return the points' losses (m,), then the module's output if it is one tensor."""
+        x, y = collate(self.model.dataset, points, dtype=_DTYPE)
+        try:
+            with torch.no_grad():
+                output = self.module(x)
+                losses = point_losses(self.model.loss, output, y, count=len(points))
+        except ParameterError:
+            raise
+        except Exception as error:  # the user's own code: whatever it raises
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise ParameterError(
+                "module",
+                "must take the dataset's points, and the loss its outputs",
+                f"{type(self.module).__name__} of model {self.model.name!r}",
+                reason,
+            ) from error
+        return (losses, output) if isinstance(output, Tensor) else (losses,)
+
+    def _require_separate(self, one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> None:
+        """Compare the one point that two batches share; refuse if the others matter to it."""
+        if _close(one[0][0], other[0][0]) and _close(one[-1][0], other[-1][0]):
+            return
+        mixes_in_loss = len(one) > 1 and _close(one[-1][0], other[-1][0])
+        if mixes_in_loss:
+            raise ParameterError(
+                "loss",
+                "must not compare the points of a batch: a worker sees some chunks of it only",
+                f"a loss that mixes points in model {self.model.name!r}",
+                "use a loss that is a sum over data points",
+            )
+        raise ParameterError(
+            "module",
+            "must compute each point on its own: a worker sees some chunks of a batch only, so "
+            "statistics over a batch would differ from worker to worker",
+            self._blame(_MIXING),
+            "use GroupNorm or LayerNorm instead of BatchNorm, or call .eval() on it; check that "
+            "the batch is the first axis (batch_first=True)",
+        )
+
+    def _refuse_drawing(self) -> None:
+        raise ParameterError(
+            "module",
+            "must not draw random numbers in forward: the workers that repeat a chunk would draw "
+            "others, and the decoded gradient would be wrong",
+            self._blame(_DRAWING),
+            "set its dropout to 0 or call .eval() on it; weight decay regularises too",
+        )
+
+    def _refuse_remembering(self) -> None:
+        raise ParameterError(
+            "module",
+            "must not change from call to call: what a worker's copy remembers (buffers, running "
+            "statistics) is lost, and differs from worker to worker",
+            self._blame(_REMEMBERING),
+            "call .eval() on it, or set track_running_stats=False",
+        )
+
+    def _blame(self, kinds: tuple[type[nn.Module], ...]) -> str:
+        for name, module in self.module.named_modules():
+            # `p` of dropout layers, `dropout` of attention and recurrent ones: 0 is harmless.
+            rate = getattr(module, "p", getattr(module, "dropout", 1.0))
+            if module.training and isinstance(module, kinds) and rate > 0:
+                return f"{type(module).__name__} {name!r} of model {self.model.name!r}"
+        return f"{type(self.module).__name__} of model {self.model.name!r}"
+
+
+def _overlapping_batches(size: int) -> tuple[IntArray, IntArray]:
+    """Two batches of one length that have nothing but their first point in common."""
+    points = np.unique(np.linspace(0, size - 1, 7).astype(np.intp))
+    rest = points[1:] if size > 1 else points
+    half = max(len(rest) // 2, 1)
+    others = rest[-half:] if len(rest) > 1 else points[:1]
+    return np.append(points[:1], rest[:half]), np.append(points[:1], others)
+
+
+def _leaves(value: object) -> tuple[Tensor, ...]:
+    """Every tensor of a collated value."""
+    leaves: list[Tensor] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        leaves.append(tensor)
+        return tensor
+
+    map_tensors(value, note)
+    return tuple(leaves)
+
+
+def _equal(one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> bool:
+    return len(one) == len(other) and all(map(_close, one, other))
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and torch.allclose(
+        one.to(_DTYPE), other.to(_DTYPE), rtol=1e-7, atol=1e-10, equal_nan=True
+    )
+
+
+def _random_state() -> bytes:
+    """Every global random state that a module or dataset may draw from, comparable."""
+    numpy_state = np.random.get_state()  # noqa: NPY002 (others may use the global generator)
+    return pickle.dumps((torch.get_rng_state().numpy(), numpy_state, random.getstate()))
+
+
+@contextmanager
+def _random_state_kept() -> Iterator[None]:
+    numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002 (as above)
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            np.random.set_state(numpy_state)  # noqa: NPY002 (as above)
+            random.setstate(python_state)

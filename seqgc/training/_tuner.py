@@ -1,0 +1,226 @@
+"""Which setting would have been best on the rounds seen? Asked of a process in the background."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from seqgc.backends import _forkserver
+from seqgc.profiles import DelayProfile
+from seqgc.rounds import Setting
+from seqgc.schemes import parse_scheme
+from seqgc.search import SearchSpace, replay, tune
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerProcess
+
+__all__ = ["Answer", "BackgroundTuner", "Choice", "Question", "SearchFailure", "Tuner", "choose"]
+
+LEAST_GAIN = 0.02  # of the predicted run time: a smaller lead, over so few rounds, is noise
+REPLAYED_JOBS = 60  # at most; what is longer is extrapolated
+NICE = 10  # the search must not slow the workers that it is about
+LONGEST_DELAY = 10  # rounds; of the schemes that a search looks at
+CYCLIC_UP_TO = 32  # workers
+EXACT = ("uncoded", "gc-rep", "gc-binary", "sr-sgc-rep", "m-sgc-rep", "m-sgc-binary")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Question:
+    """What is known when a search begins.
+
+    ``profile`` knows its base load and alpha; ``jobs_left`` are bundles of ``jobs_per_round``.
+    """
+
+    profile: DelayProfile
+    current: Setting
+    jobs_left: int
+    jobs_per_round: int
+    max_delay: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The best setting for the jobs that are left, the present one unless another is well ahead.
+
+    Predicted are the seconds of those jobs: had everything stayed as it is, and had the setting
+    been changed, the present scheme's drain included. ``searched`` counts the settings replayed.
+    """
+
+    setting: Setting
+    current: Setting
+    predicted_s: float
+    predicted_current_s: float
+    searched: int
+    rates: Rates | None = None
+
+    def repriced(self, *, jobs_left: int) -> Choice:
+        """Return the choice for fewer jobs: a search takes time, and a drain must still pay."""
+        if self.rates is None:
+            return self
+        return self.rates.choose(self.current, jobs_left=jobs_left, searched=self.searched)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Seconds a round of the present setting and of the best one found."""
+
+    found: Setting
+    found_s: float
+    current_s: float
+
+    def choose(self, current: Setting, *, jobs_left: int, searched: int) -> Choice:
+        """Take the one that was found if it is well ahead, the present one's drain included."""
+        drain = current.scheme.delay
+        stay_s = self.current_s * (jobs_left + drain)
+        switch_s = self.current_s * drain + self.found_s * (jobs_left + self.found.scheme.delay)
+        switch = switch_s < (1 - LEAST_GAIN) * stay_s
+        return Choice(
+            setting=self.found if switch else current,
+            current=current,
+            predicted_s=switch_s if switch else stay_s,
+            predicted_current_s=stay_s,
+            searched=searched,
+            rates=self,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchFailure:
+    """A search that came to nothing; the run goes on as before."""
+
+    reason: str
+
+
+Answer: TypeAlias = Choice | SearchFailure
+
+
+class Tuner(Protocol):
+    """Searches while the run goes on; no call blocks. One question at a time."""
+
+    def submit(self, question: Question) -> None: ...
+    def result(self) -> Answer | None: ...
+    def close(self) -> None: ...
+
+
+class BackgroundTuner:
+    """Searches in a process of its own, single-threaded and at low priority, one per question.
+
+    It is forked where the local workers are, from a process that computes nothing; Ctrl-C is the
+    master's alone. `close` ends a search that is still going on.
+    """
+
+    def __init__(self) -> None:
+        self._process: ForkServerProcess | None = None
+        self._answers: Connection | None = None
+
+    def submit(self, question: Question) -> None:
+        self.close()
+        ours, theirs = _forkserver.CONTEXT.Pipe(duplex=False)
+        try:
+            _forkserver.set_preload(["seqgc.training"])  # of no effect where workers run already
+            _forkserver.ensure_running()
+            process = _forkserver.CONTEXT.Process(
+                target=_search, args=(theirs, question), name="seqgc-tuner", daemon=True
+            )
+            with _forkserver.main_script_hidden():
+                process.start()
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._process, self._answers = process, ours
+
+    def result(self) -> Answer | None:
+        if self._answers is None or not self._answers.poll():
+            return None
+        answer: Answer
+        try:
+            answer = self._answers.recv()
+        except (EOFError, OSError):
+            answer = SearchFailure(reason="the search's process ended without an answer")
+        self.close()
+        return answer
+
+    def close(self) -> None:
+        """End the search, whatever it is doing; harmless if there is none."""
+        if self._answers is not None:
+            self._answers.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._process.close()
+        self._process = self._answers = None
+
+
+def _search(answers: Connection, question: Question) -> None:
+    """Answer one question; the process's whole work."""
+    os.nice(NICE)
+    answer: Answer
+    try:
+        answer = choose(question)
+    except Exception as error:  # whatever it is, the run must hear of it
+        answer = SearchFailure(reason=f"{type(error).__name__}: {error}")
+    with suppress(OSError):  # nobody is waiting any more
+        answers.send(answer)
+
+
+def choose(question: Question) -> Choice:
+    """Search on the rounds seen; return the setting that ends the jobs that are left soonest.
+
+    Cyclic codes are candidates where workers are few only: with many, answers that suffice may
+    decode too badly, which no replay foresees. Leaving the present scheme costs its delay in
+    rounds.
+
+    Raises
+    ------
+    ProfileError
+        If alpha makes a time negative.
+
+    Examples
+    --------
+    >>> from seqgc.schemes import Uncoded
+    >>> profile = DelayProfile.from_times([[1.0, 1.1, 9.0, 1.2], [9.0, 1.0, 1.0, 1.1]])
+    >>> current = Setting(scheme=Uncoded(n=4), mu=0.0, wait_out="feasible")
+    >>> choice = choose(
+    ...     Question(
+    ...         profile=profile.at_load(0.25, alpha=1.0),
+    ...         current=current,
+    ...         jobs_left=20,
+    ...         jobs_per_round=1,
+    ...         max_delay=0,
+    ...     )
+    ... )
+    >>> choice.setting.label, round(choice.predicted_s), round(choice.predicted_current_s)
+    ('gc-binary:s=1, mu=0, feasible', 31, 185)
+    """
+    current, n = question.current, question.current.scheme.n
+    jobs = min(question.jobs_left, max(REPLAYED_JOBS, question.profile.num_rounds))
+    num_jobs = jobs * question.jobs_per_round
+    stayed = replay(
+        current.scheme,
+        question.profile,
+        num_jobs=num_jobs,
+        mu=current.mu,
+        wait_out=current.wait_out,
+        jobs_per_round=question.jobs_per_round,
+        repeat=True,
+    )
+    space = SearchSpace(
+        families=() if n <= CYCLIC_UP_TO else EXACT,
+        wait_outs=("feasible", "conform"),
+        jobs_per_round=(question.jobs_per_round,),
+        max_delay=min(question.max_delay, LONGEST_DELAY),
+    )
+    found = tune(question.profile, num_jobs=num_jobs, space=space, top=1, repeat=True)
+    best = found.best
+    rates = Rates(
+        found=Setting(scheme=parse_scheme(best.scheme, n=n), mu=best.mu, wait_out=best.wait_out),
+        found_s=best.runtime_s / (jobs + best.delay),
+        current_s=stayed.runtime_s / (jobs + current.scheme.delay),
+    )
+    searched = found.evaluated + found.pruned
+    return rates.choose(current, jobs_left=question.jobs_left, searched=searched)

@@ -1,0 +1,222 @@
+"""The worker's side: coefficient-weighted losses, one backward pass each."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from seqgc.errors import ParameterError
+from seqgc.ports import FloatArray, WeightedPoints, WeightRef, WeightStore
+from seqgc.training._data import collate
+from seqgc.training._losses import point_losses
+from seqgc.training._vectors import ParameterVector, Precision, torch_dtype
+from seqgc.training.model import Model, Objective
+
+__all__ = ["FetchingStore", "TorchCompute", "TorchComputeFactory"]
+
+DEFAULT_CACHED_WEIGHTS = 8
+
+# What pickle raises for lambdas, local classes, locks and open files.
+_UNPICKLABLE = (pickle.PicklingError, AttributeError, TypeError)
+
+
+class FetchingStore(Protocol):
+    """What a worker needs of a store."""
+
+    def fetch(self, ref: WeightRef, /) -> FloatArray: ...
+
+
+class TorchCompute:
+    """Computes results of mini-tasks from weights that it fetches.
+
+    For every part, in order, the result holds ``sum_p coefficients[p] * grad loss(points[p])`` over
+    the trainable parameters, then ``sum_p coefficients[p] * loss(points[p])``: a part of a model
+    with P parameters is P + 1 long. The loss is as linear in the chunks as the gradient, so the
+    decoded last element is the batch's mean loss, for free.
+
+    Parameters
+    ----------
+    objectives
+        What the parts may name; their modules are copied.
+    store
+        Where the weights are.
+    precision
+        Of the weights, the floating-point inputs, the computation and the results.
+    cached_weights
+        How many versions of weights to keep at hand; 0 where the store keeps them itself.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> from seqgc.ports import WeightedPoints, WeightRef
+    >>> from seqgc.training import Objective, TorchCompute
+    >>> class Ones:
+    ...     def fetch(self, ref): return np.ones(ref.size)
+    >>> line = Objective(
+    ...     name="line",
+    ...     module=torch.nn.Linear(1, 1, bias=False),
+    ...     loss=torch.nn.MSELoss(reduction="none"),
+    ...     dataset=torch.utils.data.TensorDataset(torch.tensor([[3.0]]), torch.tensor([[1.0]])),
+    ... )
+    >>> compute = TorchCompute([line], store=Ones(), precision="float64")
+    >>> ref = WeightRef(model="line", version=0, digest="", dtype="float64", size=1)
+    >>> part = WeightedPoints(
+    ...     model="line", weights=ref, points=np.array([0]), coefficients=np.array([0.5])
+    ... )
+    >>> compute((part,))  # 0.5 * [2 * 3 * (3 - 1), (3 - 1)**2]
+    array([6., 2.])
+    """
+
+    def __init__(
+        self,
+        objectives: Sequence[Objective],
+        *,
+        store: FetchingStore,
+        precision: Precision = "float32",
+        cached_weights: int = DEFAULT_CACHED_WEIGHTS,
+    ) -> None:
+        self._precision: Final = precision
+        self._local: Final = {
+            o.name: _LocalObjective(o, torch_dtype(precision)) for o in objectives
+        }
+        # A reference names immutable weights, and is hashable: the cache is never stale.
+        self._fetch: Final = lru_cache(maxsize=cached_weights)(store.fetch)
+
+    def __call__(self, parts: tuple[WeightedPoints, ...]) -> FloatArray:
+        """Return the parts' results, concatenated: (sum of P + 1 over the parts,), a new array.
+
+        Raises
+        ------
+        ParameterError
+            If a part names an unknown model, or weights of another size.
+        StoreError
+            If the store no longer has the weights.
+        """
+        locals_ = [self._find(part.model) for part in parts]
+        result = np.empty(sum(o.parameters.size + 1 for o in locals_), dtype=self._precision)
+        end = 0
+        for part, local in zip(parts, locals_, strict=True):
+            start, end = end, end + local.parameters.size + 1
+            out = result[start:end]
+            if len(part.points) == 0:
+                out[:] = 0
+            else:
+                local.load(part.weights, self._fetch(part.weights))
+                local.compute(part, out=out)
+        return result
+
+    def _find(self, model: str) -> _LocalObjective:
+        if model not in self._local:
+            raise ParameterError("model", f"must be one of {', '.join(self._local)}", model)
+        return self._local[model]
+
+
+class _LocalObjective:
+    """An objective whose module is this worker's own."""
+
+    def __init__(self, objective: Objective, dtype: torch.dtype) -> None:
+        self._objective, self._dtype = objective, dtype
+        self._module = copy.deepcopy(objective.module).to(device="cpu", dtype=dtype)
+        self.parameters: Final = ParameterVector(self._module)
+        self._loaded: WeightRef | None = None
+
+    def load(self, ref: WeightRef, weights: FloatArray) -> None:
+        if ref != self._loaded:
+            self._loaded = None  # half-written weights must not pass for any version
+            self.parameters.write(weights)
+            self._loaded = ref
+
+    def compute(self, part: WeightedPoints, *, out: FloatArray) -> None:
+        """Fill ``out`` (P + 1,) with one forward and one backward pass."""
+        total = self._weighted_loss(part)
+        self.parameters.clear_gradient()
+        if total.requires_grad:  # not if the output uses no trainable parameter
+            torch.autograd.backward(total)
+        self.parameters.read_gradient(out[:-1])
+        out[-1] = total.item()
+
+    def _weighted_loss(self, part: WeightedPoints) -> Tensor:
+        x, y = collate(self._objective.dataset, part.points, dtype=self._dtype)
+        output = self._module(x)
+        losses = point_losses(self._objective.loss, output, y, count=len(part.points))
+        # Copied, because the coefficients are read-only and torch warns of such arrays.
+        coefficients = torch.tensor(part.coefficients, dtype=self._dtype)
+        return torch.dot(coefficients, losses.to(self._dtype))
+
+
+class TorchComputeFactory:
+    """Makes a `TorchCompute` in another process; what it carries is pickled once, by value.
+
+    Left to multiprocessing, torch would move every tensor to memory shared with the master, whose
+    optimizer changes weights in place, at the price of one file descriptor a tensor and process.
+
+    Parameters
+    ----------
+    models
+        The run's models.
+    store
+        Where workers fetch weights; it must mean the same in another process.
+    precision, cached_weights
+        See `TorchCompute`.
+
+    Raises
+    ------
+    ParameterError
+        If a model or the store cannot be pickled.
+    """
+
+    def __init__(
+        self,
+        *,
+        models: Sequence[Model],
+        store: WeightStore,
+        precision: Precision = "float32",
+        cached_weights: int = DEFAULT_CACHED_WEIGHTS,
+    ) -> None:
+        torch_dtype(precision)
+        objectives = tuple(model.objective for model in models)
+        content = (objectives, store, precision, cached_weights)
+        try:
+            # In one piece, so that models that share a dataset share it in the worker as well.
+            self._payload: Final = pickle.dumps(content)
+        except _UNPICKLABLE as error:
+            raise _culprit(objectives, store) from error
+
+    @property
+    def size_bytes(self) -> int:
+        """How much is sent to each worker."""
+        return len(self._payload)
+
+    def __call__(self) -> TorchCompute:
+        """Return the worker's compute function; this process then uses one torch thread."""
+        # More threads than cores, which many workers on one machine would be, are far slower.
+        torch.set_num_threads(1)
+        objectives, store, precision, cached_weights = pickle.loads(self._payload)  # noqa: S301 (our own bytes)
+        return TorchCompute(
+            objectives, store=store, precision=precision, cached_weights=cached_weights
+        )
+
+
+def _culprit(objectives: Sequence[Objective], store: WeightStore) -> ParameterError:
+    """Return the error that names what does not pickle."""
+    named = [("models", objective.name, objective) for objective in objectives]
+    for argument, name, value in (*named, ("store", type(store).__name__, store)):
+        try:
+            pickle.dumps(value)
+        except _UNPICKLABLE as error:
+            return ParameterError(
+                argument,
+                f"must pickle, to be sent to the workers ({error})",
+                name,
+                "define its classes and functions at the top level of a module, without lambdas",
+            )
+    return ParameterError(
+        "models", "must pickle, to be sent to the workers", [n for _, n, _ in named]
+    )

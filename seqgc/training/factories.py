@@ -1,0 +1,307 @@
+"""The workload ``models``: PyTorch objectives, rebuilt from names wherever the function runs.
+
+A payload names models and data; it never says where their code is. A network or data set of your
+own is registered by a module of the image, listed in its ``SEQGC_FACTORIES``, and in the master's::
+
+    from seqgc.training.factories import register_data, register_module
+
+    @register_module("resnet18")
+    def resnet18(seed): ...   # -> torch.nn.Module, its weights drawn by the seed alone
+
+    @register_data("cifar100")
+    def cifar100(): ...       # -> (training data, test data), the same on every call
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol, TypeAlias, TypeVar, cast
+
+import torch
+from torch import nn
+
+from seqgc.errors import ParameterError, did_you_mean
+from seqgc.training._data import PointDataset
+from seqgc.training._losses import per_point_loss
+from seqgc.training._vectors import Precision, torch_dtype
+from seqgc.training.compute import TorchCompute
+from seqgc.training.model import Objective
+from seqgc.training.problems import MODULES, digits, make_module
+from seqgc.wire import Json, WorkloadRef
+from seqgc.worker import FetchWeights, register
+
+__all__ = [
+    "LOSSES",
+    "DataFactory",
+    "ModelSpec",
+    "ModuleFactory",
+    "data_names",
+    "import_registered",
+    "make_models_compute",
+    "module_names",
+    "named_data",
+    "named_module",
+    "register_data",
+    "register_module",
+    "workload_of",
+]
+
+ModuleFactory: TypeAlias = Callable[[int], nn.Module]
+DataFactory: TypeAlias = Callable[[], tuple[PointDataset, PointDataset]]
+_Factory = TypeVar("_Factory", ModuleFactory, DataFactory)
+
+LOSSES: Mapping[str, Callable[[], nn.Module]] = {
+    "cross-entropy": nn.CrossEntropyLoss,
+    "mse": nn.MSELoss,
+}
+"""Losses by name."""
+
+_MODULES: Final[dict[str, ModuleFactory]] = {}
+_DATA: Final[dict[str, DataFactory]] = {}
+_FIELDS: Final = ("name", "module", "data", "loss", "seed")
+_MOST_MODELS: Final = 1000
+
+
+class ModelSpec(Protocol):
+    """A model as a configuration has it: names, and the seed of its initial weights."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def module(self) -> str: ...
+    @property
+    def data(self) -> str: ...
+    @property
+    def loss(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+
+
+def register_module(name: str) -> Callable[[ModuleFactory], ModuleFactory]:
+    """Return a decorator that registers a network: ``seed -> torch.nn.Module``.
+
+    Raises
+    ------
+    ParameterError
+        If the name is taken by another, or could be one of a Python object.
+
+    Examples
+    --------
+    >>> @register_module("line-example")
+    ... def line(seed):
+    ...     return nn.Linear(1, 1)
+    >>> named_module("line-example", seed=0)
+    Linear(in_features=1, out_features=1, bias=True)
+    """
+    return _registering(_MODULES, name, builtin=MODULES)
+
+
+def register_data(name: str) -> Callable[[DataFactory], DataFactory]:
+    """Return a decorator that registers data: ``() -> (train, test)``, the same on every call.
+
+    Raises
+    ------
+    ParameterError
+        If the name is taken by another, or could be one of a Python object.
+    """
+    return _registering(_DATA, name, builtin=("digits",))
+
+
+def module_names() -> tuple[str, ...]:
+    """Return the names of all networks that are known here."""
+    return (*MODULES, *_MODULES)
+
+
+def data_names() -> tuple[str, ...]:
+    """Return the names of all data that are known here."""
+    return ("digits", *_DATA)
+
+
+def named_module(name: str, *, seed: int) -> nn.Module:
+    """Return a new network: one of `seqgc.training.MODULES`, or one that is registered.
+
+    Raises
+    ------
+    ParameterError
+        If there is none of that name.
+    """
+    if name in MODULES:
+        return make_module(name, seed=seed)
+    with torch.random.fork_rng(devices=[]):  # a factory may draw from torch's global state
+        torch.manual_seed(seed)
+        return _found(_MODULES, name, argument="module", builtin=MODULES)(seed)
+
+
+def named_data(name: str) -> tuple[PointDataset, PointDataset]:
+    """Return the data to train on and to test on: ``digits``, or what is registered.
+
+    Raises
+    ------
+    ParameterError
+        If there are none of that name.
+    """
+    if name == "digits":
+        split = digits()
+        return split.train, split.test
+    return _found(_DATA, name, argument="data", builtin=("digits",))()
+
+
+def import_registered(environment: Mapping[str, str] = os.environ) -> None:
+    """Import the modules of ``SEQGC_FACTORIES``, so that the master knows the image's names.
+
+    Raises
+    ------
+    ParameterError
+        If one of them cannot be imported.
+    """
+    for module in environment.get("SEQGC_FACTORIES", "").split(","):
+        if module.strip():
+            try:
+                importlib.import_module(module.strip())
+            except ImportError as error:
+                rule = f"must list modules that can be imported ({error})"
+                raise ParameterError("SEQGC_FACTORIES", rule, module.strip()) from error
+
+
+def workload_of(models: Sequence[ModelSpec], *, precision: Precision) -> WorkloadRef:
+    """Return the reference from which functions rebuild these models' objectives.
+
+    Raises
+    ------
+    ParameterError
+        If a module or data are no registered name, or there is no such loss or precision.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> model = SimpleNamespace(
+    ...     name="a", module="mlp", data="digits", loss="cross-entropy", seed=3, lr=0.1
+    ... )
+    >>> workload_of([model], precision="float64").settings["models"][0]["module"]
+    'mlp'
+    >>> model.module = "mine.nets:resnet"
+    >>> workload_of([model], precision="float64")
+    Traceback (most recent call last):
+        ...
+    seqgc.errors.ParameterError: `module` must be one of digits-cnn, mlp, paper-cnn... (register \
+it in a module listed in SEQGC_FACTORIES)
+    """
+    torch_dtype(precision)
+    settings = []
+    for model in models:
+        _check_known(_MODULES, model.module, argument="module", builtin=MODULES)
+        _check_known(_DATA, model.data, argument="data", builtin=("digits",))
+        _check_loss(model.loss)
+        settings.append({field: cast("Json", getattr(model, field)) for field in _FIELDS})
+    return WorkloadRef(name="models", settings={"models": settings, "precision": precision})
+
+
+@register("models")
+def make_models_compute(settings: Mapping[str, Json], fetch_weights: FetchWeights) -> TorchCompute:
+    """Make the compute of the models that `workload_of` described; one torch thread from now on.
+
+    It is the one that local workers have: same modules, same data, same arithmetic.
+
+    Raises
+    ------
+    ParameterError
+        If a setting breaks its rule, or this image does not know a name.
+    """
+    if set(settings) != {"models", "precision"}:
+        raise ParameterError("settings", "must be `models` and `precision`", sorted(settings))
+    models, precision = settings["models"], str(settings["precision"])
+    torch_dtype(cast("Precision", precision))
+    if not isinstance(models, list) or not 0 < len(models) <= _MOST_MODELS:
+        raise ParameterError("models", f"must be a list of 1 to {_MOST_MODELS}", type(models))
+    specs = [_checked(model) for model in models]
+    data = {name: named_data(name)[0] for name in dict.fromkeys(str(s["data"]) for s in specs)}
+    torch.set_num_threads(1)
+    return TorchCompute(
+        [_objective(spec, data) for spec in specs],
+        store=_Fetching(fetch_weights),
+        precision=cast("Precision", precision),
+        cached_weights=0,  # whoever fetches keeps them
+    )
+
+
+class _Fetching:
+    """Weights from a function."""
+
+    def __init__(self, fetch_weights: FetchWeights) -> None:
+        self.fetch: Final = fetch_weights
+
+
+def _objective(spec: Mapping[str, Json], data: Mapping[str, PointDataset]) -> Objective:
+    return Objective(
+        name=str(spec["name"]),
+        module=named_module(str(spec["module"]), seed=cast("int", spec["seed"])),
+        loss=per_point_loss(LOSSES[str(spec["loss"])]()),
+        dataset=data[str(spec["data"])],
+    )
+
+
+def _checked(model: Json) -> Mapping[str, Json]:
+    """Return a model's settings, if they are that."""
+    if not isinstance(model, Mapping) or set(model) != set(_FIELDS):
+        raise ParameterError("models", f"must each have {', '.join(_FIELDS)}", model)
+    seed = model["seed"]
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise ParameterError("seed", "must be an integer >= 0", seed)
+    for field in _FIELDS[:-1]:
+        if not isinstance(model[field], str):
+            raise ParameterError(field, "must be a string", model[field])
+    _check_loss(str(model["loss"]))
+    return model
+
+
+def _check_loss(loss: str) -> None:
+    if loss not in LOSSES:
+        rule = f"must be one of {', '.join(LOSSES)}"
+        raise ParameterError("loss", rule, loss, did_you_mean(str(loss), LOSSES))
+
+
+def _registering(
+    registered: dict[str, _Factory], name: str, *, builtin: Sequence[str] | Mapping[str, object]
+) -> Callable[[_Factory], _Factory]:
+    if ":" in name or "." in name or not name:
+        raise ParameterError("name", "must be a plain name, without '.' or ':'", name)
+
+    def keep(factory: _Factory) -> _Factory:
+        there = registered.setdefault(name, factory)
+        ours = (factory.__module__, factory.__qualname__)
+        if name in builtin or (there.__module__, there.__qualname__) != ours:
+            raise ParameterError("name", "must be new: another is registered under it", name)
+        return factory
+
+    return keep
+
+
+def _found(
+    registered: Mapping[str, _Factory],
+    name: str,
+    *,
+    argument: str,
+    builtin: Sequence[str] | Mapping[str, object],
+) -> _Factory:
+    _check_known(registered, name, argument=argument, builtin=builtin)
+    return registered[name]
+
+
+def _check_known(
+    registered: Mapping[str, object],
+    name: str,
+    *,
+    argument: str,
+    builtin: Sequence[str] | Mapping[str, object],
+) -> None:
+    known = [*builtin, *registered]
+    if name not in known:
+        rule = (
+            f"must be one of {', '.join(known)} or a name that the image registers "
+            f"(register_{argument}): a payload names no code"
+        )
+        near = "" if ":" in name else did_you_mean(name, known)
+        remedy = near or "register it in a module listed in SEQGC_FACTORIES"
+        raise ParameterError(argument, rule, name, remedy)

@@ -1,0 +1,99 @@
+"""Numbers about a training: the loss of every job, and how good a module is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from seqgc.errors import ParameterError
+from seqgc.training._data import PointDataset, collate
+from seqgc.training._losses import Loss, per_point_loss, point_losses
+
+__all__ = ["Evaluation", "JobMetrics", "evaluate"]
+
+_EVALUATION_BATCH = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobMetrics:
+    """A finished job's share of one model: its ``step`` (from 0), and the batch's mean loss.
+
+    The loss is that of the weights which the job used, before its own gradient was applied.
+    """
+
+    job: int
+    model: str
+    step: int
+    loss: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Mean loss over a dataset, and the fraction of points classified right (None: no classes)."""
+
+    loss: float
+    accuracy: float | None
+
+
+def evaluate(module: nn.Module, *, loss: Loss, dataset: PointDataset) -> Evaluation:
+    """Evaluate ``module`` in eval mode on every point of ``dataset``; its modes are put back.
+
+    Points have classes if targets are integers and outputs have one more axis: then the class is
+    the argmax over axis 1.
+
+    Raises
+    ------
+    ParameterError
+        If the dataset is empty or the loss cannot be taken point by point.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from seqgc.training import evaluate
+    >>> points = torch.utils.data.TensorDataset(
+    ...     torch.tensor([[0.0, 9.0], [9.0, 0.0]]), torch.tensor([1, 1])
+    ... )
+    >>> evaluate(torch.nn.Identity(), loss=torch.nn.CrossEntropyLoss(), dataset=points).accuracy
+    0.5
+    """
+    size = len(dataset)
+    if size < 1:
+        raise ParameterError("dataset", "must hold at least one data point", size)
+    loss = per_point_loss(loss)
+    dtype = next((p.dtype for p in module.parameters()), torch.float32)
+    total, hits = 0.0, 0.0
+    with _eval_mode(module), torch.no_grad():
+        for start in range(0, size, _EVALUATION_BATCH):
+            points = np.arange(start, min(start + _EVALUATION_BATCH, size))
+            x, y = collate(dataset, points, dtype=dtype)
+            output = module(x)
+            total += float(point_losses(loss, output, y, count=len(points)).double().sum())
+            hits += _hits(output, y)
+    return Evaluation(loss=total / size, accuracy=None if np.isnan(hits) else hits / size)
+
+
+def _hits(output: object, target: Tensor) -> float:
+    """How many points are classified right, fractions for many targets a point; NaN: no classes."""
+    if not isinstance(output, Tensor) or output.ndim != target.ndim + 1:
+        return float("nan")
+    if target.is_floating_point():
+        return float("nan")
+    right = (output.argmax(1) == target).double()
+    return float(right.reshape(len(right), -1).mean(1).sum())
+
+
+@contextmanager
+def _eval_mode(module: nn.Module) -> Iterator[None]:
+    # Mode by mode: a module in training may hold parts that are frozen in eval mode.
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training

@@ -1,0 +1,177 @@
+"""`Model`: one neural network to train, and everything that its training needs."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from torch import nn
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+from torch.utils.data import IterableDataset
+
+from seqgc.errors import ParameterError
+from seqgc.training._data import PointDataset
+from seqgc.training._losses import Loss, per_point_loss
+
+__all__ = ["Model", "Objective", "OptimizerFactory", "make_optimizer"]
+
+# What stores take as a model's name: checked here, before anything runs.
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+
+OptimizerFactory: TypeAlias = Callable[[Sequence[nn.Parameter]], Optimizer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Objective:
+    """What a worker needs of a model: its loss, point by point, as a function of the weights.
+
+    ``loss`` yields one value per point (see `Model`).
+    """
+
+    name: str
+    module: nn.Module
+    loss: Loss
+    dataset: PointDataset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Model:
+    """One network to train; the module given is the starting point, and is never changed.
+
+    Parameters
+    ----------
+    name
+        Tells the run's models apart.
+    module
+        Any `torch.nn.Module` with trainable floating-point parameters, in the mode (``train`` or
+        ``eval``) in which it is to be trained.
+    loss
+        ``(output, target) -> losses``, one value per data point; further axes are averaged. An nn
+        loss with ``reduction='mean'`` is taken as its ``reduction='none'`` twin.
+    dataset
+        Map-style: ``dataset[i]`` is ``(x, y)``, the same on every read.
+    optimizer
+        ``parameters -> torch.optim.Optimizer``, for example
+        ``functools.partial(torch.optim.Adam, lr=1e-3)``.
+    batch_size
+        Data points per step.
+    seed
+        Of the order in which data points are used.
+
+    Raises
+    ------
+    ParameterError
+        If an argument breaks its rule; the message says which, and what to do.
+
+    Examples
+    --------
+    >>> import functools, torch
+    >>> from seqgc.training import Model
+    >>> points = torch.utils.data.TensorDataset(torch.ones(8, 3), torch.zeros(8, dtype=torch.long))
+    >>> model = Model(
+    ...     name="linear",
+    ...     module=torch.nn.Linear(3, 2),
+    ...     loss=torch.nn.CrossEntropyLoss(),
+    ...     dataset=points,
+    ...     optimizer=functools.partial(torch.optim.SGD, lr=0.1),
+    ...     batch_size=4,
+    ... )
+    >>> model.loss
+    CrossEntropyLoss()
+    >>> model.loss.reduction
+    'none'
+    """
+
+    name: str
+    module: nn.Module
+    loss: Loss
+    dataset: PointDataset
+    optimizer: OptimizerFactory
+    batch_size: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            rule = "must be 1 to 100 letters, digits, '_', '-' or '.', and begin with none of '-.'"
+            raise ParameterError("name", rule, self.name, "it names files of weights")
+        for argument, value, least in (("batch_size", self.batch_size, 1), ("seed", self.seed, 0)):
+            if not isinstance(value, int) or value < least:
+                raise ParameterError(argument, f"must be an integer >= {least}", value)
+        _check_dataset(self.dataset)
+        _check_module(self.module)
+        object.__setattr__(self, "loss", per_point_loss(self.loss))
+
+    @property
+    def objective(self) -> Objective:
+        """The part of the model that workers are sent."""
+        return Objective(name=self.name, module=self.module, loss=self.loss, dataset=self.dataset)
+
+
+def _check_dataset(dataset: PointDataset) -> None:
+    # IterableDataset inherits a __getitem__ that only raises.
+    if isinstance(dataset, IterableDataset) or not (
+        hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    ):
+        raise ParameterError(
+            "dataset",
+            "must be map-style (__len__ and __getitem__): a worker reads any chunk of any batch",
+            type(dataset).__name__,
+            "gather the items, e.g. list(dataset)",
+        )
+    if len(dataset) < 1:
+        raise ParameterError("dataset", "must hold at least one data point", len(dataset))
+
+
+def _check_module(module: nn.Module) -> None:
+    if not isinstance(module, nn.Module):
+        raise ParameterError("module", "must be a torch.nn.Module", module)
+    for name, parameter in module.named_parameters():
+        if is_lazy(parameter):
+            raise ParameterError(
+                "module",
+                "must have a shape for every parameter",
+                name,
+                "call it on one batch first",
+            )
+        if parameter.requires_grad and not parameter.is_floating_point():
+            raise ParameterError(
+                "module", "must have real floating-point parameters", f"{name}: {parameter.dtype}"
+            )
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise ParameterError("module", "must have a parameter that requires grad", repr(module))
+
+
+def make_optimizer(model: Model, parameters: Sequence[nn.Parameter]) -> Optimizer:
+    """Return the model's optimizer over ``parameters``.
+
+    Raises
+    ------
+    ParameterError
+        If the factory makes something else, or an optimizer whose step recomputes the loss.
+    """
+    try:
+        optimizer = model.optimizer(list(parameters))
+    except (TypeError, ValueError) as error:
+        rule = f"must make an optimizer of the model's parameters ({error})"
+        raise ParameterError("optimizer", rule, model.optimizer) from error
+    if not isinstance(optimizer, Optimizer):
+        raise ParameterError(
+            "optimizer",
+            "must be a factory, parameters -> torch.optim.Optimizer",
+            optimizer,
+            "e.g. functools.partial(torch.optim.SGD, lr=0.1)",
+        )
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ParameterError(
+            "optimizer",
+            "must step from one gradient, not from a closure that computes the loss again: "
+            "gradients come from the workers, one a job",
+            type(optimizer).__name__,
+            "use a first-order optimizer, e.g. torch.optim.SGD or torch.optim.Adam",
+        )
+    return optimizer

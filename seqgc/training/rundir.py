@@ -1,0 +1,207 @@
+"""The run directory: what happened, when and why; a run never overwrites another."""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import numpy as np
+
+from seqgc._durable import replacing
+from seqgc.errors import ParameterError
+from seqgc.ports import (
+    Action,
+    Arrival,
+    Cancel,
+    Close,
+    Dispatch,
+    Dispatched,
+    Drop,
+    Event,
+    Failure,
+    Finish,
+    Tick,
+)
+from seqgc.training.metrics import JobMetrics
+
+__all__ = ["EventLog", "MetricsLog", "RunDirectory", "new_run_path"]
+
+SCHEMA = 1
+Fields = dict[str, object]
+
+
+def new_run_path(root: str | Path, label: str) -> Path:
+    """Return ``root/<UTC time>-<label>``, a name that no earlier run has."""
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    safe = "".join(c if c.isalnum() or c in "-." else "_" for c in label)
+    path, again = Path(root, f"{stamp}-{safe}"), 1
+    while path.exists():
+        again += 1
+        path = Path(root, f"{stamp}-{safe}-{again}")
+    return path
+
+
+class RunDirectory:
+    """The folder of one run, made anew.
+
+    It holds ``config.toml`` (what was asked for), ``events.jsonl`` (what happened), ``metrics.csv``
+    (losses), ``checkpoints/`` (trained weights), ``weights/`` (versions in flight).
+
+    Raises
+    ------
+    ParameterError
+        If the folder exists already; nothing is written then.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = RunDirectory(Path(folder, "first"), config="steps = 1")
+    ...     sorted(path.name for path in run.path.iterdir())
+    ['checkpoints', 'config.toml']
+    """
+
+    def __init__(self, path: str | Path, *, config: str) -> None:
+        self.path: Final = Path(path)
+        require_new(self.path)
+        try:
+            self.path.mkdir(parents=True)
+        except OSError as error:
+            rule = "must be a folder that can be made"
+            raise ParameterError("run", rule, str(path), error.strerror or "") from error
+        self.checkpoints: Final = self.path / "checkpoints"
+        self.checkpoints.mkdir()
+        with replacing(self.path / "config.toml") as file:
+            file.write(config.encode())
+
+    @property
+    def weights(self) -> Path:
+        """Where the weights of the jobs in flight are."""
+        return self.path / "weights"
+
+
+def require_new(path: Path) -> None:
+    """Refuse a run directory that exists, or would lie below a file.
+
+    Raises
+    ------
+    ParameterError
+        Naming the path.
+    """
+    if path.exists():
+        rule = "must not exist: a run never overwrites another"
+        raise ParameterError("run", rule, str(path), "choose another directory or remove it")
+    nearest = next(parent for parent in path.absolute().parents if parent.exists())
+    if not nearest.is_dir():
+        rule = "must be a folder that can be made"
+        raise ParameterError("run", rule, str(path), f"{nearest.name} is a file")
+
+
+class EventLog:
+    """Appends every event and action, except ticks, to ``events.jsonl``; an observer of the loop.
+
+    One JSON object a line with ``event`` and ``at_s``, seconds since the log was opened. Answers
+    also have ``elapsed_s``, their time from dispatch: the rounds of a run are a delay profile.
+    Decoded jobs have ``error``, which is 0 unless they were decoded approximately (`Decoding`).
+    """
+
+    def __init__(self, path: Path, *, header: Fields) -> None:
+        self._file = path.open("x", encoding="utf-8")
+        self._began = time.monotonic()
+        self._origins: dict[int, float] = {}  # when a round's tasks had left, backend's clock
+        self.write("run", schema=SCHEMA, started_at=datetime.now(UTC).isoformat(), **header)
+
+    def __call__(self, seen: Event | Action) -> None:
+        match seen:
+            case Dispatch():
+                self._dispatch(seen)
+            case Dispatched(attempt=0):
+                self._origins[seen.round] = seen.at
+            case Arrival() | Failure() | Drop():
+                self._answer(seen)
+            case Close():
+                self._close_round(seen)
+            case Cancel(round=round, workers=workers):
+                self.write("cancel", round=round, workers=workers)
+            case Finish(job=job, decoding=decoding):
+                self.write("decode", job=job, error=decoding().error)
+            case Dispatched() | Tick():
+                pass
+
+    def write(self, event: str, **fields: object) -> None:
+        """Append one line."""
+        at_s = round(time.monotonic() - self._began, 6)
+        self._file.write(json.dumps({"event": event, "at_s": at_s, **fields}) + "\n")
+
+    def close(self) -> None:
+        """Flush and close the file."""
+        self._file.close()
+
+    def _dispatch(self, action: Dispatch) -> None:
+        jobs = sorted({m.job for tasks in action.assignment.values() for m in tasks})
+        fields: Fields = {"round": action.round, "attempt": action.attempt, "jobs": jobs}
+        if action.attempt:  # to some workers, again
+            fields["workers"] = sorted(action.assignment)
+        self.write("dispatch", **fields)
+
+    def _answer(self, seen: Arrival | Failure | Drop) -> None:
+        about = seen.event if isinstance(seen, Drop) else seen
+        fields: Fields = {"round": about.round, "worker": about.worker, "attempt": about.attempt}
+        if about.round in self._origins:
+            fields["elapsed_s"] = about.at - self._origins[about.round]
+        if not isinstance(seen, Arrival):
+            fields["reason"] = seen.reason
+        self.write(type(seen).__name__.lower(), **fields)
+
+    def _close_round(self, action: Close) -> None:
+        record = action.record
+        self.write(
+            "close",
+            round=record.round,
+            reason=record.reason,
+            kappa_s=record.kappa_s,
+            duration_s=record.duration_s,
+            waited_out=record.waited_out,
+            stragglers=np.flatnonzero(~record.responded).tolist(),
+        )
+        self._file.flush()  # a crash loses at most the open round
+
+
+class MetricsLog:
+    """Appends finished jobs' losses to ``metrics.csv``."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("x", encoding="utf-8", newline="")
+        self._rows = csv.writer(self._file)
+        self._rows.writerow(["seconds", "job", "model", "step", "loss"])
+        self._began = time.monotonic()
+        self._written = 0
+
+    def update(self, metrics: Sequence[JobMetrics]) -> None:
+        """Write the entries that are new."""
+        seconds = f"{time.monotonic() - self._began:.3f}"
+        for entry in metrics[self._written :]:
+            self._rows.writerow([seconds, entry.job, entry.model, entry.step, entry.loss])
+        self._written = len(metrics)
+        self._file.flush()
+
+    def close(self) -> None:
+        """Flush and close the file."""
+        self._file.close()
+
+    def __enter__(self) -> MetricsLog:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

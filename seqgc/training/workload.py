@@ -1,0 +1,276 @@
+"""The master's side: models to jobs, gradients to weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from torch import nn
+
+from seqgc.errors import ParameterError, ScheduleError
+from seqgc.ports import FloatArray, MiniTask, WeightedPoints, WeightStore
+from seqgc.training._data import PointDataset
+from seqgc.training._jobs import ChunkedScheme, JobPlan, Share
+from seqgc.training._learner import Learner
+from seqgc.training._soundness import require_sound
+from seqgc.training._vectors import Precision, torch_dtype
+from seqgc.training.compute import TorchComputeFactory
+from seqgc.training.metrics import Evaluation, JobMetrics, evaluate
+from seqgc.training.model import Model
+
+__all__ = ["ChunkedScheme", "TorchWorkload"]
+
+
+class TorchWorkload:
+    """Trains several models at once, job by job; a `seqgc.ports.Workload`.
+
+    The M models are taken in M / k bundles of ``k = jobs_per_round``. Job ``t`` is one step of
+    every model of bundle ``t mod M/k``: their step ``t // (M/k)``. Its weights hold exactly the
+    gradients of its models' jobs up to ``t - T - 1``, T being the scheme's delay: the jobs that are
+    sure to be decoded. With ``M/k >= T + 1`` those are all of its models' earlier jobs. With fewer
+    bundles gradients are applied exactly T rounds late, whatever the stragglers do.
+
+    Parameters
+    ----------
+    models
+        With distinct names, in the order in which they take turns. Their modules are copied.
+    scheme
+        How batches are cut into chunks, and the delay.
+    store
+        Where workers find the weights. A version's number is the number of steps taken; versions
+        that no job in flight needs are discarded.
+    precision
+        Of weights, computation and results.
+    jobs_per_round
+        k, models a job; divides the number of models.
+    stale
+        Allow ``M/k < T + 1``.
+
+    Raises
+    ------
+    ParameterError
+        If an argument breaks its rule, or a model's gradient is not a sum over chunks: batch
+        statistics, dropout, random augmentation, an optimizer that needs a closure.
+
+    Examples
+    --------
+    One job, from its start to its gradient, without any worker:
+
+    >>> import functools, numpy as np, torch
+    >>> from seqgc.ports import MiniTask
+    >>> from seqgc.schemes import parse_scheme
+    >>> from seqgc.stores import MemoryStore
+    >>> from seqgc.training import Model, TorchCompute, TorchWorkload
+    >>> model = Model(
+    ...     name="line",
+    ...     module=torch.nn.Linear(1, 1),
+    ...     loss=torch.nn.MSELoss(),
+    ...     dataset=torch.utils.data.TensorDataset(torch.ones(8, 1), torch.ones(8, 1)),
+    ...     optimizer=functools.partial(torch.optim.SGD, lr=0.1),
+    ...     batch_size=4,
+    ... )
+    >>> store = MemoryStore()
+    >>> workload = TorchWorkload([model], scheme=parse_scheme("uncoded", n=2), store=store)
+    >>> compute = TorchCompute([model.objective], store=store)
+    >>> workload.begin(0)
+    >>> both = MiniTask(job=0, slot=0, chunks=np.array([0, 1]), coefficients=np.ones(2))
+    >>> workload.finish(0, compute(workload.resolve(both)))
+    >>> workload.flush()
+    >>> [(entry.job, entry.model, entry.step) for entry in workload.metrics]
+    [(0, 'line', 0)]
+    """
+
+    def __init__(
+        self,
+        models: Sequence[Model],
+        *,
+        scheme: ChunkedScheme,
+        store: WeightStore,
+        precision: Precision = "float32",
+        jobs_per_round: int = 1,
+        stale: bool = False,
+    ) -> None:
+        torch_dtype(precision)
+        self._plan: Final = JobPlan(
+            models, scheme=scheme, jobs_per_round=jobs_per_round, stale=stale
+        )
+        for model in models:
+            require_sound(model)
+        self._store, self._precision = store, precision
+        self._learners = [Learner(m, store=store, precision=precision) for m in models]
+        self._begun = 0
+        self._in_flight: dict[int, tuple[Share, ...]] = {}
+        self._unapplied: dict[int, FloatArray | None] = {}  # None until decoded; in order of job
+        self._metrics: list[JobMetrics] = []
+
+    @property
+    def metrics(self) -> tuple[JobMetrics, ...]:
+        """One entry per finished job and model, in the order in which jobs finished."""
+        return tuple(self._metrics)
+
+    @property
+    def precision(self) -> Precision:
+        """The precision of weights, computation and results."""
+        return self._precision
+
+    def compute_factory(self, *, max_delay: int | None = None) -> TorchComputeFactory:
+        """Return what makes, in a worker process, the compute function of this run.
+
+        ``max_delay`` is the largest of all schemes that the run may `switch` to.
+        """
+        delay = self._plan.delay if max_delay is None else max_delay
+        return TorchComputeFactory(
+            models=self._plan.models,
+            store=self._store,
+            precision=self._precision,
+            cached_weights=(delay + 1) * self._plan.jobs_per_round,
+        )
+
+    def result_form(self, job: int) -> tuple[np.dtype[np.floating], int]:
+        """Return the dtype and length of the job's results, whatever format they travel in."""
+        return np.dtype(self._precision), self.result_size(job)
+
+    def result_size(self, job: int) -> int:
+        """Return the length of the job's gradient vector: P + 1 over the models of its bundle."""
+        return sum(learner.result_size for learner in self._bundle(job))
+
+    def module(self, name: str) -> nn.Module:
+        """Return a model's module as trained so far; it is the run's own, to be read only."""
+        return self._find(name).module
+
+    def evaluate(self, name: str, dataset: PointDataset) -> Evaluation:
+        """Evaluate a model, as trained so far, on a dataset."""
+        learner = self._find(name)
+        return evaluate(learner.module, loss=learner.model.loss, dataset=dataset)
+
+    def switch(self, scheme: ChunkedScheme) -> None:
+        """Let the jobs that begin from now on be another scheme's.
+
+        As no earlier job is in flight then, what a job's weights hold is as certain as before.
+
+        Raises
+        ------
+        ScheduleError
+            If a job has begun and not finished; nothing has changed then.
+        ParameterError
+            If there are too few models for its delay.
+        """
+        late = [job for job, gradient in self._unapplied.items() if gradient is None]
+        if late:
+            raise ScheduleError(f"the scheme cannot change: job {late[0]} has not finished")
+        self._plan.adopt(scheme)
+
+    def needs(self, job: int, finished: int) -> bool:
+        """Say whether the weights of ``job`` hold the gradient of the earlier job ``finished``."""
+        same_models = self._plan.bundle(finished) == self._plan.bundle(job)
+        return same_models and finished <= self._horizon(job)
+
+    def begin(self, job: int) -> None:
+        """Fix the weights and the batch of ``job``; jobs begin in order, without gaps.
+
+        Raises
+        ------
+        ScheduleError
+            If it is not the next job, or a gradient that it needs has not been decoded.
+        """
+        if job != self._begun:
+            raise ScheduleError(f"job {job} cannot begin: the next job is {self._begun}")
+        self._apply([j for j in self._unapplied if self.needs(job, j)])
+        horizon = self._horizon(job)
+        self._in_flight = {j: shares for j, shares in self._in_flight.items() if j > horizon}
+        self._in_flight[job] = tuple(
+            self._plan.share(index, job=job, weights=self._learners[index].publish())
+            for index in self._plan.bundle(job)
+        )
+        self._unapplied[job] = None
+        self._begun = job + 1
+        self._discard_weights()
+
+    def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
+        """Return the data points of a mini-task, one part per model of its job's bundle.
+
+        Raises
+        ------
+        ScheduleError
+            If its job has not begun, or began more than T jobs ago.
+        """
+        if mini_task.job not in self._in_flight:
+            raise ScheduleError(f"job {mini_task.job} is not in flight: {self._begun} have begun")
+        shares = self._in_flight[mini_task.job]
+        return tuple(share.resolve(mini_task.chunks, mini_task.coefficients) for share in shares)
+
+    def finish(self, job: int, gradient: FloatArray) -> None:
+        """Keep the decoded ``gradient`` (`result_size`,) of a job; it is applied when due.
+
+        Raises
+        ------
+        ScheduleError
+            If the job has not begun or is finished already.
+        ParameterError
+            If the gradient has another length.
+        """
+        if job not in self._unapplied or self._unapplied[job] is not None:
+            raise ScheduleError(f"job {job} cannot finish: it has not begun, or finished before")
+        size = self.result_size(job)
+        if gradient.shape != (size,):
+            raise ParameterError(
+                "gradient", f"of job {job} must have shape ({size},)", gradient.shape
+            )
+        kept = self._unapplied[job] = np.array(gradient, dtype=self._precision)
+        step = self._plan.step(job)
+        self._metrics += [
+            JobMetrics(job=job, model=learner.model.name, step=step, loss=float(part[-1]))
+            for learner, part in self._parts(job, kept)
+        ]
+
+    def flush(self) -> None:
+        """End the run: apply every gradient that is left, in order, and discard all weights.
+
+        Raises
+        ------
+        ScheduleError
+            If a job has begun and not finished; nothing is applied then.
+        """
+        self._apply(list(self._unapplied))
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Discard all weights, whatever has not been decoded; harmless if done already."""
+        self._in_flight.clear()
+        self._discard_weights()
+
+    def _horizon(self, job: int) -> int:
+        """Return the last of the jobs that are sure to be decoded when ``job`` begins."""
+        return job - self._plan.delay - 1
+
+    def _apply(self, jobs: list[int]) -> None:
+        late = [job for job in jobs if self._unapplied[job] is None]
+        if late:
+            raise ScheduleError(f"job {late[0]} has not been decoded by its deadline")
+        for job in jobs:
+            gradient = self._unapplied.pop(job)
+            if gradient is not None:
+                for learner, part in self._parts(job, gradient):
+                    learner.apply(part[:-1])
+
+    def _parts(self, job: int, gradient: FloatArray) -> list[tuple[Learner, FloatArray]]:
+        """Cut a job's gradient into its models' parts, which are views."""
+        bundle = self._bundle(job)
+        ends = np.cumsum([learner.result_size for learner in bundle])
+        return list(zip(bundle, np.split(gradient, ends[:-1]), strict=True))
+
+    def _bundle(self, job: int) -> list[Learner]:
+        return [self._learners[index] for index in self._plan.bundle(job)]
+
+    def _discard_weights(self) -> None:
+        needed = {share.weights for shares in self._in_flight.values() for share in shares}
+        for learner in self._learners:
+            learner.keep(needed)
+
+    def _find(self, name: str) -> Learner:
+        for learner in self._learners:
+            if learner.model.name == name:
+                return learner
+        names = ", ".join(model.name for model in self._plan.models)
+        raise ParameterError("name", f"must be one of {names}", name)

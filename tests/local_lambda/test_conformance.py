@@ -1,0 +1,127 @@
+"""The function on AWS's own emulator and on the local service: the same answers."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import platform
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seqgc.local_lambda import LocalLambda
+from tests.local_lambda.calling import HANDLER, call
+
+requests = pytest.importorskip("requests")
+
+
+def _emulator() -> Path | None:
+    """The emulator that SEQGC_LAMBDA_RIE names, or that an installed aws-sam-cli brings."""
+    if named := os.environ.get("SEQGC_LAMBDA_RIE"):
+        return Path(named)
+    if (sam := importlib.util.find_spec("samcli")) is None or sam.origin is None:
+        return None
+    machine = "arm64" if platform.machine() in ("arm64", "aarch64") else "x86_64"
+    binary = Path(sam.origin).parent / "local" / "rapid" / f"aws-lambda-rie-{machine}"
+    return binary if binary.is_file() and sys.platform == "linux" else None
+
+
+RIE = _emulator()
+pytestmark = pytest.mark.skipif(
+    RIE is None, reason="no aws-lambda-rie: install aws-sam-cli, or name it in SEQGC_LAMBDA_RIE"
+)
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of the emulator; it has whole seconds for time-outs."""
+    binary = tmp_path_factory.mktemp("rie") / "aws-lambda-rie"
+    assert RIE is not None
+    binary.write_bytes(RIE.read_bytes())  # a wheel's files need not be executable
+    binary.chmod(0o700)
+    with socket.socket() as one, socket.socket() as two:
+        for each in (one, two):
+            each.bind(("127.0.0.1", 0))
+        port, api = one.getsockname()[1], two.getsockname()[1]
+    process = subprocess.Popen(
+        [
+            *(str(binary), "--runtime-interface-emulator-address", f"127.0.0.1:{port}"),
+            *("--runtime-api-address", f"127.0.0.1:{api}"),
+            *(sys.executable, "-m", "awslambdaric", HANDLER),
+        ],
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(Path(__file__).parents[3]),
+            "AWS_LAMBDA_FUNCTION_NAME": "seqgc-worker",
+            "AWS_LAMBDA_FUNCTION_TIMEOUT": "1",
+            "OMP_NUM_THREADS": "1",
+        },
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        _await(port)
+        yield f"http://127.0.0.1:{port}/2015-03-31/functions/function/invocations"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _await(port: int) -> None:
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.02)
+    raise AssertionError("the emulator does not listen")
+
+
+def _ask(url: str, **event: Any) -> Any:
+    return requests.post(url, data=json.dumps(event), timeout=20).json()
+
+
+def _anonymous(value: Any) -> Any:
+    """An answer without what differs from request to request."""
+    text = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID", json.dumps(value))
+    return json.loads(re.sub(r'"(pid|seen)": \d+', r'"\1": 0', text))
+
+
+EVENTS: list[dict[str, Any]] = [
+    {},
+    {"padding": "x" * 100_000},
+    {"do": "raise"},
+    {"do": "answer", "bytes": 100_000},
+    {"do": "exit", "code": 3},
+    {"do": "exit", "code": 0},
+    {"do": "kill"},
+    {"do": "answer", "bytes": 6_292_000},
+]
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: str(event)[:30])
+def test_same_answer(emulator: str, aws: Any, service: LocalLambda, event: dict[str, Any]) -> None:
+    assert _anonymous(call(aws, service, **event).value) == _anonymous(_ask(emulator, **event))
+
+
+def test_same_end_at_the_timeout(emulator: str, aws: Any, service: LocalLambda) -> None:
+    """The emulator says so in plain text, AWS and the service in an error's JSON."""
+    event = {"do": "sleep", "seconds": 5}
+    said = requests.post(emulator, data=json.dumps(event), timeout=20).text
+    error = call(aws, service, **event).value["errorMessage"]
+
+    assert said == "Task timed out after 1.00 seconds"
+    assert error.endswith(said.replace("1.00", "0.50"))
+    assert _ask(emulator)["seen"] == 1  # a new process
+    assert call(aws, service).value["seen"] == 1

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from seqgc.errors import ParameterError, WorkerError
+from seqgc.local_lambda import LocalLambda
+from tests.local_lambda.calling import HANDLER, call, client
+
+
+def _gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def _soon(condition: Callable[[], bool], *, within_s: float = 10.0) -> None:
+    until = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < until, "it did not happen"
+        time.sleep(0.01)
+
+
+def _refuses(url: str) -> bool:
+    address = urlsplit(url)
+    with socket.socket() as probe:
+        return probe.connect_ex((str(address.hostname), int(address.port or 0))) != 0
+
+
+def test_close_leaves_no_process_port_or_thread() -> None:
+    threads = threading.active_count()
+    service = LocalLambda(HANDLER, concurrency=2)
+    aws = client(service)
+    pids = [service.pid, call(aws, service).value["pid"]]
+    aws.close()
+    assert not any(map(_gone, pids))
+
+    service.close()
+    service.close()
+
+    assert all(map(_gone, pids))
+    assert _refuses(service.endpoint_url)
+    assert _refuses(service.function_url)
+    assert threading.active_count() == threads
+    with pytest.raises(WorkerError, match="has ended"):
+        service.statistics()
+
+
+def test_close_does_not_wait_for_what_is_computing() -> None:
+    service = LocalLambda(HANDLER, concurrency=1, timeout_s=60)
+    aws = client(service)
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(call, aws, service, do="sleep", seconds=30)
+        _soon(lambda: service.statistics().environments == 1)
+        begin = time.monotonic()
+        service.close()
+        assert pending.exception() is not None
+    aws.close()
+    assert time.monotonic() - begin < 5
+
+
+_MASTER = """
+import sys, time
+from seqgc.local_lambda import LocalLambda
+from tests.local_lambda.calling import HANDLER, call, client
+service = LocalLambda(HANDLER, concurrency=1)
+print(service.pid, call(client(service), service).value["pid"], flush=True)
+time.sleep(60)
+"""
+
+
+def test_service_ends_with_a_master_that_is_killed() -> None:
+    root = str(Path(__file__).parents[3])
+    master = subprocess.Popen(
+        [sys.executable, "-c", _MASTER],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": root},
+    )
+    assert master.stdout is not None
+    with master.stdout:
+        pids = list(map(int, master.stdout.readline().split()))
+        assert len(pids) == 2
+        master.kill()
+        master.wait()
+    _soon(lambda: all(map(_gone, pids)))
+
+
+def test_environments_end_with_a_service_that_is_killed() -> None:
+    with LocalLambda(HANDLER, concurrency=1) as service:
+        aws = client(service)
+        environment = call(aws, service).value["pid"]
+        os.kill(service.pid, signal.SIGKILL)
+        _soon(lambda: _gone(environment))
+        aws.close()
+
+
+def test_environment_that_dies_between_requests_is_replaced() -> None:
+    with LocalLambda(HANDLER, concurrency=1) as service:
+        aws = client(service)
+        first = call(aws, service).value["pid"]
+        os.kill(first, signal.SIGKILL)
+        _soon(lambda: service.statistics().environments == 0)
+        reply = call(aws, service)
+        aws.close()
+        assert reply.error == ""
+        assert reply.value["pid"] != first
+        assert "Init Duration" in reply.log
+        assert service.statistics().cold_starts == 2
+
+
+def test_function_sees_its_own_variables_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not for the function")
+    given = {"SEQGC_FACTORIES": "a.b"}
+    with LocalLambda(HANDLER, concurrency=1, mount=tmp_path, environment=given) as service:
+        aws = client(service)
+        seen = call(aws, service, do="variables").value
+        aws.close()
+
+    assert seen["SEQGC_MOUNT"] == str(tmp_path)
+    assert seen["SEQGC_FACTORIES"] == "a.b"
+    assert seen["AWS_LAMBDA_FUNCTION_NAME"] == "seqgc-worker"
+    assert seen["OMP_NUM_THREADS"] == "1"
+    assert "AWS_SECRET_ACCESS_KEY" not in seen
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ({"handler": "nodots"}, "`handler` must be 'module.function'"),
+        ({"concurrency": 0}, "`concurrency` must be from 1"),
+        ({"timeout_s": 901.0}, "`timeout_s` must be in"),
+        ({"memory_mb": 64}, "`memory_mb` must be from 128"),
+        ({"mount": Path("/nowhere/at/all")}, "`mount` must be a directory"),
+        ({"function_name": "no spaces"}, "`function_name` must be"),
+    ],
+)
+def test_bad_arguments(bad: dict, said: str) -> None:
+    arguments = {"handler": HANDLER, "concurrency": 1} | bad
+    handler = arguments.pop("handler")
+    with pytest.raises(ParameterError, match=said):
+        LocalLambda(handler, **arguments)

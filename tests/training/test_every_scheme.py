@@ -1,0 +1,60 @@
+"""Training through the one loop equals plain training, for every scheme, on any delays."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from seqgc.master import run
+from seqgc.ports import FloatArray
+from seqgc.rounds import RoundPolicy
+from seqgc.schemes import parse_scheme
+from seqgc.search import ReplayBackend
+from seqgc.stores import MemoryStore
+from seqgc.training import TorchCompute, TorchWorkload
+from tests.training.reference import flat, make_model, train_alone
+
+N, STEPS = 6, 5
+SPECS = [
+    "uncoded",
+    "gc:s=2",
+    "gc-rep:s=2",
+    "gc-binary:s=3",
+    "sr-sgc:B=1,W=2,lam=2",
+    "sr-sgc-rep:B=1,W=2,lam=3",
+    "m-sgc:B=1,W=2,lam=2",
+    "m-sgc:B=2,W=3,lam=6",
+    "m-sgc-rep:B=2,W=3,lam=1",
+]
+
+
+def heavy_tailed(rounds: int, *, seed: int) -> FloatArray:
+    rng = np.random.default_rng(seed)
+    return 1 + rng.pareto(1.1, size=(rounds, N))
+
+
+@pytest.mark.parametrize("wait_out", ["all", "conform", "feasible"])
+@pytest.mark.parametrize("spec", SPECS)
+def test_four_models_end_with_the_weights_of_plain_training(spec: str, wait_out: str) -> None:
+    optimizer = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+    models = [
+        make_model(f"m{i}", seed=i, optimizer=optimizer, batch_size=[16, 5, 64, 1][i])
+        for i in range(4)
+    ]
+    scheme, store = parse_scheme(spec, n=N), MemoryStore()
+    workload = TorchWorkload(models, scheme=scheme, store=store, precision="float64")
+    compute = TorchCompute([m.objective for m in models], store=store, precision="float64")
+    schedule = scheme.start(4 * STEPS)
+    policy = RoundPolicy(schedule, mu=0.2, wait_out=wait_out)
+    delays = heavy_tailed(schedule.num_rounds, seed=SPECS.index(spec))
+    run(policy, ReplayBackend(delays, compute=compute), workload)
+    workload.flush()
+    assert len(workload.metrics) == 4 * STEPS
+    for model in models:
+        alone, _ = train_alone(model, steps=STEPS, dtype=torch.float64)
+        np.testing.assert_allclose(
+            flat(workload.module(model.name)), flat(alone), rtol=0, atol=1e-8, err_msg=model.name
+        )

@@ -1,0 +1,99 @@
+"""The compute function travels to a worker process by value."""
+
+from __future__ import annotations
+
+import multiprocessing
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from seqgc.errors import ParameterError
+from seqgc.ports import MiniTask, WeightedPoints
+from seqgc.stores import DirectoryStore, MemoryStore
+from seqgc.training import TorchCompute, TorchComputeFactory, TorchWorkload
+from tests.training.reference import Chunks, make_model
+
+DEEP = 300  # tensors: more than a fork server passes file descriptors
+
+
+def serve(factory: TorchComputeFactory, end: Connection) -> None:
+    compute = factory()
+    while (parts := end.recv()) is not None:
+        end.send((compute(parts), torch.get_num_threads()))
+    end.close()
+
+
+def deep() -> nn.Module:
+    torch.manual_seed(0)
+    layers = [nn.Linear(6, 6) for _ in range(DEEP // 2)]
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 6), *layers, nn.Linear(6, 10))
+
+
+def test_a_fork_server_process_computes_what_this_one_does_at_the_weights_of_the_task(
+    tmp_path: Path,
+) -> None:
+    store = DirectoryStore(tmp_path)
+    models = [make_model("deep", module=deep()), make_model("mlp", seed=1)]
+    workload = TorchWorkload(models, scheme=Chunks(), store=store, jobs_per_round=2)
+    here = TorchCompute([model.objective for model in models], store=store)
+    context = multiprocessing.get_context("forkserver")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=serve, args=(workload.compute_factory(), theirs), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        for job in range(3):  # the weights change here, in place, under the worker
+            workload.begin(job)
+            task = MiniTask(job=job, slot=0, chunks=np.arange(4), coefficients=np.ones(4))
+            parts: tuple[WeightedPoints, ...] = workload.resolve(task)
+            expected = here(parts)
+            ours.send(parts)
+            assert ours.poll(120), "the worker does not answer"
+            result, threads = ours.recv()
+            np.testing.assert_array_equal(result, expected)
+            assert threads == 1
+            workload.finish(job, result)
+        ours.send(None)
+    finally:
+        process.join(20)
+        process.kill()
+        process.join()
+        ours.close()
+    assert process.exitcode == 0
+
+
+def test_models_that_share_a_dataset_share_it_in_the_parcel() -> None:
+    data = make_model().dataset
+    sizes = [
+        TorchComputeFactory(
+            models=[make_model(f"m{i}", dataset=data) for i in range(count)], store=MemoryStore()
+        ).size_bytes
+        for count in (1, 2)
+    ]
+    dataset_bytes = data.tensors[0].nbytes + data.tensors[1].nbytes
+    module_bytes = sum(p.nbytes for p in make_model().module.parameters())
+    assert sizes[1] - sizes[0] < module_bytes + dataset_bytes / 2
+
+
+def test_what_cannot_be_pickled_is_named_with_the_remedy() -> None:
+    model = make_model(loss=lambda output, target: (output - target[:, None]) ** 2)
+    with pytest.raises(ParameterError, match=r"`models` must pickle.*'net'.*top level"):
+        TorchComputeFactory(models=[model], store=MemoryStore())
+
+    class Local(MemoryStore):
+        pass
+
+    with pytest.raises(ParameterError, match=r"`store` must pickle.*'Local'"):
+        TorchComputeFactory(models=[make_model()], store=Local())
+
+
+def test_an_optimizer_factory_need_not_be_pickled() -> None:
+    model = make_model(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    factory = TorchComputeFactory(models=[model], store=MemoryStore())
+    threads = torch.get_num_threads()
+    assert isinstance(factory(), TorchCompute)
+    torch.set_num_threads(threads)

@@ -1,0 +1,311 @@
+"""Whole runs on real worker processes: every scheme, stragglers, deaths; and what a run leaves."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from seqgc.backends import LocalBackend
+from seqgc.errors import ParameterError, WorkerError
+from seqgc.ports import Action, Close, Dispatched, Event, FloatArray
+from seqgc.profiles import LAMBDA_CNN
+from seqgc.schemes import Scheme, parse_scheme
+from seqgc.training import (
+    ClosingRule,
+    Model,
+    TorchComputeFactory,
+    TrainResult,
+    digits,
+    evaluate,
+    load_checkpoint,
+    make_module,
+    train,
+)
+from tests.training.reference import Poisoned, flat, make_model, train_alone
+
+SPLIT = digits()
+SCALE = 0.005  # of the fitted Lambda seconds: rounds of about 5 ms, and computing
+STEPS = 6
+ADAM_STEPS = 25
+SCHEMES = [
+    "uncoded",
+    "gc:s=2",
+    "gc-rep:s=1",
+    "gc-binary:s=3",
+    "sr-sgc:B=2,W=3,lam=4",
+    "sr-sgc-rep:B=1,W=2,lam=2",
+    "m-sgc:B=1,W=2,lam=2",
+    "m-sgc:B=2,W=3,lam=6",
+    "m-sgc-rep:B=2,W=3,lam=2",
+]
+WORKERS = 6
+SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+
+
+def models(
+    optimizer: object, *, count: int = 4, batch_size: int = 100, module: str = "digits-cnn"
+) -> list[Model]:
+    return [
+        Model(
+            name=f"m{seed}",
+            module=make_module(module, seed=seed),
+            loss=nn.CrossEntropyLoss(),
+            dataset=SPLIT.train,
+            optimizer=optimizer,
+            batch_size=batch_size,
+            seed=seed,
+        )
+        for seed in range(count)
+    ]
+
+
+def stragglers(scheme: Scheme, *, seed: int = 0) -> np.ndarray:
+    """Injected seconds, (rounds, workers): the generator fitted to Lambda, with its bad states."""
+    profile = LAMBDA_CNN.profile(60, workers=scheme.n, rng=np.random.default_rng(seed))
+    return np.minimum(profile.scaled(SCALE).times, 0.5)
+
+
+def run(
+    scheme: Scheme,
+    trained: list[Model],
+    path: Path,
+    *,
+    steps: int = STEPS,
+    precision: str = "float64",
+    **options: object,
+) -> TrainResult:
+    seconds = stragglers(scheme)
+    options.setdefault("delays", lambda round, worker: float(seconds[round % 60, worker]))
+    return train(trained, scheme=scheme, steps=steps, run=path, precision=precision, **options)
+
+
+@pytest.fixture(scope="module")
+def weights_alone() -> dict[str, FloatArray]:
+    """Each model's weights after plain training."""
+    weights = {}
+    for model in models(SGD):
+        module, _ = train_alone(model, steps=STEPS, dtype=torch.float64)
+        weights[model.name] = flat(module)
+        assert np.abs(flat(module) - flat(model.module)).max() > 1e-3, "nothing was learnt"
+    return weights
+
+
+def assert_weights(result: TrainResult, expected: dict[str, FloatArray]) -> None:
+    for name, weights in expected.items():
+        coded = make_module("digits-cnn", seed=99).double()
+        load_checkpoint(result.run / "checkpoints" / f"{name}.safetensors", coded)
+        assert np.abs(flat(coded) - weights).max() <= 1e-8, name
+
+
+@pytest.mark.parametrize("spec", SCHEMES)
+def test_sgd_in_float64_ends_at_the_weights_of_a_single_process(
+    spec: str, weights_alone: dict[str, FloatArray], tmp_path: Path
+) -> None:
+    scheme = parse_scheme(spec, n=WORKERS)
+    result = run(scheme, models(SGD), tmp_path / "run")
+    assert result.jobs == 4 * STEPS
+    assert len(result.counts.round_seconds) == 4 * STEPS + scheme.delay
+    if spec != "uncoded":
+        assert result.counts.stragglers > 0, "the test must have stragglers to survive"
+    assert_weights(result, weights_alone)
+
+
+def with_adam() -> list[Model]:
+    optimizer = partial(torch.optim.Adam, lr=0.01)
+    return models(optimizer, batch_size=128, module="mlp")
+
+
+@pytest.fixture(scope="module")
+def accuracies_alone() -> dict[str, float]:
+    accuracies = {}
+    for model in with_adam():
+        module, _ = train_alone(model, steps=ADAM_STEPS, dtype=torch.float32)
+        found = evaluate(module, loss=model.loss, dataset=SPLIT.test)
+        accuracies[model.name] = found.accuracy
+    return accuracies
+
+
+@pytest.mark.parametrize("spec", SCHEMES)
+def test_adam_in_float32_is_as_accurate_as_a_single_process(
+    spec: str, accuracies_alone: dict[str, float], tmp_path: Path
+) -> None:
+    trained = with_adam()
+    result = run(
+        parse_scheme(spec, n=WORKERS),
+        trained,
+        tmp_path / "run",
+        steps=ADAM_STEPS,
+        precision="float32",
+        test_data={model.name: SPLIT.test for model in trained},
+    )
+    assert spec == "uncoded" or result.counts.stragglers > 0
+    found = {name: evaluation.accuracy for name, evaluation in result.evaluations.items()}
+    assert found == pytest.approx(accuracies_alone, abs=0.01)
+
+
+class Massacre:
+    """Kills a third of the workers, -9, as tasks leave in each of the given rounds."""
+
+    def __init__(self, rounds: set[int]) -> None:
+        self._rounds = rounds
+        self._backend: LocalBackend | None = None
+        self.killed = 0
+
+    def start(self, n: int, factory: TorchComputeFactory) -> LocalBackend:
+        self._backend = LocalBackend(
+            n, factory, delays=lambda *_: 0.05, preload=("seqgc.training",)
+        )
+        return self._backend
+
+    def __call__(self, seen: Event | Action) -> None:
+        if isinstance(seen, Dispatched) and seen.attempt == 0 and seen.round in self._rounds:
+            assert self._backend is not None
+            for pid in self._backend.pids[::3]:
+                os.kill(pid, signal.SIGKILL)
+                self.killed += 1
+
+
+@pytest.mark.parametrize("spec", ["uncoded", "gc:s=1", "m-sgc:B=1,W=2,lam=2"])
+def test_a_third_of_the_workers_killed_mid_run_changes_nothing(
+    spec: str, weights_alone: dict[str, FloatArray], tmp_path: Path
+) -> None:
+    massacre = Massacre({3, 11})
+    result = run(
+        parse_scheme(spec, n=WORKERS),
+        models(SGD),
+        tmp_path / "run",
+        backend=massacre.start,
+        observe=massacre,
+        delays=None,
+    )
+    assert massacre.killed == 2 * (WORKERS // 3)
+    assert result.counts.failures >= 1, "a death must be seen"
+    assert_weights(result, weights_alone)
+
+
+def test_bundles_of_models_share_rounds_and_end_at_the_same_weights(
+    weights_alone: dict[str, FloatArray], tmp_path: Path
+) -> None:
+    scheme = parse_scheme("m-sgc:B=1,W=2,lam=2", n=WORKERS)
+    result = run(scheme, models(SGD), tmp_path / "run", jobs_per_round=2)
+    assert result.jobs == 2 * STEPS
+    assert_weights(result, weights_alone)
+
+
+def test_one_model_with_a_delay_applies_gradients_exactly_that_much_later(tmp_path: Path) -> None:
+    (model,) = models(partial(torch.optim.SGD, lr=0.05), count=1)
+    scheme = parse_scheme("sr-sgc:B=2,W=3,lam=4", n=WORKERS)
+    with pytest.raises(ParameterError, match="`models` must number at least"):
+        run(scheme, [model], tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
+    result = run(scheme, [model], tmp_path / "run", stale=True)
+    alone, _ = train_alone(model, steps=STEPS, dtype=torch.float64, steps_late=2)
+    assert_weights(result, {"m0": flat(alone)})
+
+
+# ---- what a run leaves behind --------------------------------------------------------------------
+
+
+def events(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (path / "events.jsonl").read_text().splitlines()]
+
+
+def test_the_run_directory_says_what_happened_and_why(tmp_path: Path) -> None:
+    scheme = parse_scheme("gc:s=2", n=WORKERS)
+    closed: list[Close] = []
+
+    def watch(seen: Event | Action) -> None:
+        if isinstance(seen, Close):
+            closed.append(seen)
+
+    result = run(
+        scheme,
+        models(partial(torch.optim.SGD, lr=0.1), count=2),
+        tmp_path / "run",
+        steps=3,
+        observe=watch,
+        config="steps = 3\n",
+    )
+    assert (result.run / "config.toml").read_text() == "steps = 3\n"
+    log = events(result.run)
+    assert (log[0]["event"], log[0]["scheme"], log[0]["workers"]) == ("run", "gc:s=2", WORKERS)
+    assert (log[-1]["event"], log[-1]["outcome"]) == ("end", "finished")
+    closes = [line for line in log if line["event"] == "close"]
+    assert len(closes) == len(closed) == 6
+    for line, action in zip(closes, closed, strict=True):
+        record = action.record
+        assert line["reason"] == record.reason
+        assert line["duration_s"] == record.duration_s
+        assert line["stragglers"] == np.flatnonzero(~record.responded).tolist()
+        # The trace is a delay profile: who answered by the closing is who counted.
+        times = {
+            arrival["worker"]: arrival["elapsed_s"]
+            for arrival in log
+            if arrival["event"] == "arrival" and arrival["round"] == record.round
+        }
+        in_time = {worker for worker, seconds in times.items() if seconds <= record.duration_s}
+        assert in_time == set(np.flatnonzero(record.responded).tolist())
+    assert [line["job"] for line in log if line["event"] == "decode"] == list(range(6))
+    with (result.run / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["job"], row["model"], row["step"]) for row in rows] == [
+        (str(job), f"m{job % 2}", str(job // 2)) for job in range(6)
+    ]
+    assert float(rows[0]["loss"]) == pytest.approx(np.log(10), abs=0.3)
+    assert not any((result.run / "weights").iterdir()), "no version in flight is left"
+
+
+def test_a_run_never_overwrites_another(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with pytest.raises(ParameterError, match="never overwrites another"):
+        run(parse_scheme("uncoded", n=2), models(torch.optim.SGD), tmp_path / "run")
+    assert not any((tmp_path / "run").iterdir())
+
+
+def test_when_every_worker_fails_the_run_ends_with_the_cause_and_its_checkpoints(
+    tmp_path: Path,
+) -> None:
+    model = make_model("bad", module=Poisoned(), dataset=SPLIT.train)
+    with pytest.raises(WorkerError, match="ArithmeticError: no such unit"):
+        run(parse_scheme("gc:s=1", n=3), [model], tmp_path / "run", rule=ClosingRule())
+    log = events(tmp_path / "run")
+    assert "no such unit" in str(log[-1]["outcome"])
+    assert (tmp_path / "run" / "checkpoints" / "bad.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"steps": 0}, "`steps` must be an integer >= 1; got 0"),
+        ({"jobs_per_round": 3}, "`jobs_per_round` must be >= 1 and divide"),
+        ({"precision": "float8"}, "precision"),
+        ({"payload": "float8"}, "`payload` must be one of float64, float32, float16, bfloat16"),
+        (
+            {"precision": "float32", "payload": "float64"},
+            "`payload` must not be wider than the precision, float32; got 'float64'",
+        ),
+        (
+            {"stochastic_rounding": True},
+            "`stochastic_rounding` must be off where nothing is rounde",
+        ),
+        (
+            {"stochastic_rounding": True, "payload": "float64"},
+            "precision and payload are float64; got True",
+        ),
+    ],
+)
+def test_bad_arguments_leave_nothing(
+    changed: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ParameterError, match=message):
+        run(parse_scheme("uncoded", n=2), models(torch.optim.SGD), tmp_path / "r", **changed)
+    assert not any(tmp_path.iterdir())

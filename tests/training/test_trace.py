@@ -1,0 +1,86 @@
+"""A live run, replayed from its own trace, closes every round at the same instant, likewise."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from seqgc.master import run as drive
+from seqgc.ports import Action, Close, Event, RoundRecord
+from seqgc.profiles import LAMBDA_CNN
+from seqgc.rounds import RoundPolicy, WaitOut
+from seqgc.schemes import parse_scheme
+from seqgc.search import ReplayBackend
+from seqgc.training import ClosingRule, train
+from tests.training.reference import make_model
+
+N, JOBS = 5, 12
+
+
+@pytest.mark.parametrize(
+    ("spec", "wait_out", "mu"),
+    [
+        ("gc:s=2", "feasible", 0.0),
+        ("gc:s=1", "all", 0.5),
+        ("sr-sgc:B=1,W=2,lam=3", "conform", 0.2),
+        ("m-sgc:B=1,W=2,lam=2", "feasible", 0.3),
+        ("m-sgc:B=2,W=3,lam=3", "conform", 0.0),
+    ],
+)
+def test_a_live_run_replayed_from_its_trace_makes_the_same_decisions(
+    spec: str, wait_out: WaitOut, mu: float, tmp_path: Path
+) -> None:
+    scheme = parse_scheme(spec, n=N)
+    num_rounds = JOBS + scheme.delay
+    rng = np.random.default_rng(5)
+    seconds = np.minimum(LAMBDA_CNN.profile(num_rounds, workers=N, rng=rng).times * 0.03, 0.4)
+    seconds[[2, 7], [1, 3]] = 2.0  # later than anybody else, however slow this machine is
+    models = [
+        make_model(f"m{i}", seed=i, optimizer=partial(torch.optim.SGD, lr=0.1)) for i in range(4)
+    ]
+    live: list[RoundRecord] = []
+
+    def watch(seen: Event | Action) -> None:
+        if isinstance(seen, Close):
+            live.append(seen.record)
+
+    train(
+        models,
+        scheme=scheme,
+        steps=JOBS // 4,
+        run=tmp_path / "run",
+        rule=ClosingRule(mu=mu, wait_out=wait_out),
+        delays=lambda round, worker: float(seconds[round, worker]),
+        observe=watch,
+    )
+
+    # Who was cancelled has no time in the trace: later than the closing is all that is known.
+    times = np.full((num_rounds, N), np.inf)
+    for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines():
+        event = json.loads(line)
+        if event["event"] == "arrival":
+            times[event["round"], event["worker"]] = event["elapsed_s"]
+
+    again: list[RoundRecord] = []
+
+    def watch_again(seen: Event | Action) -> None:
+        if isinstance(seen, Close):
+            again.append(seen.record)
+
+    policy = RoundPolicy(scheme.start(JOBS), mu=mu, wait_out=wait_out)
+    drive(policy, ReplayBackend(times), observe=watch_again)
+    assert len(live) == len(again) == num_rounds
+    for one, other in zip(live, again, strict=True):
+        assert (one.duration_s, one.kappa_s, one.reason, one.waited_out) == (
+            other.duration_s,
+            other.kappa_s,
+            other.reason,
+            other.waited_out,
+        )
+        assert (one.responded == other.responded).all()
+    assert any(not record.responded.all() for record in live), "no straggler: nothing was shown"

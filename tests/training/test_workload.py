@@ -1,0 +1,275 @@
+"""Coded training equals plain training, whatever is bundled, late or stale."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from seqgc.errors import ParameterError, ScheduleError, StoreError
+from seqgc.ports import FloatArray, MiniTask, WeightRef
+from seqgc.stores import MemoryStore
+from seqgc.training import Model, TorchCompute, TorchWorkload, digits, evaluate, make_module
+from tests.training.reference import SGD, Chunks, blobs, flat, make_model, run_coded, train_alone
+
+MOMENTUM = partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=1e-3, nesterov=True)
+ADAM = partial(torch.optim.Adam, lr=1e-2)
+
+
+def run(
+    models: list[Model],
+    *,
+    jobs: int,
+    scheme: Chunks,
+    jobs_per_round: int = 1,
+    stale: bool = False,
+    precision: str = "float64",
+) -> TorchWorkload:
+    store = MemoryStore()
+    workload = TorchWorkload(
+        models,
+        scheme=scheme,
+        store=store,
+        precision=precision,
+        jobs_per_round=jobs_per_round,
+        stale=stale,
+    )
+    objectives = [model.objective for model in models]
+    compute = TorchCompute(objectives, store=store, precision=precision)
+    run_coded(workload, compute, jobs=jobs, scheme=scheme)
+    return workload
+
+
+@pytest.mark.parametrize("optimizer", [SGD, MOMENTUM, ADAM], ids=["sgd", "momentum", "adam"])
+@pytest.mark.parametrize(
+    ("delay", "per_round"), [(0, 1), (0, 2), (3, 1), (1, 2)], ids=["T0", "T0k2", "T3", "T1k2"]
+)
+def test_coded_training_of_four_models_equals_plain_training_of_each(
+    optimizer: object, delay: int, per_round: int
+) -> None:
+    models = [
+        make_model(f"m{i}", seed=i, optimizer=optimizer, batch_size=[16, 7, 3, 64][i])
+        for i in range(4)
+    ]
+    bundles = 4 // per_round
+    workload = run(models, jobs=10 * bundles, scheme=Chunks(delay=delay), jobs_per_round=per_round)
+    for model in models:
+        alone, losses = train_alone(model, steps=10, dtype=torch.float64)
+        np.testing.assert_allclose(
+            flat(workload.module(model.name)), flat(alone), rtol=0, atol=1e-8, err_msg=model.name
+        )
+        decoded = [entry.loss for entry in workload.metrics if entry.model == model.name]
+        np.testing.assert_allclose(decoded, losses, rtol=1e-10, err_msg=model.name)
+
+
+@pytest.mark.parametrize(
+    ("delay", "models", "per_round", "steps_late"),
+    [(1, 1, 1, 1), (3, 1, 1, 3), (3, 2, 1, 1), (2, 4, 2, 1), (5, 2, 1, 2)],
+)
+def test_stale_gradients_are_applied_exactly_as_late_as_the_delay_says(
+    delay: int, models: int, per_round: int, steps_late: int
+) -> None:
+    """With G bundles, job t - T - 1 is the last applied: floor(T / G) steps of a model are not."""
+    nets = [make_model(f"m{i}", seed=i, optimizer=MOMENTUM) for i in range(models)]
+    bundles = models // per_round
+    workload = run(
+        nets, jobs=12 * bundles, scheme=Chunks(delay=delay), jobs_per_round=per_round, stale=True
+    )
+    for net in nets:
+        late, _ = train_alone(net, steps=12, dtype=torch.float64, steps_late=steps_late)
+        prompt, _ = train_alone(net, steps=12, dtype=torch.float64)
+        np.testing.assert_allclose(flat(workload.module(net.name)), flat(late), rtol=0, atol=1e-8)
+        assert np.abs(flat(late) - flat(prompt)).max() > 1e-3  # the test can tell them apart
+
+
+def test_a_gradient_that_comes_early_does_not_change_a_stale_run() -> None:
+    weights = []
+    for finish_at_once in (True, False):
+        model, store, scheme = make_model(), MemoryStore(), Chunks(delay=2)
+        workload = TorchWorkload(
+            [model], scheme=scheme, store=store, precision="float64", stale=True
+        )
+        compute = TorchCompute([model.objective], store=store, precision="float64")
+        open_jobs: list[int] = []
+        for job in range(8):
+            workload.begin(job)
+            open_jobs.append(job)
+            while open_jobs and (finish_at_once or open_jobs[0] <= job - scheme.delay):
+                workload.finish(open_jobs[0], compute(workload.resolve(whole(open_jobs.pop(0)))))
+        for job in open_jobs:
+            workload.finish(job, compute(workload.resolve(whole(job))))
+        workload.flush()
+        weights.append(flat(workload.module("net")))
+    np.testing.assert_array_equal(*weights)
+
+
+def whole(job: int) -> MiniTask:
+    return MiniTask(job=job, slot=0, chunks=np.arange(4), coefficients=np.ones(4))
+
+
+def test_adam_in_float32_reaches_the_accuracy_of_plain_training_on_digits() -> None:
+    data = digits(seed=0)
+    model = make_model(
+        module=make_module("digits-cnn", seed=0),
+        dataset=data.train,
+        optimizer=ADAM,
+        batch_size=128,
+    )
+    workload = run([model], jobs=100, scheme=Chunks(), precision="float32")
+    alone, _ = train_alone(model, steps=100, dtype=torch.float32)
+    plain = evaluate(alone, loss=model.loss, dataset=data.test).accuracy
+    coded = workload.evaluate("net", data.test).accuracy
+    assert plain is not None
+    assert coded == pytest.approx(plain, abs=0.01)
+    assert coded >= 0.95
+
+
+def test_the_module_given_and_the_global_random_state_are_left_alone() -> None:
+    model = make_model()
+    before, state = flat(model.module), torch.get_rng_state()
+    workload = run([model], jobs=3, scheme=Chunks())
+    np.testing.assert_array_equal(flat(model.module), before)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert np.abs(flat(workload.module("net")) - before).max() > 1e-3
+
+
+def test_only_versions_that_a_job_in_flight_needs_stay_in_the_store() -> None:
+    published: list[tuple[str, int]] = []
+    held: set[WeightRef] = set()
+
+    class Noting(MemoryStore):
+        def publish(self, model: str, version: int, params: FloatArray) -> WeightRef:
+            ref = super().publish(model, version, params)
+            published.append((model, version))
+            held.add(ref)
+            return ref
+
+        def discard(self, ref: WeightRef) -> None:
+            super().discard(ref)
+            held.remove(ref)
+
+    models, store, scheme = [make_model("a"), make_model("b", seed=1)], Noting(), Chunks(delay=1)
+    workload = TorchWorkload(models, scheme=scheme, store=store)
+    first = None
+    for job in range(6):
+        workload.begin(job)
+        first = first or workload.resolve(whole(0))[0].weights
+        if job >= 1:
+            workload.resolve(whole(job - 1))
+            workload.finish(job - 1, np.ones(workload.result_size(job - 1), dtype=np.float32))
+        assert len(held) == min(job + 1, 2)
+    assert published == [(name, version) for version in range(3) for name in "ab"]
+    with pytest.raises(StoreError):
+        store.fetch(first)
+    workload.finish(5, np.ones(workload.result_size(5), dtype=np.float32))
+    workload.flush()
+    assert held == set()
+
+
+def test_a_mini_task_names_each_chunk_as_a_slice_of_the_batch_with_its_coefficient() -> None:
+    workload = TorchWorkload(
+        [make_model(batch_size=16), make_model("b", batch_size=5, seed=1)],
+        scheme=Chunks(),
+        store=MemoryStore(),
+        jobs_per_round=2,
+    )
+    workload.begin(0)
+    everything = workload.resolve(whole(0))
+    task = MiniTask(job=0, slot=0, chunks=np.array([3, 1]), coefficients=np.array([2.0, -1.0]))
+    a, b = workload.resolve(task)
+    # Fractions 1/4, 1/8, 1/8, 1/2: of 16 points 4, 2, 2, 8; of 5 points 1, 1, 1, 2 (1.25 -> 1).
+    assert a.points.tolist() == [*everything[0].points[8:16], *everything[0].points[4:6]]
+    assert a.coefficients.tolist() == [2 / 16] * 8 + [-1 / 16] * 2
+    assert b.points.tolist() == [*everything[1].points[3:5], *everything[1].points[1:2]]
+    assert b.coefficients.tolist() == [2 / 5] * 2 + [-1 / 5]
+
+
+def test_too_few_models_for_the_delay_are_refused_with_the_remedy() -> None:
+    models = [make_model(f"m{i}", seed=i) for i in range(4)]
+    with pytest.raises(ParameterError, match=r"at least \(T \+ 1\).*= 6.*got 4.*stale") as caught:
+        TorchWorkload(models, scheme=Chunks(delay=2), store=MemoryStore(), jobs_per_round=2)
+    assert caught.value.argument == "models"
+
+
+@pytest.mark.parametrize("jobs_per_round", [0, 3, 5])
+def test_bundles_that_do_not_divide_the_models_are_refused(jobs_per_round: int) -> None:
+    models = [make_model(f"m{i}") for i in range(4)]
+    with pytest.raises(ParameterError, match="`jobs_per_round` must be >= 1 and divide"):
+        TorchWorkload(models, scheme=Chunks(), store=MemoryStore(), jobs_per_round=jobs_per_round)
+
+
+@pytest.mark.parametrize("models", [[], [make_model("a"), make_model("a")]], ids=["none", "twice"])
+def test_models_without_names_of_their_own_are_refused(models: list[Model]) -> None:
+    with pytest.raises(ParameterError, match="`models` must h"):
+        TorchWorkload(models, scheme=Chunks(), store=MemoryStore())
+
+
+def test_an_unknown_precision_is_refused() -> None:
+    with pytest.raises(ParameterError, match="`precision` must be one of float32, float64"):
+        TorchWorkload([make_model()], scheme=Chunks(), store=MemoryStore(), precision="float16")
+
+
+def test_jobs_out_of_order_unfinished_or_finished_twice_are_refused_and_change_nothing() -> None:
+    workload = TorchWorkload([make_model()], scheme=Chunks(), store=MemoryStore())
+    gradient = np.zeros(workload.result_size(0), dtype=np.float32)
+    with pytest.raises(ScheduleError, match="job 1 cannot begin: the next job is 0"):
+        workload.begin(1)
+    with pytest.raises(ScheduleError, match="job 0 is not in flight"):
+        workload.resolve(whole(0))
+    with pytest.raises(ScheduleError, match="job 0 cannot finish"):
+        workload.finish(0, gradient)
+    workload.begin(0)
+    with pytest.raises(ScheduleError, match="job 0 has not been decoded"):
+        workload.begin(1)
+    with pytest.raises(ScheduleError, match="job 0 has not been decoded"):
+        workload.flush()
+    with pytest.raises(ParameterError, match="`gradient` of job 0 must have shape"):
+        workload.finish(0, gradient[1:])
+    workload.finish(0, gradient)
+    with pytest.raises(ScheduleError, match="finished before"):
+        workload.finish(0, gradient)
+    assert len(workload.metrics) == 1
+    workload.begin(1)
+    with pytest.raises(ScheduleError, match="job 0 is not in flight"):
+        workload.resolve(whole(0))
+
+
+@pytest.mark.parametrize(("models", "delay"), [(1, 0), (4, 0), (3, 2), (6, 2), (1, 2), (2, 3)])
+def test_a_job_needs_exactly_the_gradients_that_its_weights_hold(models: int, delay: int) -> None:
+    nets = [make_model(f"m{i}", seed=i) for i in range(models)]
+    workload = TorchWorkload(nets, scheme=Chunks(delay=delay), store=MemoryStore(), stale=True)
+    gradient = np.zeros(workload.result_size(0), dtype=np.float32)
+    open_jobs: set[int] = set()
+    for job in range(3 * models + delay):
+        needed = {other for other in range(job) if workload.needs(job, other)}
+        assert needed == set(range(job % models, job - delay, models))
+        if urgent := needed & open_jobs:
+            with pytest.raises(ScheduleError, match=f"job {min(urgent)} has not been decoded"):
+                workload.begin(job)
+        for other in urgent:
+            workload.finish(other, gradient)
+        open_jobs -= urgent
+        workload.begin(job)
+        open_jobs.add(job)
+
+
+def test_a_model_that_is_not_there_is_named() -> None:
+    workload = TorchWorkload([make_model()], scheme=Chunks(), store=MemoryStore())
+    with pytest.raises(ParameterError, match="`name` must be one of net; got 'nets'"):
+        workload.evaluate("nets", blobs())
+
+
+def test_a_batch_larger_than_the_dataset_takes_points_again() -> None:
+    x = torch.tensor([[1.0], [2.0]])
+    model = make_model(
+        module=torch.nn.Linear(1, 1),
+        loss=torch.nn.MSELoss(),
+        dataset=TensorDataset(x, 3 * x),
+        batch_size=5,
+    )
+    workload = run([model], jobs=4, scheme=Chunks())
+    alone, _ = train_alone(model, steps=4, dtype=torch.float64)
+    np.testing.assert_allclose(flat(workload.module("net")), flat(alone), rtol=0, atol=1e-12)
