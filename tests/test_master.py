@@ -22,7 +22,7 @@ from seqgc.ports import (
     Task,
     WeightedPoints,
 )
-from seqgc.rounds import RoundPolicy
+from seqgc.rounds import ClosingRule, RoundPolicy
 from seqgc.schemes import GC, Scheme, parse_scheme
 from seqgc.search import ReplayBackend
 from tests.kit import ChunkWorkload
@@ -47,7 +47,7 @@ PLAIN = ["uncoded", "gc:s=2", "gc-rep:s=2", "gc-binary:s=2", "sr-sgc-rep:B=1,W=2
 
 
 def policy_of(scheme: Scheme, *, jobs: int = JOBS) -> RoundPolicy:
-    return RoundPolicy(scheme.start(jobs), mu=0.1, wait_out="feasible")
+    return RoundPolicy(scheme.start(jobs), ClosingRule(mu=0.1, wait_out="feasible"))
 
 
 def random_times(rounds: int, *, seed: int) -> FloatArray:
@@ -144,7 +144,7 @@ class Faulty(ReplayBackend):
 def test_a_result_of_another_length_is_its_workers_failure(spec: str) -> None:
     scheme = parse_scheme(spec, n=N)
     workload, seen = ChunkWorkload(scheme, seed=0), []
-    policy = RoundPolicy(scheme.start(JOBS), mu=0.0, wait_out="all", max_attempts=1)
+    policy = RoundPolicy(scheme.start(JOBS), ClosingRule(mu=0.0, wait_out="all", max_attempts=1))
     master.run(policy, Faulty(workload), workload, observe=seen.append)
     (failure,) = [event for event in seen if isinstance(event, Failure)]
     assert (failure.worker, failure.round) == (1, 0)
@@ -159,7 +159,7 @@ def test_a_result_of_another_length_is_its_workers_failure(spec: str) -> None:
 def test_if_nobody_else_has_its_result_the_run_ends_and_names_it() -> None:
     scheme = parse_scheme("uncoded", n=N)
     workload = ChunkWorkload(scheme, seed=0)
-    policy = RoundPolicy(scheme.start(JOBS), mu=0.0, wait_out="all", max_attempts=1)
+    policy = RoundPolicy(scheme.start(JOBS), ClosingRule(mu=0.0, wait_out="all", max_attempts=1))
     with pytest.raises(WorkerError, match="first failure, worker 1: the result of slot 0 must be"):
         master.run(policy, Faulty(workload), workload)
 

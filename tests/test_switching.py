@@ -27,7 +27,7 @@ from seqgc.ports import (
     Tick,
     WeightedPoints,
 )
-from seqgc.rounds import RoundPolicy, Segment, Setting, SwitchingPolicy, WaitOut
+from seqgc.rounds import ClosingRule, RoundPolicy, Segment, Setting, SwitchingPolicy, WaitOut
 from seqgc.schemes import Scheme, parse_scheme
 from seqgc.search import ReplayBackend
 from tests.kit import ChunkWorkload
@@ -47,8 +47,16 @@ SPECS = [
 SCHEMES = [parse_scheme(spec, n=N) for spec in SPECS]
 
 
-def setting(spec: str, *, mu: float = 0.0, wait_out: WaitOut = "feasible", n: int = N) -> Setting:
-    return Setting(scheme=parse_scheme(spec, n=n), mu=mu, wait_out=wait_out)
+def setting(
+    spec: str,
+    *,
+    mu: float = 0.0,
+    wait_out: WaitOut = "feasible",
+    n: int = N,
+    max_attempts: int = 3,
+) -> Setting:
+    rule = ClosingRule(mu=mu, wait_out=wait_out, max_attempts=max_attempts)
+    return Setting(scheme=parse_scheme(spec, n=n), rule=rule)
 
 
 class Script:
@@ -114,8 +122,11 @@ class SwitchingWorkload:
 SETTINGS = st.builds(
     Setting,
     scheme=st.sampled_from(SCHEMES),
-    mu=st.sampled_from([0.0, 0.3, 1.0, 5.0]),
-    wait_out=st.sampled_from(["all", "conform", "feasible"]),
+    rule=st.builds(
+        ClosingRule,
+        mu=st.sampled_from([0.0, 0.3, 1.0, 5.0]),
+        wait_out=st.sampled_from(["all", "conform", "feasible"]),
+    ),
 )
 
 
@@ -180,7 +191,7 @@ def test_without_a_switch_every_decision_is_that_of_the_round_policy(spec: str) 
     times = 0.1 + np.random.default_rng(7).pareto(0.9, size=(20, N))
     records: list[list[RoundRecord]] = []
     chosen = setting(spec, mu=0.4, wait_out="conform")
-    plain = RoundPolicy(chosen.scheme.start(9), mu=0.4, wait_out="conform")
+    plain = RoundPolicy(chosen.scheme.start(9), ClosingRule(mu=0.4, wait_out="conform"))
     for policy in (plain, SwitchingPolicy(chosen, num_jobs=9, director=Script({3: chosen}))):
         seen: list[RoundRecord] = []
 
@@ -251,8 +262,7 @@ def test_a_round_that_cannot_end_is_named_by_its_number_in_the_run() -> None:
     policy = SwitchingPolicy(
         setting("gc:s=1", n=2),
         num_jobs=2,
-        director=Script({0: setting("uncoded", n=2)}),
-        max_attempts=1,
+        director=Script({0: setting("uncoded", n=2, max_attempts=1)}),
     )
     policy.start()
     policy.on(Dispatched(round=0, attempt=0, at=0.0))

@@ -12,6 +12,7 @@ from seqgc.cli._config import RunConfig, dump
 from seqgc.cli._engine import FUNCTIONS, as_deployed, check_engine, open_engine
 from seqgc.cli._plan import budget_of, plan_of, require_fit, require_priced
 from seqgc.cli._show import RoundProgress
+from seqgc.rounds import ClosingRule
 from seqgc.schemes import Scheme, parse_scheme
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class PreparedRun:
 
     def train(self, *, run: Path | None) -> TrainResult:
         """Train; ``run`` defaults to a new folder in ``runs``."""
-        from seqgc.training import ClosingRule, new_run_path, train
+        from seqgc.training import new_run_path, train
         from seqgc.training.rundir import require_new
 
         config = self.config

@@ -1,10 +1,10 @@
-"""When may a round close? The gate decides it; the policy drives a schedule with it."""
+"""When may a round close? The gate decides it; policies drive schedules with it."""
 
 from seqgc.rounds._gate import RoundGate as RoundGate
-from seqgc.rounds._gate import WaitOut as WaitOut
-from seqgc.rounds._gate import check_closing_rule as check_closing_rule
 from seqgc.rounds._policy import RoundPolicy as RoundPolicy
+from seqgc.rounds._rule import ClosingRule as ClosingRule
+from seqgc.rounds._rule import Setting as Setting
+from seqgc.rounds._rule import WaitOut as WaitOut
 from seqgc.rounds._switching import Director as Director
 from seqgc.rounds._switching import Segment as Segment
-from seqgc.rounds._switching import Setting as Setting
 from seqgc.rounds._switching import SwitchingPolicy as SwitchingPolicy

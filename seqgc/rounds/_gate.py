@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from typing import Literal, Protocol, get_args
+from typing import Protocol
 
 import numpy as np
 
-from seqgc.errors import ParameterError, ScheduleError, WorkerError
+from seqgc.errors import ScheduleError, WorkerError
 from seqgc.ports import BoolArray, CloseReason, RoundRecord
+from seqgc.rounds._rule import ClosingRule
 
-__all__ = ["Judge", "RoundGate", "WaitOut", "check_closing_rule"]
-
-WaitOut = Literal["all", "conform", "feasible"]
+__all__ = ["Judge", "RoundGate"]
 
 
 class Judge(Protocol):
@@ -39,11 +37,8 @@ class RoundGate:
     ----------
     schedule
         Judges patterns of its ``n`` workers: ``conforms`` and ``feasible``.
-    mu : float
-        Tolerance, >= 0.
-    wait_out : {"all", "conform", "feasible"}
-    timeout_s : float
-        Hard limit: workers that have not answered by then have failed.
+    rule
+        Workers that have not answered by its ``timeout_s`` have failed.
     round : int
         Number of the round, for the record and for errors.
     decodes_well
@@ -53,7 +48,7 @@ class RoundGate:
     Examples
     --------
     >>> from seqgc.schemes import GC
-    >>> gate = RoundGate(GC(n=3, s=1).start(1), mu=0.5, wait_out="feasible")
+    >>> gate = RoundGate(GC(n=3, s=1).start(1), ClosingRule(mu=0.5))
     >>> gate.arrive(2, 1.0)
     >>> gate.wake_at
     1.5
@@ -66,23 +61,19 @@ class RoundGate:
     def __init__(
         self,
         schedule: Judge,
+        rule: ClosingRule,
         *,
-        mu: float,
-        wait_out: WaitOut,
-        timeout_s: float = math.inf,
         round: int = 0,
         decodes_well: Callable[[BoolArray], bool] | None = None,
     ) -> None:
-        check_closing_rule(mu=mu, wait_out=wait_out, timeout_s=timeout_s)
-        self._schedule, self._mu, self._wait_out = schedule, mu, wait_out
+        self._schedule, self._rule, self._round = schedule, rule, round
         self._decodes_well = decodes_well
-        self._timeout_s, self._round = timeout_s, round
         self._responded = np.zeros(schedule.n, dtype=np.bool_)
         self._failed = np.zeros(schedule.n, dtype=np.bool_)
         self._kappa_s: float | None = None
         self._latest_s = 0.0
         self._waited_out = False
-        self.wake_at = timeout_s
+        self.wake_at = rule.timeout_s
         self.record: RoundRecord | None = None
 
     def arrive(self, worker: int, elapsed: float) -> None:
@@ -115,14 +106,14 @@ class RoundGate:
         if elapsed < self.wake_at:
             return
         self._latest_s = elapsed
-        timed_out = elapsed >= self._timeout_s
+        timed_out = elapsed >= self._rule.timeout_s
         if self._nobody_left() or timed_out:
             self._close_or_give_up(elapsed, timed_out)
         elif self._suffices():
             self._close(elapsed, "wait-out" if self._waited_out else "tolerance")
         else:
             self._waited_out = True
-            self.wake_at = self._timeout_s
+            self.wake_at = self._rule.timeout_s
 
     def _register(self, mask: BoolArray, worker: int, elapsed: float) -> None:
         self._require_open(elapsed)
@@ -142,15 +133,15 @@ class RoundGate:
     def _set_alarm(self, elapsed: float) -> None:
         if self._nobody_left():
             self.wake_at = elapsed
-        elif self._kappa_s is not None and not (self._waited_out and self._wait_out == "all"):
-            deadline = (1 + self._mu) * self._kappa_s
-            self.wake_at = min(self._timeout_s, max(elapsed, deadline))
+        elif self._kappa_s is not None and not (self._waited_out and self._rule.wait_out == "all"):
+            deadline = (1 + self._rule.mu) * self._kappa_s
+            self.wake_at = min(self._rule.timeout_s, max(elapsed, deadline))
 
     def _nobody_left(self) -> bool:
         return bool((self._responded | self._failed).all())
 
     def _suffices(self) -> bool:
-        if self._wait_out != "feasible" and not self._schedule.conforms(self._responded):
+        if self._rule.wait_out != "feasible" and not self._schedule.conforms(self._responded):
             return False
         if not self._schedule.feasible(self._responded):
             return False
@@ -179,21 +170,5 @@ class RoundGate:
             kappa_s=kappa_s,
             duration_s=elapsed,
             reason=reason,
-            waited_out=self._waited_out or elapsed > (1 + self._mu) * kappa_s,
+            waited_out=self._waited_out or elapsed > (1 + self._rule.mu) * kappa_s,
         )
-
-
-def check_closing_rule(*, mu: float, wait_out: str, timeout_s: float = math.inf) -> None:
-    """Refuse a closing rule out of range.
-
-    Raises
-    ------
-    ParameterError
-        Naming the argument, the rule and the value.
-    """
-    if not 0 <= mu < math.inf:
-        raise ParameterError("mu", "must be a finite number >= 0", mu)
-    if wait_out not in get_args(WaitOut):
-        raise ParameterError("wait_out", f"must be one of {', '.join(get_args(WaitOut))}", wait_out)
-    if not timeout_s > 0:
-        raise ParameterError("timeout_s", "must be > 0 seconds", timeout_s)

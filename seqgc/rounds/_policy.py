@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from seqgc.errors import ParameterError, WorkerError
+from seqgc.errors import WorkerError
 from seqgc.ports import (
     Action,
     Arrival,
@@ -27,7 +27,8 @@ from seqgc.ports import (
     RoundRecord,
     Tick,
 )
-from seqgc.rounds._gate import Judge, RoundGate, WaitOut
+from seqgc.rounds._gate import Judge, RoundGate
+from seqgc.rounds._rule import ClosingRule
 from seqgc.schemes import Assignment
 
 __all__ = ["RoundPolicy"]
@@ -50,17 +51,15 @@ class _Schedule(Judge, Protocol):
 class RoundPolicy:
     """A schedule and a gate, as a policy: what the loop drives for every round-based scheme.
 
-    A failed task is sent again at once, at most ``max_attempts`` times in a round; then its
+    A failed task is sent again at once, at most ``rule.max_attempts`` times in a round; then its
     worker is this round's straggler. Answers to closed rounds, and second ones, are dropped.
 
     Parameters
     ----------
     schedule
         The scheme's run, from ``Scheme.start``.
-    mu, wait_out, timeout_s
-        The closing rule; see `RoundGate`.
-    max_attempts : int
-        Times a worker's task may be sent in one round, >= 1.
+    rule
+        When a round closes; see `RoundGate`.
     payload
         The format in which results travel, where gradients are decoded: answers that would be
         decoded too badly do not suffice. None: for decisions only, as in replay; should gradients
@@ -69,7 +68,7 @@ class RoundPolicy:
     Examples
     --------
     >>> from seqgc.schemes import GC
-    >>> policy = RoundPolicy(GC(n=3, s=1).start(1), mu=0.0, wait_out="feasible")
+    >>> policy = RoundPolicy(GC(n=3, s=1).start(1), ClosingRule())
     >>> [type(action).__name__ for action in policy.start()]
     ['Dispatch']
     """
@@ -77,25 +76,15 @@ class RoundPolicy:
     def __init__(
         self,
         schedule: _Schedule,
+        rule: ClosingRule,
         *,
-        mu: float,
-        wait_out: WaitOut,
-        timeout_s: float = math.inf,
-        max_attempts: int = 3,
         payload: Payload | None = None,
     ) -> None:
-        if max_attempts < 1:
-            raise ParameterError("max_attempts", "must be >= 1", max_attempts)
-        self._schedule, self._max_attempts = schedule, max_attempts
+        self._schedule, self._max_attempts = schedule, rule.max_attempts
         self._payload: Payload = payload or "float32"
         judged = None if payload is None else partial(schedule.decodes_well, payload=payload)
         self._new_gate: Callable[[], RoundGate] = lambda: RoundGate(
-            schedule,
-            mu=mu,
-            wait_out=wait_out,
-            timeout_s=timeout_s,
-            round=schedule.round,
-            decodes_well=judged,
+            schedule, rule, round=schedule.round, decodes_well=judged
         )
         self._gate = self._new_gate()
         self._assignment: Assignment = ()

@@ -2,42 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from seqgc.errors import ParameterError
 from seqgc.ports import Action, BoolArray, Close, Decoding, Dispatch, Event, Payload, RoundRecord
-from seqgc.rounds._gate import WaitOut, check_closing_rule
 from seqgc.rounds._policy import RoundPolicy
+from seqgc.rounds._rule import Setting
 from seqgc.schemes import Assignment, Schedule, Scheme
 
-__all__ = ["Director", "Segment", "Setting", "SwitchingPolicy"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """How rounds are run: a scheme, and when they close (`seqgc.rounds.RoundGate`).
-
-    Examples
-    --------
-    >>> from seqgc.schemes import GC
-    >>> Setting(scheme=GC(n=4, s=1, family="rep"), mu=0.0, wait_out="feasible").label
-    'gc-rep:s=1, mu=0, feasible'
-    """
-
-    scheme: Scheme
-    mu: float
-    wait_out: WaitOut
-
-    def __post_init__(self) -> None:
-        check_closing_rule(mu=self.mu, wait_out=self.wait_out)
-
-    @property
-    def label(self) -> str:
-        """The setting in one line, for people."""
-        return f"{self.scheme.spec}, mu={self.mu:g}, {self.wait_out}"
+__all__ = ["Director", "Segment", "SwitchingPolicy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +56,7 @@ class SwitchingPolicy:
         Of the whole run, >= 1.
     director
         Chooses; every setting must have the workers of the first.
-    timeout_s, max_attempts, payload
+    payload
         See `seqgc.rounds.RoundPolicy`.
 
     Raises
@@ -102,8 +77,8 @@ class SwitchingPolicy:
     ...     def close(self, record, *, setting): pass
     ...     def choose(self, *, setting, jobs_left):
     ...         if jobs_left == 3:
-    ...             return Setting(scheme=GC(n=2, s=1), mu=0.0, wait_out="feasible")
-    >>> uncoded = Setting(scheme=Uncoded(n=2), mu=0.0, wait_out="feasible")
+    ...             return Setting(scheme=GC(n=2, s=1))
+    >>> uncoded = Setting(scheme=Uncoded(n=2))
     >>> policy = SwitchingPolicy(uncoded, num_jobs=5, director=AfterTwoJobs())
     >>> run(policy, ReplayBackend(np.ones((5, 2))))
     >>> [(part.setting.scheme.spec, part.first_job) for part in policy.segments]
@@ -116,14 +91,12 @@ class SwitchingPolicy:
         *,
         num_jobs: int,
         director: Director,
-        timeout_s: float = math.inf,
-        max_attempts: int = 3,
         payload: Payload | None = None,
     ) -> None:
         if num_jobs < 1:
             raise ParameterError("num_jobs", "must be >= 1", num_jobs)
         self._num_jobs, self._director = num_jobs, director
-        self._timeout_s, self._max_attempts, self._payload = timeout_s, max_attempts, payload
+        self._payload: Payload | None = payload
         self._segments: list[Segment] = []
         self._answers: list[BoolArray] = []  # who responded, in the segment's closed rounds
         self._started, self._rounds = 0, 0  # jobs that have started, rounds that are closed
@@ -223,10 +196,7 @@ class SwitchingPolicy:
     def _run(self, schedule: Schedule, segment: Segment) -> RoundPolicy:
         return RoundPolicy(
             _Numbered(schedule, first_job=segment.first_job, first_round=segment.first_round),
-            mu=segment.setting.mu,
-            wait_out=segment.setting.wait_out,
-            timeout_s=self._timeout_s,
-            max_attempts=self._max_attempts,
+            segment.setting.rule,
             payload=self._payload,
         )
 

@@ -27,7 +27,7 @@ from seqgc.ports import (
     WeightedPoints,
 )
 from seqgc.profiles import DelayProfile
-from seqgc.rounds import RoundPolicy, WaitOut
+from seqgc.rounds import ClosingRule, RoundPolicy, WaitOut
 from seqgc.schemes import Scheme
 from seqgc.stragglers import StragglerModel
 
@@ -56,14 +56,14 @@ class ReplayBackend:
     >>> import numpy as np
     >>> from seqgc.master import run
     >>> from seqgc.ports import Close
-    >>> from seqgc.rounds import RoundPolicy
+    >>> from seqgc.rounds import ClosingRule, RoundPolicy
     >>> from seqgc.schemes import GC
     >>> seconds = []
     >>> def watch(seen):
     ...     if isinstance(seen, Close):
     ...         seconds.append(seen.record.duration_s)
     >>> times = np.array([[1.0, 5.0, 2.0], [3.0, 1.0, 1.5]])
-    >>> policy = RoundPolicy(GC(n=3, s=1).start(2), mu=0.0, wait_out="feasible")
+    >>> policy = RoundPolicy(GC(n=3, s=1).start(2), ClosingRule())
     >>> run(policy, ReplayBackend(times), observe=watch)
     >>> seconds
     [2.0, 1.5]
@@ -181,7 +181,7 @@ def replay(
     )
     schedule = scheme.start(bundles, conformity=conformity)
     notes = _Notes(bundles)
-    policy = RoundPolicy(schedule, mu=mu, wait_out=wait_out)
+    policy = RoundPolicy(schedule, ClosingRule(mu=mu, wait_out=wait_out))
     master.run(policy, ReplayBackend(times), observe=notes)
     return Replay(
         round_seconds=np.array([record.duration_s for record in notes.records]),

@@ -9,7 +9,7 @@ import numpy as np
 
 from seqgc.codes import make_code
 from seqgc.errors import ParameterError, did_you_mean
-from seqgc.rounds import WaitOut, check_closing_rule
+from seqgc.rounds import ClosingRule, WaitOut
 from seqgc.schemes import GC, MSGC, SRSGC, Scheme, Uncoded
 
 __all__ = ["FAMILIES", "Rule", "SearchSpace", "family_of"]
@@ -30,7 +30,7 @@ class Rule:
     jobs_per_round: int = 1
 
     def __post_init__(self) -> None:
-        check_closing_rule(mu=self.mu, wait_out=self.wait_out)
+        ClosingRule(mu=self.mu, wait_out=self.wait_out)
         if self.jobs_per_round < 1:
             raise ParameterError("jobs_per_round", "must be >= 1", self.jobs_per_round)
 

@@ -20,7 +20,6 @@ from seqgc.training.problems import Split as Split
 from seqgc.training.problems import digits as digits
 from seqgc.training.problems import make_module as make_module
 from seqgc.training.record import record_profile as record_profile
-from seqgc.training.run import ClosingRule as ClosingRule
 from seqgc.training.run import Remote as Remote
 from seqgc.training.run import RunCounts as RunCounts
 from seqgc.training.run import TrainResult as TrainResult

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from seqgc import master
 from seqgc.cost import Budget
-from seqgc.errors import BudgetError, ParameterError, ScheduleError
+from seqgc.errors import BudgetError, ScheduleError
 from seqgc.ports import (
     Action,
     Arrival,
@@ -23,7 +23,7 @@ from seqgc.ports import (
     Payload,
     RoundRecord,
 )
-from seqgc.rounds import RoundPolicy, Setting, SwitchingPolicy, WaitOut, check_closing_rule
+from seqgc.rounds import ClosingRule, RoundPolicy, Setting, SwitchingPolicy
 from seqgc.schemes import Scheme
 from seqgc.training._tuner import Answer, Choice, Tuner
 from seqgc.training.adaptive import Adaptation, AdaptiveDirector, Switch, answer_fields
@@ -31,37 +31,7 @@ from seqgc.training.checkpoints import save_checkpoint
 from seqgc.training.rundir import EventLog, MetricsLog, RunDirectory
 from seqgc.training.workload import TorchWorkload
 
-__all__ = ["ClosingRule", "RunCounts", "Session"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClosingRule:
-    """When a round closes (spec, section 6), and when it is given up.
-
-    Parameters
-    ----------
-    mu, wait_out
-        See `seqgc.rounds.RoundGate`.
-    timeout_s
-        Hard limit of a round, seconds.
-    max_attempts
-        Times a worker's failed task is sent in one round.
-
-    Examples
-    --------
-    >>> ClosingRule(mu=1.0, wait_out="all").timeout_s
-    60.0
-    """
-
-    mu: float = 0.0
-    wait_out: WaitOut = "feasible"
-    timeout_s: float = 60.0
-    max_attempts: int = 3
-
-    def __post_init__(self) -> None:
-        check_closing_rule(mu=self.mu, wait_out=self.wait_out, timeout_s=self.timeout_s)
-        if self.max_attempts < 1:
-            raise ParameterError("max_attempts", "must be >= 1", self.max_attempts)
+__all__ = ["RunCounts", "Session"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -124,12 +94,7 @@ class Session:
         self._scheme, self._rule, self._payload = scheme, rule, payload
         self._on_switch: Callable[[Switch], None] | None = None
         self._policy: RoundPolicy | SwitchingPolicy = RoundPolicy(
-            scheme.start(num_jobs),
-            mu=rule.mu,
-            wait_out=rule.wait_out,
-            timeout_s=rule.timeout_s,
-            max_attempts=rule.max_attempts,
-            payload=payload,
+            scheme.start(num_jobs), rule, payload=payload
         )
         self._events = EventLog(
             directory.path / "events.jsonl",
@@ -164,11 +129,9 @@ class Session:
             note=self._note,
         )
         self._policy = SwitchingPolicy(
-            Setting(scheme=self._scheme, mu=self._rule.mu, wait_out=self._rule.wait_out),
+            Setting(scheme=self._scheme, rule=self._rule, jobs_per_round=jobs_per_round),
             num_jobs=self.num_jobs,
             director=director,
-            timeout_s=self._rule.timeout_s,
-            max_attempts=self._rule.max_attempts,
             payload=self._payload,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -184,7 +184,7 @@ def choose(question: Question) -> Choice:
     --------
     >>> from seqgc.schemes import Uncoded
     >>> profile = DelayProfile.from_times([[1.0, 1.1, 9.0, 1.2], [9.0, 1.0, 1.0, 1.1]])
-    >>> current = Setting(scheme=Uncoded(n=4), mu=0.0, wait_out="feasible")
+    >>> current = Setting(scheme=Uncoded(n=4))
     >>> choice = choose(
     ...     Question(
     ...         profile=profile.at_load(0.25, alpha=1.0),
@@ -204,8 +204,8 @@ def choose(question: Question) -> Choice:
         current.scheme,
         question.profile,
         num_jobs=num_jobs,
-        mu=current.mu,
-        wait_out=current.wait_out,
+        mu=current.rule.mu,
+        wait_out=current.rule.wait_out,
         jobs_per_round=question.jobs_per_round,
         repeat=True,
     )
@@ -218,7 +218,11 @@ def choose(question: Question) -> Choice:
     found = tune(question.profile, num_jobs=num_jobs, space=space, top=1, repeat=True)
     best = found.best
     rates = Rates(
-        found=Setting(scheme=parse_scheme(best.scheme, n=n), mu=best.mu, wait_out=best.wait_out),
+        found=Setting(
+            scheme=parse_scheme(best.scheme, n=n),
+            jobs_per_round=best.jobs_per_round,
+            rule=replace(current.rule, mu=best.mu, wait_out=best.wait_out),
+        ),
         found_s=best.runtime_s / (jobs + best.delay),
         current_s=stayed.runtime_s / (jobs + current.scheme.delay),
     )

@@ -6,17 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from seqgc import master
 from seqgc.backends import LocalBackend
 from seqgc.cost import Budget
 from seqgc.errors import ParameterError
 from seqgc.ports import Action, Backend, BlobStore, Dispatch, Event, Payload, WeightStore
+from seqgc.rounds import ClosingRule
 from seqgc.schemes import Scheme
 from seqgc.stores import DirectoryStore, RetiringStore
 from seqgc.training._data import PointDataset
-from seqgc.training._session import ClosingRule, RunCounts, Session
+from seqgc.training._session import RunCounts, Session
 from seqgc.training._tuner import Answer, BackgroundTuner, Tuner
 from seqgc.training._vectors import Precision, payload_of
 from seqgc.training.adaptive import Adaptation, Switch
@@ -28,13 +29,15 @@ from seqgc.training.workload import TorchWorkload
 
 __all__ = [
     "BackendFactory",
-    "ClosingRule",
     "Delays",
     "Remote",
     "RunCounts",
     "TrainResult",
     "train",
 ]
+
+ROUND_LIMIT_S: Final = 60.0
+"""Seconds after which a live round is given up, unless another limit is given."""
 
 Delays: TypeAlias = Callable[[int, int], float]
 BackendFactory: TypeAlias = Callable[[int, TorchComputeFactory], Backend]
@@ -221,7 +224,7 @@ def train(
             workload,
             scheme=scheme,
             num_jobs=steps * (len(models) // jobs_per_round),
-            rule=rule or ClosingRule(),
+            rule=rule or ClosingRule(timeout_s=ROUND_LIMIT_S),
             payload=payload,
             directory=RunDirectory(path, config=config),
             names=[model.name for model in models],

@@ -13,7 +13,7 @@ import pytest
 from seqgc import master
 from seqgc.master import Gatherer
 from seqgc.ports import Arrival, Decoding, Failure, FloatArray, MiniTask, Term, WeightedPoints
-from seqgc.rounds import RoundPolicy
+from seqgc.rounds import ClosingRule, RoundPolicy
 from seqgc.schemes import GC, Scheme
 from seqgc.schemes.gc import Family
 from seqgc.search import ReplayBackend
@@ -147,6 +147,8 @@ def test_where_results_are_added_as_they_come_nothing_is_left_at_the_end(
 
 def seconds_to_gradients(scheme: Scheme, *, jobs: int) -> list[float]:
     timed = Timed(jobs=jobs)
-    master.run(RoundPolicy(scheme.start(jobs), mu=0.0, wait_out="feasible"), timed, timed)
+    master.run(
+        RoundPolicy(scheme.start(jobs), ClosingRule(mu=0.0, wait_out="feasible")), timed, timed
+    )
     assert len(timed.seconds) == jobs
     return timed.seconds

@@ -9,7 +9,7 @@ import pytest
 
 from seqgc.errors import ParameterError, ScheduleError, WorkerError
 from seqgc.ports import BoolArray
-from seqgc.rounds import RoundGate, WaitOut
+from seqgc.rounds import ClosingRule, RoundGate, WaitOut
 from seqgc.schemes import GC, MSGC
 
 
@@ -43,7 +43,7 @@ def gate_for(
     wait_out: WaitOut, *, mu: float = 1.0, conforming: int = 3, feasible: int = 2, n: int = 5
 ) -> RoundGate:
     judge = Judge(conforming=conforming, feasible=feasible, n=n)
-    return RoundGate(judge, mu=mu, wait_out=wait_out)
+    return RoundGate(judge, ClosingRule(mu=mu, wait_out=wait_out))
 
 
 ONE_A_SECOND = {1.0: [0], 2.0: [1], 3.0: [2], 4.0: [3], 5.0: [4]}
@@ -127,14 +127,14 @@ def test_a_round_that_cannot_be_saved_ends_with_an_error() -> None:
 
 def test_the_time_limit_closes_what_is_feasible_and_refuses_the_rest() -> None:
     judge = Judge(conforming=5, feasible=2)
-    gate = RoundGate(judge, mu=0.0, wait_out="conform", timeout_s=10.0)
+    gate = RoundGate(judge, ClosingRule(mu=0.0, wait_out="conform", timeout_s=10.0))
     wind(gate, {1.0: [0], 2.0: [1]})
     assert gate.record is None
     gate.tick(10.0)
     assert gate.record is not None
     assert (gate.record.reason, gate.record.duration_s) == ("timeout", 10.0)
 
-    silent = RoundGate(judge, mu=0.0, wait_out="conform", timeout_s=10.0)
+    silent = RoundGate(judge, ClosingRule(mu=0.0, wait_out="conform", timeout_s=10.0))
     assert silent.wake_at == 10.0
     with pytest.raises(WorkerError, match="0 of 5 workers answered within 10 s, 0 failed"):
         silent.tick(10.0)
@@ -175,7 +175,7 @@ def test_a_bad_rule_is_refused(
 ) -> None:
     judge = Judge(conforming=1, feasible=1)
     with pytest.raises(ParameterError) as caught:
-        RoundGate(judge, mu=mu, wait_out=wait_out, timeout_s=timeout_s)
+        RoundGate(judge, ClosingRule(mu=mu, wait_out=wait_out, timeout_s=timeout_s))
     assert str(caught.value) == message
 
 
@@ -188,7 +188,7 @@ def test_the_gate_closes_at_the_first_instant_that_its_rule_allows(seed: int) ->
         mu = float(rng.choice([0.0, 0.5, 2.0]))
         for rule in ("all", "conform", "feasible"):
             schedule = scheme.start(3)
-            gate = RoundGate(schedule, mu=mu, wait_out=rule)
+            gate = RoundGate(schedule, ClosingRule(mu=mu, wait_out=rule))
             wind(gate, {t: np.flatnonzero(times == t).tolist() for t in set(times.tolist())})
             judge = schedule.feasible if rule == "feasible" else schedule.conforms
             deadline = min((1 + mu) * times.min(), times.max())

@@ -27,7 +27,7 @@ from seqgc.ports import (
     Task,
     Tick,
 )
-from seqgc.rounds import RoundPolicy, WaitOut
+from seqgc.rounds import ClosingRule, RoundPolicy, WaitOut
 from seqgc.schemes import GC, MSGC, Scheme, Uncoded, parse_scheme
 from seqgc.search import ReplayBackend
 from tests.kit import ChunkWorkload
@@ -90,7 +90,7 @@ def test_over_arbitrary_delays_every_job_is_on_time_and_right(
             if isinstance(seen, Finish):
                 finished_in[seen.job] = closed[-1].round
 
-        policy = RoundPolicy(scheme.start(num_jobs), mu=mu, wait_out=rule)
+        policy = RoundPolicy(scheme.start(num_jobs), ClosingRule(mu=mu, wait_out=rule))
         run(policy, backend, workload, observe=watch)
         replay = f"seed {seed}, {spec}, n={n}, {rule}, mu={mu}"
         assert sorted(workload.errors) == list(range(num_jobs)), replay
@@ -158,7 +158,9 @@ def play(
     timeout_s: float = 60.0,
 ) -> tuple[Script, list[Event | Action]]:
     backend, seen = Script(script), []
-    policy = RoundPolicy(scheme.start(jobs), mu=0.0, wait_out=rule, timeout_s=timeout_s)
+    policy = RoundPolicy(
+        scheme.start(jobs), ClosingRule(mu=0.0, wait_out=rule, timeout_s=timeout_s)
+    )
     run(policy, backend, observe=seen.append)
     return backend, seen
 
@@ -212,7 +214,7 @@ def test_late_answers_of_a_closed_round_are_dropped_and_seen() -> None:
 
 
 def test_second_answers_and_failures_of_old_attempts_are_dropped() -> None:
-    policy = RoundPolicy(GC(n=3, s=0).start(1), mu=0.0, wait_out="feasible")
+    policy = RoundPolicy(GC(n=3, s=0).start(1), ClosingRule(mu=0.0, wait_out="feasible"))
     policy.start()
     policy.on(Dispatched(round=0, attempt=0, at=5.0))
     answer = Arrival(round=0, worker=1, attempt=0, at=6.0, results={})
@@ -230,7 +232,7 @@ def test_second_answers_and_failures_of_old_attempts_are_dropped() -> None:
 
 
 def test_time_is_measured_from_dispatch_whatever_the_clock_shows() -> None:
-    policy = RoundPolicy(Uncoded(n=1).start(1), mu=0.0, wait_out="all", timeout_s=9.0)
+    policy = RoundPolicy(Uncoded(n=1).start(1), ClosingRule(mu=0.0, wait_out="all", timeout_s=9.0))
     policy.start()
     policy.on(Dispatched(round=0, attempt=0, at=1e6))
     assert policy.wake_at == 1e6 + 9.0
@@ -259,7 +261,7 @@ def test_stragglers_are_cancelled_when_their_round_closes() -> None:
 def test_an_answer_without_its_result_is_a_failure() -> None:
     scheme = Uncoded(n=2)
     workload = ChunkWorkload(scheme, seed=0)
-    policy = RoundPolicy(scheme.start(1), mu=0.0, wait_out="all")
+    policy = RoundPolicy(scheme.start(1), ClosingRule(mu=0.0, wait_out="all"))
     with pytest.raises(WorkerError, match="the answer lacks the result of slot 0"):
         run(policy, Script({}), workload)
 
@@ -286,7 +288,7 @@ def test_answers_that_would_be_decoded_badly_do_not_suffice(spec: str, settles_i
                 event.decoding()  # raises where it would be decoded badly
 
         schedule = scheme.start(1)
-        policy = RoundPolicy(schedule, mu=0.0, wait_out="feasible", payload=payload)
+        policy = RoundPolicy(schedule, ClosingRule(mu=0.0, wait_out="feasible"), payload=payload)
         run(policy, ReplayBackend(times), observe=watch)
         return records(seen)
 
@@ -299,10 +301,10 @@ def test_answers_that_would_be_decoded_badly_do_not_suffice(spec: str, settles_i
 def test_the_replay_seam_refuses_what_it_cannot_play() -> None:
     with pytest.raises(ParameterError, match="`times` must be a matrix"):
         ReplayBackend(np.ones(3))
-    policy = RoundPolicy(Uncoded(n=2).start(3), mu=0.0, wait_out="all")
+    policy = RoundPolicy(Uncoded(n=2).start(3), ClosingRule(mu=0.0, wait_out="all"))
     with pytest.raises(ParameterError, match="`times` must cover round 1"):
         run(policy, ReplayBackend(np.ones((1, 2))))
     with pytest.raises(ScheduleError, match="waits for ever"):
         ReplayBackend(np.ones((1, 2))).receive(math.inf)
     with pytest.raises(ParameterError, match="`max_attempts` must be >= 1"):
-        RoundPolicy(Uncoded(n=2).start(1), mu=0.0, wait_out="all", max_attempts=0)
+        RoundPolicy(Uncoded(n=2).start(1), ClosingRule(mu=0.0, wait_out="all", max_attempts=0))

@@ -23,7 +23,7 @@ from seqgc.ports import (
     Tick,
 )
 from seqgc.profiles import DelayProfile, ProfileMeta
-from seqgc.rounds import RoundPolicy, WaitOut
+from seqgc.rounds import ClosingRule, RoundPolicy, WaitOut
 from seqgc.schemes import GC, MSGC, SRSGC, Schedule, Scheme, Uncoded, parse_scheme
 from seqgc.search import Replay, replay, times_for
 from seqgc.search.kernel import BatchReplay, Conformity, _groups, batch_replay, conformity_model
@@ -79,7 +79,7 @@ class Case:
     def policy(self, scheme: Scheme, wait_out: WaitOut) -> RoundPolicy:
         model = conformity_model(scheme, self.conformity)
         schedule = scheme.start(self.num_jobs // self.jobs_per_round, conformity=model)
-        return RoundPolicy(schedule, mu=self.mu, wait_out=wait_out)
+        return RoundPolicy(schedule, ClosingRule(mu=self.mu, wait_out=wait_out))
 
     def times(self, scheme: Scheme) -> FloatArray:
         return times_for(

@@ -15,7 +15,7 @@ import torch
 from seqgc.errors import ParameterError, ProfileError, ScheduleError
 from seqgc.ports import Arrival, Backend, Dispatched, Failure, FloatArray, RoundRecord
 from seqgc.profiles import DelayProfile, ProfileMeta
-from seqgc.rounds import Setting
+from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import parse_scheme
 from seqgc.search import ReplayBackend, replay
 from seqgc.stores import MemoryStore
@@ -37,7 +37,7 @@ N = 6
 
 
 def setting(spec: str, *, mu: float = 0.0, n: int = N) -> Setting:
-    return Setting(scheme=parse_scheme(spec, n=n), mu=mu, wait_out="feasible")
+    return Setting(scheme=parse_scheme(spec, n=n), rule=ClosingRule(mu=mu, wait_out="feasible"))
 
 
 class HandDriven:
@@ -243,7 +243,7 @@ def test_the_choice_is_as_good_as_its_replay_and_within_the_delay_that_models_al
             choice.setting.scheme,
             question.profile,
             num_jobs=question.jobs_left,
-            mu=choice.setting.mu,
+            mu=choice.setting.rule.mu,
             wait_out="feasible",
             repeat=True,
         )
@@ -400,8 +400,14 @@ def test_a_workload_changes_schemes_between_jobs_only_and_checks_the_delay() -> 
 
 
 def test_a_choice_is_priced_again_for_the_jobs_that_are_left_when_it_comes() -> None:
-    current = Setting(scheme=parse_scheme("m-sgc:B=2,W=3,lam=2", n=4), mu=0.0, wait_out="feasible")
-    found = Setting(scheme=parse_scheme("m-sgc:B=1,W=2,lam=1", n=4), mu=0.0, wait_out="feasible")
+    current = Setting(
+        scheme=parse_scheme("m-sgc:B=2,W=3,lam=2", n=4),
+        rule=ClosingRule(mu=0.0, wait_out="feasible"),
+    )
+    found = Setting(
+        scheme=parse_scheme("m-sgc:B=1,W=2,lam=1", n=4),
+        rule=ClosingRule(mu=0.0, wait_out="feasible"),
+    )
     rates = Rates(found=found, found_s=1.0, current_s=2.0)
     asked = rates.choose(current, jobs_left=50, searched=7)
     # To stay: 50 + 3 rounds of 2 s. To switch: a drain of 3 such rounds, and 50 + 1 of 1 s.

@@ -10,7 +10,7 @@ import torch
 
 from seqgc.master import run
 from seqgc.ports import FloatArray
-from seqgc.rounds import RoundPolicy
+from seqgc.rounds import ClosingRule, RoundPolicy
 from seqgc.schemes import parse_scheme
 from seqgc.search import ReplayBackend
 from seqgc.stores import MemoryStore
@@ -48,7 +48,7 @@ def test_four_models_end_with_the_weights_of_plain_training(spec: str, wait_out:
     workload = TorchWorkload(models, scheme=scheme, store=store, precision="float64")
     compute = TorchCompute([m.objective for m in models], store=store, precision="float64")
     schedule = scheme.start(4 * STEPS)
-    policy = RoundPolicy(schedule, mu=0.2, wait_out=wait_out)
+    policy = RoundPolicy(schedule, ClosingRule(mu=0.2, wait_out=wait_out))
     delays = heavy_tailed(schedule.num_rounds, seed=SPECS.index(spec))
     run(policy, ReplayBackend(delays, compute=compute), workload)
     workload.flush()

@@ -18,9 +18,9 @@ from seqgc.backends import LocalBackend
 from seqgc.errors import ParameterError, WorkerError
 from seqgc.ports import Action, Close, Dispatched, Event, FloatArray
 from seqgc.profiles import LAMBDA_CNN
+from seqgc.rounds import ClosingRule
 from seqgc.schemes import Scheme, parse_scheme
 from seqgc.training import (
-    ClosingRule,
     Model,
     TorchComputeFactory,
     TrainResult,

@@ -13,10 +13,10 @@ import torch
 from seqgc.master import run as drive
 from seqgc.ports import Action, Close, Event, RoundRecord
 from seqgc.profiles import LAMBDA_CNN
-from seqgc.rounds import RoundPolicy, WaitOut
+from seqgc.rounds import ClosingRule, RoundPolicy, WaitOut
 from seqgc.schemes import parse_scheme
 from seqgc.search import ReplayBackend
-from seqgc.training import ClosingRule, train
+from seqgc.training import train
 from tests.training.reference import make_model
 
 N, JOBS = 5, 12
@@ -72,7 +72,7 @@ def test_a_live_run_replayed_from_its_trace_makes_the_same_decisions(
         if isinstance(seen, Close):
             again.append(seen.record)
 
-    policy = RoundPolicy(scheme.start(JOBS), mu=mu, wait_out=wait_out)
+    policy = RoundPolicy(scheme.start(JOBS), ClosingRule(mu=mu, wait_out=wait_out))
     drive(policy, ReplayBackend(times), observe=watch_again)
     assert len(live) == len(again) == num_rounds
     for one, other in zip(live, again, strict=True):

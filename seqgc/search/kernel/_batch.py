@@ -9,7 +9,7 @@ import numpy as np
 from seqgc.errors import ParameterError
 from seqgc.ports import FloatArray
 from seqgc.profiles import DelayProfile
-from seqgc.rounds import WaitOut, check_closing_rule
+from seqgc.rounds import ClosingRule, WaitOut
 from seqgc.schemes import Scheme
 from seqgc.search.kernel._conditions import Conditions, Conformity
 from seqgc.search.kernel._groups import by_groups, decisions
@@ -63,7 +63,7 @@ def batch_replay(
         repeat=repeat,
         conformity=conformity,
     )
-    check_closing_rule(mu=mu, wait_out=wait_out)
+    ClosingRule(mu=mu, wait_out=wait_out)
     if not schemes:
         none = np.zeros(0, dtype=np.intp)
         return BatchReplay(round_seconds=np.zeros((0, 0)), num_rounds=none, waited_out=none)

@@ -16,7 +16,7 @@ from seqgc.backends.lambda_ import MAX_BODY_BYTES, LambdaBackend, ThrottlePolicy
 from seqgc.errors import WorkerError
 from seqgc.local_lambda import FaultKind, FaultPlan, LocalLambda
 from seqgc.ports import Action, BlobStore, Event, Failure
-from seqgc.rounds import RoundPolicy
+from seqgc.rounds import ClosingRule, RoundPolicy
 from seqgc.schemes import parse_scheme
 from seqgc.stores import open_store
 from seqgc.wire import StoreRef
@@ -94,10 +94,7 @@ def test_when_a_third_fails_the_gradients_are_those_of_a_run_without_failures(
         scheme = parse_scheme(run.spec, n=run.n)
         policy = RoundPolicy(
             scheme.start(jobs),
-            mu=0.5,
-            wait_out="feasible",
-            timeout_s=20.0,
-            max_attempts=8,  # 0.3**8: a worker that fails for a whole round is one in 15,000
+            ClosingRule(mu=0.5, wait_out="feasible", timeout_s=20.0, max_attempts=8),
             payload="float64",
         )
         with run.backend(service, work) as backend:
@@ -144,10 +141,7 @@ def test_when_everything_fails_a_run_stops_with_one_cause_and_few_invocations(
     before, work = service.statistics().requests, run.work()
     policy = RoundPolicy(
         parse_scheme(run.spec, n=n).start(50),
-        mu=0.5,
-        wait_out="feasible",
-        timeout_s=deadline_s,
-        max_attempts=attempts,
+        ClosingRule(mu=0.5, wait_out="feasible", timeout_s=deadline_s, max_attempts=attempts),
     )
     cause = CAUSES[kind]
     if transport == "requests" and kind != "corrupt":  # a function's URL says no more

@@ -11,7 +11,7 @@ import pytest
 from seqgc import master
 from seqgc.backends.lambda_ import LambdaBackend
 from seqgc.local_lambda import LocalLambda
-from seqgc.rounds import RoundPolicy
+from seqgc.rounds import ClosingRule, RoundPolicy
 from seqgc.schemes import parse_scheme
 from seqgc.stores import open_store
 from seqgc.wire import StoreRef, WorkloadRef
@@ -38,7 +38,9 @@ def run(service: LocalLambda, *, n: int, s: int, rounds: int, transport: str) ->
         warm_up_rounds=1,
     ) as backend:
         policy = RoundPolicy(
-            scheme.start(rounds), mu=0.0, wait_out="feasible", timeout_s=60.0, payload="float32"
+            scheme.start(rounds),
+            ClosingRule(mu=0.0, wait_out="feasible", timeout_s=60.0),
+            payload="float32",
         )
         master.run(policy, backend, work)
     assert sorted(work.gradients) == list(range(rounds))

@@ -1,0 +1,97 @@
+"""When a round closes, and how rounds are run: what gate, search and results agree on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, get_args
+
+from seqgc.errors import ParameterError
+from seqgc.schemes import Scheme
+
+__all__ = ["ClosingRule", "Setting", "WaitOut"]
+
+WaitOut: TypeAlias = Literal["all", "conform", "feasible"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosingRule:
+    """When a round closes, and when it is given up; see `RoundGate`.
+
+    Parameters
+    ----------
+    mu : float
+        Tolerance, >= 0: a round stays open until ``(1 + mu)`` times its first answer's time.
+    wait_out : {"all", "conform", "feasible"}
+        What a round waits for whose answers do not suffice then.
+    timeout_s : float
+        Hard limit of a round, seconds, > 0.
+    max_attempts : int
+        Times a worker's task may be sent in one round, >= 1.
+
+    Raises
+    ------
+    ParameterError
+        Naming the argument, the rule and the value.
+
+    Examples
+    --------
+    >>> ClosingRule(mu=1.0, wait_out="all").label
+    'mu=1, all'
+    """
+
+    mu: float = 0.0
+    wait_out: WaitOut = "feasible"
+    timeout_s: float = math.inf
+    max_attempts: int = 3
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.mu < math.inf:
+            raise ParameterError("mu", "must be a finite number >= 0", self.mu)
+        if self.wait_out not in get_args(WaitOut):
+            rule = f"must be one of {', '.join(get_args(WaitOut))}"
+            raise ParameterError("wait_out", rule, self.wait_out)
+        if not self.timeout_s > 0:
+            raise ParameterError("timeout_s", "must be > 0 seconds", self.timeout_s)
+        if self.max_attempts < 1:
+            raise ParameterError("max_attempts", "must be >= 1", self.max_attempts)
+
+    @property
+    def label(self) -> str:
+        """The rule in a few words, for people."""
+        return f"mu={self.mu:g}, {self.wait_out}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """How rounds are run: the scheme, when they close, and how many models' gradients one computes.
+
+    Parameters
+    ----------
+    scheme
+        Says who computes what.
+    rule
+        Says when a round closes.
+    jobs_per_round : int
+        Models in a bundle, >= 1: one job computes the gradients of that many.
+
+    Examples
+    --------
+    >>> from seqgc.schemes import GC
+    >>> Setting(scheme=GC(n=4, s=1, family="rep")).label
+    'gc-rep:s=1, mu=0, feasible'
+    """
+
+    scheme: Scheme
+    rule: ClosingRule = field(default_factory=ClosingRule)
+    jobs_per_round: int = 1
+
+    def __post_init__(self) -> None:
+        if self.jobs_per_round < 1:
+            raise ParameterError("jobs_per_round", "must be >= 1", self.jobs_per_round)
+
+    @property
+    def label(self) -> str:
+        """The setting in one line, for people."""
+        bundle = f", {self.jobs_per_round} jobs a round" if self.jobs_per_round > 1 else ""
+        return f"{self.scheme.spec}, {self.rule.label}{bundle}"
