@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import math
+import operator
 from collections.abc import Iterable
 
 __all__ = [
@@ -17,6 +19,7 @@ __all__ = [
     "WireError",
     "WorkerError",
     "did_you_mean",
+    "require_int",
 ]
 
 
@@ -103,3 +106,36 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """
     near = difflib.get_close_matches(word, list(known), n=1)
     return f"did you mean {near[0]!r}?" if near else ""
+
+
+def require_int(
+    argument: str, value: object, *, least: int | None = None, most: int | None = None
+) -> int:
+    """Return an integer of any type (numpy's too, but no bool) as an int, if it is in range.
+
+    Keep what this returns, not the value: an ``np.int16`` overflows, and stays visible in `repr`.
+
+    Raises
+    ------
+    ParameterError
+        If the value is no integer, is below ``least`` or above ``most``.
+
+    Examples
+    --------
+    >>> require_int("rounds", 3, least=1)
+    3
+    >>> require_int("rounds", 0, least=1)
+    Traceback (most recent call last):
+        ...
+    seqgc.errors.ParameterError: `rounds` must be an integer >= 1; got 0
+    """
+    try:
+        integer = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        integer = None
+    low, high = -math.inf if least is None else least, math.inf if most is None else most
+    if integer is None or not low <= integer <= high:
+        limits = [f" >= {least}"] * (least is not None) + [f" <= {most}"] * (most is not None)
+        found = value if integer is None else integer
+        raise ParameterError(argument, "must be an integer" + " and".join(limits), found)
+    return integer

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, require_int
 from seqgc.ports import FloatArray, WeightedPoints
 from seqgc.wire import Json
 from seqgc.worker import Compute, FetchWeights, register
@@ -48,12 +48,14 @@ def least_squares(settings: Mapping[str, Json], fetch_weights: FetchWeights) -> 
         If a setting breaks its rule.
     """
     given = _known(settings, "points", "features", "seed", "dtype")
-    points, features = _count(given, "points", least=1), _count(given, "features", least=1)
+    points, features = (
+        require_int(name, given.get(name), least=1) for name in ("points", "features")
+    )
     if points * features > _MOST_NUMBERS:
         rule = f"times `features` must be at most {_MOST_NUMBERS}"
         raise ParameterError("points", rule, points * features)
     dtype = _dtype(given)
-    seed = _count(given, "seed", least=0)
+    seed = require_int("seed", given.get("seed"), least=0)
     drawn = least_squares_data(points=points, features=features, seed=seed)
     x, y = (each.astype(dtype) for each in drawn)
 
@@ -78,7 +80,7 @@ def constant(settings: Mapping[str, Json], fetch_weights: FetchWeights) -> Compu
         If a setting breaks its rule.
     """
     given = _known(settings, "size", "dtype")
-    size, dtype = _count(given, "size", least=0), _dtype(given)
+    size, dtype = require_int("size", given.get("size"), least=0), _dtype(given)
     if size > _MOST_NUMBERS:
         raise ParameterError("size", f"must be at most {_MOST_NUMBERS}", size)
     return _each(lambda part: np.full(size, part.coefficients.sum(), dtype))
@@ -115,13 +117,6 @@ def _known(settings: Mapping[str, Json], *names: str) -> Mapping[str, Json]:
     if unknown := sorted(set(settings) - set(names)):
         raise ParameterError("settings", f"must be among {', '.join(names)}", unknown)
     return settings
-
-
-def _count(settings: Mapping[str, Json], name: str, *, least: int) -> int:
-    value = settings.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ParameterError(name, f"must be an integer >= {least}", value)
-    return value
 
 
 def _dtype(settings: Mapping[str, Json]) -> np.dtype[np.float32] | np.dtype[np.float64]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from seqgc.cost._usage import FunctionSetup, Traffic, Usage
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, require_int
 
 __all__ = ["Estimate", "Plan", "estimate_plan", "estimate_run"]
 
@@ -40,11 +40,8 @@ class Plan:
     warm_ups: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("workers", "rounds", "jobs"):
-            if getattr(self, name) < 1:
-                raise ParameterError(name, "must be >= 1", getattr(self, name))
-        if self.warm_ups < 0:
-            raise ParameterError("warm_ups", "must be >= 0", self.warm_ups)
+        for name, least in (("workers", 1), ("rounds", 1), ("jobs", 1), ("warm_ups", 0)):
+            object.__setattr__(self, name, require_int(name, getattr(self, name), least=least))
         if self.seconds_per_task is not None and self.seconds_per_task < 0:
             raise ParameterError("seconds", "must be >= 0", self.seconds_per_task)
 

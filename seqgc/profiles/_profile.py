@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from seqgc.errors import ParameterError, ProfileError
+from seqgc.errors import ParameterError, ProfileError, require_int
 from seqgc.ports import FloatArray
 
 __all__ = ["SCHEMA", "DelayProfile", "ProfileMeta", "StatusArray"]
@@ -180,6 +180,7 @@ class DelayProfile:
         ParameterError
             If there are no such rounds.
         """
+        start, stop = require_int("start", start), require_int("stop", stop)
         if not 0 <= start < stop <= self.num_rounds:
             rule = f"must satisfy 0 <= start < stop <= {self.num_rounds}"
             raise ParameterError("start, stop", rule, (start, stop))

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, require_int
 from seqgc.profiles._profile import DelayProfile, ProfileMeta
 
 __all__ = ["concatenate", "resample_rounds", "resample_workers"]
@@ -66,10 +66,8 @@ def resample_rounds(
     >>> resample_rounds(profile, 4, block=2, rng=np.random.default_rng(0)).times.ravel().tolist()
     [3.0, 1.0, 2.0, 3.0]
     """
-    if rounds < 1:
-        raise ParameterError("rounds", "must be >= 1", rounds)
-    if not 1 <= block <= profile.num_rounds:
-        raise ParameterError("block", f"must satisfy 1 <= block <= {profile.num_rounds}", block)
+    rounds = require_int("rounds", rounds, least=1)
+    block = require_int("block", block, least=1, most=profile.num_rounds)
     starts = rng.integers(profile.num_rounds, size=-(-rounds // block))
     chosen = (starts[:, None] + np.arange(block)).ravel()[:rounds] % profile.num_rounds
     return replace(profile, times=profile.times[chosen], status=profile.status[chosen])
@@ -93,9 +91,7 @@ def resample_workers(
     >>> resample_workers(profile, 3, rng=np.random.default_rng(1)).times.tolist()
     [[1.0, 2.0, 2.0], [1.5, 2.5, 2.5]]
     """
-    if workers < 1:
-        raise ParameterError("workers", "must be >= 1", workers)
-    chosen = rng.integers(profile.num_workers, size=workers)
+    chosen = rng.integers(profile.num_workers, size=require_int("workers", workers, least=1))
     return replace(profile, times=profile.times[:, chosen], status=profile.status[:, chosen])
 
 

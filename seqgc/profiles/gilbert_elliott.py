@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, require_int
 from seqgc.ports import BoolArray, FloatArray
 from seqgc.profiles._profile import DelayProfile, ProfileMeta
 
@@ -92,9 +92,8 @@ class GilbertElliott:
         ParameterError
             If there is not at least one round and one worker.
         """
-        for name, value in (("rounds", rounds), ("workers", workers)):
-            if value < 1:
-                raise ParameterError(name, "must be at least 1", value)
+        rounds = require_int("rounds", rounds, least=1)
+        workers = require_int("workers", workers, least=1)
         bad = self._bad_states(rounds, workers, rng)
         base = self.base_s * np.exp(self.base_spread * rng.standard_normal((rounds, 1)))
         good_s = base * (1 + self._good_excess(bad.shape, rng))

@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, require_int
 from seqgc.ports import FloatArray, WeightRef
 
 __all__ = [
@@ -36,8 +36,7 @@ def check_address(model: str, version: int) -> None:
     if not isinstance(model, str) or not _NAME.fullmatch(model):
         rule = "must be 1 to 100 letters, digits, '_', '-' or '.', and begin with none of '-.'"
         raise ParameterError("model", rule, model)
-    if not isinstance(version, int | np.integer) or isinstance(version, bool) or version < 0:
-        raise ParameterError("version", "must be an integer >= 0", version)
+    require_int("version", version, least=0)
 
 
 def check_key(key: str) -> None:

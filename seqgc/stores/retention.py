@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, require_int
 from seqgc.ports import BlobStore, FloatArray, WeightRef
 
 __all__ = ["Retention", "RetiringStore"]
@@ -44,11 +44,9 @@ class Retention(Generic[_Item]):
     """
 
     def __init__(self, *, rounds: int, grace_s: float) -> None:
-        if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 0:
-            raise ParameterError("rounds", "must be an integer >= 0", rounds)
         if not 0 <= grace_s < math.inf:
             raise ParameterError("grace_s", "must be finite seconds >= 0", grace_s)
-        self._rounds: Final = rounds
+        self._rounds: Final = require_int("rounds", rounds, least=0)
         self._grace_s: Final = grace_s
         self._retired: Final[deque[_Retired[_Item]]] = deque()
 

@@ -130,7 +130,7 @@ def test_a_plan_s_warm_up_runs_and_moves_nothing() -> None:
     # and both environments start once; at most each invocation has one started, in 10 s
     assert estimate.likely == Usage(requests=10, gb_seconds=5.0 + 2 * 2.5, **moved)
     assert estimate.at_most == Usage(requests=10, gb_seconds=170.0, **moved)
-    with pytest.raises(ParameterError, match="`warm_ups` must be >= 0"):
+    with pytest.raises(ParameterError, match="`warm_ups` must be an integer >= 0"):
         replace(plan, warm_ups=-1)
 
 

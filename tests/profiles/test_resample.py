@@ -94,10 +94,10 @@ def test_workers_are_drawn_with_replacement_each_with_all_its_rounds() -> None:
 
 def test_nothing_cannot_be_drawn() -> None:
     rng = np.random.default_rng(SEED)
-    with pytest.raises(ParameterError, match="`rounds` must be >= 1"):
+    with pytest.raises(ParameterError, match="`rounds` must be an integer >= 1"):
         resample_rounds(numbered(2, 2), 0, block=1, rng=rng)
     for block in (0, 3):
-        with pytest.raises(ParameterError, match="`block` must satisfy 1 <= block <= 2"):
+        with pytest.raises(ParameterError, match="`block` must be an integer >= 1 and <= 2"):
             resample_rounds(numbered(2, 2), 1, block=block, rng=rng)
-    with pytest.raises(ParameterError, match="`workers` must be >= 1"):
+    with pytest.raises(ParameterError, match="`workers` must be an integer >= 1"):
         resample_workers(numbered(2, 2), 0, rng=rng)
