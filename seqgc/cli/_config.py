@@ -62,10 +62,13 @@ class DelaysConfig(_Strict):
     base_load: float | None = Field(default=None, ge=0)
 
 
+_REPLACED = {("function.transport", "asyncio"): "curl has taken its place"}
+
+
 class FunctionConfig(_Strict):
     """How a master reaches its functions, and what these are.
 
-    ``transport`` carries invocations; ``http`` and ``asyncio`` sign them themselves. ``store``
+    ``transport`` carries invocations; ``http`` and ``curl`` sign them themselves. ``store``
     is where weights and large answers are. ``auto`` is ``inline`` where they fit messages, else
     what costs least, of ``s3`` and, with a ``mount``, the ``directory``; on this machine the
     directory (see `seqgc.stores.choose_store`). A run writes down which it was. ``mount`` is where
@@ -82,7 +85,7 @@ class FunctionConfig(_Strict):
     function is invoked ``warm_up`` times, which is paid for, as are the functions' starts.
     """
 
-    transport: Literal["boto3", "http", "asyncio"] = "boto3"
+    transport: Literal["boto3", "http", "curl"] = "boto3"
     store: Literal["auto", "directory", "s3", "inline"] = "auto"
     mount: str | None = None
     master: Literal["inside", "outside"] | None = None
@@ -175,8 +178,9 @@ def validated(values: dict[str, object]) -> RunConfig:
             known = _keys_beside(first["loc"])
             rule = f"is not a key of the configuration: those are {', '.join(known)}"
             raise ParameterError(where, rule, first["input"], did_you_mean(key, known)) from None
-        message = first["msg"].removeprefix("Input ")
-        raise ParameterError(where, message[0].lower() + message[1:], first["input"]) from None
+        message, value = first["msg"].removeprefix("Input "), first["input"]
+        remedy = _REPLACED.get((where, str(value)), "")
+        raise ParameterError(where, message[0].lower() + message[1:], value, remedy) from None
 
 
 def dump(config: RunConfig) -> str:

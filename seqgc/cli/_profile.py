@@ -46,7 +46,7 @@ app = typer.Typer(help="Record how long workers take, or look at a recording.")
 def record(
     context: typer.Context,
     backend: Annotated[str, typer.Option(help="local, lambda-local, lambda or dask.")] = "local",
-    transport: Annotated[str, typer.Option(help="To functions: boto3, http or asyncio.")] = "boto3",
+    transport: Annotated[str, typer.Option(help="To functions: boto3, http or curl.")] = "boto3",
     mount: Annotated[
         str | None, typer.Option(help="Where the functions' file system is mounted here.")
     ] = None,

@@ -71,7 +71,7 @@ def train(
         str | None, typer.Option(help="local, lambda-local, lambda or dask.")
     ] = None,
     transport: Annotated[
-        str | None, typer.Option(help="To functions: boto3, http or asyncio.")
+        str | None, typer.Option(help="To functions: boto3, http or curl.")
     ] = None,
     store: Annotated[
         str | None, typer.Option(help="Of functions: auto, directory, s3 or inline.")

@@ -70,7 +70,9 @@ def to_mapping(frame: bytes | bytearray) -> dict[str, object]:
 
 
 def from_json(
-    body: bytes | bytearray | str | Mapping[str, object], *, max_bytes: int = MAX_FRAME_BYTES
+    body: bytes | bytearray | memoryview | str | Mapping[str, object],
+    *,
+    max_bytes: int = MAX_FRAME_BYTES,
 ) -> bytes:
     """Return the frame in a JSON text, or in what such a text was parsed to.
 
@@ -95,7 +97,7 @@ def from_json(
         ...
     seqgc.errors.WireError: envelope must be a JSON object; got list
     """
-    if not isinstance(body, bytes | bytearray | str):
+    if not isinstance(body, bytes | bytearray | memoryview | str):
         return _from_object(body, max_bytes)
     if isinstance(body, str):
         try:
@@ -104,17 +106,21 @@ def from_json(
             raise WireError("envelope has characters that neither JSON nor base64 needs") from None
     _check_length(len(body) - _OVERHEAD_BYTES, max_bytes)
     head, tail = _HEAD.match(body[:_LOOK]), _TAIL.search(body[-_LOOK:])
-    if head is None or tail is None or b"\\" in body:
-        return _from_object(_parsed(body), max_bytes)
-    end = len(body) - len(body[-_LOOK:]) + tail.start()
-    if end < head.end():
-        return _from_object(_parsed(body), max_bytes)
-    return _decoded(memoryview(body)[head.end() : end], max_bytes)
+    if head is not None and tail is not None:
+        end = len(body) - len(body[-_LOOK:]) + tail.start()
+        text = memoryview(body)[head.end() : max(end, head.end())]
+        try:
+            if end >= head.end():
+                return _decoded(text, max_bytes)
+        except WireError:
+            if b"\\" not in bytes(text):  # else it has escapes, as JSON may
+                raise
+    return _from_object(_parsed(body), max_bytes)
 
 
-def _parsed(body: bytes | bytearray) -> object:
+def _parsed(body: bytes | bytearray | memoryview) -> object:
     try:
-        return json.loads(body)
+        return json.loads(bytes(body))
     except (ValueError, RecursionError) as error:
         raise WireError(f"envelope is not JSON: {one_line(str(error), limit=200)}") from error
 

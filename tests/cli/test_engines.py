@@ -38,7 +38,7 @@ def test_functions_on_this_machine_train_the_same_weights_as_local_processes(
     monkeypatch.setattr(tempfile, "tempdir", str(in_an_empty_folder))
     scheme = ["--scheme", "m-sgc:B=1,W=2,lam=4", "-n", "16"]
     delays = ["--delays", "lambda-cnn", "--delay-scale", "0.02"]
-    functions = ["--backend", "lambda-local", "--environments", "16", "--transport", "asyncio"]
+    functions = ["--backend", "lambda-local", "--environments", "16", "--transport", "curl"]
     assert main([*TRAIN, *scheme, *delays, *functions, "--run", "functions", "--json"]) == 0
     said = capsys.readouterr()
     report = json.loads(said.out)
@@ -109,6 +109,10 @@ def test_functions_run_no_code_that_their_image_does_not_have(
         (["--backend", "lambda-local", "--store", "s3"], "`function.store` must be auto"),
         (["--backend", "ray"], "`backend` "),
         (["--transport", "fax"], "`function.transport` "),
+        (
+            ["--transport", "asyncio"],
+            "`function.transport` should be 'boto3', 'http' or 'curl'; got 'asyncio' (curl has ta",
+        ),
         (["--dask-scheduler", "tcp://127.0.0.1:1"], "`dask_scheduler` must be left out"),
         (["--backend", "dask", "--dask-scheduler", "here"], "`dask_scheduler` must be the address"),
         (["--max-usd", "-1"], "`max_usd` "),

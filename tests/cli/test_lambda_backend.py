@@ -79,7 +79,7 @@ def test_deployed_functions_train_the_same_weights_by_every_transport(
     directory, shared = ["--mount", "shared", "--store", "directory"], Path("shared")
     for transport, url, reach, store in [
         ("boto3", "", [], "inline"),
-        ("asyncio", "", directory, "directory"),
+        ("curl", "", directory, "directory"),
         ("http", "theirs", ["--mount", "shared"], "inline"),
     ]:
         deploy(aws.function_name, url=url and aws.function_url)
@@ -144,7 +144,7 @@ def test_what_is_missing_is_said_before_anything_is_written(
     assert line.startswith("seqgc: no worker answers in the warm-up: EndpointConn")
     assert untouched(a_user)
     monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", "somewhere")
-    for transport in ("boto3", "http", "asyncio"):
+    for transport in ("boto3", "http", "curl"):
         line = refused(capsys, *verb, *LAMBDA, "--transport", transport)
         assert line.startswith("seqgc: `endpoint_url` must be ")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")

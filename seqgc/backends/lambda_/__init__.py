@@ -1,11 +1,12 @@
 """Workers as invocations of an AWS Lambda function, carried by any of three transports."""
 
-from seqgc.backends.lambda_._asyncio import AsyncTransport as AsyncTransport
 from seqgc.backends.lambda_._backend import LambdaBackend as LambdaBackend
 from seqgc.backends.lambda_._boto3 import Boto3Transport as Boto3Transport
+from seqgc.backends.lambda_._curl import CurlTransport as CurlTransport
 from seqgc.backends.lambda_._requests import HttpTransport as HttpTransport
 from seqgc.backends.lambda_._target import Target as Target
 from seqgc.backends.lambda_._throttle import ThrottlePolicy as ThrottlePolicy
 from seqgc.backends.lambda_._transport import MAX_BODY_BYTES as MAX_BODY_BYTES
+from seqgc.backends.lambda_._transport import Limits as Limits
 from seqgc.backends.lambda_._transport import Reply as Reply
 from seqgc.backends.lambda_._transport import Transport as Transport

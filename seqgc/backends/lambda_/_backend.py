@@ -91,12 +91,12 @@ class LambdaBackend(EventBackend):
     Examples
     --------
     >>> import math
-    >>> from seqgc.backends.lambda_ import AsyncTransport, Target
+    >>> from seqgc.backends.lambda_ import CurlTransport, Limits, Target
     >>> from seqgc.wire import StoreRef, WorkloadRef
     >>> target = Target.invoke_api("seqgc-worker", region="eu-west-1", qualifier="live")
     >>> workload = WorkloadRef(name="least-squares", settings={"seed": 1})
     >>> def open_backend(n):
-    ...     transport = AsyncTransport(target, timeout_s=60.0)
+    ...     transport = CurlTransport(target, limits=Limits(timeout_s=60.0))
     ...     return LambdaBackend(n, transport, workload=workload, store=StoreRef(kind="inline"))
     """
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from seqgc.backends.lambda_._errors import reply_of
+from seqgc.backends.lambda_._errors import read_whole, reply_of
 from seqgc.backends.lambda_._sockets import Sockets
 from seqgc.backends.lambda_._threads import ThreadedTransport
-from seqgc.backends.lambda_._transport import READ_GRACE_S, Reply
+from seqgc.backends.lambda_._transport import Limits, Reply
 from seqgc.errors import ParameterError
 from seqgc.ports import Clock
 
@@ -23,7 +23,7 @@ class Boto3Transport(ThreadedTransport):
     """Invokes by ``boto3.client("lambda").invoke``, in a thread each; a `Transport`.
 
     It is the one to begin with: credentials, endpoints, proxies and certificates are boto3's
-    business. Its cost is the processor's time, a few ms per invocation: see `AsyncTransport`.
+    business. Its cost is the processor's time, a few ms per invocation: see `CurlTransport`.
 
     Parameters
     ----------
@@ -31,13 +31,8 @@ class Boto3Transport(ThreadedTransport):
         The function's name or ARN.
     qualifier
         An alias or version; None: the newest, unpublished one.
-    timeout_s
-        The function's own time-out, seconds; its answer is waited for a little longer.
-    connections
-        Most invocations at once: at least the workers and their outstanding stragglers. What
-        exceeds it waits here.
-    connect_timeout_s
-        For a connection to be made, seconds. `close` may take as long if one hangs.
+    limits
+        Of time, connections and bytes; None: the default ones.
     region, endpoint_url, session
         As boto3's; None: what it finds.
     clock
@@ -46,11 +41,11 @@ class Boto3Transport(ThreadedTransport):
     Raises
     ------
     ParameterError
-        If ``connections`` is not positive, or the endpoint no URL.
+        If the endpoint is no URL.
 
     Examples
     --------
-    >>> transport = Boto3Transport("seqgc-worker", region="eu-west-1", timeout_s=60.0)
+    >>> transport = Boto3Transport("seqgc-worker", region="eu-west-1")
     >>> transport.poll(0.0)
     []
     >>> transport.close()
@@ -61,9 +56,7 @@ class Boto3Transport(ThreadedTransport):
         function_name: str,
         *,
         qualifier: str | None = None,
-        timeout_s: float = 900.0,
-        connections: int = 1024,
-        connect_timeout_s: float = 5.0,
+        limits: Limits | None = None,
         region: str | None = None,
         endpoint_url: str | None = None,
         session: Session | None = None,
@@ -72,12 +65,12 @@ class Boto3Transport(ThreadedTransport):
         import boto3
         from botocore.config import Config
 
-        super().__init__(connections=connections, clock=clock)
+        super().__init__(limits, clock=clock)
         config = Config(
             retries={"total_max_attempts": 1},  # who repeats an invocation decides the scheduler
-            max_pool_connections=connections,
-            connect_timeout=connect_timeout_s,
-            read_timeout=timeout_s + READ_GRACE_S,
+            max_pool_connections=self._limits.connections,
+            connect_timeout=self._limits.connect_timeout_s,
+            read_timeout=self._limits.answer_s,
             tcp_keepalive=True,  # a silent quarter of an hour is longer than many a NAT remembers
         )
         try:
@@ -97,26 +90,14 @@ class Boto3Transport(ThreadedTransport):
         try:
             answer = self._client.invoke(**self._function, Payload=body, LogType="Tail")
         except ClientError as error:
-            told, meta = error.response, error.response["ResponseMetadata"]
-            body = json.dumps(
-                {"Message": told["Error"].get("Message"), "Reason": told.get("Reason")}
-            ).encode()
-            return reply_of(
-                tag,
-                0.0,
-                meta["HTTPStatusCode"],
-                body,
-                code=told["Error"].get("Code", ""),
-                retry_after=meta["HTTPHeaders"].get("retry-after", ""),
-            )
-        return reply_of(
-            tag,
-            0.0,
-            answer["StatusCode"],
-            answer["Payload"].read(),
-            function_error_kind=answer.get("FunctionError", ""),
-            log_tail=answer.get("LogResult", ""),
-        )
+            refusal, meta = error.response, error.response["ResponseMetadata"]
+            fields = {"Message": refusal["Error"].get("Message"), "Reason": refusal.get("Reason")}
+            code = refusal["Error"].get("Code", "")
+            headers = {**meta["HTTPHeaders"], "x-amzn-errortype": code}
+            return reply_of(tag, 0.0, meta["HTTPStatusCode"], json.dumps(fields).encode(), headers)
+        body = read_whole(answer["Payload"].read, max_bytes=self._limits.max_answer_bytes)
+        headers = answer["ResponseMetadata"]["HTTPHeaders"]
+        return reply_of(tag, 0.0, answer["StatusCode"], body, headers)
 
     def _release(self) -> None:
         self._client.close()

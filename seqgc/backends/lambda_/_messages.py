@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from seqgc.backends.lambda_._transport import MAX_BODY_BYTES
+from seqgc.backends.lambda_._transport import MAX_BODY_BYTES, Body
 from seqgc.errors import ParameterError, StoreError, WireError
 from seqgc.ports import BlobStore, FloatArray, Task, WeightRef, payload_format
 from seqgc.wire import (
@@ -93,7 +93,7 @@ class Invocations:
         return to_json(frame)
 
     def answer(
-        self, asked: TaskMessage, body: bytes | bytearray
+        self, asked: TaskMessage, body: Body
     ) -> Mapping[int, FloatArray] | FailureMessage | ReceiptMessage:
         """Return what a reply's body says: results, why there are none, or where they lie.
 

@@ -1,4 +1,4 @@
-"""A function URL, or the Invoke API, through requests."""
+"""A function URL, or the Invoke API, through requests: where there is no libcurl."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 from http.cookiejar import DefaultCookiePolicy
 from typing import TYPE_CHECKING, cast
 
-from seqgc.backends.lambda_._errors import reply_of
+from seqgc.backends.lambda_._errors import read_whole, reply_of
 from seqgc.backends.lambda_._signer import Signer
 from seqgc.backends.lambda_._sockets import Sockets
 from seqgc.backends.lambda_._target import Target
 from seqgc.backends.lambda_._threads import ThreadedTransport
-from seqgc.backends.lambda_._transport import READ_GRACE_S, Reply
+from seqgc.backends.lambda_._transport import Limits, Reply
 from seqgc.ports import Clock
 
 if TYPE_CHECKING:
@@ -30,13 +30,8 @@ class HttpTransport(ThreadedTransport):
     ----------
     target
         Where to post.
-    timeout_s
-        The function's own time-out, seconds; its answer is waited for a little longer.
-    connections
-        Most invocations at once: at least the workers and their outstanding stragglers. What
-        exceeds it waits here.
-    connect_timeout_s
-        For a connection to be made, seconds. `close` may take as long if one hangs.
+    limits
+        Of time, connections and bytes; None: the default ones.
     credentials
         The caller's; None: those that botocore finds.
     clock
@@ -45,7 +40,7 @@ class HttpTransport(ThreadedTransport):
     Raises
     ------
     ParameterError
-        If ``connections`` is not positive, or there are no credentials.
+        If there are no credentials.
 
     Examples
     --------
@@ -61,16 +56,13 @@ class HttpTransport(ThreadedTransport):
         self,
         target: Target,
         *,
-        timeout_s: float = 900.0,
-        connections: int = 1024,
-        connect_timeout_s: float = 5.0,
+        limits: Limits | None = None,
         credentials: Credentials | None = None,
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(connections=connections, clock=clock)
+        super().__init__(limits, clock=clock)
         self._target, self._signer = target, Signer(target, credentials=credentials)
-        self._timeout_s = (connect_timeout_s, timeout_s + READ_GRACE_S)
-        self._session = _session(connections, self._sockets)
+        self._session = _session(self._limits.connections, self._sockets)
         # Proxies and certificates, looked up once. Not per request, where requests would also look
         # for passwords (.netrc), and put them in the place of the signature.
         self._settings = self._session.merge_environment_settings(
@@ -80,22 +72,16 @@ class HttpTransport(ThreadedTransport):
     def _send(self, tag: int, body: bytes) -> Reply:
         import requests
 
-        headers = self._signer.headers(body)
+        headers = {**self._signer.headers(body), "Accept-Encoding": "identity"}
+        timeout_s = (self._limits.connect_timeout_s, self._limits.answer_s)
         request = requests.Request("POST", self._target.url, data=body, headers=headers)
-        settings = {**self._settings, "stream": False}
+        settings = {**self._settings, "stream": True}
         with self._session.send(
-            request.prepare(), timeout=self._timeout_s, allow_redirects=False, **settings
+            request.prepare(), timeout=timeout_s, allow_redirects=False, **settings
         ) as response:
-            return reply_of(
-                tag,
-                0.0,
-                response.status_code,
-                response.content,
-                function_error_kind=response.headers.get("X-Amz-Function-Error", ""),
-                log_tail=response.headers.get("X-Amz-Log-Result", ""),
-                code=response.headers.get("X-Amzn-ErrorType", ""),
-                retry_after=response.headers.get("Retry-After", ""),
-            )
+            # Not `response.content`, which has no bound and decodes what it is told to.
+            answer = read_whole(response.raw.read, max_bytes=self._limits.max_answer_bytes)
+            return reply_of(tag, 0.0, response.status_code, answer, response.headers)
 
     def _release(self) -> None:
         self._session.close()

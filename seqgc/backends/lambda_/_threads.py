@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from seqgc.backends._tasks import MonotonicClock
 from seqgc.backends.lambda_._errors import connection_error
 from seqgc.backends.lambda_._sockets import Sockets
-from seqgc.backends.lambda_._transport import Reply, check_connections
+from seqgc.backends.lambda_._transport import Limits, Reply
 from seqgc.errors import WorkerError
 from seqgc.ports import Clock
 
@@ -163,22 +163,17 @@ class ThreadedTransport(ABC):
 
     Parameters
     ----------
-    connections
-        Most invocations at once; what exceeds it waits here.
+    limits
+        Of time, connections (a thread each) and bytes; None: the default ones.
     clock
         What replies are stamped with; None: `time.monotonic`.
-
-    Raises
-    ------
-    ParameterError
-        If ``connections`` is not positive.
     """
 
-    def __init__(self, *, connections: int, clock: Clock | None) -> None:
-        check_connections(connections)
+    def __init__(self, limits: Limits | None, *, clock: Clock | None) -> None:
+        self._limits = limits or Limits()
         self._sockets = Sockets()
         self._threads = CallThreads[Reply](
-            limit=connections,
+            limit=self._limits.connections,
             clock=MonotonicClock() if clock is None else clock,
             abort=self._sockets.abort,
         )

@@ -1,23 +1,72 @@
-"""What carries invocations to Lambda and their answers back: the protocol, and what comes back."""
+"""What carries invocations to Lambda and their answers back: protocol, limits, and replies."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol, TypeAlias
 
 from seqgc.errors import ParameterError
 
-__all__ = ["MAX_BODY_BYTES", "READ_GRACE_S", "Reply", "Transport", "check_connections"]
+__all__ = ["MAX_BODY_BYTES", "Body", "Limits", "Reply", "Transport"]
 
 MAX_BODY_BYTES = 6 * 1024 * 1024
 """Lambda's limit on a synchronous invocation's payload, and on its answer's (service quotas)."""
 
-READ_GRACE_S: Final = 10.0
-"""How much longer than the function may take its answer is waited for, seconds.
+Body: TypeAlias = bytes | bytearray | memoryview
 
-The service says that the function's time is up; no transport guesses it first.
-"""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a transport allows one invocation, and all of them together.
+
+    Parameters
+    ----------
+    timeout_s
+        The function's own time-out, seconds.
+    grace_s
+        How much longer than that an answer is waited for, seconds: that the function's time is up
+        is for the service to say, and no transport guesses it first.
+    connect_timeout_s
+        For a connection to be made, seconds. With transports that use threads, `Transport.close`
+        may take as long if one hangs.
+    connections
+        Most invocations at once: at least the workers and their outstanding stragglers. What
+        exceeds it waits its turn.
+    max_answer_bytes
+        A longer answer is an error; the default is more than the service lets through.
+
+    Raises
+    ------
+    ParameterError
+        If one of them is not positive; ``grace_s`` may be 0.
+
+    Examples
+    --------
+    >>> Limits(timeout_s=60.0).answer_s
+    70.0
+    """
+
+    timeout_s: float = 900.0
+    grace_s: float = 10.0
+    connect_timeout_s: float = 5.0
+    connections: int = 1024
+    max_answer_bytes: int = 16 << 20
+
+    def __post_init__(self) -> None:
+        for argument in ("timeout_s", "connect_timeout_s"):
+            if not getattr(self, argument) > 0:
+                raise ParameterError(argument, "must be > 0 seconds", getattr(self, argument))
+        if not self.grace_s >= 0:
+            raise ParameterError("grace_s", "must be >= 0 seconds", self.grace_s)
+        for argument in ("connections", "max_answer_bytes"):
+            if getattr(self, argument) < 1:
+                raise ParameterError(argument, "must be >= 1", getattr(self, argument))
+
+    @property
+    def answer_s(self) -> float:
+        """How long an answer is waited for, seconds."""
+        return self.timeout_s + self.grace_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +80,7 @@ class Reply:
 
     tag: int
     at: float
-    body: bytes | bytearray | None = None
+    body: Body | None = None
     error: str = ""
     throttled: bool = False
     retry_after_s: float = 0.0
@@ -58,15 +107,3 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Abandon what is on its way, within about a second; leave no thread and no socket."""
-
-
-def check_connections(connections: int) -> None:
-    """Refuse a number of connections that is none.
-
-    Raises
-    ------
-    ParameterError
-        If it is not positive.
-    """
-    if connections < 1:
-        raise ParameterError("connections", "must be >= 1", connections)

@@ -108,16 +108,24 @@ def unique_name(name: str) -> str:
 
 
 def _open_transport(functions: Functions, config: RunConfig) -> Transport:
-    from seqgc.backends.lambda_ import AsyncTransport, Boto3Transport, HttpTransport, Target
+    from seqgc.backends.lambda_ import (
+        Boto3Transport,
+        CurlTransport,
+        HttpTransport,
+        Limits,
+        Target,
+    )
 
-    kind, timeout_s = config.function.transport, as_deployed(config).timeout_s
-    connections = max(_MOST_CONNECTIONS, 4 * config.workers)
+    kind = config.function.transport
+    limits = Limits(
+        timeout_s=as_deployed(config).timeout_s,
+        connections=max(_MOST_CONNECTIONS, 4 * config.workers),
+    )
     if kind == "boto3":
         return Boto3Transport(
             functions.name,
             qualifier=functions.alias,
-            timeout_s=timeout_s,
-            connections=connections,
+            limits=limits,
             region=functions.region,
             endpoint_url=functions.endpoint_url,
             session=functions.session,
@@ -131,10 +139,5 @@ def _open_transport(functions: Functions, config: RunConfig) -> Transport:
             qualifier=functions.alias,
             endpoint_url=functions.endpoint_url,
         )
-    signed = AsyncTransport if kind == "asyncio" else HttpTransport
-    return signed(
-        target,
-        timeout_s=timeout_s,
-        connections=connections,
-        credentials=functions.session.get_credentials(),
-    )
+    signed = CurlTransport if kind == "curl" else HttpTransport
+    return signed(target, limits=limits, credentials=functions.session.get_credentials())

@@ -11,9 +11,10 @@ import boto3
 from botocore.credentials import Credentials
 
 from seqgc.backends.lambda_ import (
-    AsyncTransport,
     Boto3Transport,
+    CurlTransport,
     HttpTransport,
+    Limits,
     Target,
     Transport,
 )
@@ -22,7 +23,7 @@ from seqgc.ports import Clock
 from seqgc.wire import StoreRef, WorkloadRef
 from tests.backends.scripted import Scripted
 
-TRANSPORTS = ("asyncio", "boto3", "requests")
+TRANSPORTS = ("curl", "boto3", "requests")
 HANDLER = "lambda_handlers.gradient_worker.handler.handler"
 ROOT = Path(__file__).parents[3]
 REGION, KEY, SECRET = "us-east-1", "local", "not-a-real-secret"
@@ -54,7 +55,7 @@ def serve(
 
 
 def open_transport(
-    kind: str, service: LocalLambda, *, clock: Clock | None = None, connections: int = 1024
+    kind: str, service: LocalLambda, *, clock: Clock | None = None, limits: Limits | None = None
 ) -> Transport:
     if kind == "boto3":
         return Boto3Transport(
@@ -62,17 +63,17 @@ def open_transport(
             region=REGION,
             endpoint_url=service.endpoint_url,
             session=_session(),
-            connections=connections,
+            limits=limits,
             clock=clock,
         )
     credentials = Credentials(KEY, SECRET)
-    if kind == "asyncio":
+    if kind == "curl":
         target = Target.invoke_api(
             service.function_name, region=REGION, endpoint_url=service.endpoint_url
         )
-        return AsyncTransport(target, credentials=credentials, connections=connections, clock=clock)
+        return CurlTransport(target, credentials=credentials, limits=limits, clock=clock)
     target = Target.function_url(service.function_url, region=REGION)
-    return HttpTransport(target, credentials=credentials, connections=connections, clock=clock)
+    return HttpTransport(target, credentials=credentials, limits=limits, clock=clock)
 
 
 @cache

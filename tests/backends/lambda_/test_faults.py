@@ -68,7 +68,7 @@ class Run:
 @pytest.mark.parametrize(
     ("run", "jobs"),
     [
-        (Run(spec="gc:s=1", n=4, transport="asyncio", mount=Path()), 200),
+        (Run(spec="gc:s=1", n=4, transport="curl", mount=Path()), 200),
         (Run(spec="gc:s=3", n=8, transport="requests", mount=Path()), 40),
         (
             Run(spec="m-sgc:B=1,W=2,lam=3", n=4, transport="boto3", mount=Path(), inline_bytes=100),

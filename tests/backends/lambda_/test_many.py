@@ -67,7 +67,7 @@ def test_32_environments_answer_400_kb_each_in_every_round(
 @pytest.mark.timeout(400)  # of them on two cores, with another test beside them, 26 to 60 s
 def test_256_environments_answer_400_kb_each_in_20_rounds(tmp_path: Path) -> None:
     with serve(tmp_path, concurrency=320, timeout_s=60.0) as service:
-        run(service, n=256, s=15, rounds=20, transport="asyncio")
+        run(service, n=256, s=15, rounds=20, transport="curl")
         assert service.statistics().throttled == 0
 
 
@@ -82,7 +82,7 @@ def test_gradients_of_resnet18_go_through_the_file_store_in_both_directions(tmp_
         serve(tmp_path) as service,
         LambdaBackend(
             2,
-            open_transport("asyncio", service),
+            open_transport("curl", service),
             workload=WorkloadRef(name="weight-decay", settings={"dtype": "float32"}),
             store=ref,
             shared=store,

@@ -5,6 +5,7 @@ The peer is a scripted HTTP server: what AWS's service says in trouble can be ha
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from seqgc.backends.lambda_ import AsyncTransport, HttpTransport, Target
+from seqgc.backends.lambda_ import CurlTransport, HttpTransport, Limits, Reply, Target
 from seqgc.errors import ParameterError, WorkerError
 from tests.backends.lambda_.over_sockets import HEAD, Open, make, replies_of, reply_to, silent
 from tests.backends.lambda_.peer import (
@@ -70,7 +71,7 @@ def test_invocations_are_under_way_together_and_connections_are_kept(
 
 
 def test_more_invocations_than_connections_wait_for_one(open_transport: Open, peer: Peer) -> None:
-    transport = open_transport(connections=3)
+    transport = open_transport(limits=Limits(connections=3))
     for tag in range(10):
         transport.submit(tag, b"{}")
     assert {reply.tag for reply in replies_of(transport, 10)} == set(range(10))
@@ -121,7 +122,7 @@ def test_a_body_ends_where_http_says(
 def test_any_number_of_heads_may_come_before_the_answers(peer: Peer) -> None:
     heads = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\nX: y\r\n\r\n" * 1000
     peer.respond = lambda _: Response(raw=heads + HEAD + b"Content-Length: 2\r\n\r\nok")
-    transport = make("asyncio", peer.url)
+    transport = make("curl", peer.url)
     try:
         assert reply_to(transport).body == b"ok"
     finally:
@@ -158,8 +159,35 @@ def test_a_peer_that_nobody_vouches_for_is_sent_nothing(
     open_transport: Open, trusted: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_CA_BUNDLE")
-    assert "certificate verify failed" in reply_to(open_transport(trusted.url)).error.lower()
+    assert "certificate" in reply_to(open_transport(trusted.url)).error.lower()
     assert trusted.requests == []
+
+
+# ---- proxies ------------------------------------------------------------------------------------
+
+
+def test_a_proxy_carries_what_is_elsewhere(
+    open_transport: Open, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", peer.url)
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    assert reply_to(open_transport("http://lambda.invalid")).error == ""
+    assert peer.requests[0].path.startswith("http://lambda.invalid/2015-03-31/functions/")
+    monkeypatch.setenv("no_proxy", "lambda.invalid")
+    assert reply_to(open_transport("http://lambda.invalid")).error
+    assert len(peer.requests) == 1
+
+
+def test_what_is_on_this_machine_needs_no_proxy(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://lambda.invalid")
+    transport = make("curl", peer.url)
+    try:
+        assert reply_to(transport).error == ""
+    finally:
+        transport.close()
 
 
 # ---- waiting, and the end -----------------------------------------------------------------------
@@ -192,6 +220,26 @@ def test_whoever_polls_is_woken_now_or_the_next_time(open_transport: Open, peer:
     assert time.monotonic() - begun >= 0.05, "nobody woke it"
     transport.close()
     transport.wake()
+
+
+def test_a_running_event_loop_does_no_harm(open_transport: Open) -> None:
+    async def cell_of_a_notebook() -> Reply:
+        return reply_to(open_transport())
+
+    assert asyncio.run(cell_of_a_notebook()).body == b"{}"
+
+
+def test_an_answer_is_there_until_the_next_poll_whatever_came_since(
+    open_transport: Open,
+) -> None:
+    transport = open_transport()
+    transport.submit(0, b"0" * 100_000)
+    transport.flush()
+    for tag in range(1, 20):
+        (reply,) = transport.poll(PATIENCE_S)
+        transport.submit(tag, b"%d" % (tag % 10) * 100_000)
+        transport.flush()  # in which the next answer may come
+        assert (reply.tag, reply.body) == (tag - 1, b"%d" % ((tag - 1) % 10) * 100_000)
 
 
 def test_replies_are_stamped_by_the_clock_that_was_given(open_transport: Open) -> None:
@@ -253,10 +301,19 @@ def is_socket(descriptor: Path) -> bool:
         return False
 
 
-@pytest.mark.parametrize("connections", [0, -1])
-def test_at_least_one_connection_is_needed(open_transport: Open, connections: int) -> None:
-    with pytest.raises(ParameterError, match="`connections` must be >= 1"):
-        open_transport(connections=connections)
+@pytest.mark.parametrize(
+    ("argument", "value", "rule"),
+    [
+        ("connections", 0, "must be >= 1"),
+        ("max_answer_bytes", -1, "must be >= 1"),
+        ("timeout_s", 0.0, "must be > 0 seconds"),
+        ("connect_timeout_s", math.nan, "must be > 0 seconds"),
+        ("grace_s", -1.0, "must be >= 0 seconds"),
+    ],
+)
+def test_limits_that_are_out_of_range_are_refused(argument: str, value: float, rule: str) -> None:
+    with pytest.raises(ParameterError, match=f"`{argument}` {rule}"):
+        Limits(**{argument: value})  # type: ignore[arg-type]
 
 
 def test_boto3_finds_its_own_session(peer: Peer) -> None:
@@ -271,9 +328,9 @@ def test_boto3_finds_its_own_session(peer: Peer) -> None:
 # ---- addresses ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [HttpTransport, AsyncTransport])
+@pytest.mark.parametrize("kind", [HttpTransport, CurlTransport])
 def test_a_function_url_is_posted_to_and_says_less_in_trouble(
-    peer: Peer, kind: type[HttpTransport] | type[AsyncTransport]
+    peer: Peer, kind: type[HttpTransport] | type[CurlTransport]
 ) -> None:
     transport = kind(Target.function_url(peer.url + "/", region=REGION))
     try:
@@ -286,9 +343,9 @@ def test_a_function_url_is_posted_to_and_says_less_in_trouble(
         transport.close()
 
 
-@pytest.mark.parametrize("kind", [HttpTransport, AsyncTransport])
+@pytest.mark.parametrize("kind", [HttpTransport, CurlTransport])
 def test_an_arn_is_quoted_as_it_is_signed(
-    peer: Peer, kind: type[HttpTransport] | type[AsyncTransport]
+    peer: Peer, kind: type[HttpTransport] | type[CurlTransport]
 ) -> None:
     arn = f"arn:aws:lambda:{REGION}:123456789012:function:worker"
     transport = kind(Target.invoke_api(arn, region=REGION, endpoint_url=peer.url))

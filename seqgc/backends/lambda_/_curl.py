@@ -1,0 +1,145 @@
+"""The Invoke API, or a function URL, through libcurl: hundreds of invocations on one thread."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from seqgc.backends._tasks import MonotonicClock
+from seqgc.backends.lambda_._errors import connection_error, reply_of
+from seqgc.backends.lambda_._signer import Signer
+from seqgc.backends.lambda_._target import Target
+from seqgc.backends.lambda_._transport import Limits, Reply
+from seqgc.errors import WorkerError
+from seqgc.ports import Clock
+
+if TYPE_CHECKING:
+    from botocore.credentials import Credentials
+
+    from seqgc.backends.lambda_._transfers import Exchange
+
+__all__ = ["CurlTransport"]
+
+_LONGEST_WAIT_S: Final = 3600.0
+_FLUSH_S: Final = 1.0  # more than a TLS handshake takes, and no more than a dispatch may block
+_GLANCE_S: Final = 0.02
+
+
+class CurlTransport:
+    """Posts invocations through libcurl, without threads; a `Transport`.
+
+    It is the one for hundreds of workers: it takes a fraction of boto3's processor time. Proxies
+    are those of ``HTTPS_PROXY`` and ``NO_PROXY``, certificates those of ``AWS_CA_BUNDLE``.
+
+    Parameters
+    ----------
+    target
+        Where to post.
+    limits
+        Of time, connections and bytes; None: the default ones.
+    credentials
+        The caller's; None: those that botocore finds.
+    clock
+        What replies are stamped with; `time.monotonic` unless given.
+
+    Raises
+    ------
+    ParameterError
+        If there are no credentials.
+    WorkerError
+        If pycurl is not installed.
+
+    Examples
+    --------
+    >>> from botocore.credentials import Credentials
+    >>> target = Target.invoke_api("seqgc-worker", region="eu-west-1", qualifier="live")
+    >>> transport = CurlTransport(target, credentials=Credentials("key", "secret"))
+    >>> transport.poll(0.0)
+    []
+    >>> transport.close()
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        limits: Limits | None = None,
+        credentials: Credentials | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        try:
+            from seqgc.backends.lambda_._transfers import Transfers
+        except ImportError as error:
+            remedy = "pip install pycurl, or choose boto3 or http"
+            raise WorkerError(f"the transport curl needs pycurl ({error}): {remedy}") from None
+        self._limits = limits or Limits()
+        self._clock: Clock = MonotonicClock() if clock is None else clock
+        self._signer = Signer(target, credentials=credentials)
+        self._transfers = Transfers(target.url, self._limits)
+        self._waiting: deque[tuple[int, bytes]] = deque()  # for a connection
+        self._replies: list[Reply] = []
+        self._returned = 0  # by the latest poll
+        self._closed = False
+
+    def submit(self, tag: int, body: bytes) -> None:
+        """Invoke the function with ``body``; returns at once.
+
+        Raises
+        ------
+        WorkerError
+            If the transport is closed.
+        """
+        if self._closed:
+            raise WorkerError("the transport is closed: make a new one")
+        self._waiting.append((tag, body))
+        self._start_waiting()
+
+    def flush(self) -> None:
+        """Return once what was submitted has left, or after a second: then it leaves later."""
+        give_up_at = time.monotonic() + _FLUSH_S
+        while self._transfers.unsent and (left := give_up_at - time.monotonic()) > 0:
+            self._turn(min(left, _GLANCE_S))
+
+    def poll(self, timeout_s: float) -> Sequence[Reply]:
+        """Return the replies that have come, in order of time; wait for one if there is none."""
+        returned, self._returned = self._returned, 0  # whatever happens, none is taken back twice
+        self._transfers.memory.take_back(returned)
+        give_up_at = time.monotonic() + min(timeout_s, _LONGEST_WAIT_S)
+        while True:
+            left = 0.0 if self._replies else give_up_at - time.monotonic()
+            self._turn(max(0.0, left))
+            if self._replies or self._transfers.woken or left <= 0:
+                break
+        self._transfers.woken = False
+        replies, self._replies = self._replies, []
+        self._returned = len(replies)
+        return replies
+
+    def wake(self) -> None:
+        """Have `poll` return, now or the next time; any thread may call it."""
+        self._transfers.wake()
+
+    def close(self) -> None:
+        """Abandon what is on its way; harmless if done already."""
+        if not self._closed:
+            self._closed = True
+            self._waiting.clear()
+            self._transfers.close()
+
+    def _turn(self, timeout_s: float) -> None:
+        for ended in self._transfers.turn(timeout_s):
+            self._replies.append(self._reply(ended))
+        self._start_waiting()
+
+    def _start_waiting(self) -> None:
+        while self._waiting and len(self._transfers) < self._limits.connections:
+            tag, body = self._waiting.popleft()
+            self._transfers.start(tag, self._signer.headers(body), body)
+
+    def _reply(self, ended: Exchange) -> Reply:
+        at = self._clock.now()
+        if ended.error is not None:
+            return Reply(tag=ended.tag, at=at, error=connection_error(ended.error))
+        return reply_of(ended.tag, at, ended.status, ended.body, ended.headers)
