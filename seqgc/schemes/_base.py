@@ -9,12 +9,11 @@ import numpy as np
 
 from seqgc.codes import GradientCode
 from seqgc.errors import IllConditionedError, NotDecodableError, ParameterError, ScheduleError
-from seqgc.ports import BoolArray, Decoding, FloatArray, MiniTask, Payload
+from seqgc.ports import BoolArray, Decoding, FloatArray, Payload
+from seqgc.schemes._assignment import Assignment
 from seqgc.stragglers import StragglerModel
 
-__all__ = ["Assignment", "Schedule", "Scheme", "require_bursts", "require_int"]
-
-Assignment = tuple[tuple[MiniTask, ...], ...]
+__all__ = ["Schedule", "Scheme", "require_bursts", "require_int"]
 
 
 class Scheme(ABC):
@@ -93,13 +92,14 @@ class Schedule(ABC):
         return self._round
 
     def assignment(self) -> Assignment:
-        """Per worker, the mini-tasks of the open round (trivial ones left out); idempotent."""
+        """Who does what in the open round (trivial mini-tasks left out); idempotent."""
         self._require_open()
         return self._assign()
 
     def conforms(self, responded: BoolArray) -> bool:
         """Whether the pattern so far, this round included, fits the scheme's straggler model.
 
+        More answers never hurt: what conforms still does if another worker answers.
         Only windows that end with this round are judged: the earlier ones were, when they closed.
         """
         self._check(responded)
@@ -109,7 +109,7 @@ class Schedule(ABC):
         """Whether closing the round with these answers loses no job (spec, section 6).
 
         That is, if nobody straggled from then on, every job in flight would be decoded by its
-        deadline, and the job due now can be decoded.
+        deadline, and the job due now can be decoded. More answers never hurt.
         """
         self._check(responded)
         return self._feasible(responded)

@@ -11,7 +11,8 @@ import numpy as np
 from seqgc.codes import GradientCode, make_code
 from seqgc.errors import ParameterError
 from seqgc.ports import BoolArray, Decoding, FloatArray, MiniTask, Payload, Term
-from seqgc.schemes._base import Assignment, Schedule, Scheme, require_int
+from seqgc.schemes._assignment import Assignment
+from seqgc.schemes._base import Schedule, Scheme, require_int
 from seqgc.stragglers import EveryGroup, PerRound, StragglerModel
 
 __all__ = ["GC", "GCSchedule", "Uncoded"]
@@ -171,9 +172,11 @@ class GCSchedule(Schedule):
         return Decoding(job=job, terms=terms, error=used.error)
 
     def _assign(self) -> Assignment:
+        code, job = self._code, self._round
         sums = not self._allow_error  # least squares weighs results
-        return tuple(
-            (coded_mini_task(self._code, i, self._round, sums=sums),) for i in range(self.n)
+        return Assignment(
+            np.ones(self.n, dtype=np.bool_),
+            lambda worker: (coded_mini_task(code, worker, job, sums=sums),),
         )
 
     def _feasible(self, responded: BoolArray) -> bool:

@@ -12,7 +12,8 @@ import numpy as np
 from seqgc.codes import GradientCode, make_code
 from seqgc.errors import ParameterError
 from seqgc.ports import BoolArray, Decoding, FloatArray, IntArray, MiniTask, Payload, Term
-from seqgc.schemes._base import Assignment, Schedule, Scheme, require_bursts
+from seqgc.schemes._assignment import Assignment, MiniTasks
+from seqgc.schemes._base import Schedule, Scheme, require_bursts
 from seqgc.schemes.gc import coded_mini_task
 from seqgc.stragglers import AnyOf, Arbitrary, Bursty, StragglerModel
 
@@ -159,7 +160,9 @@ class _Progress:
 
     received_in: IntArray  # (n, W-1) the slot in which a D1 chunk's gradient came, where `received`
     received: BoolArray  # (n, W-1)
+    owed: IntArray  # (n,) how many D1 gradients were asked of a worker and have not been received
     coded: BoolArray  # (B, n) whose coded result of a D2 group came (always in slot W-1+g)
+    is_lost: bool  # a D2 group was asked for, and cannot be decoded
 
 
 class MSGCSchedule(Schedule):
@@ -176,6 +179,13 @@ class MSGCSchedule(Schedule):
         self._scheme = scheme
         self._first_adaptive = scheme.W - 1
         self._last_slot = scheme.delay
+        self._nothing = _Progress(
+            received_in=np.zeros((scheme.n, scheme.W - 1), dtype=np.intp),
+            received=np.zeros((scheme.n, scheme.W - 1), dtype=np.bool_),
+            owed=np.zeros(scheme.n, dtype=np.intp),
+            coded=np.zeros((scheme.B, scheme.n), dtype=np.bool_),
+            is_lost=False,
+        )
         self._progress: dict[int, _Progress] = {}
         self._finished: dict[int, _Progress] = {}
 
@@ -204,108 +214,110 @@ class MSGCSchedule(Schedule):
         slots = range(self._last_slot, -1, -1)
         jobs = [(self._round - slot, slot) for slot in slots if self._is_job(self._round - slot)]
         return [
-            (job, slot, self._progress[job] if slot else self._nothing())
+            (job, slot, self._progress[job] if slot else self._nothing)
             for job, slot in jobs
             if job in self._progress or slot == 0
         ]
 
-    def _nothing(self) -> _Progress:
-        n, chunks, groups = self.n, self._scheme.W - 1, self._scheme.B
-        return _Progress(
-            received_in=np.zeros((n, chunks), dtype=np.intp),
-            received=np.zeros((n, chunks), dtype=np.bool_),
-            coded=np.zeros((groups, n), dtype=np.bool_),
-        )
-
     def _assign(self) -> Assignment:
-        tasks: list[list[MiniTask]] = [[] for _ in range(self.n)]
-        for job, slot, progress in reversed(self._open_jobs()):
-            for worker, template in enumerate(self._slot_tasks(slot, progress)):
-                if template is not None:
-                    tasks[worker].append(replace(template, job=job, slot=slot))
-        return tuple(tuple(row) for row in tasks)
+        jobs = self._open_jobs()[::-1]
+        busy = np.zeros(self.n, dtype=np.bool_)
+        for _, slot, progress in jobs:
+            is_coded = self._scheme.code is not None
+            busy |= True if slot < self._first_adaptive or is_coded else progress.owed > 0
 
-    def _slot_tasks(self, slot: int, progress: _Progress) -> list[MiniTask | None]:
-        uncoded, coded = self._scheme.uncoded_tasks, self._scheme.coded_tasks
+        def tasks_of(worker: int) -> MiniTasks:
+            chosen = [(job, slot, self._template(worker, slot, p)) for job, slot, p in jobs]
+            return tuple(replace(task, job=job, slot=slot) for job, slot, task in chosen if task)
+
+        return Assignment(busy, tasks_of)
+
+    def _template(self, worker: int, slot: int, progress: _Progress) -> MiniTask | None:
+        """Return what a worker does for a job in a slot, for job 0 and slot 0; None: nothing."""
         if slot < self._first_adaptive:
-            return [row[slot] for row in uncoded]
-        complete, missing = _first_missing(progress.received)
-        group = slot - self._first_adaptive
+            return self._scheme.uncoded_tasks[worker][slot]
+        if progress.owed[worker]:
+            return self._scheme.uncoded_tasks[worker][int(progress.received[worker].argmin())]
         if self._scheme.code is None:
-            return [None if complete[i] else uncoded[i][missing[i]] for i in range(self.n)]
-        return [coded[i][group] if complete[i] else uncoded[i][missing[i]] for i in range(self.n)]
+            return None
+        return self._scheme.coded_tasks[worker][slot - self._first_adaptive]
+
+    def _owed_after(self, slot: int, progress: _Progress, responded: BoolArray) -> IntArray:
+        if slot < self._first_adaptive:
+            return progress.owed + ~responded
+        return progress.owed - (responded & (progress.owed > 0))
+
+    def _coded_by(self, progress: _Progress, responded: BoolArray) -> BoolArray:
+        """Return whose coded result comes in a slot for them: who owes a D1 gradient sends that."""
+        coded_by: BoolArray = responded & (progress.owed == 0)
+        return coded_by
 
     def _after(self, slot: int, progress: _Progress, responded: BoolArray) -> _Progress:
         """Return the job's progress once the round has closed with these answers."""
         received_in, received = progress.received_in.copy(), progress.received.copy()
-        coded = progress.coded
+        coded, is_lost = progress.coded, progress.is_lost
         if slot < self._first_adaptive:
             received_in[responded, slot] = slot
             received[responded, slot] = True
         else:
-            complete, missing = _first_missing(received)
-            repeated = np.flatnonzero(responded & ~complete)
-            received_in[repeated, missing[repeated]] = slot
-            received[repeated, missing[repeated]] = True
+            repeated = np.flatnonzero(responded & (progress.owed > 0))
+            chunks = received[repeated].argmin(axis=1)
+            received_in[repeated, chunks] = slot
+            received[repeated, chunks] = True
             coded = coded.copy()
-            coded[slot - self._first_adaptive] = responded & complete
-        return _Progress(received_in=received_in, received=received, coded=coded)
-
-    def _can_finish(self, slot: int, progress: _Progress) -> bool:
-        """Whether the job makes it if nobody straggles after slot ``slot``.
-
-        A worker that misses ``m`` chunks spends its next ``m`` adaptive slots on them and answers
-        every later group, so the earliest group still to come is the hardest to decode.
-        """
-        attempted = progress.received[:, : min(slot + 1, self._first_adaptive)]
-        missing = attempted.shape[1] - attempted.sum(axis=1)
-        left = self._last_slot - max(slot, self._first_adaptive - 1)
-        if missing.max() > left:
-            return False
-        code = self._scheme.code
-        past = max(0, slot + 1 - self._first_adaptive)
-        return code is None or (
-            all(code.can_decode(answered) for answered in progress.coded[:past])
-            and (left == 0 or code.can_decode(missing == 0))
+            answered = coded[slot - self._first_adaptive] = self._coded_by(progress, responded)
+            is_lost |= not self._decodes(answered)
+        owed = self._owed_after(slot, progress, responded)
+        return _Progress(
+            received_in=received_in, received=received, owed=owed, coded=coded, is_lost=is_lost
         )
+
+    def _decodes(self, answered: BoolArray) -> bool:
+        return self._scheme.code is None or self._scheme.code.can_decode(answered)
+
+    def _can_finish(self, slot: int, progress: _Progress, responded: BoolArray) -> bool:
+        """Whether the job makes it if nobody straggles after a round with these answers.
+
+        A worker that owes ``m`` D1 gradients spends its next ``m`` adaptive slots on them and
+        answers every later group, so the earliest group still to come is the hardest to decode.
+        """
+        owed = self._owed_after(slot, progress, responded)
+        left = self._last_slot - max(slot, self._first_adaptive - 1)
+        if progress.is_lost or owed.max() > left:
+            return False
+        if slot >= self._first_adaptive and not self._decodes(self._coded_by(progress, responded)):
+            return False
+        return left == 0 or self._decodes(owed == 0)
 
     def _feasible(self, responded: BoolArray) -> bool:
         return all(
-            self._can_finish(slot, self._after(slot, progress, responded))
-            for _, slot, progress in self._open_jobs()
+            self._can_finish(slot, progress, responded) for _, slot, progress in self._open_jobs()
         )
 
     def _settles(self, responded: BoolArray) -> list[tuple[GradientCode, BoolArray]]:
         code = self._scheme.code
         if code is None:
             return []
-        groups = [
-            self._after(slot, progress, responded).coded[slot - self._first_adaptive]
+        return [
+            (code, self._coded_by(progress, responded))
             for _, slot, progress in self._open_jobs()
             if slot >= self._first_adaptive
         ]
-        return [(code, answered) for answered in groups]
 
     def _is_complete(self, slot: int, progress: _Progress) -> bool:
-        attempted_all = slot >= self._first_adaptive - 1 and bool(progress.received.all())
-        return attempted_all and (self._scheme.code is None or slot == self._last_slot)
+        is_received = slot >= self._first_adaptive - 1 and not progress.owed.any()
+        return is_received and (self._scheme.code is None or slot == self._last_slot)
 
     def _advance(self, responded: BoolArray) -> tuple[int, ...]:
         going_on: dict[int, _Progress] = {}
         finished: dict[int, _Progress] = {}
         for job, slot, before in self._open_jobs():
-            progress = self._after(slot, before, responded)
-            if slot == self._last_slot and not self._can_finish(slot, progress):
+            if slot == self._last_slot and not self._can_finish(slot, before, responded):
                 raise self._late(job)
+            progress = self._after(slot, before, responded)
             (finished if self._is_complete(slot, progress) else going_on)[job] = progress
         self._progress, self._finished = going_on, finished
         return tuple(finished)
-
-
-def _first_missing(received: BoolArray) -> tuple[BoolArray, IntArray]:
-    """Of (n, W-1): which workers' chunks all came, and else the first that did not; (n,) each."""
-    missing = received.argmin(axis=1)
-    return received[np.arange(len(received)), missing], missing
 
 
 def _uncoded_task(chunk: int) -> MiniTask:

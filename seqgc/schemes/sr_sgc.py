@@ -11,7 +11,8 @@ import numpy as np
 from seqgc.codes import GradientCode, make_code
 from seqgc.errors import ParameterError
 from seqgc.ports import BoolArray, Decoding, FloatArray, Payload, Term
-from seqgc.schemes._base import Assignment, Schedule, Scheme, require_bursts
+from seqgc.schemes._assignment import Assignment
+from seqgc.schemes._base import Schedule, Scheme, require_bursts
 from seqgc.schemes.gc import coded_mini_task
 from seqgc.stragglers import AnyOf, Bursty, EveryGroup, PerRound, StragglerModel
 
@@ -144,10 +145,10 @@ class SRSGCSchedule(Schedule):
         return self.num_rounds - self.num_jobs
 
     def _assign(self) -> Assignment:
-        jobs = np.where(self._reattempts, self._round - self._delay, self._round)
-        return tuple(
-            (coded_mini_task(self._code, i, int(job)),) if self._is_job(int(job)) else ()
-            for i, job in enumerate(jobs)
+        code, jobs = self._code, np.where(self._reattempts, self._round - self._delay, self._round)
+        return Assignment(
+            (jobs >= 0) & (jobs < self.num_jobs),
+            lambda worker: (coded_mini_task(code, worker, int(jobs[worker])),),
         )
 
     def _feasible(self, responded: BoolArray) -> bool:

@@ -1,0 +1,57 @@
+"""`Assignment`: who does what in a round, made when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import overload
+
+from seqgc.ports import BoolArray, MiniTask
+
+__all__ = ["Assignment", "MiniTasks"]
+
+MiniTasks = tuple[MiniTask, ...]
+
+
+class Assignment(Sequence[MiniTasks]):
+    """Each worker's mini-tasks of a round, in order of slot; () for who has nothing to do.
+
+    Decisions do not depend on a single mini-task: a replay reads none. So they are made when they
+    are asked for, once each. Making those of 256 workers takes longer than to decide the round, and
+    the first coded one designs its code's coefficients.
+
+    Parameters
+    ----------
+    busy : (n,) bool
+        Who has anything to do.
+    tasks_of
+        Makes the mini-tasks of a worker who has. What the closing of the round changes must not
+        change them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> task = MiniTask(job=0, slot=0, chunks=np.array([0]), coefficients=np.ones(1))
+    >>> assignment = Assignment(np.array([True, False]), lambda worker: (task,))
+    >>> assignment.idle, [len(tasks) for tasks in assignment]
+    (False, [1, 0])
+    """
+
+    def __init__(self, busy: BoolArray, tasks_of: Callable[[int], MiniTasks]) -> None:
+        self.idle = not busy.any()
+        self._busy, self._tasks_of = busy, tasks_of
+        self._made: dict[int, MiniTasks] = {}
+
+    def __len__(self) -> int:
+        return len(self._busy)
+
+    @overload
+    def __getitem__(self, worker: int) -> MiniTasks: ...
+    @overload
+    def __getitem__(self, worker: slice) -> Sequence[MiniTasks]: ...
+    def __getitem__(self, worker: int | slice) -> MiniTasks | Sequence[MiniTasks]:
+        if isinstance(worker, slice):
+            return [self[i] for i in range(len(self))[worker]]
+        worker = range(len(self))[worker]
+        if worker not in self._made:
+            self._made[worker] = self._tasks_of(worker) if self._busy[worker] else ()
+        return self._made[worker]
