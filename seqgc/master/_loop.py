@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, overload
 
 from seqgc.master._gathering import Gatherer
 from seqgc.ports import (
     Action,
+    AnyBackend,
     Arrival,
-    Backend,
     Cancel,
     Close,
     Decoding,
@@ -35,7 +35,7 @@ Observer: TypeAlias = Callable[[Event | Action], None]
 
 def run(
     policy: Policy,
-    backend: Backend,
+    backend: AnyBackend,
     workload: Workload | None = None,
     *,
     observe: Observer | None = None,
@@ -72,7 +72,7 @@ def run(
 
 class _Loop:
     def __init__(
-        self, policy: Policy, backend: Backend, workload: Workload | None, observe: Observer
+        self, policy: Policy, backend: AnyBackend, workload: Workload | None, observe: Observer
     ) -> None:
         self._policy, self._backend = policy, backend
         self._workload, self._observe = workload, observe
@@ -135,18 +135,18 @@ class _Loop:
                     pass  # for the observer
 
     def _dispatch(self, action: Dispatch) -> None:
-        tasks = [self._task(action, worker) for worker in action.assignment]
+        tasks: Sequence[Task] = _BareTasks(action)
+        if self._workload is not None:
+            tasks = [self._task(action, worker, self._workload) for worker in action.assignment]
         at = self._backend.dispatch(action.round, tasks)
         self._feed(Dispatched(round=action.round, attempt=action.attempt, at=at))
 
-    def _task(self, action: Dispatch, worker: int) -> Task:
-        items: tuple[WorkItem, ...] = ()
-        if self._workload is not None:
-            mini_tasks = action.assignment[worker]
-            if (worker, action.round) not in self._owed:  # not sent again
-                self._owed[worker, action.round] = {m.slot: m for m in mini_tasks}
-                self._gatherer.expect(action.round, mini_tasks)
-            items = tuple(self._item(self._workload, m) for m in mini_tasks)
+    def _task(self, action: Dispatch, worker: int, workload: Workload) -> Task:
+        mini_tasks = action.assignment[worker]
+        if (worker, action.round) not in self._owed:  # not sent again
+            self._owed[worker, action.round] = {m.slot: m for m in mini_tasks}
+            self._gatherer.expect(action.round, mini_tasks)
+        items = tuple(self._item(workload, m) for m in mini_tasks)
         return Task(round=action.round, worker=worker, attempt=action.attempt, items=items)
 
     def _item(self, workload: Workload, mini_task: MiniTask) -> WorkItem:
@@ -181,3 +181,23 @@ class _Loop:
                 self._hand_over(self._workload)
             except Exception as another:
                 error.add_note(f"the gradient of job {job} is lost: {another}")
+
+
+class _BareTasks(Sequence[Task]):
+    """The tasks of a dispatch without a workload, made when a backend looks at them."""
+
+    def __init__(self, action: Dispatch) -> None:
+        self._action, self._workers = action, tuple(action.assignment)
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Task]: ...
+    def __getitem__(self, index: int | slice) -> Task | Sequence[Task]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
+        round, attempt = self._action.round, self._action.attempt
+        return Task(round=round, worker=self._workers[index], attempt=attempt, items=())

@@ -9,6 +9,7 @@ from seqgc.ports._payloads import payload_format as payload_format
 from seqgc.ports._payloads import quantize as quantize
 from seqgc.ports._payloads import restore as restore
 from seqgc.ports._protocols import Action as Action
+from seqgc.ports._protocols import AnyBackend as AnyBackend
 from seqgc.ports._protocols import Arrival as Arrival
 from seqgc.ports._protocols import Backend as Backend
 from seqgc.ports._protocols import BlobStore as BlobStore
@@ -26,6 +27,7 @@ from seqgc.ports._protocols import Policy as Policy
 from seqgc.ports._protocols import RoundRecord as RoundRecord
 from seqgc.ports._protocols import Task as Task
 from seqgc.ports._protocols import Tick as Tick
+from seqgc.ports._protocols import Timetable as Timetable
 from seqgc.ports._protocols import WeightedPoints as WeightedPoints
 from seqgc.ports._protocols import WeightRef as WeightRef
 from seqgc.ports._protocols import WeightStore as WeightStore

@@ -17,6 +17,7 @@ from seqgc.ports._records import BoolArray, Decoding, FloatArray, IntArray, Mini
 
 __all__ = [
     "Action",
+    "AnyBackend",
     "Arrival",
     "Backend",
     "BlobStore",
@@ -34,6 +35,7 @@ __all__ = [
     "RoundRecord",
     "Task",
     "Tick",
+    "Timetable",
     "WeightRef",
     "WeightStore",
     "WeightedPoints",
@@ -128,7 +130,19 @@ class Tick:
     at: float
 
 
-Event: TypeAlias = Dispatched | Arrival | Failure | Tick
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Timetable:
+    """How long each worker takes, (n,) seconds from when its task left; only a replay knows.
+
+    It stands for the `Arrival`s of the round's workers, as many as come before the round closes.
+    """
+
+    round: int
+    at: float  # now
+    times: FloatArray
+
+
+Event: TypeAlias = Dispatched | Arrival | Failure | Tick | Timetable
 
 # ---- actions: from the policy to the loop -------------------------------------------------------
 
@@ -221,7 +235,7 @@ class Policy(Protocol):
     def on(self, event: Event) -> Sequence[Action]: ...
 
 
-class Backend(Protocol):
+class AnyBackend(Protocol):
     """Executes tasks and reports, in order of time, what became of them."""
 
     def dispatch(self, round: int, tasks: Sequence[Task]) -> float:
@@ -230,11 +244,17 @@ class Backend(Protocol):
     def cancel(self, round: int, workers: Sequence[int]) -> None:
         """Tell these workers that their task of the round is of no more use (best effort)."""
 
-    def receive(self, until: float) -> Arrival | Failure | None:
+    def receive(self, until: float) -> Arrival | Failure | Timetable | None:
         """Return the next event with ``at <= until``; None once ``until`` has passed."""
 
     def close(self) -> None:
         """Release everything; no process, thread, port or file stays behind."""
+
+
+class Backend(AnyBackend, Protocol):
+    """A backend with workers of its own: nobody knows when they will answer."""
+
+    def receive(self, until: float) -> Arrival | Failure | None: ...
 
 
 class Workload(Protocol):

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 
 from seqgc.errors import ScheduleError, WorkerError
-from seqgc.ports import BoolArray, CloseReason, RoundRecord
+from seqgc.ports import BoolArray, CloseReason, FloatArray, IntArray, RoundRecord
 from seqgc.rounds._rule import ClosingRule
 
 __all__ = ["Judge", "RoundGate"]
 
 
 class Judge(Protocol):
-    """What the gate asks of a schedule."""
+    """What the gate asks of a schedule; more answers never hurt."""
 
     @property
     def n(self) -> int: ...
@@ -84,10 +85,7 @@ class RoundGate:
         ScheduleError
             If the round is closed, the worker has answered or failed, or time went back.
         """
-        self._register(self._responded, worker, elapsed)
-        if self._kappa_s is None:
-            self._kappa_s = elapsed
-        self._set_alarm(elapsed)
+        self._answer(worker, elapsed)
 
     def fail(self, worker: int, elapsed: float) -> None:
         """Register that a worker will not answer; raises like `arrive`."""
@@ -109,19 +107,67 @@ class RoundGate:
         timed_out = elapsed >= self._rule.timeout_s
         if self._nobody_left() or timed_out:
             self._close_or_give_up(elapsed, timed_out)
-        elif self._suffices():
+        elif self._suffices(self._responded):
             self._close(elapsed, "wait-out" if self._waited_out else "tolerance")
         else:
             self._waited_out = True
             self.wake_at = self._rule.timeout_s
 
-    def _register(self, mask: BoolArray, worker: int, elapsed: float) -> None:
+    def play(self, times: FloatArray) -> RoundRecord:
+        """Play the round to its end, every worker answering at its time, (n,) seconds.
+
+        The same as `arrive` and `tick`, one event after the other. But where these ask after each
+        answer whether it suffices, here all are known: the first that does is found by bisection.
+
+        Raises
+        ------
+        ScheduleError, WorkerError
+            See `arrive` and `tick`.
+        """
+        order = np.argsort(times, kind="stable")
+        at, taken = times[order], 0
+        while self.record is None:
+            if taken == len(at) or at[taken] > self.wake_at:
+                self.tick(self.wake_at)
+            else:
+                more = self._until_next_decision(order, at, taken)
+                self._answer(order[taken:more], float(at[more - 1]))
+                taken = more
+        return self.record
+
+    def _until_next_decision(self, order: IntArray, at: FloatArray, taken: int) -> int:
+        """Return how many will have answered when the round may next close; ``taken`` have."""
+        if self._kappa_s is None:
+            return taken + 1
+        last = int(np.searchsorted(at, self.wake_at, side="right"))
+        if not self._waited_out or self._rule.wait_out == "all":
+            return last
+        instants = np.append(taken + 1 + np.flatnonzero(np.diff(at[taken:last])), last)
+
+        def answers(instant: int) -> BoolArray:
+            responded = self._responded.copy()
+            responded[order[taken : instants[instant]]] = True
+            return responded
+
+        every = range(len(instants))
+        first = bisect_left(every, True, key=lambda i: self._determines(answers(i)))
+        # More answers may be decoded worse, so those are asked for one after the other.
+        enough = (i for i in every[first:] if self._is_decoded_well(answers(i)))
+        return int(instants[next(enough, -1)])
+
+    def _answer(self, workers: int | IntArray, elapsed: float) -> None:
+        self._register(self._responded, workers, elapsed)
+        if self._kappa_s is None:
+            self._kappa_s = elapsed
+        self._set_alarm(elapsed)
+
+    def _register(self, mask: BoolArray, workers: int | IntArray, elapsed: float) -> None:
         self._require_open(elapsed)
-        if self._responded[worker] or self._failed[worker]:
+        if np.any(self._responded[workers] | self._failed[workers]):
             raise ScheduleError(
-                f"worker {worker} is settled in round {self._round}: drop the event"
+                f"worker {workers} is settled in round {self._round}: drop the event"
             )
-        mask[worker] = True
+        mask[workers] = True
         self._latest_s = elapsed
 
     def _require_open(self, elapsed: float) -> None:
@@ -140,12 +186,16 @@ class RoundGate:
     def _nobody_left(self) -> bool:
         return bool((self._responded | self._failed).all())
 
-    def _suffices(self) -> bool:
-        if self._rule.wait_out != "feasible" and not self._schedule.conforms(self._responded):
+    def _suffices(self, responded: BoolArray) -> bool:
+        return self._determines(responded) and self._is_decoded_well(responded)
+
+    def _determines(self, responded: BoolArray) -> bool:
+        if self._rule.wait_out != "feasible" and not self._schedule.conforms(responded):
             return False
-        if not self._schedule.feasible(self._responded):
-            return False
-        return self._decodes_well is None or self._decodes_well(self._responded)
+        return self._schedule.feasible(responded)
+
+    def _is_decoded_well(self, responded: BoolArray) -> bool:
+        return self._decodes_well is None or self._decodes_well(responded)
 
     def _close_or_give_up(self, elapsed: float, timed_out: bool) -> None:
         if not self._schedule.feasible(self._responded):

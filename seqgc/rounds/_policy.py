@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Protocol
 
@@ -26,10 +26,11 @@ from seqgc.ports import (
     Payload,
     RoundRecord,
     Tick,
+    Timetable,
 )
 from seqgc.rounds._gate import Judge, RoundGate
 from seqgc.rounds._rule import ClosingRule
-from seqgc.schemes import Assignment
+from seqgc.schemes import Assignment, MiniTasks
 
 __all__ = ["RoundPolicy"]
 
@@ -87,7 +88,7 @@ class RoundPolicy:
             schedule, rule, round=schedule.round, decodes_well=judged
         )
         self._gate = self._new_gate()
-        self._assignment: Assignment = ()
+        self._assignment: Assignment | None = None  # of the open round, if one is
         self._attempts = [0] * schedule.n
         self._settled: set[int] = set()
         self._first_failure: Failure | None = None
@@ -102,7 +103,12 @@ class RoundPolicy:
     @property
     def wake_at(self) -> float:
         """When to send a `Tick` if nothing arrives before, in the backend's time."""
-        return self._origin + self._gate.wake_at if any(self._assignment) else self._now
+        return self._now if self._is_idle else self._origin + self._gate.wake_at
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether nobody has anything to do in the open round, if there is one."""
+        return self._assignment is None or self._assignment.idle
 
     def start(self) -> Sequence[Action]:
         """Open the first round."""
@@ -126,6 +132,8 @@ class RoundPolicy:
                 return self._on_failure(event)
             case Tick():
                 return self._on_tick(event)
+            case Timetable():
+                return self._on_timetable(event)
 
     def _on_dispatched(self, event: Dispatched) -> Sequence[Action]:
         if event.attempt == 0:
@@ -150,19 +158,26 @@ class RoundPolicy:
             self._gate.fail(event.worker, self._elapsed(event.at))
             return ()
         self._attempts[event.worker] += 1
-        again = {event.worker: self._assignment[event.worker]}
+        again = {event.worker: self._schedule.assignment()[event.worker]}
         return (Dispatch(round=event.round, attempt=event.attempt + 1, assignment=again),)
 
     def _on_tick(self, event: Tick) -> Sequence[Action]:
         if event.at < self.wake_at:
             return ()
-        if not any(self._assignment):
+        if self._is_idle:
             return self._close(self._idle())
         try:
             self._gate.tick(self._gate.wake_at)
         except WorkerError as error:
             raise self._with_cause(error) from None
         return () if self._gate.record is None else self._close(self._gate.record)
+
+    def _on_timetable(self, event: Timetable) -> Sequence[Action]:
+        try:
+            record = self._gate.play(event.times)
+        except WorkerError as error:
+            raise self._with_cause(error) from None
+        return self._close(record)
 
     def _elapsed(self, at: float) -> float:
         # An event is never later than the alarm it beat: rounding must not make it so.
@@ -186,12 +201,12 @@ class RoundPolicy:
     def _open_round(self) -> list[Action]:
         self._attempts = [0] * self._schedule.n
         self._settled, self._first_failure = set(), None
-        self._assignment = () if self.done else self._schedule.assignment()
-        if not any(self._assignment):
+        self._assignment = None if self.done else self._schedule.assignment()
+        if self._assignment is None or self._assignment.idle:
             return []  # the next tick closes the round, if there is one
         self._gate, self._origin = self._new_gate(), math.nan
-        assignment = dict(enumerate(self._assignment))
-        return [Dispatch(round=self._schedule.round, attempt=0, assignment=assignment)]
+        tasks = _ByWorker(self._assignment)
+        return [Dispatch(round=self._schedule.round, attempt=0, assignment=tasks)]
 
     def _idle(self) -> RoundRecord:
         responded = np.ones(self._schedule.n, dtype=np.bool_)
@@ -209,10 +224,26 @@ class RoundPolicy:
         finished = self._schedule.close_round(record.responded)
         actions: list[Action] = [Close(record=record)]
         if not record.responded.all():
-            stragglers = tuple(int(i) for i in np.flatnonzero(~record.responded))
+            stragglers = tuple(np.flatnonzero(~record.responded).tolist())
             actions.append(Cancel(round=record.round, workers=stragglers))
         actions += [
             Finish(job=job, decoding=cache(partial(self._schedule.decoding, job, self._payload)))
             for job in finished
         ]
         return actions + self._open_round()
+
+
+class _ByWorker(Mapping[int, MiniTasks]):
+    """An assignment as a mapping; mini-tasks are still made when they are asked for."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        self._assignment = assignment
+
+    def __getitem__(self, worker: int) -> MiniTasks:
+        return self._assignment[worker]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self._assignment)))
+
+    def __len__(self) -> int:
+        return len(self._assignment)

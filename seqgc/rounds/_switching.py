@@ -222,9 +222,10 @@ class _Numbered:
         return self._first_round + self._schedule.round
 
     def assignment(self) -> Assignment:
-        return tuple(
-            tuple(replace(task, job=self._first_job + task.job) for task in tasks)
-            for tasks in self._schedule.assignment()
+        own, first = self._schedule.assignment(), self._first_job
+        return Assignment(
+            own.busy,
+            lambda worker: tuple(replace(task, job=first + task.job) for task in own[worker]),
         )
 
     def conforms(self, responded: BoolArray) -> bool:

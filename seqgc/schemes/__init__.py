@@ -1,6 +1,7 @@
 """Schemes: each round's tasks from the straggler history."""
 
 from seqgc.schemes._assignment import Assignment as Assignment
+from seqgc.schemes._assignment import MiniTasks as MiniTasks
 from seqgc.schemes._base import Schedule as Schedule
 from seqgc.schemes._base import Scheme as Scheme
 from seqgc.schemes._parse import SCHEMES as SCHEMES

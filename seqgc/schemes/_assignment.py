@@ -37,12 +37,12 @@ class Assignment(Sequence[MiniTasks]):
     """
 
     def __init__(self, busy: BoolArray, tasks_of: Callable[[int], MiniTasks]) -> None:
-        self.idle = not busy.any()
-        self._busy, self._tasks_of = busy, tasks_of
+        self.busy, self.idle = busy, not busy.any()
+        self._tasks_of = tasks_of
         self._made: dict[int, MiniTasks] = {}
 
     def __len__(self) -> int:
-        return len(self._busy)
+        return len(self.busy)
 
     @overload
     def __getitem__(self, worker: int) -> MiniTasks: ...
@@ -53,5 +53,5 @@ class Assignment(Sequence[MiniTasks]):
             return [self[i] for i in range(len(self))[worker]]
         worker = range(len(self))[worker]
         if worker not in self._made:
-            self._made[worker] = self._tasks_of(worker) if self._busy[worker] else ()
+            self._made[worker] = self._tasks_of(worker) if self.busy[worker] else ()
         return self._made[worker]

@@ -24,6 +24,7 @@ from seqgc.ports import (
     IntArray,
     RoundRecord,
     Task,
+    Timetable,
     WeightedPoints,
 )
 from seqgc.profiles import DelayProfile
@@ -111,6 +112,28 @@ class ReplayBackend:
         self._pending = []
 
 
+class _WholeRounds:
+    """Reports the times of a whole round at once; for `RoundPolicy`, when nothing is computed."""
+
+    def __init__(self, times: FloatArray) -> None:
+        self._times = times
+        self._timetable: Timetable | None = None
+
+    def dispatch(self, round: int, tasks: Sequence[Task]) -> float:  # noqa: ARG002 (everybody's)
+        self._timetable = Timetable(round=round, at=0.0, times=self._times[round])
+        return 0.0
+
+    def cancel(self, round: int, workers: Sequence[int]) -> None:
+        """Nothing is under way any more."""
+
+    def receive(self, until: float) -> Timetable | None:  # noqa: ARG002 (nobody waits)
+        timetable, self._timetable = self._timetable, None
+        return timetable
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Replay:
     """What a run on recorded times comes to.
@@ -182,7 +205,7 @@ def replay(
     schedule = scheme.start(bundles, conformity=conformity)
     notes = _Notes(bundles)
     policy = RoundPolicy(schedule, ClosingRule(mu=mu, wait_out=wait_out))
-    master.run(policy, ReplayBackend(times), observe=notes)
+    master.run(policy, _WholeRounds(times), observe=notes)
     return Replay(
         round_seconds=np.array([record.duration_s for record in notes.records]),
         responded=np.stack([record.responded for record in notes.records]),

@@ -199,3 +199,65 @@ def test_the_gate_closes_at_the_first_instant_that_its_rule_allows(seed: int) ->
             assert gate.record is not None
             assert gate.record.duration_s == expected, f"seed {seed}, {scheme}, {rule}, {times}"
             assert (gate.record.responded == (times <= expected)).all()
+
+
+@pytest.mark.parametrize("wait_out", ["all", "conform", "feasible"])
+def test_a_round_played_at_once_ends_as_one_event_after_the_other(wait_out: WaitOut) -> None:
+    reasons = set()
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        n = int(rng.integers(1, 9))
+        times = np.round(rng.exponential(size=n) + 0.1, 1)  # ties on purpose
+        conforming, feasible = rng.integers(0, n + 1, 2)
+        judge = Judge(conforming=int(conforming), feasible=int(feasible), n=n)
+        refused = rng.random(n + 1) < 0.4  # numbers of answers that are decoded badly
+        decodes_well = None if seed % 2 else (lambda r, no=refused: not no[int(r.sum())])
+        rule = ClosingRule(
+            mu=float(rng.choice([0.0, 0.5, 2.0])),
+            wait_out=wait_out,
+            timeout_s=float(rng.choice([math.inf, 1.0])),
+        )
+        records = []
+        for play in (True, False):
+            gate = RoundGate(judge, rule, round=seed, decodes_well=decodes_well)
+            try:
+                if play:
+                    gate.play(times)
+                else:
+                    wind(gate, {t: np.flatnonzero(times == t).tolist() for t in set(times)})
+                    while gate.record is None:
+                        gate.tick(gate.wake_at)
+            except WorkerError as error:
+                records.append(str(error))
+                reasons.add("lost")
+                continue
+            record = gate.record
+            assert record is not None
+            reasons.add(record.reason)
+            records.append(
+                (
+                    record.round,
+                    record.responded.tolist(),
+                    record.kappa_s,
+                    record.duration_s,
+                    record.reason,
+                    record.waited_out,
+                )
+            )
+        assert records[0] == records[1], f"seed {seed}"
+    assert reasons >= {"everyone", "tolerance", "timeout", "lost"}
+    assert ("wait-out" in reasons) == (wait_out != "all")
+
+
+def test_more_answers_are_found_by_halves_not_one_by_one() -> None:
+    judge, asked = Judge(conforming=200, feasible=200, n=256), []
+
+    def feasible(responded: BoolArray) -> bool:
+        asked.append(int(responded.sum()))
+        return asked[-1] >= 200
+
+    judge.feasible = feasible  # type: ignore[method-assign]
+    times = 1.0 + np.random.default_rng(0).random(256)
+    record = RoundGate(judge, ClosingRule()).play(times)
+    assert record.responded.sum() == 200
+    assert len(asked) <= 1 + 8 + 1  # at the tolerance, by bisection, and to close
