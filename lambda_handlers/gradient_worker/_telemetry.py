@@ -10,7 +10,7 @@ from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 
 from seqgc.errors import ParameterError
-from seqgc.worker import Answered
+from seqgc.worker import InvocationReport
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -47,44 +47,44 @@ class Telemetry:
             self._segment = _segments()
 
     @contextmanager
-    def invocation(self, context: object) -> Iterator[Callable[[Answered], None]]:
-        """Yield what tells how the invocation went; one that raises is logged, and raises on."""
+    def invocation(self, context: object) -> Iterator[Callable[[InvocationReport], None]]:
+        """Yield what logs how the invocation went; one that raises is logged, and raises on."""
         cold, self._cold = self._cold, False
         request = getattr(context, "aws_request_id", "")
         try:
             with self._segment():
-                yield lambda answered: self._tell(answered, request=request, cold=cold)
+                yield lambda report: self._log(report, request=request, cold=cold)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             self._logger.error("refused", request=request, reason=reason, cold_start=cold)
             self._count(cold=cold, refused=True)
             raise
 
-    def _tell(self, answered: Answered, *, request: str, cold: bool) -> None:
-        say = self._logger.warning if answered.failure else self._logger.info
-        say(
-            "failed" if answered.failure else "answered",
-            run=answered.run_id,
-            round=answered.round,
-            worker=answered.worker,
-            attempt=answered.attempt,
+    def _log(self, report: InvocationReport, *, request: str, cold: bool) -> None:
+        write = self._logger.warning if report.failure else self._logger.info
+        write(
+            "failed" if report.failure else "answered",
+            run=report.run_id,
+            round=report.round,
+            worker=report.worker,
+            attempt=report.attempt,
             request=request,
-            reason=answered.failure,
+            reason=report.failure,
             cold_start=cold,
-            warm=answered.warm,
-            compute_s=round(answered.compute_s, 6),
-            received_bytes=answered.received_bytes,
-            sent_bytes=answered.sent_bytes,
-            stored_bytes=answered.stored_bytes,
+            warm=report.warm,
+            compute_s=round(report.compute_s, 6),
+            received_bytes=report.received_bytes,
+            sent_bytes=report.sent_bytes,
+            stored_bytes=report.stored_bytes,
         )
-        self._metrics.add_metric("ComputeTime", MetricUnit.Seconds, answered.compute_s)
+        self._metrics.add_metric("ComputeTime", MetricUnit.Seconds, report.compute_s)
         for name, size in (
-            ("Received", answered.received_bytes),
-            ("Sent", answered.sent_bytes),
-            ("Stored", answered.stored_bytes),
+            ("Received", report.received_bytes),
+            ("Sent", report.sent_bytes),
+            ("Stored", report.stored_bytes),
         ):
             self._metrics.add_metric(name, MetricUnit.Bytes, size)
-        self._count(cold=cold, failed=bool(answered.failure))
+        self._count(cold=cold, failed=bool(report.failure))
 
     def _count(self, *, cold: bool, failed: bool = False, refused: bool = False) -> None:
         """Count an invocation, and print its metrics; that is what sends them."""

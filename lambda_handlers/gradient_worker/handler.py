@@ -29,10 +29,10 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, object]:
     WireError
         If the event holds no invocation: the service then reports a function error, with this line.
     """
-    with _telemetry.invocation(context) as told:
-        answered = _worker.answered(_body(event))
-        told(answered)
-    return dict(answered.reply)
+    with _telemetry.invocation(context) as log:
+        report = _worker.serve(_body(event))
+        log(report)
+    return dict(report.reply)
 
 
 def _body(event: Mapping[str, Any]) -> Mapping[str, Any] | str:

@@ -4,6 +4,8 @@ Why master and workers cannot wait for each other: the master's `push` and `pull
 whatever state the worker is in, so no worker can hold it up. A worker may wait until its answer is
 taken, but what it waits for is only that the master reads, which the master does for every worker
 whenever it receives, whether or not it has frames of its own waiting to be sent to that worker.
+
+A frame's length goes before it; nothing is hashed: what one's own kernel carries arrives as it was.
 """
 
 from __future__ import annotations

@@ -46,9 +46,10 @@ def main(end: socket.socket, worker: int, run_id: str, max_bytes: int) -> None:
         # cause that can be told.
         compute: Compute = pickle.loads(factory)()  # noqa: S301
     except Exception as error:
-        _send(channel, encode(ReadyMessage(worker=worker, problem=_told(error)), run_id=run_id))
-        raise SystemExit(1) from None  # told, so no traceback on the terminal
-    _send(channel, encode(ReadyMessage(worker=worker), run_id=run_id))
+        problem = ReadyMessage(worker=worker, problem=_line(error))
+        _send(channel, encode(problem, run_id=run_id, sealed=False))
+        raise SystemExit(1) from None  # the master knows: no traceback on the terminal
+    _send(channel, encode(ReadyMessage(worker=worker), run_id=run_id, sealed=False))
     _Server(channel, compute, run_id).serve()
 
 
@@ -68,7 +69,7 @@ def _first_frame(channel: Channel) -> bytearray | None:
     return None
 
 
-def _told(error: BaseException) -> str:
+def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
@@ -117,7 +118,7 @@ class _Server:
         """Take in what the master has said, or says within the timeout."""
         _wait(self._channel, select.POLLIN, timeout_s)
         for frame in self._channel.pull():
-            match decode(frame, run_id=self._run_id):
+            match decode(frame, run_id=self._run_id, sealed=False):
                 case TaskMessage() as message:
                     self._todo.append((time.monotonic(), message))
                 case CancelMessage(round=round):
@@ -137,9 +138,9 @@ class _Server:
             results = run_task(task, self._compute, cancelled=lambda: self._unwanted(task))
             if results is None or self._unwanted(task):
                 return
-            when, frame = received + message.delay_s, self._frame(message.answered(results))
+            when, frame = received + message.delay_s, self._frame(message.result(results))
         except Exception as error:
-            when, frame = received, self._frame(message.failed(_told(error)))
+            when, frame = received, self._frame(message.failure(_line(error)))
         heapq.heappush(self._due, (when, self._order, task.round, frame))
         self._order += 1
 
@@ -148,4 +149,4 @@ class _Server:
         return self._channel.ended or task.round in self._cancelled
 
     def _frame(self, answer: ResultMessage | FailureMessage) -> bytes:
-        return encode(answer, run_id=self._run_id)
+        return encode(answer, run_id=self._run_id, sealed=False)

@@ -143,7 +143,7 @@ class WorkerPool:
             yield from self._replace(process)
 
     def _understand(self, process: WorkerProcess, frame: bytearray) -> Answer | None:
-        match decode(frame, run_id=self._run_id):
+        match decode(frame, run_id=self._run_id, sealed=False):
             case ResultMessage() | FailureMessage() as answer if answer.worker == process.worker:
                 return answer
             case ReadyMessage(worker=process.worker, problem=problem):

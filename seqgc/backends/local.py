@@ -138,7 +138,7 @@ class LocalBackend(EventBackend):
             If the backend is closed.
         """
         asked = self._asked(round, tasks)
-        frames = [encode(message, run_id=self._run_id) for message in asked]
+        frames = [encode(message, run_id=self._run_id, sealed=False) for message in asked]
         for task, frame in zip(tasks, frames, strict=True):
             self._outstanding[task.worker].add((task.round, task.attempt))
             self._pool.send(task.worker, frame)
@@ -161,7 +161,7 @@ class LocalBackend(EventBackend):
             if kept != owed:
                 self._outstanding[worker] = kept
                 message = CancelMessage(round=round, worker=worker)
-                self._pool.send(worker, encode(message, run_id=self._run_id))
+                self._pool.send(worker, encode(message, run_id=self._run_id, sealed=False))
 
     def _collect(self, timeout_s: float) -> None:
         for news in self._pool.poll(timeout_s):

@@ -82,7 +82,7 @@ def _question(store: StoreRef) -> InvokeMessage:
     )
     task = Task(round=0, worker=0, attempt=0, items=(WorkItem(slot=0, parts=(part,)),))
     return InvokeMessage(
-        asked=TaskMessage(task=task),
+        request=TaskMessage(task=task),
         workload=WorkloadRef(name="constant", settings={"size": _PROBE}),
         store=store,
         inline_limit_bytes=0,

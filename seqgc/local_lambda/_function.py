@@ -171,7 +171,7 @@ def _corrupted(answered: Answered, seed: int) -> Answered:
 def _task_of(body: bytes | bytearray) -> tuple[int, int, int] | None:
     """Return the (round, worker, attempt) that a request is addressed to, if it is a frame."""
     try:
-        task = wire.decode_invocation(wire.from_json(body))[1].asked.task
+        task = wire.decode_invocation(wire.from_json(body))[1].request.task
     except WireError:
         return None
     return task.round, task.worker, task.attempt

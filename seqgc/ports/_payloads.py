@@ -45,6 +45,8 @@ _FLOAT32_EXPONENTS = range(-126 + 25 - _TOP, 127 - _TOP + 1)
 
 _FLOAT16_PLACES = np.int32(~0x7000_1FFF)  # sign, the lower 5 bits of the exponent, 10 of 23 bits
 
+_LARGEST_HALF = 65504.0
+
 # Root mean square error of rounding normal deviates to nearest, in unit round-offs and relative to
 # the deviates' own root mean square. In the binade from 2**e the error is uniform within half a
 # spacing, so its variance is (u 2**e)**2 / 3; summed over the normal distribution's binades, that
@@ -98,6 +100,16 @@ class PayloadFormat:
         square, not a twelfth.
         """
         return _NORMAL_ROUNDING * self.unit_roundoff
+
+    def holds(self, dtype: npt.DTypeLike) -> bool:
+        """Whether every float of this dtype is one of the format, so that nothing is rounded.
+
+        Examples
+        --------
+        >>> payload_format("float32").holds("float16"), payload_format("bfloat16").holds("float16")
+        (True, False)
+        """
+        return self.storage.kind == "f" and np.can_cast(dtype, self.storage, "safe")
 
 
 def _format(
@@ -215,13 +227,13 @@ def quantize(
     fmt = payload_format(payload)
     vector = np.asarray(vector)
     _check(vector)
-    peak = max(float(vector.max()), -float(vector.min())) if vector.size else 0.0
-    if not math.isfinite(peak):
-        remedy = "the model diverged or a loss is undefined"
-        raise ParameterError("vector", "must be finite", peak, remedy)
-    if fmt.storage.kind == "f" and np.can_cast(vector.dtype, fmt.storage, "safe"):
+    if fmt.holds(vector.dtype):
         values = vector.astype(fmt.storage, copy=False)
+        if not np.isfinite(values).all():
+            raise _not_finite(_peak(values))
         return Quantized(payload=payload, values=values, exponent=0)
+    if not math.isfinite(peak := _peak(vector)):
+        raise _not_finite(peak)
     if vector.dtype == np.float16:
         vector = vector.astype(np.float32)
     exponent = math.frexp(peak)[1] - _TOP if peak else 0
@@ -264,7 +276,7 @@ def restore(quantized: Quantized, dtype: npt.DTypeLike | None = None) -> FloatAr
     values, exponent = _widened(quantized)
     with np.errstate(over="ignore", invalid="ignore"):  # refused below
         vector = _times_power(values.astype(due, copy=False), exponent)
-    if not np.isfinite(vector).all():
+    if not _is_finite(vector, quantized):
         rule = f"must be finite, also times 2**exponent in {due}"
         raise ParameterError("values", rule, f"exponent {quantized.exponent}")
     return vector
@@ -275,20 +287,32 @@ def _widened(quantized: Quantized) -> tuple[FloatArray, int]:
     bits, exponent = quantized.values, quantized.exponent
     if quantized.payload == "bfloat16":
         return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32), exponent
-    if quantized.payload != "float16" or not _is_finite(bits):
+    if quantized.payload != "float16":
         return bits, exponent
     # NumPy's conversion takes five times as long. Moved to float32's places for sign, exponent and
-    # significand, the bits are the same number but for the exponents' biases, 15 and 127.
+    # significand, the bits are the same number but for the exponents' biases, 15 and 127. Infinity
+    # and NaN become numbers, larger than any half (see `_is_finite`).
     wide = bits.view(np.int16).astype(np.int32)
     wide <<= 13
     wide &= _FLOAT16_PLACES
     return wide.view(np.float32), exponent + 127 - 15
 
 
-def _is_finite(halves: npt.NDArray[np.float16]) -> bool:
-    """Whether no exponent has all bits set: as `numpy.isfinite`, which is slow for float16."""
-    magnitudes = halves.view(np.uint16) & np.uint16(0x7FFF)
-    return bool(magnitudes.max(initial=0) < 0x7C00)
+def _is_finite(vector: FloatArray, quantized: Quantized) -> bool:
+    """Whether ``vector`` (P,), restored from ``quantized``, is finite and was so before."""
+    if quantized.payload == "float16":
+        return _peak(vector) <= math.ldexp(_LARGEST_HALF, quantized.exponent)
+    return bool(np.isfinite(vector).all())
+
+
+def _peak(vector: FloatArray) -> float:
+    """Return the largest magnitude in a vector (P,), 0 if it is empty; NaN if that is in it."""
+    return max(float(vector.max()), -float(vector.min())) if vector.size else 0.0
+
+
+def _not_finite(peak: float) -> ParameterError:
+    remedy = "the model diverged or a loss is undefined"
+    return ParameterError("vector", "must be finite", peak, remedy)
 
 
 def _restored_dtype(

@@ -3,23 +3,41 @@
 Master to worker: a `TaskMessage`, a `CancelMessage`. Worker to master: a `ReadyMessage`, then per
 task a `ResultMessage` or a `FailureMessage`. A function that knows nothing of the run is asked by
 an `InvokeMessage`, and may answer with a `ReceiptMessage`: the result is in the store.
+
+Messages without arrays are msgspec structs: each is its own header on the wire. Their fields are
+checked when they are read from a frame.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypedDict, get_args
+
+from msgspec import Meta
+from msgspec.structs import force_setattr
 
 from seqgc.errors import WireError
 from seqgc.ports import FloatArray, Payload, Task, WeightRef, WorkItem
-from seqgc.wire._results import MAX_PIECES
-from seqgc.wire._task import weights_digest
+from seqgc.wire._values import (
+    MAX_CODE_CHARACTERS,
+    MAX_FRAME_BYTES,
+    MAX_PIECES,
+    Code,
+    Count,
+    Digest,
+    Line,
+    Name,
+    Record,
+    WeightsDigest,
+    one_line,
+)
 
 __all__ = [
     "STORE_KINDS",
-    "Answer",
+    "AnswerMessage",
     "CancelMessage",
     "FailureMessage",
     "InvokeMessage",
@@ -30,6 +48,7 @@ __all__ = [
     "ResultMessage",
     "StoreKind",
     "StoreRef",
+    "Subject",
     "TaskMessage",
     "WorkloadRef",
 ]
@@ -40,9 +59,10 @@ Json: TypeAlias = (
 StoreKind: TypeAlias = Literal["directory", "s3", "inline"]
 STORE_KINDS: Final[tuple[StoreKind, ...]] = get_args(StoreKind)
 
+# ---- what a task is about -----------------------------------------------------------------------
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class WorkloadRef:
+
+class WorkloadRef(Record, frozen=True, kw_only=True, eq=False):
     """What a worker computes: the name of a factory in its image, and the factory's settings.
 
     Nothing in it is code, or a path to code: a name that the image has not registered is refused.
@@ -53,8 +73,8 @@ class WorkloadRef:
     '["least-squares",{"features":3,"seed":1}]'
     """
 
-    name: str
-    settings: Mapping[str, Json]
+    name: Name
+    settings: dict[str, Any]
 
     @property
     def canonical(self) -> str:
@@ -67,19 +87,15 @@ class WorkloadRef:
         """
         try:
             return json.dumps(
-                [self.name, dict(self.settings)],
-                sort_keys=True,
-                separators=(",", ":"),
-                allow_nan=False,
+                [self.name, self.settings], sort_keys=True, separators=(",", ":"), allow_nan=False
             )
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise WireError(
                 f"workload {self.name!r} has a setting without JSON form: {error}"
             ) from (error)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreRef:
+class StoreRef(Record, frozen=True, kw_only=True):
     """Where weights are, and where answers go that are too large for a reply.
 
     ``location``: of a directory its path below the mount, which each side mounts where it likes; of
@@ -87,7 +103,31 @@ class StoreRef:
     """
 
     kind: StoreKind
-    location: str = ""
+    location: Annotated[str, Meta(max_length=1000)] = ""
+
+
+class _Subject(TypedDict):
+    round: int
+    worker: int
+    attempt: int
+    code: str
+    weights_digest: str
+
+
+class Subject(Record, frozen=True, kw_only=True):
+    """Which task a header is about, or answers: its address, its code, its weights.
+
+    ``code`` names the code that the round uses; ``weights_digest`` is that of `TaskMessage`.
+    """
+
+    round: Count
+    worker: Count
+    attempt: Count
+    code: Code = ""
+    weights_digest: WeightsDigest = ""
+
+
+# ---- from the master ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -105,11 +145,37 @@ class TaskMessage:
     code: str = ""
 
     @property
-    def weights(self) -> str:
-        """The digest of the weights that the task uses, all of them; empty if none."""
-        return weights_digest(self.task)
+    def weights_digest(self) -> str:
+        """The digest of all the weights that the task uses; empty if it uses none.
 
-    def answered(self, results: Mapping[int, FloatArray]) -> ResultMessage:
+        That is their own digest if there is one version, else that of their digests, sorted.
+        """
+        digests = sorted({part.weights.digest for item in self.task.items for part in item.parts})
+        if len(digests) <= 1:
+            return "".join(digests)
+        return hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+    @property
+    def subject(self) -> _Subject:
+        """What the task's own header and all its answers say of it.
+
+        Raises
+        ------
+        WireError
+            If the code's name is too long.
+        """
+        if len(self.code) > MAX_CODE_CHARACTERS:
+            rule = f"at most {MAX_CODE_CHARACTERS} characters"
+            raise WireError(f"a code's name has {rule}; got {len(self.code)}: shorten it")
+        return {
+            "round": self.task.round,
+            "worker": self.task.worker,
+            "attempt": self.task.attempt,
+            "code": self.code,
+            "weights_digest": self.weights_digest,
+        }
+
+    def result(self, results: Mapping[int, FloatArray]) -> ResultMessage:
         """Return the answer with these results, by slot.
 
         Where a result is its parts' gradients, each with one more number behind it (a loss), the
@@ -117,42 +183,24 @@ class TaskMessage:
         gradient's bits, and one model another's.
         """
         return ResultMessage(
-            round=self.task.round,
-            worker=self.task.worker,
-            attempt=self.task.attempt,
+            **self.subject,
             results=results,
             payload=self.payload,
             rounding_seed=self.rounding_seed,
-            code=self.code,
-            weights=self.weights,
             pieces={i.slot: _pieces(i, results[i.slot].size) for i in self.task.items},
         )
 
-    def failed(self, reason: str) -> FailureMessage:
+    def failure(self, reason: str) -> FailureMessage:
         """Return the answer that there will be none."""
-        return FailureMessage(
-            round=self.task.round,
-            worker=self.task.worker,
-            attempt=self.task.attempt,
-            reason=reason,
-            code=self.code,
-            weights=self.weights,
-        )
+        return FailureMessage(**self.subject, reason=reason)
 
-    def stored(self, *, digest: str, size_bytes: int) -> ReceiptMessage:
+    def receipt(self, *, digest: str, size_bytes: int) -> ReceiptMessage:
         """Return the answer that the results' frame is in the store, under the key due to it."""
         return ReceiptMessage(
-            round=self.task.round,
-            worker=self.task.worker,
-            attempt=self.task.attempt,
-            key=self._key(digest),
-            digest=digest,
-            size_bytes=size_bytes,
-            code=self.code,
-            weights=self.weights,
+            **self.subject, key=self._key(digest), digest=digest, size_bytes=size_bytes
         )
 
-    def require(self, answer: Answer) -> None:
+    def check(self, answer: AnswerMessage) -> None:
         """Insist that ``answer`` is one to this task.
 
         Raises
@@ -161,18 +209,12 @@ class TaskMessage:
             If it is of another round, worker, attempt or code, was computed on other weights, its
             results are other slots', or in another format, or it lies under another answer's key.
         """
-        task = self.task
-        for name, due, got in (
-            ("round", task.round, answer.round),
-            ("worker", task.worker, answer.worker),
-            ("attempt", task.attempt, answer.attempt),
-            ("code", self.code, answer.code),
-            ("weights", self.weights, answer.weights),
-        ):
-            if got != due:
+        due: object
+        for name, due in self.subject.items():
+            if (got := getattr(answer, name)) != due:
                 raise WireError(f"answer has {name} {got!r} where {due!r} was asked for; drop it")
         if isinstance(answer, ResultMessage):
-            self._require_results(answer)
+            self._check_results(answer)
         elif isinstance(answer, ReceiptMessage) and answer.key != (due := self._key(answer.digest)):
             raise WireError(f"answer has key {answer.key!r} where {due!r} is due; drop it")
 
@@ -183,10 +225,9 @@ class TaskMessage:
         """
         return f"result-{self.task.round}-{self.task.worker}-{self.task.attempt}-{digest[:32]}"
 
-    def _require_results(self, answer: ResultMessage) -> None:
+    def _check_results(self, answer: ResultMessage) -> None:
         slots = sorted(item.slot for item in self.task.items)
-        if sorted(answer.results) != slots:
-            got = sorted(answer.results)
+        if (got := sorted(answer.results)) != slots:
             raise WireError(f"answer has slots {got} where {slots} were asked for; drop it")
         if answer.payload != self.payload:
             raise WireError(
@@ -202,11 +243,21 @@ class InvokeMessage:
     the answer. ``weights`` are those that travel along; others are in the store.
     """
 
-    asked: TaskMessage
+    request: TaskMessage
     workload: WorkloadRef
     store: StoreRef
     inline_limit_bytes: int
     weights: tuple[tuple[WeightRef, FloatArray], ...] = ()
+
+
+class CancelMessage(Record, frozen=True, kw_only=True, tag="cancel"):
+    """Whatever ``worker`` still does for ``round`` is of no use, every attempt of it."""
+
+    round: Count
+    worker: Count
+
+
+# ---- from a worker ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -216,8 +267,8 @@ class ResultMessage:
     They travel in the format ``payload`` (None: their own dtype), and arrive as what that format
     made of them. With a ``rounding_seed``, 0 to 2**53, rounding is stochastic, each result's by a
     generator of its own, seeded with that, round, worker, attempt and slot. ``code`` and
-    ``weights`` are the task's. ``pieces`` are lengths, by slot, that add up to the result's: each
-    piece is scaled on its own before it is rounded (not kept on arrival).
+    ``weights_digest`` are the task's. ``pieces`` are lengths, by slot, that add up to the result's:
+    each piece is scaled on its own before it is rounded (not kept on arrival).
     """
 
     round: int
@@ -227,59 +278,47 @@ class ResultMessage:
     payload: Payload | None = None
     rounding_seed: int | None = None
     code: str = ""
-    weights: str = ""
+    weights_digest: str = ""
     pieces: Mapping[int, tuple[int, ...]] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureMessage:
-    """A task that will not be answered; ``reason`` is one line."""
+class FailureMessage(Subject, frozen=True, kw_only=True, tag="failure"):
+    """A task that will not be answered; ``reason`` becomes one printable line."""
 
-    round: int
-    worker: int
-    attempt: int
-    reason: str
-    code: str = ""
-    weights: str = ""
+    reason: Line
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "reason", one_line(self.reason))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReceiptMessage:
+class ReceiptMessage(Subject, frozen=True, kw_only=True, tag="receipt"):
     """A task's answer is in the store: the frame of its `ResultMessage`, under ``key``.
 
-    `TaskMessage.stored` makes it: there is one key for a task's answer, its digest given.
+    `TaskMessage.receipt` makes it: there is one key for a task's answer, its digest given.
 
     ``digest`` is the SHA-256 of the frame's ``size_bytes`` bytes, hexadecimal.
     """
 
-    round: int
-    worker: int
-    attempt: int
-    key: str
-    digest: str
-    size_bytes: int
-    code: str = ""
-    weights: str = ""
+    key: Name
+    digest: Digest
+    size_bytes: Annotated[int, Meta(ge=0, le=MAX_FRAME_BYTES)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CancelMessage:
-    """Whatever ``worker`` still does for ``round`` is of no use, every attempt of it."""
+class ReadyMessage(Record, frozen=True, kw_only=True, tag="ready"):
+    """The worker takes tasks from now on; or never will, because of ``problem``, if not empty.
 
-    round: int
-    worker: int
+    ``problem`` becomes one printable line.
+    """
 
+    worker: Count
+    problem: Line = ""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadyMessage:
-    """The worker takes tasks from now on; or never will, because of ``problem``, if not empty."""
-
-    worker: int
-    problem: str = ""
+    def __post_init__(self) -> None:
+        force_setattr(self, "problem", one_line(self.problem))
 
 
-Answer: TypeAlias = ResultMessage | FailureMessage | ReceiptMessage
-Message: TypeAlias = TaskMessage | InvokeMessage | Answer | CancelMessage | ReadyMessage
+AnswerMessage: TypeAlias = ResultMessage | FailureMessage | ReceiptMessage
+Message: TypeAlias = TaskMessage | InvokeMessage | AnswerMessage | CancelMessage | ReadyMessage
 
 
 def _pieces(item: WorkItem, length: int) -> tuple[int, ...]:

@@ -3,8 +3,8 @@
 from seqgc.worker._compute import Compute as Compute
 from seqgc.worker._compute import ComputeFactory as ComputeFactory
 from seqgc.worker._compute import run_task as run_task
-from seqgc.worker._function import Answered as Answered
 from seqgc.worker._function import FunctionWorker as FunctionWorker
+from seqgc.worker._function import InvocationReport as InvocationReport
 from seqgc.worker._registry import FACTORIES as FACTORIES
 from seqgc.worker._registry import FetchWeights as FetchWeights
 from seqgc.worker._registry import Registry as Registry

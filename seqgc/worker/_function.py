@@ -14,10 +14,8 @@ from seqgc.errors import WorkerError
 from seqgc.ports import BlobStore
 from seqgc.wire import (
     MAX_FRAME_BYTES,
-    FailureMessage,
     InvokeMessage,
     StoreRef,
-    decode,
     decode_invocation,
     encode,
     envelope_bytes,
@@ -28,15 +26,15 @@ from seqgc.worker._compute import Compute, run_task
 from seqgc.worker._registry import Registry
 from seqgc.worker._weights import RunWeights, WeightCache, cache_bytes
 
-__all__ = ["Answered", "FunctionWorker"]
+__all__ = ["FunctionWorker", "InvocationReport"]
 
 _WARM = 2  # computes kept: this run's, and one that it takes turns with
 _STORES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
-    """What an invocation came to, for logs and metrics; times in seconds, sizes of frames.
+class InvocationReport:
+    """How an invocation went, for logs and metrics; times in seconds, sizes of frames.
 
     ``reply`` is the answer's JSON object. ``failure`` is the reason if it is a failure, one line,
     else empty.
@@ -69,7 +67,7 @@ class FunctionWorker:
     registry
         The workloads that this image knows.
     open_store
-        Turns an invocation's reference into a store; refuses what is none of the image's business.
+        Turns an invocation's reference into a store; refuses stores that the image must not open.
     max_bytes
         Of a frame, either way.
     cached_bytes
@@ -89,7 +87,7 @@ class FunctionWorker:
     ...     return lambda parts: np.zeros(settings["size"])
     >>> worker = FunctionWorker(registry, lambda ref: None)  # no store: nothing is large
     >>> message = InvokeMessage(
-    ...     asked=TaskMessage(task=Task(round=4, worker=1, attempt=0, items=())),
+    ...     request=TaskMessage(task=Task(round=4, worker=1, attempt=0, items=())),
     ...     workload=WorkloadRef(name="zeros", settings={"size": 3}),
     ...     store=StoreRef(kind="inline"),
     ...     inline_limit_bytes=6_000_000,
@@ -117,11 +115,11 @@ class FunctionWorker:
         self._stores: Final[OrderedDict[StoreRef, BlobStore]] = OrderedDict()
 
     def answer(self, event: Mapping[str, object]) -> dict[str, object]:
-        """Return the reply to an invocation, both JSON objects (see `answered`)."""
-        return dict(self.answered(event).reply)
+        """Return the reply to an invocation, both JSON objects (see `serve`)."""
+        return dict(self.serve(event).reply)
 
-    def answered(self, event: Mapping[str, object] | str | bytes) -> Answered:
-        """Answer an invocation, and tell what it came to.
+    def serve(self, event: Mapping[str, object] | str | bytes) -> InvocationReport:
+        """Answer an invocation; return the reply, and how it went.
 
         Whatever goes wrong in computing is an answer too, a `FailureMessage` with the error's line.
 
@@ -138,16 +136,15 @@ class FunctionWorker:
         try:
             result = self._result(run_id, message)
             computed = self._now()
-            self._wait_until(received + message.asked.delay_s)
+            self._wait_until(received + message.request.delay_s)
             reply = self._fitted(run_id, message, result)
             stored = 0 if reply is result else len(result)
         except Exception as error:
             computed = self._now()
-            failed = message.asked.failed(f"{type(error).__name__}: {error}")
-            reply = encode(failed, run_id=run_id)
-            failure = _reason(reply, run_id)
-        task = message.asked.task
-        return Answered(
+            failed = message.request.failure(f"{type(error).__name__}: {error}")
+            reply, failure = encode(failed, run_id=run_id), failed.reason
+        task = message.request.task
+        return InvocationReport(
             reply=to_mapping(reply),
             run_id=run_id,
             round=task.round,
@@ -165,10 +162,10 @@ class FunctionWorker:
         """Return the frame of the task's results."""
         compute, weights = self._compute(run_id, message)
         with weights.lent(dict(message.weights), lambda: self._store(message.store)):
-            results = run_task(message.asked.task, compute)
+            results = run_task(message.request.task, compute)
         if results is None:  # cannot be: nobody cancels an invocation
-            raise WorkerError("the task was cancelled", round=message.asked.task.round)
-        return encode(message.asked.answered(results), run_id=run_id)
+            raise WorkerError("the task was cancelled", round=message.request.task.round)
+        return encode(message.request.result(results), run_id=run_id)
 
     def _compute(self, run_id: str, message: InvokeMessage) -> tuple[Compute, RunWeights]:
         key = (run_id, message.workload.canonical)
@@ -199,12 +196,6 @@ class FunctionWorker:
         if envelope_bytes(len(result)) <= message.inline_limit_bytes:
             return result
         digest = hashlib.sha256(result).hexdigest()
-        receipt = message.asked.stored(digest=digest, size_bytes=len(result))
+        receipt = message.request.receipt(digest=digest, size_bytes=len(result))
         self._store(message.store).put(receipt.key, result)
         return encode(receipt, run_id=run_id)
-
-
-def _reason(frame: bytes, run_id: str) -> str:
-    """Return a failure's reason as the master will read it: one line, which any log takes."""
-    message = decode(frame, run_id=run_id)
-    return message.reason if isinstance(message, FailureMessage) else ""

@@ -26,8 +26,10 @@ def cache_bytes(environment: Mapping[str, str]) -> int:
     >>> cache_bytes({}) >> 20
     256
     """
-    told = environment.get("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "")
-    return min(_MOST_BYTES, (int(told) << 20) // _SHARE) if told.isdecimal() else _MOST_BYTES
+    megabytes = environment.get("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "")
+    if not megabytes.isdecimal():
+        return _MOST_BYTES
+    return min(_MOST_BYTES, (int(megabytes) << 20) // _SHARE)
 
 
 class WeightCache:

@@ -23,7 +23,15 @@ start = time.perf_counter()
 import {module}
 print(json.dumps([time.perf_counter() - start, len(sys.modules)]))
 """
-DISTRIBUTIONS = ("aws-lambda-powertools", "jmespath", "numpy", "pybase64", "typing-extensions")
+DISTRIBUTIONS = (
+    "aws-lambda-powertools",
+    "jmespath",
+    "msgspec",
+    "numpy",
+    "pybase64",
+    "typing-extensions",
+    "xxhash",
+)
 
 
 class Benchmark(Protocol):

@@ -148,5 +148,5 @@ def test_runs_of_one_name_round_alike_although_they_are_told_apart() -> None:
         backend, wire = open_backend(run_id=unique_name("a run"), **(rounding | other))
         with backend:
             backend.dispatch(0, [Task(round=0, worker=0, attempt=0, items=())])
-            seeds.append(wire.asked(0).asked.rounding_seed)
+            seeds.append(wire.asked(0).request.rounding_seed)
     assert seeds[0] == seeds[1] != seeds[2]

@@ -107,7 +107,7 @@ def test_messages_are_as_large_as_planned_and_hardly_smaller(
         item.slot: np.zeros(sum(part.weights.size + 1 for part in item.parts))
         for item in max(asked, key=lambda each: len(each.task.items)).task.items
     }
-    reply = len(to_json(encode(asked[0].answered(results), run_id=RUN_ID)))
+    reply = len(to_json(encode(asked[0].result(results), run_id=RUN_ID)))
     _, asking = decode_invocation(from_json(invocations.body(asked[0])))
     spared = INLINE_LIMIT_BYTES - asking.inline_limit_bytes
     assert reply + spared <= plan.sizes.reply_bytes <= 1.1 * reply + spare

@@ -138,18 +138,18 @@ def test_an_invocation_and_a_function_urls_request_are_answered_alike() -> None:
     for reply in ran.replies:
         answer = answer_in(reply)
         assert isinstance(answer, ResultMessage)
-        message.asked.require(answer)
+        message.request.check(answer)
         assert answer.results[0].tolist() == expected()
 
 
 NO_INVOCATIONS: list[tuple[object, str]] = [
-    ({}, "`seqgc` must be an integer"),
-    ([1, 2], "envelope must be a JSON object"),
-    (17, "envelope must be a JSON object"),
+    ({}, "missing required field `seqgc`"),
+    ([1, 2], "Expected `object`, got `array`"),
+    (17, "Expected `object`, got `int`"),
     ({"seqgc": 1, "frame": "AAAA"}, "cut short"),
     ({"requestContext": {}, "body": "e30=", "isBase64Encoded": True}, "body must be JSON"),
     ({"requestContext": {}, "body": None}, "body must be JSON"),
-    ({"requestContext": {}, "body": "{"}, "envelope is not JSON"),
+    ({"requestContext": {}, "body": "{"}, "not an envelope of a frame: Input data was truncated"),
 ]
 
 

@@ -145,7 +145,7 @@ def test_bad_plans(bad: dict, said: str) -> None:
 @settings(max_examples=20, deadline=None)
 @given(invocations())
 def test_task_of_a_request(message: InvokeMessage) -> None:
-    task = message.asked.task
+    task = message.request.task
     body = to_json(encode(message, run_id="any"))
 
     assert _task_of(body) == (task.round, task.worker, task.attempt)

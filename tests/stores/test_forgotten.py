@@ -21,7 +21,7 @@ NOW = time.time()
 def key(round: int) -> str:
     """Return what a function's answer lies under."""
     asked = TaskMessage(task=Task(round=round, worker=2, attempt=0, items=()))
-    return asked.stored(digest="0123456789abcdef" * 4, size_bytes=6).key
+    return asked.receipt(digest="0123456789abcdef" * 4, size_bytes=6).key
 
 
 LATE, EARLY = key(12), key(3)

@@ -25,8 +25,6 @@ from seqgc.wire import (
     WorkloadRef,
 )
 
-RUN = "run-1"
-
 counts = st.integers(0, 2**40)
 names = st.text(min_size=1, max_size=20)
 lines = st.text(st.characters(categories=("L", "N", "P")), max_size=40)
@@ -95,7 +93,7 @@ def brought_weights(draw: st.DrawFn) -> tuple[WeightRef, npt.NDArray[np.floating
 @st.composite
 def invocations(draw: st.DrawFn) -> InvokeMessage:
     return InvokeMessage(
-        asked=draw(tasks()),
+        request=draw(tasks()),
         workload=WorkloadRef(name=draw(names), settings=draw(settings)),
         store=StoreRef(kind=draw(st.sampled_from(STORE_KINDS)), location=draw(names)),
         inline_limit_bytes=draw(counts),
@@ -120,7 +118,7 @@ def results(draw: st.DrawFn) -> ResultMessage:
         payload=payload,
         rounding_seed=draw(st.none() | counts),
         code=draw(codes),
-        weights=draw(st.just("") | digests),
+        weights_digest=draw(st.just("") | digests),
         round=draw(counts),
         worker=draw(counts),
         attempt=draw(counts),
@@ -139,7 +137,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
         attempt=counts,
         reason=lines,
         code=codes,
-        weights=digests,
+        weights_digest=digests,
     ),
     st.builds(
         ReceiptMessage,
@@ -150,7 +148,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
         digest=digests,
         size_bytes=st.integers(0, MAX_FRAME_BYTES),
         code=codes,
-        weights=digests,
+        weights_digest=digests,
     ),
     st.builds(CancelMessage, round=counts, worker=counts),
     st.builds(ReadyMessage, worker=counts, problem=lines),
@@ -164,16 +162,16 @@ def content(message: Message) -> object:
             items = tuple((item.slot, tuple(map(_part, item.parts))) for item in task.items)
             address = (task.round, task.worker, task.attempt)
             rounding = (message.payload, message.rounding_seed)
-            return "task", *address, delay_s, items, *rounding, message.code, message.weights
+            return "task", *address, delay_s, items, *rounding, message.code, message.weights_digest
         case InvokeMessage():
             brought = tuple((ref, _vector(params)) for ref, params in message.weights)
             where = (message.workload.canonical, message.store, message.inline_limit_bytes)
-            return "invoke", content(message.asked), *where, brought
+            return "invoke", content(message.request), *where, brought
         case ResultMessage(results=vectors):
             pairs = tuple((slot, _vector(vector)) for slot, vector in vectors.items())
             address = (message.round, message.worker, message.attempt)
             rounding = (message.payload, message.rounding_seed)
-            return "result", *address, pairs, *rounding, message.code, message.weights
+            return "result", *address, pairs, *rounding, message.code, message.weights_digest
         case other:
             return other
 

@@ -27,17 +27,24 @@ from seqgc.ports import (
 )
 from seqgc.wire import (
     MAX_FRAME_BYTES,
-    SCHEMA_VERSION,
     CancelMessage,
+    InvokeMessage,
     ResultMessage,
+    StoreRef,
     TaskMessage,
+    WorkloadRef,
     decode,
     encode,
 )
-from seqgc.wire import _codec as codec_module
-from seqgc.wire import _frame as frame_module
-from tests.wire.messages import RUN, content, messages, results
+from tests.wire.frames import RUN, framed, setting, taken_apart, tampered
+from tests.wire.messages import content, messages, results
 
+INVOCATION = InvokeMessage(
+    request=TaskMessage(task=Task(round=2, worker=1, attempt=0, items=())),
+    workload=WorkloadRef(name="models", settings={"lr": 12345}),
+    store=StoreRef(kind="inline"),
+    inline_limit_bytes=1000,
+)
 REF = WeightRef(model="cnn", version=7, digest="ab" * 32, dtype="float32", size=3)
 
 
@@ -54,18 +61,6 @@ def task_of(points: list[int], coefficients: list[float]) -> TaskMessage:
     )
     item = WorkItem(slot=0, parts=(part,))
     return TaskMessage(task=Task(round=2, worker=1, attempt=0, items=(item,)))
-
-
-def tampered(message: Any, change: Callable[[dict[str, Any]], None]) -> bytes:
-    """Return a frame whose digest is right and whose header is not."""
-    frame = encode(message, run_id=RUN)
-    _, _, _, header_bytes, body_bytes = struct.unpack_from("<4sHHIQ", frame)
-    header = json.loads(frame[52 : 52 + header_bytes])
-    change(header)
-    text = json.dumps(header).encode()
-    prefix = struct.pack("<4sHHIQ", b"SGCF", SCHEMA_VERSION, 0, len(text), body_bytes)
-    body = frame[52 + header_bytes :]
-    return prefix + frame_module._digest(prefix, text, body) + text + body
 
 
 @given(message=messages)
@@ -109,7 +104,7 @@ def test_a_header_that_says_nonsense_is_refused_or_means_something(
     message: Any, value: object, data: st.DataObject
 ) -> None:
     def change(header: dict[str, Any]) -> None:
-        inside = data.draw(st.sampled_from([header, header["fields"]])) or header
+        inside = data.draw(st.sampled_from([header, header["message"]]))
         inside[data.draw(st.sampled_from(sorted(inside)))] = value
 
     frame = tampered(message, change)
@@ -137,7 +132,7 @@ def test_a_frame_of_another_version_says_so() -> None:
         decode(frame, run_id=RUN)
 
 
-@pytest.mark.parametrize(("offset", "form"), [(8, "<I"), (12, "<Q")])
+@pytest.mark.parametrize(("offset", "form"), [(24, "<I"), (28, "<Q")])
 def test_a_huge_announced_length_is_refused_before_anything_is_allocated(
     offset: int, form: str
 ) -> None:
@@ -167,7 +162,7 @@ def test_a_result_that_is_not_finite_is_neither_sent_nor_taken(wrong: float, dty
     with pytest.raises(WireError, match="not finite"):
         encode(result_of(vector), run_id=RUN)
     with pytest.raises(WireError, match="`values` must be finite"):
-        decode(raw_result((vector,)), run_id=RUN)
+        decode(raw_result(vector), run_id=RUN)
 
 
 @pytest.mark.parametrize("payload", ["float16", "bfloat16"])
@@ -175,78 +170,74 @@ def test_a_16_bit_result_that_is_not_finite_is_not_taken(payload: Payload) -> No
     values = np.array([0, 0x7C00 if payload == "float16" else 0x7F80], np.uint16)
     if payload == "float16":
         values = values.view(np.float16)
-    frame = raw_result((values,), payload=payload)
+    frame = raw_result(values, payload=payload, dtype="float32")
     with pytest.raises(WireError, match="result frame: `values` must be finite"):
         decode(frame, run_id=RUN)
 
 
 def raw_result(
-    arrays: tuple[npt.NDArray[Any], ...], *, exponents: object = None, payload: object = None
+    *vectors: npt.NDArray[Any],
+    payload: object = None,
+    dtype: object = None,
+    pieces: object = None,
 ) -> bytes:
     """Return the frame of results that nobody has checked."""
-    fields = {
-        "slots": list(range(len(arrays))),
-        "pieces": [[int(array.size)] for array in arrays],
-        "exponents": [[0]] * len(arrays) if exponents is None else exponents,
-        "single": all(array.dtype == np.float32 for array in arrays),
+    message = {
+        "type": "result",
+        "round": 2,
+        "worker": 1,
+        "attempt": 0,
         "payload": payload,
         "rounding_seed": None,
+        "dtype": dtype or vectors[0].dtype.name,
+        "results": [
+            {"slot": slot, "pieces": [[vector.size, 0]] if pieces is None else pieces}
+            for slot, vector in enumerate(vectors)
+        ],
     }
-    frame = frame_module.Frame(
-        kind="result", run_id=RUN, round=2, worker=1, attempt=0, fields=fields, arrays=arrays
-    )
-    return frame_module.pack(frame)
+    text = json.dumps({"run": RUN, "message": message}).encode()
+    return framed(text, b"".join(vector.tobytes() for vector in vectors))
 
 
 SHORTS = np.ones(2, np.uint16)
 
 
 @pytest.mark.parametrize(
-    ("arrays", "exponents", "payload", "rule"),
+    ("vector", "changes", "rule"),
     [
-        ((np.ones(2, np.float16),), [[0]], None, "dtype float32 or float64; got float16"),
-        ((SHORTS,), [[0]], None, "dtype float32 or float64; got uint16"),
+        (SHORTS, {"dtype": "float16"}, "Invalid enum value 'float16' - at `$.message.dtype`"),
+        (SHORTS, {"dtype": "uint16"}, "Invalid enum value 'uint16'"),
+        (np.ones(2), {"dtype": "float32"}, "frame has 16 body bytes, its header speaks of 8"),
+        (np.ones(2, "f4"), {"dtype": "float64"}, "8 body bytes, its header speaks of 16 or more"),
+        (SHORTS, {"payload": "float64"}, "4 body bytes, its header speaks of 16 or more"),
+        (np.ones(2), {"payload": "float64", "dtype": "float32"}, "must be float64 to hold float64"),
+        (SHORTS, {"pieces": [[2, 1009]]}, "integer from -1088 to 1008; got 1009"),
+        (SHORTS, {"pieces": [[2, -1089]]}, "integer from -1088 to 1008; got -1089"),
+        (SHORTS, {"pieces": [[2, 10**40]]}, "integer from -1088 to 1008; got 1000"),
         (
-            (SHORTS,),
-            [[0]],
-            "float16",
-            "`values` must be a vector of float16 (float16); got 'uint16",
+            SHORTS,
+            {"pieces": [[2, True]]},
+            "got `bool` - at `$.message.results[0].pieces[0][1]`",
         ),
-        ((np.ones(2, np.float16),), [[0]], "bfloat16", "must be a vector of uint16 (bfloat16)"),
+        (SHORTS, {"pieces": [[2, 0.5]]}, "Expected `int`, got `float`"),
+        (SHORTS, {"pieces": [[2]]}, "Expected `array` of length 2"),
+        (SHORTS, {"pieces": [[2, 0, 0]]}, "Expected `array` of length 2"),
+        (SHORTS, {"pieces": [0]}, "Expected `array`, got `int`"),
+        (SHORTS, {"pieces": 0}, "Expected `array`, got `int`"),
+        (SHORTS, {"payload": "float8"}, "Invalid enum value 'float8' - at `$.message.payload`"),
+        (SHORTS, {"payload": ["bfloat16"]}, "Expected `str | null`, got `array`"),
         (
-            (SHORTS.reshape(2, 1),),
-            [[0]],
-            "bfloat16",
-            "values of shape (2, 1), 1 exponents for pieces",
+            np.full(2, 1e300),
+            {"payload": "float64", "pieces": [[2, 900]]},
+            "must be finite, also times 2**exponent",
         ),
-        ((SHORTS,), [[0, 0]], "bfloat16", "values of shape (2,), 2 exponents for pieces of [2]"),
-        ((np.ones(2, np.float32), np.ones(2)), [[0], [0]], None, "must be a vector of float32"),
-        ((SHORTS,), [[1009]], "bfloat16", "integer from -1088 to 1008; got 1009"),
-        ((SHORTS,), [[-1089]], "bfloat16", "integer from -1088 to 1008; got -1089"),
-        ((SHORTS,), [[True]], "bfloat16", "`exponents` must be a list of lists of integers"),
-        ((SHORTS,), [[0.0]], "bfloat16", "`exponents` must be a list of lists of integers"),
-        ((SHORTS,), [0], "bfloat16", "`exponents` must be a list of lists of integers"),
-        ((SHORTS,), 0, "bfloat16", "`exponents` must be a list; got 0"),
-        (
-            (SHORTS,),
-            [[0], [0]],
-            "bfloat16",
-            "1 arrays, 1 lists of pieces, 2 of exponents for slots",
-        ),
-        (
-            (SHORTS,),
-            [[0]],
-            "float8",
-            "`payload` must be one of float64, float32, float16, bfloat16",
-        ),
-        ((SHORTS,), [[0]], ["bfloat16"], "`payload` must be one of"),
-        ((np.full(2, 1e300),), [[900]], "float64", "must be finite, also times 2**exponent"),
     ],
 )
 def test_results_that_contradict_their_format_are_refused(
-    arrays: tuple[npt.NDArray[Any], ...], exponents: object, payload: object, rule: str
+    vector: npt.NDArray[Any], changes: dict[str, Any], rule: str
 ) -> None:
-    frame = raw_result(arrays, exponents=exponents, payload=payload)
+    given = {"payload": "bfloat16", "dtype": "float32"} if vector is SHORTS else {}
+    frame = raw_result(vector, **given | changes)
     with pytest.raises(WireError) as caught:
         decode(frame, run_id=RUN)
     assert rule in str(caught.value)
@@ -254,7 +245,7 @@ def test_results_that_contradict_their_format_are_refused(
 
 
 @pytest.mark.parametrize(
-    "pieces",
+    "lengths",
     [
         pytest.param([], id="none"),
         pytest.param([2, -1, 1], id="negative"),
@@ -267,18 +258,15 @@ def test_results_that_contradict_their_format_are_refused(
 )
 @pytest.mark.parametrize("size", [0, 2])
 def test_pieces_that_do_not_make_up_their_result_are_neither_sent_nor_taken(
-    pieces: list[int], size: int
+    lengths: list[int], size: int
 ) -> None:
-    message = result_of(np.ones(size))
-
-    def change(header: dict[str, Any]) -> None:
-        header["fields"].update(pieces=[pieces], exponents=[[0] * len(pieces)])
-
-    rule = f"a result of {size} numbers must be 1 to 4096 pieces"
-    with pytest.raises(WireError, match=rule):
-        decode(tampered(message, change), run_id=RUN)
-    with pytest.raises(WireError, match=rule):
-        encode(replace(message, pieces={0: tuple(pieces)}), run_id=RUN)
+    vector = np.ones(size)
+    with pytest.raises(
+        WireError, match=r"Expected `(array|int)` |body bytes, its header speaks of"
+    ):
+        decode(raw_result(vector, pieces=[[each, 0] for each in lengths]), run_id=RUN)
+    with pytest.raises(WireError, match=f"a result of {size} numbers must be 1 to 4096 pieces"):
+        encode(replace(result_of(vector), pieces={0: tuple(lengths)}), run_id=RUN)
 
 
 @pytest.mark.parametrize(("parts", "pieces"), [(0, 1), (2048, 4096), (2049, 2049), (5000, 1)])
@@ -289,24 +277,10 @@ def test_a_result_of_more_parts_than_pieces_may_be_travels_whole(parts: int, pie
     item = WorkItem(slot=0, parts=(part,) * parts)
     asked = TaskMessage(task=Task(round=2, worker=1, attempt=0, items=(item,)))
     each = REF.size if pieces == parts else REF.size + 1
-    answer = asked.answered({0: np.arange(1.0 * each * parts)})
+    answer = asked.result({0: np.arange(1.0 * each * parts)})
     assert answer.pieces is not None
     assert len(answer.pieces[0]) == pieces
     assert np.array_equal(received(answer)[0], answer.results[0])
-
-
-def test_a_reader_that_stumbles_refuses_the_frame_in_one_line(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def stumble(*_: object) -> None:
-        raise ValueError("need at least\none array\x1b")
-
-    monkeypatch.setitem(codec_module._READERS, "cancel", stumble)  # type: ignore[arg-type]
-    frame = encode(CancelMessage(round=0, worker=0), run_id=RUN)
-    with pytest.raises(WireError) as caught:
-        decode(frame, run_id=RUN)
-    why = "ValueError: need at least one array\ufffd"
-    assert str(caught.value) == f"cancel frame cannot be read; drop it: {why}"
 
 
 def received(message: ResultMessage) -> dict[int, FloatArray]:
@@ -351,9 +325,9 @@ def test_a_large_loss_takes_no_bits_from_small_gradients() -> None:
         payload="float16",
     )
     result = np.array([1e-6, 2e-6, 5e-7, 1e6, 3.0, 2.0, 1.0, 1e-9], np.float32)
-    (arrived,) = received(asked.answered({0: result})).values()
+    (arrived,) = received(asked.result({0: result})).values()
     np.testing.assert_allclose(arrived, result, rtol=2**-11)
-    (in_one_piece,) = received(replace(asked.answered({0: result}), pieces=None)).values()
+    (in_one_piece,) = received(replace(asked.result({0: result}), pieces=None)).values()
     assert in_one_piece[2] == 0.0
 
 
@@ -418,35 +392,36 @@ def test_a_task_that_makes_no_sense_is_not_sent(message: TaskMessage, rule: str)
         encode(message, run_id=RUN)
 
 
-def _set(*path: str | int, value: object) -> Callable[[dict[str, Any]], None]:
-    def change(header: Any) -> None:
-        for step in path[:-1]:
-            header = header[step]
-        header[path[-1]] = value
-
-    return change
-
-
-PART = ("fields", "items", 0, "parts", 0)
+PART = ("items", 0, "parts", 0)
 
 
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
-        (_set(*PART, "count", value=3), "parts of 3 points, 2 sent"),
-        (_set(*PART, "count", value=1), "parts of 1 points, 2 sent"),
-        (_set(*PART, "weights", "digest", value="AB" * 32), "digest"),
-        (_set(*PART, "weights", "dtype", value="object"), "dtype 'object'"),
-        (_set("fields", "delay_s", value=-1), "finite number >= 0"),
-        (_set("fields", "payload", value="float8"), "`payload` must be one of float64"),
-        (_set("fields", "payload", value=16), "`payload` must be one of float64"),
-        (_set("fields", "rounding_seed", value=-1), "`rounding_seed` must be an integer >= 0"),
-        (_set("arrays", 0, "shape", value=[2**40]), "up to byte"),
-        (_set("arrays", 0, "dtype", value="|O"), "dtype '|O'"),
-        (_set("arrays", value=[]), "32 body bytes, its arrays only 0"),
-        (_set("round", value=-1), "`round` must be an integer >= 0; got -1"),
-        (_set("worker", value=True), "`worker` must be an integer"),
-        (_set("kind", value="pickle"), "unknown kind 'pickle'"),
+        (setting(*PART, "count", value=3), "32 body bytes, its header speaks of 48 or more"),
+        (setting(*PART, "count", value=1), "32 body bytes, its header speaks of 16"),
+        (setting(*PART, "count", value=2**40), "its header speaks of 8796093022208 or more"),
+        (setting(*PART, "count", value=2**53 + 1), "Expected `int` <= 9007199254740992"),
+        (
+            setting(*PART, "weights", "digest", value="AB" * 32),
+            "at `$.message.items[0].parts[0].w",
+        ),
+        (setting(*PART, "weights", "digest", value="ab" * 32 + "\n"), "weights.digest`"),
+        (setting(*PART, "weights", "dtype", value="object"), "Invalid enum value 'object'"),
+        (setting(*PART, "weights", "pickle", value="x"), "unknown field `pickle`"),
+        (setting("delay_s", value=-1), "Expected `float` >= 0.0 - at `$.message.delay_s`"),
+        (
+            setting("payload", value="float8"),
+            "Invalid enum value 'float8' - at `$.message.payload`",
+        ),
+        (setting("payload", value=16), "Expected `str | null`, got `int` - at `$.message.payload`"),
+        (setting("rounding_seed", value=-1), "Expected `int` >= 0 - at `$.message.rounding_seed`"),
+        (setting("items", value=[]), "about weights 'abababababab'…, its task about ''…"),
+        (setting("round", value=-1), "Expected `int` >= 0 - at `$.message.round`"),
+        (setting("round", value=10**400), "Expected `int` <= 9007199254740992"),
+        (setting("worker", value=True), "Expected `int`, got `bool` - at `$.message.worker`"),
+        (setting("type", value="pickle"), "Invalid value 'pickle' - at `$.message.type`"),
+        (setting("bad\nkey", value=1), "unknown field `bad key` - at `$.message`"),
     ],
 )
 def test_a_task_header_that_does_not_add_up_is_refused(
@@ -459,11 +434,16 @@ def test_a_task_header_that_does_not_add_up_is_refused(
     assert "\n" not in str(caught.value)
 
 
-@given(message=results(), wrong=st.lists(st.integers(0, 3), max_size=5))
-def test_a_result_names_each_of_its_slots_once(message: ResultMessage, wrong: list[int]) -> None:
-    assume(len(wrong) != len(message.results) or len(set(wrong)) != len(wrong))
-    with pytest.raises(WireError):
-        decode(tampered(message, _set("fields", "slots", value=wrong)), run_id=RUN)
+@given(message=results(), slots=st.lists(st.integers(0, 3), min_size=2, max_size=5))
+def test_a_result_names_each_of_its_slots_once(message: ResultMessage, slots: list[int]) -> None:
+    assume(message.results and len(set(slots)) < len(slots))
+
+    def change(header: dict[str, Any]) -> None:
+        first, *_ = header["message"]["results"]
+        header["message"]["results"] = [{**first, "slot": slot} for slot in slots]
+
+    with pytest.raises(WireError, match="repeats a slot"):
+        decode(tampered(message, change), run_id=RUN)
 
 
 def test_decoded_arrays_are_read_only_views_of_the_frame() -> None:
@@ -476,8 +456,68 @@ def test_decoded_arrays_are_read_only_views_of_the_frame() -> None:
     assert np.shares_memory(vector, np.frombuffer(frame, np.uint8))
 
 
-def test_a_header_nested_too_deeply_is_refused() -> None:
-    text = b"[" * 100_000
-    prefix = struct.pack("<4sHHIQ", b"SGCF", SCHEMA_VERSION, 0, len(text), 0)
-    with pytest.raises(WireError, match="not JSON"):
-        decode(prefix + frame_module._digest(prefix, text) + text, run_id=RUN)
+@pytest.mark.parametrize("text", [b"[" * 100_000, b'{"run":' * 100_000, b'{"run":"r"', b"", b"{}x"])
+def test_a_header_that_is_no_json_object_is_refused(text: bytes) -> None:
+    with pytest.raises(WireError) as caught:
+        decode(framed(text), run_id=RUN)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":'])
+@pytest.mark.parametrize("depth", [10, 300, 600, 800, 900, 940, 960, 980, 1000, 3000, 1_000_000])
+def test_a_header_nested_too_deeply_is_refused_in_one_line(opening: str, depth: int) -> None:
+    settings = opening * depth + "1" + ("]" if opening == "[" else "}") * depth
+    text = taken_apart(encode(INVOCATION, run_id=RUN))[0].decode()
+    assert '"lr":12345' in text
+    try:
+        decode(framed(text.replace('"lr":12345', f'"lr":{settings}').encode()), run_id=RUN)
+    except WireError as error:
+        assert "\n" not in str(error)  # noqa: PT017  where the limit lies is the interpreter's
+    else:
+        assert depth < 1000
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "9" * 400 + ".0", "9" * 100_000, "NaN"])
+def test_a_number_that_no_float_or_integer_is_is_refused(number: str) -> None:
+    text = taken_apart(encode(INVOCATION, run_id=RUN))[0].decode()
+    with pytest.raises(WireError, match=r"out of range|malformed"):
+        decode(framed(text.replace("12345", number).encode()), run_id=RUN)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3, 5])
+def test_a_whole_frame_of_another_version_is_refused_with_a_remedy(version: int) -> None:
+    text, body = taken_apart(encode(result_of(np.ones(3)), run_id=RUN))
+    with pytest.raises(WireError, match=rf"schema version {version}, .*run one seqgc version"):
+        decode(framed(text, body, version=version), run_id=RUN)
+
+
+@given(message=messages)
+def test_a_frame_without_a_digest_comes_back_where_none_is_due(message: Any) -> None:
+    frame = encode(message, run_id=RUN, sealed=False)
+    assert content(decode(frame, run_id=RUN, sealed=False)) == content(message)
+
+
+@given(message=messages, data=st.data())
+def test_a_changed_byte_without_a_digest_is_a_message_or_a_wire_error(
+    message: Any, data: st.DataObject
+) -> None:
+    frame = bytearray(encode(message, run_id=RUN, sealed=False))
+    frame[data.draw(st.integers(0, len(frame) - 1))] ^= data.draw(st.integers(1, 255))
+    try:
+        decode(frame, run_id=RUN, sealed=False)
+    except WireError as error:
+        line = str(error)
+        assert "\n" not in line
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_digest_is_neither_left_out_nor_ignored(sealed: bool) -> None:
+    frame = encode(CancelMessage(round=0, worker=0), run_id=RUN, sealed=sealed)
+    with pytest.raises(WireError, match=f"flags {int(not sealed)} where {int(sealed)} is due"):
+        decode(frame, run_id=RUN, sealed=not sealed)
+
+
+def test_the_digest_is_xxh3_128_of_all_that_follows_it() -> None:
+    frame = encode(result_of(np.arange(5.0)), run_id=RUN)
+    assert frame == framed(*taken_apart(frame))
+    assert (len(frame) - 40) % 16 == 0  # the arrays are aligned

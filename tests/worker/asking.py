@@ -65,7 +65,7 @@ def invocation(
     refs = [ref_of(each, version=version) for version, each in enumerate(params)]
     task = task_of(*refs) if task is None else task
     return InvokeMessage(
-        asked=TaskMessage(task=task, delay_s=delay_s, code="gc:s=1"),
+        request=TaskMessage(task=task, delay_s=delay_s, code="gc:s=1"),
         workload=WorkloadRef(name=name, settings=settings or {}),
         store=store,
         inline_limit_bytes=limit_bytes,
@@ -77,7 +77,7 @@ def ask(worker: FunctionWorker, message: InvokeMessage, *, run_id: str = "r") ->
     """Return the worker's answer, which is one to the task."""
     reply = worker.answer(to_mapping(encode(message, run_id=run_id)))
     answer: Any = decode(from_json(reply), run_id=run_id)
-    message.asked.require(answer)
+    message.request.check(answer)
     return answer  # type: ignore[no-any-return]
 
 

@@ -79,7 +79,7 @@ def test_what_fits_the_reply_is_in_the_reply_and_what_does_not_is_in_the_store()
     worker = worker_of(Scales(), store)
     big = np.random.default_rng(0).standard_normal(1000)
     message = invocation(big)
-    result = message.asked.answered({0: 2.5 * big})
+    result = message.request.result({0: 2.5 * big})
     frame = encode(result, run_id="r")
     fits = envelope_bytes(len(frame))
     assert results(ask(worker, invocation(big, limit_bytes=fits))) == [*(2.5 * big)]
@@ -88,7 +88,7 @@ def test_what_fits_the_reply_is_in_the_reply_and_what_does_not_is_in_the_store()
     assert (receipt.size_bytes, receipt.digest) == (len(frame), hashlib.sha256(frame).hexdigest())
     stored = store.get(receipt.key, digest=receipt.digest, size_bytes=receipt.size_bytes)
     answer: Any = decode(stored, run_id="r")
-    message.asked.require(answer)
+    message.request.check(answer)
     assert results(answer) == [*(2.5 * big)]
 
 
@@ -337,9 +337,9 @@ def test_an_answer_leaves_no_earlier_than_it_is_due(delay_s: float, slept: list[
     scales.registry.register("slow")(slow)
     worker = worker_of(scales, now=clock.now, sleep=clock.sleep)
     message = invocation(WEIGHTS, name="slow", delay_s=delay_s)
-    answered = worker.answered(to_mapping(encode(message, run_id="r")))
+    report = worker.serve(to_mapping(encode(message, run_id="r")))
     assert clock.slept == slept
-    assert answered.compute_s == 2.0
+    assert report.compute_s == 2.0
 
 
 def test_a_failure_is_not_held_back() -> None:
@@ -349,33 +349,33 @@ def test_a_failure_is_not_held_back() -> None:
     assert not clock.slept
 
 
-# ---- what it tells ------------------------------------------------------------------------------
+# ---- its report ----------------------------------------------------------------------------------
 
 
-def test_it_tells_what_an_invocation_came_to() -> None:
+def test_the_report_says_how_an_invocation_went() -> None:
     store = MemoryStore()
     worker = worker_of(Scales(), store)
     event = to_mapping(encode(invocation(WEIGHTS), run_id="r"))
-    first, second = worker.answered(event), worker.answered(event)
+    first, second = worker.serve(event), worker.serve(event)
     assert (first.run_id, first.round, first.worker, first.attempt) == ("r", 4, 1, 0)
     assert (first.warm, second.warm, first.failure) == (False, True, "")
     assert (first.stored_bytes, first.sent_bytes > 40, first.received_bytes > 80) == (0, True, True)
-    large = worker.answered(to_mapping(encode(invocation(WEIGHTS, limit_bytes=0), run_id="r")))
+    large = worker.serve(to_mapping(encode(invocation(WEIGHTS, limit_bytes=0), run_id="r")))
     assert large.stored_bytes == first.sent_bytes
     message = invocation(WEIGHTS, settings={"fail": "no\nway"})
-    failed = worker.answered(to_mapping(encode(message, run_id="r")))
+    failed = worker.serve(to_mapping(encode(message, run_id="r")))
     assert failed.failure == "ValueError: no way"
 
 
 @pytest.mark.parametrize(
-    "said", ["a\nb", "a\r\nb", "a\x0bb", "a\x1cb", "a\x85b", "a\u2028b", "\ud800", "\x1b[31m"]
+    "said", ["a\nb", "a\r\nb", "a\x0bb", "a\x1cb", "a\x85b", "a\u2028b", "\x1b[31m"]
 )
 def test_a_failure_is_told_in_one_line_that_any_log_takes(said: str) -> None:
     message = invocation(WEIGHTS, settings={"fail": said})
-    answered = worker_of(Scales()).answered(to_mapping(encode(message, run_id="r")))
-    assert answered.failure.startswith("ValueError: ")
-    assert answered.failure.splitlines() == [answered.failure]
-    assert answered.failure.isprintable()
+    report = worker_of(Scales()).serve(to_mapping(encode(message, run_id="r")))
+    assert report.failure.startswith("ValueError: ")
+    assert report.failure.splitlines() == [report.failure]
+    assert report.failure.isprintable()
 
 
 def test_a_failed_factory_is_asked_again() -> None:

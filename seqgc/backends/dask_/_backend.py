@@ -287,7 +287,7 @@ class DaskBackend(EventBackend):
             message = decode(outcome, run_id=self._run_id)
             if not isinstance(message, ResultMessage | FailureMessage):
                 raise WireError(f"a {type(message).__name__} is no answer")
-            job.asked.require(message)
+            job.asked.check(message)
         except WireError as error:
             return _failed(job, error)
         return event_of(message, at=0.0)

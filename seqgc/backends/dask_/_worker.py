@@ -66,10 +66,10 @@ def answer(name: str, frame: bytes) -> bytes:
         results = run_task(task, station.compute(), cancelled=lambda: address in station.forgotten)
         if results is None:
             return b""
-        return encode(asked.answered(results), run_id=station.run_id)
+        return encode(asked.result(results), run_id=station.run_id)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
-        return encode(asked.failed(reason), run_id=station.run_id)
+        return encode(asked.failure(reason), run_id=station.run_id)
     finally:
         station.forgotten.discard(address)
 

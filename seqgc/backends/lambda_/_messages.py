@@ -80,7 +80,7 @@ class Invocations:
         """
         self._check_answer(asked)
         message = InvokeMessage(
-            asked=asked,
+            request=asked,
             workload=self.workload,
             store=self.store,
             inline_limit_bytes=self.max_body_bytes - _SPARE_BYTES,
@@ -149,7 +149,7 @@ class Invocations:
         message = decode(frame, run_id=self.run_id)
         if not isinstance(message, ResultMessage | FailureMessage | ReceiptMessage):
             raise WireError(f"a function answered with a {type(message).__name__}; drop it")
-        asked.require(message)
+        asked.check(message)
         return message
 
     def _weights(self, task: Task) -> tuple[tuple[WeightRef, FloatArray], ...]:

@@ -91,7 +91,7 @@ class InMemory:
 
     def run(self, tag: int) -> None:
         """Let the real worker answer."""
-        answer = self._worker.answered(self.sent[tag]).reply
+        answer = self._worker.serve(self.sent[tag]).reply
         self.reply(tag, to_json(from_json(answer)))
 
     def reply(self, tag: int, body: bytes) -> None:

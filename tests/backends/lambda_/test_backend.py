@@ -39,8 +39,8 @@ def test_what_is_asked_says_workload_store_code_and_limits() -> None:
     assert wire.flushed == 1
     message = wire.asked(0)
     assert (message.workload.name, message.store.kind) == ("twos", "inline")
-    assert (message.asked.code, message.asked.payload) == ("gc:s=1", "float16")
-    assert message.asked.rounding_seed is not None
+    assert (message.request.code, message.request.payload) == ("gc:s=1", "float16")
+    assert message.request.rounding_seed is not None
     assert message.weights == ()
     assert 0 < message.inline_limit_bytes < 6 * 1024 * 1024
     wire.run(0)
@@ -91,7 +91,7 @@ def test_an_answer_to_something_else_is_a_failure_of_what_was_asked(
 ) -> None:
     backend, wire = open_backend()
     backend.dispatch(3, [task(3, 1)])
-    answered = wire.asked(0).asked.answered({0: np.ones(3)})
+    answered = wire.asked(0).request.result({0: np.ones(3)})
     wire.say(0, replace(answered, **wrong))
     failure = failure_of(backend)
     assert address(failure) == ("Failure", 3, 1, 0)
@@ -101,7 +101,7 @@ def test_an_answer_to_something_else_is_a_failure_of_what_was_asked(
 def test_an_answer_of_another_run_is_a_failure() -> None:
     backend, wire = open_backend()
     backend.dispatch(0, [task(0, 0)])
-    wire.say(0, wire.asked(0).asked.answered({0: np.ones(3)}), run_id="another")
+    wire.say(0, wire.asked(0).request.result({0: np.ones(3)}), run_id="another")
     assert "belongs to run 'another'" in failure_of(backend).reason
 
 
@@ -124,8 +124,8 @@ def test_garbage_is_a_failure_with_its_reason(body: bytes, reason: str) -> None:
 def test_a_flipped_bit_is_a_failure() -> None:
     backend, wire = open_backend()
     backend.dispatch(0, [task(0, 0)])
-    asked = wire.asked(0).asked
-    frame = bytearray(encode(asked.answered({0: np.ones(3)}), run_id=RUN))
+    asked = wire.asked(0).request
+    frame = bytearray(encode(asked.result({0: np.ones(3)}), run_id=RUN))
     frame[-1] ^= 1
     wire.reply(0, to_json(frame))
     assert "SHA-256 digest does not match" in failure_of(backend).reason
@@ -141,7 +141,7 @@ def test_a_message_that_is_no_answer_is_a_failure() -> None:
 def test_what_the_function_or_the_service_says_is_the_reason() -> None:
     backend, wire = open_backend()
     backend.dispatch(0, [task(0, 0), task(0, 1)])
-    wire.say(0, wire.asked(0).asked.failed("KeyError: no such model"))
+    wire.say(0, wire.asked(0).request.failure("KeyError: no such model"))
     wire.fail(1, "Sandbox.Timedout: Task timed out after 3.00 seconds")
     assert [failure_of(backend).reason for _ in range(2)] == [
         "KeyError: no such model",
@@ -335,11 +335,11 @@ class Answering:
     def __call__(self, wire: object, submit: object) -> object:
         def answer(tag: int, body: bytes) -> None:
             submit(tag, body)  # type: ignore[operator]
-            message = wire.asked(tag).asked  # type: ignore[attr-defined]
+            message = wire.asked(tag).request  # type: ignore[attr-defined]
             if message.task.worker in self.errors:
                 wire.fail(tag, self.errors[message.task.worker])  # type: ignore[attr-defined]
             else:
-                wire.say(tag, message.answered({}))  # type: ignore[attr-defined]
+                wire.say(tag, message.result({}))  # type: ignore[attr-defined]
 
         return answer
 
