@@ -98,7 +98,7 @@ def from_json(
     >>> from_json("[]")
     Traceback (most recent call last):
         ...
-    seqgc.errors.WireError: not an envelope of a frame: Expected `object`, got `array`
+    seqgc.errors.WireError: envelope holds no frame: Expected `object`, got `array`
     """
     if not isinstance(body, bytes | bytearray | memoryview | str):
         return _frame_of(_parsed(lambda: msgspec.convert(body, _Envelope)), max_bytes)
@@ -119,7 +119,8 @@ def _parsed(parse: Callable[[], _Envelope]) -> _Envelope:
     try:
         return parse()
     except (ValueError, RecursionError) as error:
-        raise WireError(f"not an envelope of a frame: {one_line(str(error))}") from error
+        what = "holds no frame" if isinstance(error, msgspec.ValidationError) else "is not JSON"
+        raise WireError(f"envelope {what}: {one_line(str(error))}") from error
 
 
 def _frame_of(envelope: _Envelope, max_bytes: int) -> bytes:

@@ -149,7 +149,7 @@ NO_INVOCATIONS: list[tuple[object, str]] = [
     ({"seqgc": 1, "frame": "AAAA"}, "cut short"),
     ({"requestContext": {}, "body": "e30=", "isBase64Encoded": True}, "body must be JSON"),
     ({"requestContext": {}, "body": None}, "body must be JSON"),
-    ({"requestContext": {}, "body": "{"}, "not an envelope of a frame: Input data was truncated"),
+    ({"requestContext": {}, "body": "{"}, "envelope is not JSON"),
 ]
 
 

@@ -82,7 +82,7 @@ def test_an_answer_that_outruns_the_last_task_is_stamped_when_the_round_began() 
         ({"round": 4}, "answer has round 4 where 3 was asked for"),
         ({"worker": 0}, "answer has worker 0 where 1 was asked for"),
         ({"attempt": 1}, "answer has attempt 1 where 0 was asked for"),
-        ({"weights": "1" * 64}, "answer has weights"),
+        ({"weights_digest": "1" * 64}, "answer has weights_digest"),
         ({"code": "other"}, "answer has code 'other'"),
     ],
 )
@@ -128,7 +128,7 @@ def test_a_flipped_bit_is_a_failure() -> None:
     frame = bytearray(encode(asked.result({0: np.ones(3)}), run_id=RUN))
     frame[-1] ^= 1
     wire.reply(0, to_json(frame))
-    assert "SHA-256 digest does not match" in failure_of(backend).reason
+    assert "its digest does not match" in failure_of(backend).reason
 
 
 def test_a_message_that_is_no_answer_is_a_failure() -> None:

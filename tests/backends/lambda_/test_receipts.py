@@ -8,12 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from seqgc.backends.lambda_ import LambdaBackend
 from seqgc.errors import StoreError
