@@ -7,8 +7,9 @@ import pytest
 
 from seqgc.errors import ParameterError, ProfileError
 from seqgc.profiles import DelayProfile, ProfileMeta
-from seqgc.schemes import GC, MSGC, SRSGC, Uncoded
-from seqgc.search import replay
+from seqgc.rounds import ClosingRule, Setting
+from seqgc.schemes import GC, MSGC, SRSGC, Scheme, Uncoded
+from seqgc.search import Rehearsal, Replay, replay
 from seqgc.stragglers import Bursty, clairvoyant_bound
 
 HAND = DelayProfile.from_times(
@@ -25,7 +26,10 @@ def random_profile(seed: int, *, rounds: int = 12, workers: int = 5) -> DelayPro
 def test_a_hand_worked_run() -> None:
     # GC with s = 1 has load 1/2, a quarter above the base: a second is added to every time. Any
     # three answers decode, so rounds end at the third one; all of the last come at once.
-    run = replay(GC(n=4, s=1), HAND, num_jobs=3, mu=0.0, wait_out="feasible")
+    run = replay(
+        Setting(scheme=GC(n=4, s=1), rule=ClosingRule(mu=0.0, wait_out="feasible")),
+        Rehearsal(profile=HAND, num_jobs=3),
+    )
     assert run.round_seconds.tolist() == [4.0, 3.0, 3.0]
     assert run.responded.sum(axis=1).tolist() == [3, 3, 4]
     assert run.reasons == ("wait-out", "wait-out", "everyone")
@@ -35,18 +39,30 @@ def test_a_hand_worked_run() -> None:
 
 
 def test_the_tolerance_keeps_rounds_open_and_all_waits_for_everybody() -> None:
-    tolerant = replay(GC(n=4, s=1), HAND, num_jobs=3, mu=1.5, wait_out="feasible")
+    tolerant = replay(
+        Setting(scheme=GC(n=4, s=1), rule=ClosingRule(mu=1.5, wait_out="feasible")),
+        Rehearsal(profile=HAND, num_jobs=3),
+    )
     assert tolerant.round_seconds.tolist() == [5.0, 5.0, 3.0]
     assert tolerant.reasons == ("tolerance", "everyone", "everyone")
-    patient = replay(GC(n=4, s=1), HAND, num_jobs=3, mu=0.0, wait_out="all")
+    patient = replay(
+        Setting(scheme=GC(n=4, s=1), rule=ClosingRule(mu=0.0, wait_out="all")),
+        Rehearsal(profile=HAND, num_jobs=3),
+    )
     assert patient.round_seconds.tolist() == [10.0, 5.0, 3.0]
 
 
 def test_bundles_cost_their_load_and_save_rounds() -> None:
     profile = random_profile(1)
     scheme = MSGC(n=5, B=1, W=2, lam=2)
-    one = replay(scheme, profile, num_jobs=8, mu=0.0, wait_out="feasible")
-    four = replay(scheme, profile, num_jobs=8, mu=0.0, wait_out="feasible", jobs_per_round=4)
+    one = replay(
+        Setting(scheme=scheme, rule=ClosingRule(mu=0.0, wait_out="feasible")),
+        Rehearsal(profile=profile, num_jobs=8),
+    )
+    four = replay(
+        Setting(scheme=scheme, rule=ClosingRule(mu=0.0, wait_out="feasible"), jobs_per_round=4),
+        Rehearsal(profile=profile, num_jobs=8),
+    )
     assert (len(one.round_seconds), len(four.round_seconds)) == (9, 3)
     slowest = profile.times[:3].max(axis=1) + 2.0 * 4 * scheme.normalized_load
     assert (four.round_seconds <= slowest).all()
@@ -57,8 +73,14 @@ def test_bundles_cost_their_load_and_save_rounds() -> None:
 def test_a_profile_repeats_only_when_asked_to() -> None:
     profile = random_profile(2, rounds=3)
     with pytest.raises(ParameterError, match="must not exceed the profile's 3 rounds; got 4"):
-        replay(Uncoded(n=5), profile, num_jobs=4, mu=0.0, wait_out="all")
-    run = replay(Uncoded(n=5), profile, num_jobs=4, mu=0.0, wait_out="all", repeat=True)
+        replay(
+            Setting(scheme=Uncoded(n=5), rule=ClosingRule(mu=0.0, wait_out="all")),
+            Rehearsal(profile=profile, num_jobs=4),
+        )
+    run = replay(
+        Setting(scheme=Uncoded(n=5), rule=ClosingRule(mu=0.0, wait_out="all")),
+        Rehearsal(profile=profile, num_jobs=4, repeat=True),
+    )
     assert run.round_seconds[3] == run.round_seconds[0]
 
 
@@ -68,10 +90,16 @@ def test_a_stricter_conformity_never_ends_sooner(scheme: MSGC | SRSGC) -> None:
     longer = 0
     for seed in range(20):
         profile = random_profile(seed)
-        usual = replay(scheme, profile, num_jobs=8, mu=0.5, wait_out="all")
-        bursty = replay(scheme, profile, num_jobs=8, mu=0.5, wait_out="all", conformity=strict)
+        usual = replay(
+            Setting(scheme=scheme, rule=ClosingRule(mu=0.5, wait_out="all")),
+            Rehearsal(profile=profile, num_jobs=8),
+        )
+        bursty = replay(
+            Setting(scheme=scheme, rule=ClosingRule(mu=0.5, wait_out="all")),
+            Rehearsal(profile=profile, num_jobs=8, conformity="bursty"),
+        )
         assert strict.conforms(~bursty.responded), f"seed {seed}"
-        assert scheme.model.conforms(~usual.responded), f"seed {seed}"
+        assert scheme.promise.conforms(~usual.responded), f"seed {seed}"
         longer += bursty.runtime_s > usual.runtime_s
     assert longer > 0
 
@@ -79,7 +107,8 @@ def test_a_stricter_conformity_never_ends_sooner(scheme: MSGC | SRSGC) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"num_jobs": 0}, "`jobs` must be >= 1 and <= 10000000; got 0"),
+        ({"num_jobs": 0}, "`jobs` must be an integer >= 1 and <= 10000000; got 0"),
+        ({"num_jobs": 2.0}, "`jobs` must be an integer >= 1"),
         ({"jobs_per_round": 2}, "`jobs_per_round` must be >= 1 and divide the number of jobs, 3"),
         ({"scheme": Uncoded(n=3)}, "`profile` must have a column for each of the 3 workers; got 4"),
         ({"mu": -1.0}, "`mu` must be a finite number >= 0"),
@@ -87,21 +116,29 @@ def test_a_stricter_conformity_never_ends_sooner(scheme: MSGC | SRSGC) -> None:
     ],
 )
 def test_bad_arguments_are_named(changed: dict[str, object], message: str) -> None:
-    given: dict[str, object] = {
-        "scheme": Uncoded(n=4),
-        "profile": HAND,
-        "num_jobs": 3,
-        "mu": 0.0,
-        "wait_out": "all",
-    }
+    def run(
+        scheme: Scheme | None = None,
+        num_jobs: object = 3,
+        jobs_per_round: int = 1,
+        mu: float = 0.0,
+        alpha: float | None = None,
+    ) -> Replay:
+        setting = Setting(
+            scheme=scheme or Uncoded(n=4), rule=ClosingRule(mu=mu), jobs_per_round=jobs_per_round
+        )
+        return replay(setting, Rehearsal(profile=HAND, num_jobs=num_jobs, alpha=alpha))
+
     with pytest.raises(ParameterError, match=message):
-        replay(**(given | changed))
+        run(**changed)
 
 
 def test_an_alpha_that_makes_times_negative_is_refused() -> None:
     profile = DelayProfile.from_times([[0.1, 0.1]], meta=ProfileMeta(base_load=1.0))
     with pytest.raises(ProfileError):
-        replay(Uncoded(n=2), profile, num_jobs=1, mu=0.0, wait_out="all", alpha=1.0)
+        replay(
+            Setting(scheme=Uncoded(n=2), rule=ClosingRule(mu=0.0, wait_out="all")),
+            Rehearsal(profile=profile, num_jobs=1, alpha=1.0),
+        )
 
 
 # ---- the clairvoyant bound -----------------------------------------------------------------------
@@ -126,7 +163,10 @@ def test_no_scheme_without_delay_beats_the_bound() -> None:
         profile = random_profile(seed)
         bound = clairvoyant_bound(profile.times, alpha=2.0)
         for scheme in (Uncoded(n=5), GC(n=5, s=2), GC(n=5, s=4), GC(n=5, s=3, family="binary")):
-            run = replay(scheme, profile, num_jobs=12, mu=0.0, wait_out="feasible")
+            run = replay(
+                Setting(scheme=scheme, rule=ClosingRule(mu=0.0, wait_out="feasible")),
+                Rehearsal(profile=profile, num_jobs=12),
+            )
             assert (run.round_seconds >= bound - 1e-12).all(), f"seed {seed}, {scheme}"
 
 

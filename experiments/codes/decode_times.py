@@ -29,8 +29,9 @@ from seqgc.codes._survivors import random_sets, responded_without
 from seqgc.master import Gatherer
 from seqgc.ports import Decoding, MiniTask, Term
 from seqgc.profiles import DelayProfile, read_profile
+from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import Scheme, parse_scheme
-from seqgc.search import replay, times_for
+from seqgc.search import Rehearsal, replay
 
 SEED, PARAMETERS, RESULTS = 4, 269_998, 229
 FIELDS = (
@@ -133,9 +134,9 @@ def random_rounds(scheme: Scheme, *, rounds: int, parameters: int) -> Measured:
 
 
 def table_4(scheme: Scheme, profile: DelayProfile, *, alpha: float, parameters: int) -> Measured:
-    num_jobs = profile.num_rounds - scheme.delay
-    run = replay(scheme, profile, num_jobs=num_jobs, mu=1.0, wait_out="conform", alpha=alpha)
-    times = times_for(scheme, profile, num_rounds=profile.num_rounds, alpha=alpha)
+    setting = Setting(scheme=scheme, rule=ClosingRule(mu=1.0, wait_out="conform"))
+    rehearsal = Rehearsal(profile=profile, alpha=alpha)
+    run, times = replay(setting, rehearsal), rehearsal.times(setting)
     fresh = parse_scheme(scheme.spec, n=scheme.n)  # its code has no vectors in store yet
     return {
         "one job": list(jobs(fresh, run.responded, times, parameters=parameters)),

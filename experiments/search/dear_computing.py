@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from seqgc.profiles import DelayProfile, read_profile
-from seqgc.search import Ranked, SearchSpace, tune
+from seqgc.search import Ranked, Rehearsal, SearchSpace, tune
 
 MUS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0)
 
@@ -25,7 +25,9 @@ def best_of_each(
 ) -> list[Ranked]:
     """Return the best candidate of every scheme, the fastest first."""
     space = SearchSpace(families=schemes, mus=MUS, jobs_per_round=(bundle,))
-    found = tune(profile, num_jobs=jobs, alpha=alpha, space=space, top=1, repeat=True)
+    found = tune(
+        Rehearsal(profile=profile, num_jobs=jobs, alpha=alpha, repeat=True), space=space, top=1
+    )
     return list(found.ranking)
 
 
@@ -50,8 +52,8 @@ def main() -> None:
             for row in rows:
                 table.add_row(
                     str(bundle),
-                    row.scheme,
-                    f"{row.wait_out}, mu {row.mu:g}",
+                    row.setting.scheme.spec,
+                    f"{row.setting.rule.wait_out}, mu {row.setting.rule.mu:g}",
                     f"{row.runtime_s / given.jobs:.4f}",
                     f"{row.ideal_s / given.jobs:.4f}",
                     f"{row.ratio:.3f}",

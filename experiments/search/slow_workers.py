@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from seqgc.profiles import DelayProfile, read_profile
-from seqgc.search import Ranked, SearchSpace, hold_out, ideal_seconds, tune
+from seqgc.search import Ranked, Rehearsal, SearchSpace, hold_out, tune
 
 FAMILIES = ("uncoded", "gc-rep", "gc-binary", "m-sgc-rep")
 MUS = (0.0, 0.1, 0.2, 0.3)
@@ -29,7 +29,9 @@ def judged(profile: DelayProfile, *, workers: int, alpha: float) -> Ranked:
     kept = DelayProfile.from_times(profile.times[:, fastest], meta=profile.meta)
     space = SearchSpace(families=FAMILIES, mus=MUS, jobs_per_round=(1,))
     jobs = 8 * seen.num_rounds  # long enough for a delay's tail not to count
-    return tune(kept, num_jobs=jobs, alpha=alpha, space=space, holdout=0.5, top=1).best
+    return tune(
+        Rehearsal(profile=kept, num_jobs=jobs, alpha=alpha), space=space, holdout=0.5, top=1
+    ).best
 
 
 def main() -> None:
@@ -42,7 +44,7 @@ def main() -> None:
     seen, held = hold_out(profile, fraction=0.5)
     for alpha in given.alpha or (5.0, 20.0, 60.0):
         jobs = 8 * seen.num_rounds
-        bounds = [ideal_seconds(part, num_jobs=jobs, alpha=alpha) for part in (seen, held)]
+        bounds = [Rehearsal(profile=part, alpha=alpha).ideal_s(jobs) for part in (seen, held)]
         table = Table("workers", "scheme", "mu", "ratio, first half", "ratio, second half")
         table.title = f"alpha = {alpha:g} s per unit load"
         for share in (1.0, 0.95, 0.875, 0.75, 0.625, 0.5):
@@ -50,7 +52,9 @@ def main() -> None:
             best = judged(profile, workers=workers, alpha=alpha)
             ratios = [best.runtime_s / bounds[0], (best.holdout_s or np.nan) / bounds[1]]
             shown = [f"{ratio:.3f}" for ratio in ratios]
-            table.add_row(str(workers), best.scheme, f"{best.mu:g}", *shown)
+            table.add_row(
+                str(workers), best.setting.scheme.spec, f"{best.setting.rule.mu:g}", *shown
+            )
         Console(width=100).print(table)
 
 

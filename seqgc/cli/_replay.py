@@ -20,11 +20,10 @@ from seqgc.cli._options import (
     open_profile,
 )
 from seqgc.cli._show import print_json, print_pairs
-from seqgc.errors import ParameterError
-from seqgc.profiles import DelayProfile
+from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import Scheme, parse_scheme
-from seqgc.search import Replay, conformity_model, ideal_seconds
-from seqgc.search import replay as replay_profile
+from seqgc.search import Rehearsal, Replay
+from seqgc.search import replay as replay_setting
 
 __all__ = ["replay"]
 
@@ -57,35 +56,26 @@ def replay(
 ) -> None:
     """Replay a scheme on recorded delays: run time, stragglers, wait-outs."""
     recorded = open_profile(profile, base_load=base_load)
-    parsed = parse_scheme(scheme, n=recorded.num_workers)
-    count = _as_many_as_fit(parsed, recorded, jobs_per_round) if jobs is None else jobs
-    ideal_s = ideal_seconds(
-        recorded, num_jobs=count, alpha=alpha, jobs_per_round=max(1, jobs_per_round)
-    )
-    replayed = replay_profile(
-        parsed,
-        recorded,
-        num_jobs=count,
-        mu=mu,
-        wait_out=as_wait_out(wait_out),
-        alpha=alpha,
+    setting = Setting(
+        scheme=parse_scheme(scheme, n=recorded.num_workers),
+        rule=ClosingRule(mu=mu, wait_out=as_wait_out(wait_out)),
         jobs_per_round=jobs_per_round,
-        repeat=repeat,
-        conformity=conformity_model(parsed, as_conformity(conformity)),
     )
-    facts = _facts(parsed, replayed, jobs=count, ideal_s=ideal_s)
+    rehearsal = Rehearsal(
+        profile=recorded,
+        num_jobs=jobs,
+        alpha=alpha,
+        repeat=repeat,
+        conformity=as_conformity(conformity),
+    )
+    count = rehearsal.jobs(setting.scheme, jobs_per_round=jobs_per_round)
+    ideal_s = rehearsal.ideal_s(count, jobs_per_round=jobs_per_round)
+    replayed = replay_setting(setting, rehearsal)
+    facts = _facts(setting.scheme, replayed, jobs=count, ideal_s=ideal_s)
     if as_json:
         print_json({**facts})
     else:
         _print(facts)
-
-
-def _as_many_as_fit(scheme: Scheme, profile: DelayProfile, jobs_per_round: int) -> int:
-    bundles = profile.num_rounds - scheme.delay
-    if bundles < 1:
-        rule = f"must leave rounds for jobs: {scheme.spec} has a delay of {scheme.delay}"
-        raise ParameterError("profile", rule, profile.num_rounds, "give --jobs and --repeat")
-    return bundles * max(1, jobs_per_round)
 
 
 def _facts(scheme: Scheme, replayed: Replay, *, jobs: int, ideal_s: float) -> _Facts:

@@ -8,7 +8,6 @@ import typer
 
 from seqgc.cli._show import print_json, print_pairs
 from seqgc.schemes import parse_scheme
-from seqgc.stragglers import load_lower_bound
 
 __all__ = ["scheme"]
 
@@ -26,8 +25,8 @@ def scheme(
         "s": parsed.tolerated,
         "delay": parsed.delay,
         "normalized_load": parsed.normalized_load,
-        "tolerates": parsed.model.describe(),
-        "load_lower_bound": load_lower_bound(parsed),
+        "tolerates": parsed.promise.describe(),
+        "load_lower_bound": parsed.load_lower_bound,
     }
     if as_json:
         print_json(facts)
@@ -39,8 +38,8 @@ def scheme(
             "delay": f"{parsed.delay} rounds",
             "normalized load": f"{parsed.normalized_load:.6f}  "
             f"({parsed.normalized_load * parsed.n:.3f} times the uncoded)",
-            "least possible load": f"{load_lower_bound(parsed):.6f}",
-            "tolerates": parsed.model.describe(),
+            "lower bound of load": f"{parsed.load_lower_bound:.6f}",
+            "tolerates": parsed.promise.describe(),
             "inner code tolerates": f"{parsed.tolerated} missing of {parsed.n}",
         }
     )

@@ -26,8 +26,8 @@ from seqgc.cli._options import (
     words,
 )
 from seqgc.cli._show import print_json
-from seqgc.search import Lead, Ranked, SearchSpace, Tuning
-from seqgc.search import tune as search_profile
+from seqgc.search import Lead, Ranked, Rehearsal, SearchSpace, Tuning
+from seqgc.search import tune as search_rehearsal
 
 __all__ = ["tune"]
 
@@ -64,6 +64,9 @@ def tune(
         float | None, typer.Option(help="Share of rounds to judge by and not to choose by.")
     ] = None,
     coarse: Annotated[bool, typer.Option(help="Thin the grid out, for thousands.")] = False,
+    inexact: Annotated[
+        bool, typer.Option("--inexact", help="Also rank, apart, schemes that approximate.")
+    ] = False,
     top: Annotated[int, typer.Option(help="How many to rank.")] = 20,
     repeat: Repeat = False,
     conformity: ConformityName = "scheme",
@@ -84,20 +87,23 @@ def tune(
         max_delay=max_delay,
         models=models,
         coarse=coarse,
+        inexact=inexact,
     )
-    recorded = open_profile(profile, base_load=base_load)
+    rehearsal = Rehearsal(
+        profile=open_profile(profile, base_load=base_load),
+        num_jobs=jobs,
+        alpha=alpha,
+        repeat=repeat,
+        conformity=as_conformity(conformity),
+    )
     began = time.monotonic()
     with _progress() as bar:
         task = bar.add_task("search", total=None)
-        found = search_profile(
-            recorded,
-            num_jobs=jobs,
-            alpha=alpha,
+        found = search_rehearsal(
+            rehearsal,
             space=space,
             holdout=holdout,
             top=top,
-            repeat=repeat,
-            conformity=as_conformity(conformity),
             pareto=pareto,
             seed=seed,
             progress=lambda settled, total: bar.update(task, completed=settled, total=total),
@@ -136,24 +142,27 @@ def _report(found: Tuning, seconds: float) -> dict[str, object]:
         "unfit": found.unfit,
         "lead": None if found.lead is None else _lead(found.lead),
         "pareto": [_row(row) for row in found.pareto],
+        "inexact": [_row(row) for row in found.inexact],
     }
 
 
 def _row(row: Ranked) -> dict[str, object]:
+    setting, scheme = row.setting, row.setting.scheme
     return {
-        "scheme": row.scheme,
-        "mu": row.mu,
-        "wait_out": row.wait_out,
-        "jobs_per_round": row.jobs_per_round,
-        "normalized_load": row.normalized_load,
+        "scheme": scheme.spec,
+        "mu": setting.rule.mu,
+        "wait_out": setting.rule.wait_out,
+        "jobs_per_round": setting.jobs_per_round,
+        "normalized_load": scheme.normalized_load,
         "runtime_s": row.runtime_s,
         "holdout_s": row.holdout_s,
-        "delay": row.delay,
-        "load_lower_bound": row.load_lower_bound,
+        "delay": scheme.delay,
+        "load_lower_bound": scheme.load_lower_bound,
         "ideal_s": row.ideal_s,
         "holdout_ideal_s": row.holdout_ideal_s,
         "ratio": row.ratio,
         "billed_worker_s": row.billed_worker_s,
+        "error": row.error,
     }
 
 
@@ -174,6 +183,8 @@ def _print(found: Tuning, seconds: float) -> None:
     console.print(_table(found.ranking, title=f"{found.num_jobs} jobs"))
     if found.pareto:
         console.print(_table(found.pareto, title="run time against the bill"))
+    if found.inexact:
+        console.print(_table(found.inexact, title="approximations"))
     if found.lead is not None:
         console.print(_verdict(found.best, found.lead))
     unfit = f", {found.unfit} too long for the profile" if found.unfit else ""
@@ -186,7 +197,8 @@ def _print(found: Tuning, seconds: float) -> None:
 def _verdict(best: Ranked, lead: Lead) -> str:
     sure = "the lead is real" if lead.real else "the lead may be luck"
     return (
-        f"{best.scheme} saves {lead.saved_s:.3f} s against {lead.runner_up.scheme} "
+        f"{best.setting.scheme.spec} saves {lead.saved_s:.3f} s "
+        f"against {lead.runner_up.setting.scheme.spec} "
         f"({lead.confidence:.0%} interval {lead.low_s:.3f} … {lead.high_s:.3f} s): {sure}"
     )
 
@@ -195,15 +207,18 @@ def _table(rows: tuple[Ranked, ...], *, title: str) -> Table:
     held_out = any(row.holdout_s is not None for row in rows)
     table = Table(title=title, box=SIMPLE_HEAD)
     table.add_column("scheme", no_wrap=True)
-    headings = ["mu", "wait-out", "jobs/round", "load", "least load", "run time", "bound"]
+    headings = ["mu", "wait-out", "jobs/round", "load", "lower bound", "run time", "bound"]
     headings += ["held out", "bound"] if held_out else []
+    headings += ["error"] if any(row.error is not None for row in rows) else []
     for heading in [*headings, "ratio", "bill"]:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        cells = [f"{row.mu:g}", row.wait_out, str(row.jobs_per_round)]
-        cells += [f"{row.normalized_load:.6f}", f"{row.load_lower_bound:.6f}"]
+        scheme, rule = row.setting.scheme, row.setting.rule
+        cells = [f"{rule.mu:g}", rule.wait_out, str(row.setting.jobs_per_round)]
+        cells += [f"{scheme.normalized_load:.6f}", f"{scheme.load_lower_bound:.6f}"]
         cells += [f"{row.runtime_s:.3f} s", f"{row.ideal_s:.3f} s"]
         if row.holdout_s is not None and row.holdout_ideal_s is not None:
             cells += [f"{row.holdout_s:.3f} s", f"{row.holdout_ideal_s:.3f} s"]
-        table.add_row(row.scheme, *cells, f"{row.ratio:.3f}", f"{row.billed_worker_s:.0f} s")
+        cells += [] if row.error is None else [f"{row.error:.3f}"]
+        table.add_row(scheme.spec, *cells, f"{row.ratio:.3f}", f"{row.billed_worker_s:.0f} s")
     return table

@@ -14,9 +14,7 @@ __all__ = ["CodeKind", "make_code"]
 CodeKind: TypeAlias = Literal["cyclic", "rep", "binary"]
 
 
-def make_code(
-    kind: CodeKind | Literal["auto"], n: int, s: int, *, payload: Payload = "float32"
-) -> GradientCode:
+def make_code(kind: str, n: int, s: int, *, payload: Payload = "float32") -> GradientCode:
     """Return the code of a kind for ``n`` workers, any ``s`` of which may be missing.
 
     Parameters

@@ -122,21 +122,37 @@ class DelayProfile:
         ProfileError
             If a worker would take no time at all.
         """
-        _check_number("load", load)
+        times = self.times_at(load, alpha=alpha)
+        slope = self.meta.alpha if alpha is None else alpha
+        return replace(self, times=times, meta=replace(self.meta, base_load=load, alpha=slope))
+
+    def times_at(self, loads: float | FloatArray, *, alpha: float | None = None) -> FloatArray:
+        """Return the seconds (rounds, n) at other normalized loads, each worker's own (n,) or one.
+
+        Raises like `at_load`.
+
+        Examples
+        --------
+        >>> profile = DelayProfile.from_times([[1.0, 2.0]])
+        >>> profile.times_at(np.array([0.0, 0.5]), alpha=4.0)
+        array([[1., 4.]])
+        """
+        least = float(np.min(loads))
+        _check_number("load", least)
         slope = self.meta.alpha if alpha is None else alpha
         if slope is None:
             rule = "must be given: the profile does not know its own"
             raise ParameterError("alpha", rule, None, "fit it over profiles at several loads")
-        meta = replace(self.meta, base_load=load, alpha=slope)  # checks alpha
-        times = self.times + slope * (load - self.meta.base_load)
+        replace(self.meta, alpha=slope)  # checks it
+        times = self.times + slope * (loads - self.meta.base_load)
         if times.min() <= 0:
             row, column = np.unravel_index(times.argmin(), times.shape)
-            line = f"alpha={slope:g} from base load {self.meta.base_load:g} to load {load:g}"
+            line = f"alpha={slope:g} from base load {self.meta.base_load:g} to load {least:g}"
             raise ProfileError(
                 f"{line} leaves {times.min():.6g} s for row {row}, column {column} (round, worker; "
                 "from 0), which must be > 0: is the base load right?"
             )
-        return replace(self, times=times, meta=meta)
+        return times
 
     def awaited(self) -> DelayProfile:
         """Return the profile with failures as what they cost: no answer before the slowest one.

@@ -1,12 +1,18 @@
-"""Schemes: each round's tasks from the straggler history."""
+"""Schemes: each round's tasks from the straggler history. `register` says how to add one."""
 
 from seqgc.schemes._assignment import Assignment as Assignment
 from seqgc.schemes._assignment import MiniTasks as MiniTasks
 from seqgc.schemes._base import Schedule as Schedule
 from seqgc.schemes._base import Scheme as Scheme
-from seqgc.schemes._parse import SCHEMES as SCHEMES
+from seqgc.schemes._grid import Grid as Grid
 from seqgc.schemes._parse import parse_scheme as parse_scheme
+from seqgc.schemes._registry import Entry as Entry
+from seqgc.schemes._registry import entry_of as entry_of
+from seqgc.schemes._registry import load_plugins as load_plugins
+from seqgc.schemes._registry import register as register
+from seqgc.schemes._registry import registered as registered
 from seqgc.schemes.gc import GC as GC
+from seqgc.schemes.gc import GCSchedule as GCSchedule
 from seqgc.schemes.gc import Uncoded as Uncoded
 from seqgc.schemes.m_sgc import MSGC as MSGC
 from seqgc.schemes.sr_sgc import SRSGC as SRSGC

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
 
 from seqgc.codes import GradientCode
-from seqgc.errors import IllConditionedError, NotDecodableError, ParameterError, ScheduleError
+from seqgc.errors import (
+    IllConditionedError,
+    NotDecodableError,
+    ParameterError,
+    ScheduleError,
+    did_you_mean,
+    require_int,
+)
 from seqgc.ports import BoolArray, Decoding, FloatArray, Payload
 from seqgc.schemes._assignment import Assignment
+from seqgc.schemes._grid import Grid
+from seqgc.schemes._registry import entry_of
 from seqgc.stragglers import StragglerModel
 
-__all__ = ["Schedule", "Scheme", "require_bursts", "require_int"]
+__all__ = ["Schedule", "Scheme", "require_bursts", "require_family"]
 
 
 class Scheme(ABC):
     """How redundancy is spread over workers and rounds; frozen, picklable, ``eval(repr(x)) == x``.
+
+    A scheme of one's own is a frozen dataclass with the field ``n``, registered under a name
+    (`seqgc.schemes.register`); `seqgc.testing.check_scheme` says whether it keeps this contract.
 
     Attributes
     ----------
@@ -29,18 +42,18 @@ class Scheme(ABC):
 
     @property
     @abstractmethod
-    def spec(self) -> str:
-        """The scheme as the command line spells it, for `parse_scheme`."""
-
-    @property
-    @abstractmethod
     def delay(self) -> int:
         """T: job ``t`` is decoded by the end of round ``t + T``."""
 
     @property
     @abstractmethod
-    def normalized_load(self) -> float:
-        """Largest fraction of a batch that a worker touches in a round."""
+    def worker_loads(self) -> FloatArray:
+        """(n,) the most of a batch that each worker touches in a round, as a fraction of it."""
+
+    @property
+    @abstractmethod
+    def exact(self) -> bool:
+        """Whether every decoded gradient is the gradient, and none an approximation."""
 
     @property
     @abstractmethod
@@ -54,15 +67,53 @@ class Scheme(ABC):
 
     @property
     @abstractmethod
-    def model(self) -> StragglerModel:
-        """The straggler patterns under which no job is ever late (spec, section 4)."""
+    def promise(self) -> StragglerModel:
+        """The straggler patterns under which no job is ever late."""
 
     @abstractmethod
     def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
         """Begin a run of ``num_jobs`` jobs, which takes ``num_jobs + delay`` rounds.
 
-        ``conformity`` is what `Schedule.conforms` judges by, instead of the scheme's own model.
+        ``conformity`` is what `Schedule.conforms` judges by, instead of the scheme's own promise.
         """
+
+    @classmethod
+    def candidates(cls, n: int, grid: Grid) -> Iterable[Scheme]:  # noqa: ARG003 (for overriding)
+        """Yield the schemes of this class that a search should look at, smaller parameters first.
+
+        None unless a class says otherwise: it is replayed when asked for, and not searched.
+        """
+        return ()
+
+    @property
+    def normalized_load(self) -> float:
+        """Largest fraction of a batch that a worker touches in a round."""
+        return float(self.worker_loads.max())
+
+    @property
+    def load_lower_bound(self) -> float:
+        """Lower bound on the load of any scheme that keeps this one's promise with its delay."""
+        return self.promise.least_load(self.n, delay=self.delay)
+
+    @property
+    def spec(self) -> str:
+        """The scheme as the command line spells it, for `parse_scheme`.
+
+        Raises
+        ------
+        ParameterError
+            If its class is not registered.
+        """
+        return entry_of(self).spec(self)
+
+    def _keep_integers(self, *arguments: str) -> None:
+        """Have these fields be Python's integers: numpy's overflow, and stay in `repr`."""
+        for argument in arguments:
+            object.__setattr__(self, argument, require_int(argument, getattr(self, argument)))
+
+    def _equal_loads(self, load: float) -> FloatArray:
+        """Return `worker_loads` of a scheme in which every worker has the same load."""
+        return np.broadcast_to(np.float64(load), (self.n,))
 
 
 class Schedule(ABC):
@@ -75,13 +126,10 @@ class Schedule(ABC):
     def __init__(
         self, scheme: Scheme, num_jobs: int, *, conformity: StragglerModel | None = None
     ) -> None:
-        require_int("num_jobs", num_jobs)
-        if num_jobs < 1:
-            raise ParameterError("num_jobs", "must be >= 1", num_jobs)
-        self.num_jobs: Final = int(num_jobs)
-        self.num_rounds: Final = int(num_jobs) + scheme.delay
+        self.num_jobs: Final = require_int("num_jobs", num_jobs, least=1)
+        self.num_rounds: Final = self.num_jobs + scheme.delay
         self.n: Final = scheme.n
-        self._model = scheme.model if conformity is None else conformity
+        self._model = scheme.promise if conformity is None else conformity
         self._allow_error = 0.0
         self._round = 0
         self._past: BoolArray = np.zeros((0, scheme.n), dtype=np.bool_)  # stragglers, latest last
@@ -204,29 +252,28 @@ class Schedule(ABC):
         return ScheduleError(f"job {job} was not finished by the round closed last: decode it then")
 
 
-def require_int(argument: str, value: object) -> None:
-    """Refuse anything but an integer, bool included.
+def require_bursts(*, n: int, B: int, name: str) -> None:
+    """Refuse what no scheme for bursts can be made of: no worker, no burst.
 
     Raises
     ------
     ParameterError
         Naming the argument and the value.
     """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise ParameterError(argument, "must be an integer", value)
-
-
-def require_bursts(*, n: int, B: int, W: int, lam: int, name: str) -> None:
-    """Refuse what no scheme for bursts can be made of: non-integers, no worker, no burst.
-
-    Raises
-    ------
-    ParameterError
-        Naming the argument and the value.
-    """
-    for argument, value in (("n", n), ("B", B), ("W", W), ("lam", lam)):
-        require_int(argument, value)
     if n < 1:
         raise ParameterError("n", "must be >= 1 (workers)", n)
     if B < 1:
         raise ParameterError("B", f"must be >= 1 ({name})", B)
+
+
+def require_family(family: str, known: Sequence[str], *, name: str) -> None:
+    """Refuse a family of codes that a scheme cannot be made of.
+
+    Raises
+    ------
+    ParameterError
+        With the nearest known name.
+    """
+    if family not in known:
+        rule = f"must be one of {', '.join(known)} ({name})"
+        raise ParameterError("family", rule, family, did_you_mean(str(family), known))

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar
 
 import numpy as np
 
 from seqgc.codes import GradientCode, make_code
+from seqgc.codes._auto import CODES
 from seqgc.errors import ParameterError
 from seqgc.ports import BoolArray, Decoding, FloatArray, MiniTask, Payload, Term
 from seqgc.schemes._assignment import Assignment
-from seqgc.schemes._base import Schedule, Scheme, require_int
+from seqgc.schemes._base import Schedule, Scheme, require_family
+from seqgc.schemes._grid import Grid
+from seqgc.schemes._registry import register
 from seqgc.stragglers import EveryGroup, PerRound, StragglerModel
 
 __all__ = ["GC", "GCSchedule", "Uncoded"]
 
-Family = Literal["cyclic", "rep", "binary"]
-_SUFFIX: dict[str, str] = {"cyclic": "", "rep": "-rep", "binary": "-binary"}
 
-
+@register("uncoded")
 @dataclass(frozen=True, kw_only=True)
 class Uncoded(Scheme):
     """No redundancy: every worker must answer in every round.
@@ -32,42 +34,41 @@ class Uncoded(Scheme):
     """
 
     n: int
+    exact: ClassVar[bool] = True
+    delay: ClassVar[int] = 0
+    tolerated: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
+        self._keep_integers("n")
         _require_workers(self.n)
 
     @property
-    def spec(self) -> str:
-        return "uncoded"
-
-    @property
-    def delay(self) -> int:
-        return 0
-
-    @property
-    def normalized_load(self) -> float:
-        return 1 / self.n
-
-    @property
-    def tolerated(self) -> int:
-        return 0
+    def worker_loads(self) -> FloatArray:
+        return self._equal_loads(1 / self.n)
 
     @property
     def chunk_fractions(self) -> FloatArray:
         return self._code.chunk_fractions
 
     @property
-    def model(self) -> StragglerModel:
+    def promise(self) -> StragglerModel:
         return PerRound(s=0)
 
     def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
         return GCSchedule(self, self._code, num_jobs, conformity=conformity)
+
+    @classmethod
+    def candidates(cls, n: int, grid: Grid) -> Iterable[Scheme]:  # noqa: ARG003 (one only)
+        return [cls(n=n)]
 
     @cached_property
     def _code(self) -> GradientCode:
         return make_code("rep", self.n, 0)
 
 
+@register("gc-binary", family="binary")
+@register("gc-rep", family="rep")
+@register("gc", family="cyclic")
 @dataclass(frozen=True, kw_only=True)
 class GC(Scheme):
     """(n, s) gradient coding with a code of the given family; delay 0, load (s+1)/n.
@@ -76,7 +77,8 @@ class GC(Scheme):
     ----------
     n, s : int
         Workers, and stragglers tolerated in each round; ``0 <= s < n``.
-    family : {"cyclic", "rep", "binary"}
+    family
+        A kind of code (`seqgc.codes.make_code`), ``cyclic``, ``rep`` or ``binary`` among them;
         ``rep`` (GC-Rep) needs ``(s+1) | n``; ``binary`` has load ``1 / floor(n / (s+1))``.
     allow_error : float
         Not 0: answers that do not determine the gradient suffice as well if the error bound of
@@ -91,12 +93,14 @@ class GC(Scheme):
 
     n: int
     s: int
-    family: Family = "cyclic"
+    family: str = "cyclic"
     allow_error: float = 0.0
+    delay: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
+        self._keep_integers("n", "s")
         _require_workers(self.n)
-        require_int("s", self.s)
+        require_family(self.family, tuple(CODES), name="GC")
         if not 0 <= self.s < self.n:
             raise ParameterError("s", f"must satisfy 0 <= s < n (GC), n={self.n}", self.s)
         if self.family == "rep" and self.n % (self.s + 1):
@@ -108,19 +112,12 @@ class GC(Scheme):
             raise ParameterError("allow_error", rule, self.allow_error)
 
     @property
-    def spec(self) -> str:
-        approximate = f",allow_error={self.allow_error!r}" if self.allow_error else ""
-        return f"gc{_SUFFIX[self.family]}:s={self.s}{approximate}"
+    def exact(self) -> bool:
+        return self.allow_error == 0
 
     @property
-    def delay(self) -> int:
-        return 0
-
-    @property
-    def normalized_load(self) -> float:
-        if self.family == "binary":
-            return 1 / (self.n // (self.s + 1))
-        return (self.s + 1) / self.n
+    def worker_loads(self) -> FloatArray:
+        return self._equal_loads(self._code.load)
 
     @property
     def tolerated(self) -> int:
@@ -131,13 +128,24 @@ class GC(Scheme):
         return self._code.chunk_fractions
 
     @property
-    def model(self) -> StragglerModel:
+    def promise(self) -> StragglerModel:
         return EveryGroup(size=self.s + 1) if self.family == "rep" else PerRound(s=self.s)
 
     def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
         return GCSchedule(
             self, self._code, num_jobs, conformity=conformity, allow_error=self.allow_error
         )
+
+    @classmethod
+    def candidates(cls, n: int, grid: Grid) -> Iterable[Scheme]:
+        for size in grid.divisors(n):
+            yield cls(n=n, s=size - 1, family="rep")
+            if grid.inexact:
+                for allow_error in (0.1, 0.25, 0.5):
+                    yield cls(n=n, s=size - 1, family="rep", allow_error=allow_error)
+        for family in ("binary", "cyclic"):
+            for s in grid.values(1, n - 1):
+                yield cls(n=n, s=s, family=family)
 
     @cached_property
     def _code(self) -> GradientCode:
@@ -214,6 +222,5 @@ def coded_mini_task(
 
 
 def _require_workers(n: int) -> None:
-    require_int("n", n)
     if n < 1:
         raise ParameterError("n", "must be >= 1 (workers)", n)

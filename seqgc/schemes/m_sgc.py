@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar
 
 import numpy as np
 
@@ -13,15 +14,18 @@ from seqgc.codes import GradientCode, make_code
 from seqgc.errors import ParameterError
 from seqgc.ports import BoolArray, Decoding, FloatArray, IntArray, MiniTask, Payload, Term
 from seqgc.schemes._assignment import Assignment, MiniTasks
-from seqgc.schemes._base import Schedule, Scheme, require_bursts
+from seqgc.schemes._base import Schedule, Scheme, require_bursts, require_family
+from seqgc.schemes._grid import Grid
+from seqgc.schemes._registry import register
 from seqgc.schemes.gc import coded_mini_task
 from seqgc.stragglers import AnyOf, Arbitrary, Bursty, StragglerModel
 
 __all__ = ["MSGC", "MSGCSchedule"]
 
-_NAMES: dict[str, str] = {"cyclic": "m-sgc", "rep": "m-sgc-rep", "binary": "m-sgc-binary"}
 
-
+@register("m-sgc-binary", family="binary")
+@register("m-sgc-rep", family="rep")
+@register("m-sgc", family="cyclic")
 @dataclass(frozen=True, kw_only=True)
 class MSGC(Scheme):
     """(B, W, lam) multiplexed sequential gradient coding; delay W - 2 + B.
@@ -51,10 +55,13 @@ class MSGC(Scheme):
     B: int
     W: int
     lam: int
-    family: Literal["cyclic", "rep", "binary"] = "cyclic"
+    family: str = "cyclic"
+    exact: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require_bursts(n=self.n, B=self.B, W=self.W, lam=self.lam, name="M-SGC")
+        self._keep_integers("n", "B", "W", "lam")
+        require_bursts(n=self.n, B=self.B, name="M-SGC")
+        require_family(self.family, ("cyclic", "rep", "binary"), name="M-SGC")
         if self.W <= self.B:
             raise ParameterError("W", f"must satisfy B < W (M-SGC), B={self.B}", self.W)
         if not 0 <= self.lam <= self.n:
@@ -67,16 +74,12 @@ class MSGC(Scheme):
             raise ParameterError("lam", rule, self.lam, "or take m-sgc")
 
     @property
-    def spec(self) -> str:
-        return f"{_NAMES[self.family]}:B={self.B},W={self.W},lam={self.lam}"
-
-    @property
     def delay(self) -> int:
         return self.W - 2 + self.B
 
     @property
-    def normalized_load(self) -> float:
-        return (self.W - 1 + self.B) * self._d1_fraction
+    def worker_loads(self) -> FloatArray:
+        return self._equal_loads((self.W - 1 + self.B) * self._d1_fraction)
 
     @property
     def _d1_fraction(self) -> float:
@@ -115,7 +118,7 @@ class MSGC(Scheme):
         return fractions
 
     @property
-    def model(self) -> StragglerModel:
+    def promise(self) -> StragglerModel:
         span = self.W - 1 + self.B
         bursty = Bursty(B=self.B, W=self.W, lam=self.lam)
         return AnyOf(span=span, models=(bursty, Arbitrary(N=self.B, W=span, lam=self.lam)))
@@ -152,6 +155,18 @@ class MSGC(Scheme):
 
     def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
         return MSGCSchedule(self, num_jobs, conformity=conformity)
+
+    @classmethod
+    def candidates(cls, n: int, grid: Grid) -> Iterable[Scheme]:
+        for delay in grid.values(1, grid.max_delay):
+            for B in grid.values(1, (delay + 1) // 2):  # 1 <= B < W
+                W = delay + 2 - B
+                for size in (1, *grid.divisors(n)):
+                    yield cls(n=n, B=B, W=W, lam=size - 1, family="rep")
+                for lam in grid.values(0, n - 1):
+                    yield cls(n=n, B=B, W=W, lam=lam, family="binary")
+                for lam in grid.values(0, n):
+                    yield cls(n=n, B=B, W=W, lam=lam)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar
 
 import numpy as np
 
@@ -12,13 +13,17 @@ from seqgc.codes import GradientCode, make_code
 from seqgc.errors import ParameterError
 from seqgc.ports import BoolArray, Decoding, FloatArray, Payload, Term
 from seqgc.schemes._assignment import Assignment
-from seqgc.schemes._base import Schedule, Scheme, require_bursts
+from seqgc.schemes._base import Schedule, Scheme, require_bursts, require_family
+from seqgc.schemes._grid import Grid
+from seqgc.schemes._registry import register
 from seqgc.schemes.gc import coded_mini_task
 from seqgc.stragglers import AnyOf, Bursty, EveryGroup, PerRound, StragglerModel
 
 __all__ = ["SRSGC", "SRSGCSchedule"]
 
 
+@register("sr-sgc-rep", family="rep")
+@register("sr-sgc", family="cyclic")
 @dataclass(frozen=True, kw_only=True)
 class SRSGC(Scheme):
     """(B, W, lam) selective-reattempt sequential gradient coding; delay B, load (s+1)/n.
@@ -46,10 +51,13 @@ class SRSGC(Scheme):
     B: int
     W: int
     lam: int
-    family: Literal["cyclic", "rep"] = "cyclic"
+    family: str = "cyclic"
+    exact: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require_bursts(n=self.n, B=self.B, W=self.W, lam=self.lam, name="SR-SGC")
+        self._keep_integers("n", "B", "W", "lam")
+        require_bursts(n=self.n, B=self.B, name="SR-SGC")
+        require_family(self.family, ("cyclic", "rep"), name="SR-SGC")
         if self.W <= self.B or (self.W - 1) % self.B:
             rule = f"must be x*B + 1 with an integer x >= 1 (SR-SGC), B={self.B}"
             raise ParameterError("W", rule, self.W)
@@ -70,17 +78,12 @@ class SRSGC(Scheme):
         return -(-self.B * self.lam // (self.W - 1 + self.B))
 
     @property
-    def spec(self) -> str:
-        name = "sr-sgc-rep" if self.family == "rep" else "sr-sgc"
-        return f"{name}:B={self.B},W={self.W},lam={self.lam}"
-
-    @property
     def delay(self) -> int:
         return self.B
 
     @property
-    def normalized_load(self) -> float:
-        return (self.s + 1) / self.n
+    def worker_loads(self) -> FloatArray:
+        return self._equal_loads((self.s + 1) / self.n)
 
     @property
     def tolerated(self) -> int:
@@ -91,7 +94,7 @@ class SRSGC(Scheme):
         return self._code.chunk_fractions
 
     @property
-    def model(self) -> StragglerModel:
+    def promise(self) -> StragglerModel:
         models: tuple[StragglerModel, ...] = (
             Bursty(B=self.B, W=self.W, lam=self.lam),
             PerRound(s=self.s),
@@ -102,6 +105,19 @@ class SRSGC(Scheme):
 
     def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
         return SRSGCSchedule(self, self._code, num_jobs, conformity=conformity)
+
+    @classmethod
+    def candidates(cls, n: int, grid: Grid) -> Iterable[Scheme]:
+        for B in grid.values(1, grid.max_delay):  # windows W = x B + 1 up to twice the delay
+            for x in grid.values(1, (2 * grid.max_delay - 1) // B):
+                W = x * B + 1
+                for size in grid.divisors(n):
+                    # s = ceil(lam / (x+1)): these are the lam that give s = size - 1.
+                    low, high = (size - 2) * (x + 1) + 1, min((size - 1) * (x + 1), n)
+                    for lam in grid.values(low, high):
+                        yield cls(n=n, B=B, W=W, lam=lam, family="rep")
+                for lam in grid.values(1, min(n, (n - 1) * (x + 1))):  # s < n
+                    yield cls(n=n, B=B, W=W, lam=lam)
 
     @cached_property
     def _code(self) -> GradientCode:

@@ -1,14 +1,8 @@
 """Floors under run times: what makes it safe not to replay a candidate.
 
-A round with work to do lasts at least until ``min((1+mu) kappa, slowest)`` (spec, section 6). It
-also lasts until nothing is lost, and some losses show at once, whatever happened before:
-
-- GC must decode the round's own job;
-- M-SGC must be able to decode the D2 groups of the job that starts in the round, and who misses
-  its first chunk cannot answer for the first group any more. (No condition for lam = n.)
-- Unless a round closes by ``feasible``, its pattern must conform: GC has at most s stragglers,
-  M-SGC and SR-SGC at most lam in any window of either model; or (GC-Rep, SR-SGC-Rep) one answer
-  comes in every group.
+A round with work to do lasts at least until ``min((1+mu) kappa, slowest)``. It also lasts until
+nothing is lost, and some losses show at once, whatever happened before: `necessary_answers` says
+which, scheme by scheme.
 """
 
 from __future__ import annotations
@@ -18,27 +12,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from seqgc.codes import CodeKind, GradientCode, make_code
+from seqgc.codes import GradientCode, make_code
 from seqgc.ports import BoolArray, FloatArray, IntArray
 from seqgc.profiles import DelayProfile
-from seqgc.schemes import GC, MSGC, SRSGC, Scheme, Uncoded
-from seqgc.search._space import Rule
-from seqgc.search.kernel import Covers
+from seqgc.schemes import Scheme
+from seqgc.search._space import Closing
+from seqgc.search.kernel import Covers, Need, necessary_answers
 
 __all__ = ["Floors"]
 
 _CHUNK = 2048  # candidates at a time: bounds memory
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Need:
-    """Answers that a round cannot close without: ``answers`` of them, or such as decode ``code``.
-
-    A code is its family and s.
-    """
-
-    answers: int | None = None
-    code: tuple[CodeKind, int] | None = None
 
 
 class Floors:
@@ -55,45 +38,53 @@ class Floors:
     """
 
     def __init__(self, schemes: Sequence[Scheme], *, profile: DelayProfile, alpha: float) -> None:
-        self.loads: FloatArray = np.array([s.normalized_load for s in schemes])
+        loads = [scheme.worker_loads for scheme in schemes]
+        self.loads: FloatArray = np.array([each.max() for each in loads])
+        self._least: FloatArray = np.array([each.min() for each in loads])
+        self._mean: FloatArray = np.array([each.mean() for each in loads])
         self.delays: IntArray = np.array([scheme.delay for scheme in schemes], dtype=np.intp)
         self._alpha, self._base_load = alpha, profile.meta.base_load
         self._workers = profile.num_workers
-        # The tail's rounds have work as long as the D2 groups of the last job are not answered.
-        self._works_to_the_end: BoolArray = np.array(
-            [isinstance(scheme, MSGC) and scheme.lam < scheme.n for scheme in schemes]
-        )
+        needs = {
+            conforms: [necessary_answers(scheme, conforms=conforms) for scheme in schemes]
+            for conforms in (False, True)
+        }
+        self._works_to_the_end: BoolArray = np.array([n.to_the_end for n in needs[False]])
         self._table = _Table(np.sort(profile.times, axis=1), profile.times)
-        lenient = [self._table.row(_need(scheme, conforms=False)) for scheme in schemes]
-        strict = [self._table.row(_need(scheme, conforms=True)) for scheme in schemes]
-        self._rows = {False: np.array(lenient), True: np.array(strict)}
+        self._rows = {
+            conforms: np.array([self._table.row(need) for need in of_schemes])
+            for conforms, of_schemes in needs.items()
+        }
 
-    def shifts(self, rule: Rule) -> FloatArray:
-        """Seconds (schemes,) that each scheme's load adds to the recorded ones."""
-        return self._alpha * (rule.jobs_per_round * self.loads - self._base_load)
+    def billed_shifts(self, jobs_per_round: int) -> FloatArray:
+        """Seconds (schemes,) that a scheme's load adds to a worker's time, on average."""
+        return self._alpha * (jobs_per_round * self._mean - self._base_load)
 
-    def runtimes(self, rule: Rule, *, bundles: int, of: IntArray) -> FloatArray:
+    def runtimes(self, closing: Closing, *, bundles: int, of: IntArray) -> FloatArray:
         """Seconds (m,) that no run of ``bundles`` jobs with these schemes (m,) can beat."""
         floors = np.empty(len(of))
         for start in range(0, len(of), _CHUNK):
             part = slice(start, start + _CHUNK)
-            floors[part] = self._runtimes(of[part], rule, bundles)
+            floors[part] = self._runtimes(of[part], closing, bundles)
         return floors
 
-    def bills(self, rule: Rule, *, bundles: int) -> FloatArray:
+    def bills(self, closing: Closing, *, bundles: int) -> FloatArray:
         """Worker-seconds (schemes,) that a run is billed at least, cancelled work included."""
         rounds = bundles + np.where(self._works_to_the_end, self.delays, 0)
         recorded = self._table.totals(int(rounds.max()))
-        bills: FloatArray = recorded[rounds] + self._workers * rounds * self.shifts(rule)
+        bills: FloatArray = recorded[rounds] + self._workers * rounds * self.billed_shifts(
+            closing.jobs_per_round
+        )
         return bills
 
-    def _runtimes(self, part: IntArray, rule: Rule, bundles: int) -> FloatArray:
-        shifts = self.shifts(rule)[part, None]
+    def _runtimes(self, part: IntArray, closing: Closing, bundles: int) -> FloatArray:
+        least = closing.jobs_per_round * self._least[part, None]
+        shifts = self._alpha * (least - self._base_load)
         last = bundles + np.where(self._works_to_the_end, self.delays, 0)[part, None]
         of_round = np.arange(int(last.max()))
-        needs = self._table.needs(of_round)[self._rows[rule.wait_out != "feasible"][part]]
+        needs = self._table.needs(of_round)[self._rows[closing.rule.wait_out != "feasible"][part]]
         first, slowest = self._table.ends(of_round)
-        tolerance = np.minimum(first + rule.mu * (first + shifts), slowest)
+        tolerance = np.minimum(first + closing.rule.mu * (first + shifts), slowest)
         seconds = np.where(of_round < bundles, np.maximum(tolerance, needs), tolerance) + shifts
         total: FloatArray = np.where(of_round < last, seconds, 0.0).sum(axis=1)
         return total
@@ -105,10 +96,10 @@ class _Table:
 
     fastest_first: FloatArray  # (rounds, n)
     times: FloatArray  # (rounds, n)
-    _rows: dict[_Need, int] = field(default_factory=dict)
+    _rows: dict[Need, int] = field(default_factory=dict)
     _seconds: list[FloatArray] = field(default_factory=list)
 
-    def row(self, need: _Need) -> int:
+    def row(self, need: Need) -> int:
         if need not in self._rows:
             self._rows[need] = len(self._seconds)
             self._seconds.append(self._when(need))
@@ -128,7 +119,7 @@ class _Table:
         each = self.times.sum(axis=1)[np.arange(num_rounds) % len(self.times)]
         return np.concatenate([[0.0], np.cumsum(each)])
 
-    def _when(self, need: _Need) -> FloatArray:
+    def _when(self, need: Need) -> FloatArray:
         options: list[FloatArray] = []
         if need.answers is not None:
             options.append(self._answers(need.answers))
@@ -146,25 +137,3 @@ class _Table:
         covers = Covers([code])
         first: FloatArray = covers.first(self.times[:, covers.workers])[:, 0]
         return first
-
-
-def _need(scheme: Scheme, *, conforms: bool) -> _Need:
-    match scheme:
-        case Uncoded(n=n):
-            return _Need(answers=n)
-        case GC(s=s, family="rep") if conforms:
-            return _Need(code=("rep", s))
-        case GC(n=n, s=s) if conforms:
-            return _Need(answers=n - s)
-        case GC(s=s, family=family, allow_error=0.0):
-            return _Need(code=(family, s))
-        case MSGC(n=n, lam=lam) if conforms or lam == n:
-            return _Need(answers=n - lam)
-        case MSGC(lam=lam, family=family):
-            return _Need(code=(family, lam))
-        case SRSGC(n=n, lam=lam, family="rep") if conforms:
-            return _Need(answers=n - lam, code=("rep", scheme.s))
-        case SRSGC(n=n, lam=lam) if conforms:
-            return _Need(answers=n - lam)
-        case _:
-            return _Need(answers=0)

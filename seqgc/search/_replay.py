@@ -27,14 +27,10 @@ from seqgc.ports import (
     Timetable,
     WeightedPoints,
 )
-from seqgc.profiles import DelayProfile
-from seqgc.rounds import ClosingRule, RoundPolicy, WaitOut
-from seqgc.schemes import Scheme
-from seqgc.stragglers import StragglerModel
+from seqgc.rounds import RoundPolicy, Setting
+from seqgc.search._rehearsal import Rehearsal
 
-__all__ = ["Replay", "ReplayBackend", "replay", "times_for"]
-
-_MOST_JOBS = 10**7
+__all__ = ["Replay", "ReplayBackend", "decoding_errors", "replay"]
 
 Compute = Callable[[tuple[WeightedPoints, ...]], FloatArray]
 
@@ -154,31 +150,15 @@ class Replay:
         return float(np.sum(self.round_seconds))
 
 
-def replay(
-    scheme: Scheme,
-    profile: DelayProfile,
-    *,
-    num_jobs: int,
-    mu: float,
-    wait_out: WaitOut,
-    alpha: float | None = None,
-    jobs_per_round: int = 1,
-    repeat: bool = False,
-    conformity: StragglerModel | None = None,
-) -> Replay:
-    """Run a scheme and a closing rule on a delay profile; nothing is computed or decoded.
+def replay(setting: Setting, rehearsal: Rehearsal) -> Replay:
+    """Run a scheme and a closing rule on recorded delays; nothing is computed or decoded.
 
     Parameters
     ----------
-    num_jobs
-        Gradients of one model each; with ``jobs_per_round = k`` they run as ``num_jobs / k``
-        bundles, each with k times the load.
-    alpha
-        Seconds per unit of load, instead of the profile's own.
-    repeat
-        Begin again at the profile's first round when it ends.
-    conformity
-        What conforms, instead of the scheme's own model.
+    setting
+        The scheme, its closing rule, and how many gradients a job has.
+    rehearsal
+        The delays, and how many gradients there are.
 
     Raises
     ------
@@ -187,25 +167,15 @@ def replay(
 
     Examples
     --------
+    >>> from seqgc.profiles import DelayProfile
     >>> from seqgc.schemes import GC
     >>> profile = DelayProfile.from_times([[1.0, 5.0, 2.0], [3.0, 1.0, 1.5]])
-    >>> replayed = replay(GC(n=3, s=1), profile, num_jobs=2, mu=0.0, wait_out="feasible", alpha=0.0)
+    >>> replayed = replay(Setting(scheme=GC(n=3, s=1)), Rehearsal(profile=profile, alpha=0.0))
     >>> replayed.runtime_s, replayed.job_finish_round.tolist()
     (3.5, [0, 1])
     """
-    bundles = _bundles(num_jobs, jobs_per_round)
-    times = times_for(
-        scheme,
-        profile,
-        num_rounds=bundles + scheme.delay,
-        alpha=alpha,
-        jobs_per_round=jobs_per_round,
-        repeat=repeat,
-    )
-    schedule = scheme.start(bundles, conformity=conformity)
-    notes = _Notes(bundles)
-    policy = RoundPolicy(schedule, ClosingRule(mu=mu, wait_out=wait_out))
-    master.run(policy, _WholeRounds(times), observe=notes)
+    notes = _Notes(rehearsal.bundles(setting))
+    _drive(setting, rehearsal, notes)
     return Replay(
         round_seconds=np.array([record.duration_s for record in notes.records]),
         responded=np.stack([record.responded for record in notes.records]),
@@ -215,33 +185,23 @@ def replay(
     )
 
 
-def times_for(
-    scheme: Scheme,
-    profile: DelayProfile,
-    *,
-    num_rounds: int,
-    alpha: float | None = None,
-    jobs_per_round: int = 1,
-    repeat: bool = False,
-) -> FloatArray:
-    """Return the seconds (num_rounds, n) that the scheme's workers take; raises like `replay`."""
-    if profile.num_workers != scheme.n:
-        rule = f"must have a column for each of the {scheme.n} workers"
-        raise ParameterError("profile", rule, profile.num_workers)
-    if num_rounds > profile.num_rounds and not repeat:
-        rule = f"plus the delay must not exceed the profile's {profile.num_rounds} rounds"
-        raise ParameterError("jobs", rule, num_rounds, "take fewer jobs, or repeat the profile")
-    loaded = profile.awaited().at_load(jobs_per_round * scheme.normalized_load, alpha=alpha)
-    return loaded.times[np.arange(num_rounds) % profile.num_rounds]
+def decoding_errors(setting: Setting, rehearsal: Rehearsal) -> FloatArray:
+    """Return the error bound (jobs,) of every gradient of a replayed run: 0 where it is exact."""
+    errors: dict[int, float] = {}
+
+    def see(seen: Event | Action) -> None:
+        if isinstance(seen, Finish):
+            errors[seen.job] = seen.decoding().error
+
+    _drive(setting, rehearsal, see)
+    return np.array([errors[job] for job in sorted(errors)])
 
 
-def _bundles(num_jobs: int, jobs_per_round: int) -> int:
-    if not 1 <= num_jobs <= _MOST_JOBS:
-        raise ParameterError("jobs", f"must be >= 1 and <= {_MOST_JOBS}", num_jobs)
-    if jobs_per_round < 1 or num_jobs % jobs_per_round:
-        rule = f"must be >= 1 and divide the number of jobs, {num_jobs}"
-        raise ParameterError("jobs_per_round", rule, jobs_per_round)
-    return num_jobs // jobs_per_round
+def _drive(setting: Setting, rehearsal: Rehearsal, observe: master.Observer) -> None:
+    scheme = setting.scheme
+    times = rehearsal.times(setting)
+    schedule = scheme.start(rehearsal.bundles(setting), conformity=rehearsal.judge_of(scheme))
+    master.run(RoundPolicy(schedule, setting.rule), _WholeRounds(times), observe=observe)
 
 
 class _Notes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -10,15 +10,14 @@ import numpy as np
 
 from seqgc.errors import ParameterError
 from seqgc.ports import BoolArray, FloatArray, IntArray
-from seqgc.profiles import DelayProfile
-from seqgc.schemes import Scheme
+from seqgc.rounds import Setting
 from seqgc.search import _pareto
 from seqgc.search._floors import Floors
-from seqgc.search._ideal import ideal_seconds
-from seqgc.search._space import FAMILIES, Rule, SearchSpace, family_of
-from seqgc.search.kernel import BatchReplay, Conformity, batch_replay
+from seqgc.search._rehearsal import Rehearsal
+from seqgc.search._space import Closing, SearchSpace, family_of
+from seqgc.search.kernel import batch_replay
 
-__all__ = ["Found", "Progress", "Search", "Stage"]
+__all__ = ["Found", "Progress", "Search"]
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the number of candidates settled, replayed or pruned, and of all."""
@@ -29,64 +28,26 @@ _SLACK = 1 - 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """Everything that a replay needs but the candidate."""
-
-    profile: DelayProfile
-    num_jobs: int
-    alpha: float
-    repeat: bool
-    conformity: Conformity
-
-    def __post_init__(self) -> None:
-        if self.num_jobs < 1:
-            raise ParameterError("jobs", "must be >= 1", self.num_jobs)
-        self.ideal_s(1)  # checks that the profile can be used at all
-
-    def ideal_s(self, jobs_per_round: int) -> float:
-        """Seconds of the clairvoyant bound."""
-        return ideal_seconds(
-            self.profile, num_jobs=self.num_jobs, alpha=self.alpha, jobs_per_round=jobs_per_round
-        )
-
-    def replay(self, schemes: Sequence[Scheme], *, rule: Rule) -> BatchReplay:
-        """Replay schemes under one rule."""
-        return batch_replay(
-            schemes,
-            self.profile,
-            num_jobs=self.num_jobs,
-            mu=rule.mu,
-            wait_out=rule.wait_out,
-            alpha=self.alpha,
-            jobs_per_round=rule.jobs_per_round,
-            repeat=self.repeat,
-            conformity=self.conformity,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """A candidate that was replayed."""
 
-    scheme: Scheme
-    rule: Rule
-    normalized_load: float
+    setting: Setting
     runtime_s: float
     billed_worker_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Block:
-    """Schemes of one family under one rule, with what their runs cost at least; (m,) each."""
+    """Schemes of one family closed in one way, with what their runs cost at least; (m,) each."""
 
-    rule: int
+    closing: int
     schemes: IntArray
     floors: FloatArray
     bills: FloatArray
 
     def of(self, rows: IntArray) -> _Block:
         return _Block(
-            rule=self.rule,
+            closing=self.closing,
             schemes=self.schemes[rows],
             floors=self.floors[rows],
             bills=self.bills[rows],
@@ -98,19 +59,22 @@ class Search:
 
     Parameters
     ----------
-    stage
-        What candidates are replayed on.
+    rehearsal
+        What candidates are replayed on, with its number of jobs.
     space
-        The candidates.
+        Where the candidates are from.
+    exact
+        Whether those that are exact are searched, or those that are not.
     top, pareto, prune, progress
         See `tune`.
     """
 
     def __init__(
         self,
-        stage: Stage,
+        rehearsal: Rehearsal,
         *,
         space: SearchSpace,
+        exact: bool,
         top: int,
         pareto: bool,
         prune: bool,
@@ -118,23 +82,28 @@ class Search:
     ) -> None:
         if top < 1:
             raise ParameterError("top", "must be >= 1", top)
-        self._stage, self._space = stage, space
+        self._rehearsal, self._space = rehearsal, space
+        self._num_jobs = num_jobs = rehearsal.num_jobs or 1
         self._pareto, self._prune, self._progress = pareto, prune, progress
-        self._schemes = list(space.schemes(stage.profile.num_workers))
-        self._rules = [r for r in space.rules() if stage.num_jobs % r.jobs_per_round == 0]
-        names = list(FAMILIES)
-        self._families: IntArray = np.array([names.index(family_of(s)) for s in self._schemes])
-        self._floors = Floors(self._schemes, profile=stage.profile, alpha=stage.alpha)
+        profile = rehearsal.profile
+        self._schemes = list(space.schemes(profile.num_workers, exact=exact))
+        if not self._schemes:
+            raise _no_schemes(space, exact=exact)
+        self._closings = [c for c in space.closings() if num_jobs % c.jobs_per_round == 0]
+        names = [family_of(scheme) for scheme in self._schemes]
+        places = {name: place for place, name in enumerate(dict.fromkeys(names))}
+        self._families: IntArray = np.array([places[name] for name in names])
+        self._floors = Floors(self._schemes, profile=profile, alpha=rehearsal.slope)
         self._candidates, self.unfit = self._admitted()
         self.total = sum(map(len, self._candidates))
         if not self.total:
             raise self._nothing_fits()
-        shape = (len(self._rules), len(self._schemes))
+        shape = (len(self._closings), len(self._schemes))
         self._seconds: FloatArray = np.full(shape, np.inf)
         self._bills: FloatArray = np.full(shape, np.inf)
         self._top_size = top
         self._top: FloatArray = np.zeros(0)  # run times, the fastest first, each once
-        self._best: FloatArray = np.full(len(names), np.inf)  # of each family
+        self._best: FloatArray = np.full(len(places), np.inf)  # of each family
         self._front: tuple[FloatArray, FloatArray] = (np.zeros(0), np.zeros(0))
         self.evaluated = self._settled = 0
 
@@ -144,7 +113,7 @@ class Search:
         Families that are quickly done come first, and in each the rule that promises most, so that
         what follows meets good incumbents.
         """
-        for family in range(len(FAMILIES)):
+        for family in range(len(self._best)):
             blocks = self._blocks(family)
             for block in blocks:  # a few of each, to know what is good
                 spread = np.linspace(0, len(block.schemes) - 1, _SAMPLE).astype(np.intp)
@@ -154,15 +123,15 @@ class Search:
 
     def _blocks(self, family: int) -> list[_Block]:
         blocks = []
-        for rule, candidates in enumerate(self._candidates):
+        for number, candidates in enumerate(self._candidates):
             chosen = candidates[self._families[candidates] == family]
             if len(chosen):
-                described, bundles = self._rules[rule], self._bundles(rule)
-                floors = self._floors.runtimes(described, bundles=bundles, of=chosen)
+                closing, bundles = self._closings[number], self._bundles(number)
+                floors = self._floors.runtimes(closing, bundles=bundles, of=chosen)
                 bills = np.zeros(len(chosen))
                 if self._pareto:
-                    bills = self._floors.bills(described, bundles=bundles)[chosen]
-                blocks.append(_Block(rule=rule, schemes=chosen, floors=floors, bills=bills))
+                    bills = self._floors.bills(closing, bundles=bundles)[chosen]
+                blocks.append(_Block(closing=number, schemes=chosen, floors=floors, bills=bills))
         return sorted(blocks, key=lambda block: float(block.floors.min()))
 
     def ranking(self) -> list[Found]:
@@ -188,8 +157,8 @@ class Search:
         chosen = _pareto.front(self._seconds.ravel(), bills=self._bills.ravel())
         return [self._found(int(i)) for i in chosen]
 
-    def _bundles(self, rule: int) -> int:
-        return self._stage.num_jobs // self._rules[rule].jobs_per_round
+    def _bundles(self, closing: int) -> int:
+        return self._num_jobs // self._closings[closing].jobs_per_round
 
     def _admitted(self) -> tuple[list[IntArray], int]:
         """Return the schemes to look at, by rule, and how many more the profile cannot hold."""
@@ -200,24 +169,24 @@ class Search:
             for wait_out in self._space.wait_outs
         }
         admitted, unfit = [], 0
-        for rule, described in enumerate(self._rules):
-            allowed = new[described.wait_out] & self._has_models(described)
-            rounds = self._bundles(rule) + self._floors.delays
-            fits = rounds <= self._stage.profile.num_rounds
-            if self._stage.repeat:
+        for number, closing in enumerate(self._closings):
+            allowed = new[closing.rule.wait_out] & self._has_models(closing)
+            rounds = self._bundles(number) + self._floors.delays
+            fits = rounds <= self._rehearsal.profile.num_rounds
+            if self._rehearsal.repeat:
                 fits[:] = True
             admitted.append(np.flatnonzero(allowed & fits))
             unfit += int(np.count_nonzero(allowed & ~fits))
         return admitted, unfit
 
-    def _has_models(self, rule: Rule) -> BoolArray:
-        k, delays = rule.jobs_per_round, self._floors.delays
+    def _has_models(self, closing: Closing) -> BoolArray:
+        k, delays = closing.jobs_per_round, self._floors.delays
         longest = int(delays.max(initial=0))
         enough = [self._space.has_models(d, jobs_per_round=k) for d in range(longest + 1)]
         return np.array(enough, dtype=np.bool_)[delays]
 
     def _nothing_fits(self) -> ParameterError:
-        jobs, rounds = self._stage.num_jobs, self._stage.profile.num_rounds
+        jobs, rounds = self._num_jobs, self._rehearsal.profile.num_rounds
         if self.unfit:
             rule = f"plus the delay must not exceed the profile's {rounds} rounds"
             return ParameterError("jobs", rule, jobs, "take fewer jobs, or --repeat the profile")
@@ -226,10 +195,10 @@ class Search:
 
     def _replay(self, block: _Block) -> None:
         """Replay what may be ranked and was not replayed yet."""
-        new = np.isinf(self._seconds[block.rule, block.schemes])
+        new = np.isinf(self._seconds[block.closing, block.schemes])
         block = block.of(np.flatnonzero(new & self._may_be_ranked(block)))
         if len(block.schemes):
-            self._evaluate(block.rule, block.schemes)
+            self._evaluate(block.closing, block.schemes)
 
     def _sweep(self, block: _Block) -> None:
         """Replay the rest of a block, sorted by floors, in batches; each may prune the next."""
@@ -256,12 +225,18 @@ class Search:
         """Seconds above which nothing is among the best of all."""
         return float(self._top[-1]) if len(self._top) == self._top_size else np.inf
 
-    def _evaluate(self, rule: int, chosen: IntArray) -> None:
-        described = self._rules[rule]
-        replayed = self._stage.replay([self._schemes[i] for i in chosen], rule=described)
+    def _evaluate(self, number: int, chosen: IntArray) -> None:
+        closing = self._closings[number]
+        replayed = batch_replay(
+            [self._schemes[i] for i in chosen],
+            self._rehearsal,
+            rule=closing.rule,
+            jobs_per_round=closing.jobs_per_round,
+        )
         seconds = replayed.runtime_s
-        bills = self._billed(replayed.round_seconds, self._floors.shifts(described)[chosen])
-        self._seconds[rule, chosen], self._bills[rule, chosen] = seconds, bills
+        shifts = self._floors.billed_shifts(closing.jobs_per_round)[chosen]
+        bills = self._billed(replayed.round_seconds, shifts)
+        self._seconds[number, chosen], self._bills[number, chosen] = seconds, bills
         self.evaluated += len(chosen)
         self._top = np.unique(np.concatenate([self._top, seconds]))[: self._top_size]
         np.minimum.at(self._best, self._families[chosen], seconds)
@@ -276,18 +251,27 @@ class Search:
 
         In a round that takes no time nobody had anything to do.
         """
-        times = self._stage.profile.times
+        times = self._rehearsal.profile.times
         worked = round_seconds > 0
         recorded = times.sum(axis=1)[np.arange(worked.shape[1]) % len(times)]
         billed: FloatArray = worked @ recorded + times.shape[1] * shifts * worked.sum(axis=1)
         return billed
 
     def _found(self, candidate: int) -> Found:
-        rule, scheme = divmod(candidate, len(self._schemes))
+        closing, scheme = divmod(candidate, len(self._schemes))
         return Found(
-            scheme=self._schemes[scheme],
-            rule=self._rules[rule],
-            normalized_load=float(self._floors.loads[scheme]),
-            runtime_s=float(self._seconds[rule, scheme]),
-            billed_worker_s=float(self._bills[rule, scheme]),
+            setting=Setting(
+                scheme=self._schemes[scheme],
+                rule=self._closings[closing].rule,
+                jobs_per_round=self._closings[closing].jobs_per_round,
+            ),
+            runtime_s=float(self._seconds[closing, scheme]),
+            billed_worker_s=float(self._bills[closing, scheme]),
         )
+
+
+def _no_schemes(space: SearchSpace, *, exact: bool) -> ParameterError:
+    kind, remedy = "exact", "`inexact` admits those that approximate"
+    if not exact:
+        kind, remedy = "inexact", "leave `inexact` out"
+    return ParameterError("schemes", f"must admit an {kind} candidate", space.families, remedy)

@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
-from seqgc.codes import make_code
 from seqgc.errors import ParameterError, did_you_mean
 from seqgc.rounds import ClosingRule, WaitOut
-from seqgc.schemes import GC, MSGC, SRSGC, Scheme, Uncoded
+from seqgc.schemes import Grid, Scheme, entry_of, registered
+from seqgc.search.kernel import adds_results, conforms_as_feasible, stands_for_others
 
-__all__ = ["FAMILIES", "Rule", "SearchSpace", "family_of"]
+__all__ = ["Closing", "SearchSpace", "family_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """How rounds close, and how many models' gradients one of them computes.
+class Closing:
+    """A setting but for its scheme: the closing rule, and the gradients that a job has."""
 
-    Examples
-    --------
-    >>> Rule(mu=0.0, wait_out="feasible").jobs_per_round
-    1
-    """
-
-    mu: float
-    wait_out: WaitOut
-    jobs_per_round: int = 1
-
-    def __post_init__(self) -> None:
-        ClosingRule(mu=self.mu, wait_out=self.wait_out)
-        if self.jobs_per_round < 1:
-            raise ParameterError("jobs_per_round", "must be >= 1", self.jobs_per_round)
+    rule: ClosingRule
+    jobs_per_round: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +28,7 @@ class SearchSpace:
     Parameters
     ----------
     families
-        Names of schemes, as specs begin.
+        Names of schemes, as specs begin; all that are registered unless given.
     mus, wait_outs, jobs_per_round
         Values of the closing rule, and of models in a bundle.
     max_delay : int
@@ -53,6 +39,10 @@ class SearchSpace:
         of T rounds needs T + 1 bundles of them.
     coarse : bool
         Thin the grid out, geometrically, for thousands of workers.
+    sums_only : bool
+        Leave out schemes that weigh results: among many workers, some sets of answers decode badly.
+    inexact : bool
+        Also look at schemes whose gradients are approximations; they are ranked apart.
 
     Examples
     --------
@@ -68,12 +58,15 @@ class SearchSpace:
     max_delay: int = 10
     models: int | None = None
     coarse: bool = False
+    sums_only: bool = False
+    inexact: bool = False
 
     def __post_init__(self) -> None:
         for name in self.families:
-            if name not in FAMILIES:
-                rule = f"must be among {', '.join(FAMILIES)}"
-                raise ParameterError("schemes", rule, name, did_you_mean(name, FAMILIES))
+            known = registered(name)
+            if name not in known:
+                rule = f"must be among {', '.join(known)}"
+                raise ParameterError("schemes", rule, name, did_you_mean(name, known))
         if self.max_delay < 0:
             raise ParameterError("max_delay", "must be >= 0 rounds", self.max_delay)
         if self.models is not None and self.models < 1:
@@ -82,21 +75,35 @@ class SearchSpace:
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
                 raise ParameterError(name, "must be values that differ, one at least", values)
-        list(self.rules())  # each checks itself
+        if (least := min(self.jobs_per_round)) < 1:
+            raise ParameterError("jobs_per_round", "must be >= 1", least)
+        list(self.closings())  # each checks itself
 
-    def rules(self) -> Iterator[Rule]:
+    def closings(self) -> Iterator[Closing]:
         """Yield every closing rule with every bundle, in the order in which ties are broken."""
         for k in self.jobs_per_round:
             for mu in self.mus:
                 for wait_out in self.wait_outs:
-                    yield Rule(mu=mu, wait_out=wait_out, jobs_per_round=k)
+                    yield Closing(rule=ClosingRule(mu=mu, wait_out=wait_out), jobs_per_round=k)
 
-    def schemes(self, n: int) -> Iterator[Scheme]:
-        """Yield every scheme for ``n`` workers, in the order in which ties are broken."""
-        grid = _Grid(n=n, max_delay=self.max_delay, coarse=self.coarse)
-        for name, enumerate_family in FAMILIES.items():
-            if not self.families or name in self.families:
-                yield from enumerate_family(grid)
+    def schemes(self, n: int, *, exact: bool = True) -> Iterator[Scheme]:
+        """Yield every scheme for ``n`` workers, in the order in which ties are broken.
+
+        That is name by name, those with the fewest candidates first. ``exact=False`` yields the
+        schemes that approximate instead.
+        """
+        grid = Grid(max_delay=self.max_delay, coarse=self.coarse, inexact=not exact)
+        by_name: dict[str, list[Scheme]] = {
+            name: [] for name in registered() if not self.families or name in self.families
+        }
+        for kind in dict.fromkeys(registered()[name].kind for name in by_name):
+            for scheme in kind.candidates(n, grid):
+                if scheme.exact != exact or (self.sums_only and not adds_results(scheme)):
+                    continue
+                if (name := family_of(scheme)) in by_name:
+                    by_name[name].append(scheme)
+        for schemes in sorted(by_name.values(), key=len):
+            yield from schemes
 
     def has_models(self, delay: int, *, jobs_per_round: int) -> bool:
         """Whether the models suffice for a delay (rounds) in bundles of that many."""
@@ -105,24 +112,10 @@ class SearchSpace:
         return self.models % jobs_per_round == 0 and delay < self.models // jobs_per_round
 
     def repeats(self, scheme: Scheme, *, wait_out: WaitOut) -> bool:
-        """Whether an earlier candidate does the same under another name."""
+        """Whether another candidate does the same under another name."""
         if wait_out == "conform" and "feasible" in self.wait_outs:
-            return _promises_all_it_decodes(scheme)
-        if wait_out == "feasible" and isinstance(scheme, SRSGC) and not self.coarse:
-            # Nobody asks what conforms, and what is sent depends on B and s alone.
-            return scheme.W != scheme.B + 1 or scheme.lam != min(2 * scheme.s, scheme.n)
-        return False
-
-
-def _promises_all_it_decodes(scheme: Scheme) -> bool:
-    """Whether no other answers than those that conform decode, and nothing else is ever due."""
-    match scheme:
-        case Uncoded() | GC(family="rep", allow_error=0.0):
-            return True
-        case GC(n=n, s=s, family=family, allow_error=0.0):
-            return not make_code(family, n, s).covers
-        case _:
-            return False
+            return conforms_as_feasible(scheme)
+        return wait_out == "feasible" and not self.coarse and not stands_for_others(scheme)
 
 
 def family_of(scheme: Scheme) -> str:
@@ -130,109 +123,8 @@ def family_of(scheme: Scheme) -> str:
 
     Examples
     --------
+    >>> from seqgc.schemes import GC
     >>> family_of(GC(n=4, s=1, family="rep"))
     'gc-rep'
     """
-    return scheme.spec.partition(":")[0]
-
-
-# ---- enumeration: valid parameters only, smaller first ------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Grid:
-    n: int
-    max_delay: int
-    coarse: bool
-
-    def values(self, low: int, high: int) -> list[int]:
-        """Integers low … high; a coarse grid keeps about eight of them per factor of ten."""
-        if high < low:
-            return []
-        if not self.coarse:
-            return list(range(low, high + 1))
-        first = max(low, 1)
-        steps = max(2, int(8 * np.log10(max(high, first) / first)) + 1)
-        spread = np.rint(np.geomspace(first, max(high, first), steps)).astype(int).tolist()
-        return sorted({low, *(value for value in spread if value <= high)})
-
-    def divisors(self) -> list[int]:
-        """Group sizes that divide the workers, but for 1, which is no redundancy."""
-        return [size for size in range(2, self.n + 1) if self.n % size == 0]
-
-
-def _uncoded(grid: _Grid) -> Iterable[Scheme]:
-    return [Uncoded(n=grid.n)]
-
-
-def _gc_rep(grid: _Grid) -> Iterable[Scheme]:
-    return (GC(n=grid.n, s=size - 1, family="rep") for size in grid.divisors())
-
-
-def _gc(grid: _Grid) -> Iterable[Scheme]:
-    return (GC(n=grid.n, s=s) for s in grid.values(1, grid.n - 1))
-
-
-def _gc_binary(grid: _Grid) -> Iterable[Scheme]:
-    return (GC(n=grid.n, s=s, family="binary") for s in grid.values(1, grid.n - 1))
-
-
-def _m_sgc_windows(grid: _Grid) -> Iterator[tuple[int, int]]:
-    """(B, W) of the delays W - 2 + B up to the largest, 1 <= B < W."""
-    for delay in grid.values(1, grid.max_delay):
-        for B in grid.values(1, (delay + 1) // 2):
-            yield B, delay + 2 - B
-
-
-def _m_sgc_rep(grid: _Grid) -> Iterable[Scheme]:
-    for B, W in _m_sgc_windows(grid):
-        for size in (1, *grid.divisors()):
-            yield MSGC(n=grid.n, B=B, W=W, lam=size - 1, family="rep")
-
-
-def _m_sgc_binary(grid: _Grid) -> Iterable[Scheme]:
-    for B, W in _m_sgc_windows(grid):
-        for lam in grid.values(0, grid.n - 1):
-            yield MSGC(n=grid.n, B=B, W=W, lam=lam, family="binary")
-
-
-def _m_sgc(grid: _Grid) -> Iterable[Scheme]:
-    for B, W in _m_sgc_windows(grid):
-        for lam in grid.values(0, grid.n):
-            yield MSGC(n=grid.n, B=B, W=W, lam=lam)
-
-
-def _sr_sgc_windows(grid: _Grid) -> Iterator[tuple[int, int]]:
-    """(B, x) with W = x B + 1 up to twice the largest delay."""
-    for B in grid.values(1, grid.max_delay):
-        for x in grid.values(1, (2 * grid.max_delay - 1) // B):
-            yield B, x
-
-
-def _sr_sgc_rep(grid: _Grid) -> Iterable[Scheme]:
-    for B, x in _sr_sgc_windows(grid):
-        for size in grid.divisors():
-            # s = ceil(lam / (x+1)): these are the lam that give s = size - 1.
-            low, high = (size - 2) * (x + 1) + 1, min((size - 1) * (x + 1), grid.n)
-            for lam in grid.values(low, high):
-                yield SRSGC(n=grid.n, B=B, W=x * B + 1, lam=lam, family="rep")
-
-
-def _sr_sgc(grid: _Grid) -> Iterable[Scheme]:
-    for B, x in _sr_sgc_windows(grid):
-        for lam in grid.values(1, min(grid.n, (grid.n - 1) * (x + 1))):  # s < n
-            yield SRSGC(n=grid.n, B=B, W=x * B + 1, lam=lam)
-
-
-FAMILIES: dict[str, Callable[[_Grid], Iterable[Scheme]]] = {
-    "uncoded": _uncoded,
-    "gc-rep": _gc_rep,
-    "gc-binary": _gc_binary,
-    "gc": _gc,
-    "sr-sgc-rep": _sr_sgc_rep,
-    "m-sgc-rep": _m_sgc_rep,
-    "m-sgc-binary": _m_sgc_binary,
-    "sr-sgc": _sr_sgc,
-    "m-sgc": _m_sgc,
-}
-"""Enumerators of the schemes' parameters, by name, the quickly searched first."""
+    return entry_of(scheme).name

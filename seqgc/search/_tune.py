@@ -1,4 +1,4 @@
-"""The search: replay every candidate that may matter, and rank them (spec, sections 6 and 7)."""
+"""The search: replay every candidate that may matter, and rank them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ import numpy as np
 
 from seqgc.errors import ParameterError
 from seqgc.ports import FloatArray
-from seqgc.profiles import DelayProfile
-from seqgc.rounds import WaitOut
-from seqgc.schemes import parse_scheme
-from seqgc.search._ideal import known_alpha
-from seqgc.search._search import Found, Progress, Search, Stage
-from seqgc.search._space import Rule, SearchSpace
+from seqgc.rounds import Setting
+from seqgc.search._rehearsal import Rehearsal
+from seqgc.search._replay import decoding_errors, replay
+from seqgc.search._search import Found, Progress, Search
+from seqgc.search._space import SearchSpace, family_of
 from seqgc.search._statistics import bootstrap_total, hold_out
-from seqgc.search.kernel import Conformity
-from seqgc.stragglers import load_lower_bound
 
 __all__ = ["Lead", "Ranked", "Tuning", "tune"]
 
@@ -31,8 +28,8 @@ class Ranked:
 
     Parameters
     ----------
-    normalized_load, load_lower_bound : float
-        Of one model's batch; the bound is that of any scheme with the same promise.
+    setting
+        The scheme, the closing rule, and how many gradients a job has.
     runtime_s, ideal_s : float
         Seconds on the rounds that the search chose by; of the run, and of the clairvoyant bound
         for as many jobs a round.
@@ -40,20 +37,18 @@ class Ranked:
         The same on the rounds that were held out.
     billed_worker_s : float
         Worker-seconds of all tasks sent, in full: a function that is cancelled runs to its end.
+    error : float, optional
+        Of a scheme that is not exact: the largest error bound of its gradients on those rounds
+        (see `seqgc.ports.Decoding`).
     """
 
-    scheme: str
-    mu: float
-    wait_out: WaitOut
-    jobs_per_round: int
-    delay: int
-    normalized_load: float
-    load_lower_bound: float
+    setting: Setting
     runtime_s: float
     ideal_s: float
     billed_worker_s: float
     holdout_s: float | None = None
     holdout_ideal_s: float | None = None
+    error: float | None = None
 
     @property
     def ratio(self) -> float:
@@ -94,8 +89,9 @@ class Tuning:
 
     ``ranking`` is sorted by ``runtime_s`` and holds the best of every scheme beside the best of
     all; ``pareto`` (where asked for) trades ``runtime_s`` for ``billed_worker_s``, the fastest
-    first. ``evaluated`` candidates were replayed, ``pruned`` ones cannot be ranked, and ``unfit``
-    ones would have needed a longer profile.
+    first. ``inexact`` (where asked for) ranks, apart, schemes whose gradients are approximations.
+    ``evaluated`` candidates were replayed, ``pruned`` ones cannot be ranked, and ``unfit`` ones
+    would have needed a longer profile.
     """
 
     ranking: tuple[Ranked, ...]
@@ -105,6 +101,7 @@ class Tuning:
     evaluated: int
     pruned: int
     unfit: int
+    inexact: tuple[Ranked, ...] = ()
 
     @property
     def best(self) -> Ranked:
@@ -113,42 +110,32 @@ class Tuning:
 
 
 def tune(
-    profile: DelayProfile,
+    rehearsal: Rehearsal,
     *,
-    num_jobs: int | None = None,
-    alpha: float | None = None,
     space: SearchSpace | None = None,
     holdout: float | None = None,
     top: int = 20,
-    repeat: bool = False,
-    conformity: Conformity = "scheme",
     pareto: bool = False,
     prune: bool = True,
     seed: int | None = None,
     progress: Progress | None = None,
 ) -> Tuning:
-    """Find the scheme, its parameters and the closing rule that are fastest on a profile.
+    """Find the scheme, its parameters and the closing rule that are fastest on recorded delays.
 
     Every candidate is replayed, but for those that cannot be ranked: whose run time's floor is
     above the ``top`` best and the best of their own scheme. The ranking is that of the whole space.
 
     Parameters
     ----------
-    num_jobs
-        Gradients of one model each; by default as many as the profile holds.
-    alpha
-        Seconds per unit of load, instead of the profile's own.
+    rehearsal
+        The delays, and how many gradients there are; as many as they hold unless it says.
     space
-        The candidates, by default all.
+        The candidates, by default all that are exact.
     holdout
         Share of the rounds that the choice does not see and is judged by; see `hold_out`. Both
         parts are repeated as often as the jobs need.
     top
         How many are ranked, at least.
-    repeat
-        Begin again at the profile's first round when it ends.
-    conformity
-        What conforms; see `batch_replay`.
     pareto
         Also find the whole trade between run time and bill, which prunes less.
     prune
@@ -156,7 +143,7 @@ def tune(
     seed
         Of the held-out block's place and of the bootstrap; None is the last rounds, and 0.
     progress
-        Is told how far the search is.
+        Hears how far the search is.
 
     Raises
     ------
@@ -165,92 +152,108 @@ def tune(
 
     Examples
     --------
+    >>> from seqgc.profiles import DelayProfile
     >>> profile = DelayProfile.from_times([[1.0, 5.0, 2.0, 1.0], [3.0, 1.0, 1.5, 1.0]])
-    >>> space = SearchSpace(jobs_per_round=(1,), mus=(0.0, 1.0))
-    >>> tune(profile, num_jobs=2, alpha=1.0, space=space).best.scheme
-    'gc-rep:s=1'
+    >>> rehearsal = Rehearsal(profile=profile, num_jobs=2, alpha=1.0)
+    >>> tune(rehearsal, space=SearchSpace(jobs_per_round=(1,))).best.setting.label
+    'gc-rep:s=1, mu=0, feasible'
     """
     space = space or SearchSpace()
     if seed is not None and seed < 0:
         raise ParameterError("seed", "must be >= 0", seed)
-    profile = profile.awaited()
-    seen, held = profile, None
-    if holdout is not None:
-        seen, held = hold_out(profile, fraction=holdout, seed=seed)
-    repeat = repeat or held is not None
-    stage = Stage(
-        profile=seen,
-        num_jobs=_default_jobs(seen, space, repeat=repeat) if num_jobs is None else num_jobs,
-        alpha=known_alpha(profile, alpha),
-        repeat=repeat,
-        conformity=conformity,
-    )
-    search = Search(stage, space=space, top=top, pareto=pareto, prune=prune, progress=progress)
-    search.run()
-    judge = stage if held is None else replace(stage, profile=held)
-    ranking = [_ranked(found, stage=stage, judge=judge) for found in search.ranking()]
+    if top < 1:
+        raise ParameterError("top", "must be >= 1", top)
+    seen, held = _stages(rehearsal, space, holdout=holdout, seed=seed)
+
+    def search(*, exact: bool) -> Search:
+        search = Search(
+            seen, space=space, exact=exact, top=top, pareto=pareto, prune=prune, progress=progress
+        )
+        search.run()
+        return search
+
+    found = search(exact=True)
+    ranking = [_ranked(each, seen=seen, held=held) for each in found.ranking()]
+    inexact = search(exact=False).ranking() if space.inexact else []
     return Tuning(
         ranking=tuple(ranking),
-        pareto=tuple(_ranked(found, stage=stage, judge=judge) for found in search.front()),
-        lead=_lead(ranking, stage=judge, seed=seed or 0),
-        num_jobs=stage.num_jobs,
-        evaluated=search.evaluated,
-        pruned=search.total - search.evaluated,
-        unfit=search.unfit,
+        pareto=tuple(_ranked(each, seen=seen, held=held) for each in found.front()),
+        lead=_lead(ranking, judge=held or seen, seed=seed or 0),
+        num_jobs=seen.num_jobs or 0,
+        evaluated=found.evaluated,
+        pruned=found.total - found.evaluated,
+        unfit=found.unfit,
+        inexact=tuple(_ranked(each, seen=seen, held=held) for each in inexact),
     )
 
 
-def _default_jobs(profile: DelayProfile, space: SearchSpace, *, repeat: bool) -> int:
+def _stages(
+    rehearsal: Rehearsal, space: SearchSpace, *, holdout: float | None, seed: int | None
+) -> tuple[Rehearsal, Rehearsal | None]:
+    """Return what to choose by and, if rounds are held out, what to judge by."""
+    seen, held = rehearsal.profile, None
+    if holdout is not None:
+        seen, held = hold_out(seen, fraction=holdout, seed=seed)
+    repeat = rehearsal.repeat or held is not None
+    num_jobs = rehearsal.num_jobs
+    if num_jobs is None:
+        num_jobs = _default_jobs(seen.num_rounds, space, repeat=repeat)
+    stage = replace(
+        rehearsal, profile=seen, num_jobs=num_jobs, alpha=rehearsal.slope, repeat=repeat
+    )
+    stage.ideal_s(num_jobs)  # checks that the profile can be used at all
+    return stage, None if held is None else replace(stage, profile=held)
+
+
+def _default_jobs(num_rounds: int, space: SearchSpace, *, repeat: bool) -> int:
     """As many jobs as the profile holds for every delay, or half of it where that is more.
 
     Where it repeats, so many that every bundle size sees every round equally often.
     """
     bundle = math.lcm(*space.jobs_per_round)
     if repeat:
-        return bundle * profile.num_rounds
-    rounds = max(profile.num_rounds - space.max_delay, profile.num_rounds // 2, 1)
+        return bundle * num_rounds
+    rounds = max(num_rounds - space.max_delay, num_rounds // 2, 1)
     return max(rounds - rounds % bundle, 1)
 
 
-def _ranked(found: Found, *, stage: Stage, judge: Stage) -> Ranked:
-    scheme, rule = found.scheme, found.rule
-    holdout_s = holdout_ideal_s = None
-    if judge is not stage:
-        holdout_s = judge.replay([scheme], rule=rule).runtime_s.item()
-        holdout_ideal_s = judge.ideal_s(rule.jobs_per_round)
+def _ranked(found: Found, *, seen: Rehearsal, held: Rehearsal | None) -> Ranked:
+    setting, num_jobs = found.setting, seen.num_jobs or 1
+    holdout_s = holdout_ideal_s = error = None
+    if held is not None:
+        holdout_s = replay(setting, held).runtime_s
+        holdout_ideal_s = held.ideal_s(num_jobs, jobs_per_round=setting.jobs_per_round)
+    if not setting.scheme.exact:
+        error = float(decoding_errors(setting, held or seen).max())
     return Ranked(
-        scheme=scheme.spec,
-        mu=rule.mu,
-        wait_out=rule.wait_out,
-        jobs_per_round=rule.jobs_per_round,
-        delay=scheme.delay,
-        normalized_load=found.normalized_load,
-        load_lower_bound=load_lower_bound(scheme),
+        setting=setting,
         runtime_s=found.runtime_s,
-        ideal_s=stage.ideal_s(rule.jobs_per_round),
+        ideal_s=seen.ideal_s(num_jobs, jobs_per_round=setting.jobs_per_round),
         billed_worker_s=found.billed_worker_s,
         holdout_s=holdout_s,
         holdout_ideal_s=holdout_ideal_s,
+        error=error,
     )
 
 
-def _lead(ranking: Sequence[Ranked], *, stage: Stage, seed: int) -> Lead | None:
+def _lead(ranking: Sequence[Ranked], *, judge: Rehearsal, seed: int) -> Lead | None:
     """Compare the winner, round by round, with the next scheme that bundles as many jobs."""
-    best = ranking[0]
+    best = ranking[0].setting
     others = [
         row
         for row in ranking
-        if row.jobs_per_round == best.jobs_per_round and _family(row) != _family(best)
+        if row.setting.jobs_per_round == best.jobs_per_round
+        and family_of(row.setting.scheme) != family_of(best.scheme)
     ]
     if not others:
         return None
-    winner, other = (_rounds(row, stage) for row in (best, others[0]))
+    winner, other = (replay(s, judge).round_seconds for s in (best, others[0].setting))
     # A run that has ended takes no more time: the tail that a delay costs counts in full.
     saved = np.zeros(max(len(winner), len(other)))
     saved[: len(other)] += other
     saved[: len(winner)] -= winner
     # A round that is played again is no further evidence.
-    rounds = stage.profile.num_rounds
+    rounds = judge.profile.num_rounds
     each: FloatArray = np.zeros(min(rounds, len(saved)))
     np.add.at(each, np.arange(len(saved)) % rounds, saved)
     low, high = bootstrap_total(each, seed=seed, confidence=_CONFIDENCE)
@@ -262,14 +265,3 @@ def _lead(ranking: Sequence[Ranked], *, stage: Stage, seed: int) -> Lead | None:
         confidence=_CONFIDENCE,
         rounds=len(each),
     )
-
-
-def _family(row: Ranked) -> str:
-    return row.scheme.partition(":")[0]
-
-
-def _rounds(row: Ranked, stage: Stage) -> FloatArray:
-    scheme = parse_scheme(row.scheme, n=stage.profile.num_workers)
-    rule = Rule(mu=row.mu, wait_out=row.wait_out, jobs_per_round=row.jobs_per_round)
-    seconds: FloatArray = stage.replay([scheme], rule=rule).round_seconds[0]
-    return seconds

@@ -1,9 +1,6 @@
-"""Straggler models, what they cost at least, and the stragglers of a recorded profile."""
+"""Straggler models and the load that they cost at least; stragglers of recorded profiles."""
 
-from seqgc.stragglers._bounds import arbitrary_load_bound as arbitrary_load_bound
-from seqgc.stragglers._bounds import bursty_load_bound as bursty_load_bound
 from seqgc.stragglers._bounds import clairvoyant_bound as clairvoyant_bound
-from seqgc.stragglers._bounds import load_lower_bound as load_lower_bound
 from seqgc.stragglers._models import AnyOf as AnyOf
 from seqgc.stragglers._models import Arbitrary as Arbitrary
 from seqgc.stragglers._models import Bursty as Bursty

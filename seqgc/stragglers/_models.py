@@ -6,6 +6,7 @@ round ``t``. Every model judges windows of consecutive rounds, cut at the first 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -35,6 +36,18 @@ class StragglerModel(ABC):
     @abstractmethod
     def admits(self, window: BoolArray) -> bool:
         """Whether one window (at most `window` rounds, n), on its own, fits the model."""
+
+    @abstractmethod
+    def least_load(self, n: int, *, delay: int) -> float:
+        """Lower bound on the normalized load of any scheme of ``n`` workers that keeps the promise.
+
+        ``delay`` is how many rounds late a job may be decoded. Infinite: no load suffices.
+
+        Raises
+        ------
+        ParameterError
+            If the model cannot be of ``n`` workers.
+        """
 
     @abstractmethod
     def describe(self) -> str:
@@ -77,6 +90,14 @@ class PerRound(StragglerModel):
     def admits(self, window: BoolArray) -> bool:
         return bool((window.sum(axis=1) <= self.s).all())
 
+    def least_load(self, n: int, *, delay: int) -> float:
+        """``(s+1)/n`` without a delay (Tandon et al. 2017, Theorem 1), else ``1/(n-s)``.
+
+        With a delay the same s workers may straggle in every round: the others do all the work.
+        """
+        _require_some(n, self.s, "s")
+        return (self.s + 1) / n if delay == 0 else 1 / (n - self.s)
+
     def describe(self) -> str:
         return f"at most {self.s} stragglers in each round"
 
@@ -103,6 +124,12 @@ class EveryGroup(StragglerModel):
     def admits(self, window: BoolArray) -> bool:
         groups = window.reshape(len(window), -1, self.size)
         return not bool(groups.all(axis=2).any())
+
+    def least_load(self, n: int, *, delay: int) -> float:  # noqa: ARG002 (the same with any)
+        """``size / n``: one worker of each group may be all that ever answers."""
+        if n < self.size or n % self.size:
+            raise ParameterError("size", f"must divide the n={n} workers", self.size)
+        return self.size / n
 
     def describe(self) -> str:
         return f"one answer in every group of {self.size} workers in each round"
@@ -143,6 +170,12 @@ class Bursty(StragglerModel):
         last = len(window) - 1 - window[::-1].argmax(axis=0)
         return bool((last - first < self.B)[straggled].all())
 
+    def least_load(self, n: int, *, delay: int) -> float:  # noqa: ARG002 (the same with any)
+        """``(W-1+B) / (n (W-1) + B (n-lam))`` (paper, Theorem F.1)."""
+        _require_some(n, self.lam, "lam", all_of_them=True)
+        workable = n * (self.W - 1) + self.B * (n - self.lam)
+        return (self.W - 1 + self.B) / workable if workable else math.inf
+
     def describe(self) -> str:
         return (
             f"in every {self.W} rounds at most {self.lam} distinct stragglers, "
@@ -179,6 +212,12 @@ class Arbitrary(StragglerModel):
         times = window.sum(axis=0)
         return bool(np.count_nonzero(times) <= self.lam and (times <= self.N).all())
 
+    def least_load(self, n: int, *, delay: int) -> float:  # noqa: ARG002 (the same with any)
+        """``W / (n (W-N) + N (n-lam))`` (paper, Theorem F.2)."""
+        _require_some(n, self.lam, "lam", all_of_them=True)
+        workable = n * (self.W - self.N) + self.N * (n - self.lam)
+        return self.W / workable if workable else math.inf
+
     def describe(self) -> str:
         return (
             f"in every {self.W} rounds at most {self.lam} distinct stragglers, "
@@ -212,9 +251,20 @@ class AnyOf(StragglerModel):
     def admits(self, window: BoolArray) -> bool:
         return any(model.conforms(window) for model in self.models)
 
+    def least_load(self, n: int, *, delay: int) -> float:
+        """Return the largest of its models': patterns of each alone are among those promised."""
+        return max(model.least_load(n, delay=delay) for model in self.models)
+
     def describe(self) -> str:
         options = ", or ".join(model.describe() for model in self.models)
         return f"every {self.span} rounds on their own: {options}"
+
+
+def _require_some(n: int, stragglers: int, argument: str, *, all_of_them: bool = False) -> None:
+    """Refuse more stragglers than there are workers; or as many, unless they may be all."""
+    if not stragglers < n + all_of_them:
+        rule = f"must satisfy 0 <= {argument} {'<=' if all_of_them else '<'} n, n={n}"
+        raise ParameterError(argument, rule, stragglers)
 
 
 def _require(holds: bool, argument: str, rule: str, value: object) -> None:

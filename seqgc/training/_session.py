@@ -124,7 +124,6 @@ class Session:
             adaptation,
             n=self._scheme.n,
             max_delay=max_delay,
-            jobs_per_round=jobs_per_round,
             tuner=tuner,
             note=self._note,
         )

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from seqgc.backends import _forkserver
 from seqgc.profiles import DelayProfile
 from seqgc.rounds import Setting
-from seqgc.schemes import parse_scheme
-from seqgc.search import SearchSpace, replay, tune
+from seqgc.search import Rehearsal, SearchSpace, replay, tune
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
@@ -23,21 +22,20 @@ LEAST_GAIN = 0.02  # of the predicted run time: a smaller lead, over so few roun
 REPLAYED_JOBS = 60  # at most; what is longer is extrapolated
 NICE = 10  # the search must not slow the workers that it is about
 LONGEST_DELAY = 10  # rounds; of the schemes that a search looks at
-CYCLIC_UP_TO = 32  # workers
-EXACT = ("uncoded", "gc-rep", "gc-binary", "sr-sgc-rep", "m-sgc-rep", "m-sgc-binary")
+WEIGHING_UP_TO = 32  # workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Question:
     """What is known when a search begins.
 
-    ``profile`` knows its base load and alpha; ``jobs_left`` are bundles of ``jobs_per_round``.
+    ``profile`` knows its base load and alpha; ``jobs_left`` are bundles of the
+    setting's size.
     """
 
     profile: DelayProfile
     current: Setting
     jobs_left: int
-    jobs_per_round: int
     max_delay: int
 
 
@@ -171,9 +169,9 @@ def _search(answers: Connection, question: Question) -> None:
 def choose(question: Question) -> Choice:
     """Search on the rounds seen; return the setting that ends the jobs that are left soonest.
 
-    Cyclic codes are candidates where workers are few only: with many, answers that suffice may
-    decode too badly, which no replay foresees. Leaving the present scheme costs its delay in
-    rounds.
+    Codes that weigh results are candidates where workers are few only: with many, answers that
+    suffice may decode too badly, which no replay foresees. Leaving the present scheme costs its
+    delay in rounds.
 
     Raises
     ------
@@ -190,7 +188,6 @@ def choose(question: Question) -> Choice:
     ...         profile=profile.at_load(0.25, alpha=1.0),
     ...         current=current,
     ...         jobs_left=20,
-    ...         jobs_per_round=1,
     ...         max_delay=0,
     ...     )
     ... )
@@ -199,31 +196,21 @@ def choose(question: Question) -> Choice:
     """
     current, n = question.current, question.current.scheme.n
     jobs = min(question.jobs_left, max(REPLAYED_JOBS, question.profile.num_rounds))
-    num_jobs = jobs * question.jobs_per_round
-    stayed = replay(
-        current.scheme,
-        question.profile,
-        num_jobs=num_jobs,
-        mu=current.rule.mu,
-        wait_out=current.rule.wait_out,
-        jobs_per_round=question.jobs_per_round,
-        repeat=True,
-    )
+    num_jobs = jobs * current.jobs_per_round
+    rehearsal = Rehearsal(profile=question.profile, num_jobs=num_jobs, repeat=True)
+    stayed = replay(current, rehearsal)
     space = SearchSpace(
-        families=() if n <= CYCLIC_UP_TO else EXACT,
+        sums_only=n > WEIGHING_UP_TO,
         wait_outs=("feasible", "conform"),
-        jobs_per_round=(question.jobs_per_round,),
+        jobs_per_round=(current.jobs_per_round,),
         max_delay=min(question.max_delay, LONGEST_DELAY),
     )
-    found = tune(question.profile, num_jobs=num_jobs, space=space, top=1, repeat=True)
-    best = found.best
+    found = tune(rehearsal, space=space, top=1)
+    best = found.best.setting
+    rule = replace(current.rule, mu=best.rule.mu, wait_out=best.rule.wait_out)
     rates = Rates(
-        found=Setting(
-            scheme=parse_scheme(best.scheme, n=n),
-            jobs_per_round=best.jobs_per_round,
-            rule=replace(current.rule, mu=best.mu, wait_out=best.wait_out),
-        ),
-        found_s=best.runtime_s / (jobs + best.delay),
+        found=replace(best, rule=rule),
+        found_s=found.best.runtime_s / (jobs + best.scheme.delay),
         current_s=stayed.runtime_s / (jobs + current.scheme.delay),
     )
     searched = found.evaluated + found.pruned

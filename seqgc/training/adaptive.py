@@ -127,8 +127,6 @@ class AdaptiveDirector:
         Workers.
     max_delay : int
         Largest delay, in rounds, that a scheme may have.
-    jobs_per_round : int
-        Models a job.
     tuner
         Searches.
     note
@@ -141,12 +139,11 @@ class AdaptiveDirector:
         *,
         n: int,
         max_delay: int,
-        jobs_per_round: int,
         tuner: Tuner,
         note: Note,
     ) -> None:
         self._adaptation, self._tuner, self._note = adaptation, tuner, note
-        self._max_delay, self._jobs_per_round = max_delay, jobs_per_round
+        self._max_delay = max_delay
         self._seen = SeenRounds(n, window=adaptation.window)
         self._rounds_to_search: int | None = adaptation.first_search
         self._searching = False
@@ -155,7 +152,7 @@ class AdaptiveDirector:
         self._seen.on(event)
 
     def close(self, record: RoundRecord, *, setting: Setting) -> None:
-        self._seen.close(record, load=self._jobs_per_round * setting.scheme.normalized_load)
+        self._seen.close(record, load=setting.jobs_per_round * setting.scheme.normalized_load)
         if self._rounds_to_search is not None:
             self._rounds_to_search -= 1
 
@@ -177,7 +174,6 @@ class AdaptiveDirector:
             profile=profile,
             current=setting,
             jobs_left=jobs_left,
-            jobs_per_round=self._jobs_per_round,
             max_delay=self._max_delay,
         )
         self._tuner.submit(question)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from seqgc.profiles import DelayProfile, ProfileMeta
-from seqgc.rounds import WaitOut
+from seqgc.rounds import ClosingRule, Setting, WaitOut
 from seqgc.schemes import MSGC, Scheme
-from seqgc.search import SearchSpace, Tuning, replay, tune
+from seqgc.search import Rehearsal, SearchSpace, Tuning, replay, tune
 from seqgc.search.kernel import BatchReplay, batch_replay
 
 N, ROUNDS, MAX_DELAY = 256, 30, 10
@@ -52,7 +52,11 @@ def every_m_sgc(n: int, lams: list[int]) -> list[Scheme]:
 
 def search(schemes: list[Scheme], profile: DelayProfile, mu: float, rule: WaitOut) -> BatchReplay:
     num_jobs = profile.num_rounds - MAX_DELAY
-    return batch_replay(schemes, profile, num_jobs=num_jobs, mu=mu, wait_out=rule)
+    return batch_replay(
+        schemes,
+        Rehearsal(profile=profile, num_jobs=num_jobs),
+        rule=ClosingRule(mu=mu, wait_out=rule),
+    )
 
 
 def seconds_of(work: Callable[[], object]) -> float:
@@ -72,7 +76,10 @@ def test_the_full_m_sgc_search(benchmark: Benchmark, mu: float, wait_out: WaitOu
     for row in sample:
         rounds = batch.num_rounds[row]
         start = time.process_time()
-        run = replay(schemes[row], profile, num_jobs=num_jobs, mu=mu, wait_out=wait_out)
+        run = replay(
+            Setting(scheme=schemes[row], rule=ClosingRule(mu=mu, wait_out=wait_out)),
+            Rehearsal(profile=profile, num_jobs=num_jobs),
+        )
         replayed.append(time.process_time() - start)
         assert run.round_seconds.tolist() == batch.round_seconds[row, :rounds].tolist()
     ratio = np.mean(replayed) / each
@@ -105,11 +112,11 @@ def test_many_workers(benchmark: Benchmark, n: int, rounds: int, wait_out: WaitO
 def test_a_coarse_search_of_ten_thousand_workers(benchmark: SearchBenchmark) -> None:
     profile, space = profile_of(10_000, 100), SearchSpace(coarse=True)
     tracemalloc.start()
-    found = benchmark.pedantic(lambda: tune(profile, space=space), rounds=1)
+    found = benchmark.pedantic(lambda: tune(Rehearsal(profile=profile), space=space), rounds=1)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     print(
         f"\n10,000 workers, 100 rounds: {found.evaluated} candidates replayed, "
-        f"{found.pruned} pruned, best {found.best.scheme}, peak {peak / 2**20:.0f} MiB"
+        f"{found.pruned} pruned, best {found.best.setting.label}, peak {peak / 2**20:.0f} MiB"
     )
     assert peak < 2**30

@@ -10,8 +10,9 @@ import pytest
 
 from seqgc.cli import main
 from seqgc.profiles import DelayProfile, ProfileMeta, write_profile
+from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import parse_scheme
-from seqgc.search import replay
+from seqgc.search import Rehearsal, replay
 from tests.cli.refused import refused
 
 Out = pytest.CaptureFixture[str]
@@ -109,7 +110,7 @@ def test_replay_takes_the_base_load_from_its_flag(profile: Path, capsys: Out) ->
     ("arguments", "message"),
     [
         (["--jobs", "9"], "`jobs` plus the delay must not exceed the profile's 8 rounds"),
-        (["--jobs", "0"], "`jobs` must be >= 1"),
+        (["--jobs", "0"], "`jobs` must be an integer >= 1"),
         (["--jobs", "8", "--jobs-per-round", "3"], "`jobs_per_round` must be >= 1 and divide"),
         (["--jobs-per-round", "0"], "`jobs_per_round` must be >= 1"),
         (["--wait-out", "some"], "`wait_out` must be one of all, conform, feasible"),
@@ -117,7 +118,10 @@ def test_replay_takes_the_base_load_from_its_flag(profile: Path, capsys: Out) ->
         (["--mu", "-1"], "`mu` must be a finite number >= 0"),
         (["--alpha", "9", "--base-load", "0.5"], "`alpha` must leave times positive at load 0"),
         (["--scheme", "gc:s=6"], "`s` must satisfy 0 <= s < n"),
-        (["--scheme", "m-sgc:B=4,W=6,lam=1"], "has a delay of 8; got 8 (give --jobs and --repeat)"),
+        (
+            ["--scheme", "m-sgc:B=4,W=6,lam=1"],
+            "has a delay of 8; got 8 (say how many jobs, and repeat the profile)",
+        ),
     ],
 )
 def test_replay_refuses_in_one_line(
@@ -194,12 +198,11 @@ def test_tune_judges_on_held_out_rounds(profile: Path, capsys: Out) -> None:
     with np.load(profile) as stored:
         held = DelayProfile.from_times(stored["times"][4:])
     run = replay(
-        parse_scheme(best["scheme"], n=6),
-        held,
-        num_jobs=4,
-        mu=best["mu"],
-        wait_out=best["wait_out"],
-        alpha=0.4,
+        Setting(
+            scheme=parse_scheme(best["scheme"], n=6),
+            rule=ClosingRule(mu=best["mu"], wait_out=best["wait_out"]),
+        ),
+        Rehearsal(profile=held, num_jobs=4, alpha=0.4),
     )
     assert best["holdout_s"] == run.runtime_s
     assert lead["runner_up"]["scheme"] == "uncoded"

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from seqgc.errors import ParameterError
-from seqgc.schemes import SCHEMES, Scheme, parse_scheme
+from seqgc.schemes import Scheme, parse_scheme, registered
 
 
 def all_specs(n: int, largest_window: int) -> Iterator[str]:
     """Specs with every parameter in its widest conceivable range; many are invalid."""
-    for name, (parameters, _) in SCHEMES.items():
-        if not parameters:
+    for name, entry in registered().items():
+        if not entry.required:
             yield name
-        elif parameters[0] == "s":
+        elif entry.required == ["s"]:
             yield from (f"{name}:s={s}" for s in range(n))
         else:
+            assert entry.required == ["B", "W", "lam"], f"{name} takes other parameters"
             yield from (
                 f"{name}:B={burst},W={window},lam={lam}"
                 for window in range(1, largest_window + 1)

@@ -137,7 +137,7 @@ def assert_loses_and_is_refused(scheme: Scheme, stragglers: BoolArray) -> None:
             conforming.append(schedule.conforms(row))
             schedule.close_round(row)
 
-    assert not scheme.model.conforms(stragglers)
+    assert not scheme.promise.conforms(stragglers)
     with pytest.raises(NotDecodableError) as caught:
         play()
     assert not all(conforming)

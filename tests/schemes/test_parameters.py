@@ -10,7 +10,7 @@ import pytest
 
 from seqgc.errors import ParameterError, ScheduleError
 from seqgc.schemes import GC, MSGC, SRSGC, Scheme, Uncoded, parse_scheme
-from seqgc.stragglers import arbitrary_load_bound, bursty_load_bound, load_lower_bound
+from seqgc.stragglers import Arbitrary, Bursty, EveryGroup, PerRound, StragglerModel
 from tests.schemes.catalogue import all_schemes
 
 CHECK_VALUES = {  # spec, section 3
@@ -150,14 +150,14 @@ BAD = {
         "`lam` must satisfy 0 <= lam < n (M-SGC-Binary), n=4; got 4 (or take m-sgc)"
     ),
     "gradient": (
-        "`scheme` must be one of uncoded, gc, gc-rep, gc-binary, sr-sgc, sr-sgc-rep, m-sgc, "
-        "m-sgc-rep, m-sgc-binary; got 'gradient'"
+        "`scheme` must be one of uncoded, gc, gc-rep, gc-binary, m-sgc, m-sgc-rep, m-sgc-binary, "
+        "sr-sgc, sr-sgc-rep; got 'gradient'"
     ),
     "m-sgd:B=1,W=2,lam=1": "did you mean 'm-sgc'?",
     "m-sgc:B=1,W=2,lamb=1": "`scheme` m-sgc takes B, W, lam; got 'lamb=1' (did you mean 'lam'?)",
     "m-sgc:B=1,W=2": "`scheme` needs lam, as in m-sgc:B=…,W=…,lam=…; got 'm-sgc:B=1,W=2'",
     "gc:s=1,s=2": "`scheme` gc takes each parameter once; got 's=2'",
-    "gc:s=one": "`scheme` gc: parameters are key=integer, comma-separated; got 's=one'",
+    "gc:s=one": "`scheme` gc: s is an integer; got 's=one'",
     "uncoded:s=1": "`scheme` uncoded takes no parameters; got 's=1'",
 }
 
@@ -209,18 +209,41 @@ def test_m_sgc_meets_the_load_bound_exactly_at_the_published_lam(B: int, W: int)
     n = 6
     for lam in range(n + 1):
         scheme = MSGC(n=n, B=B, W=W, lam=lam)
-        gap = scheme.normalized_load - load_lower_bound(scheme)
+        gap = scheme.normalized_load - scheme.load_lower_bound
         assert gap >= -1e-15
         assert (abs(gap) < 1e-15) == (lam in {0, n - 1, n})
 
 
 def test_every_scheme_costs_at_least_its_bound() -> None:
     for scheme in SMALL:
-        assert scheme.normalized_load >= load_lower_bound(scheme) - 1e-15, scheme
+        assert scheme.normalized_load >= scheme.load_lower_bound - 1e-15, scheme
 
 
 def test_load_bounds_at_their_edges() -> None:
-    assert bursty_load_bound(n=4, B=1, W=1, lam=4) == float("inf")
-    assert arbitrary_load_bound(n=4, N=2, W=2, lam=4) == float("inf")
-    assert bursty_load_bound(n=5, B=2, W=4, lam=3) == pytest.approx(5 / 19)
-    assert arbitrary_load_bound(n=5, N=2, W=5, lam=3) == pytest.approx(5 / 19)
+    assert Bursty(B=1, W=1, lam=4).least_load(4, delay=0) == float("inf")
+    assert Arbitrary(N=2, W=2, lam=4).least_load(4, delay=1) == float("inf")
+    assert Bursty(B=2, W=4, lam=3).least_load(5, delay=4) == pytest.approx(5 / 19)
+    assert Arbitrary(N=2, W=5, lam=3).least_load(5, delay=4) == pytest.approx(5 / 19)
+
+
+def test_a_mixture_promises_what_each_of_its_models_does() -> None:
+    rep = parse_scheme("sr-sgc-rep:B=1,W=2,lam=30", n=256)
+    assert rep.load_lower_bound == 0.0625  # one answer in every group of 16
+    assert parse_scheme("sr-sgc:B=2,W=3,lam=23", n=256).load_lower_bound >= 1 / (256 - 12)
+
+
+@pytest.mark.parametrize(
+    ("model", "n", "message"),
+    [
+        (PerRound(s=4), 4, "`s` must satisfy 0 <= s < n, n=4; got 4"),
+        (EveryGroup(size=3), 4, "`size` must divide the n=4 workers; got 3"),
+        (Bursty(B=1, W=2, lam=5), 4, "`lam` must satisfy 0 <= lam <= n, n=4; got 5"),
+        (Arbitrary(N=1, W=2, lam=5), 4, "`lam` must satisfy 0 <= lam <= n, n=4; got 5"),
+    ],
+)
+def test_a_bound_of_more_stragglers_than_workers_is_refused(
+    model: StragglerModel, n: int, message: str
+) -> None:
+    with pytest.raises(ParameterError) as caught:
+        model.least_load(n, delay=1)
+    assert str(caught.value) == message

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
-from seqgc.codes import CodeKind, make_code
+from seqgc.codes import make_code
 from seqgc.errors import SeqgcError
 from seqgc.ports import (
     Arrival,
@@ -23,10 +24,10 @@ from seqgc.ports import (
     Tick,
 )
 from seqgc.profiles import DelayProfile, ProfileMeta
-from seqgc.rounds import ClosingRule, RoundPolicy, WaitOut
+from seqgc.rounds import ClosingRule, RoundPolicy, Setting, WaitOut
 from seqgc.schemes import GC, MSGC, SRSGC, Schedule, Scheme, Uncoded, parse_scheme
-from seqgc.search import Replay, replay, times_for
-from seqgc.search.kernel import BatchReplay, Conformity, _groups, batch_replay, conformity_model
+from seqgc.search import BatchReplay, Conformity, Rehearsal, Replay, batch_replay, replay
+from seqgc.search.kernel import _groups
 from seqgc.search.kernel._arrivals import Arrivals
 from seqgc.search.kernel._codes import Codes
 from seqgc.search.kernel._judge import after_enough
@@ -50,46 +51,38 @@ class Case:
     alpha: float
     conformity: Conformity
 
-    def batch(self, wait_out: WaitOut, schemes: list[Scheme] | None = None) -> BatchReplay:
-        return batch_replay(
-            self.schemes if schemes is None else schemes,
-            self.profile,
+    @property
+    def rehearsal(self) -> Rehearsal:
+        return Rehearsal(
+            profile=self.profile,
             num_jobs=self.num_jobs,
-            mu=self.mu,
-            wait_out=wait_out,
             alpha=self.alpha,
-            jobs_per_round=self.jobs_per_round,
             repeat=True,
             conformity=self.conformity,
         )
 
-    def replay(self, scheme: Scheme, wait_out: WaitOut) -> Replay:
-        return replay(
-            scheme,
-            self.profile,
-            num_jobs=self.num_jobs,
-            mu=self.mu,
-            wait_out=wait_out,
-            alpha=self.alpha,
+    def setting(self, scheme: Scheme, wait_out: WaitOut) -> Setting:
+        rule = ClosingRule(mu=self.mu, wait_out=wait_out)
+        return Setting(scheme=scheme, rule=rule, jobs_per_round=self.jobs_per_round)
+
+    def batch(self, wait_out: WaitOut, schemes: list[Scheme] | None = None) -> BatchReplay:
+        return batch_replay(
+            self.schemes if schemes is None else schemes,
+            self.rehearsal,
+            rule=ClosingRule(mu=self.mu, wait_out=wait_out),
             jobs_per_round=self.jobs_per_round,
-            repeat=True,
-            conformity=conformity_model(scheme, self.conformity),
         )
 
+    def replay(self, scheme: Scheme, wait_out: WaitOut) -> Replay:
+        return replay(self.setting(scheme, wait_out), self.rehearsal)
+
     def policy(self, scheme: Scheme, wait_out: WaitOut) -> RoundPolicy:
-        model = conformity_model(scheme, self.conformity)
+        model = self.rehearsal.judge_of(scheme)
         schedule = scheme.start(self.num_jobs // self.jobs_per_round, conformity=model)
         return RoundPolicy(schedule, ClosingRule(mu=self.mu, wait_out=wait_out))
 
     def times(self, scheme: Scheme) -> FloatArray:
-        return times_for(
-            scheme,
-            self.profile,
-            num_rounds=self.num_jobs // self.jobs_per_round + scheme.delay,
-            alpha=self.alpha,
-            jobs_per_round=self.jobs_per_round,
-            repeat=True,
-        )
+        return self.rehearsal.times(self.setting(scheme, "all"))
 
 
 def random_times(rng: np.random.Generator, rounds: int, n: int) -> FloatArray:
@@ -234,10 +227,14 @@ def recorded(folder: Path, workers: int) -> DelayProfile:
 def test_the_kernel_reproduces_the_rule_of_the_paper(recorded_profiles: Path) -> None:
     profile = recorded(recorded_profiles, 256)
     schemes = [parse_scheme(spec, n=256) for spec in PUBLISHED]
-    batch = batch_replay(schemes, profile, num_jobs=20, mu=1.0, wait_out="all")
+    batch = batch_replay(
+        schemes, Rehearsal(profile=profile, num_jobs=20), rule=ClosingRule(mu=1.0, wait_out="all")
+    )
     assert batch.runtime_s.tolist() == pytest.approx(list(PUBLISHED.values()), abs=1e-4)
     bursty = batch_replay(
-        schemes[-1:], profile, num_jobs=20, mu=1.0, wait_out="all", conformity="bursty"
+        schemes[-1:],
+        Rehearsal(profile=profile, num_jobs=20, conformity="bursty"),
+        rule=ClosingRule(mu=1.0, wait_out="all"),
     )
     assert bursty.runtime_s.tolist() == pytest.approx([30.7264], abs=1e-4)
 
@@ -260,10 +257,17 @@ def test_the_kernel_decides_like_replay_on_recorded_delays(
     ]
     profile = recorded(recorded_profiles, n)
     for mu in (0.0, 0.5):
-        batch = batch_replay(schemes, profile, num_jobs=12, mu=mu, wait_out=wait_out)
+        batch = batch_replay(
+            schemes,
+            Rehearsal(profile=profile, num_jobs=12),
+            rule=ClosingRule(mu=mu, wait_out=wait_out),
+        )
         for row, scheme in enumerate(schemes):
-            run = replay(scheme, profile, num_jobs=12, mu=mu, wait_out=wait_out)
-            times = times_for(scheme, profile, num_rounds=12 + scheme.delay)
+            run = replay(
+                Setting(scheme=scheme, rule=ClosingRule(mu=mu, wait_out=wait_out)),
+                Rehearsal(profile=profile, num_jobs=12),
+            )
+            times = Rehearsal(profile=profile, num_jobs=12).times(Setting(scheme=scheme))
             check_row(batch, row, run, times, f"{scheme!r}, mu={mu}")
 
 
@@ -288,60 +292,77 @@ def test_what_else_is_in_the_batch_changes_nothing(
 
 @dataclass(frozen=True, kw_only=True)
 class Tripled(Scheme):
-    """A scheme that the kernel has never heard of: repetition by three."""
+    """A scheme that the kernel has never heard of: repetition by three, on workers of any loads."""
 
     n: int
+    uneven: bool = False
+    exact: ClassVar[bool] = True
+    delay: ClassVar[int] = 0
+    tolerated: ClassVar[int] = 2
 
     @property
     def _inner(self) -> GC:
         return GC(n=self.n, s=2, family="rep")
 
     @property
-    def spec(self) -> str:
-        return "tripled"
-
-    @property
-    def delay(self) -> int:
-        return 0
-
-    @property
-    def normalized_load(self) -> float:
-        return 2 * self._inner.normalized_load
-
-    @property
-    def tolerated(self) -> int:
-        return 2
+    def worker_loads(self) -> FloatArray:
+        return self._inner.worker_loads * (np.arange(1, self.n + 1) if self.uneven else 2)
 
     @property
     def chunk_fractions(self) -> FloatArray:
         return self._inner.chunk_fractions
 
     @property
-    def model(self) -> StragglerModel:
-        return self._inner.model
+    def promise(self) -> StragglerModel:
+        return self._inner.promise
 
     def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
         return self._inner.start(num_jobs, conformity=conformity)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unlike(GC):
+    """A scheme whose type has a kernel that its loads rule out."""
+
+    @property
+    def worker_loads(self) -> FloatArray:
+        return np.linspace(0.5, 1.0, self.n)
 
 
 def test_a_scheme_unknown_to_the_kernel_is_replayed_in_general() -> None:
     times = np.random.default_rng(5).pareto(1.0, (6, 9)) + 0.1
     profile = DelayProfile.from_times(times, meta=ProfileMeta(alpha=1.0))
     inexact = GC(n=9, s=4, family="binary", allow_error=0.6)
-    schemes: list[Scheme] = [Uncoded(n=9), Tripled(n=9), GC(n=9, s=4), inexact]
-    batch = batch_replay(schemes, profile, num_jobs=6, mu=0.1, wait_out="feasible")
+    schemes: list[Scheme] = [
+        Uncoded(n=9),
+        Tripled(n=9),
+        Tripled(n=9, uneven=True),
+        Unlike(n=9, s=2),
+        GC(n=9, s=4),
+        inexact,
+    ]
+    rehearsal, rule = Rehearsal(profile=profile, num_jobs=6), ClosingRule(mu=0.1)
+    batch = batch_replay(schemes, rehearsal, rule=rule)
     for row, scheme in enumerate(schemes):
-        run = replay(scheme, profile, num_jobs=6, mu=0.1, wait_out="feasible")
-        check_row(batch, row, run, times_for(scheme, profile, num_rounds=6), repr(scheme))
+        setting = Setting(scheme=scheme, rule=rule)
+        check_row(batch, row, replay(setting, rehearsal), rehearsal.times(setting), repr(scheme))
+
+
+def test_every_worker_is_charged_its_own_load() -> None:
+    profile = DelayProfile.from_times(np.ones((1, 9)), meta=ProfileMeta(alpha=9.0))
+    seconds = Rehearsal(profile=profile).times(Setting(scheme=Tripled(n=9, uneven=True)))
+    assert seconds.tolist() == [[pytest.approx(1 + 3 * (i + 1)) for i in range(9)]]
 
 
 def test_an_empty_batch_has_no_rows() -> None:
     profile = DelayProfile.from_times([[1.0, 2.0]])
-    batch = batch_replay([], profile, num_jobs=1, mu=0.0, wait_out="all")
+    batch = batch_replay(
+        [], Rehearsal(profile=profile, num_jobs=1), rule=ClosingRule(mu=0.0, wait_out="all")
+    )
     assert batch.runtime_s.shape == batch.num_rounds.shape == batch.waited_out.shape == (0,)
 
 
-GOOD = {"num_jobs": 4, "mu": 0.0, "wait_out": "all", "alpha": 1.0}
+GOOD = {"num_jobs": 4, "alpha": 1.0, "jobs_per_round": 1}
 FOUR = [Uncoded(n=4), MSGC(n=4, B=1, W=2, lam=1)]
 
 
@@ -350,8 +371,7 @@ FOUR = [Uncoded(n=4), MSGC(n=4, B=1, W=2, lam=1)]
     [
         (FOUR, 0, {"num_jobs": 0}),
         (FOUR, 0, {"jobs_per_round": 3}),
-        (FOUR, 0, {"mu": -1.0}),
-        (FOUR, 0, {"wait_out": "some"}),
+        (FOUR, 0, {"jobs_per_round": 0}),
         (FOUR, 0, {"alpha": None}),
         (FOUR, 0, {"alpha": -1.0}),
         (FOUR, 1, {"num_jobs": 6}),
@@ -362,11 +382,21 @@ def test_what_a_replay_refuses_the_batch_refuses_in_the_same_words(
     schemes: list[Scheme], culprit: int, change: dict[str, object]
 ) -> None:
     profile = DelayProfile.from_times(np.ones((6, 4)))
-    arguments = GOOD | change
+    given = GOOD | change
+    k = given.pop("jobs_per_round")
+
+    def alone() -> None:
+        setting = Setting(scheme=schemes[culprit], jobs_per_round=k)
+        replay(setting, Rehearsal(profile=profile, **given))
+
+    def together() -> None:
+        rehearsal = Rehearsal(profile=profile, **given)
+        batch_replay(schemes, rehearsal, rule=ClosingRule(), jobs_per_round=k)
+
     with pytest.raises(SeqgcError) as by_replay:
-        replay(schemes[culprit], profile, **arguments)
+        alone()
     with pytest.raises(SeqgcError) as by_batch:
-        batch_replay(schemes, profile, **arguments)
+        together()
     assert str(by_batch.value) == str(by_replay.value)
     assert type(by_batch.value) is type(by_replay.value)
 
@@ -376,9 +406,16 @@ def test_a_load_that_leaves_no_time_is_refused() -> None:
     profile = DelayProfile.from_times(np.full((6, 4), 0.5), meta=heavy)
     lightest, heaviest = GC(n=4, s=0), GC(n=4, s=3)
     with pytest.raises(SeqgcError) as by_replay:
-        replay(lightest, profile, num_jobs=4, mu=0.0, wait_out="all")
+        replay(
+            Setting(scheme=lightest, rule=ClosingRule(mu=0.0, wait_out="all")),
+            Rehearsal(profile=profile, num_jobs=4),
+        )
     with pytest.raises(SeqgcError) as by_batch:
-        batch_replay([heaviest, lightest], profile, num_jobs=4, mu=0.0, wait_out="all")
+        batch_replay(
+            [heaviest, lightest],
+            Rehearsal(profile=profile, num_jobs=4),
+            rule=ClosingRule(mu=0.0, wait_out="all"),
+        )
     assert str(by_batch.value) == str(by_replay.value)
 
 
@@ -396,7 +433,7 @@ def test_enough_wanted_answers_are_counted_across_runs() -> None:
 @pytest.mark.parametrize("n", [1, 6, 7, 12])
 def test_answers_are_needed_until_the_code_decodes(n: int) -> None:
     rng = np.random.default_rng(n)
-    kinds: list[tuple[CodeKind, int]] = [
+    kinds: list[tuple[str, int]] = [
         (kind, s)
         for kind in ("cyclic", "rep", "binary")
         for s in range(n)

@@ -9,16 +9,16 @@ import pytest
 
 from seqgc.errors import ParameterError, ProfileError
 from seqgc.profiles import DelayProfile, ProfileMeta, read_profile
-from seqgc.schemes import GC, MSGC, SRSGC, Scheme, parse_scheme
+from seqgc.rounds import ClosingRule, Setting
+from seqgc.schemes import GC, MSGC, SRSGC, Scheme, parse_scheme, registered
 from seqgc.search import (
-    FAMILIES,
     Conformity,
-    Rule,
+    Rehearsal,
     SearchSpace,
     Tuning,
     batch_replay,
+    family_of,
     hold_out,
-    ideal_seconds,
     replay,
     tune,
 )
@@ -57,12 +57,9 @@ def test_pruning_loses_neither_winner_nor_rank_nor_trade(
 
     def found(*, prune: bool) -> Tuning:
         return tune(
-            profile,
-            num_jobs=6,
-            alpha=alpha,
+            Rehearsal(profile=profile, num_jobs=6, alpha=alpha, conformity=conformity),
             space=SMALL,
             top=5,
-            conformity=conformity,
             pareto=True,
             prune=prune,
             seed=seed,
@@ -84,21 +81,15 @@ def test_no_run_beats_its_floors(seed: int) -> None:
     floors = Floors(schemes, profile=profile, alpha=alpha)
     everyone = np.arange(len(schemes))
     tight = 0
-    for rule in SMALL.rules():
-        bundles = jobs // rule.jobs_per_round
-        seconds = floors.runtimes(rule, bundles=bundles, of=everyone)
+    for closing in SMALL.closings():
+        bundles = jobs // closing.jobs_per_round
+        seconds = floors.runtimes(closing, bundles=bundles, of=everyone)
         for scheme, floor_s in zip(schemes, seconds, strict=True):
             run = replay(
-                scheme,
-                profile,
-                num_jobs=jobs,
-                mu=rule.mu,
-                wait_out=rule.wait_out,
-                alpha=alpha,
-                jobs_per_round=rule.jobs_per_round,
-                repeat=True,
+                Setting(scheme=scheme, rule=closing.rule, jobs_per_round=closing.jobs_per_round),
+                Rehearsal(profile=profile, num_jobs=jobs, alpha=alpha, repeat=True),
             )
-            assert floor_s <= run.runtime_s * (1 + 1e-12), (seed, scheme, rule)
+            assert floor_s <= run.runtime_s * (1 + 1e-12), (seed, scheme, closing)
             tight += floor_s > run.runtime_s * (1 - 1e-12)
     assert tight > 0
 
@@ -135,7 +126,7 @@ def _every_spec(n: int, max_delay: int) -> list[Scheme]:
 
 
 def test_the_space_of_the_paper_is_counted_right() -> None:
-    counted = dict.fromkeys(FAMILIES, 0)
+    counted = dict.fromkeys(registered(), 0)
     for scheme in SearchSpace(max_delay=10).schemes(256):
         counted[scheme.spec.partition(":")[0]] += 1
     assert counted["sr-sgc"] == 13_056
@@ -164,7 +155,10 @@ def test_left_out_repetitions_would_have_changed_nothing() -> None:
                 lam = min(2 * scheme.s, 4)
                 twin = SRSGC(n=4, B=scheme.B, W=scheme.B + 1, lam=lam, family=scheme.family)
             runs = [
-                replay(one, profile, num_jobs=5, mu=0.1, wait_out=closing, alpha=0.5)
+                replay(
+                    Setting(scheme=one, rule=ClosingRule(mu=0.1, wait_out=closing)),
+                    Rehearsal(profile=profile, num_jobs=5, alpha=0.5),
+                )
                 for one, closing in ((scheme, wait_out), (twin, rule))
             ]
             np.testing.assert_array_equal(runs[0].round_seconds, runs[1].round_seconds)
@@ -176,9 +170,13 @@ def test_few_models_leave_only_short_delays() -> None:
     profile = random_profile(3, rounds=12)
     for models, longest in ((1, 0), (2, 1), (4, 3)):
         space = SearchSpace(mus=(0.0,), jobs_per_round=(1, 2), max_delay=3, models=models)
-        ranking = tune(profile, num_jobs=4, alpha=0.1, space=space, prune=False, top=10_000).ranking
-        assert max(row.delay for row in ranking) == longest
-        assert all((row.delay + 1) * row.jobs_per_round <= models for row in ranking)
+        ranking = tune(
+            Rehearsal(profile=profile, num_jobs=4, alpha=0.1), space=space, prune=False, top=10_000
+        ).ranking
+        assert max(row.setting.scheme.delay for row in ranking) == longest
+        assert all(
+            (row.setting.scheme.delay + 1) * row.setting.jobs_per_round <= models for row in ranking
+        )
 
 
 # ---- what stands beside an answer ---------------------------------------------------------------
@@ -186,54 +184,53 @@ def test_few_models_leave_only_short_delays() -> None:
 
 def test_a_row_says_what_its_replay_and_its_bounds_are() -> None:
     profile, alpha = random_profile(11), 0.7
-    found = tune(profile, num_jobs=6, alpha=alpha, space=SMALL)
+    found = tune(Rehearsal(profile=profile, num_jobs=6, alpha=alpha), space=SMALL)
     assert [row.runtime_s for row in found.ranking] == sorted(r.runtime_s for r in found.ranking)
-    assert {row.scheme.partition(":")[0] for row in found.ranking} == set(FAMILIES)
+    assert {family_of(row.setting.scheme) for row in found.ranking} == set(registered())
     for row in found.ranking:
         run = replay(
-            parse_scheme(row.scheme, n=6),
-            profile,
-            num_jobs=6,
-            mu=row.mu,
-            wait_out=row.wait_out,
-            alpha=alpha,
-            jobs_per_round=row.jobs_per_round,
+            row.setting,
+            Rehearsal(profile=profile, num_jobs=6, alpha=alpha),
         )
         assert row.runtime_s == run.runtime_s, row
         times = profile.times[: len(run.round_seconds)] + alpha * (
-            row.jobs_per_round * row.normalized_load
+            row.setting.jobs_per_round * row.setting.scheme.normalized_load
         )
         billed = times[run.round_seconds > 0].sum()
         assert row.billed_worker_s == pytest.approx(billed, rel=1e-12), row
         bound = clairvoyant_bound(
-            profile.times[: 6 // row.jobs_per_round],
+            profile.times[: 6 // row.setting.jobs_per_round],
             alpha=alpha,
-            jobs_per_round=row.jobs_per_round,
+            jobs_per_round=row.setting.jobs_per_round,
         ).sum()
         assert row.ideal_s == pytest.approx(bound, rel=1e-12)
         assert row.ratio == row.runtime_s / row.ideal_s
-        assert row.load_lower_bound <= row.normalized_load * (1 + 1e-12), row
+        assert row.setting.scheme.load_lower_bound <= row.setting.scheme.normalized_load * (
+            1 + 1e-12
+        ), row
 
 
 def test_a_search_is_deterministic_and_tells_its_progress() -> None:
     seen: list[tuple[int, int]] = []
     profile = random_profile(5)
     first = tune(
-        profile,
-        num_jobs=6,
-        alpha=1.0,
+        Rehearsal(profile=profile, num_jobs=6, alpha=1.0),
         space=SMALL,
         holdout=0.4,
         seed=3,
         progress=lambda done, total: seen.append((done, total)),
     )
-    assert first == tune(profile, num_jobs=6, alpha=1.0, space=SMALL, holdout=0.4, seed=3)
+    assert first == tune(
+        Rehearsal(profile=profile, num_jobs=6, alpha=1.0), space=SMALL, holdout=0.4, seed=3
+    )
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
     assert seen[-1] == (first.evaluated + first.pruned,) * 2
 
 
 def test_the_pareto_front_runs_from_the_fastest_to_the_cheapest() -> None:
-    found = tune(random_profile(2), num_jobs=6, alpha=2.0, space=SMALL, pareto=True)
+    found = tune(
+        Rehearsal(profile=random_profile(2), num_jobs=6, alpha=2.0), space=SMALL, pareto=True
+    )
     seconds = [row.runtime_s for row in found.pareto]
     bills = [row.billed_worker_s for row in found.pareto]
     assert len(found.pareto) > 2
@@ -268,19 +265,13 @@ def test_held_out_rounds_are_consecutive_and_seen_by_one_part_only() -> None:
 
 def test_held_out_seconds_are_a_replay_of_the_held_out_rounds() -> None:
     profile = random_profile(9, rounds=10)
-    found = tune(profile, num_jobs=8, alpha=0.5, space=SMALL, holdout=0.5)
+    found = tune(Rehearsal(profile=profile, num_jobs=8, alpha=0.5), space=SMALL, holdout=0.5)
     kept, held = hold_out(profile, fraction=0.5)
     for row in found.ranking[:3]:
         for part, seconds in ((kept, row.runtime_s), (held, row.holdout_s)):
             run = replay(
-                parse_scheme(row.scheme, n=6),
-                part,
-                num_jobs=8,
-                mu=row.mu,
-                wait_out=row.wait_out,
-                alpha=0.5,
-                jobs_per_round=row.jobs_per_round,
-                repeat=True,
+                row.setting,
+                Rehearsal(profile=part, num_jobs=8, alpha=0.5, repeat=True),
             )
             assert run.runtime_s == seconds, row
 
@@ -292,13 +283,13 @@ def test_a_clear_lead_is_real_and_a_tie_is_not() -> None:
     space = SearchSpace(
         families=("uncoded", "gc"), mus=(0.0,), jobs_per_round=(1,), wait_outs=("feasible",)
     )
-    clear = tune(DelayProfile.from_times(steady), alpha=0.5, space=space).lead
+    clear = tune(Rehearsal(profile=DelayProfile.from_times(steady), alpha=0.5), space=space).lead
     assert clear is not None
     assert clear.real
-    assert clear.runner_up.scheme == "uncoded"
+    assert clear.runner_up.setting.scheme.spec == "uncoded"
     assert clear.low_s <= clear.saved_s <= clear.high_s
     twins = SearchSpace(families=("gc-rep", "sr-sgc-rep"), mus=(0.0,), jobs_per_round=(1,))
-    tie = tune(random_profile(1), num_jobs=6, alpha=0.5, space=twins).lead
+    tie = tune(Rehearsal(profile=random_profile(1), num_jobs=6, alpha=0.5), space=twins).lead
     assert tie is not None
     assert not tie.real or tie.saved_s > 0
 
@@ -319,36 +310,42 @@ def test_the_interval_covers_the_sum_of_a_dependent_series_about_as_often_as_it_
 def test_what_cannot_be_searched_is_refused_in_one_line() -> None:
     profile = random_profile(0, rounds=3)
     with pytest.raises(ParameterError, match=r"profile's 3 rounds; got 4 \(.*--repeat"):
-        tune(profile, num_jobs=4, alpha=1.0, space=SearchSpace(jobs_per_round=(1,)))
+        tune(
+            Rehearsal(profile=profile, num_jobs=4, alpha=1.0),
+            space=SearchSpace(jobs_per_round=(1,)),
+        )
     with pytest.raises(ParameterError, match="`jobs_per_round` must admit a candidate"):
-        tune(profile, num_jobs=3, alpha=1.0, space=SearchSpace(jobs_per_round=(2,)))
-    with pytest.raises(ParameterError, match="`jobs` must be >= 1"):
-        tune(profile, num_jobs=0, alpha=1.0)
+        tune(
+            Rehearsal(profile=profile, num_jobs=3, alpha=1.0),
+            space=SearchSpace(jobs_per_round=(2,)),
+        )
+    with pytest.raises(ParameterError, match="`jobs` must be an integer >= 1"):
+        tune(Rehearsal(profile=profile, num_jobs=0, alpha=1.0))
     with pytest.raises(ParameterError, match="`alpha` must be given"):
-        tune(profile, num_jobs=2)
+        tune(Rehearsal(profile=profile, num_jobs=2))
     with pytest.raises(ParameterError, match="`holdout` must satisfy"):
-        tune(profile, num_jobs=2, alpha=1.0, holdout=1.0)
+        tune(Rehearsal(profile=profile, num_jobs=2, alpha=1.0), holdout=1.0)
     with pytest.raises(ParameterError, match="`top` must be >= 1"):
-        tune(profile, num_jobs=2, alpha=1.0, top=0)
+        tune(Rehearsal(profile=profile, num_jobs=2, alpha=1.0), top=0)
     with pytest.raises(ParameterError, match=r"`schemes` must be among .*did you mean 'm-sgc'"):
         SearchSpace(families=("m-sgd",))
     with pytest.raises(ParameterError, match="`mu` must be"):
         SearchSpace(mus=(-1.0,))
     with pytest.raises(ParameterError, match="`jobs_per_round` must be >= 1"):
-        Rule(mu=0.0, wait_out="all", jobs_per_round=0)
+        SearchSpace(jobs_per_round=(0,))
 
 
 def test_a_load_model_that_leaves_no_time_is_refused() -> None:
     profile = DelayProfile.from_times([[0.5, 1.0]], meta=ProfileMeta(base_load=0.5))
     with pytest.raises(ParameterError, match="`alpha` must leave times positive at load 0"):
-        ideal_seconds(profile, num_jobs=1, alpha=1.0)
+        Rehearsal(profile=profile, alpha=1.0).ideal_s(1)
 
 
 def test_a_profile_of_failures_only_is_refused() -> None:
     times = np.ones((2, 3))
     silent = DelayProfile(times=times, status=np.ones((2, 3), dtype=np.int8))
     with pytest.raises(ProfileError, match="row 0: nobody answered in this round"):
-        tune(silent, num_jobs=1, alpha=1.0)
+        tune(Rehearsal(profile=silent, num_jobs=1, alpha=1.0))
 
 
 def test_a_worker_that_fails_at_once_wins_nothing() -> None:
@@ -358,14 +355,19 @@ def test_a_worker_that_fails_at_once_wins_nothing() -> None:
     status[:, 0] = 1
     failing = DelayProfile(times=times, status=status)
     for scheme in (GC(n=4, s=3, family="rep"), MSGC(n=4, B=1, W=2, lam=1)):
-        run = replay(scheme, failing, num_jobs=4, mu=0.0, wait_out="feasible", alpha=0.0)
+        run = replay(
+            Setting(scheme=scheme, rule=ClosingRule(mu=0.0, wait_out="feasible")),
+            Rehearsal(profile=failing, num_jobs=4, alpha=0.0),
+        )
         (kernel,) = batch_replay(
-            [scheme], failing, num_jobs=4, mu=0.0, wait_out="feasible", alpha=0.0
+            [scheme],
+            Rehearsal(profile=failing, num_jobs=4, alpha=0.0),
+            rule=ClosingRule(mu=0.0, wait_out="feasible"),
         ).round_seconds
         assert run.round_seconds.tolist() == kernel[: len(run.round_seconds)].tolist()
         assert (run.round_seconds == 2.0).all()
     space = SearchSpace(jobs_per_round=(1,), max_delay=2)
-    found = tune(failing, num_jobs=4, alpha=0.0, space=space)
+    found = tune(Rehearsal(profile=failing, num_jobs=4, alpha=0.0), space=space)
     assert found.best.runtime_s == 8.0
     assert found.best.ideal_s == 8.0
 
@@ -374,8 +376,10 @@ def test_rounds_that_are_played_again_are_no_further_evidence() -> None:
     rng = np.random.default_rng(3)
     profile = DelayProfile.from_times(rng.pareto(2.0, size=(12, 6)) + 1.0)
     space = SearchSpace(families=("gc", "gc-rep"), jobs_per_round=(1,))
-    once = tune(profile, num_jobs=12, alpha=0.5, space=space, seed=1).lead
-    often = tune(profile, num_jobs=48, alpha=0.5, space=space, seed=1, repeat=True).lead
+    once = tune(Rehearsal(profile=profile, num_jobs=12, alpha=0.5), space=space, seed=1).lead
+    often = tune(
+        Rehearsal(profile=profile, num_jobs=48, alpha=0.5, repeat=True), space=space, seed=1
+    ).lead
     assert once is not None
     assert often is not None
     assert (once.rounds, often.rounds) == (12, 12)
@@ -390,7 +394,7 @@ def test_rounds_that_are_played_again_are_no_further_evidence() -> None:
 def test_the_winner_beats_the_papers_rule_by_far(recorded_profiles: Path) -> None:
     profile = read_profile(recorded_profiles / CANADA.format(0))
     space = SearchSpace(families=QUICK, jobs_per_round=(1,))
-    found = tune(profile, num_jobs=20, alpha=ALPHA, space=space)
+    found = tune(Rehearsal(profile=profile, num_jobs=20, alpha=ALPHA), space=space)
     assert found.best.runtime_s <= 14.5
     assert found.best.ideal_s == pytest.approx(12.60, abs=5e-3)
 
@@ -402,6 +406,6 @@ def test_half_the_rounds_choose_well_for_the_other_half(
     recorded = [read_profile(recorded_profiles / series.format(load)) for load in LOADS]
     alpha = float(np.polyfit(LOADS, [profile.times.mean() for profile in recorded], 1)[0])
     space = SearchSpace(families=QUICK, jobs_per_round=(1,))
-    found = tune(recorded[0], alpha=alpha, space=space, holdout=0.5)
+    found = tune(Rehearsal(profile=recorded[0], alpha=alpha), space=space, holdout=0.5)
     assert found.num_jobs == recorded[0].num_rounds // 2
     assert found.best.ratio <= 1.12, (found.best, alpha)

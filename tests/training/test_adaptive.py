@@ -17,7 +17,7 @@ from seqgc.ports import Arrival, Backend, Dispatched, Failure, FloatArray, Round
 from seqgc.profiles import DelayProfile, ProfileMeta
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import parse_scheme
-from seqgc.search import ReplayBackend, replay
+from seqgc.search import Rehearsal, ReplayBackend, replay
 from seqgc.stores import MemoryStore
 from seqgc.training import TorchWorkload, train
 from seqgc.training._seen import SeenRounds
@@ -159,7 +159,7 @@ def test_what_was_searched_and_switched_to_and_why_is_on_record(tmp_path: Path) 
     assert (second["round"], second["job"]) == (27, 26), "one round of drain"
     assert told == [(8, 8), (27, 26)]
     question = tuner.questions[0]
-    assert (question.jobs_left, question.max_delay, question.jobs_per_round) == (35, 3, 1)
+    assert (question.jobs_left, question.max_delay, question.current.jobs_per_round) == (35, 3, 1)
     assert (question.profile.num_rounds, question.profile.meta.base_load) == (5, 1 / N)
     assert tuner.questions[-1].profile.num_rounds == 6, "the window slides"
     log = (result.run / "events.jsonl").read_text().splitlines()
@@ -224,7 +224,6 @@ def _question(
         profile=profile or DelayProfile.from_times(times, meta=meta),
         current=setting(current),
         jobs_left=jobs_left,
-        jobs_per_round=1,
         max_delay=max_delay,
     )
 
@@ -240,12 +239,11 @@ def test_the_choice_is_as_good_as_its_replay_and_within_the_delay_that_models_al
         choice = choose(question)
         assert choice.setting.scheme.delay <= max_delay
         again = replay(
-            choice.setting.scheme,
-            question.profile,
-            num_jobs=question.jobs_left,
-            mu=choice.setting.rule.mu,
-            wait_out="feasible",
-            repeat=True,
+            Setting(
+                scheme=choice.setting.scheme,
+                rule=ClosingRule(mu=choice.setting.rule.mu, wait_out="feasible"),
+            ),
+            Rehearsal(profile=question.profile, num_jobs=question.jobs_left, repeat=True),
         )
         assert choice.predicted_s == pytest.approx(again.runtime_s)
         assert choice.predicted_s < choice.predicted_current_s
@@ -340,7 +338,6 @@ def test_an_alpha_that_makes_times_negative_is_noted_and_the_run_goes_on() -> No
         Adaptation(retune=2, alpha=100.0),
         n=2,
         max_delay=0,
-        jobs_per_round=1,
         tuner=tuner,
         note=notes.append,
     )

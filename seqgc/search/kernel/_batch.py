@@ -6,13 +6,13 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from seqgc.errors import ParameterError
 from seqgc.ports import FloatArray
-from seqgc.profiles import DelayProfile
-from seqgc.rounds import ClosingRule, WaitOut
+from seqgc.rounds import ClosingRule
 from seqgc.schemes import Scheme
-from seqgc.search.kernel._conditions import Conditions, Conformity
-from seqgc.search.kernel._groups import by_groups, decisions
+from seqgc.search._rehearsal import Rehearsal
+from seqgc.search.kernel._conditions import Conditions
+from seqgc.search.kernel._dispatch import Kernel, kernel_of
+from seqgc.search.kernel._groups import by_groups
 from seqgc.search.kernel._result import BatchReplay
 
 __all__ = ["batch_replay"]
@@ -20,24 +20,21 @@ __all__ = ["batch_replay"]
 
 def batch_replay(
     schemes: Sequence[Scheme],
-    profile: DelayProfile,
+    rehearsal: Rehearsal,
     *,
-    num_jobs: int,
-    mu: float,
-    wait_out: WaitOut,
-    alpha: float | None = None,
+    rule: ClosingRule,
     jobs_per_round: int = 1,
-    repeat: bool = False,
-    conformity: Conformity = "scheme",
 ) -> BatchReplay:
     """Replay many schemes under one closing rule: what `seqgc.search.replay` gives, bit for bit.
 
     Parameters
     ----------
-    num_jobs, mu, wait_out, alpha, jobs_per_round, repeat
-        As for `seqgc.search.replay`.
-    conformity
-        What conforms: each scheme's own model, or for SR-SGC and M-SGC the (B, W, lam)-bursty one.
+    schemes
+        The candidates.
+    rehearsal
+        What they run on, with its number of jobs.
+    rule, jobs_per_round
+        As in a `seqgc.rounds.Setting`.
 
     Raises
     ------
@@ -46,38 +43,31 @@ def batch_replay(
 
     Examples
     --------
+    >>> from seqgc.profiles import DelayProfile
     >>> from seqgc.schemes import GC, Uncoded
     >>> profile = DelayProfile.from_times([[1.0, 5.0, 2.0], [3.0, 1.0, 1.5]])
-    >>> schemes = [Uncoded(n=3), GC(n=3, s=1)]
-    >>> batch = batch_replay(schemes, profile, num_jobs=2, mu=0.0, wait_out="feasible", alpha=0.0)
+    >>> rehearsal = Rehearsal(profile=profile, num_jobs=2, alpha=0.0)
+    >>> batch = batch_replay([Uncoded(n=3), GC(n=3, s=1)], rehearsal, rule=ClosingRule())
     >>> batch.runtime_s, batch.waited_out
     (array([8. , 3.5]), array([2, 2]))
     """
-    conditions = Conditions(
-        profile=profile.awaited(),
-        num_jobs=num_jobs,
-        mu=mu,
-        wait_out=wait_out,
-        alpha=alpha,
-        jobs_per_round=jobs_per_round,
-        repeat=repeat,
-        conformity=conformity,
-    )
-    ClosingRule(mu=mu, wait_out=wait_out)
+    conditions = Conditions(rehearsal=rehearsal, rule=rule, jobs_per_round=jobs_per_round)
     if not schemes:
         none = np.zeros(0, dtype=np.intp)
         return BatchReplay(round_seconds=np.zeros((0, 0)), num_rounds=none, waited_out=none)
-    loads = np.array([scheme.normalized_load for scheme in schemes])
-    _refuse_what_replay_refuses(schemes, loads, conditions)
-    slope = profile.meta.alpha if alpha is None else alpha
-    if slope is None:  # refused above
-        raise ParameterError("alpha", "must be given: the profile does not know its own", None)
-    # As `DelayProfile.at_load` computes it, operation for operation.
-    shifts = slope * (jobs_per_round * loads - profile.meta.base_load)
+    _refuse_what_replay_refuses(schemes, conditions)
+    loads = np.stack([scheme.worker_loads for scheme in schemes])
+    for load in (float(loads.min()), float(loads.max())):
+        rehearsal.profile.times_at(jobs_per_round * load, alpha=rehearsal.alpha)
+    # As `DelayProfile.times_at` computes it, operation for operation.
+    shifts = rehearsal.slope * (jobs_per_round * loads - rehearsal.profile.meta.base_load)
+    kernels = [_kernel(s, row, conditions) for s, row in zip(schemes, loads, strict=True)]
     first: dict[Hashable, int] = {}
-    same = np.array([first.setdefault(decisions(s, conditions), len(first)) for s in schemes])
+    keys = [s if k is None else k.decisions for s, k in zip(schemes, kernels, strict=True)]
+    same = np.array([first.setdefault(key, len(first)) for key in keys])
     _, distinct = np.unique(same, return_index=True)
-    batch = by_groups([schemes[i] for i in distinct], shifts[distinct], conditions)
+    candidates = [(schemes[i], kernels[i]) for i in distinct]
+    batch = by_groups(candidates, shifts[distinct, 0], conditions)
     return BatchReplay(
         round_seconds=batch.round_seconds[same],
         num_rounds=batch.num_rounds[same],
@@ -85,20 +75,15 @@ def batch_replay(
     )
 
 
-def _refuse_what_replay_refuses(
-    schemes: Sequence[Scheme], loads: FloatArray, conditions: Conditions
-) -> None:
+def _kernel(scheme: Scheme, loads: FloatArray, conditions: Conditions) -> Kernel | None:
+    """Return the scheme's kernel, if all its workers have one load: then their order is shared."""
+    return kernel_of(scheme, conditions) if (loads == loads[0]).all() else None
+
+
+def _refuse_what_replay_refuses(schemes: Sequence[Scheme], conditions: Conditions) -> None:
     """Raise what a replay would raise: for one of these schemes if for any."""
-    profile = conditions.profile
-    if (
-        conditions.num_jobs < 1
-        or conditions.jobs_per_round < 1
-        or conditions.num_jobs % conditions.jobs_per_round
-    ):
-        conditions.replay(schemes[0])
+    profile = conditions.rehearsal.profile
     for scheme in schemes:
-        too_long = conditions.bundles + scheme.delay > profile.num_rounds and not conditions.repeat
-        if too_long or scheme.n != profile.num_workers:
-            conditions.replay(scheme)
-    for load in (float(loads.min()), float(loads.max())):
-        profile.at_load(conditions.jobs_per_round * load, alpha=conditions.alpha)
+        too_long = conditions.bundles(scheme) + scheme.delay > profile.num_rounds
+        if scheme.n != profile.num_workers or (too_long and not conditions.rehearsal.repeat):
+            conditions.rehearsal.times(conditions.setting(scheme))

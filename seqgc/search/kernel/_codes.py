@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from seqgc.codes import CodeKind, GradientCode, make_code
+from seqgc.codes import GradientCode, make_code
 from seqgc.ports import BoolArray, IntArray
 from seqgc.search.kernel._arrivals import Arrivals, SmallInts
 from seqgc.search.kernel._covers import Covers
@@ -36,7 +36,7 @@ class Codes:
     """
 
     def __init__(
-        self, arrivals: Arrivals, tolerated: Sequence[int], kinds: Sequence[CodeKind | None]
+        self, arrivals: Arrivals, tolerated: Sequence[int], kinds: Sequence[str | None]
     ) -> None:
         n = arrivals.n
         self._arrivals, self._never = arrivals, arrivals.dtype(n)
@@ -89,6 +89,6 @@ class Codes:
 
 
 @lru_cache(maxsize=1024)
-def _code_with_covers(kind: CodeKind, n: int, s: int) -> GradientCode | None:
+def _code_with_covers(kind: str, n: int, s: int) -> GradientCode | None:
     code = make_code(kind, n, s)
     return code if code.covers else None

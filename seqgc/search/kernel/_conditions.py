@@ -3,61 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-from seqgc.profiles import DelayProfile
-from seqgc.rounds import WaitOut
-from seqgc.schemes import MSGC, SRSGC, Scheme
+from seqgc.rounds import ClosingRule, Setting
+from seqgc.schemes import Scheme
+from seqgc.search._rehearsal import Rehearsal
 from seqgc.search._replay import Replay, replay
-from seqgc.stragglers import Bursty, StragglerModel
 
-__all__ = ["Conditions", "Conformity", "conformity_model"]
-
-Conformity = Literal["scheme", "bursty"]
+__all__ = ["Conditions"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Conditions:
-    """What all candidates share: the arguments of `batch_replay`."""
+    """What all candidates of a batch share."""
 
-    profile: DelayProfile
-    num_jobs: int
-    mu: float
-    wait_out: WaitOut
-    alpha: float | None
+    rehearsal: Rehearsal
+    rule: ClosingRule
     jobs_per_round: int
-    repeat: bool
-    conformity: Conformity
 
     @property
-    def bundles(self) -> int:
-        return self.num_jobs // self.jobs_per_round
+    def feasible(self) -> bool:
+        """Whether rounds wait only until no job is lost, and nobody asks what conforms."""
+        return self.rule.wait_out == "feasible"
+
+    @property
+    def bursty_only(self) -> bool:
+        """Whether the bursty model alone conforms."""
+        return self.rehearsal.conformity == "bursty"
+
+    def setting(self, scheme: Scheme) -> Setting:
+        """Return a candidate, as a setting."""
+        return Setting(scheme=scheme, rule=self.rule, jobs_per_round=self.jobs_per_round)
+
+    def bundles(self, scheme: Scheme) -> int:
+        """Return how many jobs a run of the scheme has."""
+        return self.rehearsal.bundles(self.setting(scheme))
 
     def replay(self, scheme: Scheme) -> Replay:
         """Replay one scheme in general."""
-        return replay(
-            scheme,
-            self.profile,
-            num_jobs=self.num_jobs,
-            mu=self.mu,
-            wait_out=self.wait_out,
-            alpha=self.alpha,
-            jobs_per_round=self.jobs_per_round,
-            repeat=self.repeat,
-            conformity=conformity_model(scheme, self.conformity),
-        )
-
-
-def conformity_model(scheme: Scheme, conformity: Conformity) -> StragglerModel | None:
-    """Return what `replay` is to be given as ``conformity``; None: the scheme's own model.
-
-    ``bursty`` judges SR-SGC and M-SGC by the (B, W, lam)-bursty model alone.
-
-    Examples
-    --------
-    >>> conformity_model(MSGC(n=4, B=1, W=2, lam=2), "bursty")
-    Bursty(B=1, W=2, lam=2)
-    """
-    if conformity == "bursty" and isinstance(scheme, SRSGC | MSGC):
-        return Bursty(B=scheme.B, W=scheme.W, lam=scheme.lam)
-    return None
+        return replay(self.setting(scheme), self.rehearsal)

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 
-from seqgc.codes import CodeKind
+from seqgc.codes import make_code
 from seqgc.ports import BoolArray, IntArray
 from seqgc.schemes import GC, Uncoded
 from seqgc.search.kernel._arrivals import Arrivals
 from seqgc.search.kernel._codes import Codes
+from seqgc.search.kernel._conditions import Conditions
+from seqgc.search.kernel._dispatch import (
+    Kernel,
+    Need,
+    adds_results,
+    conforms_as_feasible,
+    kernel_of,
+    necessary_answers,
+)
 from seqgc.search.kernel._judge import Judge
 
 __all__ = ["GCJudge"]
@@ -39,8 +49,53 @@ class GCJudge(Judge):
         """Nothing to remember."""
 
 
-def _kind(scheme: Uncoded | GC, *, feasible: bool) -> CodeKind | None:
+def _kind(scheme: Uncoded | GC, *, feasible: bool) -> str | None:
     """Return the code that decides when a round may close, or None for any n - s answers."""
     if isinstance(scheme, Uncoded) or not (feasible or scheme.family == "rep"):
         return None
     return scheme.family
+
+
+@kernel_of.register
+def _(scheme: Uncoded | GC, conditions: Conditions) -> Kernel | None:  # noqa: ARG001
+    if not scheme.exact:
+        return None
+    return Kernel(
+        group=GC,
+        decisions=scheme,
+        judge=lambda schemes, arrivals, conditions: GCJudge(
+            cast("Sequence[Uncoded | GC]", schemes), arrivals, feasible=conditions.feasible
+        ),
+    )
+
+
+@necessary_answers.register
+def _(scheme: Uncoded, *, conforms: bool) -> Need:  # noqa: ARG001 (everybody, in any case)
+    return Need(answers=scheme.n)
+
+
+@necessary_answers.register
+def _(scheme: GC, *, conforms: bool) -> Need:
+    """Return what decodes the round's own job; what conforms has at most s stragglers."""
+    if conforms and scheme.family != "rep":
+        return Need(answers=scheme.n - scheme.s)
+    if conforms or scheme.exact:
+        return Need(code=(scheme.family, scheme.s))
+    return Need(answers=0)
+
+
+@conforms_as_feasible.register
+def _(scheme: Uncoded) -> bool:  # noqa: ARG001
+    return True
+
+
+@conforms_as_feasible.register
+def _(scheme: GC) -> bool:
+    if not scheme.exact:
+        return False
+    return scheme.family == "rep" or not make_code(scheme.family, scheme.n, scheme.s).covers
+
+
+@adds_results.register
+def _(scheme: GC) -> bool:
+    return scheme.family != "cyclic"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 import numpy as np
 
 from seqgc.ports import BoolArray, IntArray
-from seqgc.schemes import MSGC
+from seqgc.schemes import MSGC, Scheme
 from seqgc.search.kernel._arrivals import Arrivals, SmallInts
 from seqgc.search.kernel._codes import Codes
+from seqgc.search.kernel._conditions import Conditions
+from seqgc.search.kernel._dispatch import Kernel, Need, adds_results, kernel_of, necessary_answers
 from seqgc.search.kernel._judge import History, Judge, Recent, after_last
 from seqgc.search.kernel._models import ArbitraryWindow, BurstyWindow
 
@@ -193,3 +196,40 @@ class _InFlight:
             if 0 <= round - slot < self._num_jobs:
                 complete &= ~chunks.any(axis=0)
         return complete
+
+
+@kernel_of.register
+def _(scheme: MSGC, conditions: Conditions) -> Kernel:
+    """Of M-SGC's code, conformity knows the load alone."""
+    if conditions.feasible:
+        decisions: tuple[object, ...] = (scheme,)
+    else:
+        decisions = (MSGC, scheme.B, scheme.W, scheme.lam, scheme.normalized_load)
+    return Kernel(group=(MSGC, scheme.B, scheme.W), decisions=decisions, judge=_judge)
+
+
+def _judge(schemes: Sequence[Scheme], arrivals: Arrivals, conditions: Conditions) -> Judge:
+    m_sgc = cast("Sequence[MSGC]", schemes)
+    num_jobs = conditions.bundles(m_sgc[0])
+    if conditions.feasible:
+        return MSGCFeasible(m_sgc, arrivals, num_jobs=num_jobs)
+    return MSGCConforms(m_sgc, arrivals, num_jobs=num_jobs, bursty_only=conditions.bursty_only)
+
+
+@necessary_answers.register
+def _(scheme: MSGC, *, conforms: bool) -> Need:
+    """Return what decodes the D2 groups of the job that starts in the round.
+
+    Who misses its first chunk cannot answer for the first group any more. (For lam = n there is no
+    group.) A pattern that conforms has at most lam stragglers. The tail's rounds have work as long
+    as the D2 groups of the last job are not answered.
+    """
+    coded = scheme.lam < scheme.n
+    if conforms or not coded:
+        return Need(answers=scheme.n - scheme.lam, to_the_end=coded)
+    return Need(code=(scheme.family, scheme.lam), to_the_end=True)
+
+
+@adds_results.register
+def _(scheme: MSGC) -> bool:
+    return scheme.family != "cyclic"

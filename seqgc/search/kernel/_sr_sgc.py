@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 
 from seqgc.ports import BoolArray, IntArray
-from seqgc.schemes import SRSGC
+from seqgc.schemes import SRSGC, Scheme
 from seqgc.search.kernel._arrivals import Arrivals, SmallInts
 from seqgc.search.kernel._codes import Codes
+from seqgc.search.kernel._conditions import Conditions
+from seqgc.search.kernel._dispatch import (
+    Kernel,
+    Need,
+    adds_results,
+    kernel_of,
+    necessary_answers,
+    stands_for_others,
+)
 from seqgc.search.kernel._judge import History, Judge, after_last
 from seqgc.search.kernel._models import BurstyWindow
 
@@ -157,3 +167,40 @@ def _of_each_round(schemes: Sequence[SRSGC], arrivals: Arrivals) -> list[IntArra
         every_group[:, rep] = [codes.needed(round) for round in range(num_rounds)]
         options.append(every_group)
     return options
+
+
+@kernel_of.register
+def _(scheme: SRSGC, conditions: Conditions) -> Kernel:
+    """Of SR-SGC, feasibility knows the base code and B alone."""
+    if conditions.feasible:
+        decisions: tuple[object, ...] = (SRSGC, scheme.B, scheme.family, scheme.s)
+        return Kernel(group=(SRSGC, scheme.B), decisions=decisions, judge=_judge)
+    return Kernel(group=(SRSGC, scheme.B, scheme.W), decisions=scheme, judge=_judge)
+
+
+def _judge(schemes: Sequence[Scheme], arrivals: Arrivals, conditions: Conditions) -> Judge:
+    sr_sgc = cast("Sequence[SRSGC]", schemes)
+    num_jobs = conditions.bundles(sr_sgc[0])
+    if conditions.feasible:
+        return SRSGCFeasible(sr_sgc, arrivals, num_jobs=num_jobs)
+    return SRSGCConforms(sr_sgc, arrivals, num_jobs=num_jobs, bursty_only=conditions.bursty_only)
+
+
+@necessary_answers.register
+def _(scheme: SRSGC, *, conforms: bool) -> Need:
+    """Return what conforms: at most lam stragglers or (Rep) an answer in every group."""
+    if not conforms:
+        return Need(answers=0)
+    code = ("rep", scheme.s) if scheme.family == "rep" else None
+    return Need(answers=scheme.n - scheme.lam, code=code)
+
+
+@stands_for_others.register
+def _(scheme: SRSGC) -> bool:
+    """Whether it has the first W and lam that give s: what is sent depends on B and s alone."""
+    return scheme.W == scheme.B + 1 and scheme.lam == min(2 * scheme.s, scheme.n)
+
+
+@adds_results.register
+def _(scheme: SRSGC) -> bool:
+    return scheme.family != "cyclic"

@@ -1,0 +1,184 @@
+"""`Rehearsal`: what a replay runs on, whichever the scheme."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+
+from seqgc.errors import ParameterError
+from seqgc.ports import FloatArray
+from seqgc.profiles import DelayProfile
+from seqgc.rounds import Setting
+from seqgc.schemes import Scheme
+from seqgc.stragglers import AnyOf, Bursty, StragglerModel, clairvoyant_bound
+
+__all__ = ["Conformity", "Rehearsal"]
+
+Conformity: TypeAlias = Literal["scheme", "bursty"]
+
+_MOST_JOBS = 10**7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rehearsal:
+    """Recorded delays, and how a run on them is to be taken: the object that replays run on.
+
+    Parameters
+    ----------
+    profile
+        Recorded seconds. Failures in it count as what they cost (`DelayProfile.awaited`).
+    num_jobs : int, optional
+        Gradients of one model each; with ``jobs_per_round = k`` they run as ``num_jobs / k``
+        bundles, each with k times the load. By default as many as the profile holds.
+    alpha : float, optional
+        Seconds per unit of load, instead of the profile's own.
+    repeat : bool
+        Begin again at the profile's first round when it ends.
+    conformity : {"scheme", "bursty"}
+        What conforms: the scheme's own promise or, where that offers the bursty model among
+        others, the bursty model alone.
+
+    Raises
+    ------
+    ParameterError
+        If an argument breaks its rule.
+    ProfileError
+        If nobody answered in some round.
+
+    Examples
+    --------
+    >>> from seqgc.schemes import GC
+    >>> profile = DelayProfile.from_times([[1.0, 5.0, 2.0], [3.0, 1.0, 1.5]])
+    >>> rehearsal = Rehearsal(profile=profile, alpha=3.0)
+    >>> rehearsal.times(Setting(scheme=GC(n=3, s=1))).shape, rehearsal.jobs(GC(n=3, s=1))
+    ((2, 3), 2)
+    """
+
+    profile: DelayProfile
+    num_jobs: int | None = None
+    alpha: float | None = None
+    repeat: bool = False
+    conformity: Conformity = "scheme"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "profile", self.profile.awaited())
+        jobs = self.num_jobs
+        if jobs is not None and not (
+            isinstance(jobs, int) and not isinstance(jobs, bool) and 1 <= jobs <= _MOST_JOBS
+        ):
+            raise ParameterError("jobs", f"must be an integer >= 1 and <= {_MOST_JOBS}", jobs)
+        if self.conformity not in get_args(Conformity):
+            rule = f"must be one of {', '.join(get_args(Conformity))}"
+            raise ParameterError("conformity", rule, self.conformity)
+
+    @property
+    def slope(self) -> float:
+        """Seconds per unit of load: ``alpha``, or else the profile's own.
+
+        Raises
+        ------
+        ParameterError
+            If neither is known.
+        """
+        slope = self.profile.meta.alpha if self.alpha is None else self.alpha
+        if slope is None:
+            rule = "must be given: the profile does not know its own"
+            raise ParameterError("alpha", rule, None, "fit it over profiles at several loads")
+        return slope
+
+    def jobs(self, scheme: Scheme, *, jobs_per_round: int = 1) -> int:
+        """Return how many gradients a run of the scheme computes."""
+        if self.num_jobs is not None:
+            return self.num_jobs
+        bundles = self.profile.num_rounds - scheme.delay
+        if bundles < 1:
+            rule = f"must leave rounds for jobs: {scheme.spec} has a delay of {scheme.delay}"
+            remedy = "say how many jobs, and repeat the profile"
+            raise ParameterError("profile", rule, self.profile.num_rounds, remedy)
+        return bundles * jobs_per_round
+
+    def bundles(self, setting: Setting) -> int:
+        """Return how many jobs of ``jobs_per_round`` gradients each that makes.
+
+        Raises
+        ------
+        ParameterError
+            If the gradients do not divide into them.
+        """
+        k = setting.jobs_per_round
+        jobs = self.jobs(setting.scheme, jobs_per_round=k)
+        if jobs % k:
+            rule = f"must be >= 1 and divide the number of jobs, {jobs}"
+            raise ParameterError("jobs_per_round", rule, k)
+        return jobs // k
+
+    def times(self, setting: Setting) -> FloatArray:
+        """Return the seconds (rounds, n) that each worker takes: each is charged its own load.
+
+        Raises
+        ------
+        ParameterError
+            If the profile is too short, has other workers, or alpha is not known.
+        ProfileError
+            If a worker would take no time at all.
+        """
+        scheme, profile = setting.scheme, self.profile
+        num_rounds = self.bundles(setting) + scheme.delay
+        if profile.num_workers != scheme.n:
+            rule = f"must have a column for each of the {scheme.n} workers"
+            raise ParameterError("profile", rule, profile.num_workers)
+        if num_rounds > profile.num_rounds and not self.repeat:
+            rule = f"plus the delay must not exceed the profile's {profile.num_rounds} rounds"
+            raise ParameterError("jobs", rule, num_rounds, "take fewer jobs, or repeat the profile")
+        loads = setting.jobs_per_round * scheme.worker_loads
+        loaded = profile.times_at(loads, alpha=self.alpha)
+        return loaded[np.arange(num_rounds) % profile.num_rounds]
+
+    def judge_of(self, scheme: Scheme) -> StragglerModel:
+        """Return the straggler model that says what conforms in a run of the scheme."""
+        promise = scheme.promise
+        if self.conformity == "bursty" and isinstance(promise, AnyOf):
+            bursty = [model for model in promise.models if isinstance(model, Bursty)]
+            return bursty[0] if bursty else promise
+        return promise
+
+    def zero_load_times(self) -> FloatArray:
+        """Return the seconds (rounds, n) that answers take without any data points.
+
+        Raises
+        ------
+        ParameterError
+            If that would be no time at all: alpha or the profile's base load is too large.
+        """
+        alpha, base_load = self.slope, self.profile.meta.base_load
+        fastest = float(self.profile.times.min())
+        if not fastest > alpha * base_load:
+            rule = f"must leave times positive at load 0: the fastest is {fastest:.6g} s, "
+            rule += f"the base load {base_load:.6g}"
+            raise ParameterError("alpha", rule, alpha, "lower alpha or the base load")
+        return self.profile.times_at(0.0, alpha=alpha)
+
+    def ideal_s(self, num_jobs: int, *, jobs_per_round: int = 1) -> float:
+        """Return the seconds that perfect knowledge would take for so many gradients.
+
+        That is `seqgc.stragglers.clairvoyant_bound`, summed over ``num_jobs / jobs_per_round``
+        rounds from the profile's first, which is begun again when it ends. Schemes with a delay run
+        longer, but may beat single rounds of the bound.
+
+        Raises
+        ------
+        ParameterError
+            See `zero_load_times`.
+
+        Examples
+        --------
+        >>> profile = DelayProfile.from_times([[1.0, 2.0, 9.0]])
+        >>> Rehearsal(profile=profile, alpha=3.0).ideal_s(2)
+        6.0
+        """
+        each = clairvoyant_bound(
+            self.zero_load_times(), alpha=self.slope, jobs_per_round=jobs_per_round
+        )
+        return float(each[np.arange(num_jobs // jobs_per_round) % len(each)].sum())

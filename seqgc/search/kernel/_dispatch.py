@@ -1,0 +1,95 @@
+"""What a search may know of a scheme beyond its contract, by dispatch on its type.
+
+All of it is optional: it saves time, and decides nothing. A scheme that says nothing is replayed in
+general, one candidate after another. `necessary_answers` says what its rounds cannot close without,
+so that candidates which cannot win are not replayed; `kernel_of` gives the vectorised judge that
+replays thousands at once, bit for bit as the general replay does; `conforms_as_feasible` and
+`stands_for_others` keep one candidate from being replayed under two names; `adds_results` says
+which decode well among thousands of workers. The scheme's own file in
+this folder registers them: ``@necessary_answers.register``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import TypeAlias
+
+from seqgc.schemes import Scheme
+from seqgc.search.kernel._arrivals import Arrivals
+from seqgc.search.kernel._conditions import Conditions
+from seqgc.search.kernel._judge import Judge
+
+__all__ = [
+    "Kernel",
+    "Need",
+    "adds_results",
+    "conforms_as_feasible",
+    "kernel_of",
+    "necessary_answers",
+    "stands_for_others",
+]
+
+MakeJudge: TypeAlias = Callable[[Sequence[Scheme], Arrivals, Conditions], Judge]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """Answers that a round cannot close without: ``answers`` of them, or such as decode ``code``.
+
+    A code is its kind and s. ``to_the_end``: rounds of the tail have work too, whoever answers.
+    """
+
+    answers: int | None = None
+    code: tuple[str, int] | None = None
+    to_the_end: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """How one candidate is replayed together with others.
+
+    Parameters
+    ----------
+    group
+        What schemes must agree on to be judged together.
+    decisions
+        What decides: schemes that agree on it have one load and the same closings.
+    judge
+        ``(schemes of one group, arrivals, conditions) -> Judge``.
+    """
+
+    group: Hashable
+    decisions: Hashable
+    judge: MakeJudge
+
+
+@singledispatch
+def necessary_answers(scheme: Scheme, *, conforms: bool) -> Need:  # noqa: ARG001
+    """Return what no round of the scheme closes without; ``conforms``: if it must conform."""
+    return Need(answers=0)
+
+
+@singledispatch
+def kernel_of(scheme: Scheme, conditions: Conditions) -> Kernel | None:  # noqa: ARG001
+    """Return how the scheme is replayed with others; None: in general, by itself."""
+    return None
+
+
+@singledispatch
+def adds_results(scheme: Scheme) -> bool:  # noqa: ARG001
+    """Whether every gradient is a plain sum of results, which decodes well whoever answers."""
+    return True
+
+
+@singledispatch
+def conforms_as_feasible(scheme: Scheme) -> bool:  # noqa: ARG001
+    """Whether no other answers than those that conform are feasible."""
+    return False
+
+
+@singledispatch
+def stands_for_others(scheme: Scheme) -> bool:  # noqa: ARG001
+    """Whether, closed by ``feasible``, no earlier candidate does the same under another name."""
+    return True
