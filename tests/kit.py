@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from seqgc.ports import FloatArray, MiniTask, WeightedPoints, WeightRef
+from seqgc.ports import Decoding, Dispatched, FloatArray, MiniTask, WeightedPoints, WeightRef
 from seqgc.schemes import Scheme
 
 
@@ -43,7 +43,18 @@ class ChunkWorkload:
         (part,) = parts
         return part.coefficients @ self.partials(part.weights.version)[part.points]
 
-    def finish(self, job: int, gradient: FloatArray) -> None:
+    def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
+        job = decoding.job
         assert job not in self.errors, f"job {job} finished twice"
         direct = self.partials(job).sum(axis=0)
         self.errors[job] = float(np.linalg.norm(gradient - direct) / np.linalg.norm(direct))
+
+
+def decoded(job: int) -> Decoding:
+    """The decoding of a gradient that somebody else has added up."""
+    return Decoding(job=job, terms=())
+
+
+def left(round: int, n: int, *, at: float, attempt: int = 0) -> Dispatched:
+    """The tasks of all of n workers left at one instant."""
+    return Dispatched(round=round, attempt=attempt, workers=tuple(range(n)), left_at=(at,) * n)

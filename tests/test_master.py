@@ -15,6 +15,7 @@ from seqgc.ports import (
     Arrival,
     Backend,
     Close,
+    Decoding,
     Event,
     Failure,
     Finish,
@@ -62,7 +63,7 @@ class Babbling:
         self._again: Arrival | None = None
         self.first: dict[tuple[int, int, int], FloatArray] = {}
 
-    def dispatch(self, round: int, tasks: Sequence[Task]) -> float:
+    def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
         return self._inner.dispatch(round, tasks)
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
@@ -92,9 +93,9 @@ class Keeping(ChunkWorkload):
         super().__init__(scheme, seed=seed)
         self.gradients: dict[int, FloatArray] = {}
 
-    def finish(self, job: int, gradient: FloatArray) -> None:
-        super().finish(job, gradient)
-        self.gradients[job] = gradient
+    def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
+        super().finish(decoding, gradient)
+        self.gradients[decoding.job] = gradient
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -193,7 +194,7 @@ class Diary:
         self.resolve = self._inner.resolve
         self.cancel, self.close = self._backend.cancel, self._backend.close
 
-    def dispatch(self, round: int, tasks: Sequence[Task]) -> float:
+    def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
         self.entries.append(("dispatch", round))
         return self._backend.dispatch(round, tasks)
 
@@ -214,9 +215,9 @@ class Diary:
         self.entries.append(("begin", job))
         self._inner.begin(job)
 
-    def finish(self, job: int, gradient: FloatArray) -> None:
-        self.entries.append(("finish", job))
-        self._inner.finish(job, gradient)
+    def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
+        self.entries.append(("finish", decoding.job))
+        self._inner.finish(decoding, gradient)
 
     def observe(self, seen: Event | Action) -> None:
         if isinstance(seen, Close):
@@ -323,7 +324,7 @@ class Failing:
         if what in self._fails and number == self._fails.index(what):
             raise KeyboardInterrupt if what == "interrupt" else OSError(f"no room to {what}")
 
-    def dispatch(self, round: int, tasks: Sequence[Task]) -> float:
+    def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
         self._fail("dispatch", round - 1)
         self._fail("interrupt", round - 1)
         return self._backend.dispatch(round, tasks)
@@ -332,9 +333,9 @@ class Failing:
         self._fail("begin", job - 1)
         self._inner.begin(job)
 
-    def finish(self, job: int, gradient: FloatArray) -> None:
-        self._fail("finish", job + 1)
-        self._inner.finish(job, gradient)
+    def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
+        self._fail("finish", decoding.job + 1)
+        self._inner.finish(decoding, gradient)
 
 
 @pytest.mark.parametrize("what", ["dispatch", "begin", "interrupt"])

@@ -15,22 +15,31 @@ from seqgc.ports import (
     Action,
     Arrival,
     Close,
+    Decoding,
     Dispatch,
-    Dispatched,
     Drop,
     Event,
     Failure,
     Finish,
     FloatArray,
     MiniTask,
+    Restart,
     RoundRecord,
     Tick,
     WeightedPoints,
 )
-from seqgc.rounds import ClosingRule, RoundPolicy, Segment, Setting, SwitchingPolicy, WaitOut
+from seqgc.rounds import (
+    ClosingRule,
+    Decision,
+    RoundPolicy,
+    Segment,
+    Setting,
+    SwitchingPolicy,
+    WaitOut,
+)
 from seqgc.schemes import Scheme, parse_scheme
 from seqgc.search import ReplayBackend
-from tests.kit import ChunkWorkload
+from tests.kit import ChunkWorkload, left
 
 N = 6
 SPECS = [
@@ -60,9 +69,9 @@ def setting(
 
 
 class Script:
-    """Chooses by the number of times it was asked; notes what it was told."""
+    """Chooses by the number of times it was asked; notes what it has seen."""
 
-    def __init__(self, choices: dict[int, Setting] | None = None) -> None:
+    def __init__(self, choices: dict[int, Setting | Decision] | None = None) -> None:
         self._choices = choices or {}
         self.asked: list[int] = []
         self.records: list[RoundRecord] = []
@@ -76,10 +85,11 @@ class Script:
         self.records.append(record)
         self.settings.append(setting)
 
-    def choose(self, *, setting: Setting, jobs_left: int) -> Setting | None:
+    def choose(self, *, setting: Setting, jobs_left: int) -> Decision | None:
         assert setting == self.settings[-1]
         self.asked.append(jobs_left)
-        return self._choices.get(len(self.asked) - 1)
+        chosen = self._choices.get(len(self.asked) - 1)
+        return Decision(setting=chosen) if isinstance(chosen, Setting) else chosen
 
 
 class SwitchingWorkload:
@@ -112,9 +122,10 @@ class SwitchingWorkload:
     def compute(self, parts: tuple[WeightedPoints, ...]) -> FloatArray:
         return self._workload(parts[0].weights.version).compute(parts)
 
-    def finish(self, job: int, gradient: FloatArray) -> None:
+    def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
+        job = decoding.job
         workload = self._workload(job)
-        workload.finish(job, gradient)
+        workload.finish(decoding, gradient)
         assert job not in self.errors, f"job {job} finished twice"
         self.errors[job] = workload.errors[job]
 
@@ -156,8 +167,8 @@ def test_whatever_is_switched_to_and_when_every_job_is_done_once_in_time_and_rig
             finished[seen.job] = closed[-1]
         if isinstance(seen, Dispatch):
             segment = policy.segments[-1]
-            assert seen.anew == (seen.round == segment.first_round > 0)
-            if seen.anew:
+            assert seen.begins_segment == (seen.round == segment.first_round > 0)
+            if seen.begins_segment:
                 jobs = list(range(segment.first_job))
                 assert sorted(workload.errors) == workload.begun == jobs, "all is handed over"
 
@@ -242,13 +253,13 @@ def test_a_straggler_of_an_earlier_segment_is_dropped_by_the_next() -> None:
         setting("gc:s=1", n=2), num_jobs=2, director=Script({0: setting("uncoded", n=2)})
     )
     policy.start()
-    policy.on(Dispatched(round=0, attempt=0, at=10.0))
+    policy.on(left(0, 2, at=10.0))
     policy.on(Arrival(round=0, worker=0, attempt=0, at=11.0, results={}))
     actions = policy.on(Tick(at=11.0))
     assert [type(a).__name__ for a in actions] == ["Close", "Cancel", "Finish", "Dispatch"]
     assert isinstance(actions[-1], Dispatch)
     assert actions[-1].round == 1
-    policy.on(Dispatched(round=1, attempt=0, at=11.0))
+    policy.on(left(1, 2, at=11.0))
     late = Arrival(round=0, worker=1, attempt=0, at=12.0, results={})
     assert policy.on(late) == (Drop(event=late, reason="its round is closed"),)
     policy.on(Arrival(round=1, worker=1, attempt=0, at=12.0, results={}))
@@ -258,6 +269,29 @@ def test_a_straggler_of_an_earlier_segment_is_dropped_by_the_next() -> None:
     assert policy.done
 
 
+@pytest.mark.parametrize(
+    ("decision", "spec"),
+    [
+        (Decision(restart=(1, 0)), "gc:s=1"),
+        (Decision(setting=setting("gc:s=1", n=2), restart=(1, 0)), "gc:s=1"),  # as it is already
+        (Decision(setting=setting("uncoded", n=2), restart=(1, 0)), "uncoded"),
+    ],
+)
+def test_workers_are_restarted_before_the_next_round_leaves(decision: Decision, spec: str) -> None:
+    policy = SwitchingPolicy(setting("gc:s=1", n=2), num_jobs=2, director=Script({0: decision}))
+    policy.start()
+    policy.on(left(0, 2, at=10.0))
+    policy.on(Arrival(round=0, worker=0, attempt=0, at=11.0, results={}))
+    actions = policy.on(Tick(at=11.0))
+    assert [type(a).__name__ for a in actions] == [
+        *["Close", "Cancel", "Finish"],
+        *["Restart", "Restart", "Dispatch"],
+    ]
+    assert [a.worker for a in actions if isinstance(a, Restart)] == [1, 0]
+    assert policy.segments[-1].setting.scheme.spec == spec
+    assert len(policy.segments) == 1 + (spec == "uncoded")
+
+
 def test_a_round_that_cannot_end_is_named_by_its_number_in_the_run() -> None:
     policy = SwitchingPolicy(
         setting("gc:s=1", n=2),
@@ -265,10 +299,10 @@ def test_a_round_that_cannot_end_is_named_by_its_number_in_the_run() -> None:
         director=Script({0: setting("uncoded", n=2, max_attempts=1)}),
     )
     policy.start()
-    policy.on(Dispatched(round=0, attempt=0, at=0.0))
+    policy.on(left(0, 2, at=0.0))
     policy.on(Arrival(round=0, worker=0, attempt=0, at=1.0, results={}))
     policy.on(Tick(at=1.0))
-    policy.on(Dispatched(round=1, attempt=0, at=1.0))
+    policy.on(left(1, 2, at=1.0))
     policy.on(Arrival(round=1, worker=0, attempt=0, at=2.0, results={}))
     policy.on(Failure(round=1, worker=1, attempt=0, at=2.0, reason="gone"))
     with pytest.raises(WorkerError, match=r"round 1 cannot end.*worker 1: gone"):

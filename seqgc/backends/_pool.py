@@ -103,6 +103,16 @@ class WorkerPool:
         place.process.channel.push(frame)
         self._watch(place.process)
 
+    def restart(self, worker: int) -> Iterator[Lost]:
+        """End a worker's process and start another, also for one that had been given up."""
+        place = self._places[worker]
+        place.failed_starts = 0
+        if place.process is None:
+            self._start(worker)
+        else:
+            place.process.terminate()
+            yield from self._replace(place.process, because="the worker was restarted")
+
     def poll(self, timeout_s: float) -> Iterator[Heard | Lost]:
         """Wait for news, at most ``timeout_s`` seconds or an hour; yield what there is."""
         for key, mask in self._selector.select(min(timeout_s, _LONGEST_WAIT_S)):

@@ -78,9 +78,9 @@ class LocalBackend(EventBackend):
     >>> factory = functools.partial(operator.attrgetter, "points")  # stands for a real gradient
     >>> task = Task(round=0, worker=1, attempt=0, items=())  # nothing to compute: answers at once
     >>> with LocalBackend(2, factory) as backend:
-    ...     sent = backend.dispatch(0, [task])
+    ...     (left,) = backend.dispatch(0, [task])
     ...     event = backend.receive(math.inf)
-    >>> event.worker, event.round, event.at >= sent, event.results
+    >>> event.worker, event.round, event.at > left, event.results
     (1, 0, True, {})
     """
 
@@ -123,8 +123,8 @@ class LocalBackend(EventBackend):
         """The process id of each worker now; 0 where it has been given up."""
         return self._pool.pids
 
-    def dispatch(self, round: int, tasks: Sequence[Task]) -> float:
-        """Send the tasks; return the time at which they had been sent. Never blocks.
+    def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
+        """Send the tasks; return when each of them left, in their order. Never blocks.
 
         What a connection does not take at once is sent by `receive`.
 
@@ -139,14 +139,15 @@ class LocalBackend(EventBackend):
         """
         asked = self._asked(round, tasks)
         frames = [encode(message, run_id=self._run_id, sealed=False) for message in asked]
+        left_at = []
         for task, frame in zip(tasks, frames, strict=True):
             self._outstanding[task.worker].add((task.round, task.attempt))
+            left_at.append(self._clock.now())
             self._pool.send(task.worker, frame)
-        sent = self._clock.now()
         for task in tasks:
             if cause := self._pool.given_up(task.worker):
-                self._lose(Lost(at=sent, worker=task.worker, reason=cause))
-        return sent
+                self._lose(Lost(at=self._clock.now(), worker=task.worker, reason=cause))
+        return left_at
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
         """Tell these workers that their tasks of the round are of no more use. Never blocks.
@@ -162,6 +163,20 @@ class LocalBackend(EventBackend):
                 self._outstanding[worker] = kept
                 message = CancelMessage(round=round, worker=worker)
                 self._pool.send(worker, encode(message, run_id=self._run_id, sealed=False))
+
+    def restart(self, worker: int) -> None:
+        """Replace a worker's process at once; each task that it still owes is a `Failure`.
+
+        Raises
+        ------
+        ParameterError
+            If there is no such worker.
+        WorkerError
+            If the backend is closed.
+        """
+        self._check_cancel([worker])
+        for lost in self._pool.restart(worker):
+            self._lose(lost)
 
     def _collect(self, timeout_s: float) -> None:
         for news in self._pool.poll(timeout_s):

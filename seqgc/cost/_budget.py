@@ -65,9 +65,8 @@ class Budget:
 
     Tasks leave only if the run stays within the budget even if, of all that are under way, each has
     an environment started for it, which is billed (`INIT_LIMIT_S`), and runs to the function's
-    time-out. A task that was answered is charged until that instant, from the last event before it
-    was sent (in the first round, from when all had been sent): what its function is charged is no
-    more, since whoever waits for the answer waits for the start as well.
+    time-out. A task that was answered is charged from when it left until that instant: what its
+    function is charged is no more, since whoever waits for the answer waits for the start as well.
     One that failed is charged as if under way: a connection may break, and the function runs on.
     Environments that Lambda starts ahead of any need, no answer tells of; what is reserved for the
     warm-up, and is not given back, is there for them.
@@ -100,9 +99,9 @@ class Budget:
         if self._spent_usd > max_usd:
             rule = f"must be at least ${self._spent_usd:.6f}, which the warm-up can cost"
             raise ParameterError("max_usd", rule, max_usd)
-        self._open: dict[tuple[int, int, int], float] = {}  # sent at, seconds
+        # When the task (round, worker, attempt) left, seconds; before that is known, -inf.
+        self._open: dict[tuple[int, int, int], float] = {}
         self._last_job = -1
-        self._latest = -math.inf  # event's time
 
     @property
     def spent_usd(self) -> float:
@@ -130,14 +129,12 @@ class Budget:
             case Dispatch():
                 self._admit(seen, self._model)
             case Dispatched():
-                for address, sent in self._open.items():
-                    self._open[address] = seen.at if sent == -math.inf else sent
+                for worker, left_at in zip(seen.workers, seen.left_at, strict=True):
+                    self._open[seen.round, worker, seen.attempt] = left_at
             case Arrival() | Failure():
                 self._settle(seen, self._model)
             case _:
                 pass
-        if isinstance(seen, Event):
-            self._latest = max(self._latest, seen.at)
 
     def _admit(self, action: Dispatch, model: PriceModel) -> None:
         jobs = [m.job for tasks in action.assignment.values() for m in tasks]
@@ -158,10 +155,10 @@ class Budget:
         self._spent_usd += published
         self._last_job = max(self._last_job, last_job)
         for worker in action.assignment:
-            self._open[action.round, worker, action.attempt] = self._latest
+            self._open[action.round, worker, action.attempt] = -math.inf
 
     def _settle(self, event: Arrival | Failure, model: PriceModel) -> None:
-        sent = self._open.pop((event.round, event.worker, event.attempt), None)
-        if sent is not None:  # None: a duplicate
+        left_at = self._open.pop((event.round, event.worker, event.attempt), None)
+        if left_at is not None:  # None: a duplicate
             failed = isinstance(event, Failure)
-            self._spent_usd += model.task_usd(model.longest_s if failed else event.at - sent)
+            self._spent_usd += model.task_usd(model.longest_s if failed else event.at - left_at)

@@ -168,9 +168,9 @@ class _Ledger:
         if sent_s is None:
             return  # a duplicate
         # The log's own times begin before any task was sent, and end a little late: those of the
-        # loop, not of the answer. `elapsed_s` is since all of the first attempt were sent.
+        # loop, not of the answer. `took_s` is since this very task left.
         longest = line["at_s"] - sent_s
-        seconds = line.get("elapsed_s", longest) if line["attempt"] == 0 else longest
+        seconds = line.get("took_s", longest)
         self.settled += self._invocation(seconds)
         if line["event"] == "failure":
             longest = self.function.longest_s

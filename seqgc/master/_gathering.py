@@ -53,7 +53,7 @@ class Gatherer:
         self.forget_memory()
 
     def expect(self, round: int, mini_tasks: Sequence[MiniTask]) -> None:
-        """Take note of what a worker owes, once a round, before any result of the round comes."""
+        """Take note of what a worker owes, once, before any of these results comes."""
         for task in mini_tasks:
             if task.cover is None:
                 self._jobs[task.job].rows[round] += 1
@@ -207,17 +207,26 @@ class _Sum:
 class _Block:
     """The rows of a matrix, filled from the top; the others hold anything."""
 
-    __slots__ = ("array", "filled", "memory")
+    __slots__ = ("_source", "array", "filled", "memory")
 
     def __init__(self, source: _Memory, rows: int, result: FloatArray) -> None:
+        self._source = source
         self.memory, self.array = source.take(rows, result)
         self.filled = 0
 
     def append(self, result: FloatArray) -> int:
         row = self.filled
+        if row == len(self.array):  # tasks that left after the first answers of their round
+            self._grow(result)
         self.array[row] = result
         self.filled += 1
         return row
+
+    def _grow(self, result: FloatArray) -> None:
+        full, rows = self.memory, self.array
+        self.memory, self.array = self._source.take(2 * len(rows), result)
+        self.array[: len(rows)] = rows
+        self._source.give([full])
 
     def weighted(self, weights: FloatArray) -> FloatArray:
         """Return ``weights @ rows`` over the rows that are filled, as one new vector."""

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, overload
 
+from seqgc.errors import ParameterError
+from seqgc.master._debts import Debts
 from seqgc.master._gathering import Gatherer
 from seqgc.ports import (
     Action,
@@ -20,8 +22,9 @@ from seqgc.ports import (
     Event,
     Failure,
     Finish,
-    MiniTask,
     Policy,
+    Restart,
+    RestartingBackend,
     Task,
     Tick,
     WorkItem,
@@ -60,6 +63,8 @@ def run(
 
     Raises
     ------
+    ParameterError
+        If a worker is to be restarted, and the backend cannot.
     WorkerError
         If a round cannot end.
     IllConditionedError
@@ -77,10 +82,9 @@ class _Loop:
         self._policy, self._backend = policy, backend
         self._workload, self._observe = workload, observe
         self._begun = -1  # jobs begin in order
-        # For the tasks of the open round: (worker, round) -> the mini-task of each slot they owe.
-        self._owed: dict[tuple[int, int], dict[int, MiniTask]] = {}
+        self._debts = Debts()
         self._gatherer = Gatherer()
-        self._decoded: deque[Decoding] = deque()  # jobs whose gradient the workload has yet to get
+        self._decoded: deque[Decoding] = deque()  # whose gradient the workload has yet to get
 
     def run(self) -> None:
         try:
@@ -100,24 +104,27 @@ class _Loop:
         self._observe(event)
         actions = self._policy.on(event)
         if isinstance(event, Arrival) and not any(isinstance(a, Drop) for a in actions):
-            for slot, task in self._owed.get((event.worker, event.round), {}).items():
-                result = event.results[slot]
-                self._gatherer.take(task, result, worker=event.worker, round=event.round)
+            self._take(event)
         self._perform(actions)
 
     def _screen(self, event: Arrival) -> Arrival | Failure:
         """Turn an answer without a result, or with one unlike its job's others, into a failure."""
-        owed = self._owed.get((event.worker, event.round), {})
-        flaw = self._gatherer.flaw(owed, event.results)
+        flaw = self._gatherer.flaw(self._debts.owed(event), event.results)
         if flaw is None:
             return event
         return Failure(
             round=event.round, worker=event.worker, attempt=event.attempt, at=event.at, reason=flaw
         )
 
+    def _take(self, answer: Arrival) -> None:
+        for slot, task in self._debts.owed(answer).items():
+            result = answer.results[slot]
+            self._gatherer.take(task, result, worker=answer.worker, round=answer.round)
+        self._debts.settle(answer)
+
     def _perform(self, actions: Sequence[Action]) -> None:
         for action in actions:
-            if isinstance(action, Dispatch) and action.anew:
+            if isinstance(action, Dispatch) and action.begins_segment:
                 self._hand_over_all()
                 self._gatherer.forget_memory()
             self._observe(action)
@@ -125,43 +132,61 @@ class _Loop:
                 case Dispatch():
                     self._dispatch(action)
                 case Cancel(round=round, workers=workers):
+                    self._debts.cancel(round, workers)
                     self._backend.cancel(round, workers)
+                case Restart(worker=worker):
+                    self._restart(worker)
                 case Finish():
                     if self._workload is not None:
                         self._decoded.append(action.decoding())
-                case Close():
-                    self._owed.clear()
-                case Drop():
+                case Close() | Drop():
                     pass  # for the observer
+
+    def _restart(self, worker: int) -> None:
+        if not isinstance(self._backend, RestartingBackend):
+            rule = "needs a backend that can replace its workers"
+            remedy = "take local workers, or a director that restarts nobody"
+            raise ParameterError("restart", rule, type(self._backend).__name__, remedy)
+        self._backend.restart(worker)
+
+    # ---- tasks out ------------------------------------------------------------------------------
 
     def _dispatch(self, action: Dispatch) -> None:
         tasks: Sequence[Task] = _BareTasks(action)
         if self._workload is not None:
+            self._prepare(action, self._workload)
             tasks = [self._task(action, worker, self._workload) for worker in action.assignment]
-        at = self._backend.dispatch(action.round, tasks)
-        self._feed(Dispatched(round=action.round, attempt=action.attempt, at=at))
+        event = Dispatched(
+            round=action.round,
+            attempt=action.attempt,
+            workers=tuple(action.assignment),
+            left_at=tuple(self._backend.dispatch(action.round, tasks)),
+        )
+        self._feed(event)
+
+    def _prepare(self, action: Dispatch, workload: Workload) -> None:
+        """Have the jobs of the tasks begun, and all that is decoded and they need handed over."""
+        jobs = {task.job for mini_tasks in action.assignment.values() for task in mini_tasks}
+        for job in sorted(jobs):
+            for beginning in range(self._begun + 1, job + 1):
+                self._begun = beginning
+                self._hand_over_needed(workload, beginning)
+                workload.begin(beginning)
+                if (form := workload.result_form(beginning)) is not None:
+                    self._gatherer.require(beginning, *form)
+            self._hand_over_needed(workload, job)
 
     def _task(self, action: Dispatch, worker: int, workload: Workload) -> Task:
-        mini_tasks = action.assignment[worker]
-        if (worker, action.round) not in self._owed:  # not sent again
-            self._owed[worker, action.round] = {m.slot: m for m in mini_tasks}
-            self._gatherer.expect(action.round, mini_tasks)
-        items = tuple(self._item(workload, m) for m in mini_tasks)
-        return Task(round=action.round, worker=worker, attempt=action.attempt, items=items)
-
-    def _item(self, workload: Workload, mini_task: MiniTask) -> WorkItem:
-        while self._begun < mini_task.job:
-            self._begun += 1
-            self._hand_over_needed(workload, self._begun)
-            workload.begin(self._begun)
-            if (form := workload.result_form(self._begun)) is not None:
-                self._gatherer.require(self._begun, *form)
-        return WorkItem(slot=mini_task.slot, parts=workload.resolve(mini_task))
+        round, attempt, mini_tasks = action.round, action.attempt, action.assignment[worker]
+        added = self._debts.ask(worker, round=round, attempt=attempt, mini_tasks=mini_tasks)
+        self._gatherer.expect(round, added)
+        items = tuple(WorkItem(slot=m.slot, parts=workload.resolve(m)) for m in mini_tasks)
+        return Task(round=round, worker=worker, attempt=attempt, items=items)
 
     # ---- decoded gradients: as late as the next tasks allow, so that these leave first -----------
 
     def _hand_over_needed(self, workload: Workload, job: int) -> None:
-        """Hand over the gradients that ``job`` begins with, and those decoded before them."""
+        """Hand over the gradients that tasks of ``job`` need, and those decoded before them."""
         while any(workload.needs(job, decoding.job) for decoding in self._decoded):
             self._hand_over(workload)
 
@@ -171,7 +196,7 @@ class _Loop:
 
     def _hand_over(self, workload: Workload) -> None:
         decoding = self._decoded.popleft()
-        workload.finish(decoding.job, self._gatherer.combine(decoding))
+        workload.finish(decoding, self._gatherer.combine(decoding))
 
     def _salvage(self, error: BaseException) -> None:
         """Hand over what is decoded although the run fails; the error names what that loses."""

@@ -24,6 +24,8 @@ from seqgc.ports._protocols import Event as Event
 from seqgc.ports._protocols import Failure as Failure
 from seqgc.ports._protocols import Finish as Finish
 from seqgc.ports._protocols import Policy as Policy
+from seqgc.ports._protocols import Restart as Restart
+from seqgc.ports._protocols import RestartingBackend as RestartingBackend
 from seqgc.ports._protocols import RoundRecord as RoundRecord
 from seqgc.ports._protocols import Task as Task
 from seqgc.ports._protocols import Tick as Tick

@@ -3,13 +3,17 @@
 A *policy* decides and does no I/O; a *backend* executes and decides nothing; a *workload* knows
 what the jobs compute. `seqgc.master.run` carries events to the policy and its actions to the rest.
 All times are seconds on the backend's clock, whose origin is arbitrary.
+
+A task has an address: (round, worker, attempt). Every task that is dispatched ends in an `Arrival`
+or a `Failure` of that address, or in a `Cancel` of its round and worker; after a `Cancel` an answer
+may still come, late. Rounds may overlap: a worker can owe answers of several.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -32,6 +36,8 @@ __all__ = [
     "Failure",
     "Finish",
     "Policy",
+    "Restart",
+    "RestartingBackend",
     "RoundRecord",
     "Task",
     "Tick",
@@ -94,11 +100,22 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dispatched:
-    """The tasks of a round left the master at ``at``: the round's time starts here."""
+    """The tasks of these workers left the master, each at its own time (``left_at``).
+
+    A worker's time starts when its own task leaves: sending takes the master a while, and on few
+    cores the first answers are there before the last task is. A round's time starts when its first
+    task leaves.
+    """
 
     round: int
     attempt: int
-    at: float
+    workers: tuple[int, ...]
+    left_at: tuple[float, ...]  # in the order of the workers
+
+    @property
+    def at(self) -> float:
+        """When the first of the tasks left."""
+        return min(self.left_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -151,14 +168,14 @@ Event: TypeAlias = Dispatched | Arrival | Failure | Tick | Timetable
 class Dispatch:
     """Send these workers their mini-tasks of the round.
 
-    ``anew``: what went before has ended, and the workload must have every gradient of it before
-    these tasks are made or anyone hears of them.
+    ``begins_segment``: what ran before has ended, and the workload must have every gradient of it
+    before these tasks are made or anyone hears of them.
     """
 
     round: int
     attempt: int
     assignment: Mapping[int, tuple[MiniTask, ...]]
-    anew: bool = False
+    begins_segment: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +184,13 @@ class Cancel:
 
     round: int
     workers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restart:
+    """Replace this worker by a fresh one; whatever it still owes is a `Failure`."""
+
+    worker: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +243,7 @@ class Finish:
     decoding: Callable[[], Decoding]
 
 
-Action: TypeAlias = Dispatch | Cancel | Drop | Close | Finish
+Action: TypeAlias = Dispatch | Cancel | Restart | Drop | Close | Finish
 
 # ---- protocols ----------------------------------------------------------------------------------
 
@@ -238,8 +262,12 @@ class Policy(Protocol):
 class AnyBackend(Protocol):
     """Executes tasks and reports, in order of time, what became of them."""
 
-    def dispatch(self, round: int, tasks: Sequence[Task]) -> float:
-        """Send the tasks; return the time at which they had been sent."""
+    def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
+        """Send the tasks; return when each of them left, in their order.
+
+        That is the last moment before the task was handed to what carries it: no answer is earlier,
+        and whatever happens to the task from then on is part of its time.
+        """
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
         """Tell these workers that their task of the round is of no more use (best effort)."""
@@ -257,11 +285,26 @@ class Backend(AnyBackend, Protocol):
     def receive(self, until: float) -> Arrival | Failure | None: ...
 
 
+@runtime_checkable
+class RestartingBackend(Backend, Protocol):
+    """A backend that can replace its workers."""
+
+    def restart(self, worker: int) -> None:
+        """Replace a worker by a fresh one; each task that it still owes is a `Failure`.
+
+        What is dispatched to it from now on is the fresh one's.
+        """
+
+
 class Workload(Protocol):
     """What the jobs compute, and what becomes of their gradients."""
 
     def needs(self, job: int, finished: int) -> bool:
-        """Say whether ``begin(job)`` uses the gradient of job ``finished``."""
+        """Say whether tasks of ``job`` are to be made with the gradient of job ``finished``.
+
+        Asked before every dispatch of a task of the job, of each gradient that is decoded and not
+        yet handed over.
+        """
 
     def begin(self, job: int) -> None:
         """Job ``job`` starts: fix the weights and the batch that it uses."""
@@ -275,8 +318,8 @@ class Workload(Protocol):
     def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
         """Turn a mini-task's chunks into data points."""
 
-    def finish(self, job: int, gradient: FloatArray) -> None:
-        """Take the decoded gradient of a job; the array is the workload's from now on.
+    def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
+        """Take the gradient that a decoding gave; the array is the workload's from now on.
 
         Jobs come in the order in which they finished, but perhaps not before later ones begin: only
         before those that need them (`needs`).

@@ -5,6 +5,7 @@ from seqgc.rounds._policy import RoundPolicy as RoundPolicy
 from seqgc.rounds._rule import ClosingRule as ClosingRule
 from seqgc.rounds._rule import Setting as Setting
 from seqgc.rounds._rule import WaitOut as WaitOut
+from seqgc.rounds._switching import Decision as Decision
 from seqgc.rounds._switching import Director as Director
 from seqgc.rounds._switching import Segment as Segment
 from seqgc.rounds._switching import SwitchingPolicy as SwitchingPolicy

@@ -1,4 +1,35 @@
-"""`RoundPolicy`: a schedule and a gate, as a policy."""
+"""`RoundPolicy`: a schedule and a gate, as a policy.
+
+Theory of operation
+-------------------
+A run is a sequence of rounds, and one round is open at a time. It opens with a `Dispatch` of every
+worker's mini-tasks and ends with a `Close`; in between the policy only counts who is *settled*:
+
+- An `Arrival` settles its worker as responded, a `Failure` of the last attempt as failed. A failure
+  before that is answered by a `Dispatch` of the next attempt to this worker alone.
+- Whatever else comes is a `Drop`: an answer to a round that is closed, a second answer, the failure
+  of an attempt after which another was sent. So each worker counts once a round, whatever workers
+  and connections do, and the answers that count are just those by which the round was closed.
+
+*Time.* The round's clock starts when its first task leaves (`Dispatched.at`): one origin for all
+workers, so that what the gate sees never goes back, and the first answer's time kappa holds the
+sending of its own task at least. A `Dispatched` of a later attempt moves nothing: who is sent a
+task twice is as late as that takes.
+
+*Deciding.* Arrivals only register with the gate; it decides at a `Tick`, which the loop sends when
+nothing more has arrived by `wake_at`. So all answers of one instant count together, and a replay,
+where ties are common, closes each round as the live run did. That is also why an event's time is
+cut to the alarm that it beat (`_elapsed`): the loop compares sums (origin + alarm), the gate
+differences, and the last bit must not make an answer late that the loop has let through.
+
+*Closing.* The schedule is told who responded, once; it says which jobs that finishes. Then come, in
+this order: `Close`; `Cancel` for all who did not respond, whose debts end with it; a `Finish` for
+each finished job; and the next round's `Dispatch`. The order lets the loop send the next tasks
+before it decodes what they do not need (paper, Appendix K.1).
+
+A round in which nobody has anything to do (the last ones of a scheme with a delay may be such) is
+never sent: the next tick closes it, with reason ``idle`` and no time.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +141,7 @@ class RoundPolicy:
         """Whether nobody has anything to do in the open round, if there is one."""
         return self._assignment is None or self._assignment.idle
 
-    def start(self) -> Sequence[Action]:
+    def start(self) -> Sequence[Dispatch]:
         """Open the first round."""
         return self._open_round()
 
@@ -198,7 +229,7 @@ class RoundPolicy:
             text, worker = f"first failure, worker {cause.worker}: {cause.reason}", cause.worker
         return WorkerError(f"{error}; {text}", round=error.round, worker=worker)
 
-    def _open_round(self) -> list[Action]:
+    def _open_round(self) -> list[Dispatch]:
         self._attempts = [0] * self._schedule.n
         self._settled, self._first_failure = set(), None
         self._assignment = None if self.done else self._schedule.assignment()
@@ -230,7 +261,7 @@ class RoundPolicy:
             Finish(job=job, decoding=cache(partial(self._schedule.decoding, job, self._payload)))
             for job in finished
         ]
-        return actions + self._open_round()
+        return [*actions, *self._open_round()]
 
 
 class _ByWorker(Mapping[int, MiniTasks]):

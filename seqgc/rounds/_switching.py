@@ -7,12 +7,22 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from seqgc.errors import ParameterError
-from seqgc.ports import Action, BoolArray, Close, Decoding, Dispatch, Event, Payload, RoundRecord
+from seqgc.ports import (
+    Action,
+    BoolArray,
+    Close,
+    Decoding,
+    Dispatch,
+    Event,
+    Payload,
+    Restart,
+    RoundRecord,
+)
 from seqgc.rounds._policy import RoundPolicy
 from seqgc.rounds._rule import Setting
 from seqgc.schemes import Assignment, Schedule, Scheme
 
-__all__ = ["Director", "Segment", "SwitchingPolicy"]
+__all__ = ["Decision", "Director", "Segment", "SwitchingPolicy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +34,27 @@ class Segment:
     first_round: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What is to change before the next round.
+
+    Parameters
+    ----------
+    setting
+        What to switch to; None: the present one stays.
+    restart
+        Workers to replace by fresh ones; the backend must be one that can.
+
+    Examples
+    --------
+    >>> Decision(restart=(3,))
+    Decision(setting=None, restart=(3,))
+    """
+
+    setting: Setting | None = None
+    restart: tuple[int, ...] = ()
+
+
 class Director(Protocol):
     """Decides what to run next. It sees all that the policy sees, and holds no clock either."""
 
@@ -33,8 +64,8 @@ class Director(Protocol):
     def close(self, record: RoundRecord, *, setting: Setting) -> None:
         """Take note of how a round ended."""
 
-    def choose(self, *, setting: Setting, jobs_left: int) -> Setting | None:
-        """Return what to switch to, or None to go on; ``jobs_left`` have not started.
+    def choose(self, *, setting: Setting, jobs_left: int) -> Decision | None:
+        """Return what is to change, or None to go on; ``jobs_left`` have not started.
 
         Asked between rounds, while there are such jobs and no switch is under way.
         """
@@ -77,7 +108,7 @@ class SwitchingPolicy:
     ...     def close(self, record, *, setting): pass
     ...     def choose(self, *, setting, jobs_left):
     ...         if jobs_left == 3:
-    ...             return Setting(scheme=GC(n=2, s=1))
+    ...             return Decision(setting=Setting(scheme=GC(n=2, s=1)))
     >>> uncoded = Setting(scheme=Uncoded(n=2))
     >>> policy = SwitchingPolicy(uncoded, num_jobs=5, director=AfterTwoJobs())
     >>> run(policy, ReplayBackend(np.ones((5, 2))))
@@ -131,7 +162,7 @@ class SwitchingPolicy:
         segment = next(s for s in reversed(self._segments) if s.first_job <= job)
         return segment.setting.scheme
 
-    def start(self) -> Sequence[Action]:
+    def start(self) -> Sequence[Dispatch]:
         """Open the first round."""
         return self._policy.start()
 
@@ -149,28 +180,32 @@ class SwitchingPolicy:
         self._answers.append(record.responded)
         self._rounds += 1
         self._director.close(record, setting=segment.setting)
-        was = self._policy
+        before = self._policy
+        restarts: tuple[Restart, ...] = ()
         if self._next is None:
             self._started = min(segment.first_job + len(self._answers), self._num_jobs)
-            self._next = self._chosen(segment.setting)
+            self._next, restarts = self._decided(segment.setting)
             if self._next is not None:
                 self._policy = self._drain(segment)
-        anew = self._next is not None and self._policy.done
-        if self._next is not None and anew:
+        begins = self._next is not None and self._policy.done
+        if self._next is not None and begins:
             self._policy, self._next = self._enter(self._next), None
-        if self._policy is was:
-            return actions
-        # The round that the old policy has opened was never sent: the new one's takes its place.
-        kept = [action for action in actions if not isinstance(action, Dispatch)]
-        opened = self._policy.start()
-        return [*kept, *(replace(a, anew=anew) if isinstance(a, Dispatch) else a for a in opened)]
+        closing = [action for action in actions if not isinstance(action, Dispatch)]
+        opening = [action for action in actions if isinstance(action, Dispatch)]
+        if self._policy is not before:  # what it has opened was never sent: this takes its place
+            opening = [replace(a, begins_segment=begins) for a in self._policy.start()]
+        return [*closing, *restarts, *opening]
 
-    def _chosen(self, setting: Setting) -> Setting | None:
+    def _decided(self, setting: Setting) -> tuple[Setting | None, tuple[Restart, ...]]:
+        """Return what to switch to, None for what runs already, and who is to be restarted."""
         jobs_left = self._num_jobs - self._started
-        if not jobs_left:
-            return None
-        chosen = self._director.choose(setting=setting, jobs_left=jobs_left)
-        return None if chosen == setting else chosen
+        decision = None
+        if jobs_left:
+            decision = self._director.choose(setting=setting, jobs_left=jobs_left)
+        if decision is None:
+            return None, ()
+        restarts = tuple(Restart(worker=worker) for worker in decision.restart)
+        return (None if decision.setting == setting else decision.setting), restarts
 
     def _enter(self, setting: Setting) -> RoundPolicy:
         """Return the policy of a new segment: the setting, over every job that has not started."""
@@ -186,7 +221,7 @@ class SwitchingPolicy:
         """Return the policy that ends the segment: as if its jobs had always been these few.
 
         How many jobs will follow has no part in what a schedule does before its last one starts,
-        so a schedule of the jobs that have started, told who responded, is where the old one is.
+        so a schedule of the jobs that have started, given who responded, is where the old one is.
         """
         schedule = segment.setting.scheme.start(self._started - segment.first_job)
         for responded in self._answers:

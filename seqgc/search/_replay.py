@@ -74,13 +74,13 @@ class ReplayBackend:
         self._now = 0.0
         self._pending: list[tuple[float, int, Task]] = []
 
-    def dispatch(self, round: int, tasks: Sequence[Task]) -> float:
+    def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
         if round >= len(self._times):
             raise ParameterError("times", f"must cover round {round}", self._times.shape)
         self._now = 0.0
         self._pending = [(float(self._times[round, t.worker]), t.worker, t) for t in tasks]
         heapq.heapify(self._pending)
-        return 0.0
+        return [0.0] * len(tasks)
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
         over = {(round, worker) for worker in workers}
@@ -115,9 +115,9 @@ class _WholeRounds:
         self._times = times
         self._timetable: Timetable | None = None
 
-    def dispatch(self, round: int, tasks: Sequence[Task]) -> float:  # noqa: ARG002 (everybody's)
+    def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
         self._timetable = Timetable(round=round, at=0.0, times=self._times[round])
-        return 0.0
+        return [0.0] * len(tasks)
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
         """Nothing is under way any more."""

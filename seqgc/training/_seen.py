@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,26 +16,34 @@ __all__ = ["SeenRounds"]
 
 @dataclass(slots=True, kw_only=True)
 class _Row:
-    """One round: seconds from dispatch to answer, for the workers whose answer came."""
+    """One round: when each worker's task left, and how long the answers took from then on."""
 
     round: int
-    origin: float
+    began_at: float
+    left_at: FloatArray
     seconds: FloatArray
     answered: BoolArray
     load: float = 0.0
-    duration_s: float = field(default=0.0)
+    duration_s: float = 0.0
+
+    @property
+    def rest_s(self) -> FloatArray:
+        """What was left of the round (n,) when each worker's task left."""
+        return self.duration_s - (self.left_at - self.began_at)
 
 
 class SeenRounds:
     """Keeps the answers' times of the latest rounds, late ones included.
 
-    A straggler that is cancelled may never answer: all that is known of its time is that it is
-    longer than the round, a *censored* time. As what it would have been counts the median of the
-    longer times that were seen in the window: the worker's own, or everyone's if it has none, or
-    the round's duration if nobody has. So what the stragglers would have taken is what stragglers
-    did take wherever they were waited for. An uncoded round waits for everybody, and hides nothing.
-    A failed task is censored too. Every worker is taken to have had the scheme's nominal load
-    (spec, section 7), and times are brought to the window's smallest load before they are compared.
+    A worker's time is from when its task first left to its answer, in whichever attempt. A
+    straggler that is cancelled may never answer: all that is known of its time is that it is longer
+    than what was left of the round, a *censored* time. As what it would have been counts the median
+    of the longer times that were seen in the window: the worker's own, or everyone's if it has
+    none, or the rest of the round if nobody has. So what the stragglers would have taken is what
+    stragglers did take wherever they were waited for. An uncoded round waits for everybody, and
+    hides nothing. A failed task is censored too. Every worker is taken to have had the scheme's
+    nominal load (spec, section 7), and times are brought to the window's smallest load before they
+    are compared.
 
     Parameters
     ----------
@@ -58,7 +66,7 @@ class SeenRounds:
     ...         waited_out=False,
     ...     )
     >>> for round, (quick, slow) in enumerate([(1.0, 7.0), (2.0, None)]):
-    ...     seen.on(Dispatched(round=round, attempt=0, at=0.0))
+    ...     seen.on(Dispatched(round=round, attempt=0, workers=(0, 1), left_at=(0.0, 0.0)))
     ...     seen.on(Arrival(round=round, worker=0, attempt=0, at=quick, results={}))
     ...     if slow is not None:
     ...         seen.on(Arrival(round=round, worker=1, attempt=0, at=slow, results={}))
@@ -78,13 +86,8 @@ class SeenRounds:
     def on(self, event: Event) -> None:
         """Take note of an event of the loop."""
         match event:
-            case Dispatched(round=round, attempt=0, at=at):
-                self._open = _Row(
-                    round=round,
-                    origin=at,
-                    seconds=np.zeros(self._n),
-                    answered=np.zeros(self._n, dtype=np.bool_),
-                )
+            case Dispatched(attempt=0):
+                self._open = self._opened(event)
             case Arrival():
                 self._arrive(event)
             case _:
@@ -110,29 +113,40 @@ class SeenRounds:
         rows = list(self._rows)
         base_load = min((row.load for row in rows), default=0.0)
         extra = np.array([alpha * (row.load - base_load) for row in rows])
-        durations = np.array([row.duration_s for row in rows]) - extra
+        rests = np.array([row.rest_s for row in rows]).reshape(-1, self._n) - extra[:, None]
         times = np.array([row.seconds for row in rows]).reshape(-1, self._n) - extra[:, None]
         answered = np.array([row.answered for row in rows], dtype=np.bool_).reshape(-1, self._n)
         return DelayProfile.from_times(
-            _completed(times, answered, durations=durations),
+            _completed(times, answered, rests=rests),
             meta=ProfileMeta(base_load=base_load, alpha=alpha, source="rounds of a live run"),
+        )
+
+    def _opened(self, event: Dispatched) -> _Row:
+        left_at = np.full(self._n, event.at)
+        left_at[list(event.workers)] = event.left_at
+        return _Row(
+            round=event.round,
+            began_at=event.at,
+            left_at=left_at,
+            seconds=np.zeros(self._n),
+            answered=np.zeros(self._n, dtype=np.bool_),
         )
 
     def _arrive(self, event: Arrival) -> None:
         rows = self._rows if self._open is None else (*self._rows, self._open)
         for row in rows:
             if row.round == event.round and not row.answered[event.worker]:
-                row.seconds[event.worker] = event.at - row.origin
+                row.seconds[event.worker] = event.at - row.left_at[event.worker]
                 row.answered[event.worker] = True
 
 
-def _completed(times: FloatArray, answered: BoolArray, *, durations: FloatArray) -> FloatArray:
+def _completed(times: FloatArray, answered: BoolArray, *, rests: FloatArray) -> FloatArray:
     """Return ``times`` (rounds, n) with the censored ones filled in; see `SeenRounds`."""
     full, everyone = times.copy(), np.sort(times[answered])
     for worker in np.flatnonzero(~answered.all(axis=0)):
         own = np.sort(times[answered[:, worker], worker])
         for row in np.flatnonzero(~answered[:, worker]):
-            than = float(durations[row])
+            than = float(rests[row, worker])
             full[row, worker] = _longer(own, than) or _longer(everyone, than) or than
     return full
 

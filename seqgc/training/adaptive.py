@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from seqgc.errors import ParameterError, ProfileError
 from seqgc.ports import Event, RoundRecord
-from seqgc.rounds import Setting
+from seqgc.rounds import Decision, Setting
 from seqgc.training._seen import SeenRounds
 from seqgc.training._tuner import Answer, Choice, Question, SearchFailure, Tuner
 
@@ -156,7 +156,7 @@ class AdaptiveDirector:
         if self._rounds_to_search is not None:
             self._rounds_to_search -= 1
 
-    def choose(self, *, setting: Setting, jobs_left: int) -> Setting | None:
+    def choose(self, *, setting: Setting, jobs_left: int) -> Decision | None:
         if self._searching:
             return self._answered(jobs_left)
         if self._rounds_to_search is not None and self._rounds_to_search <= 0:
@@ -179,7 +179,7 @@ class AdaptiveDirector:
         self._tuner.submit(question)
         self._searching = True
 
-    def _answered(self, jobs_left: int) -> Setting | None:
+    def _answered(self, jobs_left: int) -> Decision | None:
         answer = self._tuner.result()
         if answer is None:
             return None
@@ -187,4 +187,4 @@ class AdaptiveDirector:
         if isinstance(answer, Choice):
             answer = answer.repriced(jobs_left=jobs_left)
         self._note(answer)
-        return answer.setting if isinstance(answer, Choice) else None
+        return Decision(setting=answer.setting) if isinstance(answer, Choice) else None

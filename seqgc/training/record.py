@@ -202,14 +202,15 @@ class _Recording:
     def play(self, slot: _Slot, backend: Backend) -> None:
         """Play one round to its end: everybody answered or failed, or the time is over."""
         tasks = [self._task(slot, worker) for worker in range(self._workers)]
-        sent = backend.dispatch(slot.number, tasks)
+        left_at = backend.dispatch(slot.number, tasks)
+        until = max(left_at) + self._timeout_s
         times, status = [self._timeout_s] * self._workers, [LATE] * self._workers
         waiting = set(range(self._workers))
-        while waiting and (event := backend.receive(sent + self._timeout_s)) is not None:
+        while waiting and (event := backend.receive(until)) is not None:
             if event.round != slot.number or event.worker not in waiting:
                 continue  # an answer to an earlier round, too late for it
             waiting.remove(event.worker)
-            times[event.worker] = max(event.at - sent, math.ulp(0.0))
+            times[event.worker] = event.at - left_at[event.worker]
             if isinstance(event, Arrival):
                 status[event.worker] = 0
             else:

@@ -1,4 +1,18 @@
-"""The run directory: what happened, when and why; a run never overwrites another."""
+"""The run directory: what happened, when and why; a run never overwrites another.
+
+Two clocks run in ``events.jsonl``, and an answer has a time by each. ``elapsed_s`` is by the
+*round's* clock, which starts when the round's first task leaves: the closing rule decides by it,
+kappa and durations are its seconds, and it never goes back from one event to the next. ``took_s``
+is by the *task's* own clock, which starts when that task leaves: it is the worker's seconds, with
+none of those in which the master was busy sending to others. The two differ by when the task left,
+at most by the time that sending a whole round takes.
+
+A replay sends all tasks of a round at once, at 0. So what must be replayed to give a run's own
+decisions again, to the last bit, is ``elapsed_s``: the sending is then a part of each answer's
+time, as it was for the closing rule. What says how workers would do under another scheme or another
+master, and what a profile is made of, is ``took_s``; recordings (`seqgc.training.record`) and the
+rounds that an adaptive run searches on (`seqgc.training._seen`) hold these seconds.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +40,7 @@ from seqgc.ports import (
     Event,
     Failure,
     Finish,
+    Restart,
     Tick,
 )
 from seqgc.training.metrics import JobMetrics
@@ -107,31 +122,35 @@ class EventLog:
     """Appends every event and action, except ticks, to ``events.jsonl``; an observer of the loop.
 
     One JSON object a line with ``event`` and ``at_s``, seconds since the log was opened. Answers
-    also have ``elapsed_s``, their time from dispatch: the rounds of a run are a delay profile.
-    Decoded jobs have ``error``, which is 0 unless they were decoded approximately (`Decoding`).
+    also have ``elapsed_s``, since their round's first task left, and ``took_s``, since their own
+    left (see the head of this module): the rounds of a run are a delay profile. Decoded jobs have
+    ``error``, which is 0 unless they were decoded approximately (`Decoding`).
     """
 
     def __init__(self, path: Path, *, header: Fields) -> None:
         self._file = path.open("x", encoding="utf-8")
         self._began = time.monotonic()
-        self._origins: dict[int, float] = {}  # when a round's tasks had left, backend's clock
+        self._began_at: dict[int, float] = {}  # by round, seconds on the backend's clock
+        self._left_at: dict[tuple[int, int, int], float] = {}  # by round, worker, attempt
         self.write("run", schema=SCHEMA, started_at=datetime.now(UTC).isoformat(), **header)
 
     def __call__(self, seen: Event | Action) -> None:
         match seen:
             case Dispatch():
                 self._dispatch(seen)
-            case Dispatched(attempt=0):
-                self._origins[seen.round] = seen.at
+            case Dispatched():
+                self._leave(seen)
             case Arrival() | Failure() | Drop():
                 self._answer(seen)
             case Close():
                 self._close_round(seen)
             case Cancel(round=round, workers=workers):
                 self.write("cancel", round=round, workers=workers)
+            case Restart(worker=worker):
+                self.write("restart", worker=worker)
             case Finish(job=job, decoding=decoding):
                 self.write("decode", job=job, error=decoding().error)
-            case Dispatched() | Tick():
+            case Tick():
                 pass
 
     def write(self, event: str, **fields: object) -> None:
@@ -150,11 +169,19 @@ class EventLog:
             fields["workers"] = sorted(action.assignment)
         self.write("dispatch", **fields)
 
+    def _leave(self, event: Dispatched) -> None:
+        self._began_at.setdefault(event.round, event.at)
+        for worker, left_at in zip(event.workers, event.left_at, strict=True):
+            self._left_at[event.round, worker, event.attempt] = left_at
+
     def _answer(self, seen: Arrival | Failure | Drop) -> None:
         about = seen.event if isinstance(seen, Drop) else seen
-        fields: Fields = {"round": about.round, "worker": about.worker, "attempt": about.attempt}
-        if about.round in self._origins:
-            fields["elapsed_s"] = about.at - self._origins[about.round]
+        address = about.round, about.worker, about.attempt
+        fields: Fields = dict(zip(("round", "worker", "attempt"), address, strict=True))
+        if (began_at := self._began_at.get(about.round)) is not None:
+            fields["elapsed_s"] = about.at - began_at
+        if (left_at := self._left_at.pop(address, None)) is not None:  # not told again with a drop
+            fields["took_s"] = about.at - left_at
         if not isinstance(seen, Arrival):
             fields["reason"] = seen.reason
         self.write(type(seen).__name__.lower(), **fields)

@@ -9,7 +9,7 @@ import numpy as np
 from torch import nn
 
 from seqgc.errors import ParameterError, ScheduleError
-from seqgc.ports import FloatArray, MiniTask, WeightedPoints, WeightStore
+from seqgc.ports import Decoding, FloatArray, MiniTask, WeightedPoints, WeightStore
 from seqgc.training._data import PointDataset
 from seqgc.training._jobs import ChunkedScheme, JobPlan, Share
 from seqgc.training._learner import Learner
@@ -58,7 +58,7 @@ class TorchWorkload:
     One job, from its start to its gradient, without any worker:
 
     >>> import functools, numpy as np, torch
-    >>> from seqgc.ports import MiniTask
+    >>> from seqgc.ports import Decoding, MiniTask
     >>> from seqgc.schemes import parse_scheme
     >>> from seqgc.stores import MemoryStore
     >>> from seqgc.training import Model, TorchCompute, TorchWorkload
@@ -75,7 +75,7 @@ class TorchWorkload:
     >>> compute = TorchCompute([model.objective], store=store)
     >>> workload.begin(0)
     >>> both = MiniTask(job=0, slot=0, chunks=np.array([0, 1]), coefficients=np.ones(2))
-    >>> workload.finish(0, compute(workload.resolve(both)))
+    >>> workload.finish(Decoding(job=0, terms=()), compute(workload.resolve(both)))
     >>> workload.flush()
     >>> [(entry.job, entry.model, entry.step) for entry in workload.metrics]
     [(0, 'line', 0)]
@@ -162,7 +162,10 @@ class TorchWorkload:
         self._plan.adopt(scheme)
 
     def needs(self, job: int, finished: int) -> bool:
-        """Say whether the weights of ``job`` hold the gradient of the earlier job ``finished``."""
+        """Say whether the weights of ``job`` hold the gradient of the earlier job ``finished``.
+
+        They are fixed when the job begins; from then on nothing more is handed over for its sake.
+        """
         same_models = self._plan.bundle(finished) == self._plan.bundle(job)
         return same_models and finished <= self._horizon(job)
 
@@ -200,8 +203,8 @@ class TorchWorkload:
         shares = self._in_flight[mini_task.job]
         return tuple(share.resolve(mini_task.chunks, mini_task.coefficients) for share in shares)
 
-    def finish(self, job: int, gradient: FloatArray) -> None:
-        """Keep the decoded ``gradient`` (`result_size`,) of a job; it is applied when due.
+    def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
+        """Keep the ``gradient`` (`result_size`,) of a decoded job; it is applied when due.
 
         Raises
         ------
@@ -210,6 +213,7 @@ class TorchWorkload:
         ParameterError
             If the gradient has another length.
         """
+        job = decoding.job
         if job not in self._unapplied or self._unapplied[job] is not None:
             raise ScheduleError(f"job {job} cannot finish: it has not begun, or finished before")
         size = self.result_size(job)

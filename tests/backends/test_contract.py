@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from pathlib import Path
@@ -71,9 +72,29 @@ def test_a_repeated_attempt_is_answered_too(open_backend: Open) -> None:
 
 def test_events_lie_between_dispatch_and_now_and_come_in_order(open_backend: Open) -> None:
     backend = open_backend(4)
-    sent = backend.dispatch(0, [task(0, worker) for worker in range(4)])
-    times = [sent, *(event.at for event in next_events(backend, 4)), time.monotonic()]
+    left_at = backend.dispatch(0, [task(0, worker) for worker in range(4)])
+    times = [left_at[0], *(event.at for event in next_events(backend, 4)), time.monotonic()]
     assert times == sorted(times)
+
+
+class TickingClock:
+    """A clock that every look at it moves on by a second."""
+
+    def __init__(self) -> None:
+        self._seconds = itertools.count(100)
+
+    def now(self) -> float:
+        return float(next(self._seconds))
+
+
+def test_every_task_has_left_at_its_own_time_and_no_answer_is_earlier(open_backend: Open) -> None:
+    backend = open_backend(4, clock=TickingClock())
+    left_at = backend.dispatch(0, [task(0, worker) for worker in (2, 0, 3, 1)])
+    assert len(set(left_at)) == 4
+    assert list(left_at) == sorted(left_at)
+    of_worker = dict(zip((2, 0, 3, 1), left_at, strict=True))
+    for event in next_events(backend, 4):
+        assert event.at > of_worker[event.worker]
 
 
 def test_results_of_400_kb_arrive_as_they_are_from_all_at_once(open_backend: Open) -> None:
@@ -108,7 +129,7 @@ def test_an_event_that_came_after_the_deadline_is_kept_for_later(
 ) -> None:
     clock = WoundClock()
     backend = open_backend(2, clock=clock)
-    assert backend.dispatch(0, [task(0, 0, "gate a"), task(0, 1, "gate b")]) == 100.0
+    assert list(backend.dispatch(0, [task(0, 0, "gate a"), task(0, 1, "gate b")])) == [100.0] * 2
     for name in ("a", "b"):
         eventually((folder / f"begun {name}").exists, "computing")
     clock.time = 107.0
@@ -143,7 +164,7 @@ def test_a_deadline_in_the_past_returns_at_once(open_backend: Open) -> None:
 
 def test_the_deadline_ends_the_waiting(open_backend: Open) -> None:
     backend = open_backend(1, delays=lambda *_: HOURS)
-    until = backend.dispatch(0, [task(0, 0)]) + 0.05
+    until = backend.dispatch(0, [task(0, 0)])[0] + 0.05
     assert backend.receive(until) is None
     assert time.monotonic() >= until
 

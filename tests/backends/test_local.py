@@ -126,6 +126,27 @@ def test_a_worker_that_exits_says_with_which_code(backend: LocalBackend) -> None
     assert failure.reason == "worker process exited with code 7"
 
 
+def test_a_worker_that_is_restarted_fails_what_it_owes_and_serves_what_comes_next(
+    backend: LocalBackend, tmp_path: Path
+) -> None:
+    pid, other = backend.pids
+    for round in range(2):
+        backend.dispatch(round, [task(round, 0, "gate a"), task(round, 1)])
+    eventually((tmp_path / "begun a").exists, "computing")
+    backend.cancel(0, [0])
+    backend.restart(0)
+    backend.dispatch(2, [task(2, 0)])
+    assert backend.pids[0] != pid
+    assert backend.pids[1] == other
+    assert not is_running(pid)
+    events = next_events(backend, 4)
+    (failure,) = [event for event in events if isinstance(event, Failure)]
+    assert (address(failure)[1:], failure.reason) == ((1, 0, 0), "the worker was restarted")
+    assert {address(event)[1:3] for event in events} == {(0, 1), (1, 1), (1, 0), (2, 0)}
+    with pytest.raises(ParameterError, match="`worker` must satisfy 0 <= worker < 2; got 2"):
+        backend.restart(2)
+
+
 @pytest.mark.parametrize(
     ("noise", "reason"),
     [

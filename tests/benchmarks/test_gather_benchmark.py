@@ -125,7 +125,7 @@ class Timed(ReplayBackend):
     def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:  # noqa: ARG002
         return ()
 
-    def finish(self, job: int, gradient: FloatArray) -> None:  # noqa: ARG002
+    def finish(self, decoding: Decoding, gradient: FloatArray) -> None:  # noqa: ARG002
         self.seconds.append(time.thread_time() - self._answered)
 
 

@@ -49,9 +49,9 @@ def dispatch(at: float, round: int, attempt: int = 0, **more: object) -> dict[st
 
 
 def answer(
-    kind: str, at: float, round: int, worker: int, elapsed: float, attempt: int = 0
+    kind: str, at: float, round: int, worker: int, took: float, attempt: int = 0
 ) -> dict[str, object]:
-    about = {"round": round, "worker": worker, "attempt": attempt, "elapsed_s": elapsed}
+    about = {"round": round, "worker": worker, "attempt": attempt, "took_s": took}
     return {"event": kind, "at_s": at, **about}
 
 
@@ -59,10 +59,10 @@ def test_a_run_is_charged_by_what_its_events_say(tmp_path: Path) -> None:
     run = write(
         tmp_path / "run",
         dispatch(1.0, 0),
-        answer("arrival", 1.625, 0, 0, 0.5),  # since all three had been sent
+        answer("arrival", 1.625, 0, 0, 0.5),  # since its task left
         answer("failure", 1.8, 0, 1, 0.75),
         dispatch(2.0, 0, attempt=1, workers=[1]),
-        answer("arrival", 2.25, 0, 1, 1.25, attempt=1),  # 0.25 s after it was sent again
+        answer("arrival", 2.25, 0, 1, 0.25, attempt=1),  # 0.25 s after it was sent again
         {"event": "cancel", "at_s": 3.0, "round": 0, "workers": [2]},  # after 2 s
         dispatch(4.0, 1),
         answer("arrival", 4.5, 1, 0, 0.5),
@@ -139,11 +139,25 @@ def budget(max_usd: float, traffic: Traffic = INLINE) -> Budget:
     return Budget(max_usd, model=model)
 
 
-def send(watch: Budget, round: int, *workers: int, attempt: int = 0, at: float = 0.0) -> None:
+def send(
+    watch: Budget,
+    round: int,
+    *workers: int,
+    attempt: int = 0,
+    at: float = 0.0,
+    every: float = 0.0,  # seconds from task to task
+) -> None:
     task = MiniTask(job=round, slot=0, chunks=np.array([0]), coefficients=np.ones(1))
     assignment = dict.fromkeys(workers, (task,))
     watch(Dispatch(round=round, attempt=attempt, assignment=assignment))
-    watch(Dispatched(round=round, attempt=attempt, at=at))
+    watch(
+        Dispatched(
+            round=round,
+            attempt=attempt,
+            workers=workers,
+            left_at=tuple(at + every * i for i in range(len(workers))),
+        )
+    )
 
 
 def arrive(watch: Budget, round: int, worker: int, *, at: float, attempt: int = 0) -> None:
@@ -157,11 +171,11 @@ def test_a_round_leaves_only_if_its_worst_fits() -> None:
     arrive(watch, 0, 0, at=1.5)
     arrive(watch, 0, 1, at=2.0)
     assert (watch.spent_usd, watch.committed_usd) == (3.5, 3.5)
-    send(watch, 1, 0, 1)  # 3.5 + 40
+    send(watch, 1, 0, 1, at=2.0)  # 3.5 + 40
     arrive(watch, 1, 0, at=2.25)
     arrive(watch, 1, 1, at=2.25)
     assert watch.spent_usd == 4.0
-    send(watch, 2, 0, 1)  # 4 + 40, exactly
+    send(watch, 2, 0, 1, at=2.25)  # 4 + 40, exactly
     arrive(watch, 2, 0, at=2.375)
     arrive(watch, 2, 1, at=2.25)
     with pytest.raises(BudgetError, match=r"stopped before round 3: it could cost up to \$40\.0+,"):
@@ -186,19 +200,19 @@ def test_stragglers_under_way_count_for_a_start_and_until_the_timeout() -> None:
     send(watch, 2, 0, 1, 2)
 
 
-def test_functions_that_run_before_all_tasks_have_been_sent_are_charged_for_it() -> None:
+def test_each_function_is_charged_from_when_its_own_task_left() -> None:
     watch = budget(100.0)
-    send(watch, 0, 0, at=1.0)  # nothing was seen before it
+    send(watch, 0, 0, at=1.0)
     arrive(watch, 0, 0, at=2.0)
     assert watch.spent_usd == 1.0
-    send(watch, 1, 0, 1, at=5.0)  # it took up to 3 s to send so much
-    arrive(watch, 1, 0, at=5.0)
+    send(watch, 1, 0, 1, at=5.0, every=3.0)  # it took 3 s to send one
+    arrive(watch, 1, 0, at=8.0)
     assert watch.spent_usd == 4.0
-    send(watch, 1, 1, attempt=1, at=6.0)
-    arrive(watch, 1, 1, at=6.5)
-    assert watch.spent_usd == 8.5
-    arrive(watch, 1, 1, attempt=1, at=7.0)
-    assert watch.spent_usd == 10.5
+    send(watch, 1, 1, attempt=1, at=9.0)
+    arrive(watch, 1, 1, at=9.5)  # to the first attempt
+    assert watch.spent_usd == 5.5
+    arrive(watch, 1, 1, attempt=1, at=11.0)
+    assert watch.spent_usd == 7.5
 
 
 def test_failures_and_further_attempts_count_and_duplicates_do_not() -> None:

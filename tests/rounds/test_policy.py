@@ -17,7 +17,6 @@ from seqgc.ports import (
     Cancel,
     Close,
     Dispatch,
-    Dispatched,
     Drop,
     Event,
     Failure,
@@ -30,7 +29,7 @@ from seqgc.ports import (
 from seqgc.rounds import ClosingRule, RoundPolicy, WaitOut
 from seqgc.schemes import GC, MSGC, Scheme, Uncoded, parse_scheme
 from seqgc.search import ReplayBackend
-from tests.kit import ChunkWorkload
+from tests.kit import ChunkWorkload, left
 
 SCHEMES = [
     ("uncoded", 6),
@@ -114,7 +113,7 @@ class Script:
         self.sent: list[tuple[int, int, int]] = []
         self.cancelled: list[tuple[int, tuple[int, ...]]] = []
 
-    def dispatch(self, round: int, tasks: Sequence[Task]) -> float:
+    def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
         for task in tasks:
             key = (round, task.worker, task.attempt)
             self.sent.append(key)
@@ -133,7 +132,7 @@ class Script:
                     )
                 )
         self._events.sort(key=lambda e: e.at)
-        return self.now
+        return [self.now] * len(tasks)
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
         self.cancelled.append((round, tuple(workers)))
@@ -216,7 +215,7 @@ def test_late_answers_of_a_closed_round_are_dropped_and_seen() -> None:
 def test_second_answers_and_failures_of_old_attempts_are_dropped() -> None:
     policy = RoundPolicy(GC(n=3, s=0).start(1), ClosingRule(mu=0.0, wait_out="feasible"))
     policy.start()
-    policy.on(Dispatched(round=0, attempt=0, at=5.0))
+    policy.on(left(0, 1, at=5.0))
     answer = Arrival(round=0, worker=1, attempt=0, at=6.0, results={})
     assert policy.on(answer) == ()
     (drop,) = policy.on(answer)
@@ -234,7 +233,7 @@ def test_second_answers_and_failures_of_old_attempts_are_dropped() -> None:
 def test_time_is_measured_from_dispatch_whatever_the_clock_shows() -> None:
     policy = RoundPolicy(Uncoded(n=1).start(1), ClosingRule(mu=0.0, wait_out="all", timeout_s=9.0))
     policy.start()
-    policy.on(Dispatched(round=0, attempt=0, at=1e6))
+    policy.on(left(0, 1, at=1e6))
     assert policy.wake_at == 1e6 + 9.0
     policy.on(Arrival(round=0, worker=0, attempt=0, at=1e6 + 2.0, results={}))
     close, finish = policy.on(Tick(at=1e6 + 2.0))

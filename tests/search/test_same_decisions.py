@@ -17,7 +17,6 @@ from seqgc.ports import (
     BoolArray,
     Close,
     Dispatch,
-    Dispatched,
     Drop,
     FloatArray,
     RoundRecord,
@@ -32,6 +31,7 @@ from seqgc.search.kernel._arrivals import Arrivals
 from seqgc.search.kernel._codes import Codes
 from seqgc.search.kernel._judge import after_enough
 from seqgc.stragglers import StragglerModel
+from tests.kit import left
 from tests.schemes.catalogue import all_schemes
 
 PROFILES = 200
@@ -169,7 +169,7 @@ def wind(policy: RoundPolicy, times: FloatArray) -> list[RoundRecord]:
 
 
 def play_round(policy: RoundPolicy, round: int, times: FloatArray) -> list[object]:
-    policy.on(Dispatched(round=round, attempt=0, at=0.0))
+    policy.on(left(round, 1, at=0.0))
     for instant in np.unique(times):
         if policy.wake_at < instant and (actions := policy.on(Tick(at=policy.wake_at))):
             late = arrival(round, int(times.argmax()), float(times.max()))

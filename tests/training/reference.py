@@ -15,6 +15,7 @@ from torch.utils.data import TensorDataset
 
 from seqgc.ports import FloatArray, MiniTask
 from seqgc.training import Model, TorchCompute, TorchWorkload, batch_indices, make_module
+from tests.kit import decoded
 
 SGD = partial(torch.optim.SGD, lr=0.1)
 
@@ -131,5 +132,5 @@ def run_coded(
             )
             for i in range(k)
         ]
-        workload.finish(job, weights @ np.stack(results))
+        workload.finish(decoded(job), weights @ np.stack(results))
     workload.flush()

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from seqgc.errors import ParameterError, ProfileError, ScheduleError
-from seqgc.ports import Arrival, Backend, Dispatched, Failure, FloatArray, RoundRecord
+from seqgc.ports import Arrival, Backend, Failure, FloatArray, RoundRecord
 from seqgc.profiles import DelayProfile, ProfileMeta
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import parse_scheme
@@ -31,6 +31,7 @@ from seqgc.training._tuner import (
     choose,
 )
 from seqgc.training.adaptive import Adaptation, AdaptiveDirector
+from tests.kit import decoded, left
 from tests.training.reference import flat, make_model, train_alone
 
 N = 6
@@ -283,7 +284,7 @@ def play(
 ) -> None:
     """Rounds of (duration, seconds by worker); None is cancelled, and dispatch is at 100 r."""
     for r, (duration, seconds) in enumerate(rounds):
-        seen.on(Dispatched(round=r, attempt=0, at=100.0 * r))
+        seen.on(left(r, len(seconds), at=100.0 * r))
         for worker, after in enumerate(seconds):
             if after is not None:
                 at = 100.0 * r + after
@@ -307,7 +308,7 @@ def test_where_nothing_longer_was_seen_a_censored_time_is_the_rounds_duration() 
 def test_a_late_answer_replaces_the_guess_and_a_failure_does_not() -> None:
     seen = SeenRounds(2, window=9)
     play(seen, [(2.0, [2.0, None])])
-    seen.on(Dispatched(round=1, attempt=0, at=100.0))
+    seen.on(left(1, 2, at=100.0))
     seen.on(Failure(round=1, worker=0, attempt=0, at=101.0, reason="gone"))
     seen.on(Arrival(round=0, worker=1, attempt=0, at=103.5, results={}))
     seen.on(Arrival(round=1, worker=1, attempt=0, at=104.0, results={}))
@@ -343,7 +344,7 @@ def test_an_alpha_that_makes_times_negative_is_noted_and_the_run_goes_on() -> No
     )
     for r, spec in enumerate(["uncoded", "gc:s=1"]):  # loads 1/2 and 1
         chosen = setting(spec, n=2)
-        director.on(Dispatched(round=r, attempt=0, at=0.0))
+        director.on(left(r, 2, at=0.0))
         for worker in range(2):
             director.on(Arrival(round=r, worker=worker, attempt=0, at=1.0, results={}))
         director.close(record(r, 1.0, [True, True]), setting=chosen)
@@ -389,7 +390,7 @@ def test_a_workload_changes_schemes_between_jobs_only_and_checks_the_delay() -> 
     workload.begin(0)
     with pytest.raises(ScheduleError, match="the scheme cannot change: job 0 has not finished"):
         workload.switch(parse_scheme("gc:s=1", n=2))
-    workload.finish(0, np.zeros(workload.result_size(0), dtype=np.float32))
+    workload.finish(decoded(0), np.zeros(workload.result_size(0), dtype=np.float32))
     with pytest.raises(ParameterError, match="`models` must number at least"):
         workload.switch(parse_scheme("m-sgc:B=2,W=3,lam=1", n=2))
     workload.switch(parse_scheme("m-sgc:B=1,W=2,lam=1", n=2))

@@ -15,6 +15,7 @@ from seqgc.errors import ParameterError
 from seqgc.ports import MiniTask, WeightedPoints
 from seqgc.stores import DirectoryStore, MemoryStore
 from seqgc.training import TorchCompute, TorchComputeFactory, TorchWorkload
+from tests.kit import decoded
 from tests.training.reference import Chunks, make_model
 
 DEEP = 300  # tensors: more than a fork server passes file descriptors
@@ -56,7 +57,7 @@ def test_a_fork_server_process_computes_what_this_one_does_at_the_weights_of_the
             result, threads = ours.recv()
             np.testing.assert_array_equal(result, expected)
             assert threads == 1
-            workload.finish(job, result)
+            workload.finish(decoded(job), result)
         ours.send(None)
     finally:
         process.join(20)

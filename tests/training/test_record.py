@@ -42,7 +42,7 @@ class Workers:
         self.n, self._compute = n, factory()
         return self
 
-    def dispatch(self, round: int, tasks: Sequence[Task]) -> float:
+    def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
         assert [task.worker for task in tasks] == list(range(self.n))
         self.rounds.append(tuple(tasks))
         for task in tasks:
@@ -56,7 +56,7 @@ class Workers:
                 self.sizes |= {result.size for result in results.values()}
                 self._events.append(Arrival(**about, at=at, results=results))
         self._events.sort(key=lambda event: event.at)
-        return self.now
+        return [self.now] * len(tasks)
 
     def receive(self, until: float) -> Arrival | Failure | None:
         if self._events and self._events[0].at <= until:

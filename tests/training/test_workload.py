@@ -13,6 +13,7 @@ from seqgc.errors import ParameterError, ScheduleError, StoreError
 from seqgc.ports import FloatArray, MiniTask, WeightRef
 from seqgc.stores import MemoryStore
 from seqgc.training import Model, TorchCompute, TorchWorkload, digits, evaluate, make_module
+from tests.kit import decoded
 from tests.training.reference import SGD, Chunks, blobs, flat, make_model, run_coded, train_alone
 
 MOMENTUM = partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=1e-3, nesterov=True)
@@ -98,9 +99,11 @@ def test_a_gradient_that_comes_early_does_not_change_a_stale_run() -> None:
             workload.begin(job)
             open_jobs.append(job)
             while open_jobs and (finish_at_once or open_jobs[0] <= job - scheme.delay):
-                workload.finish(open_jobs[0], compute(workload.resolve(whole(open_jobs.pop(0)))))
+                workload.finish(
+                    decoded(open_jobs[0]), compute(workload.resolve(whole(open_jobs.pop(0))))
+                )
         for job in open_jobs:
-            workload.finish(job, compute(workload.resolve(whole(job))))
+            workload.finish(decoded(job), compute(workload.resolve(whole(job))))
         workload.flush()
         weights.append(flat(workload.module("net")))
     np.testing.assert_array_equal(*weights)
@@ -159,12 +162,14 @@ def test_only_versions_that_a_job_in_flight_needs_stay_in_the_store() -> None:
         first = first or workload.resolve(whole(0))[0].weights
         if job >= 1:
             workload.resolve(whole(job - 1))
-            workload.finish(job - 1, np.ones(workload.result_size(job - 1), dtype=np.float32))
+            workload.finish(
+                decoded(job - 1), np.ones(workload.result_size(job - 1), dtype=np.float32)
+            )
         assert len(held) == min(job + 1, 2)
     assert published == [(name, version) for version in range(3) for name in "ab"]
     with pytest.raises(StoreError):
         store.fetch(first)
-    workload.finish(5, np.ones(workload.result_size(5), dtype=np.float32))
+    workload.finish(decoded(5), np.ones(workload.result_size(5), dtype=np.float32))
     workload.flush()
     assert held == set()
 
@@ -220,17 +225,17 @@ def test_jobs_out_of_order_unfinished_or_finished_twice_are_refused_and_change_n
     with pytest.raises(ScheduleError, match="job 0 is not in flight"):
         workload.resolve(whole(0))
     with pytest.raises(ScheduleError, match="job 0 cannot finish"):
-        workload.finish(0, gradient)
+        workload.finish(decoded(0), gradient)
     workload.begin(0)
     with pytest.raises(ScheduleError, match="job 0 has not been decoded"):
         workload.begin(1)
     with pytest.raises(ScheduleError, match="job 0 has not been decoded"):
         workload.flush()
     with pytest.raises(ParameterError, match="`gradient` of job 0 must have shape"):
-        workload.finish(0, gradient[1:])
-    workload.finish(0, gradient)
+        workload.finish(decoded(0), gradient[1:])
+    workload.finish(decoded(0), gradient)
     with pytest.raises(ScheduleError, match="finished before"):
-        workload.finish(0, gradient)
+        workload.finish(decoded(0), gradient)
     assert len(workload.metrics) == 1
     workload.begin(1)
     with pytest.raises(ScheduleError, match="job 0 is not in flight"):
@@ -250,7 +255,7 @@ def test_a_job_needs_exactly_the_gradients_that_its_weights_hold(models: int, de
             with pytest.raises(ScheduleError, match=f"job {min(urgent)} has not been decoded"):
                 workload.begin(job)
         for other in urgent:
-            workload.finish(other, gradient)
+            workload.finish(decoded(other), gradient)
         open_jobs -= urgent
         workload.begin(job)
         open_jobs.add(job)

@@ -39,7 +39,7 @@ class _Job:
 
     asked: TaskMessage
     frame: bytes
-    due: float  # its answer is not to be seen before, seconds of `time.monotonic`
+    due: float = 0.0  # its answer is not to be seen before, seconds of `time.monotonic`
     cancelled: bool = False
 
     @property
@@ -95,9 +95,9 @@ class DaskBackend(EventBackend):
     >>> factory = functools.partial(operator.attrgetter, "points")  # stands for a real gradient
     >>> task = Task(round=0, worker=1, attempt=0, items=())
     >>> with DaskBackend(2, factory, processes=0) as backend:
-    ...     sent = backend.dispatch(0, [task])
+    ...     (left,) = backend.dispatch(0, [task])
     ...     event = backend.receive(math.inf)
-    >>> event.worker, event.round, event.at >= sent, event.results
+    >>> event.worker, event.round, event.at > left, event.results
     (1, 0, True, {})
     """
 
@@ -143,8 +143,8 @@ class DaskBackend(EventBackend):
             self.close()
             raise
 
-    def dispatch(self, round: int, tasks: Sequence[Task]) -> float:
-        """Send the tasks; return the time at which they had been sent.
+    def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
+        """Send the tasks; return when each of them left, in their order.
 
         Raises
         ------
@@ -156,12 +156,15 @@ class DaskBackend(EventBackend):
             If the backend is closed.
         """
         jobs = [self._job(each) for each in self._asked(round, tasks)]
+        left_at = []
         with self._lock:
             for job in jobs:
                 line = self._lines[job.asked.task.worker]
+                left_at.append(self._clock.now())
+                job.due = time.monotonic() + job.asked.delay_s
                 line.todo.append(job)
                 self._advance(line)
-        return self._clock.now()
+        return left_at
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
         """Tell these workers that their tasks of the round are of no more use.
@@ -192,7 +195,7 @@ class DaskBackend(EventBackend):
 
     def _job(self, asked: TaskMessage) -> _Job:
         frame = encode(asked, run_id=self._run_id)
-        return _Job(asked=asked, frame=frame, due=time.monotonic() + asked.delay_s)
+        return _Job(asked=asked, frame=frame)
 
     def _advance(self, line: _Line) -> None:
         """Give dask the line's next job, if it has none of it."""

@@ -153,8 +153,8 @@ class LambdaBackend(EventBackend):
         """How many invocations are no event yet, late and throttled ones among them."""
         return len(self._calls)
 
-    def dispatch(self, round: int, tasks: Sequence[Task]) -> float:
-        """Submit the tasks; return the time at which they had been submitted.
+    def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
+        """Submit the tasks; return when each of them left, in their order.
 
         Raises
         ------
@@ -169,14 +169,12 @@ class LambdaBackend(EventBackend):
         """
         asked = self._asked(round, tasks)
         bodies = [self._invocations.body(each) for each in asked]
-        calls = [Call(asked=each) for each in asked]
-        for call, body in zip(calls, bodies, strict=True):
-            self._submit(call, body)
+        left_at = []
+        for each, body in zip(asked, bodies, strict=True):
+            left_at.append(self._clock.now())
+            self._submit(Call(asked=each), body)
         self._transport.flush()
-        sent = self._clock.now()
-        for call in calls:
-            call.sent = sent
-        return sent
+        return left_at
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
         """Take note that these workers' tasks of the round are of no more use.
@@ -299,16 +297,12 @@ class LambdaBackend(EventBackend):
         """Make an invocation's outcome its event."""
         if (call := self._calls.settled(tag)) is None:
             return  # a warm-up that nobody waited for
-        event = _event(call.asked.task, outcome, at=self._stamp(call, at))
+        self._latest = max(self._latest, at)  # in order, whatever thread saw it first
+        event = _event(call.asked.task, outcome, at=self._latest)
         if call.warm_up:
             self._warmed.append(event)
         elif isinstance(event, Arrival) or not call.cancelled:
             self._tell(event)
-
-    def _stamp(self, call: Call, at: float) -> float:
-        """Return when it came, but not before its round began: some outrun the last task."""
-        self._latest = max(self._latest, call.sent, at)
-        return self._latest
 
     def _end(self) -> None:
         """Abandon what is on its way."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -19,7 +18,6 @@ class Call:
     """An invocation that is no event yet."""
 
     asked: TaskMessage
-    sent: float = -math.inf  # when its round's tasks had left
     refusals: int = 0  # in a row, by throttling
     cancelled: bool = False  # read by the thread that fetches its answer
     fetching: bool = False  # its answer, from the store

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from seqgc.ports import FloatArray, MiniTask, Task, WeightedPoints, WeightRef, WorkItem
+from seqgc.ports import Decoding, FloatArray, MiniTask, Task, WeightedPoints, WeightRef, WorkItem
 from seqgc.wire import WorkloadRef
 
 
@@ -33,8 +33,8 @@ class Constant:
     def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
         return (self._part(mini_task.chunks, mini_task.coefficients),)
 
-    def finish(self, job: int, gradient: FloatArray) -> None:
-        self.gradients[job] = gradient
+    def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
+        self.gradients[decoding.job] = gradient
 
     def _part(self, points: np.ndarray, coefficients: FloatArray) -> WeightedPoints:
         return WeightedPoints(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lambda_handlers.gradient_worker.numpy_factories import least_squares_data
-from seqgc.ports import BlobStore, FloatArray, MiniTask, WeightedPoints, WeightRef
+from seqgc.ports import BlobStore, Decoding, FloatArray, MiniTask, WeightedPoints, WeightRef
 from seqgc.schemes import Scheme
 from seqgc.wire import WorkloadRef
 
@@ -56,9 +56,9 @@ class Descent:
             ),
         )
 
-    def finish(self, job: int, gradient: FloatArray) -> None:
-        assert job not in self.gradients, f"job {job} finished twice"
-        self.gradients[job] = gradient
+    def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
+        assert decoding.job not in self.gradients, f"job {decoding.job} finished twice"
+        self.gradients[decoding.job] = gradient
 
 
 def undisturbed(jobs: int, *, delay: int) -> list[FloatArray]:

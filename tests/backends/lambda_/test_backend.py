@@ -62,16 +62,21 @@ def test_a_second_reply_and_one_to_nothing_are_no_events() -> None:
     assert backend.receive(wire.clock.time) is None
 
 
-def test_an_answer_that_outruns_the_last_task_is_stamped_when_the_round_began() -> None:
+def test_an_answer_that_outruns_the_last_task_is_stamped_as_it_came() -> None:
     backend, wire = open_backend()
+    submit = wire.submit
 
-    def flush() -> None:  # the dispatch takes a second, and the first answer is there at once
-        wire.run(0)
-        wire.clock.time += 1.0
+    def slow(tag: int, body: bytes) -> None:  # sending one takes a second, its answer half of it
+        submit(tag, body)
+        wire.clock.time += 0.5
+        if tag == 0:
+            wire.run(0)
+        wire.clock.time += 0.5
 
-    wire.flush = flush  # type: ignore[method-assign]
-    sent = backend.dispatch(0, [task(0, 0), task(0, 1)])
-    assert next_of(backend).at == sent
+    wire.submit = slow  # type: ignore[method-assign]
+    first, second = backend.dispatch(0, [task(0, 0), task(0, 1)])
+    assert second == first + 1.0
+    assert next_of(backend).at == first + 0.5
     wire.run(1)
     assert next_of(backend).at == wire.clock.time
 
@@ -233,7 +238,7 @@ def test_when_patience_with_throttling_ends_it_is_a_failure() -> None:
 def test_a_service_that_refuses_everybody_meets_no_storm() -> None:
     n, policy = 256, ThrottlePolicy(max_resubmissions=4, window=32)
     backend, wire = open_backend(n, throttling=policy)
-    start = backend.dispatch(0, [task(0, worker) for worker in range(n)])
+    start, *_ = backend.dispatch(0, [task(0, worker) for worker in range(n)])
     failures = 0
     while failures < n:
         assert len(wire.sent) <= n if len(wire.log) == n else len(wire.sent) <= policy.window
