@@ -113,10 +113,12 @@ def event_of(answer: ResultMessage | FailureMessage, *, at: float) -> Arrival | 
 
     Examples
     --------
-    >>> event_of(FailureMessage(round=2, worker=1, attempt=0, reason="no\nfile"), at=5.0).reason
+    >>> from seqgc.wire import Subject
+    >>> subject = Subject(round=2, worker=1, attempt=0)
+    >>> event_of(FailureMessage(subject=subject, reason="no\nfile"), at=5.0).reason
     'no file'
     """
-    address = answer.round, answer.worker, answer.attempt
+    address = answer.subject.address
     if isinstance(answer, FailureMessage):
         return failure_of(address, at=at, reason=answer.reason)
     round, worker, attempt = address

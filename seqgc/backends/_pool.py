@@ -154,7 +154,9 @@ class WorkerPool:
 
     def _understand(self, process: WorkerProcess, frame: bytearray) -> Answer | None:
         match decode(frame, run_id=self._run_id, sealed=False):
-            case ResultMessage() | FailureMessage() as answer if answer.worker == process.worker:
+            case ResultMessage(subject=subject) | FailureMessage(subject=subject) as answer if (
+                subject.worker == process.worker
+            ):
                 return answer
             case ReadyMessage(worker=process.worker, problem=problem):
                 process.problem = problem

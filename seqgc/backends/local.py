@@ -184,7 +184,8 @@ class LocalBackend(EventBackend):
                 self._lose(news)
             else:
                 answer = news.answer
-                self._outstanding[answer.worker].discard((answer.round, answer.attempt))
+                round, worker, attempt = answer.subject.address
+                self._outstanding[worker].discard((round, attempt))
                 self._tell(event_of(answer, at=news.at))
 
     def _lose(self, lost: Lost) -> None:

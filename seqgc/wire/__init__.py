@@ -52,6 +52,7 @@ from seqgc.wire._messages import ReceiptMessage as ReceiptMessage
 from seqgc.wire._messages import ResultMessage as ResultMessage
 from seqgc.wire._messages import StoreKind as StoreKind
 from seqgc.wire._messages import StoreRef as StoreRef
+from seqgc.wire._messages import Subject as Subject
 from seqgc.wire._messages import TaskMessage as TaskMessage
 from seqgc.wire._messages import WorkloadRef as WorkloadRef
 from seqgc.wire._values import MAX_FRAME_BYTES as MAX_FRAME_BYTES

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from seqgc.errors import SeqgcError, WireError
-from seqgc.wire._frame import Array, Body, pack, unpack
+from seqgc.wire._frame import Array, pack, unpack
 from seqgc.wire._messages import (
     CancelMessage,
     FailureMessage,
@@ -19,28 +19,14 @@ from seqgc.wire._messages import (
     ResultMessage,
     TaskMessage,
 )
-from seqgc.wire._results import ResultHeader, result_message, result_parts
-from seqgc.wire._tasks import (
-    InvokeHeader,
-    TaskHeader,
-    invoke_message,
-    invoke_parts,
-    task_message,
-    task_parts,
-)
+from seqgc.wire._results import ResultHeader
+from seqgc.wire._tasks import InvokeHeader, TaskHeader
 from seqgc.wire._values import MAX_FRAME_BYTES, Name, Record, one_line
 
 __all__ = ["decode", "decode_invocation", "encode"]
 
-_Header: TypeAlias = (
-    TaskHeader
-    | InvokeHeader
-    | ResultHeader
-    | FailureMessage
-    | ReceiptMessage
-    | CancelMessage
-    | ReadyMessage
-)
+_WithArrays: TypeAlias = TaskHeader | InvokeHeader | ResultHeader
+_Header: TypeAlias = _WithArrays | FailureMessage | ReceiptMessage | CancelMessage | ReadyMessage
 
 
 class _Letter(Record, frozen=True, kw_only=True):
@@ -134,11 +120,11 @@ def decode_invocation(
 def _parts(message: Message) -> tuple[_Header, list[Array]]:
     match message:
         case TaskMessage():
-            return task_parts(message)
+            return TaskHeader.of(message)
         case InvokeMessage():
-            return invoke_parts(message)
+            return InvokeHeader.of(message)
         case ResultMessage():
-            return result_parts(message)
+            return ResultHeader.of(message)
         case _:
             return message, []
 
@@ -147,7 +133,8 @@ def _opened(data: bytes | bytearray, *, sealed: bool, max_bytes: int) -> tuple[s
     text, body = unpack(data, sealed=sealed, max_bytes=max_bytes)
     try:
         letter = _DECODER.decode(text)
-        message = _message(letter.message, body)
+        header = letter.message
+        message = header.message(body) if isinstance(header, _WithArrays) else header
     except SeqgcError:
         raise
     except Exception as error:  # no frame, whatever it says, is more than a refused frame
@@ -155,15 +142,3 @@ def _opened(data: bytes | bytearray, *, sealed: bool, max_bytes: int) -> tuple[s
         raise WireError(f"frame cannot be read; drop it: {one_line(why)}") from error
     body.finish()
     return letter.run, message
-
-
-def _message(header: _Header, body: Body) -> Message:
-    match header:
-        case TaskHeader():
-            return task_message(header, body)
-        case InvokeHeader():
-            return invoke_message(header, body)
-        case ResultHeader():
-            return result_message(header, body)
-        case _:
-            return header

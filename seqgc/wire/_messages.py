@@ -14,7 +14,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypedDict, get_args
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
 from msgspec import Meta
 from msgspec.structs import force_setattr
@@ -22,16 +22,13 @@ from msgspec.structs import force_setattr
 from seqgc.errors import WireError
 from seqgc.ports import FloatArray, Payload, Task, WeightRef, WorkItem
 from seqgc.wire._values import (
-    MAX_CODE_CHARACTERS,
     MAX_FRAME_BYTES,
     MAX_PIECES,
-    Code,
     Count,
     Digest,
     Line,
     Name,
     Record,
-    WeightsDigest,
     one_line,
 )
 
@@ -58,6 +55,7 @@ Json: TypeAlias = (
 )
 StoreKind: TypeAlias = Literal["directory", "s3", "inline"]
 STORE_KINDS: Final[tuple[StoreKind, ...]] = get_args(StoreKind)
+_MAX_CODE_CHARACTERS = 100
 
 # ---- what a task is about -----------------------------------------------------------------------
 
@@ -106,25 +104,24 @@ class StoreRef(Record, frozen=True, kw_only=True):
     location: Annotated[str, Meta(max_length=1000)] = ""
 
 
-class _Subject(TypedDict):
-    round: int
-    worker: int
-    attempt: int
-    code: str
-    weights_digest: str
-
-
 class Subject(Record, frozen=True, kw_only=True):
-    """Which task a header is about, or answers: its address, its code, its weights.
+    """Which task a message is, or answers.
 
-    ``code`` names the code that the round uses; ``weights_digest`` is that of `TaskMessage`.
+    ``code`` names the code that the round uses. ``weights_digest`` is that of all the weights that
+    the task uses: their own if there is one version, else that of their digests, sorted; empty if
+    there are none.
     """
 
     round: Count
     worker: Count
     attempt: Count
-    code: Code = ""
-    weights_digest: WeightsDigest = ""
+    code: Annotated[str, Meta(max_length=_MAX_CODE_CHARACTERS)] = ""
+    weights_digest: Annotated[str, Meta(pattern=r"\A([0-9a-f]{64})?\Z")] = ""
+
+    @property
+    def address(self) -> tuple[int, int, int]:
+        """Round, worker, attempt: no two tasks of a run have the same."""
+        return self.round, self.worker, self.attempt
 
 
 # ---- from the master ----------------------------------------------------------------------------
@@ -145,18 +142,7 @@ class TaskMessage:
     code: str = ""
 
     @property
-    def weights_digest(self) -> str:
-        """The digest of all the weights that the task uses; empty if it uses none.
-
-        That is their own digest if there is one version, else that of their digests, sorted.
-        """
-        digests = sorted({part.weights.digest for item in self.task.items for part in item.parts})
-        if len(digests) <= 1:
-            return "".join(digests)
-        return hashlib.sha256("\n".join(digests).encode()).hexdigest()
-
-    @property
-    def subject(self) -> _Subject:
+    def subject(self) -> Subject:
         """What the task's own header and all its answers say of it.
 
         Raises
@@ -164,16 +150,21 @@ class TaskMessage:
         WireError
             If the code's name is too long.
         """
-        if len(self.code) > MAX_CODE_CHARACTERS:
-            rule = f"at most {MAX_CODE_CHARACTERS} characters"
+        if len(self.code) > _MAX_CODE_CHARACTERS:
+            rule = f"at most {_MAX_CODE_CHARACTERS} characters"
             raise WireError(f"a code's name has {rule}; got {len(self.code)}: shorten it")
-        return {
-            "round": self.task.round,
-            "worker": self.task.worker,
-            "attempt": self.task.attempt,
-            "code": self.code,
-            "weights_digest": self.weights_digest,
-        }
+        task = self.task
+        digests = sorted({part.weights.digest for item in task.items for part in item.parts})
+        digest = "".join(digests)
+        if len(digests) > 1:
+            digest = hashlib.sha256("\n".join(digests).encode()).hexdigest()
+        return Subject(
+            round=task.round,
+            worker=task.worker,
+            attempt=task.attempt,
+            code=self.code,
+            weights_digest=digest,
+        )
 
     def result(self, results: Mapping[int, FloatArray]) -> ResultMessage:
         """Return the answer with these results, by slot.
@@ -183,7 +174,7 @@ class TaskMessage:
         gradient's bits, and one model another's.
         """
         return ResultMessage(
-            **self.subject,
+            subject=self.subject,
             results=results,
             payload=self.payload,
             rounding_seed=self.rounding_seed,
@@ -192,12 +183,12 @@ class TaskMessage:
 
     def failure(self, reason: str) -> FailureMessage:
         """Return the answer that there will be none."""
-        return FailureMessage(**self.subject, reason=reason)
+        return FailureMessage(subject=self.subject, reason=reason)
 
     def receipt(self, *, digest: str, size_bytes: int) -> ReceiptMessage:
         """Return the answer that the results' frame is in the store, under the key due to it."""
         return ReceiptMessage(
-            **self.subject, key=self._key(digest), digest=digest, size_bytes=size_bytes
+            subject=self.subject, key=self._key(digest), digest=digest, size_bytes=size_bytes
         )
 
     def check(self, answer: AnswerMessage) -> None:
@@ -209,9 +200,10 @@ class TaskMessage:
             If it is of another round, worker, attempt or code, was computed on other weights, its
             results are other slots', or in another format, or it lies under another answer's key.
         """
-        due: object
-        for name, due in self.subject.items():
-            if (got := getattr(answer, name)) != due:
+        subject = self.subject
+        for name in Subject.__struct_fields__:
+            got, due = getattr(answer.subject, name), getattr(subject, name)
+            if got != due:
                 raise WireError(f"answer has {name} {got!r} where {due!r} was asked for; drop it")
         if isinstance(answer, ResultMessage):
             self._check_results(answer)
@@ -219,10 +211,7 @@ class TaskMessage:
             raise WireError(f"answer has key {answer.key!r} where {due!r} is due; drop it")
 
     def _key(self, digest: str) -> str:
-        """Return where in the store the answer with this digest lies.
-
-        With the digest, a repeated invocation's other answer does not take this one's place.
-        """
+        """Return the answer's key: with its digest, no other answer can take its place."""
         return f"result-{self.task.round}-{self.task.worker}-{self.task.attempt}-{digest[:32]}"
 
     def _check_results(self, answer: ResultMessage) -> None:
@@ -266,32 +255,29 @@ class ResultMessage:
 
     They travel in the format ``payload`` (None: their own dtype), and arrive as what that format
     made of them. With a ``rounding_seed``, 0 to 2**53, rounding is stochastic, each result's by a
-    generator of its own, seeded with that, round, worker, attempt and slot. ``code`` and
-    ``weights_digest`` are the task's. ``pieces`` are lengths, by slot, that add up to the result's:
-    each piece is scaled on its own before it is rounded (not kept on arrival).
+    generator of its own, seeded with that, the subject's address and the slot. ``pieces`` are
+    lengths, by slot, that add up to the result's: each piece is scaled on its own before it is
+    rounded (not kept on arrival).
     """
 
-    round: int
-    worker: int
-    attempt: int
+    subject: Subject
     results: Mapping[int, FloatArray]
     payload: Payload | None = None
     rounding_seed: int | None = None
-    code: str = ""
-    weights_digest: str = ""
     pieces: Mapping[int, tuple[int, ...]] | None = None
 
 
-class FailureMessage(Subject, frozen=True, kw_only=True, tag="failure"):
+class FailureMessage(Record, frozen=True, kw_only=True, tag="failure"):
     """A task that will not be answered; ``reason`` becomes one printable line."""
 
+    subject: Subject
     reason: Line
 
     def __post_init__(self) -> None:
         force_setattr(self, "reason", one_line(self.reason))
 
 
-class ReceiptMessage(Subject, frozen=True, kw_only=True, tag="receipt"):
+class ReceiptMessage(Record, frozen=True, kw_only=True, tag="receipt"):
     """A task's answer is in the store: the frame of its `ResultMessage`, under ``key``.
 
     `TaskMessage.receipt` makes it: there is one key for a task's answer, its digest given.
@@ -299,6 +285,7 @@ class ReceiptMessage(Subject, frozen=True, kw_only=True, tag="receipt"):
     ``digest`` is the SHA-256 of the frame's ``size_bytes`` bytes, hexadecimal.
     """
 
+    subject: Subject
     key: Name
     digest: Digest
     size_bytes: Annotated[int, Meta(ge=0, le=MAX_FRAME_BYTES)]

@@ -14,7 +14,7 @@ from seqgc.wire._frame import Array, Body
 from seqgc.wire._messages import ResultMessage, Subject
 from seqgc.wire._values import MAX_PIECES, Count, Record
 
-__all__ = ["ResultHeader", "result_message", "result_parts"]
+__all__ = ["ResultHeader"]
 
 _Dtype: TypeAlias = Literal["float32", "float64"]
 _Piece: TypeAlias = tuple[Count, int]  # length, exponent
@@ -27,88 +27,86 @@ class _Slot(Record, frozen=True, kw_only=True):
     pieces: Annotated[list[_Piece], Meta(min_length=1, max_length=MAX_PIECES)]
 
 
-class ResultHeader(Subject, frozen=True, kw_only=True, tag="result"):
+class ResultHeader(Record, frozen=True, kw_only=True, tag="result"):
     """Results without their numbers; ``dtype`` is theirs before and after they travelled."""
 
+    subject: Subject
     payload: Payload | None
     rounding_seed: Count | None
     dtype: _Dtype
     results: list[_Slot]
 
+    @classmethod
+    def of(cls, message: ResultMessage) -> tuple[ResultHeader, list[Array]]:
+        """Return a message's header, and its results' values, slot after slot.
 
-def result_parts(message: ResultMessage) -> tuple[ResultHeader, list[Array]]:
-    """Return a message's header, and its results' values, slot after slot.
+        Raises
+        ------
+        WireError
+            If the results are not finite vectors of one dtype, float32 or float64, too large to
+            round, or not of their pieces' length.
+        """
+        vectors = {slot: np.asarray(vector) for slot, vector in message.results.items()}
+        dtype = _dtype(list(vectors.values()))
+        slots: list[_Slot] = []
+        arrays: list[Array] = []
+        for slot, vector in vectors.items():
+            quantized = _quantized(message, slot, vector)
+            slots.append(_Slot(slot=slot, pieces=[(q.values.size, q.exponent) for q in quantized]))
+            arrays.extend(each.values for each in quantized)
+        header = cls(
+            subject=message.subject,
+            payload=message.payload,
+            rounding_seed=message.rounding_seed,
+            dtype=dtype,
+            results=slots,
+        )
+        return header, arrays
 
-    Raises
-    ------
-    WireError
-        If the results are not finite vectors of one dtype, float32 or float64, too large to round,
-        or not of their pieces' length.
-    """
-    vectors = {slot: np.asarray(vector) for slot, vector in message.results.items()}
-    dtype = _dtype(list(vectors.values()))
-    slots: list[_Slot] = []
-    arrays: list[Array] = []
-    for slot, vector in vectors.items():
-        lengths = (message.pieces or {}).get(slot, (vector.size,))
-        _check_pieces(lengths, vector.size)
-        quantized = _quantized(message, slot, vector, lengths)
-        slots.append(_Slot(slot=slot, pieces=[(q.values.size, q.exponent) for q in quantized]))
-        arrays.extend(each.values for each in quantized)
-    header = ResultHeader(
-        round=message.round,
-        worker=message.worker,
-        attempt=message.attempt,
-        code=message.code,
-        weights_digest=message.weights_digest,
-        payload=message.payload,
-        rounding_seed=message.rounding_seed,
-        dtype=dtype,
-        results=slots,
-    )
-    return header, arrays
+    def message(self, body: Body) -> ResultMessage:
+        """Return the message of this header and the values behind it; its results are read-only.
 
+        Raises
+        ------
+        WireError
+            If a slot is there twice, the values are too few, or do not stand for finite numbers.
+        """
+        slots = [each.slot for each in self.results]
+        if len(set(slots)) != len(slots):
+            raise WireError(f"result frame repeats a slot: {slots[:100]}")
+        try:
+            return ResultMessage(
+                subject=self.subject,
+                results={each.slot: self._restored(each.pieces, body) for each in self.results},
+                payload=self.payload,
+                rounding_seed=self.rounding_seed,
+            )
+        except ParameterError as error:
+            raise WireError(f"result frame: {error}") from error
 
-def result_message(header: ResultHeader, body: Body) -> ResultMessage:
-    """Return the message of a header and the values behind it; its results are read-only.
-
-    Raises
-    ------
-    WireError
-        If a slot is there twice, the values are too few, or do not stand for finite numbers.
-    """
-    slots = [each.slot for each in header.results]
-    if len(set(slots)) != len(slots):
-        raise WireError(f"result frame repeats a slot: {slots[:100]}")
-    payload: Payload = header.payload or header.dtype
-    try:
-        results = {
-            each.slot: _restored(each.pieces, payload, header.dtype, body)
-            for each in header.results
-        }
-    except ParameterError as error:
-        raise WireError(f"result frame: {error}") from error
-    return ResultMessage(
-        round=header.round,
-        worker=header.worker,
-        attempt=header.attempt,
-        results=results,
-        payload=header.payload,
-        rounding_seed=header.rounding_seed,
-        code=header.code,
-        weights_digest=header.weights_digest,
-    )
+    def _restored(self, pieces: Sequence[_Piece], body: Body) -> FloatArray:
+        payload: Payload = self.payload or self.dtype
+        storage = payload_format(payload).storage
+        vectors = [
+            restore(
+                Quantized(payload=payload, values=body.take(storage, size), exponent=exponent),
+                self.dtype,
+            )
+            for size, exponent in pieces
+        ]
+        vector = vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
+        vector.flags.writeable = False
+        return vector
 
 
-def _quantized(
-    message: ResultMessage, slot: int, vector: FloatArray, lengths: Sequence[int]
-) -> list[Quantized]:
+def _quantized(message: ResultMessage, slot: int, vector: FloatArray) -> list[Quantized]:
     """Return a result's pieces as they travel; in one piece if nothing has to be scaled."""
+    lengths = (message.pieces or {}).get(slot, (vector.size,))
+    _check_pieces(lengths, vector.size)
     payload: Payload = message.payload or vector.dtype.name  # type: ignore[assignment]
-    rng = None
-    if message.rounding_seed is not None:
-        address = message.round, message.worker, message.attempt
-        rng = np.random.default_rng([message.rounding_seed, *address, slot])
+    seed, rng = message.rounding_seed, None
+    if seed is not None:
+        rng = np.random.default_rng([seed, *message.subject.address, slot])
     whole = len(lengths) == 1 or payload_format(payload).holds(vector.dtype)
     parts = [vector] if whole else np.split(vector, np.cumsum(lengths)[:-1])
     try:
@@ -120,17 +118,6 @@ def _quantized(
             "a result is not finite (NaN or Inf): the model diverged or a loss is undefined; "
             "lower the learning rate or check the data"
         ) from error
-
-
-def _restored(pieces: Sequence[_Piece], payload: Payload, dtype: _Dtype, body: Body) -> FloatArray:
-    storage = payload_format(payload).storage
-    vectors = [
-        restore(Quantized(payload=payload, values=body.take(storage, n), exponent=power), dtype)
-        for n, power in pieces
-    ]
-    vector = vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
-    vector.flags.writeable = False
-    return vector
 
 
 def _dtype(vectors: Sequence[Array]) -> _Dtype:

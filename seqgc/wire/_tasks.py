@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
+from msgspec.structs import asdict
 
 from seqgc.errors import WireError
 from seqgc.ports import FloatArray, Payload, Task, WeightedPoints, WeightRef, WorkItem
@@ -14,16 +15,7 @@ from seqgc.wire._frame import Array, Body
 from seqgc.wire._messages import InvokeMessage, StoreRef, Subject, TaskMessage, WorkloadRef
 from seqgc.wire._values import Count, Digest, Name, Record, Seconds
 
-__all__ = [
-    "InvokeHeader",
-    "TaskHeader",
-    "invoke_message",
-    "invoke_parts",
-    "task_message",
-    "task_parts",
-]
-
-_WeightDtype: TypeAlias = Literal["float16", "float32", "float64"]
+__all__ = ["InvokeHeader", "TaskHeader"]
 
 
 class _Weights(Record, frozen=True, kw_only=True):
@@ -32,8 +24,24 @@ class _Weights(Record, frozen=True, kw_only=True):
     model: Name
     version: Count
     digest: Digest
-    dtype: _WeightDtype
+    dtype: Literal["float16", "float32", "float64"]
     size: Count
+
+    @property
+    def ref(self) -> WeightRef:
+        """The reference itself."""
+        return WeightRef(**asdict(self))
+
+    def params(self, body: Body) -> FloatArray:
+        """Return the weights, which are next in the body, if they have the digest."""
+        params = body.take(np.dtype(self.dtype), self.size)
+        little = params.astype(params.dtype.newbyteorder("<"), copy=False)
+        if (found := hashlib.sha256(little.data).hexdigest()) != self.digest:
+            raise WireError(
+                f"weights of {self.model!r} have digest {found[:12]}… where {self.digest[:12]}… is "
+                "due"
+            )
+        return params
 
 
 class _Part(Record, frozen=True, kw_only=True):
@@ -43,6 +51,12 @@ class _Part(Record, frozen=True, kw_only=True):
     count: Count
     weights: _Weights
 
+    def part(self, points: Array, coefficients: Array) -> WeightedPoints:
+        """Return the part with these points and coefficients."""
+        return WeightedPoints(
+            model=self.model, weights=self.weights.ref, points=points, coefficients=coefficients
+        )
+
 
 class _Item(Record, frozen=True, kw_only=True):
     """A `seqgc.ports.WorkItem`."""
@@ -51,13 +65,76 @@ class _Item(Record, frozen=True, kw_only=True):
     parts: list[_Part]
 
 
-class TaskHeader(Subject, frozen=True, kw_only=True, tag="task"):
+class TaskHeader(Record, frozen=True, kw_only=True, tag="task"):
     """A `TaskMessage`; the body is its points (int64), then its coefficients (float64)."""
 
+    subject: Subject
     delay_s: Seconds
     payload: Payload | None
     rounding_seed: Count | None
     items: list[_Item]
+
+    @classmethod
+    def of(cls, message: TaskMessage) -> tuple[TaskHeader, list[Array]]:
+        """Return a message's header, and its points and coefficients, part after part.
+
+        Raises
+        ------
+        WireError
+            If its delay is no time, a part's points and coefficients do not pair up, or some are
+            negative or not finite.
+        """
+        if not 0 <= message.delay_s < math.inf:
+            raise WireError(f"a task's delay must be finite seconds >= 0; got {message.delay_s}")
+        items = message.task.items
+        header = cls(
+            subject=message.subject,
+            delay_s=message.delay_s,
+            payload=message.payload,
+            rounding_seed=message.rounding_seed,
+            items=[_Item(slot=each.slot, parts=[_part(p) for p in each.parts]) for each in items],
+        )
+        parts = [part for item in items for part in item.parts]
+        points = np.concatenate([np.empty(0, np.int64), *(part.points for part in parts)])
+        coefficients = np.concatenate([np.empty(0, np.float64), *(p.coefficients for p in parts)])
+        _check_points(points, coefficients)
+        return header, [points.astype(np.int64, copy=False), coefficients]
+
+    def message(self, body: Body) -> TaskMessage:
+        """Return the message of this header and the arrays behind it, of which its parts are views.
+
+        Raises
+        ------
+        WireError
+            If a slot is there twice, points or coefficients are too few or make no sense, or the
+            header is about other weights than its task.
+        """
+        count = sum(part.count for item in self.items for part in item.parts)
+        points = body.take(np.dtype(np.int64), count)
+        coefficients = body.take(np.dtype(np.float64), count)
+        _check_points(points, coefficients)
+        items, begin = [], 0
+        for item in self.items:
+            parts = []
+            for part in item.parts:
+                own = slice(begin, begin := begin + part.count)
+                parts.append(part.part(points[own], coefficients[own]))
+            items.append(WorkItem(slot=item.slot, parts=tuple(parts)))
+        if len({item.slot for item in items}) != len(items):
+            raise WireError(f"task frame repeats a slot: {[item.slot for item in items][:100]}")
+        round, worker, attempt = self.subject.address
+        message = TaskMessage(
+            task=Task(round=round, worker=worker, attempt=attempt, items=tuple(items)),
+            delay_s=self.delay_s,
+            payload=self.payload,
+            rounding_seed=self.rounding_seed,
+            code=self.subject.code,
+        )
+        if (named := self.subject.weights_digest) != (due := message.subject.weights_digest):
+            raise WireError(
+                f"task frame is about weights {named[:12]!r}…, its task about {due[:12]!r}…"
+            )
+        return message
 
 
 class InvokeHeader(Record, frozen=True, kw_only=True, tag="invoke"):
@@ -69,141 +146,51 @@ class InvokeHeader(Record, frozen=True, kw_only=True, tag="invoke"):
     inline_limit_bytes: Count
     weights: list[_Weights]
 
+    @classmethod
+    def of(cls, message: InvokeMessage) -> tuple[InvokeHeader, list[Array]]:
+        """Return a message's header, its task's arrays, and the weights that travel along.
 
-def task_parts(message: TaskMessage) -> tuple[TaskHeader, list[Array]]:
-    """Return a message's header, and its points and coefficients, part after part.
-
-    Raises
-    ------
-    WireError
-        If its delay is no time, a part's points and coefficients do not pair up, or some are
-        negative or not finite.
-    """
-    if not 0 <= message.delay_s < math.inf:
-        raise WireError(f"a task's delay must be finite seconds >= 0; got {message.delay_s}")
-    parts = [part for item in message.task.items for part in item.parts]
-    for part in parts:
-        points, coefficients = np.asarray(part.points), np.asarray(part.coefficients)
-        if points.ndim != 1 or points.shape != coefficients.shape:
-            raise WireError(
-                f"task for model {part.model!r}: points of shape {points.shape} do not pair up "
-                f"with coefficients of shape {coefficients.shape}"
-            )
-    points = np.concatenate([np.empty(0, np.int64), *(part.points for part in parts)])
-    coefficients = np.concatenate([np.empty(0, np.float64), *(p.coefficients for p in parts)])
-    _check_points(points, coefficients)
-    header = TaskHeader(
-        **message.subject,
-        delay_s=message.delay_s,
-        payload=message.payload,
-        rounding_seed=message.rounding_seed,
-        items=[
-            _Item(slot=item.slot, parts=[_part(part) for part in item.parts])
-            for item in message.task.items
-        ],
-    )
-    return header, [points.astype(np.int64, copy=False), coefficients]
-
-
-def task_message(header: TaskHeader, body: Body) -> TaskMessage:
-    """Return the message of a header and the arrays behind it, which its parts are views of.
-
-    Raises
-    ------
-    WireError
-        If a slot is there twice, points or coefficients are too few or make no sense, or the frame
-        is about other weights than its task.
-    """
-    count = sum(part.count for item in header.items for part in item.parts)
-    points = body.take(np.dtype(np.int64), count)
-    coefficients = body.take(np.dtype(np.float64), count)
-    _check_points(points, coefficients)
-    items, begin = [], 0
-    for item in header.items:
-        parts = []
-        for part in item.parts:
-            own = slice(begin, begin := begin + part.count)
-            parts.append(
-                WeightedPoints(
-                    model=part.model,
-                    weights=_ref(part.weights),
-                    points=points[own],
-                    coefficients=coefficients[own],
+        Raises
+        ------
+        WireError
+            As `TaskHeader.of`, and if weights are not the vector of the size and dtype that their
+            reference says.
+        """
+        _ = message.workload.canonical  # refuses what the other side could not key its memory by
+        request, arrays = TaskHeader.of(message.request)
+        for ref, params in message.weights:
+            if np.shape(params) != (ref.size,) or params.dtype.name != ref.dtype:
+                raise WireError(
+                    f"weights of {ref.model!r} must be {ref.dtype} of shape ({ref.size},); got "
+                    f"{params.dtype} of {np.shape(params)}"
                 )
-            )
-        items.append(WorkItem(slot=item.slot, parts=tuple(parts)))
-    if len({item.slot for item in items}) != len(items):
-        raise WireError(f"task frame repeats a slot: {[item.slot for item in items][:100]}")
-    message = TaskMessage(
-        task=Task(
-            round=header.round, worker=header.worker, attempt=header.attempt, items=tuple(items)
-        ),
-        delay_s=header.delay_s,
-        payload=header.payload,
-        rounding_seed=header.rounding_seed,
-        code=header.code,
-    )
-    if header.weights_digest != (due := message.weights_digest):
-        raise WireError(
-            f"task frame is about weights {header.weights_digest[:12]!r}…, its task about "
-            f"{due[:12]!r}…"
+        header = cls(
+            request=request,
+            workload=message.workload,
+            store=message.store,
+            inline_limit_bytes=message.inline_limit_bytes,
+            weights=[_weights(ref) for ref, _ in message.weights],
         )
-    return message
+        return header, [*arrays, *(params for _, params in message.weights)]
 
+    def message(self, body: Body) -> InvokeMessage:
+        """Return the message of this header and the arrays behind it.
 
-def invoke_parts(message: InvokeMessage) -> tuple[InvokeHeader, list[Array]]:
-    """Return a message's header, its task's arrays, and the weights that travel along.
-
-    Raises
-    ------
-    WireError
-        As `task_parts`, and if weights are not the vector of the size and dtype that their
-        reference says.
-    """
-    _ = message.workload.canonical  # refuses what the other side could not key its memory by
-    request, arrays = task_parts(message.request)
-    for ref, params in message.weights:
-        if np.shape(params) != (ref.size,) or params.dtype.name != ref.dtype:
-            raise WireError(
-                f"weights of {ref.model!r} must be {ref.dtype} of shape ({ref.size},); got "
-                f"{params.dtype} of {np.shape(params)}"
-            )
-        arrays.append(params)
-    header = InvokeHeader(
-        request=request,
-        workload=message.workload,
-        store=message.store,
-        inline_limit_bytes=message.inline_limit_bytes,
-        weights=[_weights(ref) for ref, _ in message.weights],
-    )
-    return header, arrays
-
-
-def invoke_message(header: InvokeHeader, body: Body) -> InvokeMessage:
-    """Return the message of a header and the arrays behind it.
-
-    Raises
-    ------
-    WireError
-        As `task_message`, and if weights do not have the digest that their reference says.
-    """
-    message = InvokeMessage(
-        request=task_message(header.request, body),
-        workload=header.workload,
-        store=header.store,
-        inline_limit_bytes=header.inline_limit_bytes,
-        weights=tuple(
-            (_ref(each), body.take(np.dtype(each.dtype), each.size)) for each in header.weights
-        ),
-    )
-    for ref, params in message.weights:
-        _check_digest(ref, params)
-    _ = message.workload.canonical
-    return message
-
-
-def _part(part: WeightedPoints) -> _Part:
-    return _Part(model=part.model, count=len(part.points), weights=_weights(part.weights))
+        Raises
+        ------
+        WireError
+            As `TaskHeader.message`, and if weights do not have the digest that their reference
+            says.
+        """
+        request = self.request.message(body)
+        _ = self.workload.canonical
+        return InvokeMessage(
+            request=request,
+            workload=self.workload,
+            store=self.store,
+            inline_limit_bytes=self.inline_limit_bytes,
+            weights=tuple((each.ref, each.params(body)) for each in self.weights),
+        )
 
 
 def _weights(ref: WeightRef) -> _Weights:
@@ -216,14 +203,14 @@ def _weights(ref: WeightRef) -> _Weights:
     )
 
 
-def _ref(weights: _Weights) -> WeightRef:
-    return WeightRef(
-        model=weights.model,
-        version=weights.version,
-        digest=weights.digest,
-        dtype=weights.dtype,
-        size=weights.size,
-    )
+def _part(part: WeightedPoints) -> _Part:
+    points, coefficients = np.shape(part.points), np.shape(part.coefficients)
+    if len(points) != 1 or points != coefficients:
+        raise WireError(
+            f"task for model {part.model!r}: points of shape {points} do not pair up with "
+            f"coefficients of shape {coefficients}"
+        )
+    return _Part(model=part.model, count=points[0], weights=_weights(part.weights))
 
 
 def _check_points(points: Array, coefficients: Array) -> None:
@@ -231,11 +218,3 @@ def _check_points(points: Array, coefficients: Array) -> None:
         raise WireError("a task's points must be integers >= 0, indices into the dataset")
     if not np.isfinite(coefficients).all():
         raise WireError("a task's coefficients must be finite")
-
-
-def _check_digest(ref: WeightRef, params: FloatArray) -> None:
-    little = params.astype(params.dtype.newbyteorder("<"), copy=False)
-    if (found := hashlib.sha256(little.data).hexdigest()) != ref.digest:
-        raise WireError(
-            f"weights of {ref.model!r} have digest {found[:12]}… where {ref.digest[:12]}… is due"
-        )

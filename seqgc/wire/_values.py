@@ -8,21 +8,17 @@ import msgspec
 from msgspec import Meta
 
 __all__ = [
-    "MAX_CODE_CHARACTERS",
     "MAX_FRAME_BYTES",
     "MAX_PIECES",
-    "Code",
     "Count",
     "Digest",
     "Line",
     "Name",
     "Record",
     "Seconds",
-    "WeightsDigest",
     "one_line",
 ]
 
-MAX_CODE_CHARACTERS = 100
 MAX_FRAME_BYTES = 1 << 28  # four ResNet-18 gradients in float32 are 180 MB
 MAX_PIECES = 4096  # of one result; each costs the receiver a call, however short it is
 _MAX_LINE_CHARACTERS = 1000
@@ -31,10 +27,8 @@ _MAX_LINE_CHARACTERS = 1000
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0)]  # finite: JSON has no other numbers
 Name: TypeAlias = Annotated[str, Meta(max_length=200)]
-Code: TypeAlias = Annotated[str, Meta(max_length=MAX_CODE_CHARACTERS)]
 Line: TypeAlias = Annotated[str, Meta(max_length=_MAX_LINE_CHARACTERS)]
 Digest: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]  # SHA-256, hexadecimal
-WeightsDigest: TypeAlias = Annotated[str, Meta(pattern=r"\A([0-9a-f]{64})?\Z")]  # or empty
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -11,7 +11,7 @@ from seqgc.backends._events import EventBackend, event_of, failure_of
 from seqgc.backends._tasks import TaskMessages
 from seqgc.errors import ParameterError, WorkerError
 from seqgc.ports import Arrival, Failure
-from seqgc.wire import FailureMessage, ResultMessage
+from seqgc.wire import FailureMessage, ResultMessage, Subject
 
 
 class Clock:
@@ -98,8 +98,9 @@ def test_the_workers_of_a_cancellation_are_checked() -> None:
 
 def test_answers_are_events() -> None:
     address = {"round": 3, "worker": 1, "attempt": 2}
-    arrival = event_of(ResultMessage(**address, results={}), at=7.0)
+    subject = Subject(**address)
+    arrival = event_of(ResultMessage(subject=subject, results={}), at=7.0)
     assert isinstance(arrival, Arrival)
     assert (arrival.round, arrival.worker, arrival.attempt, arrival.at) == (3, 1, 2, 7.0)
-    failure = event_of(FailureMessage(**address, reason="no\nroom"), at=7.0)
+    failure = event_of(FailureMessage(subject=subject, reason="no\nroom"), at=7.0)
     assert failure == Failure(**address, at=7.0, reason="no room")

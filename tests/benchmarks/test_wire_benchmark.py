@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 
-from seqgc.wire import ResultMessage, decode, encode, from_json, to_json, to_mapping
+from seqgc.wire import ResultMessage, Subject, decode, encode, from_json, to_json, to_mapping
 
 NUMBERS = 375_000  # 1.5 MB
 RUNS = 30
@@ -42,7 +42,7 @@ def best_ms(action: Callable[[], object]) -> float:
 @pytest.fixture(scope="module")
 def message() -> ResultMessage:
     vector = np.random.default_rng(0).standard_normal(NUMBERS).astype(np.float32)
-    return ResultMessage(round=3, worker=1, attempt=0, results={0: vector})
+    return ResultMessage(subject=Subject(round=3, worker=1, attempt=0), results={0: vector})
 
 
 @pytest.mark.benchmark(group="wire: JSON of a frame of 1.5 MB")

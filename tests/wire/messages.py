@@ -21,6 +21,7 @@ from seqgc.wire import (
     ReceiptMessage,
     ResultMessage,
     StoreRef,
+    Subject,
     TaskMessage,
     WorkloadRef,
 )
@@ -32,6 +33,14 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
 payloads = st.none() | st.sampled_from(PAYLOADS)
 codes = st.text(max_size=100)
 digests = st.text("0123456789abcdef", min_size=64, max_size=64)
+subjects = st.builds(
+    Subject,
+    round=counts,
+    worker=counts,
+    attempt=counts,
+    code=codes,
+    weights_digest=st.just("") | digests,
+)
 settings = st.dictionaries(
     names,
     st.recursive(
@@ -117,11 +126,7 @@ def results(draw: st.DrawFn) -> ResultMessage:
     return ResultMessage(
         payload=payload,
         rounding_seed=draw(st.none() | counts),
-        code=draw(codes),
-        weights_digest=draw(st.just("") | digests),
-        round=draw(counts),
-        worker=draw(counts),
-        attempt=draw(counts),
+        subject=draw(subjects),
         results=draw(st.dictionaries(st.integers(0, 50), vectors, max_size=4)),
     )
 
@@ -132,23 +137,15 @@ messages: st.SearchStrategy[Message] = st.one_of(
     results(),
     st.builds(
         FailureMessage,
-        round=counts,
-        worker=counts,
-        attempt=counts,
+        subject=subjects,
         reason=lines,
-        code=codes,
-        weights_digest=digests,
     ),
     st.builds(
         ReceiptMessage,
-        round=counts,
-        worker=counts,
-        attempt=counts,
+        subject=subjects,
         key=names,
         digest=digests,
         size_bytes=st.integers(0, MAX_FRAME_BYTES),
-        code=codes,
-        weights_digest=digests,
     ),
     st.builds(CancelMessage, round=counts, worker=counts),
     st.builds(ReadyMessage, worker=counts, problem=lines),
@@ -162,16 +159,14 @@ def content(message: Message) -> object:
             items = tuple((item.slot, tuple(map(_part, item.parts))) for item in task.items)
             address = (task.round, task.worker, task.attempt)
             rounding = (message.payload, message.rounding_seed)
-            return "task", *address, delay_s, items, *rounding, message.code, message.weights_digest
+            return "task", *address, delay_s, items, *rounding, message.subject
         case InvokeMessage():
             brought = tuple((ref, _vector(params)) for ref, params in message.weights)
             where = (message.workload.canonical, message.store, message.inline_limit_bytes)
             return "invoke", content(message.request), *where, brought
         case ResultMessage(results=vectors):
             pairs = tuple((slot, _vector(vector)) for slot, vector in vectors.items())
-            address = (message.round, message.worker, message.attempt)
-            rounding = (message.payload, message.rounding_seed)
-            return "result", *address, pairs, *rounding, message.code, message.weights_digest
+            return "result", pairs, message.payload, message.rounding_seed, message.subject
         case other:
             return other
 

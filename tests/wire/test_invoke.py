@@ -64,6 +64,10 @@ def invocation(params: FloatArray, **changes: Any) -> InvokeMessage:
     return dataclasses.replace(message, **changes)
 
 
+def digest_of(message: TaskMessage) -> str:
+    return message.subject.weights_digest
+
+
 def changed(answer: AnswerMessage, **changes: Any) -> AnswerMessage:
     """Return an answer with other fields; those without arrays are msgspec's structs."""
     if isinstance(answer, ResultMessage):
@@ -83,18 +87,16 @@ def test_every_frame_says_which_code_and_which_weights_it_is_about() -> None:
     ]
     for each in frames:
         header = header_of(encode(each, run_id=RUN))["message"]
-        header = header.get("request", header)
-        assert (header["code"], header["weights_digest"]) == ("gc:s=1", digest)
+        subject = header.get("request", header)["subject"]
+        assert (subject["code"], subject["weights_digest"]) == ("gc:s=1", digest)
 
 
 def test_weights_of_several_models_have_one_digest_whatever_their_order() -> None:
     a, b = ref_of(np.zeros(2), model="a"), ref_of(np.ones(2), model="b")
-    both = asked(a, b).weights_digest
-    assert both == asked(b, a, b).weights_digest
-    assert (
-        len({both, asked(a).weights_digest, asked(b).weights_digest, asked().weights_digest}) == 4
-    )
-    assert (asked(a).weights_digest, asked().weights_digest) == (a.digest, "")
+    both = digest_of(asked(a, b))
+    assert both == digest_of(asked(b, a, b))
+    assert len({both, digest_of(asked(a)), digest_of(asked(b)), digest_of(asked())}) == 4
+    assert (digest_of(asked(a)), digest_of(asked())) == (a.digest, "")
 
 
 def test_an_invocation_tells_its_run() -> None:
@@ -112,7 +114,9 @@ def test_a_function_takes_nothing_but_invocations() -> None:
 
 
 def test_a_task_about_other_weights_than_its_frame_says_is_refused() -> None:
-    frame = tampered(asked(ref_of(np.ones(2))), setting("weights_digest", value="0" * 64))
+    frame = tampered(
+        asked(ref_of(np.ones(2))), setting("subject", "weights_digest", value="0" * 64)
+    )
     with pytest.raises(WireError, match="task frame is about weights '000000000000'…"):
         decode(frame, run_id=RUN)
 
@@ -146,10 +150,10 @@ INLINE = ("weights", 0)
         (setting("workload", "settings", value=[1]), "Expected `object`, got `array`"),
         (setting("workload", "code", value="x"), "unknown field `code` - at `$.message.workload`"),
         (setting("inline_limit_bytes", value=-1), "Expected `int` >= 0"),
-        (setting("request", "code", value="c" * 101), "Expected `str` of length <= 100"),
+        (setting("request", "subject", "code", value="c" * 101), "Expected `str` of length <= 100"),
         (
-            setting("request", "weights_digest", value="no digest"),
-            "`$.message.request.weights_dige",
+            setting("request", "subject", "weights_digest", value="no digest"),
+            "`$.message.request.s",
         ),
     ],
 )
@@ -177,7 +181,7 @@ def test_a_code_of_more_than_100_characters_is_not_sent() -> None:
 
 
 def test_a_receipt_without_a_digest_is_refused() -> None:
-    receipt = ReceiptMessage(round=2, worker=1, attempt=0, key="k", digest="0" * 64, size_bytes=9)
+    receipt = ReceiptMessage(subject=asked().subject, key="k", digest="0" * 64, size_bytes=9)
     frame = tampered(receipt, setting("digest", value="../etc/passwd"))
     with pytest.raises(WireError, match=r"at `\$\.message\.digest`"):
         decode(frame, run_id=RUN)
@@ -203,8 +207,9 @@ def test_an_answer_to_something_else_is_refused_by_what_is_wrong(change: dict[st
     for answer in answers:
         message.check(answer)
         (name,) = change
+        subject = msgspec.structs.replace(answer.subject, **change)
         with pytest.raises(WireError, match=rf"answer has {name} .* was asked for; drop it"):
-            message.check(changed(answer, **change))
+            message.check(changed(answer, subject=subject))
 
 
 @pytest.mark.parametrize(
@@ -231,7 +236,7 @@ def test_results_of_other_slots_or_in_another_format_are_refused() -> None:
 
 def test_a_receipt_for_more_than_a_frame_may_have_is_refused() -> None:
     receipt = ReceiptMessage(
-        round=2, worker=1, attempt=0, key="k", digest="0" * 64, size_bytes=MAX_FRAME_BYTES + 1
+        subject=asked().subject, key="k", digest="0" * 64, size_bytes=MAX_FRAME_BYTES + 1
     )
     with pytest.raises(WireError, match=r"<= 268435456 - at `\$\.message\.size_bytes`"):
         decode(encode(receipt, run_id=RUN), run_id=RUN)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -31,6 +32,7 @@ from seqgc.wire import (
     InvokeMessage,
     ResultMessage,
     StoreRef,
+    Subject,
     TaskMessage,
     WorkloadRef,
     decode,
@@ -45,11 +47,12 @@ INVOCATION = InvokeMessage(
     store=StoreRef(kind="inline"),
     inline_limit_bytes=1000,
 )
+SUBJECT = Subject(round=2, worker=1, attempt=0)
 REF = WeightRef(model="cnn", version=7, digest="ab" * 32, dtype="float32", size=3)
 
 
 def result_of(*vectors: FloatArray) -> ResultMessage:
-    return ResultMessage(round=2, worker=1, attempt=0, results=dict(enumerate(vectors)))
+    return ResultMessage(subject=SUBJECT, results=dict(enumerate(vectors)))
 
 
 def task_of(points: list[int], coefficients: list[float]) -> TaskMessage:
@@ -184,9 +187,7 @@ def raw_result(
     """Return the frame of results that nobody has checked."""
     message = {
         "type": "result",
-        "round": 2,
-        "worker": 1,
-        "attempt": 0,
+        "subject": {"round": 2, "worker": 1, "attempt": 0},
         "payload": payload,
         "rounding_seed": None,
         "dtype": dtype or vectors[0].dtype.name,
@@ -331,6 +332,10 @@ def test_a_large_loss_takes_no_bits_from_small_gradients() -> None:
     assert in_one_piece[2] == 0.0
 
 
+def readdressed(message: ResultMessage, **address: int) -> ResultMessage:
+    return replace(message, subject=msgspec.structs.replace(message.subject, **address))
+
+
 def test_stochastic_rounding_depends_on_seed_and_address_alone() -> None:
     vector = np.random.default_rng(2).standard_normal(200).astype(np.float32)
     message = replace(result_of(vector, vector), payload="bfloat16", rounding_seed=3)
@@ -339,9 +344,9 @@ def test_stochastic_rounding_depends_on_seed_and_address_alone() -> None:
     others = [
         received(replace(message, rounding_seed=None))[0],
         received(replace(message, rounding_seed=4))[0],
-        received(replace(message, round=9))[0],
-        received(replace(message, worker=9))[0],
-        received(replace(message, attempt=9))[0],
+        received(readdressed(message, round=9))[0],
+        received(readdressed(message, worker=9))[0],
+        received(readdressed(message, attempt=9))[0],
         first[1],
     ]
     for other in others:
@@ -417,9 +422,9 @@ PART = ("items", 0, "parts", 0)
         (setting("payload", value=16), "Expected `str | null`, got `int` - at `$.message.payload`"),
         (setting("rounding_seed", value=-1), "Expected `int` >= 0 - at `$.message.rounding_seed`"),
         (setting("items", value=[]), "about weights 'abababababab'…, its task about ''…"),
-        (setting("round", value=-1), "Expected `int` >= 0 - at `$.message.round`"),
-        (setting("round", value=10**400), "Expected `int` <= 9007199254740992"),
-        (setting("worker", value=True), "Expected `int`, got `bool` - at `$.message.worker`"),
+        (setting("subject", "round", value=-1), "`int` >= 0 - at `$.message.subject.round`"),
+        (setting("subject", "round", value=10**400), "Expected `int` <= 9007199254740992"),
+        (setting("subject", "worker", value=True), "got `bool` - at `$.message.subject.worker`"),
         (setting("type", value="pickle"), "Invalid value 'pickle' - at `$.message.type`"),
         (setting("bad\nkey", value=1), "unknown field `bad key` - at `$.message`"),
     ],

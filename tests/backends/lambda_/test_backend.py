@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -96,8 +97,8 @@ def test_an_answer_to_something_else_is_a_failure_of_what_was_asked(
 ) -> None:
     backend, wire = open_backend()
     backend.dispatch(3, [task(3, 1)])
-    answered = wire.asked(0).request.result({0: np.ones(3)})
-    wire.say(0, replace(answered, **wrong))
+    answer = wire.asked(0).request.result({0: np.ones(3)})
+    wire.say(0, replace(answer, subject=msgspec.structs.replace(answer.subject, **wrong)))
     failure = failure_of(backend)
     assert address(failure) == ("Failure", 3, 1, 0)
     assert failure.reason.startswith(f"WireError: {reason}")

@@ -20,7 +20,7 @@ from seqgc.errors import StoreError
 from seqgc.local_lambda import LocalLambda
 from seqgc.ports import Arrival, BlobStore
 from seqgc.stores import DirectoryStore, MemoryStore
-from seqgc.wire import StoreRef, encode
+from seqgc.wire import StoreRef, Subject, encode
 from tests.backends.lambda_.in_memory import RUN, InMemory, failure_of, next_of, open_backend
 from tests.backends.lambda_.local import TRANSPORTS, open_transport, scripted_workload
 from tests.backends.scripted import PATIENCE_S, Scripted, address, eventually, next_event, task
@@ -73,7 +73,7 @@ def test_a_receipt_is_redeemed_and_what_lay_there_removed(opened: Open) -> None:
         ({"digest": "0" * 64}, "StoreError: .*digest"),
         ({"size_bytes": 3}, "StoreError: .*bytes where 3 are due"),
         ({"key": "../../etc"}, "WireError: answer has key '../../etc' where 'result-0-0-0-"),
-        ({"round": 5}, "WireError: answer has round 5"),
+        ({"subject": Subject(round=5, worker=0, attempt=0)}, "WireError: answer has round 5"),
     ],
 )
 def test_a_receipt_that_is_not_kept_is_a_failure(
