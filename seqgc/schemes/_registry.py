@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeVar, cast, get_type_hints
 
+import numpy as np
+
 from seqgc.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -69,7 +71,11 @@ class Entry:
     def build(self, n: int, values: Mapping[str, object]) -> Scheme:
         """Return the scheme for ``n`` workers; raises what its class raises."""
         make = cast("Callable[..., Scheme]", self.kind)
-        return make(n=n, **self.fixed, **values)
+        scheme = make(n=n, **self.fixed, **values)
+        if (broken := _broken(scheme)) is not None:
+            kind = f"{self.kind.__module__}.{self.kind.__qualname__}"
+            raise ParameterError("scheme", f"breaks its contract: {broken}", kind)
+        return scheme
 
     def names(self, scheme: Scheme) -> bool:
         """Whether the scheme is of this name."""
@@ -131,9 +137,9 @@ def entry_of(scheme: Scheme) -> Entry:
     ParameterError
         If its class, or its choice of fixed fields, is not registered.
     """
-    for entry in _entries.values():
-        if entry.names(scheme):
-            return entry
+    fitting = [entry for entry in _entries.values() if entry.names(scheme)]
+    if fitting:
+        return max(fitting, key=lambda entry: len(entry.fixed))  # the name that says most
     rule = "must be registered to have a spec: decorate its class with @register(name)"
     raise ParameterError("scheme", rule, scheme)
 
@@ -167,6 +173,22 @@ def _load_entry_points() -> None:
                 raise ParameterError(
                     f"entry point {point.name}", rule, point.value, remedy
                 ) from error
+
+
+def _broken(scheme: Scheme) -> str | None:
+    """Say which of the numbers that everything else builds on cannot be, if any."""
+    loads, fractions = np.asarray(scheme.worker_loads), np.asarray(scheme.chunk_fractions)
+    if loads.shape != (scheme.n,) or not (np.isfinite(loads) & (loads > 0)).all():
+        return f"worker_loads must be {scheme.n} numbers > 0"
+    if fractions.ndim != 1 or not (fractions >= 0).all() or abs(fractions.sum() - 1) > 1e-9:
+        return "chunk_fractions must be numbers >= 0 that sum to 1"
+    delay: object = scheme.delay  # a stranger's class may not keep to the types
+    exact: object = scheme.exact
+    if not isinstance(delay, int) or delay < 0:
+        return "delay must be an integer >= 0"
+    if not isinstance(exact, bool):
+        return "exact must be True or False"
+    return None if hasattr(scheme.promise, "admits") else "promise must be a StragglerModel"
 
 
 def _fields(kind: type) -> tuple[dataclasses.Field[object], ...]:

@@ -1,0 +1,1 @@
+"""Complete plug-ins, one file each."""

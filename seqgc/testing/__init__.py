@@ -1,0 +1,3 @@
+"""What those who extend seqgc test their own parts with."""
+
+from seqgc.testing._schemes import check_scheme as check_scheme

@@ -1,0 +1,123 @@
+"""Every registered scheme keeps the contract; one that is registered cannot go unchecked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+import examples.heterogeneous
+import examples.stochastic  # noqa: F401 (registers itself, as a stranger's file does)
+from seqgc.ports import BoolArray, Decoding, FloatArray, Payload
+from seqgc.schemes import (
+    GC,
+    GCSchedule,
+    Grid,
+    Schedule,
+    Scheme,
+    entry_of,
+    parse_scheme,
+    register,
+    registered,
+)
+from seqgc.stragglers import PerRound, StragglerModel
+from seqgc.testing import check_scheme
+
+PER_NAME = 6
+
+
+def small(name: str) -> list[Scheme]:
+    """A few schemes of the name for few workers, over the range of what a search is offered."""
+    found: list[Scheme] = []
+    for n in (4, 5, 6):
+        candidates = registered()[name].kind.candidates(n, Grid(max_delay=3, inexact=True))
+        of_name = [scheme for scheme in candidates if entry_of(scheme).name == name]
+        spread = np.linspace(0, len(of_name) - 1, PER_NAME).astype(int) if of_name else []
+        found += [of_name[i] for i in sorted(set(spread))]
+    return found
+
+
+@pytest.mark.parametrize("name", list(registered()))
+def test_what_is_registered_keeps_the_contract(name: str) -> None:
+    schemes = small(name)
+    assert schemes, f"{name} offers a search nothing: check_scheme must be given schemes by hand"
+    for scheme in schemes:
+        check_scheme(scheme, patterns=6, seed=20261122)
+
+
+@pytest.mark.parametrize("spec", ["m-sgc:B=1,W=2,lam=4", "gc-rep:s=0", "gc:s=2"])
+def test_limits_that_a_search_leaves_out_keep_it_too(spec: str) -> None:
+    check_scheme(parse_scheme(spec, n=4), patterns=6)
+
+
+# ---- check_scheme finds what is wrong -----------------------------------------------------------
+
+
+@register("lying")
+@dataclass(frozen=True, kw_only=True)
+class Lying(GC):
+    """GC with one promise broken, whichever ``lie`` says."""
+
+    lie: str = "none"
+
+    @property
+    def worker_loads(self) -> FloatArray:
+        return self._equal_loads(self._code.load / (2 if self.lie == "load" else 1))
+
+    @property
+    def promise(self) -> StragglerModel:
+        return PerRound(s=self.n - 1) if self.lie == "promise" else super().promise
+
+    def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
+        return LyingSchedule(
+            self, self._code, num_jobs, conformity=conformity, allow_error=self.allow_error
+        )
+
+    @classmethod
+    def candidates(cls, n: int, grid: Grid) -> Iterable[Scheme]:  # noqa: ARG003
+        return [cls(n=n, s=1)]
+
+
+class LyingSchedule(GCSchedule):
+    def decoding(self, job: int, payload: Payload = "float64") -> Decoding:
+        decoding = super().decoding(job, payload)
+        first, *others = decoding.terms
+        match getattr(self._scheme_of, "lie", ""):
+            case "weight":
+                return replace(decoding, terms=(replace(first, weight=2 * first.weight), *others))
+            case "round":
+                return replace(decoding, terms=(replace(first, slot=1), *others))
+            case "error":
+                return replace(decoding, error=0.5)
+            case _:
+                return decoding
+
+    def __init__(self, scheme: Lying, *args: object, **options: object) -> None:
+        super().__init__(scheme, *args, **options)  # type: ignore[arg-type]
+        self._scheme_of = scheme
+
+    def _feasible(self, responded: BoolArray) -> bool:
+        if self._scheme_of.lie == "harm" and responded.sum() == self.n - 1:
+            return False
+        return super()._feasible(responded)
+
+
+@pytest.mark.parametrize(
+    ("lie", "complaint"),
+    [
+        ("load", "no exact scheme keeps this promise below load"),
+        ("promise", "no exact scheme keeps this promise below load"),
+        ("weight", "the decoded gradient is off by"),
+        ("round", "uses what nobody was asked for"),
+        ("error", "reports an error, and is exact"),
+        ("harm", "one more answer hurts|what conforms must lose no job"),
+    ],
+)
+def test_a_broken_promise_is_found_and_named(lie: str, complaint: str) -> None:
+    check_scheme(Lying(n=5, s=2))
+    with pytest.raises(AssertionError, match=complaint) as caught:
+        check_scheme(Lying(n=5, s=2, lie=lie), patterns=60)
+    assert "\n" not in str(caught.value)
+    assert "seed 0" in str(caught.value)
