@@ -15,20 +15,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import cast, get_args
+from typing import get_args
 
 import numpy as np
 from constructions import cyclic, gaussian
 from resumable import Table, arguments
 
-from seqgc.codes import CodeKind, make_code
+from seqgc.codes import make_code, worst_survivors
 from seqgc.codes._decoders import NullSpaceDecoder
+from seqgc.codes._solutions import Solutions
 from seqgc.codes._survivors import (
-    Solutions,
     contiguous_sets,
     random_sets,
     responded_without,
-    worst_found,
     worst_of,
 )
 from seqgc.errors import IllConditionedError, ParameterError
@@ -62,14 +61,14 @@ def subject(family: str, n: int, s: int, payload: Payload) -> Subject | None:
             worst=responded_without(n, worst_of(solutions, s)[0]),
         )
     try:
-        code = make_code(cast(CodeKind, family), n, s, payload=payload)
+        code = make_code(family, n, s, payload=payload)
     except ParameterError:
         return None
     return Subject(
         encoding_matrix=code.encoding_matrix,
         load=code.load,
         vector=code.decoding_vector,
-        worst=worst_found(code)[0],
+        worst=worst_survivors(code)[0],
     )
 
 

@@ -19,12 +19,11 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 from resumable import Table, arguments
 
-from seqgc.codes import CodeKind, make_code
+from seqgc.codes import make_code
 from seqgc.codes._survivors import random_sets, responded_without
 from seqgc.master import Gatherer
 from seqgc.ports import Decoding, MiniTask, Term
@@ -56,7 +55,7 @@ def seconds_of(work: Callable[..., object], *arguments: object) -> float:
 
 def vectors(family: str, n: int, s: int, *, sets: int, solved: int) -> Measured:
     """Time vectors for random sets of ``s``; ``lstsq`` for the first ``solved`` of them only."""
-    code = make_code(cast(CodeKind, family), n, s)
+    code = make_code(family, n, s)
     stragglers = random_sets(n, s, sets, np.random.default_rng([SEED, n, s]))
     masks = responded_without(n, stragglers)
     code.decoding_vector(np.ones(n, dtype=np.bool_))  # the code itself is made once

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, overload
+from typing import NamedTuple
 
 import numpy as np
 
-from seqgc.codes._checks import check_rows, payload_of
+from seqgc.codes._checks import check_rows, payload_as_exact_as, read_only
 from seqgc.codes._exact import ExactCode
-from seqgc.codes._linear import combine
-from seqgc.codes._span import Span
+from seqgc.codes._linear import Span, combine
 from seqgc.errors import IllConditionedError, NotDecodableError, ParameterError
 from seqgc.ports import BoolArray, FloatArray, Payload, payload_format
 
@@ -52,6 +51,11 @@ class GradientCode(ExactCode):
     gradient ``sum_k g_k`` (Tandon et al. 2017, section 2; a row of their ``B`` is a worker's).
     Immutable, picklable, equal and hashable by content.
 
+    A family of codes is a frozen dataclass that derives from this (`register_code` has an example).
+    It must say who holds what, ``_make_layout``; it may say with which coefficients,
+    ``_coefficients``, what ``n`` and ``s`` it takes, ``_check_parameters``, which results add up,
+    ``_make_covers``, or how to decode, ``_make_decoder``. `seqgc.testing.check_code` checks it.
+
     Parameters
     ----------
     n, s : int
@@ -72,43 +76,6 @@ class GradientCode(ExactCode):
     array([12., 16.])
     """
 
-    _chosen_for: ClassVar[Payload] = "float32"  # an instance of make_code("auto") has its own
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.n, self.s), {"_chosen_for": self._chosen_for}
-
-    def explain(self, payload: Payload | None = None) -> str:
-        """Return the families of codes compared for this ``n`` and ``s``, a line each.
-
-        Says what each costs, how exactly it decodes results in a payload format (by default the one
-        that ``make_code("auto", ...)`` was asked for, else float32), and which one that takes.
-        """
-        from seqgc.codes._auto import compare  # it knows the families, which know this class
-
-        return compare(self.n, self.s, payload=payload or self._chosen_for).text
-
-    @overload
-    def decode(
-        self,
-        results: FloatArray,
-        responded: BoolArray,
-        *,
-        payload: Payload | None = ...,
-        tolerance: float | None = ...,
-        allow_error: None = ...,
-    ) -> FloatArray: ...
-
-    @overload
-    def decode(
-        self,
-        results: FloatArray,
-        responded: BoolArray,
-        *,
-        payload: Payload | None = ...,
-        tolerance: float | None = ...,
-        allow_error: float,
-    ) -> ApproximateGradient: ...
-
     def decode(
         self,
         results: FloatArray,
@@ -116,28 +83,40 @@ class GradientCode(ExactCode):
         *,
         payload: Payload | None = None,
         tolerance: float | None = None,
-        allow_error: float | None = None,
-    ) -> FloatArray | ApproximateGradient:
-        """Return the gradient; an approximation only where that is asked for.
+    ) -> FloatArray:
+        """Return the gradient: `decode_within` an error bound of 0."""
+        return self.decode_within(
+            results, responded, allow_error=0.0, payload=payload, tolerance=tolerance
+        ).gradient
+
+    def decode_within(
+        self,
+        results: FloatArray,
+        responded: BoolArray,
+        *,
+        allow_error: float,
+        payload: Payload | None = None,
+        tolerance: float | None = None,
+    ) -> ApproximateGradient:
+        """Return the gradient, or an approximation within ``allow_error``, and its error bound.
 
         Parameters
         ----------
         results : (n, p) floating
             Row ``i`` is what worker ``i`` returned; where not ``responded`` it may hold anything.
         responded : (n,) bool
+        allow_error : float
+            Where answers do not suffice, decode by least squares if the error bound of that
+            (`approximation` defines it) is at most this; ``0 <= allow_error < 1``.
         payload
             The format in which results travelled, if not the array's dtype.
         tolerance : float
             Largest predicted relative error from rounding that is let pass (see `check_error`).
-        allow_error : float
-            Where answers do not suffice, decode by least squares if the error bound of that
-            (`approximation` defines it) is at most this; ``0 <= allow_error < 1``.
 
         Returns
         -------
-        (p,) array of the results' dtype, in which sums are taken (those of float16 in float32). If
-        ``allow_error`` is given, an `ApproximateGradient`: this array and its error bound, which
-        is 0 where answers suffice.
+        (p,) array of the results' dtype, in which sums are taken (those of float16 in float32), and
+        its error bound, 0 where answers suffice.
 
         Raises
         ------
@@ -152,14 +131,11 @@ class GradientCode(ExactCode):
         # Rounded to the payload format on their way, and to the array's here.
         coarsest = max(
             payload or "float64",
-            payload_of(results.dtype),
+            payload_as_exact_as(results.dtype),
             key=lambda p: payload_format(p).rounding,
         )
-        used = self.usable_vector(
-            responded, coarsest, tolerance=tolerance, allow_error=allow_error or 0.0
-        )
-        gradient = combine(used.vector, results)
-        return gradient if allow_error is None else ApproximateGradient(gradient, used.error)
+        used = self.usable_vector(responded, coarsest, tolerance=tolerance, allow_error=allow_error)
+        return ApproximateGradient(combine(used.vector, results), used.error)
 
     def usable_vector(
         self,
@@ -242,6 +218,5 @@ class GradientCode(ExactCode):
         solved = np.linalg.lstsq(chosen.T, scale, rcond=_LEAST_SINGULAR)[0]
         vector = np.zeros(self.n)
         vector[np.flatnonzero(responded)[at]] = solved
-        vector.setflags(write=False)
         residual = (vector @ self.encoding_matrix - 1.0) * scale
-        return Approximation(vector=vector, error=float(np.linalg.norm(residual)))
+        return Approximation(vector=read_only(vector), error=float(np.linalg.norm(residual)))

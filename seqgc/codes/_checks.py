@@ -1,34 +1,26 @@
-"""What the codes ask of their arguments; each check raises `ParameterError`."""
+"""What codes ask of their arguments (each check raises `ParameterError`), and read-only arrays."""
 
 from __future__ import annotations
 
-import operator
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, require_int
 from seqgc.ports import BoolArray, FloatArray, Payload
 
-__all__ = ["check_mask", "check_rows", "check_worker", "integer", "payload_of"]
+__all__ = ["check_mask", "check_rows", "check_tolerance", "payload_as_exact_as", "read_only"]
+
+_Array = TypeVar("_Array", bound=np.ndarray)
 
 
-def integer(argument: str, value: object) -> int:
-    """Return the value as an int, from any type of integer but bool."""
-    if isinstance(value, bool | np.bool_):
-        raise ParameterError(argument, "must be an integer", value)
-    try:
-        return operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise ParameterError(argument, "must be an integer", value) from None
-
-
-def check_worker(worker: int, n: int) -> int:
-    """Return the worker as an int; it must be one of ``n``."""
-    index = integer("worker", worker)
-    if not 0 <= index < n:
-        raise ParameterError("worker", f"must satisfy 0 <= worker < n, n={n}", index)
-    return index
+def check_tolerance(n: int, s: int) -> tuple[int, int]:
+    """Return workers and the stragglers that they tolerate as ints; ``0 <= s < n``."""
+    n, s = require_int("n", n, least=1), require_int("s", s)
+    if not 0 <= s < n:
+        raise ParameterError("s", f"must satisfy 0 <= s < n, n={n}", s)
+    return n, s
 
 
 def check_mask(responded: BoolArray, n: int) -> BoolArray:
@@ -50,7 +42,13 @@ def check_rows(argument: str, array: FloatArray, rows: int, shape: str) -> None:
         raise ParameterError(argument, f"must have shape {shape} with {rows} rows", array.shape)
 
 
-def payload_of(dtype: npt.DTypeLike) -> Payload:
+def payload_as_exact_as(dtype: npt.DTypeLike) -> Payload:
     """Return the payload format whose precision an array's floats have."""
     narrow: dict[int, Payload] = {2: "float16", 4: "float32"}
     return narrow.get(np.dtype(dtype).itemsize, "float64")
+
+
+def read_only(array: _Array) -> _Array:
+    """Return the array itself; from now on nobody writes to it."""
+    array.setflags(write=False)
+    return array

@@ -1,6 +1,4 @@
-"""The coefficients of the cyclic code where ``s + 1`` does not divide ``n``.
-
-They are chosen for numerical quality.
+"""The coefficients of the cyclic code where ``s + 1`` does not divide ``n``, for small errors.
 
 Tandon et al. (2017, algorithm 2) take any ``H`` (s, n) with ``H @ 1 == 0`` and put into row ``i``
 of the encoding matrix ``E`` the vector of its null space that is supported on window ``i ... i+s``.
@@ -24,24 +22,12 @@ so that any ``s`` columns are independent, whatever the divisors of ``n``, for a
 The columns are then scaled so that ``H @ 1 == 0``; no scale is zero for almost all draws. Several
 draws are made, and the one that amplifies rounding errors least is kept.
 
-At n = 256 the median amplification of rounding errors (`GradientCode.amplification`) is then 0.9 to
-2.0 for random straggler sets, and the worst contiguous set has 0.9 to 1.5.
-``experiments/codes/constructions.py`` measures this and every alternative named here; its README
-has the table.
-
-No real code is good for *every* set, as long as exactly ``s`` may be missing: the equations'
-determinants are real. If all have one sign, as with consecutive roots, those of contiguous sets are
-products of ``s (s-1)/2`` small sines. If not, they come close to zero somewhere between sets of
-either sign, and since nothing keeps them from it, amplifications above ``x`` have a frequency of
-about ``0.7/x``: chance meets 100 in a few hundred sets, and a search that swaps one straggler after
-the other meets 1e6 at once. Screening 60 draws by another measure, moving single angles, scaling
-columns, random supports or permuted columns do not change this, and gain less than a factor of two
-where they gain.
-
-What does change it is to leave the determinant more dimensions in which to miss zero. Complex
-coefficients: ``1/x^2``, but a worker's result then takes two backward passes and twice the bytes.
-Or chunks with ``d`` more workers than stragglers need: ``1/x^(d+1)``; that is the code for
-``s + d`` with only ``s`` missing, so whoever waits for one more answer has it as well.
+At n = 256 the median amplification of rounding errors is then 0.9 to 2.0 for random straggler sets,
+and the worst contiguous set has 0.9 to 1.5. No real code is good for *every* set: determinants that
+are positive for some sets and negative for others come close to zero in between, so amplifications
+above ``x`` have a frequency of about ``0.7/x``, and a search meets 1e6 at once. More dimensions to
+miss zero in would help: complex coefficients, or one more answer than is needed.
+``experiments/codes/README.md`` has the measurements, of every alternative named here too.
 """
 
 from __future__ import annotations
@@ -53,7 +39,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from seqgc.codes._survivors import Solutions, contiguous_sets, random_sets, strided_sets
+from seqgc.codes._solutions import Solutions
+from seqgc.codes._survivors import contiguous_sets, random_sets, strided_sets
 from seqgc.ports import FloatArray, IntArray
 
 __all__ = ["CyclicDesign", "design"]
@@ -75,22 +62,14 @@ _BLOCK = 1 << 22  # numbers in one batch of matrices
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CyclicDesign:
-    """The encoding matrix's nonzeros, and the solutions of ``a @ E == 1`` with no worker missing.
+    """The encoding matrix's nonzeros, and the ``solutions`` that follow from them.
 
     ``coefficients`` (n, s+1): worker ``i``'s on chunks ``i ... i+s (mod n)``, of unit norm, the
-    first one positive; ``parity`` is the ``H`` (s, n) that maps all of these rows to 0. The
-    solutions are ``shortest`` (n,) plus any combination of the orthonormal rows of ``null_space``
-    (s, n), to which ``shortest`` is orthogonal.
+    first one positive.
     """
 
     coefficients: FloatArray
-    parity: FloatArray
-    shortest: FloatArray
-    null_space: FloatArray
-
-    def __post_init__(self) -> None:
-        for array in (self.coefficients, self.parity, self.shortest, self.null_space):
-            array.setflags(write=False)
+    solutions: Solutions
 
 
 @lru_cache(maxsize=256)
@@ -135,18 +114,8 @@ def _solved(parity: FloatArray) -> CyclicDesign:
     s, n = parity.shape
     coefficients = _null_vectors(parity)
     matrix = np.zeros((n, n))
-    np.put_along_axis(matrix, _windows(n, s + 1), coefficients, axis=1)
-    solutions = Solutions.of(matrix, n - s)
-    return CyclicDesign(
-        coefficients=coefficients,
-        parity=parity,
-        shortest=solutions.shortest,
-        null_space=solutions.null_space,
-    )
-
-
-def _windows(n: int, length: int) -> IntArray:
-    return (np.arange(n)[:, None] + np.arange(length)) % n
+    np.put_along_axis(matrix, contiguous_sets(n, s + 1), coefficients, axis=1)
+    return CyclicDesign(coefficients=coefficients, solutions=Solutions.of(matrix, n - s))
 
 
 def _null_vectors(parity: FloatArray) -> FloatArray:
@@ -156,7 +125,7 @@ def _null_vectors(parity: FloatArray) -> FloatArray:
     H's null space that is 1 at the window's first column and 0 at the ``n - s - 1`` outside.
     """
     s, n = parity.shape
-    windows = _windows(n, s + 1)
+    windows = contiguous_sets(n, s + 1)
     vectors = np.ones((n, s + 1))
     if 2 * s <= n:
         for rows in _batches(n, s * s):
@@ -191,6 +160,5 @@ def _straggler_sets(n: int, s: int, rng: np.random.Generator) -> tuple[IntArray,
 
 def _badness(candidate: CyclicDesign, sets: tuple[IntArray, IntArray]) -> float:
     """Return the larger of the first sets' longest and the others' 90 % decoding vector."""
-    solutions = Solutions(shortest=candidate.shortest, null_space=candidate.null_space)
-    longest = solutions.lengths(sets[0]).max()
-    return float(max(longest, np.quantile(solutions.lengths(sets[1]), 0.9)))
+    longest = candidate.solutions.lengths(sets[0]).max()
+    return float(max(longest, np.quantile(candidate.solutions.lengths(sets[1]), 0.9)))

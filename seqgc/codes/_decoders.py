@@ -1,32 +1,51 @@
-"""How decoding vectors are found: by looking for whole covers, or by solving ``s`` equations."""
+"""How decoding vectors are found: whole covers, ``s`` equations, or least squares.
+
+Theory of operation
+-------------------
+Which of three ways finds ``a`` with ``a @ E == 1`` is a matter of the code, not of the answers.
+
+*Covers* (`CoverDecoder`). Where coefficients are ones, some workers' results add up to the
+gradient. A *cover* says which, and who stands in for whom: an array (candidates, places) of
+workers, where those of a column return equal results, and one of each column adds up. To find ``a``
+is to look for a cover with an answer in every column: no equations, no rounding but a sum's, and
+the fewest results to read.
+
+*Equations* (`NullSpaceDecoder`). A code of rank ``n - s`` asks for one equation per missing worker
+(`seqgc.codes._solutions`). If ``s`` are missing, these are as many as unknowns. If fewer, the
+shortest ``z`` is a combination of the missing columns ``C`` (s, m): ``z = C y``, ``C^T C y = b``,
+refined once. That is fastest, and inexact if the square of C's condition is beyond float64; where
+the residual shows it, ``z`` is found again by a QR factorisation of ``C``.
+
+*Least squares* (`SpanDecoder`), for any other matrix: nothing is known, so nothing is saved.
+
+Every vector comes with a bound on the norm of ``a @ E - 1``, by which `ExactCode` judges it.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from seqgc.codes._linear import Span
+from seqgc.codes._solutions import Solutions
 from seqgc.ports import BoolArray, FloatArray, IntArray
 
-__all__ = ["CoverDecoder", "Decoder", "NullSpaceDecoder", "Solved"]
+__all__ = ["CoverDecoder", "Decoder", "NullSpaceDecoder", "Solved", "SpanDecoder"]
 
-# Longer chains of updates would cost more than one new solution, and gather rounding errors.
-_MOST_UPDATES = 8
-
-# A vector with a larger residual is neither taken from an update, nor what one starts from: after
-# a nearly singular set, only solving anew gives what its neighbours deserve.
+# A vector with a larger residual is found again, by the method that takes longer.
 _CLEAN_RESIDUAL = 1e-12
+
+# How far from the span of some rows the ones may be, per chunk, that count as spanned.
+_SPANNED = 1e-9
 
 
 class Decoder(Protocol):
-    """Decides which answers suffice, and turns them into a decoding vector."""
+    """Decides which answers (n,) suffice, and turns them into a decoding vector."""
 
-    @property
-    def covers(self) -> tuple[IntArray, ...]: ...
     def suffices(self, responded: BoolArray) -> bool: ...
     def solve(self, responded: BoolArray) -> Solved | None:
         """Return ``a``; None if answers do not suffice; LinAlgError: the equations are singular."""
@@ -42,14 +61,7 @@ class Solved(NamedTuple):
 class CoverDecoder:
     """For codes whose gradient is a plain sum of some of the results.
 
-    Parameters
-    ----------
-    n : int
-        Workers.
-    covers
-        Each an array (candidates, places) of workers. The workers of one place (column) return
-        equal results, and the places of a cover partition the batch: one answer of every place of
-        any one cover adds up to the gradient. The earlier cover and the higher row come first.
+    ``covers``: see `GradientCode.covers`. The earlier cover and the higher row come first.
 
     Examples
     --------
@@ -59,9 +71,6 @@ class CoverDecoder:
     """
 
     def __init__(self, n: int, covers: tuple[IntArray, ...]) -> None:
-        for cover in covers:
-            cover.setflags(write=False)
-        self.covers = covers
         self._n = n
         # Covers of one shape are looked at together: an all-ones cyclic code has s + 1 of them.
         shapes = dict.fromkeys(cover.shape for cover in covers)
@@ -89,100 +98,46 @@ def _whole(answered: BoolArray) -> BoolArray:
     return whole
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Solution:
-    """The shortest ``z`` (s,) with ``z @ null_space[:, missing] == shortest[missing]``.
-
-    ``dual`` (s, m) is the basis of the span of these m columns that is dual to them.
-    """
-
-    missing: IntArray
-    z: FloatArray
-    dual: FloatArray
-
-    def without(self, position: int) -> _Solution:
-        """Return the solution once ``missing[position]`` has answered, in ``s m`` operations.
-
-        The dual vector ``p`` of the column that goes is the one direction of the span orthogonal to
-        all columns that stay: taking it out of ``z`` leaves the shortest ``z`` of their equations,
-        and taking it out of the other dual vectors leaves their dual basis.
-        """
-        p = self.dual[:, position]
-        p = p / math.sqrt(p @ p)
-        dual = np.delete(self.dual, position, axis=1)
-        return _Solution(
-            missing=np.delete(self.missing, position),
-            z=self.z - p * (p @ self.z),
-            dual=dual - np.outer(p, p @ dual),
-        )
-
-
-class Equations(Protocol):
-    """All decoding vectors ``shortest - z @ null_space`` of a code, with no worker missing.
-
-    ``shortest`` (n,) is the shortest of them; ``null_space`` (s, n) an orthonormal basis of the
-    encoding matrix's left null space, to which it is orthogonal.
-    """
-
-    @property
-    def shortest(self) -> FloatArray: ...
-    @property
-    def null_space(self) -> FloatArray: ...
-
-
 class NullSpaceDecoder:
-    """For codes any ``n - s`` of whose results decode, by equations of size ``s``.
+    """For codes any ``n - s`` of whose results decode, and no fewer.
 
-    All solutions of ``a @ E == 1`` are ``shortest - z @ null_space``. Those that vanish on the
-    missing workers have ``z @ null_space[:, missing] == shortest[missing]``; the shortest such
-    ``z`` gives the shortest ``a``, which uses all survivors. One more answer takes one equation
-    away: the solution is updated, not found anew.
-
-    Parameters
-    ----------
-    s : int
-        Workers that may be missing.
-    equations
-        Makes the equations when a vector is first asked for: which answers suffice is known
-        without them.
-    matrix
-        Makes the encoding matrix E (n, k), by which vectors are judged.
+    ``equations`` are made when a vector is first asked for: which answers suffice is known without.
+    So is the ``matrix`` E (n, k), by which vectors are judged.
     """
-
-    covers: tuple[IntArray, ...] = ()
 
     def __init__(
-        self, s: int, equations: Callable[[], Equations], matrix: Callable[[], FloatArray]
+        self, s: int, equations: Callable[[], Solutions], matrix: Callable[[], FloatArray]
     ) -> None:
-        self._s, self._equations, self._matrix = s, equations, matrix
-        self._missing: IntArray | None = None  # of the latest solution
-        self._latest: _Solution | None = None  # made when an update first asks for it
+        self._s, self._make_equations, self._matrix = s, equations, matrix
 
     def suffices(self, responded: BoolArray) -> bool:
         return int(np.count_nonzero(~responded)) <= self._s
 
     @cached_property
-    def _shortest(self) -> FloatArray:
-        return self._equations().shortest
-
-    @cached_property
-    def _null_space(self) -> FloatArray:
-        return self._equations().null_space
+    def _equations(self) -> Solutions:
+        return self._make_equations()
 
     def solve(self, responded: BoolArray) -> Solved | None:
         missing = np.flatnonzero(~responded)
         if missing.size > self._s:
             return None
-        z = self._updated(missing)
-        solved = None if z is None else self._judged(z, missing)
-        if solved is None or not solved.residual <= _CLEAN_RESIDUAL:
-            self._latest = None
-            solved = self._judged(self._solved(missing), missing)
-        self._missing = missing if solved.residual <= _CLEAN_RESIDUAL else None
-        return solved
+        columns = self._equations.null_space[:, missing]
+        right = self._equations.shortest[missing]
+        if missing.size == self._s:
+            return self._judged(np.linalg.solve(columns.T, right), missing)
+        try:
+            gram = columns.T @ columns
+            z = columns @ np.linalg.solve(gram, right)
+            z += columns @ np.linalg.solve(gram, right - z @ columns)
+            if (solved := self._judged(z, missing)).residual <= _CLEAN_RESIDUAL:
+                return solved
+        except np.linalg.LinAlgError:
+            pass
+        basis, triangle = np.linalg.qr(columns)
+        return self._judged(basis @ np.linalg.solve(triangle.T, right), missing)
 
     def _judged(self, z: FloatArray, missing: IntArray) -> Solved:
-        vector: FloatArray = self._shortest - z @ self._null_space
+        vector: FloatArray = self._equations.shortest - z @ self._equations.null_space
         unsolved = vector[missing]
         vector[missing] = 0.0
         # a @ E - 1 is what `shortest` leaves, less z times null_space @ E, which is 0 but for
@@ -196,40 +151,42 @@ class NullSpaceDecoder:
         """Return norms: of ``shortest @ E - 1``, of ``null_space @ E``, and of E."""
         matrix = self._matrix()
         return (
-            float(np.linalg.norm(self._shortest @ matrix - 1.0)),
-            float(np.linalg.norm(self._null_space @ matrix)),
+            float(np.linalg.norm(self._equations.shortest @ matrix - 1.0)),
+            float(np.linalg.norm(self._equations.null_space @ matrix)),
             float(np.linalg.norm(matrix)),
         )
 
-    def _solved(self, missing: IntArray) -> FloatArray:
-        columns, right = self._null_space[:, missing], self._shortest[missing]
-        if missing.size == len(columns):
-            return np.linalg.solve(columns.T, right)
-        basis, triangle = np.linalg.qr(columns)
-        return basis @ np.linalg.solve(triangle.T, right)
 
-    def _updated(self, missing: IntArray) -> FloatArray | None:
-        """Return ``z`` from the latest solution, if since then workers have but answered."""
-        before = self._missing
-        if before is None or not 0 < before.size - missing.size <= _MOST_UPDATES:
-            return None
-        answered = np.setdiff1d(before, missing, assume_unique=True)
-        if answered.size != before.size - missing.size:
-            return None
-        try:
-            solution = self._latest or self._with_dual(before)
-        except np.linalg.LinAlgError:
-            return None
-        for worker in answered:
-            solution = solution.without(int(np.searchsorted(solution.missing, worker)))
-        self._latest = solution
-        return solution.z
+class SpanDecoder:
+    """For any code of ``s`` stragglers; ``matrix`` makes its encoding matrix E (n, k).
 
-    def _with_dual(self, missing: IntArray) -> _Solution:
-        columns = self._null_space[:, missing]
-        if missing.size == len(columns):
-            dual = np.linalg.inv(columns).T
-        else:
-            basis, triangle = np.linalg.qr(columns)
-            dual = basis @ np.linalg.inv(triangle).T
-        return _Solution(missing=missing, z=dual @ self._shortest[missing], dual=dual)
+    Examples
+    --------
+    >>> decoder = SpanDecoder(1, lambda: np.array([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]]))
+    >>> decoder.solve(np.array([True, True, False])).vector.round(6)
+    array([1. , 0.5, 0. ])
+    """
+
+    def __init__(self, s: int, matrix: Callable[[], FloatArray]) -> None:
+        self._s, self._make = s, matrix
+
+    @cached_property
+    def _matrix(self) -> FloatArray:
+        return self._make()
+
+    @cached_property
+    def _span(self) -> Span:
+        return Span(self._matrix, np.ones(self._matrix.shape[1]))
+
+    def suffices(self, responded: BoolArray) -> bool:
+        if np.count_nonzero(~responded) <= self._s:
+            return True
+        return self._span.distance(responded) <= _SPANNED * math.sqrt(self._matrix.shape[1])
+
+    def solve(self, responded: BoolArray) -> Solved | None:
+        if not self.suffices(responded):
+            return None
+        rows = self._matrix[responded]
+        vector = np.zeros(len(responded))
+        vector[responded] = np.linalg.lstsq(rows.T, np.ones(rows.shape[1]))[0]
+        return Solved(vector, float(np.linalg.norm(vector @ self._matrix - 1.0)))

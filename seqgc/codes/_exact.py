@@ -1,18 +1,42 @@
-"""`ExactCode`: who computes what, which answers suffice, and the guard on every decoding vector."""
+"""What an exact gradient code is, and the guard on every vector that it decodes with.
+
+Theory of operation
+-------------------
+A batch is cut into ``k`` chunks, and the gradient is the sum of their partial gradients ``g_k``.
+Worker ``i`` holds the chunks of its *support* and returns one vector, ``l_i = sum_k E[i, k] g_k``:
+row ``i`` of the *encoding matrix* ``E`` (n, k) has its coefficients, and zeros elsewhere. If the
+ones are a combination of the rows of those who answered, ``a @ E == 1``, then ``sum_i a_i l_i`` is
+the gradient, whatever the partial gradients are (Tandon et al. 2017, section 2; their ``B`` is
+``E`` here). An (n, s) code has such an ``a`` whichever ``s`` workers are missing. So every chunk
+has ``s + 1`` holders or more, and some worker a load of ``(s + 1)/n`` at least (their theorem 1).
+
+What is asked of a code, often and cheaply, then seldom and dearly:
+
+1. Do these answers suffice (`ExactCode.can_decode`)? At every arrival; a matter of counting.
+2. Who holds what (`Layout`)? When tasks are made; integers only.
+3. With which coefficients, and which ``a`` decodes? Once a job, and in replay never. Only these are
+   floats; a cyclic code may take a second to design them.
+
+So nothing is made before it is asked for, and everything is kept.
+
+A vector that solves its equations may be useless all the same: results arrive rounded, and ``a``
+multiplies their errors. What counts is ``||a|| ||E||``, which the residual ``a @ E - 1`` does not
+show. The guard looks at both, and what it turns down is an error, never a gradient.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
 
-from seqgc.codes._checks import check_mask, check_rows, check_worker, integer
-from seqgc.codes._decoders import Decoder
+from seqgc.codes._checks import check_mask, check_rows, check_tolerance, read_only
+from seqgc.codes._decoders import CoverDecoder, Decoder, SpanDecoder
 from seqgc.codes._linear import combine
-from seqgc.errors import IllConditionedError, NotDecodableError, ParameterError
+from seqgc.errors import IllConditionedError, NotDecodableError, ParameterError, require_int
 from seqgc.ports import BoolArray, FloatArray, IntArray, Payload, payload_format
 
 __all__ = ["ExactCode", "Layout"]
@@ -25,18 +49,23 @@ _KEPT_VECTORS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Layout:
-    """Who holds what: ``supports[i]`` are worker ``i``'s chunks, in the order of its coefficients.
+    """Who holds what.
 
-    ``chunk_fractions`` (k,) are the chunks' shares of the batch; ``load`` is the exact load.
+    Parameters
+    ----------
+    supports
+        Worker ``i``'s chunks, in the order of its coefficients: n arrays of different integers
+        ``0 <= chunk < k``.
+    sizes : (k,)
+        How large each chunk is, in any unit. Integers keep loads exact.
     """
 
     supports: tuple[IntArray, ...]
-    chunk_fractions: FloatArray
-    load: float
+    sizes: FloatArray | IntArray
 
     def __post_init__(self) -> None:
-        for array in (*self.supports, self.chunk_fractions):
-            array.setflags(write=False)
+        for array in (*self.supports, self.sizes):
+            read_only(array)
 
 
 @dataclass(frozen=True)
@@ -50,24 +79,31 @@ class ExactCode(ABC):
     s: int
 
     def __post_init__(self) -> None:
-        # Frozen: only construction may set a field.
-        object.__setattr__(self, "n", integer("n", self.n))
-        object.__setattr__(self, "s", integer("s", self.s))
-        if self.n < 1:
-            raise ParameterError("n", "must be at least 1", self.n)
-        if not 0 <= self.s < self.n:
-            raise ParameterError("s", f"must satisfy 0 <= s < n, n={self.n}", self.s)
+        n, s = check_tolerance(self.n, self.s)
+        object.__setattr__(self, "n", n)  # frozen: only construction may set a field
+        object.__setattr__(self, "s", s)
         self._check_parameters()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}  # not what they make
 
     @property
     def load(self) -> float:
         """Largest fraction of the batch that a worker touches."""
-        return self._layout.load
+        return float(self.worker_loads.max())
 
-    @property
+    @cached_property
+    def worker_loads(self) -> FloatArray:
+        """Fraction of the batch that each worker touches: (n,) float64, read-only."""
+        supports, sizes = self._layout.supports, self._layout.sizes
+        workers = np.repeat(np.arange(self.n), [len(chunks) for chunks in supports])
+        held = np.bincount(workers, weights=sizes[np.concatenate(supports)], minlength=self.n)
+        return read_only(held / sizes.sum())
+
+    @cached_property
     def chunk_fractions(self) -> FloatArray:
         """Each chunk's share of the batch, (k,) float64, read-only; sums to 1."""
-        return self._layout.chunk_fractions
+        return read_only(self._layout.sizes / self._layout.sizes.sum())
 
     @cached_property
     def encoding_matrix(self) -> FloatArray:
@@ -75,16 +111,15 @@ class ExactCode(ABC):
         matrix = np.zeros((self.n, self.chunk_fractions.size))
         for worker, row in enumerate(matrix):
             row[self.support(worker)] = self.coefficients(worker)
-        matrix.setflags(write=False)
-        return matrix
+        return read_only(matrix)
 
     def support(self, worker: int) -> IntArray:
         """Return the chunks that ``worker`` holds, in the order of `coefficients` and `encode`."""
-        return self._layout.supports[check_worker(worker, self.n)]
+        return self._layout.supports[require_int("worker", worker, least=0, most=self.n - 1)]
 
     def coefficients(self, worker: int) -> FloatArray:
         """Return ``worker``'s coefficients (|support|,) in the order of `support`, read-only."""
-        return self._rows[check_worker(worker, self.n)]
+        return self._rows[require_int("worker", worker, least=0, most=self.n - 1)]
 
     def encode(self, worker: int, partials: FloatArray) -> FloatArray:
         """Return ``worker``'s result.
@@ -104,7 +139,7 @@ class ExactCode(ABC):
         check_rows("partials", partials, len(values), "(|support|, p)")
         return combine(values, partials)
 
-    @property
+    @cached_property
     def covers(self) -> tuple[IntArray, ...]:
         """Arrays (candidates, places) of workers, if the gradient is a plain sum of results.
 
@@ -112,29 +147,18 @@ class ExactCode(ABC):
         to the gradient; decodable when some cover has an answer in every place. Empty for a code
         that solves equations.
         """
-        return self._decoder.covers
+        return tuple(read_only(cover) for cover in self._make_covers())
 
     def place_of(self, worker: int) -> tuple[int, int] | None:
         """Return the cover and the place that ``worker`` stands in; None if there are no covers."""
-        return self._places[check_worker(worker, self.n)] if self.covers else None
+        return self._places.get(require_int("worker", worker, least=0, most=self.n - 1))
 
     def can_decode(self, responded: BoolArray) -> bool:
-        """Return whether these answers (n,) determine the gradient: combinatorial, no numerics.
-
-        True exactly when the vector of ones is in the span of these workers' rows.
-        """
+        """Return whether these answers (n,) determine the gradient: their rows span the ones."""
         return self._decoder.suffices(check_mask(responded, self.n))
 
     def decoding_vector(self, responded: BoolArray) -> FloatArray:
-        """Return ``a`` with ``a @ encoding_matrix == 1``, zero where not ``responded``.
-
-        Parameters
-        ----------
-        responded : (n,) bool
-
-        Returns
-        -------
-        (n,) float64, read-only
+        """Return ``a`` (n,), read-only: ``a @ encoding_matrix == 1``, 0 where not ``responded``.
 
         Raises
         ------
@@ -193,23 +217,32 @@ class ExactCode(ABC):
                 self.amplification(vector),
             )
 
-    # ---- what a family supplies ------------------------------------------------------------------
-
-    @abstractmethod
-    def _check_parameters(self) -> None:
-        """Raise `ParameterError` where the family asks for more than ``0 <= s < n``."""
+    # ---- what a family supplies: a layout; the rest is general unless it says more --------------
 
     @abstractmethod
     def _make_layout(self) -> Layout:
         """Return who holds what; cheap."""
 
-    @abstractmethod
-    def _coefficients(self, worker: int) -> FloatArray:
-        """Return a valid worker's coefficients, in the order of its support."""
+    def _check_parameters(self) -> None:  # noqa: B027 (most families take any)
+        """Raise `ParameterError` where the family asks for more than ``0 <= s < n``."""
 
-    @abstractmethod
+    def _coefficients(self, worker: int) -> FloatArray:
+        """Return a valid worker's coefficients, in the order of its support: ones by default."""
+        return np.ones(self.support(worker).size)
+
+    def _make_covers(self) -> tuple[IntArray, ...]:
+        """Return the `covers`, the preferred first: by default none, and equations are solved.
+
+        One answer per place adds up to the gradient, nothing but a whole cover may, and any
+        ``n - s`` workers contain one.
+        """
+        return ()
+
     def _make_decoder(self) -> Decoder:
         """Return what decides which answers suffice and finds decoding vectors."""
+        if self.covers:
+            return CoverDecoder(self.n, self.covers)
+        return SpanDecoder(self.s, lambda: self.encoding_matrix)
 
     # ---- made once -------------------------------------------------------------------------------
 
@@ -219,10 +252,7 @@ class ExactCode(ABC):
 
     @cached_property
     def _rows(self) -> tuple[FloatArray, ...]:
-        rows = tuple(self._coefficients(worker) for worker in range(self.n))
-        for row in rows:
-            row.setflags(write=False)
-        return rows
+        return tuple(read_only(self._coefficients(worker)) for worker in range(self.n))
 
     @cached_property
     def _vectors(self) -> dict[bytes, FloatArray]:
@@ -263,8 +293,7 @@ class ExactCode(ABC):
                 f"the decoding vector's residual is {error:.1e}", self.amplification(vector)
             )
         self.check_error(vector, "float64")
-        vector.setflags(write=False)
-        return vector
+        return read_only(vector)
 
     def _not_decodable(self, responded: BoolArray, within: str = "") -> NotDecodableError:
         return NotDecodableError(

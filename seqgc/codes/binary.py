@@ -9,13 +9,14 @@ from typing import final
 import numpy as np
 
 from seqgc.codes._base import GradientCode
-from seqgc.codes._decoders import CoverDecoder, Decoder
 from seqgc.codes._exact import Layout
-from seqgc.ports import FloatArray, IntArray
+from seqgc.codes._registry import register_code
+from seqgc.ports import IntArray
 
 __all__ = ["BinaryCode"]
 
 
+@register_code("binary", preference=3)
 @final
 @dataclass(frozen=True)
 class BinaryCode(GradientCode):
@@ -52,46 +53,21 @@ class BinaryCode(GradientCode):
     @property
     def subcollections(self) -> tuple[tuple[int, ...], ...]:
         """The workers of every sub-collection, the smaller sub-collections first."""
-        bounds = self._bounds()
-        return tuple(tuple(range(low, high)) for low, high in itertools.pairwise(bounds))
-
-    def _check_parameters(self) -> None:
-        """Every ``0 <= s < n`` will do."""
+        return tuple(tuple(row) for cover in self.covers for row in cover.tolist())
 
     def _make_layout(self) -> Layout:
-        size = self.n // (self.s + 1)
         # Cuts in units of 1/(size (size+1)) of the batch, so that they are integers.
-        cuts = {
-            length: np.arange(length + 1) * (size * (size + 1) // length)
-            for length in self._sizes()
-        }
-        edges = np.unique(np.concatenate(list(cuts.values())))
+        size = self.n // (self.s + 1)
+        places = [cover.shape[1] for cover in self.covers]
+        cuts = [np.arange(count + 1) * (size * (size + 1) // count) for count in places]
+        edges = np.unique(np.concatenate(cuts))
         supports: list[IntArray] = []
-        for workers in self.subcollections:
-            ends = np.searchsorted(edges, cuts[len(workers)])
-            supports += [np.arange(*pair) for pair in itertools.pairwise(ends)]
-        return Layout(
-            supports=tuple(supports),
-            chunk_fractions=np.diff(edges) / (size * (size + 1)),
-            load=1.0 / size,
-        )
+        for cover, ends in zip(self.covers, cuts, strict=True):
+            shares = itertools.pairwise(np.searchsorted(edges, ends))
+            supports += [np.arange(*share) for share in shares] * len(cover)
+        return Layout(supports=tuple(supports), sizes=np.diff(edges))
 
-    def _coefficients(self, worker: int) -> FloatArray:
-        return np.ones(self.support(worker).size)
-
-    def _make_decoder(self) -> Decoder:
+    def _make_covers(self) -> tuple[IntArray, ...]:
         size, more = divmod(self.n, self.s + 1)
         smaller, larger = np.split(np.arange(self.n), [size * (self.s + 1 - more)])
-        covers = [smaller.reshape(-1, size), *([larger.reshape(-1, size + 1)] if more else [])]
-        return CoverDecoder(self.n, tuple(covers))
-
-    def _sizes(self) -> tuple[int, ...]:
-        """Sizes of the sub-collections, distinct, the smaller first."""
-        size, more = divmod(self.n, self.s + 1)
-        return (size, size + 1) if more else (size,)
-
-    def _bounds(self) -> IntArray:
-        """First worker of every sub-collection, and ``n``."""
-        size, more = divmod(self.n, self.s + 1)
-        lengths = np.repeat([size, size + 1], [self.s + 1 - more, more])
-        return np.concatenate([[0], np.cumsum(lengths)])
+        return (smaller.reshape(-1, size), *([larger.reshape(-1, size + 1)] if more else []))

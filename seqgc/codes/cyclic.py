@@ -11,11 +11,14 @@ from seqgc.codes._base import GradientCode
 from seqgc.codes._cyclic_design import design
 from seqgc.codes._decoders import CoverDecoder, Decoder, NullSpaceDecoder
 from seqgc.codes._exact import Layout
-from seqgc.ports import FloatArray
+from seqgc.codes._registry import register_code
+from seqgc.codes._survivors import contiguous_sets
+from seqgc.ports import FloatArray, IntArray
 
 __all__ = ["CyclicCode"]
 
 
+@register_code("cyclic", preference=2)
 @final
 @dataclass(frozen=True)
 class CyclicCode(GradientCode):
@@ -46,16 +49,9 @@ class CyclicCode(GradientCode):
     True
     """
 
-    def _check_parameters(self) -> None:
-        """Every ``0 <= s < n`` will do."""
-
     def _make_layout(self) -> Layout:
-        windows = (np.arange(self.n)[:, None] + np.arange(self.s + 1)) % self.n
-        return Layout(
-            supports=tuple(windows),
-            chunk_fractions=np.full(self.n, 1.0 / self.n),
-            load=(self.s + 1) / self.n,
-        )
+        windows = contiguous_sets(self.n, self.s + 1)
+        return Layout(supports=tuple(windows), sizes=np.ones(self.n, dtype=np.intp))
 
     def _coefficients(self, worker: int) -> FloatArray:
         if self._is_plain():
@@ -63,12 +59,16 @@ class CyclicCode(GradientCode):
         row: FloatArray = design(self.n, self.s).coefficients[worker]
         return row
 
+    def _make_covers(self) -> tuple[IntArray, ...]:
+        if not self._is_plain():
+            return ()
+        return tuple(np.arange(self.n).reshape(-1, self.s + 1).T[:, None, :])  # by residue
+
     def _make_decoder(self) -> Decoder:
         if self._is_plain():
-            classes = np.arange(self.n).reshape(-1, self.s + 1).T[:, None, :]  # of residues
-            return CoverDecoder(self.n, tuple(classes))
+            return CoverDecoder(self.n, self.covers)
         return NullSpaceDecoder(
-            self.s, lambda: design(self.n, self.s), lambda: self.encoding_matrix
+            self.s, lambda: design(self.n, self.s).solutions, lambda: self.encoding_matrix
         )
 
     def _is_plain(self) -> bool:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import final
 
 import numpy as np
 
 from seqgc.codes._base import GradientCode
-from seqgc.codes._decoders import CoverDecoder, Decoder
 from seqgc.codes._exact import Layout
+from seqgc.codes._registry import register_code
 from seqgc.errors import ParameterError
-from seqgc.ports import FloatArray, IntArray
+from seqgc.ports import IntArray
 
 __all__ = ["FractionalRepetitionCode"]
 
 
+@register_code("rep", preference=1)
 @final
 @dataclass(frozen=True)
 class FractionalRepetitionCode(GradientCode):
@@ -42,18 +42,10 @@ class FractionalRepetitionCode(GradientCode):
     array([0., 1., 1., 0.])
     """
 
-    @cached_property
-    def group_of(self) -> IntArray:
-        """Group of every worker, (n,), read-only; groups are numbered ``0 ... n/(s+1) - 1``."""
-        groups: IntArray = np.arange(self.n) // (self.s + 1)
-        groups.setflags(write=False)
-        return groups
-
     @property
     def groups(self) -> tuple[tuple[int, ...], ...]:
         """The workers of every group."""
-        size = self.s + 1
-        return tuple(tuple(range(low, low + size)) for low in range(0, self.n, size))
+        return tuple(tuple(column) for column in self.covers[0].T.tolist())
 
     def _check_parameters(self) -> None:
         if self.n % (self.s + 1):
@@ -61,15 +53,9 @@ class FractionalRepetitionCode(GradientCode):
             raise ParameterError("s", rule, self.s, "the binary code takes any n and s")
 
     def _make_layout(self) -> Layout:
-        chunks = np.arange(self.n).reshape(-1, self.s + 1)
-        return Layout(
-            supports=tuple(chunks[group] for group in self.group_of),
-            chunk_fractions=np.full(self.n, 1.0 / self.n),
-            load=(self.s + 1) / self.n,
-        )
+        groups = np.arange(self.n).reshape(-1, self.s + 1)
+        supports = tuple(groups.repeat(self.s + 1, axis=0))
+        return Layout(supports=supports, sizes=np.ones(self.n, dtype=np.intp))
 
-    def _coefficients(self, worker: int) -> FloatArray:
-        return np.ones(self.support(worker).size)
-
-    def _make_decoder(self) -> Decoder:
-        return CoverDecoder(self.n, (np.arange(self.n).reshape(-1, self.s + 1).T,))
+    def _make_covers(self) -> tuple[IntArray, ...]:
+        return (np.arange(self.n).reshape(-1, self.s + 1).T,)

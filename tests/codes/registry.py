@@ -1,27 +1,32 @@
-"""Every family of codes, and the parameters that it takes: one table for the contract suite."""
+"""The codes that every suite goes through, those of the registry, and their survivors."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 
-from seqgc.codes import BinaryCode, CodeKind, CyclicCode, FractionalRepetitionCode, GradientCode
+from seqgc.codes import GradientCode, code_kinds, make_code
+from seqgc.errors import ParameterError
 from seqgc.ports import BoolArray, FloatArray
 
-FAMILIES: Mapping[CodeKind, tuple[type[GradientCode], Callable[[int, int], bool]]] = {
-    "cyclic": (CyclicCode, lambda _n, _s: True),
-    "rep": (FractionalRepetitionCode, lambda n, s: n % (s + 1) == 0),
-    "binary": (BinaryCode, lambda _n, _s: True),
-}
+KINDS = code_kinds()
 
 
-def parameters(up_to: int) -> Iterator[tuple[CodeKind, int, int]]:
-    """Yield (kind, n, s) of every code with ``n <= up_to``."""
-    for kind, (_, accepts) in FAMILIES.items():
+def codes(up_to: int) -> Iterator[tuple[str, int, int]]:
+    """Yield (kind, n, s) of every registered code with ``n <= up_to``."""
+    for kind in KINDS:
         for n in range(1, up_to + 1):
-            yield from ((kind, n, s) for s in range(n) if accepts(n, s))
+            yield from ((kind, n, s) for s in range(n) if exists(kind, n, s))
+
+
+def exists(kind: str, n: int, s: int) -> bool:
+    try:
+        make_code(kind, n, s)
+    except ParameterError:
+        return False
+    return True
 
 
 def masks(n: int, *, missing: int | None = None) -> Iterator[BoolArray]:
@@ -37,6 +42,17 @@ def without(n: int, stragglers: object) -> BoolArray:
     responded = np.ones(n, dtype=np.bool_)
     responded[np.asarray(stragglers, dtype=np.intp)] = False
     return responded
+
+
+def random_sets(n: int, s: int, count: int, *, seed: int) -> Iterator[BoolArray]:
+    """Yield masks without ``s`` random workers."""
+    rng = np.random.default_rng([seed, s])
+    yield from (without(n, rng.choice(n, s, replace=False)) for _ in range(count))
+
+
+def contiguous_sets(n: int, s: int) -> Iterator[BoolArray]:
+    """Yield all masks without ``s`` neighbours."""
+    yield from (without(n, (first + np.arange(s)) % n) for first in range(n))
 
 
 def encode_all(code: GradientCode, partials: FloatArray) -> FloatArray:

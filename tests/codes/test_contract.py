@@ -1,113 +1,46 @@
-"""What every gradient code owes, for every family in the registry."""
+"""What every gradient code owes, for every kind in the registry."""
 
 from __future__ import annotations
-
-import copy
-import dataclasses
-import pickle
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqgc.codes import (
-    BinaryCode,
-    CodeKind,
-    CyclicCode,
-    FractionalRepetitionCode,
-    GradientCode,
-    make_code,
-)
-from seqgc.errors import NotDecodableError
-from tests.codes.registry import FAMILIES, encode_all, masks, parameters, relative_error, without
+from seqgc.codes import GradientCode, code_kinds, make_code
+from seqgc.testing import check_code
+from tests.codes.registry import KINDS, codes, encode_all, exists, masks, relative_error, without
 
-SMALL = [pytest.param(*case, id="{}-{}-{}".format(*case)) for case in parameters(6)]
-NAMES = {
-    "BinaryCode": BinaryCode,
-    "CyclicCode": CyclicCode,
-    "FractionalRepetitionCode": FractionalRepetitionCode,
-}
+SMALL = [pytest.param(*case, id="{}-{}-{}".format(*case)) for case in codes(6)]
+
+
+def test_no_registered_kind_goes_untested() -> None:
+    assert {kind for kind, n, s in codes(6) if n > s > 0} == set(KINDS) == set(code_kinds())
+
+
+@pytest.mark.parametrize(("kind", "n", "s"), [*SMALL, ("cyclic", 31, 7), ("binary", 30, 6)])
+def test_a_code_keeps_its_contract(kind: str, n: int, s: int) -> None:
+    check_code(make_code(kind, n, s))
 
 
 @pytest.mark.parametrize(("kind", "n", "s"), SMALL)
-def test_every_survivor_set_that_can_decode_does(kind: CodeKind, n: int, s: int) -> None:
-    code = FAMILIES[kind][0](n, s)
-    partials = np.random.default_rng([n, s]).standard_normal((code.chunk_fractions.size, 3))
-    results = encode_all(code, partials)
-    for responded in masks(n):
-        if not code.can_decode(responded):
-            assert np.count_nonzero(~responded) > s, responded
-            with pytest.raises(NotDecodableError, match="do not determine the gradient"):
-                code.decode(results, responded)
-            continue
-        vector = code.decoding_vector(responded)
-        assert vector.dtype == np.float64
-        assert not vector[~responded].any(), responded
-        assert np.abs(vector @ code.encoding_matrix - 1).max() <= 1e-10, responded
-        lost = np.where(responded[:, None], results, np.nan)
-        assert relative_error(code.decode(lost, responded), partials.sum(axis=0)) <= 1e-10
-
-
-@pytest.mark.parametrize(("kind", "n", "s"), SMALL)
-def test_one_straggler_too_many_can_be_fatal(kind: CodeKind, n: int, s: int) -> None:
+def test_one_straggler_too_many_can_be_fatal(kind: str, n: int, s: int) -> None:
     code = make_code(kind, n, s)
     assert not all(code.can_decode(responded) for responded in masks(n, missing=s + 1))
 
 
 @pytest.mark.parametrize(("kind", "n", "s"), SMALL)
-def test_supports_coefficients_and_loads_agree_with_the_matrix(
-    kind: CodeKind, n: int, s: int
-) -> None:
+def test_codes_of_other_content_or_kind_differ(kind: str, n: int, s: int) -> None:
     code = make_code(kind, n, s)
-    assert code.encoding_matrix.shape == (n, code.chunk_fractions.size)
-    assert code.encoding_matrix.dtype == code.chunk_fractions.dtype == np.float64
-    assert code.chunk_fractions.sum() == pytest.approx(1.0, abs=1e-15)
-    touched = []
-    for worker, row in enumerate(code.encoding_matrix):
-        chunks = code.support(worker)
-        assert sorted(chunks) == np.flatnonzero(row).tolist()
-        np.testing.assert_array_equal(row[chunks], code.coefficients(worker))
-        touched.append(code.chunk_fractions[chunks].sum())
-    assert max(touched) == pytest.approx(code.load, rel=1e-14)
-
-
-@pytest.mark.parametrize(("kind", "n", "s"), SMALL)
-def test_a_code_is_its_content(kind: CodeKind, n: int, s: int) -> None:
-    code = make_code(kind, n, s)
-    clones = [eval(repr(code), NAMES), pickle.loads(pickle.dumps(code)), copy.deepcopy(code)]
-    for clone in clones:
-        assert clone == code
-        assert hash(clone) == hash(code)
-        np.testing.assert_array_equal(clone.encoding_matrix, code.encoding_matrix)
-        assert not clone.encoding_matrix.flags.writeable
-    assert len({code, *clones}) == 1
+    assert len({code, make_code(kind, n, s)}) == 1
     assert code != make_code(kind, n + s + 1, s)
-    assert all(code != other(n, 0) for name, (other, _) in FAMILIES.items() if name != kind)
+    assert all(code != make_code(other, n, 0) for other in KINDS if other != kind)
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
-def test_a_code_does_not_change(kind: CodeKind) -> None:
-    code = make_code(kind, 6, 2)
-    for field in ("n", "s", "encoding_matrix", "chunk_fractions", "load"):
-        with pytest.raises((dataclasses.FrozenInstanceError, AttributeError)):
-            setattr(code, field, 1)
-    for array in (
-        code.encoding_matrix,
-        code.chunk_fractions,
-        code.support(1),
-        code.coefficients(1),
-    ):
-        with pytest.raises(ValueError, match="read-only"):
-            array[0] = 0
-    with pytest.raises(ValueError, match="read-only"):
-        code.decoding_vector(np.ones(6, dtype=np.bool_))[:] = 7.0
-
-
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_decoding_keeps_the_dtype_and_sums_no_narrower_than_float32(
-    kind: CodeKind, dtype: type[np.floating]
+    kind: str, dtype: type[np.floating]
 ) -> None:
     code = make_code(kind, 12, 3)
     partials = np.random.default_rng(3).standard_normal((code.chunk_fractions.size, 50))
@@ -125,8 +58,8 @@ def test_decoding_keeps_the_dtype_and_sums_no_narrower_than_float32(
     assert code.encode(0, partials[code.support(0)].astype(dtype)).dtype == dtype
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
-def test_long_vectors_are_summed_block_by_block(kind: CodeKind) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_long_vectors_are_summed_block_by_block(kind: str) -> None:
     code = make_code(kind, 4, 1)
     partials = np.random.default_rng(0).standard_normal((code.chunk_fractions.size, 150_001))
     decoded = code.decode(encode_all(code, partials), without(4, [2]))
@@ -135,9 +68,9 @@ def test_long_vectors_are_summed_block_by_block(kind: CodeKind) -> None:
 
 @st.composite
 def decodable(draw: st.DrawFn) -> tuple[GradientCode, np.ndarray, int]:
-    kind = draw(st.sampled_from(sorted(FAMILIES)))
+    kind = draw(st.sampled_from(KINDS))
     s = draw(st.integers(0, 5))
-    n = draw(st.integers(1, 6)) * (s + 1) if kind == "rep" else draw(st.integers(s + 1, 24))
+    n = draw(st.sampled_from([n for n in range(s + 1, 25) if exists(kind, n, s)]))
     stragglers = draw(st.sets(st.integers(0, n - 1), max_size=s))
     return make_code(kind, n, s), without(n, sorted(stragglers)), draw(st.integers(0, 2**32))
 

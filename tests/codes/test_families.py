@@ -46,7 +46,7 @@ def test_repetition_groups_hold_their_own_chunks(n: int, s: int) -> None:
     for number, group in enumerate(code.groups):
         assert len(group) == s + 1
         for worker in group:
-            assert code.group_of[worker] == number
+            assert code.place_of(worker) == (0, number)
             assert code.support(worker).tolist() == list(group)
     assert set(np.unique(code.encoding_matrix)) <= {0.0, 1.0}
     assert code.load == (s + 1) / n

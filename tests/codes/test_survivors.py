@@ -7,16 +7,17 @@ import itertools
 import numpy as np
 import pytest
 
-from seqgc.codes import CyclicCode, make_code
+from seqgc.codes import CyclicCode, make_code, worst_survivors
 from seqgc.codes import _survivors as survivors
+from seqgc.codes._solutions import Solutions
 from seqgc.ports import IntArray
 from tests.codes.registry import masks
 
 SEED = 4
 
 
-def solutions(n: int, s: int) -> survivors.Solutions:
-    return survivors.Solutions.of(CyclicCode(n, s).encoding_matrix, n - s)
+def solutions(n: int, s: int) -> Solutions:
+    return Solutions.of(CyclicCode(n, s).encoding_matrix, n - s)
 
 
 def every_set(n: int, s: int) -> IntArray:
@@ -68,9 +69,7 @@ def test_lengths_are_those_of_the_decoding_vectors(n: int, s: int) -> None:
 
 def test_a_set_without_a_solution_is_infinitely_bad_and_spoils_no_other() -> None:
     sound = solutions(9, 3)
-    broken = survivors.Solutions(
-        shortest=sound.shortest, null_space=sound.null_space * (np.arange(9) != 4)
-    )
+    broken = Solutions(shortest=sound.shortest, null_space=sound.null_space * (np.arange(9) != 4))
     sets = every_set(9, 3)
     lengths, without_4 = broken.lengths(sets), ~(sets == 4).any(axis=1)
     assert np.isinf(lengths[~without_4]).all()
@@ -100,7 +99,7 @@ def test_at_small_n_the_search_finds_the_worst_of_all_sets(n: int, s: int) -> No
     code = CyclicCode(n, s)
     assert not code.covers
     worst = max(code.amplification(code.decoding_vector(m)) for m in masks(n, missing=s))
-    responded, amplification = survivors.worst_found(code, seed=SEED)
+    responded, amplification = worst_survivors(code, seed=SEED)
     assert amplification == pytest.approx(worst, rel=1e-6)
     assert np.count_nonzero(~responded) == s
     assert amplification == pytest.approx(code.amplification(code.decoding_vector(responded)))
@@ -110,24 +109,22 @@ def test_the_search_beats_chance_by_far_and_repeats_itself() -> None:
     code = CyclicCode(64, 10)
     drawn = survivors.random_sets(64, 10, 1000, np.random.default_rng(SEED))
     by_chance = solutions(64, 10).lengths(drawn).max() / np.sqrt(64)
-    responded, amplification = survivors.worst_found(code, seed=1, budget=1e8)
-    again, same = survivors.worst_found(code, seed=1, budget=1e8)
+    responded, amplification = worst_survivors(code, seed=1, budget=1e8)
+    again, same = worst_survivors(code, seed=1, budget=1e8)
     assert amplification > 100 * by_chance
     assert (responded == again).all()
     assert amplification == same
 
 
 def test_a_small_budget_still_finds_a_set() -> None:
-    responded, amplification = survivors.worst_found(CyclicCode(64, 10), budget=1.0)
+    responded, amplification = worst_survivors(CyclicCode(64, 10), budget=1.0)
     assert np.count_nonzero(~responded) == 10
     assert 1.0 <= amplification < np.inf
 
 
 def test_a_code_that_cannot_lose_some_set_is_infinitely_bad() -> None:
     sound = solutions(30, 6)
-    broken = survivors.Solutions(
-        shortest=sound.shortest, null_space=sound.null_space * (np.arange(30) != 17)
-    )
+    broken = Solutions(shortest=sound.shortest, null_space=sound.null_space * (np.arange(30) != 17))
     stragglers, length = survivors.worst_of(broken, 6)
     assert 17 in stragglers
     assert length == np.inf
@@ -144,8 +141,8 @@ def test_fewer_stragglers_than_a_code_tolerates_are_judged_too(s: int) -> None:
 
 @pytest.mark.parametrize(("kind", "s"), [("rep", 3), ("binary", 4), ("cyclic", 3)])
 def test_where_answers_are_only_added_no_set_is_worse(kind: str, s: int) -> None:
-    code = make_code(kind, 16, s)  # type: ignore[arg-type]
-    responded, amplification = survivors.worst_found(code)
+    code = make_code(kind, 16, s)
+    responded, amplification = worst_survivors(code)
     assert np.count_nonzero(~responded) == s
     assert amplification == 1.0
     assert code.amplification(code.decoding_vector(responded)) == pytest.approx(1.0)

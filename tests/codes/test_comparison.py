@@ -1,19 +1,16 @@
-"""`make_code("auto")`: what it picks is exact enough whoever is missing, and it says why."""
+"""`compare_codes`: what it chooses is exact enough whoever is missing, and it says why."""
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from seqgc.codes import GradientCode, make_code
-from seqgc.codes._auto import CODES
-from seqgc.codes._survivors import contiguous_sets, random_sets, responded_without, worst_found
+from seqgc.codes import GradientCode, code_kinds, compare_codes, make_code, worst_survivors
 from seqgc.errors import IllConditionedError, ParameterError
 from seqgc.ports import PAYLOADS, BoolArray, FloatArray, Payload, payload_format, quantize, restore
-from tests.codes.registry import encode_all, relative_error
+from tests.codes.registry import contiguous_sets, encode_all, random_sets, relative_error
 
 N, COLUMNS, SEED = 256, 48, 40
 TOLERATED = (1, 3, 7, 15, 27, 63, 127)
@@ -27,12 +24,9 @@ LARGEST_ERROR: dict[Payload, float] = {
 
 def survivor_sets(code: GradientCode) -> Iterator[BoolArray]:
     """Yield 200 random and 256 contiguous sets, and the worst that another search finds."""
-    n, s = code.n, code.s
-    for stragglers in random_sets(n, s, 200, np.random.default_rng([SEED, s])):
-        yield responded_without(n, stragglers)
-    for stragglers in contiguous_sets(n, s):
-        yield responded_without(n, stragglers)
-    yield worst_found(code, seed=SEED)[0]
+    yield from random_sets(code.n, code.s, 200, seed=SEED)
+    yield from contiguous_sets(code.n, code.s)
+    yield worst_survivors(code, seed=SEED)[0]
 
 
 def received(code: GradientCode, partials: FloatArray, payload: Payload) -> FloatArray:
@@ -43,15 +37,12 @@ def received(code: GradientCode, partials: FloatArray, payload: Payload) -> Floa
 
 
 def acceptable(n: int, s: int, payload: Payload) -> list[GradientCode]:
-    """Return the codes of every family that `auto` does not turn down."""
-    lines = make_code("auto", n, s, payload=payload).explain().splitlines()[1:]
-    kinds = [
-        line.split(":")[0].strip()
-        for line in lines
-        if "not chosen" not in line and "does not divide" not in line
-    ]
-    assert kinds
-    return [CODES[kind](n, s) for kind in kinds]
+    """Return the codes of every kind that is not turned down."""
+    rows = compare_codes(n, s, payload=payload).rows
+    assert [row.kind for row in rows] == list(code_kinds())
+    codes = [make_code(row.kind, n, s) for row in rows if not row.why_not]
+    assert codes
+    return codes
 
 
 @pytest.mark.parametrize("s", TOLERATED)
@@ -74,14 +65,17 @@ def test_every_acceptable_code_is_exact_whoever_is_missing(s: int, payload: Payl
 
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_cyclic_codes_that_cannot_are_turned_down_with_a_reason(payload: Payload) -> None:
-    code = make_code("auto", N, 27, payload=payload)
-    assert type(code).__name__ == "BinaryCode"
-    (line,) = (line for line in code.explain().splitlines() if line.strip().startswith("cyclic"))
-    assert "not chosen" in line
-    assert "amplify rounding errors" in line
+    comparison = compare_codes(N, 27, payload=payload)
+    assert type(comparison.code).__name__ == "BinaryCode"
+    (row,) = (row for row in comparison.rows if row.kind == "cyclic")
+    assert row.why_not
+    assert not row.chosen
+    assert row.predicted_error == row.amplification * payload_format(payload).rounding
+    assert f"amplify rounding errors {row.amplification:.3g} times" in str(row)
+    assert str(row).endswith(f"{row.why_not}: not chosen")
     # and rightly so: the set that it names is beyond what the format could bear
     cyclic = make_code("cyclic", N, 27)
-    mask, amplification = worst_found(cyclic)
+    mask, amplification = worst_survivors(cyclic)
     assert amplification * payload_format(payload).rounding > LARGEST_ERROR[payload] / 100
     with pytest.raises(IllConditionedError):
         cyclic.check_error(cyclic.decoding_vector(mask), payload, tolerance=1e-11)
@@ -99,13 +93,25 @@ def test_of_equal_loads_the_one_that_decodes_more_sets() -> None:
     assert type(code).__name__ == "FractionalRepetitionCode"
 
 
-def test_explain_remembers_the_payload_it_was_chosen_for() -> None:
-    code = make_code("auto", 12, 4, payload="float16")
-    assert "float16 results: binary" in code.explain()
-    assert pickle.loads(pickle.dumps(code)).explain() == code.explain()
-    assert "float64 results: cyclic" in code.explain("float64")
-    assert "float32 results" in make_code("binary", 12, 4).explain()
-    assert code == make_code("binary", 12, 4)
+def test_a_table_says_what_was_compared_and_why() -> None:
+    comparison = compare_codes(12, 4, payload="float16")
+    assert (
+        comparison.code == make_code("auto", 12, 4, payload="float16") == make_code("binary", 12, 4)
+    )
+    assert [row.chosen for row in comparison.rows] == [False, False, True]
+    assert comparison.rows[2].load == 0.5
+    title, rep, cyclic, binary = str(comparison).splitlines()
+    assert title == "n=12, s=4, float16 results: binary, the least load that is exact enough"
+    assert rep == "  rep: `s` must be such that s + 1 divides n (repetition code), n=12"
+    assert cyclic.endswith("more than 1e-03: not chosen")
+    assert binary.endswith("times: predicted relative error 2.1e-04")
+
+
+def test_every_payload_has_a_table_of_its_own() -> None:
+    chosen = {p: type(compare_codes(12, 4, payload=p).code).__name__ for p in PAYLOADS}
+    assert chosen["float64"] == chosen["float32"] == "CyclicCode"
+    assert chosen["float16"] == "BinaryCode"
+    assert "float32 results" in str(compare_codes(12, 4))
 
 
 def test_wrong_arguments_are_named() -> None:
@@ -113,3 +119,5 @@ def test_wrong_arguments_are_named() -> None:
         make_code("auto", 4, 1, payload="float8")  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="`s` must satisfy 0 <= s < n"):
         make_code("auto", 4, 4)
+    with pytest.raises(ParameterError, match="`n` must be an integer >= 1"):
+        compare_codes(2.0, 1)  # type: ignore[arg-type]
