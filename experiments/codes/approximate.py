@@ -26,13 +26,12 @@ from torch import nn
 from seqgc.ports import Backend
 from seqgc.profiles import LAMBDA_CNN
 from seqgc.schemes import GC
-from seqgc.schemes.gc import Family
 from seqgc.search import ReplayBackend
 from seqgc.training import Model, TorchComputeFactory, TrainResult, digits, make_module, train
 
 SEED, SCALE = 3, 0.1
 ALLOWED = (0.0, 0.1, 0.25, 0.5)
-SCHEMES: tuple[tuple[Family, int], ...] = (("rep", 0), ("rep", 1), ("binary", 2))
+SCHEMES: tuple[tuple[str, int], ...] = (("rep", 0), ("rep", 1), ("binary", 2))
 FIELDS = (
     "workers", "scheme", "steps", "loss", "accuracy", "seconds", "median_round_s",
     "longest_round_s", "approximate", "mean_error", "largest_error",

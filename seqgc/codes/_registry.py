@@ -28,8 +28,9 @@ def register_code(kind: str, *, preference: int = 1000) -> Callable[[_Code], _Co
     Raises
     ------
     ParameterError
-        If the name is malformed, or another class has it. (A class defined again, as when a
-        notebook's cell is run twice, takes its own place.)
+        If the name is malformed or another class has it (a class defined again, as when a
+        notebook's cell is run twice, takes its own place); or if it is no frozen dataclass that
+        derives from `GradientCode` and says who holds what.
 
     Examples
     --------
@@ -56,10 +57,16 @@ def register_code(kind: str, *, preference: int = 1000) -> Callable[[_Code], _Co
         raise ParameterError("kind", rule, kind)
 
     def register(cls: _Code) -> _Code:
+        where = f"{cls.__module__}.{cls.__qualname__}"
         known = _codes[kind][1] if kind in _codes else cls
-        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
-            rule = f"must not be taken, {known.__module__}.{known.__qualname__} has it"
-            raise ParameterError("kind", rule, kind, "choose another name")
+        if (holder := f"{known.__module__}.{known.__qualname__}") != where:
+            raise ParameterError("kind", f"is taken by {holder}: choose another", kind)
+        made = vars(cls).get("__dataclass_params__")
+        if not issubclass(cls, GradientCode) or made is None or not made.frozen:
+            rule = f"must be a frozen dataclass derived from GradientCode ({kind})"
+            raise ParameterError("class", rule, where, "put @dataclass(frozen=True) below")
+        if lacking := ", ".join(sorted(cls.__abstractmethods__)):
+            raise ParameterError("class", f"must define {lacking} ({kind})", where)
         _codes[kind] = preference, cls
         return cls
 

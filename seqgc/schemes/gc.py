@@ -9,8 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from seqgc.codes import GradientCode, make_code
-from seqgc.codes._auto import CODES
+from seqgc.codes import GradientCode, code_kinds, make_code
 from seqgc.errors import ParameterError
 from seqgc.ports import BoolArray, Decoding, FloatArray, MiniTask, Payload, Term
 from seqgc.schemes._assignment import Assignment
@@ -100,7 +99,7 @@ class GC(Scheme):
     def __post_init__(self) -> None:
         self._keep_integers("n", "s")
         _require_workers(self.n)
-        require_family(self.family, tuple(CODES), name="GC")
+        require_family(self.family, code_kinds(), name="GC")
         if not 0 <= self.s < self.n:
             raise ParameterError("s", f"must satisfy 0 <= s < n (GC), n={self.n}", self.s)
         if self.family == "rep" and self.n % (self.s + 1):

@@ -15,7 +15,6 @@ from seqgc.master import Gatherer
 from seqgc.ports import Arrival, Decoding, Failure, FloatArray, MiniTask, Term, WeightedPoints
 from seqgc.rounds import ClosingRule, RoundPolicy
 from seqgc.schemes import GC, Scheme
-from seqgc.schemes.gc import Family
 from seqgc.search import ReplayBackend
 
 N, RESULTS, PARAMETERS = 256, 229, 269_998  # 27 stragglers; the paper's network
@@ -133,7 +132,7 @@ class Timed(ReplayBackend):
     ("family", "s"), [("rep", 15), ("binary", 15), ("binary", 14), ("cyclic", 15), ("cyclic", 127)]
 )
 def test_where_results_are_added_as_they_come_nothing_is_left_at_the_end(
-    family: Family, s: int
+    family: str, s: int
 ) -> None:
     scheme: Scheme = GC(n=N, s=s, family=family)
     runs = [seconds_to_gradients(scheme, jobs=12) for _ in range(3)]
