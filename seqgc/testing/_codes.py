@@ -267,9 +267,9 @@ class _Check:
         code, cls = self.code, type(self.code)
         self.require("<locals>" not in cls.__qualname__, "define the class at the top of a module")
         with self.calling("eval of its repr"):
-            printed = eval(repr(code), dict(vars(sys.modules[cls.__module__])))  # noqa: S307
+            printed = eval(repr(code), dict(vars(sys.modules[cls.__module__])))
         with self.calling("pickling"):
-            pickled = pickle.loads(pickle.dumps(code))  # noqa: S301 (our own bytes)
+            pickled = pickle.loads(pickle.dumps(code))
         copied = copy.deepcopy(code)
         for name, clone in (("its repr", printed), ("its pickle", pickled), ("its copy", copied)):
             self.require(clone == code, f"{name} gives {clone!r}, which is not equal")
