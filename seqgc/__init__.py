@@ -1,7 +1,64 @@
-"""Sequential gradient coding: train on unreliable workers without waiting for stragglers."""
+"""Sequential gradient coding: train on unreliable workers without waiting for stragglers.
+
+The names below are imported when they are first used: ``import seqgc`` is quick, and loads neither
+PyTorch nor boto3. `train`, `record_profile`, `Model` and their plans need PyTorch; they are left
+out of ``from seqgc import *``, which therefore needs it no more than the rest.
+"""
 
 from __future__ import annotations
 
-__all__ = ["__version__"]
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from seqgc import workers as workers
+    from seqgc.codes import make_code as make_code
+    from seqgc.profiles import DelayProfile as DelayProfile
+    from seqgc.profiles import read_profile as read_profile
+    from seqgc.rounds import ClosingRule as ClosingRule
+    from seqgc.rounds import Setting as Setting
+    from seqgc.schemes import GC as GC
+    from seqgc.schemes import MSGC as MSGC
+    from seqgc.schemes import SRSGC as SRSGC
+    from seqgc.schemes import Uncoded as Uncoded
+    from seqgc.schemes import parse_scheme as parse_scheme
+    from seqgc.search import replay as replay
+    from seqgc.search import tune as tune
+    from seqgc.training import Model as Model
+    from seqgc.training import RecordingPlan as RecordingPlan
+    from seqgc.training import TrainingPlan as TrainingPlan
+    from seqgc.training import record_profile as record_profile
+    from seqgc.training import registered_model as registered_model
+    from seqgc.training import train as train
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "seqgc.codes": ("make_code",),
+    "seqgc.profiles": ("DelayProfile", "read_profile"),
+    "seqgc.rounds": ("ClosingRule", "Setting"),
+    "seqgc.schemes": ("GC", "MSGC", "SRSGC", "Uncoded", "parse_scheme"),
+    "seqgc.search": ("replay", "tune"),
+    "seqgc.training": (
+        "Model", "RecordingPlan", "TrainingPlan", "record_profile", "registered_model", "train",
+    ),
+}  # fmt: skip
+
+__all__ = [  # noqa: RUF022 (in plain order)
+    "ClosingRule", "DelayProfile", "GC", "MSGC", "SRSGC", "Setting", "Uncoded", "__version__",
+    "make_code", "parse_scheme", "read_profile", "replay", "tune", "workers",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    if name == "workers":
+        return import_module("seqgc.workers")
+    for home, names in _HOMES.items():
+        if name in names:
+            value = globals()[name] = getattr(import_module(home), name)
+            return value
+    raise AttributeError(f"module 'seqgc' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), "workers", *(name for names in _HOMES.values() for name in names)})

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from multiprocessing import forkserver, get_context, resource_tracker
 from types import ModuleType
 
-__all__ = ["CONTEXT", "ensure_running", "main_script_hidden", "set_preload"]
+__all__ = ["CONTEXT", "ensure_running", "main_script_hidden", "set_preload", "start_fork_server"]
 
 CONTEXT = get_context("forkserver")
 
@@ -33,6 +33,12 @@ _ONE_THREAD = {
 def set_preload(modules: Sequence[str]) -> None:
     """Name what the fork server imports when it starts; if it runs already, workers import it."""
     CONTEXT.set_forkserver_preload(["seqgc.backends._child", *modules])
+
+
+def start_fork_server(preload: Sequence[str]) -> None:
+    """Let the fork server import ``preload`` from now on, beside the master, unless it runs."""
+    set_preload(preload)
+    ensure_running()
 
 
 def ensure_running() -> None:

@@ -1,4 +1,4 @@
-"""``seqgc cost``: what a plan would cost on Lambda, or what a run has cost there."""
+"""``seqgc cost``: what a plan would cost on Lambda, or what a run has cost; ``train --dry-run``."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ import typer
 
 from seqgc.cli._config import read_toml, validated
 from seqgc.cli._options import AsJson
-from seqgc.cli._plan import RunPlan, plan_of, require_fit
-from seqgc.cli._run import prepare
+from seqgc.cli._run import PreparedRun, make_plan
 from seqgc.cli._show import print_json, print_pairs
 from seqgc.cost import (
     INIT_LIMIT_S,
     START_S,
     Architecture,
     Estimate,
-    FunctionSetup,
     Prices,
     Usage,
     estimate_plan,
@@ -29,8 +27,9 @@ from seqgc.cost import (
 )
 from seqgc.errors import ParameterError
 from seqgc.profiles import read_profile
+from seqgc.workers import Forecast, FunctionWorkers, Reach, forecast, require_fit
 
-__all__ = ["cost", "cost_facts", "cost_pairs", "plan_facts"]
+__all__ = ["cost", "print_dry_run"]
 
 Facts = dict[str, object]
 
@@ -67,39 +66,74 @@ def cost(
         table.update({key: value for key, value in given.items() if value is not None})
     config = validated(values)
     # Priced by [function], in a run's file as deployed, and the flags: no deployment is read.
-    priced = config.model_copy(update={"backend": "local", "dask_scheduler": None})
-    prepared, function = prepare(priced), config.function
-    setup = FunctionSetup(memory_mb=function.memory_mb, timeout_s=function.timeout_s)
-    plan = plan_of(prepared, deployed=config.backend == "lambda")
+    plan = make_plan(config.model_copy(update={"backend": "local"}))
+    reach = Reach(deployed=config.backend == "lambda")
+    predicted = forecast(plan, config.workers, config.function, reach=reach)
     if ran:
         estimate = estimate_run(
-            target, function=setup, traffic=plan.traffic, warm_ups=plan.warm_ups
+            target,
+            function=predicted.setup,
+            traffic=predicted.traffic,
+            warm_ups=predicted.warm_ups,
         )
     else:
-        require_fit(plan)
-        estimate = estimate_plan(plan.cost_plan(setup, seconds=function.expected_s))
-    prices = read_prices(function.region)
+        require_fit(predicted.sizes, predicted.where)
+        estimate = estimate_plan(predicted.use)
+    settings = predicted.settings
+    prices = read_prices(settings.region)
     facts: Facts = {
         "target": str(target),
         "kind": "run" if ran else "plan",
-        "region": function.region,
-        "arch": function.arch,
-        **asdict(setup),
-        "store": plan.where,
-        "why": plan.store.reason,
-        "warm_ups": plan.warm_ups,
-        **cost_facts(estimate, prices, function.arch),
+        "region": settings.region,
+        "arch": settings.arch,
+        **asdict(predicted.setup),
+        "store": predicted.where,
+        "why": predicted.store.reason,
+        "warm_ups": predicted.warm_ups,
+        **_cost_facts(estimate, prices, settings.arch),
     }
     if as_json:
         print_json(facts)
     else:
-        about = f"{setup.memory_mb} MB, {function.arch}, {function.region}"
-        warmed = f"{plan.warm_ups:,} invocations before the first round"
-        pairs = {"functions": about, "store": str(plan.store), "warm-up": warmed}
-        print_pairs(pairs | cost_pairs(estimate, prices, function.arch))
+        about = f"{settings.memory_mb} MB, {settings.arch}, {settings.region}"
+        warmed = f"{predicted.warm_ups:,} invocations before the first round"
+        pairs = {"functions": about, "store": str(predicted.store), "warm-up": warmed}
+        print_pairs(pairs | _cost_pairs(estimate, prices, settings.arch))
 
 
-def cost_facts(estimate: Estimate, prices: Prices, arch: Architecture) -> Facts:
+def print_dry_run(prepared: PreparedRun, *, as_json: bool) -> None:
+    """Print a run's messages and price; start and write nothing.
+
+    Raises
+    ------
+    ParameterError
+        If its budget could not pay for the first round.
+    """
+    config, plan, workers = prepared.config, prepared.plan, prepared.workers
+    if config.max_usd is not None:
+        workers.budget(plan, config.max_usd)
+    if isinstance(workers, FunctionWorkers):
+        predicted = workers.forecast(plan)
+    else:
+        predicted = forecast(plan, workers.n, config.function, reach=Reach(deployed=False))
+    about = {"backend": config.backend, "scheme": plan.setting(workers.n).scheme.spec}
+    facts: Facts = {**about, **_forecast_facts(predicted), "max_usd": config.max_usd}
+    pairs = about | _forecast_pairs(predicted)
+    if isinstance(workers, FunctionWorkers):
+        estimate, arch = estimate_plan(predicted.use), predicted.settings.arch
+        prices = read_prices(predicted.settings.region)
+        facts |= _cost_facts(estimate, prices, arch)
+        pairs |= _cost_pairs(estimate, prices, arch)
+    else:
+        facts |= {"usd": 0.0, "usd_at_most": 0.0}
+        pairs["cost"] = "none on your own machines; `seqgc cost` has functions' prices"
+    if as_json:
+        print_json(facts)
+    else:
+        print_pairs(pairs)
+
+
+def _cost_facts(estimate: Estimate, prices: Prices, arch: Architecture) -> Facts:
     """Return an estimate as ``--json`` has it."""
     likely = None if estimate.likely is None else _facts_of(estimate.likely, prices, arch)
     return {
@@ -114,7 +148,7 @@ def cost_facts(estimate: Estimate, prices: Prices, arch: Architecture) -> Facts:
     }
 
 
-def cost_pairs(estimate: Estimate, prices: Prices, arch: Architecture) -> dict[str, str]:
+def _cost_pairs(estimate: Estimate, prices: Prices, arch: Architecture) -> dict[str, str]:
     """Return an estimate as people read it."""
     pairs = {}
     shown = estimate.at_most if estimate.likely is None else estimate.likely
@@ -157,26 +191,43 @@ def _mean_answer(path: Path, seconds: float | None) -> float:
     return float(np.mean(answered))
 
 
-def plan_facts(plan: RunPlan) -> Facts:
-    """Return a plan's sizes as ``--json`` has them."""
-    sizes = plan.sizes
+def _forecast_facts(predicted: Forecast) -> Facts:
+    sizes = predicted.sizes
     return {
-        "workers": plan.workers,
-        "rounds": plan.rounds,
-        "jobs": plan.jobs,
-        "where": plan.where,
-        "why": plan.store.reason,
+        "workers": predicted.workers,
+        "rounds": predicted.rounds,
+        "jobs": predicted.jobs,
+        "where": predicted.where,
+        "why": predicted.store.reason,
         "weights_bytes": sizes.weights_bytes,
         "weights_files": sizes.weights_files,
         "result_bytes": sizes.result_bytes,
-        "request_bytes": plan.request_bytes,
+        "request_bytes": predicted.request_bytes,
         "reply_bytes": sizes.reply_bytes,
         "limit_bytes": sizes.limit_bytes,
-        "warm_up_rounds": plan.warm_up_rounds,
-        "master_outside": plan.master_outside,
-        "invocations": plan.invocations,
-        "warm_ups": plan.warm_ups,
-        "request_fits": plan.request_fits,
+        "warm_up_rounds": predicted.settings.warm_up,
+        "master_outside": predicted.settings.master_outside,
+        "invocations": predicted.invocations,
+        "warm_ups": predicted.warm_ups,
+        "request_fits": predicted.request_fits,
         "reply_fits": sizes.reply_fits,
-        "results_stored": plan.traffic.results_stored,
+        "results_stored": predicted.traffic.results_stored,
+    }
+
+
+def _forecast_pairs(predicted: Forecast) -> dict[str, str]:
+    sizes = predicted.sizes
+    limit = f"{sizes.limit_bytes / 1e6:.2f} MB"
+    reply = "fits"
+    if not sizes.reply_fits:
+        reply = f"goes through the store, over the {limit} of a reply"
+    request = "fits" if predicted.request_fits else f"over the {limit} of a request"
+    return {
+        "rounds": f"{predicted.rounds} of {predicted.workers} tasks, for {predicted.jobs} jobs",
+        "invocations": f"{predicted.invocations:,}, without repeated attempts",
+        "warm-up": f"{predicted.warm_ups:,} invocations before the first round",
+        "weights of a job": f"{sizes.weights_bytes:,} bytes",
+        "store": str(predicted.store),
+        "largest request": f"{predicted.request_bytes:,} bytes as JSON: {request}",
+        "largest reply": f"{sizes.reply_bytes:,} bytes as JSON: {reply}",
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Annotated
@@ -11,9 +12,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from seqgc.cli._config import RunConfig, validated
+from seqgc.cli._config import RunConfig, Values, validated
+from seqgc.cli._fields import apply, configured
 from seqgc.cli._options import AsJson
-from seqgc.cli._run import prepare
+from seqgc.cli._run import make_delays, make_workers, prepare
 from seqgc.cli._show import print_json
 from seqgc.errors import ParameterError
 from seqgc.schemes import parse_scheme
@@ -24,15 +26,14 @@ if TYPE_CHECKING:
 __all__ = ["demo"]
 
 LEAST_ACCURACY = 0.95
+STEPS = 50
 LEARNING = {"lr": 0.02, "batch_size": 512}
 
 
+@configured("scheme", "workers", "steps", "delays.scale")
 def demo(
-    scheme: Annotated[str, typer.Option(help="The coded scheme.")] = "gc-rep:s=1",
-    workers: Annotated[int, typer.Option("-n", "--workers", help="Local workers.")] = 16,
+    given: Values,
     models: Annotated[int, typer.Option(help="Models trained at once.")] = 4,
-    steps: Annotated[int, typer.Option(help="Optimizer steps of each model.")] = 50,
-    delay_scale: Annotated[float, typer.Option(help="Times the fitted Lambda seconds.")] = 0.1,
     seed: Annotated[int, typer.Option(help="Of the injected delays.")] = 0,
     run: Annotated[Path, typer.Option(help="Folder of the two run folders.")] = Path("runs"),
     as_json: AsJson = False,
@@ -40,16 +41,20 @@ def demo(
     """Train models on real handwritten digits, uncoded and coded, under injected stragglers."""
     if models < 1:
         raise ParameterError("models", "must be >= 1", models)
-    specs = ["uncoded", parse_scheme(scheme, n=workers).spec]
-    configs = [
-        _config(spec, workers=workers, models=models, steps=steps, scale=delay_scale, seed=seed)
-        for spec in specs
-    ]
-    from seqgc.training import new_run_path
+    coded_config = _config(given, models=models, seed=seed)
+    spec = parse_scheme(coded_config.scheme, n=coded_config.workers).spec
+    configs = [coded_config.model_copy(update={"scheme": each}) for each in ("uncoded", spec)]
+    with ExitStack() as stack:
+        crews = [
+            stack.enter_context(make_workers(config, delays=make_delays(config)))
+            for config in configs
+        ]
+        from seqgc.training import new_run_path
 
-    paths = [new_run_path(run, f"demo-{spec}") for spec in specs]
-    prepared = [prepare(config) for config in configs]  # both, before the first one runs
-    uncoded, coded = (p.train(run=path) for p, path in zip(prepared, paths, strict=True))
+        paths = [new_run_path(run, f"demo-{config.scheme}") for config in configs]
+        # both, before the first one runs
+        prepared = [prepare(config, crew) for config, crew in zip(configs, crews, strict=True)]
+        uncoded, coded = (p.train(run=path) for p, path in zip(prepared, paths, strict=True))
     if as_json:
         print_json({"uncoded": _facts(uncoded), "coded": _facts(coded), "seed": seed})
     else:
@@ -58,23 +63,19 @@ def demo(
     if worst < LEAST_ACCURACY:
         sys.stderr.write(
             f"seqgc: the worst model's accuracy is {worst:.3f}, below {LEAST_ACCURACY}: "
-            f"train longer than {steps} steps\n"
+            f"train longer than {coded_config.steps} steps\n"
         )
         raise typer.Exit(1)
 
 
-def _config(
-    spec: str, *, workers: int, models: int, steps: int, scale: float, seed: int
-) -> RunConfig:
-    return validated(
-        {
-            "scheme": spec,
-            "workers": workers,
-            "steps": steps,
-            "models": [{"name": f"model-{i}", "seed": i, **LEARNING} for i in range(models)],
-            "delays": {"scale": scale, "seed": seed},
-        }
-    )
+def _config(given: Values, *, models: int, seed: int) -> RunConfig:
+    values: Values = {
+        "steps": STEPS,
+        "models": [{"name": f"model-{i}", "seed": i, **LEARNING} for i in range(models)],
+        "delays": {"seed": seed},
+    }
+    apply(given, values)
+    return validated(values)
 
 
 def _accuracies(result: TrainResult) -> list[float]:

@@ -11,6 +11,7 @@ import typer
 from typer.main import get_command
 
 from seqgc.cli import _cost, _demo, _deploy, _doctor, _profile, _replay, _scheme, _train, _tune
+from seqgc.cli._fields import with_plugins
 from seqgc.errors import ParameterError, ProfileError, SeqgcError
 
 __all__ = ["app", "main"]
@@ -28,15 +29,15 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("scheme")(_scheme.scheme)
-app.command("replay")(_replay.replay)
-app.command("tune")(_tune.tune)
+app.command("scheme")(with_plugins(_scheme.scheme))
+app.command("replay")(with_plugins(_replay.replay))
+app.command("tune")(with_plugins(_tune.tune))
 app.add_typer(_profile.app, name="profile")
 app.command("train")(_train.train)
 app.command("demo")(_demo.demo)
-app.command("cost")(_cost.cost)
-app.command("deploy")(_deploy.deploy)
-app.command("doctor")(_doctor.doctor)
+app.command("cost")(with_plugins(_cost.cost))
+app.command("deploy")(with_plugins(_deploy.deploy))
+app.command("doctor")(with_plugins(_doctor.doctor))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,19 +6,19 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from seqgc.cli._build import make_delays, make_models
-from seqgc.cli._config import DelaysConfig, RunConfig, validated
-from seqgc.cli._engine import check_engine, open_engine
+from seqgc.cli._config import RunConfig, Values, validated
+from seqgc.cli._fields import apply, configured
+from seqgc.cli._models import make_models
 from seqgc.cli._options import AsJson, ProfileFile, numbers
-from seqgc.cli._show import print_json, print_pairs
+from seqgc.cli._run import make_workers
+from seqgc.cli._show import RunProgress, print_json, print_pairs
 from seqgc.errors import ParameterError
 from seqgc.profiles import (
     DelayProfile,
@@ -31,9 +31,7 @@ from seqgc.profiles import (
     write_profile,
 )
 from seqgc.stragglers import StragglerStats, straggler_stats
-
-if TYPE_CHECKING:
-    from seqgc.training.record import LoadDelays
+from seqgc.workers import InjectedDelays
 
 __all__ = ["app"]
 
@@ -43,31 +41,26 @@ app = typer.Typer(help="Record how long workers take, or look at a recording.")
 
 
 @app.callback(invoke_without_command=True)
+@configured(
+    "backend",
+    "function.transport",
+    "function.mount",
+    "function.deployment",
+    "workers",
+    "timeout_s",
+    "models.module",
+    "models.data",
+    "models.batch_size",
+    "delays.source",
+    "delays.scale",
+    "delays.seed",
+)
 def record(
     context: typer.Context,
-    backend: Annotated[str, typer.Option(help="local, lambda-local, lambda or dask.")] = "local",
-    transport: Annotated[str, typer.Option(help="To functions: boto3, http or curl.")] = "boto3",
-    mount: Annotated[
-        str | None, typer.Option(help="Where the functions' file system is mounted here.")
-    ] = None,
-    deployment: Annotated[
-        str | None, typer.Option(help="What `seqgc deploy` wrote (lambda).")
-    ] = None,
-    workers: Annotated[int, typer.Option("-n", "--workers", help="Local workers.")] = 16,
+    given: Values,
     rounds: Annotated[int, typer.Option(help="Rounds at each load.")] = 10,
     loads: Annotated[str, typer.Option(help="Normalized loads; 0: one data point.")] = "0,0.5,1",
     warmup: Annotated[int, typer.Option(help="Rounds at each load that are left out.")] = 1,
-    timeout_s: Annotated[float, typer.Option(help="Hard limit of a round, seconds.")] = 60.0,
-    module: Annotated[
-        str, typer.Option(help="Network: a name, or package.module:f.")
-    ] = "digits-cnn",
-    data: Annotated[str, typer.Option(help="Data: digits, or package.module:f.")] = "digits",
-    batch_size: Annotated[int, typer.Option(help="Data points at load 1.")] = 512,
-    delays: Annotated[
-        str | None, typer.Option(help="Inject delays: a profile's file, or lambda-cnn.")
-    ] = None,
-    delay_scale: Annotated[float, typer.Option(help="Times the delays' seconds.")] = 0.1,
-    delay_seed: Annotated[int, typer.Option(help="Seed of generated delays.")] = 0,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="New .npz file.")] = None,
     every_load: Annotated[
         bool, typer.Option("--every-load", help="Keep the heavier loads' profiles beside FILE.")
@@ -79,21 +72,16 @@ def record(
         return
     chosen = numbers("loads", loads, float)
     paths = _new_files(output, loads=sorted(chosen) if every_load else chosen[:1])
-    model = {"name": module.replace(":", "."), "module": module, "data": data}
-    values: Facts = {
-        "backend": backend,
-        "workers": workers,
-        "timeout_s": timeout_s,
-        "models": [model | {"batch_size": batch_size}],
-        "scheme": f"gc-rep:s={workers - 1}",  # which has tasks of load 1: stores are chosen by it
-        "function": _given(transport=transport, mount=mount, deployment=deployment),
-    }
-    if delays is not None:
-        if backend != "local":
-            rule = "must be left out where the backend is not local: its workers have their own"
-            raise ParameterError("delays", rule, delays)
-        values["delays"] = {"source": delays, "scale": delay_scale, "seed": delay_seed}
-    profiles = _record(validated(values), rounds=rounds, loads=chosen, warmup=warmup)
+    name = str(given.get("models.module", "digits-cnn")).replace(":", ".")
+    values: Values = {"models": [{"name": name, "batch_size": 512}]}
+    apply(given, values)
+    if "delays" in values and "delays.source" not in given:
+        del values["delays"]  # how much of nothing
+    config = validated(values)
+    if config.delays is not None and config.backend != "local":
+        rule = "must be left out where the backend is not local: its workers have their own"
+        raise ParameterError("delays", rule, config.delays.source)
+    profiles = _record(config, rounds=rounds, loads=chosen, warmup=warmup)
     for path, profile in zip(paths, profiles, strict=False):
         write_profile(profile, path=path)
     _report(paths, profiles, as_json=as_json)
@@ -170,50 +158,16 @@ def _record(
 ) -> list[DelayProfile]:
     delays = None
     if config.delays is not None:
-        workers = config.workers
-        delays = _load_delays(config.delays, workers=workers, rounds=rounds, loads=loads)
-    check_engine(config)
-    (model,), _ = make_models(config)
-    from seqgc.training.record import record_profile
+        delays = InjectedDelays.of(config.delays, workers=config.workers, num_rounds=max(1, rounds))
+    with make_workers(config, delays=delays) as workers:
+        from seqgc.training import RecordingPlan, record_profile
 
-    with open_engine(config, name="profile", delays=None) as engine, _progress() as bar:
-        task = bar.add_task("recording", total=len(loads) * (warmup + rounds))
-        return record_profile(
-            model,
-            workers=config.workers,
-            rounds=rounds,
-            loads=loads,
-            warmup=warmup,
-            timeout_s=config.timeout_s,
-            delays=delays,
-            backend=engine.backend,
-            remote=engine.remote,
-            provider=config.backend,
-            on_round=lambda: bar.advance(task),
+        (model,) = make_models(config)
+        plan = RecordingPlan(
+            model=model, rounds=rounds, loads=loads, warmup=warmup, timeout_s=config.timeout_s
         )
-
-
-def _given(**settings: str | None) -> Facts:
-    """Return those of the settings that are given."""
-    return {key: value for key, value in settings.items() if value is not None}
-
-
-def _progress() -> Progress:
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    return Progress(
-        *columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal
-    )
-
-
-def _load_delays(
-    config: DelaysConfig, *, workers: int, rounds: int, loads: Sequence[float]
-) -> LoadDelays:
-    """Return the injected seconds by round, worker and load: the same rounds at every load."""
-    at = {
-        load: make_delays(config, workers=workers, load=load, num_rounds=rounds) for load in loads
-    }
-    return lambda round, worker, load: at[load](round, worker)
+        with RunProgress("recording", total=len(loads) * (warmup + rounds)) as progress:
+            return record_profile(plan, workers, observers=[progress])
 
 
 def _new_files(output: Path | None, *, loads: Sequence[float]) -> list[Path]:

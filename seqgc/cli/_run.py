@@ -1,88 +1,58 @@
-"""From a configuration to a run: everything is checked before anything is started or written."""
+"""From a configuration to a plan and workers: everything is checked before anything is written."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seqgc.cli._build import InjectedDelays, make_delays, make_models
-from seqgc.cli._config import RunConfig, dump
-from seqgc.cli._engine import FUNCTIONS, as_deployed, check_engine, open_engine
-from seqgc.cli._plan import budget_of, plan_of, require_fit, require_priced
-from seqgc.cli._show import RoundProgress
-from seqgc.rounds import ClosingRule
-from seqgc.schemes import Scheme, parse_scheme
+from seqgc import workers
+from seqgc.cli._config import RunConfig, Values, dump
+from seqgc.cli._models import make_models
+from seqgc.cli._show import RunProgress
+from seqgc.errors import ParameterError
+from seqgc.rounds import ClosingRule, Setting
+from seqgc.schemes import parse_scheme
+from seqgc.workers import FunctionWorkers, InjectedDelays, WorkerSet
 
 if TYPE_CHECKING:
-    from seqgc.training import Model, TrainResult
-    from seqgc.training._data import PointDataset
-    from seqgc.training.adaptive import Adaptation, Switch
+    from seqgc.training import TrainingPlan, TrainResult
 
-__all__ = ["PreparedRun", "prepare", "why_switched"]
+__all__ = ["PreparedRun", "make_delays", "make_plan", "make_workers", "prepare"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PreparedRun:
-    """A run whose configuration has been found good."""
+    """A run whose configuration has been found good, and its workers, not yet at work."""
 
     config: RunConfig
-    scheme: Scheme
-    models: list[Model]
-    test_data: dict[str, PointDataset]
-    num_rounds: int
-    delays: InjectedDelays | None
-    adaptation: Adaptation | None
+    plan: TrainingPlan
+    workers: WorkerSet
 
     def train(self, *, run: Path | None) -> TrainResult:
         """Train; ``run`` defaults to a new folder in ``runs``."""
         from seqgc.training import new_run_path, train
-        from seqgc.training.rundir import require_new
 
-        config = self.config
-        path = run or new_run_path("runs", self.scheme.spec)
-        require_new(path)
-        budget = budget_of(self)
-        with (
-            open_engine(config, name=path.name, delays=self.delays) as engine,
-            RoundProgress(self.scheme.spec, num_rounds=self.num_rounds) as progress,
-        ):
+        config, plan, given = self.config, self.plan, self.workers
+        path = run or new_run_path("runs", config.scheme)
+        budget = [] if config.max_usd is None else [given.budget(plan, config.max_usd)]
+        settled: Values = {"payload": plan.payload}
+        if isinstance(given, FunctionWorkers):
+            store = {"store": given.forecast(plan).where}
+            settled["function"] = given.settings.model_copy(update=store)
+        setting = plan.setting(given.n)
+        rounds = plan.num_jobs(setting) + setting.scheme.delay
+        with RunProgress(config.scheme, total=rounds) as progress:
             return train(
-                self.models,
-                scheme=self.scheme,
-                steps=config.steps,
+                plan,
+                given,
                 run=path,
-                rule=ClosingRule(
-                    mu=config.mu,
-                    wait_out=config.wait_out,
-                    timeout_s=config.timeout_s,
-                    max_attempts=config.max_attempts,
-                ),
-                precision=config.precision,
-                payload=config.payload,
-                stochastic_rounding=config.stochastic_rounding,
-                jobs_per_round=config.jobs_per_round,
-                stale=config.stale,
-                delays=self.delays,
-                backend=engine.backend,
-                remote=engine.remote,
-                budget=budget,
-                test_data=self.test_data,
-                observe=progress,
-                config=dump(config.model_copy(update={"function": as_deployed(config)})),
-                adapt=self.adaptation,
-                on_switch=self._switch,
+                observers=[*budget, progress],
+                config=dump(config.model_copy(update=settled)),
             )
 
-    def _switch(self, to: Switch) -> None:
-        if self.delays is not None:
-            load = self.config.jobs_per_round * to.after.scheme.normalized_load
-            self.delays.set_load(load)
-        sys.stderr.write(f"switch before round {to.first_round}: {why_switched(to)}\n")
 
-
-def prepare(config: RunConfig) -> PreparedRun:
+def prepare(config: RunConfig, given: WorkerSet) -> PreparedRun:
     """Make what a configuration asks for.
 
     Raises
@@ -90,51 +60,72 @@ def prepare(config: RunConfig) -> PreparedRun:
     ParameterError
         Naming the first argument that breaks its rule.
     """
+    plan = make_plan(config)
+    if isinstance(given, FunctionWorkers):
+        predicted = given.forecast(plan)
+        workers.require_fit(predicted.sizes, predicted.where)
+    return PreparedRun(config=config, plan=plan, workers=given)
+
+
+def make_plan(config: RunConfig) -> TrainingPlan:
+    """Return what is to be trained, and how."""
+    from seqgc.training import Adaptation, TrainingPlan
+
+    adaptation = None
+    if config.probe is not None or config.retune is not None:
+        alpha = config.alpha
+        if alpha is None and config.delays is not None:
+            alpha = make_delays(config).alpha
+        adaptation = Adaptation(probe=config.probe, retune=config.retune, alpha=alpha)
+    rule = ClosingRule(
+        mu=config.mu,
+        wait_out=config.wait_out,
+        timeout_s=config.timeout_s,
+        max_attempts=config.max_attempts,
+    )
     scheme = parse_scheme(config.scheme, n=config.workers)
-    check_engine(config)
-    require_priced(config)
-    from seqgc.training import JobPlan, payload_of
-
-    payload = payload_of(
-        config.precision, config.payload, stochastic_rounding=config.stochastic_rounding
+    plan = TrainingPlan(
+        models=make_models(config),
+        scheme=Setting(scheme=scheme, rule=rule, jobs_per_round=config.jobs_per_round),
+        steps=config.steps,
+        precision=config.precision,
+        payload=config.payload,
+        stochastic_rounding=config.stochastic_rounding,
+        stale=config.stale,
+        adaptation=adaptation,
     )
-    config = config.model_copy(update={"payload": payload})  # named, also in the run's directory
-    models, test_data = make_models(config)
-    # Made for its checks: enough models for the scheme's delay, bundles that divide them.
-    JobPlan(models, scheme=scheme, jobs_per_round=config.jobs_per_round, stale=config.stale)
-    num_rounds = config.steps * (len(models) // config.jobs_per_round) + scheme.delay
-    delays = None
-    if config.delays is not None:
-        load = config.jobs_per_round * scheme.normalized_load
-        delays = make_delays(config.delays, workers=scheme.n, load=load, num_rounds=num_rounds)
-    prepared = PreparedRun(
-        config=config,
-        scheme=scheme,
-        models=models,
-        test_data=test_data,
-        num_rounds=num_rounds,
-        delays=delays,
-        adaptation=_adaptation(config, delays),
-    )
-    if config.backend in FUNCTIONS:
-        require_fit(plan_of(prepared))
-    return prepared
+    plan.setting(config.workers)  # enough models for the scheme's delay, bundles that divide them
+    return plan
 
 
-def why_switched(switch: Switch) -> str:
-    """Say from what a run switched to what, and why."""
-    choice = switch.choice
-    return (
-        f"{switch.before.label} -> {switch.after.label}; {choice.predicted_s:.3g} s predicted for "
-        f"the jobs left instead of {choice.predicted_current_s:.3g} s"
-    )
+def make_workers(config: RunConfig, *, delays: InjectedDelays | None = None) -> WorkerSet:
+    """Return the workers, of which none is started yet.
+
+    Raises
+    ------
+    ParameterError
+        If the backend does not go with other settings, or there is no deployment.
+    """
+    n = config.workers
+    if config.dask_scheduler is not None and config.backend != "dask":
+        rule = "must be left out where the backend is not dask"
+        raise ParameterError("dask_scheduler", rule, config.dask_scheduler)
+    match config.backend:
+        case "local":
+            return workers.local(n, delays=delays)
+        case "dask":
+            return workers.dask(n, scheduler=config.dask_scheduler, delays=delays)
+        case "lambda":
+            return workers.functions(n, config.function, delays=delays)
+        case "lambda-local":
+            return workers.lambda_local(n, config.function, delays=delays)
 
 
-def _adaptation(config: RunConfig, delays: InjectedDelays | None) -> Adaptation | None:
-    if config.probe is None and config.retune is None:
-        return None
-    from seqgc.training import Adaptation
-
-    injected = None if delays is None else delays.alpha
-    alpha = injected if config.alpha is None else config.alpha
-    return Adaptation(probe=config.probe, retune=config.retune, alpha=alpha)
+def make_delays(config: RunConfig) -> InjectedDelays:
+    """Return what to inject in the run's rounds."""
+    if config.delays is None:
+        raise ParameterError("delays", "must be given", None)
+    scheme = parse_scheme(config.scheme, n=config.workers)
+    jobs = config.steps * (len(config.models) // config.jobs_per_round)
+    rounds = jobs + scheme.delay
+    return InjectedDelays.of(config.delays, workers=config.workers, num_rounds=max(1, rounds))

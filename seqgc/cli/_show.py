@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Mapping
 from types import TracebackType
+from typing import cast
 
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from seqgc.ports import Action, Close, Event, Finish, RoundRecord
+from seqgc.ports import Close, Finish, Notice, RoundRecord, Seen
 
-__all__ = ["RoundProgress", "print_json", "print_pairs"]
+__all__ = ["RunProgress", "print_json", "print_pairs", "why_switched"]
 
 
 def print_json(value: dict[str, object]) -> None:
@@ -42,40 +44,67 @@ def print_pairs(pairs: dict[str, str]) -> None:
     Console().print(table)
 
 
-class RoundProgress:
-    """Shows rounds as they close, on stderr: a bar on a terminal, one line per round otherwise.
+def why_switched(fields: Mapping[str, object]) -> str:
+    """Say from what a run switched to what, and why; ``fields`` as ``events.jsonl`` has them."""
+    predicted = cast("Mapping[str, float]", fields["predicted_s"])
+    return (
+        f"{fields['from']} -> {fields['to']}; {predicted['to']:.3g} s predicted for "
+        f"the jobs left instead of {predicted['from']:.3g} s"
+    )
 
-    An observer of the loop, and a context manager.
+
+class RunProgress:
+    """Shows on stderr how far a run is: a bar on a terminal, one line per round otherwise.
+
+    An observer of the run, and a context manager. Of a recording only the bar is shown.
     """
 
-    def __init__(self, label: str, *, num_rounds: int) -> None:
+    def __init__(self, label: str, *, total: int) -> None:
         console = Console(stderr=True)
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("rounds, {task.fields[stragglers]} stragglers survived,"),
+            TextColumn("rounds{task.fields[more]}"),
             TimeRemainingColumn(),
             TextColumn("left"),
             console=console,
             disable=not console.is_terminal,
         )
         self._lines = not console.is_terminal
-        self._task = self._bar.add_task(label, total=num_rounds, stragglers=0)
+        self._task = self._bar.add_task(label, total=total, more="")
         self._stragglers = 0
         self._closing: RoundRecord | None = None
         self._finished: list[int] = []
 
-    def __call__(self, seen: Event | Action) -> None:
+    def __call__(self, seen: Seen) -> None:
         if isinstance(seen, Close):
             self._show()
             self._closing = seen.record
             self._stragglers += int((~seen.record.responded).sum())
-            self._bar.update(self._task, advance=1, stragglers=self._stragglers)
+            more = f", {self._stragglers} stragglers survived,"
+            self._bar.update(self._task, advance=1, more=more)
         elif isinstance(seen, Finish):
             self._finished.append(seen.job)
+        elif isinstance(seen, Notice):
+            self._notice(seen)
 
-    def __enter__(self) -> RoundProgress:
+    def _notice(self, notice: Notice) -> None:
+        fields = notice.fields
+        match notice.kind:
+            case "start":
+                self._say(f"starting {fields['workers']} workers ({fields['provider']})")
+            case "ready" if fields["note"]:
+                self._say(str(fields["note"]))
+            case "round":
+                self._bar.update(self._task, advance=1)
+            case "switch":
+                self._say(f"switch before round {fields['round']}: {why_switched(fields)}")
+
+    def _say(self, line: str) -> None:
+        self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def __enter__(self) -> RunProgress:
         self._bar.start()
         return self
 

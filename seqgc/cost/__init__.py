@@ -3,7 +3,7 @@
 from seqgc.cost._budget import Budget as Budget
 from seqgc.cost._budget import PriceModel as PriceModel
 from seqgc.cost._estimate import Estimate as Estimate
-from seqgc.cost._estimate import Plan as Plan
+from seqgc.cost._estimate import PlannedUse as PlannedUse
 from seqgc.cost._estimate import estimate_plan as estimate_plan
 from seqgc.cost._estimate import estimate_run as estimate_run
 from seqgc.cost._prices import PRICES_FILE as PRICES_FILE

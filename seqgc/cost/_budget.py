@@ -7,7 +7,7 @@ import math
 from seqgc.cost._prices import Architecture, Prices
 from seqgc.cost._usage import FunctionSetup, Traffic, Usage
 from seqgc.errors import BudgetError, ParameterError
-from seqgc.ports import Action, Arrival, Dispatch, Dispatched, Event, Failure
+from seqgc.ports import Arrival, Dispatch, Dispatched, Event, Failure, Seen
 
 __all__ = ["Budget", "PriceModel"]
 
@@ -61,7 +61,7 @@ class PriceModel:
 
 
 class Budget:
-    """Stops a run before it costs more than ``max_usd``; an observer of the loop.
+    """Stops a run before it costs more than ``max_usd``; an observer of the run.
 
     Tasks leave only if the run stays within the budget even if, of all that are under way, each has
     an environment started for it, which is billed (`INIT_LIMIT_S`), and runs to the function's
@@ -115,7 +115,7 @@ class Budget:
             return 0.0
         return self._spent_usd + len(self._open) * self._model.task_usd(self._model.longest_s)
 
-    def __call__(self, seen: Event | Action) -> None:
+    def __call__(self, seen: Seen) -> None:
         """Take note of an event or action.
 
         Raises

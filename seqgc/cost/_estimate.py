@@ -10,11 +10,11 @@ from typing import Any
 from seqgc.cost._usage import FunctionSetup, Traffic, Usage
 from seqgc.errors import ParameterError, require_int
 
-__all__ = ["Estimate", "Plan", "estimate_plan", "estimate_run"]
+__all__ = ["Estimate", "PlannedUse", "estimate_plan", "estimate_run"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class PlannedUse:
     """What a run is going to do.
 
     Parameters
@@ -60,12 +60,12 @@ class Estimate:
     unanswered: int = 0
 
 
-def estimate_plan(plan: Plan) -> Estimate:
+def estimate_plan(plan: PlannedUse) -> Estimate:
     """Return what a plan will use, without repeated attempts.
 
     Examples
     --------
-    >>> plan = Plan(
+    >>> plan = PlannedUse(
     ...     workers=2,
     ...     rounds=3,
     ...     jobs=3,

@@ -20,7 +20,6 @@ Architecture: TypeAlias = Literal["x86_64", "arm64"]
 PRICES_FILE: Final = Path(__file__).with_name("prices.toml")
 
 _GB = 2**30  # bytes
-_SECONDS_A_MONTH = 730 * 3600  # Amazon's month
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +64,8 @@ class Prices:
     lambda_million_requests: float
     efs_elastic_read_gb: float
     efs_elastic_write_gb: float
-    efs_storage_gb_month: float
     s3_thousand_puts: float
     s3_thousand_gets: float
-    s3_storage_gb_month: float
     transfer_out_gb: float
 
     def bill(self, usage: Usage, *, architecture: Architecture) -> Bill:
@@ -95,17 +92,6 @@ class Prices:
             s3=puts + gets,
             transfer=usage.transfer_out_bytes / _GB * self.transfer_out_gb,
         )
-
-    def storage_usd(self, *, size_bytes: int, seconds: float, kind: Literal["efs", "s3"]) -> float:
-        """Return what it costs to keep so many bytes for so many seconds.
-
-        Examples
-        --------
-        >>> read_prices("us-east-1").storage_usd(size_bytes=2**30, seconds=730 * 3600, kind="efs")
-        0.3
-        """
-        month = self.efs_storage_gb_month if kind == "efs" else self.s3_storage_gb_month
-        return size_bytes / _GB * (seconds / _SECONDS_A_MONTH) * month
 
 
 def read_prices(region: str = "us-east-1", *, path: Path = PRICES_FILE) -> Prices:

@@ -1,5 +1,8 @@
 """What crosses the edges between rooms: arrays, records, payload formats, protocols."""
 
+from seqgc.ports._observing import Notice as Notice
+from seqgc.ports._observing import Observer as Observer
+from seqgc.ports._observing import Seen as Seen
 from seqgc.ports._payloads import EXPONENTS as EXPONENTS
 from seqgc.ports._payloads import PAYLOADS as PAYLOADS
 from seqgc.ports._payloads import Payload as Payload

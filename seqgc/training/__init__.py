@@ -1,7 +1,16 @@
 """Training: models to jobs, weighted losses, optimizers, metrics. Needs torch."""
 
 from seqgc.training._jobs import JobPlan as JobPlan
+from seqgc.training._plan import ROUND_LIMIT_S as ROUND_LIMIT_S
+from seqgc.training._plan import RecordingPlan as RecordingPlan
+from seqgc.training._plan import TrainingPlan as TrainingPlan
+from seqgc.training._session import RunCounts as RunCounts
+from seqgc.training._sizes import TaskSizes as TaskSizes
+from seqgc.training._sizes import task_sizes as task_sizes
 from seqgc.training._vectors import payload_of as payload_of
+from seqgc.training._workers import Crew as Crew
+from seqgc.training._workers import Work as Work
+from seqgc.training._workers import Workers as Workers
 from seqgc.training.adaptive import Adaptation as Adaptation
 from seqgc.training.adaptive import Switch as Switch
 from seqgc.training.batches import batch_indices as batch_indices
@@ -10,18 +19,18 @@ from seqgc.training.checkpoints import load_checkpoint as load_checkpoint
 from seqgc.training.checkpoints import save_checkpoint as save_checkpoint
 from seqgc.training.compute import TorchCompute as TorchCompute
 from seqgc.training.compute import TorchComputeFactory as TorchComputeFactory
+from seqgc.training.factories import registered_model as registered_model
 from seqgc.training.metrics import Evaluation as Evaluation
 from seqgc.training.metrics import JobMetrics as JobMetrics
 from seqgc.training.metrics import evaluate as evaluate
 from seqgc.training.model import Model as Model
 from seqgc.training.model import Objective as Objective
+from seqgc.training.model import Recipe as Recipe
 from seqgc.training.problems import MODULES as MODULES
 from seqgc.training.problems import Split as Split
 from seqgc.training.problems import digits as digits
 from seqgc.training.problems import make_module as make_module
 from seqgc.training.record import record_profile as record_profile
-from seqgc.training.run import Remote as Remote
-from seqgc.training.run import RunCounts as RunCounts
 from seqgc.training.run import TrainResult as TrainResult
 from seqgc.training.run import train as train
 from seqgc.training.rundir import RunDirectory as RunDirectory

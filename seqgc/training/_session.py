@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 
 from seqgc import master
-from seqgc.cost import Budget
 from seqgc.errors import BudgetError, ScheduleError
 from seqgc.ports import (
     Action,
@@ -20,11 +19,13 @@ from seqgc.ports import (
     Event,
     Failure,
     Finish,
+    Notice,
+    Observer,
     Payload,
     RoundRecord,
+    Seen,
 )
-from seqgc.rounds import ClosingRule, RoundPolicy, Setting, SwitchingPolicy
-from seqgc.schemes import Scheme
+from seqgc.rounds import RoundPolicy, Setting, SwitchingPolicy
 from seqgc.training._tuner import Answer, Choice, Tuner
 from seqgc.training.adaptive import Adaptation, AdaptiveDirector, Switch, answer_fields
 from seqgc.training.checkpoints import save_checkpoint
@@ -36,7 +37,7 @@ __all__ = ["RunCounts", "Session"]
 
 @dataclass(slots=True, kw_only=True)
 class RunCounts:
-    """What the rounds of a run came to; an observer of the loop."""
+    """What the rounds of a run came to; an observer of the run."""
 
     round_seconds: list[float] = field(default_factory=list)
     waited_out: int = 0  # rounds that stayed open beyond (1+mu)*kappa
@@ -47,7 +48,7 @@ class RunCounts:
     approximate: int = 0  # jobs decoded approximately
     largest_error: float = 0.0  # of those (see `Decoding`)
 
-    def __call__(self, seen: Event | Action) -> None:
+    def __call__(self, seen: Seen) -> None:
         match seen:
             case Close(record=record):
                 self._close(record)
@@ -73,89 +74,54 @@ class RunCounts:
 
 
 class Session:
-    """One pass of the loop, with everything about it on record."""
+    """One pass of the loop, with everything about it on record.
+
+    ``setting`` is what the loop begins with; ``switches`` is appended to as it takes others.
+    """
 
     def __init__(
         self,
         workload: TorchWorkload,
         *,
-        scheme: Scheme,
+        setting: Setting,
         num_jobs: int,
-        rule: ClosingRule,
         payload: Payload,
-        directory: RunDirectory,
-        names: Sequence[str],
+        switches: list[Switch],
+        observers: Sequence[Observer],
     ) -> None:
-        self.num_jobs = num_jobs
+        self.num_jobs, self.switches = num_jobs, switches
         self.counts = RunCounts()
-        self.switches: list[Switch] = []
         self.answers: list[Answer] = []
-        self._workload, self._directory, self._names = workload, directory, names
-        self._scheme, self._rule, self._payload = scheme, rule, payload
-        self._on_switch: Callable[[Switch], None] | None = None
+        self._workload, self._setting, self._payload = workload, setting, payload
+        self._observers: tuple[Observer, ...] = (*observers, self._follow, self.counts)
         self._policy: RoundPolicy | SwitchingPolicy = RoundPolicy(
-            scheme.start(num_jobs), rule, payload=payload
-        )
-        self._events = EventLog(
-            directory.path / "events.jsonl",
-            header={
-                "scheme": scheme.spec,
-                "workers": scheme.n,
-                "jobs": num_jobs,
-                "mu": rule.mu,
-                "wait_out": rule.wait_out,
-                "payload": payload,
-                "models": list(names),
-            },
+            setting.scheme.start(num_jobs), setting.rule, payload=payload
         )
 
-    def adapt(
-        self,
-        adaptation: Adaptation,
-        *,
-        tuner: Tuner,
-        max_delay: int,
-        jobs_per_round: int,
-        on_switch: Callable[[Switch], None] | None,
-    ) -> None:
+    def adapt(self, adaptation: Adaptation, *, tuner: Tuner, max_delay: int) -> None:
         """Look for a better setting during the run, and switch to it."""
-        self._on_switch = on_switch
         director = AdaptiveDirector(
             adaptation,
-            n=self._scheme.n,
+            n=self._setting.scheme.n,
             max_delay=max_delay,
             tuner=tuner,
             note=self._note,
         )
         self._policy = SwitchingPolicy(
-            Setting(scheme=self._scheme, rule=self._rule, jobs_per_round=jobs_per_round),
-            num_jobs=self.num_jobs,
-            director=director,
-            payload=self._payload,
+            self._setting, num_jobs=self.num_jobs, director=director, payload=self._payload
         )
 
-    def run(
-        self, workers: Backend, observe: master.Observer | None, *, budget: Budget | None = None
-    ) -> float:
+    def run(self, backend: Backend, directory: RunDirectory) -> float:
         """Drive the loop to its end, whatever it is; return its seconds."""
-        outcome = "interrupted"
-        with MetricsLog(self._directory.path / "metrics.csv") as metrics:
-
-            def see(seen: Event | Action) -> None:
-                if budget is not None:
-                    budget(seen)  # first: what it refuses has not happened
-                if isinstance(seen, Dispatch):
-                    self._follow()
-                self._events(seen)
-                self.counts(seen)
-                if observe is not None:
-                    observe(seen)
-                if isinstance(seen, Close):
-                    metrics.update(self._workload.metrics)
-
+        outcome, path = "interrupted", directory.path
+        with ExitStack() as logs:
+            events = logs.enter_context(closing(EventLog(path / "events.jsonl")))
+            metrics = MetricsLog(path / "metrics.csv", metrics=lambda: self._workload.metrics)
+            self._observers += (events, logs.enter_context(closing(metrics)))
+            self._show(Notice(kind="run", fields=self._header()))
             began = time.perf_counter()
             try:
-                master.run(self._policy, workers, self._workload, observe=see)
+                master.run(self._policy, backend, self._workload, observe=self._show)
                 self._workload.flush()
                 outcome = "finished"
             except BudgetError as error:
@@ -168,19 +134,33 @@ class Session:
                 raise
             finally:
                 seconds = time.perf_counter() - began
-                metrics.update(self._workload.metrics)
-                self._events.write("end", outcome=outcome)
-                self._events.close()
-                self._save_checkpoints()
+                self._save_checkpoints(directory)
+                self._show(Notice(kind="end", fields={"outcome": outcome}))
         return seconds
+
+    def _show(self, seen: Event | Action | Notice) -> None:
+        for observer in self._observers:
+            observer(seen)
+
+    def _header(self) -> dict[str, object]:
+        setting = self._setting
+        return {
+            "scheme": setting.scheme.spec,
+            "workers": setting.scheme.n,
+            "jobs": self.num_jobs,
+            "mu": setting.rule.mu,
+            "wait_out": setting.rule.wait_out,
+            "payload": self._payload,
+            "models": list(self._workload.names),
+        }
 
     def _note(self, answer: Answer) -> None:
         self.answers.append(answer)
-        self._events.write("search", **answer_fields(answer))
+        self._show(Notice(kind="search", fields=answer_fields(answer)))
 
-    def _follow(self) -> None:
+    def _follow(self, seen: Seen) -> None:
         """If the policy has switched, be ready for the tasks that are about to leave."""
-        if not isinstance(self._policy, SwitchingPolicy):
+        if not (isinstance(seen, Dispatch) and isinstance(self._policy, SwitchingPolicy)):
             return
         segments = self._policy.segments
         if len(segments) == len(self.switches) + 1:
@@ -190,11 +170,9 @@ class Session:
         switch = Switch(first_job=first_job, first_round=first_round, choice=choice)
         self.switches.append(switch)
         self._workload.switch(switch.after.scheme)
-        self._events.write("switch", **switch.fields)
-        if self._on_switch is not None:
-            self._on_switch(switch)
+        self._show(Notice(kind="switch", fields=switch.fields))
 
-    def _save_checkpoints(self) -> None:
-        for name in self._names:
-            path = self._directory.checkpoints / f"{name}.safetensors"
+    def _save_checkpoints(self, directory: RunDirectory) -> None:
+        for name in self._workload.names:
+            path = directory.checkpoints / f"{name}.safetensors"
             save_checkpoint(path, self._workload.module(name))

@@ -27,7 +27,7 @@ from seqgc.training._data import PointDataset
 from seqgc.training._losses import per_point_loss
 from seqgc.training._vectors import Precision, torch_dtype
 from seqgc.training.compute import TorchCompute
-from seqgc.training.model import Objective
+from seqgc.training.model import Model, Objective, OptimizerFactory, Recipe
 from seqgc.training.problems import MODULES, digits, make_module
 from seqgc.wire import Json, WorkloadRef
 from seqgc.worker import FetchWeights, register
@@ -45,6 +45,7 @@ __all__ = [
     "named_module",
     "register_data",
     "register_module",
+    "registered_model",
     "workload_of",
 ]
 
@@ -146,6 +147,48 @@ def named_data(name: str) -> tuple[PointDataset, PointDataset]:
         split = digits()
         return split.train, split.test
     return _found(_DATA, name, argument="data", builtin=("digits",))()
+
+
+def registered_model(
+    name: str,
+    *,
+    module: str = "digits-cnn",
+    data: str = "digits",
+    loss: str = "cross-entropy",
+    optimizer: OptimizerFactory,
+    batch_size: int = 256,
+    seed: int = 0,
+) -> Model:
+    """Return a model of registered names, which all workers can train, functions too.
+
+    ``seed`` draws its weights and the order of its data points; the rest is `Model`'s. It is
+    evaluated on the test data.
+
+    Raises
+    ------
+    ParameterError
+        If there is none of a name.
+
+    Examples
+    --------
+    >>> import functools
+    >>> sgd = functools.partial(torch.optim.SGD, lr=0.1)
+    >>> registered_model("net", module="mlp", optimizer=sgd).recipe
+    Recipe(module='mlp', data='digits', loss='cross-entropy')
+    """
+    _check_loss(loss)
+    train, test = named_data(data)
+    return Model(
+        name=name,
+        module=named_module(module, seed=seed),
+        loss=LOSSES[loss](),
+        dataset=train,
+        optimizer=optimizer,
+        batch_size=batch_size,
+        seed=seed,
+        test_dataset=test,
+        recipe=Recipe(module=module, data=data, loss=loss),
+    )
 
 
 def import_registered(environment: Mapping[str, str] = os.environ) -> None:

@@ -13,11 +13,11 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.utils.data import IterableDataset
 
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, require_int
 from seqgc.training._data import PointDataset
 from seqgc.training._losses import Loss, per_point_loss
 
-__all__ = ["Model", "Objective", "OptimizerFactory", "make_optimizer"]
+__all__ = ["Model", "Objective", "OptimizerFactory", "Recipe", "make_optimizer"]
 
 # What stores take as a model's name: checked here, before anything runs.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
@@ -36,6 +36,18 @@ class Objective:
     module: nn.Module
     loss: Loss
     dataset: PointDataset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """The registered names from which functions, which are sent no code, rebuild a model.
+
+    See `seqgc.training.factories`, whose `registered_model` makes models that have one.
+    """
+
+    module: str
+    data: str
+    loss: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,6 +73,10 @@ class Model:
         Data points per step.
     seed
         Of the order in which data points are used.
+    test_dataset
+        What it is evaluated on when it has been trained; ``dataset`` unless given.
+    recipe
+        By which names functions know it; workers of other kinds need none.
 
     Raises
     ------
@@ -93,14 +109,15 @@ class Model:
     optimizer: OptimizerFactory
     batch_size: int
     seed: int = 0
+    test_dataset: PointDataset | None = None
+    recipe: Recipe | None = None
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             rule = "must be 1 to 100 letters, digits, '_', '-' or '.', and begin with none of '-.'"
             raise ParameterError("name", rule, self.name, "it names files of weights")
         for argument, value, least in (("batch_size", self.batch_size, 1), ("seed", self.seed, 0)):
-            if not isinstance(value, int) or value < least:
-                raise ParameterError(argument, f"must be an integer >= {least}", value)
+            object.__setattr__(self, argument, require_int(argument, value, least=least))
         _check_dataset(self.dataset)
         _check_module(self.module)
         object.__setattr__(self, "loss", per_point_loss(self.loss))

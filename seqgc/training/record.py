@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final, TypeAlias
+from pathlib import Path
+from typing import Final
 
 import numpy as np
 
-from seqgc.backends import LocalBackend
-from seqgc.errors import ParameterError, WorkerError
+from seqgc.errors import WorkerError
 from seqgc.ports import (
     Arrival,
     Backend,
     IntArray,
+    Notice,
+    Observer,
     Task,
     WeightedPoints,
     WeightRef,
@@ -25,38 +27,23 @@ from seqgc.ports import (
     WorkItem,
 )
 from seqgc.profiles import DelayProfile, ProfileMeta, fit_load_model
-from seqgc.stores import DirectoryStore
+from seqgc.training._plan import RecordingPlan, num_points
 from seqgc.training._vectors import ParameterVector, Precision
+from seqgc.training._workers import Workers
 from seqgc.training.batches import batch_indices
-from seqgc.training.compute import TorchComputeFactory
 from seqgc.training.model import Model
-from seqgc.training.run import BackendFactory, Remote
+from seqgc.training.run import started
 
-__all__ = ["FAILED", "LATE", "LoadDelays", "record_profile"]
-
-# (round of the profile, worker, normalized load) -> seconds
-LoadDelays: TypeAlias = Callable[[int, int, float], float]
+__all__ = ["FAILED", "LATE", "record_profile"]
 
 FAILED: Final = 1  # status: the worker failed; its time is when that was known
 LATE: Final = 2  # status: no answer within the time limit, which is its time
 
 
 def record_profile(
-    model: Model,
-    *,
-    workers: int,
-    rounds: int,
-    loads: Sequence[float],
-    warmup: int = 1,
-    timeout_s: float = 60.0,
-    precision: Precision = "float32",
-    delays: LoadDelays | None = None,
-    backend: BackendFactory | None = None,
-    remote: Remote | None = None,
-    provider: str = "local",
-    on_round: Callable[[], None] | None = None,
+    plan: RecordingPlan, workers: Workers, *, observers: Sequence[Observer] = ()
 ) -> list[DelayProfile]:
-    """Measure how long workers take to answer, at each of ``loads``, with a model's gradient.
+    """Measure how long workers take to answer, at each of several loads, with a model's gradient.
 
     In a round every worker computes one mini-task of ``load * batch_size`` data points, one at
     least, and the master waits for everyone. The loads take turns, round by round, and who begins
@@ -64,26 +51,13 @@ def record_profile(
 
     Parameters
     ----------
-    model
-        Nothing is trained: the weights stay as they are.
-    rounds
-        Rounds of each profile.
-    loads
-        Normalized loads, distinct and >= 0.
-    warmup
-        Rounds at every load that are not recorded.
-    timeout_s
-        Who has not answered a round by then is recorded as `LATE`.
-    delays
-        Seconds to inject into local workers. The warm-up has those of round 0.
-    backend
-        ``(n, compute factory) -> Backend``; local processes unless given.
-    remote
-        Instead of ``backend``: workers that have the model already, and the store they read.
-    provider
-        Kept in the profiles.
-    on_round
-        Called after every round, ``len(loads) * (warmup + rounds)`` times.
+    plan
+        What to record. Delays are injected by ``row`` of the profile (the warm-up has those of row
+        0), worker and load.
+    workers
+        Whom to record; see `seqgc.workers`.
+    observers
+        Are shown a `seqgc.ports.Notice` of kind ``round`` after every round, warm-up included.
 
     Returns
     -------
@@ -96,13 +70,14 @@ def record_profile(
     Raises
     ------
     ParameterError
-        If an argument breaks its rule.
+        If the workers cannot do that.
     WorkerError
         If no worker at all answers in a round.
 
     Examples
     --------
     >>> import functools, torch
+    >>> from seqgc import workers
     >>> points = torch.utils.data.TensorDataset(torch.ones(8, 1), torch.ones(8, 1))
     >>> line = Model(
     ...     name="line",
@@ -112,40 +87,32 @@ def record_profile(
     ...     optimizer=functools.partial(torch.optim.SGD, lr=0.1),
     ...     batch_size=4,
     ... )
-    >>> idle, busy = record_profile(line, workers=2, rounds=3, loads=(0.5, 1.0))
+    >>> plan = RecordingPlan(model=line, rounds=3, loads=(0.5, 1.0))
+    >>> with workers.local(2) as w:
+    ...     idle, busy = record_profile(plan, w)
     >>> idle.times.shape, idle.meta.base_load, busy.meta.base_load, idle.meta.batch
     ((3, 2), 0.5, 1.0, 4)
     """
-    plan = _Plan(rounds=rounds, warmup=warmup, loads=_checked_loads(loads, model.batch_size))
-    _check_count("workers", workers, least=1)
-    if not 0 < timeout_s < math.inf:
-        raise ParameterError("timeout_s", "must be a finite number > 0", timeout_s)
-    if backend is not None and remote is not None:
-        raise ParameterError("backend", "must be left out where `remote` is given", backend)
-    if delays is not None and not (backend is None and remote is None):
-        rule = "must be left out with a backend of your own: it injects its own"
-        raise ParameterError("delays", rule, delays)
+    slots, model = tuple(_slots(plan)), plan.model
+
+    def occasion(number: int, worker: int) -> tuple[int, float]:  # noqa: ARG001 (all alike)
+        return slots[number].row or 0, slots[number].load
+
     with tempfile.TemporaryDirectory(prefix="seqgc-profile-") as folder:
-        store = DirectoryStore(folder) if remote is None else remote.store
-
-        def open_backend() -> Backend:
-            if remote is not None:
-                return remote.open(workers)
-            factory = TorchComputeFactory(models=[model], store=store, precision=precision)
-            if backend is not None:
-                return backend(workers, factory)
-            return _local_workers(workers, factory, delays=plan.injected(delays))
-
+        work = plan.work(Path(folder), occasion=occasion)
+        workers.check(work)
         with (
-            _published(model, store=store, precision=precision) as weights,
-            closing(open_backend()) as live,
+            workers.open(work) as crew,
+            _published(model, store=crew.store, precision=plan.precision) as weights,
+            started(crew, workers, observers=observers) as live,
         ):
-            recording = _Recording(model, weights, workers=workers, timeout_s=timeout_s)
-            for slot in plan.slots():
+            recording = _Recording(model, weights, workers=workers.n, timeout_s=plan.timeout_s)
+            for slot in slots:
                 recording.play(slot, live)
-                if on_round is not None:
-                    on_round()
-    return _with_alpha(recording.profiles(plan, model, provider=provider))
+                fields = {"done": slot.number + 1, "total": len(slots)}
+                for observer in observers:
+                    observer(Notice(kind="round", fields=fields))
+    return _with_alpha(recording.profiles(plan, provider=workers.provider))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,37 +124,15 @@ class _Slot:
     row: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
-    """Which load's turn it is, round by round."""
-
-    rounds: int
-    warmup: int
-    loads: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        _check_count("rounds", self.rounds, least=1)
-        _check_count("warmup", self.warmup, least=0)
-
-    def slots(self) -> Iterator[_Slot]:
-        number = 0
-        for turn in range(self.warmup + self.rounds):
-            row = turn - self.warmup if turn >= self.warmup else None
-            first = turn % len(self.loads)
-            for load in self.loads[first:] + self.loads[:first]:
-                yield _Slot(number=number, load=load, row=row)
-                number += 1
-
-    def injected(self, delays: LoadDelays | None) -> Callable[[int, int], float] | None:
-        """Return the delays by the backend's round and worker."""
-        if delays is None:
-            return None
-        slots = tuple(self.slots())
-
-        def of_slot(number: int, worker: int) -> float:
-            return delays(slots[number].row or 0, worker, slots[number].load)
-
-        return of_slot
+def _slots(plan: RecordingPlan) -> Iterator[_Slot]:
+    """Yield the rounds: which load's turn it is."""
+    number, loads = 0, tuple(plan.loads)
+    for turn in range(plan.warmup + plan.rounds):
+        row = turn - plan.warmup if turn >= plan.warmup else None
+        first = turn % len(loads)
+        for load in loads[first:] + loads[:first]:
+            yield _Slot(number=number, load=load, row=row)
+            number += 1
 
 
 class _Recording:
@@ -223,14 +168,15 @@ class _Recording:
         if slot.row is not None:
             self._rows[slot.load, slot.row] = (times, status)
 
-    def profiles(self, plan: _Plan, model: Model, *, provider: str) -> list[DelayProfile]:
+    def profiles(self, plan: RecordingPlan, *, provider: str) -> list[DelayProfile]:
         """Return what was recorded, by ascending load."""
+        model = plan.model
         now = datetime.now(UTC).isoformat(timespec="seconds")
         profiles = []
         for load in plan.loads:
             rows = [self._rows[load, row] for row in range(plan.rounds)]
             meta = ProfileMeta(
-                base_load=_num_points(load, model.batch_size) / model.batch_size,
+                base_load=num_points(load, model.batch_size) / model.batch_size,
                 batch=model.batch_size,
                 model=model.name,
                 provider=provider,
@@ -263,7 +209,7 @@ class _Recording:
             len(self._model.dataset), batch_size=size, seed=self._model.seed, step=slot.number
         )
         first = worker * size // self._workers
-        return batch[(first + np.arange(_num_points(slot.load, size))) % size]
+        return batch[(first + np.arange(num_points(slot.load, size))) % size]
 
 
 def _with_alpha(profiles: list[DelayProfile]) -> list[DelayProfile]:
@@ -271,24 +217,6 @@ def _with_alpha(profiles: list[DelayProfile]) -> list[DelayProfile]:
         return profiles
     alpha = max(fit_load_model(profiles).alpha, 0.0)
     return [replace(p, meta=replace(p.meta, alpha=alpha)) for p in profiles]
-
-
-def _check_count(argument: str, value: int, *, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ParameterError(argument, f"must be an integer >= {least}", value)
-
-
-def _checked_loads(loads: Sequence[float], batch_size: int) -> tuple[float, ...]:
-    if not loads or not all(math.isfinite(load) and load >= 0 for load in loads):
-        raise ParameterError("loads", "must be finite numbers >= 0, at least one", list(loads))
-    if len({_num_points(load, batch_size) for load in loads}) < len(loads):
-        rule = f"must come to different numbers of data points, of batches of {batch_size}"
-        raise ParameterError("loads", rule, list(loads))
-    return tuple(sorted(loads))
-
-
-def _num_points(load: float, batch_size: int) -> int:
-    return max(1, round(load * batch_size))
 
 
 @contextmanager
@@ -299,9 +227,3 @@ def _published(model: Model, *, store: WeightStore, precision: Precision) -> Ite
         yield ref
     finally:
         store.discard(ref)
-
-
-def _local_workers(
-    n: int, factory: TorchComputeFactory, *, delays: Callable[[int, int], float] | None
-) -> Backend:
-    return LocalBackend(n, factory, run_id="profile", delays=delays, preload=("seqgc.training",))

@@ -1,66 +1,26 @@
-"""`train`: models, a scheme and workers, from the first job to the last checkpoint."""
+"""`train`: a plan and workers, from the first job to the last checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Final, TypeAlias
 
-from seqgc import master
-from seqgc.backends import LocalBackend
-from seqgc.cost import Budget
-from seqgc.errors import ParameterError
-from seqgc.ports import Action, Backend, BlobStore, Dispatch, Event, Payload, WeightStore
-from seqgc.rounds import ClosingRule
-from seqgc.schemes import Scheme
-from seqgc.stores import DirectoryStore, RetiringStore
-from seqgc.training._data import PointDataset
+from seqgc.ports import Backend, Dispatch, Notice, Observer, Payload, Seen
+from seqgc.rounds import Setting
+from seqgc.stores import RetiringStore
+from seqgc.training._plan import TrainingPlan
 from seqgc.training._session import RunCounts, Session
 from seqgc.training._tuner import Answer, BackgroundTuner, Tuner
-from seqgc.training._vectors import Precision, payload_of
-from seqgc.training.adaptive import Adaptation, Switch
-from seqgc.training.compute import TorchComputeFactory
+from seqgc.training._workers import Crew, Workers
+from seqgc.training.adaptive import Switch
 from seqgc.training.metrics import Evaluation
-from seqgc.training.model import Model
-from seqgc.training.rundir import RunDirectory, require_new
+from seqgc.training.rundir import RunDirectory, new_run_path, require_new
 from seqgc.training.workload import TorchWorkload
 
-__all__ = [
-    "BackendFactory",
-    "Delays",
-    "Remote",
-    "RunCounts",
-    "TrainResult",
-    "train",
-]
-
-ROUND_LIMIT_S: Final = 60.0
-"""Seconds after which a live round is given up, unless another limit is given."""
-
-Delays: TypeAlias = Callable[[int, int], float]
-BackendFactory: TypeAlias = Callable[[int, TorchComputeFactory], Backend]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Remote:
-    """Workers that are not sent the models but rebuild them by name, as functions of a cloud do.
-
-    Parameters
-    ----------
-    open
-        ``n -> Backend``.
-    store
-        Where they find weights, as the master sees it.
-    grace_s
-        How long versions that the run needs no more are kept for stragglers, which nobody can call
-        back, seconds: the functions' time-out.
-    """
-
-    open: Callable[[int], Backend]
-    store: BlobStore
-    grace_s: float
+__all__ = ["TrainResult", "started", "train"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +28,7 @@ class TrainResult:
     """What a finished run came to.
 
     ``seconds`` is the loop's time, from the first dispatch to the last decoding: workers had been
-    started before. ``evaluations`` are by model, on the test data if there are any. ``scheme`` is
+    started before. ``evaluations`` are by model, on its test data if it has any. ``scheme`` is
     what the run began with; ``answers`` are those of the searches for a better one; ``payload`` is
     the format in which results travelled.
     """
@@ -90,72 +50,31 @@ class TrainResult:
 
 
 def train(
-    models: Sequence[Model],
+    plan: TrainingPlan,
+    workers: Workers,
     *,
-    scheme: Scheme,
-    steps: int,
-    run: str | Path,
-    rule: ClosingRule | None = None,
-    precision: Precision = "float32",
-    payload: Payload | None = None,
-    stochastic_rounding: bool = False,
-    jobs_per_round: int = 1,
-    stale: bool = False,
-    delays: Delays | None = None,
-    backend: BackendFactory | None = None,
-    remote: Remote | None = None,
-    budget: Budget | None = None,
-    test_data: Mapping[str, PointDataset] | None = None,
-    observe: master.Observer | None = None,
+    run: str | Path | None = None,
+    observers: Sequence[Observer] = (),
     config: str = "",
-    adapt: Adaptation | None = None,
     tuner: Tuner | None = None,
-    on_switch: Callable[[Switch], None] | None = None,
 ) -> TrainResult:
     """Train several models at once on unreliable workers, exactly.
 
     Parameters
     ----------
-    models
-        See `Model`; they take turns, so that there must be more than ``scheme.delay`` bundles of
-        ``jobs_per_round`` (or ``stale``, see `TorchWorkload`).
-    scheme
-        Its ``n`` is the number of workers.
-    steps
-        Optimizer steps of each model.
+    plan
+        What to train, and how.
+    workers
+        Who computes; see `seqgc.workers`.
     run
-        Folder of the run; must not exist.
-    rule
-        When rounds close.
-    precision
-        Of weights, computation and gradients.
-    payload
-        Format in which results travel (see `seqgc.ports`), no wider than ``precision``, which it
-        is unless given. A ``backend`` of your own is to send them so itself.
-    stochastic_rounding
-        Whether local workers round results to ``payload`` stochastically; seeded, among others,
-        from the name of the run's folder (see `LocalBackend`).
-    delays
-        ``(round, worker) -> seconds``: stragglers to inject into local workers.
-    backend
-        ``(n, compute factory) -> Backend``; local processes unless given.
-    remote
-        Instead of ``backend``: workers that have the models already, and the store they read.
-    budget
-        Stops the run before it costs too much; what was trained so far is in its checkpoints.
-    test_data
-        By model, what it is evaluated on at the end; its training data unless given.
-    observe
-        Sees every event and action of the loop.
+        Folder of the run, which must not exist; a new one in ``runs`` unless given.
+    observers
+        Are shown all that happens (see `seqgc.ports.Observer`), before it goes on record: logs,
+        progress, a `seqgc.cost.Budget`.
     config
         Text for the run's ``config.toml``.
-    adapt
-        When to look for a better scheme and rule, and switch to it; not with ``stale``. Only
-        schemes are taken whose delay the number of models allows.
     tuner
-        Searches; a process in the background unless given. Closed at the end of the run.
-    on_switch
-        Told of every switch, before the first task of the new scheme leaves.
+        Searches for better settings; a process in the background unless given. Closed at the end.
 
     Raises
     ------
@@ -164,12 +83,12 @@ def train(
     WorkerError
         If a round cannot end; what was trained so far is in the run's checkpoints.
     BudgetError
-        If the next tasks could pass the budget.
+        If the next tasks could pass the budget of an observer.
 
     Examples
     --------
     >>> import functools, tempfile, torch
-    >>> from seqgc.schemes import GC
+    >>> from seqgc import workers
     >>> points = torch.utils.data.TensorDataset(torch.ones(8, 1), torch.ones(8, 1))
     >>> model = Model(
     ...     name="line",
@@ -179,119 +98,84 @@ def train(
     ...     optimizer=functools.partial(torch.optim.SGD, lr=0.1),
     ...     batch_size=4,
     ... )
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     result = train([model], scheme=GC(n=2, s=1), steps=3, run=Path(folder, "run"))
+    >>> plan = TrainingPlan(models=[model], scheme="gc:s=1", steps=3)
+    >>> with tempfile.TemporaryDirectory() as folder, workers.local(2) as w:
+    ...     result = train(plan, w, run=Path(folder, "run"))
     >>> result.jobs, len(result.counts.round_seconds), result.scheme
     (3, 3, 'gc:s=1')
     """
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ParameterError("steps", "must be an integer >= 1", steps)
-    if adapt is not None and stale:
-        raise ParameterError("stale", "must be off in a run that looks for a better scheme", stale)
-    if backend is not None and remote is not None:
-        raise ParameterError("backend", "must be left out where `remote` is given", backend)
-    payload = payload_of(precision, payload, stochastic_rounding=stochastic_rounding)
-    path = Path(run)
+    setting, switches = plan.setting(workers.n), list[Switch]()
+    path = new_run_path("runs", setting.scheme.spec) if run is None else Path(run)
     require_new(path)
-    max_delay = scheme.delay if adapt is None else len(models) // jobs_per_round - 1
-    slow: RetiringStore | None = None
-    store: WeightStore = DirectoryStore(path.absolute() / "weights")  # also for workers elsewhere
-    if remote is not None:
-        store = slow = RetiringStore(remote.store, rounds=max_delay, grace_s=remote.grace_s)
-    workload = TorchWorkload(
-        models,
-        scheme=scheme,
-        store=store,
-        precision=precision,
-        jobs_per_round=jobs_per_round,
-        stale=stale,
-    )
-    if backend is None:
-        backend = partial(
-            _local_workers,
-            run_id=path.name,
-            delays=delays,
-            payload=payload,
-            stochastic_rounding=stochastic_rounding,
+
+    def now() -> Setting:
+        return switches[-1].after if switches else setting
+
+    work = plan.work(path, setting=setting, now=now)
+    workers.check(work)
+    with ExitStack() as stack:
+        crew = stack.enter_context(workers.open(work))
+        store, retire = crew.store, list[Observer]()
+        if crew.grace_s is not None:
+            delay = plan.max_delay(setting)
+            store = slow = RetiringStore(crew.store, rounds=delay, grace_s=crew.grace_s)
+            stack.callback(slow.close)
+            retire = [_retiring(slow)]
+        workload = TorchWorkload(
+            plan.models,
+            scheme=setting.scheme,
+            store=store,
+            precision=plan.precision,
+            jobs_per_round=setting.jobs_per_round,
+            stale=plan.stale,
         )
-    if remote is not None:
-        workers = remote.open(scheme.n)
-    else:
-        workers = backend(scheme.n, workload.compute_factory(max_delay=max_delay))
-    tuner = BackgroundTuner() if tuner is None else tuner
-    try:
+        stack.callback(workload.abandon)  # in a run that failed some have not been discarded
+        backend = stack.enter_context(started(crew, workers, observers=observers))
         session = Session(
             workload,
-            scheme=scheme,
-            num_jobs=steps * (len(models) // jobs_per_round),
-            rule=rule or ClosingRule(timeout_s=ROUND_LIMIT_S),
-            payload=payload,
-            directory=RunDirectory(path, config=config),
-            names=[model.name for model in models],
+            setting=setting,
+            num_jobs=plan.num_jobs(setting),
+            payload=work.payload,
+            switches=switches,
+            observers=[*retire, *observers],
         )
-        if adapt is not None:
-            session.adapt(
-                adapt,
-                tuner=tuner,
-                max_delay=max_delay,
-                jobs_per_round=jobs_per_round,
-                on_switch=on_switch,
-            )
-        seconds = session.run(workers, _observer(observe, slow), budget=budget)
-    finally:
-        tuner.close()
-        workers.close()
-        workload.abandon()  # in a run that failed some have not been discarded
-        if slow is not None:
-            slow.close()
+        if plan.adaptation is not None:
+            tuner = stack.enter_context(closing(BackgroundTuner() if tuner is None else tuner))
+            session.adapt(plan.adaptation, tuner=tuner, max_delay=plan.max_delay(setting))
+        seconds = session.run(backend, RunDirectory(path, config=config))
     return TrainResult(
         run=path,
-        scheme=scheme.spec,
+        scheme=setting.scheme.spec,
         jobs=session.num_jobs,
         seconds=seconds,
         counts=session.counts,
-        evaluations={
-            m.name: workload.evaluate(m.name, (test_data or {}).get(m.name, m.dataset))
-            for m in models
-        },
-        payload=payload,
-        switches=tuple(session.switches),
+        evaluations={m.name: workload.evaluate(m.name) for m in plan.models},
+        payload=work.payload,
+        switches=tuple(switches),
         answers=tuple(session.answers),
     )
 
 
-def _observer(
-    observe: master.Observer | None, slow: RetiringStore | None
-) -> master.Observer | None:
-    """Return the observer that also lets old weights go as rounds begin."""
-    if slow is None:
-        return observe
-    store = slow
+@contextmanager
+def started(crew: Crew, workers: Workers, *, observers: Sequence[Observer]) -> Iterator[Backend]:
+    """Start a crew, and say so to the observers; closes it at the end of the block."""
 
-    def see(seen: Event | Action) -> None:
+    def tell(kind: str, fields: dict[str, object]) -> None:
+        for observer in observers:
+            observer(Notice(kind=kind, fields=fields))
+
+    tell("start", {"workers": workers.n, "provider": workers.provider})
+    began = time.monotonic()
+    with closing(crew.start()) as backend:
+        tell("ready", {"seconds": time.monotonic() - began, "note": crew.note})
+        yield backend
+
+
+def _retiring(store: RetiringStore) -> Callable[[Seen], None]:
+    """Return an observer that lets old weights go as rounds begin."""
+
+    def retire(seen: Seen) -> None:
         if isinstance(seen, Dispatch) and seen.attempt == 0:
             store.advance(seen.round)
-        if observe is not None:
-            observe(seen)
 
-    return see
-
-
-def _local_workers(
-    n: int,
-    factory: TorchComputeFactory,
-    *,
-    run_id: str,
-    delays: Delays | None,
-    payload: Payload,
-    stochastic_rounding: bool,
-) -> Backend:
-    return LocalBackend(
-        n,
-        factory,
-        run_id=run_id,
-        delays=delays,
-        payload=payload,
-        stochastic_rounding=stochastic_rounding,
-        preload=("seqgc.training",),
-    )
+    return retire

@@ -19,10 +19,9 @@ from __future__ import annotations
 import csv
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 import numpy as np
@@ -30,17 +29,17 @@ import numpy as np
 from seqgc._durable import replacing
 from seqgc.errors import ParameterError
 from seqgc.ports import (
-    Action,
     Arrival,
     Cancel,
     Close,
     Dispatch,
     Dispatched,
     Drop,
-    Event,
     Failure,
     Finish,
+    Notice,
     Restart,
+    Seen,
     Tick,
 )
 from seqgc.training.metrics import JobMetrics
@@ -119,7 +118,7 @@ def require_new(path: Path) -> None:
 
 
 class EventLog:
-    """Appends every event and action, except ticks, to ``events.jsonl``; an observer of the loop.
+    """Appends all that happens, except ticks, to ``events.jsonl``; an observer of the run.
 
     One JSON object a line with ``event`` and ``at_s``, seconds since the log was opened. Answers
     also have ``elapsed_s``, since their round's first task left, and ``took_s``, since their own
@@ -127,15 +126,19 @@ class EventLog:
     ``error``, which is 0 unless they were decoded approximately (`Decoding`).
     """
 
-    def __init__(self, path: Path, *, header: Fields) -> None:
+    def __init__(self, path: Path) -> None:
         self._file = path.open("x", encoding="utf-8")
         self._began = time.monotonic()
         self._began_at: dict[int, float] = {}  # by round, seconds on the backend's clock
         self._left_at: dict[tuple[int, int, int], float] = {}  # by round, worker, attempt
-        self.write("run", schema=SCHEMA, started_at=datetime.now(UTC).isoformat(), **header)
 
-    def __call__(self, seen: Event | Action) -> None:
+    def __call__(self, seen: Seen) -> None:
         match seen:
+            case Notice(kind="run"):
+                begun = {"schema": SCHEMA, "started_at": datetime.now(UTC).isoformat()}
+                self._write("run", **begun, **seen.fields)
+            case Notice():
+                self._write(seen.kind, **seen.fields)
             case Dispatch():
                 self._dispatch(seen)
             case Dispatched():
@@ -145,16 +148,15 @@ class EventLog:
             case Close():
                 self._close_round(seen)
             case Cancel(round=round, workers=workers):
-                self.write("cancel", round=round, workers=workers)
+                self._write("cancel", round=round, workers=workers)
             case Restart(worker=worker):
-                self.write("restart", worker=worker)
+                self._write("restart", worker=worker)
             case Finish(job=job, decoding=decoding):
-                self.write("decode", job=job, error=decoding().error)
+                self._write("decode", job=job, error=decoding().error)
             case Tick():
                 pass
 
-    def write(self, event: str, **fields: object) -> None:
-        """Append one line."""
+    def _write(self, event: str, **fields: object) -> None:
         at_s = round(time.monotonic() - self._began, 6)
         self._file.write(json.dumps({"event": event, "at_s": at_s, **fields}) + "\n")
 
@@ -167,7 +169,7 @@ class EventLog:
         fields: Fields = {"round": action.round, "attempt": action.attempt, "jobs": jobs}
         if action.attempt:  # to some workers, again
             fields["workers"] = sorted(action.assignment)
-        self.write("dispatch", **fields)
+        self._write("dispatch", **fields)
 
     def _leave(self, event: Dispatched) -> None:
         self._began_at.setdefault(event.round, event.at)
@@ -184,11 +186,11 @@ class EventLog:
             fields["took_s"] = about.at - left_at
         if not isinstance(seen, Arrival):
             fields["reason"] = seen.reason
-        self.write(type(seen).__name__.lower(), **fields)
+        self._write(type(seen).__name__.lower(), **fields)
 
     def _close_round(self, action: Close) -> None:
         record = action.record
-        self.write(
+        self._write(
             "close",
             round=record.round,
             reason=record.reason,
@@ -201,34 +203,30 @@ class EventLog:
 
 
 class MetricsLog:
-    """Appends finished jobs' losses to ``metrics.csv``."""
+    """Appends finished jobs' losses to ``metrics.csv``; an observer of the run.
 
-    def __init__(self, path: Path) -> None:
+    ``metrics`` returns all that there are, in the order in which jobs finished.
+    """
+
+    def __init__(self, path: Path, *, metrics: Callable[[], Sequence[JobMetrics]]) -> None:
+        self._metrics = metrics
         self._file = path.open("x", encoding="utf-8", newline="")
         self._rows = csv.writer(self._file)
         self._rows.writerow(["seconds", "job", "model", "step", "loss"])
         self._began = time.monotonic()
         self._written = 0
 
-    def update(self, metrics: Sequence[JobMetrics]) -> None:
-        """Write the entries that are new."""
-        seconds = f"{time.monotonic() - self._began:.3f}"
-        for entry in metrics[self._written :]:
-            self._rows.writerow([seconds, entry.job, entry.model, entry.step, entry.loss])
-        self._written = len(metrics)
-        self._file.flush()
+    def __call__(self, seen: Seen) -> None:
+        if isinstance(seen, Close) or (isinstance(seen, Notice) and seen.kind == "end"):
+            self._update()
 
     def close(self) -> None:
         """Flush and close the file."""
         self._file.close()
 
-    def __enter__(self) -> MetricsLog:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+    def _update(self) -> None:
+        seconds, metrics = f"{time.monotonic() - self._began:.3f}", self._metrics()
+        for entry in metrics[self._written :]:
+            self._rows.writerow([seconds, entry.job, entry.model, entry.step, entry.loss])
+        self._written = len(metrics)
+        self._file.flush()

@@ -114,6 +114,11 @@ class TorchWorkload:
         """The precision of weights, computation and results."""
         return self._precision
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The models' names, in the order in which they take turns."""
+        return tuple(model.name for model in self._plan.models)
+
     def compute_factory(self, *, max_delay: int | None = None) -> TorchComputeFactory:
         """Return what makes, in a worker process, the compute function of this run.
 
@@ -139,10 +144,12 @@ class TorchWorkload:
         """Return a model's module as trained so far; it is the run's own, to be read only."""
         return self._find(name).module
 
-    def evaluate(self, name: str, dataset: PointDataset) -> Evaluation:
-        """Evaluate a model, as trained so far, on a dataset."""
+    def evaluate(self, name: str) -> Evaluation:
+        """Evaluate a model, as trained so far, on its test data, if it has any, or its own."""
         learner = self._find(name)
-        return evaluate(learner.module, loss=learner.model.loss, dataset=dataset)
+        model = learner.model
+        dataset = model.dataset if model.test_dataset is None else model.test_dataset
+        return evaluate(learner.module, loss=model.loss, dataset=dataset)
 
     def switch(self, scheme: ChunkedScheme) -> None:
         """Let the jobs that begin from now on be another scheme's.
@@ -276,5 +283,4 @@ class TorchWorkload:
         for learner in self._learners:
             if learner.model.name == name:
                 return learner
-        names = ", ".join(model.name for model in self._plan.models)
-        raise ParameterError("name", f"must be one of {names}", name)
+        raise ParameterError("name", f"must be one of {', '.join(self.names)}", name)

@@ -12,10 +12,10 @@ import pytest
 from distributed import LocalCluster
 
 from seqgc.cli import main
-from seqgc.cli._engine._functions import unique_name
 from seqgc.ports import Task
 from seqgc.stores._forgotten import RUN_FOLDER
 from seqgc.stores.s3 import split_s3
+from seqgc.workers._functions import unique_name
 from tests.backends.dask import warm as warm
 from tests.backends.lambda_.in_memory import open_backend
 from tests.cli.kit import TRAIN, Out, events, weights
@@ -48,7 +48,7 @@ def test_functions_on_this_machine_train_the_same_weights_as_local_processes(
     np.testing.assert_allclose(weights("functions"), local_weights, rtol=0, atol=1e-8)
     assert list(in_an_empty_folder.glob("seqgc-*")) == []  # what stood for a file system is gone
     chosen = "store: directory (a folder of this machine, in place of EFS)"
-    assert said.err.splitlines()[0] == chosen
+    assert said.err.splitlines()[:2] == ["starting 16 workers (lambda-local)", chosen]
     written = tomllib.loads(Path("functions/config.toml").read_text())
     assert written["function"]["store"] == "directory"
     check_the_cost_of_the_run(capsys)

@@ -18,14 +18,13 @@ import pytest
 
 from seqgc.backends.lambda_ import Target
 from seqgc.cli import main
-from seqgc.cli._config import validated
-from seqgc.cli._engine._functions import store_ref
-from seqgc.cli._engine._on_aws import deployed_functions
 from seqgc.errors import ParameterError
 from seqgc.local_lambda import LocalLambda
 from seqgc.profiles import read_profile
 from seqgc.stores import DirectoryStore, S3Store, open_store
 from seqgc.wire import StoreRef
+from seqgc.workers import FunctionSettings, functions
+from seqgc.workers._functions import store_ref
 from tests.cli.kit import REGION, TRAIN, Out, deploy, events, weights
 from tests.cli.kit import local_weights as local_weights
 from tests.cli.refused import refused
@@ -91,7 +90,8 @@ def test_deployed_functions_train_the_same_weights_by_every_transport(
         assert (report["jobs"], report["failures"]) == (4, 0)
         np.testing.assert_allclose(weights(run), local_weights, rtol=0, atol=1e-8)
         assert aws.statistics().requests > before  # it was not somebody else who answered
-        assert said.err.startswith(f"store: {store} (")
+        assert said.err.splitlines()[0] == "starting 4 workers (lambda)"
+        assert said.err.splitlines()[1].startswith(f"store: {store} (")
         assert tomllib.loads(Path(run, "config.toml").read_text())["function"]["store"] == store
     assert list(shared.iterdir()) == []
     assert main(["cost", "boto3", "--json"]) == 0  # as it was deployed, not by defaults
@@ -110,7 +110,7 @@ def test_deployed_functions_train_the_same_weights_by_every_transport(
     said = capsys.readouterr()
     facts = json.loads(said.out)
     assert (facts["rounds"], facts["workers"], facts["unanswered"]) == (2, 2, 0)
-    assert said.err.startswith("store: inline (")
+    assert said.err.splitlines()[1].startswith("store: inline (")
     assert read_profile("seen.npz").meta.provider == "lambda"
 
     # A round of four tasks costs at most 4 * 40 s * half a GB and its weights' way, which is
@@ -140,7 +140,8 @@ def test_what_is_missing_is_said_before_anything_is_written(
     line = refused(capsys, *verb, "--backend", "lambda", "--mount", "typo")
     assert line.startswith("seqgc: `function.mount` must be the folder where")
     assert main([*verb, *LAMBDA]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
+    starting, line = capsys.readouterr().err.splitlines()
+    assert starting.startswith("starting ")
     assert line.startswith("seqgc: no worker answers in the warm-up: EndpointConn")
     assert untouched(a_user)
     monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", "somewhere")
@@ -160,16 +161,16 @@ def test_a_directory_must_be_mounted_here_too(capsys: Out) -> None:
     assert line.startswith("seqgc: `function.mount` must be the folder where")
     elsewhere = ["--backend", "lambda", "--store", "inline", "--mount", "typo"]
     assert main([*CODED, *elsewhere, "--run", "r"]) == 1  # there it is not needed
-    assert capsys.readouterr().err.startswith("seqgc: no worker answers in the warm-up")
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("seqgc: no worker answers in the warm-up")
 
 
 def test_objects_are_where_functions_may_have_them() -> None:
-    settings = {"backend": "lambda", "function": {"store": "s3"}, "models": [{"name": "a"}]}
-    functions = deployed_functions(validated(settings))
-    ref = store_ref("s3", functions, "run-7")
+    reached = functions(1, FunctionSettings(store="s3")).functions()
+    ref = store_ref("s3", reached, "run-7")
     assert ref == StoreRef(kind="s3", location="s3://a-bucket/runs/run-7")
     assert isinstance(open_store(ref, s3_allowed=["s3://a-bucket/runs"]), S3Store)  # of the image
-    assert (functions.session.region_name, functions.mount) == (REGION, None)
+    assert (reached.session.region_name, reached.mount) == (REGION, None)
 
 
 def test_a_dry_run_asks_nobody(a_user: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,17 +9,14 @@ import numpy as np
 import pytest
 
 from seqgc.backends.lambda_._messages import Invocations
-from seqgc.cli._config import RunConfig, validated
-from seqgc.cli._engine import as_deployed, chosen_store
-from seqgc.cli._plan import RunPlan, budget_of, plan_of, require_fit
-from seqgc.cli._run import PreparedRun, prepare
-from seqgc.cli._sizes import TaskSizes, task_sizes
+from seqgc.cli._config import validated
+from seqgc.cli._run import PreparedRun, make_workers, prepare
 from seqgc.cost import FunctionSetup, PriceModel, Where, read_prices
 from seqgc.errors import ParameterError
 from seqgc.ports import Dispatch, Task, WorkItem
-from seqgc.schemes import parse_scheme
+from seqgc.schemes import Scheme, parse_scheme
 from seqgc.stores import INLINE_LIMIT_BYTES, DirectoryStore, StoreChoice
-from seqgc.training import TorchWorkload
+from seqgc.training import TaskSizes, TorchWorkload, TrainingPlan, Work
 from seqgc.training.factories import workload_of
 from seqgc.wire import (
     StoreRef,
@@ -30,29 +27,42 @@ from seqgc.wire import (
     from_json,
     to_json,
 )
+from seqgc.workers import Forecast, FunctionWorkers, Reach, forecast, require_fit
+from seqgc.workers._forecast import choose
 from tests.cli.kit import Out, deploy
 from tests.cli.refused import refused
+from tests.training.reference import make_model
 
 
 def prepared(**settings: object) -> PreparedRun:
     models = [{"name": f"model-{i}", "module": "mlp", "batch_size": 96} for i in range(6)]
     given: dict[str, object] = {"backend": "lambda-local", "steps": 4, "models": models}
-    return prepare(validated(given | settings))
+    config = validated(given | settings)
+    return prepare(config, make_workers(config))
+
+
+def scheme_of(run: PreparedRun) -> Scheme:
+    return run.plan.setting(run.workers.n).scheme
+
+
+def predicted(run: PreparedRun) -> Forecast:
+    return run.workers.forecast(run.plan)
 
 
 def messages(run: PreparedRun, store: DirectoryStore) -> list[TaskMessage]:
     """The tasks of the first round in which every job in flight has some."""
+    scheme = scheme_of(run)
     workload = TorchWorkload(
-        run.models,
-        scheme=run.scheme,
+        run.plan.models,
+        scheme=scheme,
         store=store,
         precision=run.config.precision,
         jobs_per_round=run.config.jobs_per_round,
     )
-    schedule = run.scheme.start(run.num_rounds - run.scheme.delay)
-    while schedule.round < run.scheme.delay:
-        schedule.close_round(np.ones(run.scheme.n, dtype=np.bool_))
-    for job in range(run.scheme.delay + 1):
+    schedule = scheme.start(run.plan.num_jobs(run.plan.setting(scheme.n)))
+    while schedule.round < scheme.delay:
+        schedule.close_round(np.ones(scheme.n, dtype=np.bool_))
+    for job in range(scheme.delay + 1):
         workload.begin(job)
     return [
         TaskMessage(
@@ -64,7 +74,7 @@ def messages(run: PreparedRun, store: DirectoryStore) -> list[TaskMessage]:
                     WorkItem(slot=task.slot, parts=workload.resolve(task)) for task in tasks
                 ),
             ),
-            payload=run.config.payload,
+            payload=run.plan.payload,
             code="c" * 100,
         )
         for worker, tasks in enumerate(schedule.assignment())
@@ -91,7 +101,7 @@ def test_messages_are_as_large_as_planned_and_hardly_smaller(
     store: str, settings: dict[str, object], tmp_path: Path
 ) -> None:
     run = prepared(**settings, function={"store": store})
-    plan = plan_of(run)
+    plan = predicted(run)
     shared = DirectoryStore(tmp_path)
     invocations = Invocations(
         run_id=RUN_ID,
@@ -124,10 +134,10 @@ def test_messages_are_as_large_as_planned_and_hardly_smaller(
     ],
 )
 def test_the_heaviest_round_is_found_whoever_straggles(spec: str, jobs: int, most: int) -> None:
-    config = validated({"scheme": spec, "workers": 4, "steps": jobs, "models": [{"name": "a"}]})
-    scheme = parse_scheme(spec, n=4)
-    sizes = task_sizes(config, scheme, parameters=[1000])
-    assert (sizes.mini_tasks, sizes.result_bytes) == (most, most * 4 * 1001)
+    plan = TrainingPlan(models=[make_model()], scheme=spec, steps=jobs, stale=True)
+    scheme, sizes = parse_scheme(spec, n=4), plan.sizes(plan.setting(4))
+    parameters = sum(p.numel() for p in plan.models[0].module.parameters())
+    assert (sizes.mini_tasks, sizes.result_bytes) == (most, most * 4 * (parameters + 1))
     for pattern in np.random.default_rng(0).random((20, scheme.delay + jobs, 4)) < 0.5:
         schedule = scheme.start(jobs)
         for responded in pattern:
@@ -147,11 +157,10 @@ def test_the_heaviest_round_is_found_whoever_straggles(spec: str, jobs: int, mos
 def test_a_master_is_outside_unless_it_has_the_mount(
     function: dict[str, object], outside: bool
 ) -> None:
-    run = prepared(scheme="uncoded", workers=2, max_usd=1.0, function=function)
-    traffic = plan_of(run).traffic
+    run = prepared(scheme="uncoded", workers=2, function=function)
+    traffic = predicted(run).traffic
     assert (traffic.task().transfer_out_bytes > 0) == traffic.master_outside == outside
-    budget = budget_of(run)
-    assert budget is not None
+    budget = run.workers.budget(run.plan, 1.0)
     model = PriceModel(
         read_prices("us-east-1"),
         architecture="arm64",
@@ -169,16 +178,16 @@ def test_a_master_is_outside_unless_it_has_the_mount(
 @pytest.mark.parametrize("known", [{"probe": 2}, {"retune": 2}])
 def test_schemes_that_are_not_known_have_no_budget(known: dict[str, object]) -> None:
     settings = {"scheme": "uncoded", "workers": 2, "alpha": 1.0, **known}
-    prepared(**settings)
+    run = prepared(**settings)
     with pytest.raises(ParameterError, match="`max_usd` must be left out with `probe` or `retune`"):
-        prepared(**settings, max_usd=5.0)
+        run.workers.budget(run.plan, 5.0)
 
 
 def test_a_budget_needs_the_region_s_prices() -> None:
     settings = {"scheme": "uncoded", "workers": 2, "function": {"region": "moon-1"}}
-    prepared(**settings)
+    run = prepared(**settings)
     with pytest.raises(ParameterError, match="`region` must be one of us-east-1"):
-        prepared(**settings, max_usd=5.0)
+        run.workers.budget(run.plan, 5.0)
 
 
 # ---- the store ----------------------------------------------------------------------------------
@@ -186,7 +195,12 @@ def test_a_budget_needs_the_region_s_prices() -> None:
 
 def store_of(*, deployed: bool = True, **settings: object) -> StoreChoice:
     """What is chosen; for functions of AWS, but without a deployment's file."""
-    return plan_of(prepared(workers=4, **settings), deployed=deployed).store
+    return as_if(prepared(workers=4, **settings), deployed=deployed).store
+
+
+def as_if(run: PreparedRun, *, deployed: bool) -> Forecast:
+    """What is foreseen; for functions of AWS without a deployment's file."""
+    return forecast(run.plan, run.workers.n, run.config.function, reach=Reach(deployed=deployed))
 
 
 LARGE = {
@@ -213,7 +227,7 @@ def test_a_master_outside_sends_less_of_weights() -> None:
 def test_large_weights_are_where_a_round_costs_less() -> None:
     assert store_of(**LARGE).reason.startswith("the one store in reach")
     run = prepared(workers=4, **LARGE, function=MOUNTED)
-    plan = plan_of(run, deployed=True)
+    plan = as_if(run, deployed=True)
     assert plan.store.kind == "s3"
     # The weights of a job written once and read by four, results of 6.5 MB written and read.
     weights, results = 269_998 * 8, 3 * 269_999 * 8
@@ -269,7 +283,7 @@ def test_functions_without_a_way_to_s3_are_not_sent_there(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     deploy(reaches_s3=False)
-    assert chosen_store(prepared(backend="lambda", **settings).config).kind == kind
+    assert predicted(prepared(backend="lambda", **settings)).where == kind
 
 
 @pytest.mark.parametrize(
@@ -289,41 +303,38 @@ def test_what_needs_a_store_is_refused_where_none_is_in_reach(
     monkeypatch.chdir(tmp_path)
     deploy(reaches_s3=False)
     with pytest.raises(ParameterError, match=told):
-        chosen_store(prepared(backend="lambda", workers=4, **settings).config)
+        prepared(backend="lambda", workers=4, **settings)
 
 
-def test_sizes_are_the_same_by_the_names_of_networks_and_by_their_parameters(
+def test_a_bundle_s_weights_are_those_of_its_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     deploy()
     mixed = [{"name": name, "module": name} for name in ("mlp", "paper-cnn")]
     run = prepared(backend="lambda", scheme="uncoded", workers=4, models=mixed, jobs_per_round=2)
-    assert chosen_store(run.config) == plan_of(run).store
-    assert plan_of(run).sizes.weights_bytes == (4_810 + 269_998) * 4
-    assert as_deployed(run.config).store == plan_of(run).where == "inline"
+    assert predicted(run).sizes.weights_bytes == (4_810 + 269_998) * 4
+    assert predicted(run).where == "inline"
 
 
 @pytest.mark.parametrize("workers", ["1", "3"])
 def test_the_store_of_a_recording_is_chosen_for_tasks_of_a_whole_batch(
     workers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Out
 ) -> None:
-    def keep(config: RunConfig, **_: object) -> None:
-        seen.append(config)
-        raise ParameterError("engine", "must be kept", None)
+    def keep(self: FunctionWorkers, work: Work) -> None:
+        seen.append((work, choose(self.settings, work.sizes, workers=self.n, reach=self.reach)))
+        raise ParameterError("work", "must be kept", None)
 
-    seen: list[RunConfig] = []
+    seen: list[tuple[Work, StoreChoice]] = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("seqgc.cli._profile.open_engine", keep)
+    monkeypatch.setattr(FunctionWorkers, "check", keep)
     deploy()
     recorded = ["profile", "--backend", "lambda", "-n", workers, "--module", "mlp"]
     refused(capsys, *recorded, "--batch-size", "1000", "-o", "seen.npz")
-    (config,) = seen
-    assert chosen_store(config).kind == "inline"
-    scheme = parse_scheme(config.scheme, n=config.workers)
-    sizes = task_sizes(config, scheme, parameters=[1])
-    assert 16 * 1000 < sizes.task_bytes < 16 * 1000 + 1000
-    assert sizes.mini_tasks == 1
+    ((work, store),) = seen
+    assert store.kind == "inline"
+    assert 16 * 1000 < work.sizes.task_bytes < 16 * 1000 + 1000
+    assert work.sizes.mini_tasks == 1
 
 
 # ---- what fits ----------------------------------------------------------------------------------
@@ -338,22 +349,13 @@ FULL = TaskSizes(
 )
 
 
-def plan(where: Where, **sizes: int) -> RunPlan:
-    return RunPlan(
-        workers=2,
-        rounds=3,
-        jobs=3,
-        sizes=replace(FULL, **sizes),
-        store=StoreChoice(kind=where, reason=""),
-    )
-
-
 def test_what_fits_exactly_fits() -> None:
-    require_fit(plan("inline"))
-    assert not plan("inline").traffic.results_stored
-    require_fit(plan("directory", task_bytes=300))  # weights are elsewhere
-    require_fit(plan("directory", result_bytes=175))  # through the store
-    assert plan("directory", result_bytes=175).traffic.results_stored
+    require_fit(FULL, "inline")
+    assert not FULL.traffic("inline", master_outside=False).results_stored
+    require_fit(replace(FULL, task_bytes=300), "directory")  # weights are elsewhere
+    through_the_store = replace(FULL, result_bytes=175)
+    require_fit(through_the_store, "directory")
+    assert through_the_store.traffic("directory", master_outside=False).results_stored
 
 
 @pytest.mark.parametrize(
@@ -368,4 +370,4 @@ def test_what_does_not_fit_is_refused_with_a_remedy(
     where: Where, sizes: dict[str, int], rule: str
 ) -> None:
     with pytest.raises(ParameterError, match=rule):
-        require_fit(plan(where, **sizes))
+        require_fit(replace(FULL, **sizes), where)

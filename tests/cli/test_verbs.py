@@ -62,9 +62,10 @@ def test_train_reports_its_result_as_one_json_object(capsys: Out) -> None:
     assert tomllib.loads(Path("r/config.toml").read_text())["payload"] == "float32"
     assert [set(model) for model in report["models"]] == [{"name", "loss", "accuracy"}] * 2
     lines = err.splitlines()
-    assert len(lines) == 4, "one line per round where there is no terminal"
-    assert lines[3].startswith("round 3: ")
-    assert lines[3].endswith("decoded jobs 3")
+    assert len(lines) == 5, "one line per round where there is no terminal"
+    assert lines[0] == "starting 3 workers (local)"
+    assert lines[4].startswith("round 3: ")
+    assert lines[4].endswith("decoded jobs 3")
 
 
 @pytest.mark.parametrize(("allow_error", "allowed"), [("0.6", True), ("0.4", False)])
@@ -176,7 +177,7 @@ def test_the_demo_compares_uncoded_with_coded_in_numbers_and_in_words(
     train = PreparedRun.train
 
     def train_once(prepared: PreparedRun, *, run: Path) -> TrainResult:
-        spec = prepared.scheme.spec
+        spec = prepared.config.scheme
         if spec not in trained:
             trained[spec] = train(prepared, run=run)
         return trained[spec]
@@ -306,7 +307,7 @@ def test_ctrl_c_stops_at_once_keeps_the_checkpoints_and_leaves_no_process() -> N
             process.kill()
             process.communicate()
     assert process.returncode == 130
-    *rounds, last = err.splitlines()
+    *rounds, last = err.splitlines()  # of what had not been read
     assert last == "seqgc: interrupted"
     assert all(line.startswith("round ") for line in rounds), "workers do not hear of it"
     log = [json.loads(line) for line in Path("r/events.jsonl").read_text().splitlines()]

@@ -11,7 +11,7 @@ import pytest
 from seqgc.cost import (
     PRICES_FILE,
     FunctionSetup,
-    Plan,
+    PlannedUse,
     Traffic,
     Usage,
     estimate_plan,
@@ -48,15 +48,6 @@ def test_x86_seconds_cost_what_x86_seconds_cost() -> None:
     assert bill.usd == pytest.approx(1.000002)  # 60,000 * 0.0000166667
 
 
-def test_storage_is_by_the_month_of_730_hours() -> None:
-    prices = read_prices("us-east-2")
-    tenth = 73 * 3600.0
-    assert prices.storage_usd(size_bytes=10 * 2**30, seconds=tenth, kind="efs") == pytest.approx(
-        0.3
-    )
-    assert prices.storage_usd(size_bytes=2**30, seconds=tenth, kind="s3") == pytest.approx(0.0023)
-
-
 @pytest.mark.parametrize(
     ("seconds", "gb_seconds"),
     [
@@ -79,7 +70,7 @@ def test_seconds_are_billed_by_the_millisecond_up_to_a_start_and_the_timeout(
 def test_the_recorded_system_s_plan() -> None:
     # Section 4 of the paper: 256 functions of 2.5 GB, 480 jobs in 481 rounds, 269,998 parameters.
     # Weights of 1,079,992 bytes are read from files once per task, results are answered inline.
-    plan = Plan(
+    plan = PlannedUse(
         workers=256,
         rounds=481,
         jobs=480,
@@ -103,7 +94,7 @@ def test_the_recorded_system_s_plan() -> None:
 
 
 def test_without_seconds_only_a_start_and_the_timeout_bound_a_plan() -> None:
-    plan = Plan(
+    plan = PlannedUse(
         workers=1,
         rounds=1,
         jobs=1,
@@ -116,7 +107,7 @@ def test_without_seconds_only_a_start_and_the_timeout_bound_a_plan() -> None:
 
 
 def test_a_plan_s_warm_up_runs_and_moves_nothing() -> None:
-    plan = Plan(
+    plan = PlannedUse(
         workers=2,
         rounds=3,
         jobs=3,

@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 import torch
 
+from seqgc import workers
 from seqgc.errors import ParameterError, ProfileError, ScheduleError
-from seqgc.ports import Arrival, Backend, Failure, FloatArray, RoundRecord
+from seqgc.ports import Arrival, Backend, Failure, FloatArray, Notice, RoundRecord, Seen
 from seqgc.profiles import DelayProfile, ProfileMeta
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import parse_scheme
 from seqgc.search import Rehearsal, ReplayBackend, replay
 from seqgc.stores import MemoryStore
-from seqgc.training import TorchWorkload, train
+from seqgc.training import TorchWorkload, TrainingPlan, train
 from seqgc.training._seen import SeenRounds
 from seqgc.training._tuner import (
     Answer,
@@ -103,17 +104,14 @@ def test_a_run_that_switches_ends_at_the_weights_of_plain_training(
     specs = ["m-sgc:B=2,W=3,lam=2", "gc-rep:s=2", "failure", "stay", "sr-sgc:B=1,W=2,lam=2"]
     tuner = HandDriven(*specs, looks=2)
     times = 1 + np.random.default_rng(3).pareto(1.1, size=(100, N))
-    result = train(
-        models,
-        scheme=parse_scheme("uncoded", n=N),
+    plan = TrainingPlan(
+        models=models,
+        scheme=Setting(scheme=parse_scheme("uncoded", n=N), jobs_per_round=per_round),
         steps=8,
-        run=tmp_path / "run",
         precision="float64",
-        jobs_per_round=per_round,
-        backend=replayed(times),
-        adapt=Adaptation(probe=3, retune=4, alpha=0.1),
-        tuner=tuner,
+        adaptation=Adaptation(probe=3, retune=4, alpha=0.1),
     )
+    result = train(plan, workers.custom(N, replayed(times)), run=tmp_path / "run", tuner=tuner)
     assert result.schemes == ("uncoded", *specs[:2], specs[-1])
     assert len(result.counts.round_seconds) == result.jobs + 3 + 1, "every delay is drained once"
     assert (result.jobs, tuner.closed) == (8 * 8 // per_round, True)
@@ -136,17 +134,20 @@ def _checkpoint(run: Path, name: str) -> FloatArray:
 def test_what_was_searched_and_switched_to_and_why_is_on_record(tmp_path: Path) -> None:
     models = [make_model(f"m{i}", seed=i) for i in range(4)]
     tuner = HandDriven("m-sgc:B=1,W=2,lam=2", "failure", "stay", "gc-rep:s=1", looks=3)
-    told: list[tuple[int, int]] = []
-    result = train(
-        models,
-        scheme=parse_scheme("uncoded", n=N),
+    told: list[tuple[object, object]] = []
+
+    def watch(seen: Seen) -> None:
+        if isinstance(seen, Notice) and seen.kind == "switch":
+            told.append((seen.fields["round"], seen.fields["job"]))
+
+    plan = TrainingPlan(
+        models=models,
+        scheme="uncoded",
         steps=10,
-        run=tmp_path / "run",
-        backend=replayed(np.ones((60, N))),
-        adapt=Adaptation(probe=5, retune=6, alpha=0.0),
-        tuner=tuner,
-        on_switch=lambda switch: told.append((switch.first_round, switch.first_job)),
+        adaptation=Adaptation(probe=5, retune=6, alpha=0.0),
     )
+    crew = workers.custom(N, replayed(np.ones((60, N))))
+    result = train(plan, crew, run=tmp_path / "run", observers=[watch], tuner=tuner)
     outcomes = [line["outcome"] for line in events(result.run, "search")]
     assert outcomes[:4] == ["switch", "failed", "stay", "switch"]
     first, second = events(result.run, "switch")
@@ -370,17 +371,12 @@ def test_an_adaptation_out_of_range_is_refused(given: dict[str, float], message:
         Adaptation(**given)
 
 
-def test_stale_gradients_and_a_search_do_not_go_together(tmp_path: Path) -> None:
+def test_stale_gradients_and_a_search_do_not_go_together() -> None:
+    adaptation = Adaptation(probe=1, alpha=0.0)
     with pytest.raises(ParameterError, match="`stale` must be off"):
-        train(
-            [make_model()],
-            scheme=parse_scheme("uncoded", n=2),
-            steps=1,
-            run=tmp_path / "run",
-            stale=True,
-            adapt=Adaptation(probe=1, alpha=0.0),
+        TrainingPlan(
+            models=[make_model()], scheme="uncoded", steps=1, stale=True, adaptation=adaptation
         )
-    assert not any(tmp_path.iterdir())
 
 
 def test_a_workload_changes_schemes_between_jobs_only_and_checks_the_delay() -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from seqgc import workers
 from seqgc.ports import Backend
 from seqgc.schemes import GC
 from seqgc.search import ReplayBackend
-from seqgc.training import TorchComputeFactory, TrainResult, train
+from seqgc.training import TorchComputeFactory, TrainingPlan, TrainResult, train
 from tests.training.reference import make_model
 
 ROUNDS, GROUPS = 6, 5
@@ -28,7 +29,8 @@ def run(path: Path, *, allow_error: float) -> TrainResult:
         assert n == scheme.n
         return ReplayBackend(times, compute=factory())
 
-    return train([make_model()], scheme=scheme, steps=ROUNDS, run=path, backend=on_recorded_times)
+    plan = TrainingPlan(models=[make_model()], scheme=scheme, steps=ROUNDS)
+    return train(plan, workers.custom(scheme.n, on_recorded_times), run=path)
 
 
 def decode_errors(path: Path) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -11,17 +12,25 @@ import pytest
 import torch
 from torch import nn
 
-from seqgc.ports import Action, Arrival, Event, Payload, payload_format
+from seqgc import workers
+from seqgc.ports import Arrival, Observer, Payload, Seen, payload_format
 from seqgc.rounds import RoundPolicy
-from seqgc.schemes import parse_scheme
-from seqgc.training import Adaptation, Model, TrainResult, digits, make_module, train
+from seqgc.training import (
+    Adaptation,
+    Model,
+    TrainingPlan,
+    TrainResult,
+    digits,
+    make_module,
+    train,
+)
 
 SPLIT = digits()
 WORKERS = 6
 STEPS = 50
 
 
-def straggler(round: int, worker: int) -> float:
+def straggler(round: int, worker: int, load: float) -> float:  # noqa: ARG001 (whatever it is)
     """Delay two workers in each round, others every time, by far more than a round takes."""
     return 1.0 if (worker - 2 * round) % WORKERS < 2 else 0.0
 
@@ -32,6 +41,7 @@ def run(
     *,
     payload: Payload | None,
     steps: int = STEPS,
+    observers: Sequence[Observer] = (),
     **options: object,
 ) -> TrainResult:
     model = Model(
@@ -41,17 +51,11 @@ def run(
         dataset=SPLIT.train,
         optimizer=partial(torch.optim.Adam, lr=0.02),
         batch_size=200,
+        test_dataset=SPLIT.test,
     )
-    return train(
-        [model],
-        scheme=parse_scheme(spec, n=WORKERS),
-        steps=steps,
-        run=path / f"run-{payload}",
-        payload=payload,
-        delays=straggler,
-        test_data={"mlp": SPLIT.test},
-        **options,
-    )
+    plan = TrainingPlan(models=[model], scheme=spec, steps=steps, payload=payload, **options)
+    with workers.local(WORKERS, delays=straggler) as w:
+        return train(plan, w, run=path / f"run-{payload}", observers=observers)
 
 
 def accuracy(result: TrainResult) -> float:
@@ -87,7 +91,7 @@ def test_rounds_close_on_what_decodes_well_in_the_format(
         plain(self, *args, **options)
 
     monkeypatch.setattr(RoundPolicy, "__init__", noting)
-    run("gc-rep:s=2", tmp_path, payload="bfloat16", steps=1, adapt=adapt)
+    run("gc-rep:s=2", tmp_path, payload="bfloat16", steps=1, adaptation=adapt)
     assert asked == ["bfloat16"] * (1 if adapt is None else 2)
 
 
@@ -97,7 +101,7 @@ def test_what_arrives_has_the_formats_precision_and_no_more(
 ) -> None:
     arrived: list[np.ndarray] = []
 
-    def watch(seen: Event | Action) -> None:
+    def watch(seen: Seen) -> None:
         if isinstance(seen, Arrival):
             arrived.extend(seen.results.values())
 
@@ -107,7 +111,7 @@ def test_what_arrives_has_the_formats_precision_and_no_more(
         payload="bfloat16",
         steps=4,
         stochastic_rounding=stochastic,
-        observe=watch,
+        observers=[watch],
     )
     assert len(arrived) >= 4 * 2, "a round ends with one answer of each group"
     discarded = np.uint32(2 ** (24 - payload_format("bfloat16").precision) - 1)

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from seqgc.errors import ParameterError, WorkerError
-from seqgc.ports import Arrival, Failure, Task
+from seqgc.ports import Arrival, Failure, Notice, Observer, Seen, Task
 from seqgc.profiles import DelayProfile, lint
-from seqgc.training import TorchComputeFactory
+from seqgc.training import RecordingPlan, TorchComputeFactory
 from seqgc.training.record import FAILED, LATE, record_profile
 from seqgc.worker import run_task
+from seqgc.workers import custom, local
 from tests.training.reference import make_model
 
 BATCH = 16
@@ -87,17 +88,12 @@ def record(
     n: int = 3,
     rounds: int = 4,
     loads: Sequence[float] = (0, 0.5, 1),
+    observers: Sequence[Observer] = (),
     **options: float,
 ) -> list[DelayProfile]:
-    return record_profile(
-        make_model(batch_size=BATCH),
-        workers=n,
-        rounds=rounds,
-        loads=loads,
-        backend=workers,
-        provider="a test",
-        **options,
-    )
+    model = make_model(batch_size=BATCH)
+    plan = RecordingPlan(model=model, rounds=rounds, loads=loads, **options)
+    return record_profile(plan, custom(n, workers), observers=observers)
 
 
 def test_times_are_those_of_the_workers_and_alpha_is_what_load_costs() -> None:
@@ -110,7 +106,7 @@ def test_times_are_those_of_the_workers_and_alpha_is_what_load_costs() -> None:
         assert not profile.status.any()
         assert profile.meta.alpha == pytest.approx(ALPHA, rel=1e-9)
         assert (profile.meta.batch, profile.meta.model) == (BATCH, "net")
-        assert profile.meta.provider == "a test"
+        assert profile.meta.provider == "custom"
     assert workers.closed == 1
 
 
@@ -195,10 +191,16 @@ def test_when_nobody_answers_the_cause_is_told_and_the_backend_closed() -> None:
 
 
 def test_progress_is_told_after_every_round() -> None:
-    told: list[int] = []
+    told: list[tuple[object, int]] = []
     workers = Workers(steady)
-    record(workers, rounds=2, warmup=1, on_round=lambda: told.append(len(workers.rounds)))
-    assert told == list(range(1, 10))
+
+    def watch(seen: Seen) -> None:
+        if isinstance(seen, Notice) and seen.kind == "round":
+            assert seen.fields["total"] == 9
+            told.append((seen.fields["done"], len(workers.rounds)))
+
+    record(workers, rounds=2, warmup=1, observers=[watch])
+    assert told == [(round, round) for round in range(1, 10)]
 
 
 @pytest.mark.parametrize(
@@ -216,7 +218,6 @@ def test_progress_is_told_after_every_round() -> None:
         ({"timeout_s": 0.0}, "timeout_s"),
         ({"timeout_s": math.inf}, "timeout_s"),
         ({"precision": "float16"}, "precision"),
-        ({"delays": steady}, "delays"),
     ],
 )
 def test_an_argument_outside_its_rule_is_named_before_anything_is_played(
@@ -234,13 +235,9 @@ def test_what_is_injected_into_local_workers_is_recorded() -> None:
     def injected(round: int, worker: int, load: float) -> float:
         return 0.06 + 0.04 * worker + 0.02 * round + 0.4 * load
 
-    light, heavy = record_profile(
-        make_model(batch_size=BATCH),
-        workers=3,
-        rounds=2,
-        loads=(0, 1),
-        delays=injected,
-    )
+    plan = RecordingPlan(model=make_model(batch_size=BATCH), rounds=2, loads=(0, 1))
+    with local(3, delays=injected) as w:
+        light, heavy = record_profile(plan, w)
     for profile, load in ((light, 0.0), (heavy, 1.0)):
         expected = [[injected(round, worker, load) for worker in range(3)] for round in range(2)]
         # A task reaches its worker a moment before the last one is sent, which starts the round.

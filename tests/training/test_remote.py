@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from seqgc import workers
 from seqgc.backends import LocalBackend
 from seqgc.cost import Budget, FunctionSetup, PriceModel, Traffic, read_prices
-from seqgc.errors import BudgetError, ParameterError
-from seqgc.ports import Action, Backend, Dispatch, Event
-from seqgc.schemes import GC
+from seqgc.errors import BudgetError
+from seqgc.ports import Backend, Dispatch, Observer, Seen
 from seqgc.stores import DirectoryStore
-from seqgc.training import Model, Remote, TorchComputeFactory, train
+from seqgc.training import Crew, Model, TrainingPlan, Work, train
 
 GENERATOR = torch.Generator().manual_seed(0)
 POINTS = torch.utils.data.TensorDataset(
@@ -38,12 +40,33 @@ def model() -> Model:
     )
 
 
-def remote(store: DirectoryStore, *, grace_s: float) -> Remote:
-    def open_workers(n: int) -> Backend:
-        factory = TorchComputeFactory(models=[model()], store=store, precision="float64")
-        return LocalBackend(n, factory, run_id="remote", preload=("seqgc.training",))
+class Remote:
+    """Workers that share a store with the master, and that nobody can call back."""
 
-    return Remote(open=open_workers, store=store, grace_s=grace_s)
+    n, provider = 2, "remote"
+
+    def __init__(self, store: DirectoryStore, *, grace_s: float) -> None:
+        self._store, self._grace_s = store, grace_s
+
+    def check(self, work: Work) -> None:
+        assert work.precision == "float64"
+
+    @contextmanager
+    def open(self, work: Work) -> Iterator[Crew]:
+        def start() -> Backend:
+            factory = work.compute_factory(self._store)
+            return LocalBackend(self.n, factory, run_id="remote", preload=("seqgc.training",))
+
+        yield Crew(start=start, store=self._store, grace_s=self._grace_s)
+
+
+def plan(*, scheme: str, steps: int) -> TrainingPlan:
+    return TrainingPlan(models=[model()], scheme=scheme, steps=steps, precision="float64")
+
+
+def train_here(run: Path, *, scheme: str, steps: int, observers: Sequence[Observer] = ()) -> None:
+    with workers.local(2) as w:
+        train(plan(scheme=scheme, steps=steps), w, run=run, observers=observers)
 
 
 def trained(run: Path) -> torch.Tensor:
@@ -58,37 +81,18 @@ def test_old_weights_are_kept_for_stragglers_and_gone_at_the_end(
     shared = tmp_path / "shared"
     files: list[int] = []
 
-    def count(seen: Event | Action) -> None:
+    def count(seen: Seen) -> None:
         if isinstance(seen, Dispatch):
             files.append(len(list(shared.glob("*.npy"))))
 
-    result = train(
-        [model()],
-        scheme=GC(n=2, s=1),
-        steps=5,
-        run=tmp_path / "run",
-        precision="float64",
-        remote=remote(DirectoryStore(shared), grace_s=grace_s),
-        observe=count,
-    )
+    given = Remote(DirectoryStore(shared), grace_s=grace_s)
+    steps = plan(scheme="gc:s=1", steps=5)
+    result = train(steps, given, run=tmp_path / "run", observers=[count])
     assert result.jobs == 5
     assert max(files) == kept
     assert list(shared.glob("*.npy")) == []
-    train([model()], scheme=GC(n=2, s=1), steps=5, run=tmp_path / "local", precision="float64")
+    train_here(tmp_path / "local", scheme="gc:s=1", steps=5)
     torch.testing.assert_close(trained(tmp_path / "run"), trained(tmp_path / "local"))
-
-
-def test_a_run_has_one_kind_of_workers(tmp_path: Path) -> None:
-    with pytest.raises(ParameterError, match="`backend` must be left out"):
-        train(
-            [model()],
-            scheme=GC(n=2, s=1),
-            steps=1,
-            run=tmp_path / "run",
-            backend=LocalBackend,
-            remote=remote(DirectoryStore(tmp_path / "shared"), grace_s=0.0),
-        )
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_budget_ends_a_run_with_what_it_has_trained(tmp_path: Path) -> None:
@@ -102,17 +106,10 @@ def test_a_budget_ends_a_run_with_what_it_has_trained(tmp_path: Path) -> None:
     )
     run = tmp_path / "run"
     with pytest.raises(BudgetError, match="stopped before round 1: ") as stopped:
-        train(
-            [model()],
-            scheme=GC(n=2, s=0),
-            steps=3,
-            run=run,
-            precision="float64",
-            budget=Budget(0.0005339, model=prices),
-        )
+        train_here(run, scheme="gc:s=0", steps=3, observers=[Budget(0.0005339, model=prices)])
     assert 0 < stopped.value.spent_usd < 0.0005339
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     assert [event["round"] for event in events if event["event"] == "dispatch"] == [0]
     assert events[-1]["outcome"] == f"stopped: {stopped.value}"
-    train([model()], scheme=GC(n=2, s=0), steps=1, run=tmp_path / "one", precision="float64")
+    train_here(tmp_path / "one", scheme="gc:s=0", steps=1)
     torch.testing.assert_close(trained(run), trained(tmp_path / "one"))

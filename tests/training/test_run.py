@@ -14,15 +14,17 @@ import pytest
 import torch
 from torch import nn
 
+from seqgc import workers
 from seqgc.backends import LocalBackend
 from seqgc.errors import ParameterError, WorkerError
-from seqgc.ports import Action, Close, Dispatched, Event, FloatArray
+from seqgc.ports import Close, Dispatched, FloatArray, Seen
 from seqgc.profiles import LAMBDA_CNN
-from seqgc.rounds import ClosingRule
+from seqgc.rounds import Setting
 from seqgc.schemes import Scheme, parse_scheme
 from seqgc.training import (
     Model,
     TorchComputeFactory,
+    TrainingPlan,
     TrainResult,
     digits,
     evaluate,
@@ -63,6 +65,7 @@ def models(
             optimizer=optimizer,
             batch_size=batch_size,
             seed=seed,
+            test_dataset=SPLIT.test,
         )
         for seed in range(count)
     ]
@@ -84,8 +87,13 @@ def run(
     **options: object,
 ) -> TrainResult:
     seconds = stragglers(scheme)
-    options.setdefault("delays", lambda round, worker: float(seconds[round % 60, worker]))
-    return train(trained, scheme=scheme, steps=steps, run=path, precision=precision, **options)
+    own = workers.local(scheme.n, delays=lambda row, worker, _: float(seconds[row % 60, worker]))
+    setting = Setting(scheme=scheme, jobs_per_round=options.pop("jobs_per_round", 1))
+    watch = options.pop("observers", ())
+    crew, config = options.pop("workers", own), options.pop("config", "")
+    plan = TrainingPlan(models=trained, scheme=setting, steps=steps, precision=precision, **options)
+    with crew as w:
+        return train(plan, w, run=path, observers=watch, config=config)
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +153,6 @@ def test_adam_in_float32_is_as_accurate_as_a_single_process(
         tmp_path / "run",
         steps=ADAM_STEPS,
         precision="float32",
-        test_data={model.name: SPLIT.test for model in trained},
     )
     assert spec == "uncoded" or result.counts.stragglers > 0
     found = {name: evaluation.accuracy for name, evaluation in result.evaluations.items()}
@@ -166,7 +173,7 @@ class Massacre:
         )
         return self._backend
 
-    def __call__(self, seen: Event | Action) -> None:
+    def __call__(self, seen: Seen) -> None:
         if isinstance(seen, Dispatched) and seen.attempt == 0 and seen.round in self._rounds:
             assert self._backend is not None
             for pid in self._backend.pids[::3]:
@@ -183,9 +190,8 @@ def test_a_third_of_the_workers_killed_mid_run_changes_nothing(
         parse_scheme(spec, n=WORKERS),
         models(SGD),
         tmp_path / "run",
-        backend=massacre.start,
-        observe=massacre,
-        delays=None,
+        workers=workers.custom(WORKERS, massacre.start),
+        observers=[massacre],
     )
     assert massacre.killed == 2 * (WORKERS // 3)
     assert result.counts.failures >= 1, "a death must be seen"
@@ -223,7 +229,7 @@ def test_the_run_directory_says_what_happened_and_why(tmp_path: Path) -> None:
     scheme = parse_scheme("gc:s=2", n=WORKERS)
     closed: list[Close] = []
 
-    def watch(seen: Event | Action) -> None:
+    def watch(seen: Seen) -> None:
         if isinstance(seen, Close):
             closed.append(seen)
 
@@ -232,7 +238,7 @@ def test_the_run_directory_says_what_happened_and_why(tmp_path: Path) -> None:
         models(partial(torch.optim.SGD, lr=0.1), count=2),
         tmp_path / "run",
         steps=3,
-        observe=watch,
+        observers=[watch],
         config="steps = 3\n",
     )
     assert (result.run / "config.toml").read_text() == "steps = 3\n"
@@ -276,7 +282,7 @@ def test_when_every_worker_fails_the_run_ends_with_the_cause_and_its_checkpoints
 ) -> None:
     model = make_model("bad", module=Poisoned(), dataset=SPLIT.train)
     with pytest.raises(WorkerError, match="ArithmeticError: no such unit"):
-        run(parse_scheme("gc:s=1", n=3), [model], tmp_path / "run", rule=ClosingRule())
+        run(parse_scheme("gc:s=1", n=3), [model], tmp_path / "run")
     log = events(tmp_path / "run")
     assert "no such unit" in str(log[-1]["outcome"])
     assert (tmp_path / "run" / "checkpoints" / "bad.safetensors").exists()

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from seqgc import workers
 from seqgc.master import run as drive
-from seqgc.ports import Action, Close, Event, RoundRecord
+from seqgc.ports import Close, RoundRecord, Seen
 from seqgc.profiles import LAMBDA_CNN
-from seqgc.rounds import ClosingRule, RoundPolicy, WaitOut
+from seqgc.rounds import ClosingRule, RoundPolicy, Setting, WaitOut
 from seqgc.schemes import parse_scheme
 from seqgc.search import ReplayBackend
-from seqgc.training import train
+from seqgc.training import TrainingPlan, train
 from tests.training.reference import make_model
 
 N, JOBS = 5, 12
@@ -45,19 +46,14 @@ def test_a_live_run_replayed_from_its_trace_makes_the_same_decisions(
     ]
     live: list[RoundRecord] = []
 
-    def watch(seen: Event | Action) -> None:
+    def watch(seen: Seen) -> None:
         if isinstance(seen, Close):
             live.append(seen.record)
 
-    train(
-        models,
-        scheme=scheme,
-        steps=JOBS // 4,
-        run=tmp_path / "run",
-        rule=ClosingRule(mu=mu, wait_out=wait_out),
-        delays=lambda round, worker: float(seconds[round, worker]),
-        observe=watch,
-    )
+    setting = Setting(scheme=scheme, rule=ClosingRule(mu=mu, wait_out=wait_out))
+    plan = TrainingPlan(models=models, scheme=setting, steps=JOBS // 4)
+    with workers.local(N, delays=lambda row, worker, _: float(seconds[row, worker])) as w:
+        train(plan, w, run=tmp_path / "run", observers=[watch])
 
     # Who was cancelled has no time in the trace: later than the closing is all that is known.
     times = np.full((num_rounds, N), np.inf)
@@ -68,7 +64,7 @@ def test_a_live_run_replayed_from_its_trace_makes_the_same_decisions(
 
     again: list[RoundRecord] = []
 
-    def watch_again(seen: Event | Action) -> None:
+    def watch_again(seen: Seen) -> None:
         if isinstance(seen, Close):
             again.append(seen.record)
 

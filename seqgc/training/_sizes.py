@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from seqgc.cost import Traffic, Where
-from seqgc.ports import payload_format
+from seqgc.ports import Payload, payload_format
+from seqgc.schemes import Scheme
 from seqgc.stores import INLINE_LIMIT_BYTES
+from seqgc.training._vectors import Precision
+from seqgc.training.model import Model
 from seqgc.wire import envelope_bytes
 
-if TYPE_CHECKING:
-    from torch import nn
-
-    from seqgc.cli._config import ModelConfig, RunConfig
-    from seqgc.schemes import Scheme
-
-__all__ = ["TaskSizes", "parameters_of", "registered_parameters", "task_sizes"]
+__all__ = ["TaskSizes", "most_mini_tasks", "task_sizes"]
 
 # What messages weigh: a little more than they do, so that what is said to fit fits.
 _FRAME_BYTES: Final = 4096  # of a request or reply, beside what is in it
@@ -76,52 +73,44 @@ class TaskSizes:
         )
 
 
-def task_sizes(config: RunConfig, scheme: Scheme, *, parameters: Sequence[int]) -> TaskSizes:
-    """Return the sizes of a run whose models have so many trainable parameters each."""
-    bundle = config.jobs_per_round
-    starts = range(0, len(config.models), bundle)
-    largest = max(sum(parameters[i : i + bundle]) for i in starts)
-    points = max(sum(m.batch_size for m in config.models[i : i + bundle]) for i in starts)
-    mini_tasks = _most_mini_tasks(scheme, config.steps * len(starts))
-    payload = payload_format(config.payload or config.precision)
-    part_bytes = _PART_BYTES + _NAMED * max(len(model.name) for model in config.models)
-    task_bytes = int(np.ceil(scheme.normalized_load * points)) * _POINT_BYTES
-    task_bytes += mini_tasks * bundle * part_bytes
-    task_bytes += sum(_MODEL_BYTES + len(m.name + m.module + m.data) for m in config.models)
+def task_sizes(
+    models: Sequence[Model],
+    *,
+    jobs_per_round: int = 1,
+    load: float,
+    mini_tasks: int = 1,
+    precision: Precision,
+    payload: Payload,
+) -> TaskSizes:
+    """Return the sizes of tasks of so many mini-tasks, at a normalized load."""
+    bundle = jobs_per_round
+    bundles = [models[i : i + bundle] for i in range(0, len(models), bundle)]
+    parameters = {model.name: _parameters(model) for model in models}
+    largest = max(sum(parameters[model.name] for model in each) for each in bundles)
+    points = max(sum(model.batch_size for model in each) for each in bundles)
+    part_bytes = _PART_BYTES + _NAMED * max(len(model.name) for model in models)
+    task_bytes = int(np.ceil(load * points)) * _POINT_BYTES + mini_tasks * bundle * part_bytes
+    task_bytes += sum(_MODEL_BYTES + len(model.name) + _recipe_bytes(model) for model in models)
     return TaskSizes(
-        weights_bytes=largest * np.dtype(config.precision).itemsize,
+        weights_bytes=largest * np.dtype(precision).itemsize,
         weights_files=bundle,
         mini_tasks=mini_tasks,
         task_bytes=task_bytes,
-        result_bytes=mini_tasks * (largest + bundle) * payload.bits // 8,  # and a loss each
+        # and a loss each
+        result_bytes=mini_tasks * (largest + bundle) * payload_format(payload).bits // 8,
     )
 
 
-def parameters_of(module: nn.Module) -> int:
-    """Return how many trainable parameters a network has."""
-    return sum(p.numel() for p in module.parameters() if p.requires_grad)
+def _parameters(model: Model) -> int:
+    return sum(p.numel() for p in model.module.parameters() if p.requires_grad)
 
 
-def registered_parameters(models: Sequence[ModelConfig]) -> list[int]:
-    """Return the models' numbers of trainable parameters, from the names of their networks.
-
-    Raises
-    ------
-    ParameterError
-        If a network is none of those that functions know.
-    """
-    return [_registered(model.module) for model in models]
-
-
-@lru_cache(maxsize=64)
-def _registered(module: str) -> int:
-    from seqgc.training.factories import named_module
-
-    return parameters_of(named_module(module, seed=0))
+def _recipe_bytes(model: Model) -> int:
+    return 0 if model.recipe is None else len(model.recipe.module + model.recipe.data)
 
 
 @lru_cache(maxsize=8)
-def _most_mini_tasks(scheme: Scheme, num_jobs: int) -> int:
+def most_mini_tasks(scheme: Scheme, num_jobs: int) -> int:
     """Return the most mini-tasks of any worker's round.
 
     They come up in the first T + 1 rounds: if nobody straggles, since coded results are due then,

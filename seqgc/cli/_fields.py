@@ -1,0 +1,141 @@
+"""Options that verbs have of a configuration's fields: flags, types and help come from these."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import wraps
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+
+import typer
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from seqgc.cli._config import RunConfig, Values
+from seqgc.cli._own import load_plugins
+
+__all__ = ["apply", "configured", "with_plugins"]
+
+Verb = Callable[..., Any]
+
+# Where a flag is not the name of its field.
+_FLAGS: Final = {
+    "workers": ("-n", "--workers"),
+    "plugins": ("--plugin",),
+    "delays.source": ("--delays",),
+    "delays.scale": ("--delay-scale",),
+    "delays.seed": ("--delay-seed",),
+    "delays.alpha": ("--delay-alpha",),
+    "delays.base_load": ("--delay-base-load",),
+    "function.timeout_s": ("--function-timeout-s",),
+}
+
+
+def configured(*only: str) -> Callable[[Verb], Verb]:
+    """Return a decorator that gives a verb an option for each field that has a description.
+
+    The verb takes what was given as ``given``, by the fields' paths (``"function.store"``). Of all
+    fields, or ``only`` of those; ``plugins`` is always there.
+    """
+    fields = {
+        path: field
+        for path, field in _described(RunConfig).items()
+        if not only or path in (*only, "plugins")
+    }
+
+    def decorate(verb: Verb) -> Verb:
+        names = {path.replace(".", "_") + "_": path for path in fields}
+
+        @wraps(verb)
+        def call(**arguments: object) -> object:
+            given = {path: arguments.pop(name) for name, path in names.items()}
+            known = {path: value for path, value in given.items() if value not in (None, [])}
+            return verb(given=known, **arguments)
+
+        options = [_option(name, path, fields[path]) for name, path in names.items()]
+        return _with_parameters(call, verb, options, instead_of="given")
+
+    return decorate
+
+
+def with_plugins(verb: Verb) -> Verb:
+    """Return a verb that takes ``--plugin`` and imports what it names before anything else."""
+
+    @wraps(verb)
+    def call(*, plugins_: list[str] | None = None, **arguments: object) -> object:
+        load_plugins(plugins_ or [])
+        return verb(**arguments)
+
+    option = _option("plugins_", "plugins", RunConfig.model_fields["plugins"])
+    return _with_parameters(call, verb, [option])
+
+
+def apply(given: Values, values: Values) -> None:
+    """Let what was ``given`` as flags override the ``values`` of a file; every model is meant."""
+    for path, value in given.items():
+        table, _, key = path.rpartition(".")
+        if path == "plugins":
+            values[path] = [*_listed(values.get(path)), *_listed(value)]
+        elif not table:
+            values[key] = value
+        else:
+            entries = values.setdefault(table, {})
+            for entry in entries if isinstance(entries, list) else [entries]:
+                if isinstance(entry, dict):  # or what follows refuses it
+                    entry[key] = value
+
+
+def _listed(value: object) -> list[object]:
+    return list(value) if isinstance(value, list | tuple) else []
+
+
+def _described(model: type[BaseModel], table: str = "") -> dict[str, FieldInfo]:
+    """Return the fields that are described, by path, those of the tables inside included."""
+    fields = {f"{table}{k}": f for k, f in model.model_fields.items() if f.description is not None}
+    inside = model.tables() if issubclass(model, RunConfig) else {}
+    for key, other in inside.items():
+        fields |= _described(other, f"{key}.")
+    return fields
+
+
+def _option(name: str, path: str, field: FieldInfo) -> inspect.Parameter:
+    plain = path.rpartition(".")[2].replace("_", "-")
+    kind = _kind(field.annotation)
+    flags: Sequence[str] = _FLAGS.get(path, (f"--{plain}",))
+    if kind is bool:
+        flags = [f"--{plain}/--no-{plain}"]
+    shown = None if field.default in (None, ()) else str(field.default).lower()
+    option = typer.Option(*flags, help=field.description, show_default=shown or False)
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[kind | None, option],
+    )
+
+
+def _kind(annotation: Any) -> Any:
+    """Return what a flag's word is read as; what it may be is for the configuration to say."""
+    if get_origin(annotation) in (Union, UnionType):
+        (annotation,) = (each for each in get_args(annotation) if each is not type(None))
+    if get_origin(annotation) is Literal:
+        return str
+    return list[str] if get_origin(annotation) is tuple else annotation
+
+
+def _with_parameters(
+    call: Verb, verb: Verb, more: Sequence[inspect.Parameter], *, instead_of: str = ""
+) -> Verb:
+    """Return ``call`` with the parameters of ``verb`` and ``more``, for typer to read."""
+    hints = get_type_hints(verb, include_extras=True)
+    own = [
+        parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, parameter in inspect.signature(verb).parameters.items()
+        if name != instead_of
+    ]
+    parameters = [*own, *more]
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {each.name: each.annotation for each in parameters}
+    del call.__wrapped__  # type: ignore[attr-defined]  # whose signature it no longer has
+    return call

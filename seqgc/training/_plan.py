@@ -1,0 +1,222 @@
+"""What is to be trained or recorded: frozen, and checked when it is made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from seqgc.errors import ParameterError, require_int
+from seqgc.ports import Payload
+from seqgc.rounds import Setting
+from seqgc.schemes import Scheme, parse_scheme
+from seqgc.training._jobs import JobPlan
+from seqgc.training._sizes import TaskSizes, most_mini_tasks, task_sizes
+from seqgc.training._vectors import Precision, payload_of, torch_dtype
+from seqgc.training._workers import Work
+from seqgc.training.adaptive import Adaptation
+from seqgc.training.model import Model
+
+__all__ = ["ROUND_LIMIT_S", "RecordingPlan", "TrainingPlan", "num_points"]
+
+ROUND_LIMIT_S: Final = 60.0
+"""Seconds after which a live round is given up, unless another limit is given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrainingPlan:
+    """What to train, by which scheme, for how long.
+
+    Parameters
+    ----------
+    models
+        See `Model`; they take turns, so that there must be more than the scheme's delay bundles of
+        ``jobs_per_round`` (or ``stale``, see `TorchWorkload`).
+    scheme
+        A spec such as ``"gc-rep:s=1"``, a scheme, or a setting, which has a closing rule and a
+        bundle size as well. A rule without a time limit has `ROUND_LIMIT_S` in live rounds.
+    steps
+        Optimizer steps of each model.
+    precision
+        Of weights, computation and gradients.
+    payload
+        Format in which results travel (see `seqgc.ports`), no wider than ``precision``, which it
+        is unless given.
+    stochastic_rounding
+        Whether workers round results to ``payload`` stochastically; seeded, among others, from the
+        name of the run's folder.
+    stale
+        Allow fewer bundles than the scheme's delay + 1.
+    adaptation
+        When to look for a better setting, and switch to it; not with ``stale``. Only schemes are
+        taken whose delay the number of models allows.
+
+    Raises
+    ------
+    ParameterError
+        If an argument breaks its rule.
+    """
+
+    models: Sequence[Model]
+    scheme: str | Scheme | Setting
+    steps: int
+    precision: Precision = "float32"
+    payload: Payload | None = None
+    stochastic_rounding: bool = False
+    stale: bool = False
+    adaptation: Adaptation | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "models", tuple(self.models))
+        object.__setattr__(self, "steps", require_int("steps", self.steps, least=1))
+        payload = payload_of(
+            self.precision, self.payload, stochastic_rounding=self.stochastic_rounding
+        )
+        object.__setattr__(self, "payload", payload)
+        if self.adaptation is not None and self.stale:
+            rule = "must be off in a run that looks for a better scheme"
+            raise ParameterError("stale", rule, self.stale)
+
+    def setting(self, n: int) -> Setting:
+        """Return how rounds are run at first, on ``n`` workers.
+
+        Raises
+        ------
+        ParameterError
+            If the scheme is for another number of workers, or breaks a rule; if there are too few
+            models for it.
+        """
+        scheme = parse_scheme(self.scheme, n=n) if isinstance(self.scheme, str) else self.scheme
+        setting = scheme if isinstance(scheme, Setting) else Setting(scheme=scheme)
+        if setting.scheme.n != n:
+            rule = f"must be {setting.scheme.n}, as many as the scheme is for"
+            raise ParameterError("workers", rule, n)
+        JobPlan(  # made for its checks
+            self.models,
+            scheme=setting.scheme,
+            jobs_per_round=setting.jobs_per_round,
+            stale=self.stale,
+        )
+        if math.isinf(setting.rule.timeout_s):
+            return replace(setting, rule=replace(setting.rule, timeout_s=ROUND_LIMIT_S))
+        return setting
+
+    def num_jobs(self, setting: Setting) -> int:
+        """Return how many jobs the run has."""
+        return self.steps * (len(self.models) // setting.jobs_per_round)
+
+    def max_delay(self, setting: Setting) -> int:
+        """Return the largest delay of all schemes that the run may come to, rounds."""
+        if self.adaptation is None:
+            return setting.scheme.delay
+        return len(self.models) // setting.jobs_per_round - 1
+
+    def sizes(self, setting: Setting) -> TaskSizes:
+        """Return what the heaviest task weighs."""
+        return task_sizes(
+            self.models,
+            jobs_per_round=setting.jobs_per_round,
+            load=setting.scheme.normalized_load,
+            mini_tasks=most_mini_tasks(setting.scheme, self.num_jobs(setting)),
+            precision=self.precision,
+            payload=self.payload or self.precision,
+        )
+
+    def work(self, run: Path, *, setting: Setting, now: Callable[[], Setting]) -> Work:
+        """Return what workers are to know of the run in that folder; ``now`` is its setting."""
+
+        def occasion(round: int, worker: int) -> tuple[int, float]:  # noqa: ARG001 (all alike)
+            current = now()
+            return round, current.jobs_per_round * current.scheme.normalized_load
+
+        return Work(
+            name=run.name,
+            models=tuple(self.models),
+            precision=self.precision,
+            payload=self.payload or self.precision,
+            stochastic_rounding=self.stochastic_rounding,
+            weights=run.absolute() / "weights",
+            cached_weights=(self.max_delay(setting) + 1) * setting.jobs_per_round,
+            code=setting.scheme.spec[:100] if self.adaptation is None else "",
+            sizes=self.sizes(setting),
+            fixed=self.adaptation is None,
+            occasion=occasion,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RecordingPlan:
+    """What to record: how long workers take to answer, at each of several loads.
+
+    Parameters
+    ----------
+    model
+        Whose gradient is computed. Nothing is trained: its weights stay as they are.
+    rounds
+        Rounds of each profile.
+    loads
+        Normalized loads, distinct and >= 0; kept in ascending order.
+    warmup
+        Rounds at every load that are not recorded.
+    timeout_s
+        Who has not answered a round by then is recorded as `LATE`.
+    precision
+        Of the weights and the results.
+
+    Raises
+    ------
+    ParameterError
+        If an argument breaks its rule.
+    """
+
+    model: Model
+    rounds: int
+    loads: Sequence[float]
+    warmup: int = 1
+    timeout_s: float = ROUND_LIMIT_S
+    precision: Precision = "float32"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rounds", require_int("rounds", self.rounds, least=1))
+        object.__setattr__(self, "warmup", require_int("warmup", self.warmup, least=0))
+        loads, batch_size = tuple(self.loads), self.model.batch_size
+        if not loads or not all(math.isfinite(load) and load >= 0 for load in loads):
+            raise ParameterError("loads", "must be finite numbers >= 0, at least one", list(loads))
+        if len({num_points(load, batch_size) for load in loads}) < len(loads):
+            rule = f"must come to different numbers of data points, of batches of {batch_size}"
+            raise ParameterError("loads", rule, list(loads))
+        object.__setattr__(self, "loads", tuple(sorted(loads)))
+        if not 0 < self.timeout_s < math.inf:
+            raise ParameterError("timeout_s", "must be a finite number > 0", self.timeout_s)
+        torch_dtype(self.precision)
+
+    @property
+    def sizes(self) -> TaskSizes:
+        """What a task of a whole batch weighs, or of more if more is recorded."""
+        return task_sizes(
+            [self.model],
+            load=max(1.0, *self.loads),
+            precision=self.precision,
+            payload=self.precision,
+        )
+
+    def work(self, weights: Path, *, occasion: Callable[[int, int], tuple[int, float]]) -> Work:
+        """Return what workers are to know of the recording."""
+        return Work(
+            name="profile",
+            models=(self.model,),
+            precision=self.precision,
+            payload=self.precision,
+            weights=weights,
+            cached_weights=1,
+            code="recording",
+            sizes=self.sizes,
+            occasion=occasion,
+        )
+
+
+def num_points(load: float, batch_size: int) -> int:
+    """Return how many data points of a batch a normalized load is."""
+    return max(1, round(load * batch_size))

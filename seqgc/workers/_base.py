@@ -1,0 +1,75 @@
+"""What all workers have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, ExitStack
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from seqgc.cost import Budget
+from seqgc.errors import ParameterError, require_int
+from seqgc.workers._delays import LoadDelays
+
+if TYPE_CHECKING:
+    from seqgc.training import Crew, TrainingPlan, Work
+
+__all__ = ["WorkerSet", "missing"]
+
+
+class WorkerSet(ABC):
+    """``n`` workers, a context manager; a `seqgc.training.Workers`.
+
+    Several runs may use them, one after the other; what they need between runs (a service, a fork
+    server) is started when it is first needed, and ended with the block.
+    """
+
+    provider: str
+
+    def __init__(self, n: int, *, delays: LoadDelays | None = None) -> None:
+        self.n: Final = require_int("workers", n, least=1)
+        self._delays: Final = delays
+        self._stack: Final = ExitStack()
+
+    @abstractmethod
+    def check(self, work: Work) -> None:
+        """Refuse, with `ParameterError`, what they cannot do; starts and writes nothing."""
+
+    @abstractmethod
+    def open(self, work: Work) -> AbstractContextManager[Crew]:
+        """Prepare for one piece of work; nothing of it is left at the end of the block."""
+
+    def budget(self, plan: TrainingPlan, max_usd: float) -> Budget:
+        """Return an observer that stops a run before it costs more than ``max_usd`` US dollars.
+
+        One's own machines cost nothing.
+
+        Raises
+        ------
+        ParameterError
+            If the plan has no price that is known beforehand, or a single round could pass it.
+        """
+        if plan.adaptation is not None:
+            rule = "must be left out with `probe` or `retune`: schemes not known yet have no price"
+            raise ParameterError("max_usd", rule, max_usd)
+        return self._budget(plan, max_usd)
+
+    def _budget(self, plan: TrainingPlan, max_usd: float) -> Budget:  # noqa: ARG002 (functions')
+        return Budget(max_usd, model=None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+
+def missing(backend: str, extra: str, error: ImportError) -> ParameterError:
+    """Return the error of workers whose extra is not installed."""
+    rule = f"needs what is not installed ({error})"
+    return ParameterError("backend", rule, backend, f"pip install 'seqgc[{extra}]'")

@@ -1,0 +1,211 @@
+"""What a run on functions is going to send and what it may cost, before anything is started."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from seqgc.cost import Budget, FunctionSetup, PlannedUse, PriceModel, Traffic, Where, read_prices
+from seqgc.errors import ParameterError
+from seqgc.stores import StoreChoice, choose_store
+from seqgc.wire import StoreKind
+from seqgc.workers._settings import FunctionSettings
+
+if TYPE_CHECKING:
+    from seqgc.training import TaskSizes, TrainingPlan
+
+__all__ = ["Forecast", "Reach", "choose", "forecast", "require_fit"]
+
+_WAYS = "mount the functions' file system and give --mount, or `seqgc deploy` once more"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """Which stores functions have: those of AWS a bucket, unless it was deployed without a way."""
+
+    deployed: bool
+    s3: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """How much a run sends, by way of which store, to functions of these ``settings``.
+
+    Before the first round every worker is invoked ``settings.warm_up`` times.
+    """
+
+    workers: int
+    rounds: int
+    jobs: int
+    sizes: TaskSizes
+    store: StoreChoice
+    settings: FunctionSettings
+
+    @property
+    def invocations(self) -> int:
+        """How many tasks are sent, without repeated attempts."""
+        return self.workers * self.rounds
+
+    @property
+    def warm_ups(self) -> int:
+        """How many invocations there are before the first round."""
+        return self.workers * self.settings.warm_up
+
+    @property
+    def where(self) -> Where:
+        """Where weights are, and results that no reply takes."""
+        return self.store.kind
+
+    @property
+    def request_bytes(self) -> int:
+        """The length of the largest task as JSON."""
+        return self.sizes.request_bytes(self.where)
+
+    @property
+    def request_fits(self) -> bool:
+        """Whether Lambda carries the largest task."""
+        return self.request_bytes <= self.sizes.limit_bytes
+
+    @property
+    def traffic(self) -> Traffic:
+        """The bytes that a task moves."""
+        return self.sizes.traffic(self.where, master_outside=self.settings.master_outside)
+
+    @property
+    def setup(self) -> FunctionSetup:
+        """What sets the price of an invocation."""
+        function = self.settings
+        return FunctionSetup(memory_mb=function.memory_mb, timeout_s=function.timeout_s)
+
+    @property
+    def use(self) -> PlannedUse:
+        """What `seqgc.cost.estimate_plan` takes."""
+        return PlannedUse(
+            workers=self.workers,
+            rounds=self.rounds,
+            jobs=self.jobs,
+            seconds_per_task=self.settings.expected_s,
+            function=self.setup,
+            traffic=self.traffic,
+            warm_ups=self.warm_ups,
+        )
+
+    def budget(self, max_usd: float) -> Budget:
+        """Return what stops the run before it costs more than ``max_usd`` US dollars.
+
+        Raises
+        ------
+        ParameterError
+            If the warm-up and a single round could pass it, or the region has no prices.
+        """
+        model = PriceModel(
+            read_prices(self.settings.region),
+            architecture=self.settings.arch,
+            function=self.setup,
+            traffic=self.traffic,
+        )
+        least = self.warm_ups * model.warm_up_usd + model.job_usd
+        least += self.workers * model.task_usd(model.longest_s)
+        if max_usd < least:
+            sent = "the warm-up and a round" if self.warm_ups else "a round"
+            bound = f"${least:.6f}, for {sent} of cold starts that run to the time-out"
+            raise ParameterError("max_usd", f"must be at least {bound}", max_usd)
+        return Budget(max_usd, model=model, warm_ups=self.warm_ups)
+
+
+def forecast(plan: TrainingPlan, n: int, settings: FunctionSettings, *, reach: Reach) -> Forecast:
+    """Return what a run of ``n`` functions sends.
+
+    Raises
+    ------
+    ParameterError
+        If the plan is not for that many workers, or the store is out of the functions' reach.
+    """
+    setting = plan.setting(n)
+    sizes, jobs = plan.sizes(setting), plan.num_jobs(setting)
+    fixed = plan.adaptation is None
+    return Forecast(
+        workers=n,
+        rounds=jobs + setting.scheme.delay,
+        jobs=jobs,
+        sizes=sizes,
+        store=choose(settings, sizes if fixed else None, workers=n, reach=reach),
+        settings=settings,
+    )
+
+
+def choose(
+    settings: FunctionSettings, sizes: TaskSizes | None, *, workers: int, reach: Reach
+) -> StoreChoice:
+    """Return the store of a run of functions, and why it is that.
+
+    What is not asked for is chosen by `seqgc.stores.choose_store`: of ``inline``, the bucket if the
+    functions have a way there, and the file system if the master has it mounted. Functions of this
+    machine share a folder of it, which is no slower than messages (measured: as quick for weights
+    of 28 KB, twice as quick for 1 MB). Where sizes are not known (None), in a run that finds its
+    schemes by itself, it is what takes any: the file system if it is mounted, else the bucket.
+
+    Raises
+    ------
+    ParameterError
+        If the store is out of the functions' reach.
+    """
+    if settings.store == "s3" and not reach.s3:
+        if not reach.deployed:
+            rule = "must be auto, directory or inline with backend lambda-local"
+            raise ParameterError("function.store", rule, "s3")
+        rule = "must be in the functions' reach, and these have no way to S3"
+        raise ParameterError("function.store", rule, "s3", _WAYS)
+    if settings.store != "auto":
+        return StoreChoice(kind=settings.store, reason="as asked for")
+    if not reach.deployed:
+        return StoreChoice(kind="directory", reason="a folder of this machine, in place of EFS")
+    offered: dict[StoreKind, bool] = {"directory": settings.mount is not None, "s3": reach.s3}
+    stores = [kind for kind, there in offered.items() if there]
+    if sizes is None:
+        if not stores:
+            rule = "must be there where sizes are not known beforehand (--probe, --retune)"
+            raise ParameterError("function.store", rule, "auto", _WAYS)
+        reason = "takes any size: the schemes to come, and so sizes, are not known"
+        return StoreChoice(kind=stores[0], reason=reason)
+    return choose_store(
+        request_bytes=sizes.request_bytes("inline"),
+        reply_bytes=sizes.reply_bytes,
+        workers=workers,
+        round_usd={kind: _round_usd(kind, settings, workers, sizes) for kind in stores},
+        limit_bytes=sizes.limit_bytes,
+        master_outside=settings.master_outside,
+    )
+
+
+def require_fit(sizes: TaskSizes, where: Where) -> None:
+    """Refuse a run whose messages Lambda would not carry.
+
+    Raises
+    ------
+    ParameterError
+        Naming the size and the remedy.
+    """
+    limit, request_bytes = sizes.limit_bytes, sizes.request_bytes(where)
+    carried = f"{limit} bytes that Lambda carries"
+    if request_bytes > limit:
+        remedy = "weights in a store, smaller batches, or more workers"
+        raise ParameterError("request", f"must not exceed the {carried}", request_bytes, remedy)
+    if where == "inline" and not sizes.reply_fits:
+        rule = f"must be a store where a reply exceeds the {carried}"
+        remedy = "store = 'directory' (EFS) or 's3', or a narrower payload"
+        size = f"inline, for replies of {sizes.reply_bytes} bytes"
+        raise ParameterError("function.store", rule, size, remedy)
+
+
+def _round_usd(
+    kind: StoreKind, settings: FunctionSettings, workers: int, sizes: TaskSizes
+) -> float | None:
+    """Return what a round costs beside the functions' time; None if the region has no prices."""
+    try:
+        prices = read_prices(settings.region)
+    except ParameterError:
+        return None
+    traffic = sizes.traffic(kind, master_outside=settings.master_outside)
+    usage = traffic.publication() + traffic.task().times(workers)
+    return prices.bill(usage, architecture=settings.arch).usd

@@ -1,0 +1,210 @@
+"""Workers that are functions, wherever these run: how they are called, and what they share."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Final
+
+from seqgc.cost import Budget
+from seqgc.errors import ParameterError
+from seqgc.stores import DirectoryStore, StoreChoice, open_store, remove_forgotten
+from seqgc.wire import StoreKind, StoreRef, WorkloadRef
+from seqgc.workers._base import WorkerSet
+from seqgc.workers._delays import LoadDelays, injected_into
+from seqgc.workers._forecast import Forecast, Reach, choose, forecast, require_fit
+from seqgc.workers._settings import FunctionSettings
+
+if TYPE_CHECKING:
+    from boto3.session import Session
+
+    from seqgc.backends.lambda_ import Transport
+    from seqgc.ports import Backend
+    from seqgc.training import Crew, TrainingPlan, Work
+
+__all__ = ["FunctionWorkers", "Functions", "store_ref", "unique_name"]
+
+_MOST_CONNECTIONS: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Functions:
+    """Functions as their master reaches them.
+
+    ``session`` signs for it. ``endpoint_url`` is that of the Invoke API, unless it is AWS's own;
+    ``url`` the function's, empty if it has none. ``mount`` is where the master has their file
+    system, and ``bucket`` their ``s3://bucket/prefix``; empty if they have none.
+    """
+
+    name: str
+    region: str
+    session: Session
+    alias: str | None = None
+    endpoint_url: str | None = None
+    url: str = ""
+    mount: Path | None = None
+    bucket: str = ""
+
+
+class FunctionWorkers(WorkerSet):
+    """Workers that are functions: they rebuild the models by the names of their recipes."""
+
+    def __init__(
+        self, n: int, settings: FunctionSettings | None, *, delays: LoadDelays | None
+    ) -> None:
+        super().__init__(n, delays=delays)
+        self._given: Final = FunctionSettings() if settings is None else settings
+
+    @property
+    @abstractmethod
+    def settings(self) -> FunctionSettings:
+        """The settings, as deployed where there is a deployment."""
+
+    @property
+    @abstractmethod
+    def reach(self) -> Reach:
+        """Which stores they have."""
+
+    @abstractmethod
+    def _connect(self, work: Work) -> Functions:
+        """Make sure that they can be called, and return how; starts what must be started."""
+
+    def check(self, work: Work) -> None:
+        _workload(work)
+        require_fit(work.sizes, self._choice(work).kind)
+
+    @contextmanager
+    def open(self, work: Work) -> Iterator[Crew]:
+        """Prepare for one piece of work.
+
+        What earlier runs have left on a file system goes now, and this one's folder at the end.
+        """
+        from seqgc.training import Crew
+
+        functions, choice = self._connect(work), self._choice(work)
+        run_id = unique_name(work.name)
+        ref = store_ref(choice.kind, functions, run_id)
+        s3_client = partial(functions.session.client, "s3")
+        shared = open_store(ref, mount=functions.mount, s3_client=s3_client)
+
+        def start() -> Backend:
+            from seqgc.backends.lambda_ import LambdaBackend
+
+            return LambdaBackend(
+                self.n,
+                self._transport(functions),
+                workload=_workload(work),
+                store=ref,
+                shared=shared,
+                run_id=run_id,
+                rounding_name=work.name,
+                code=work.code,
+                delays=injected_into(work, self._delays),
+                payload=work.payload,
+                stochastic_rounding=work.stochastic_rounding,
+                warm_up_rounds=self.settings.warm_up,
+            )
+
+        crew = Crew(
+            start=start, store=shared, grace_s=self.settings.timeout_s, note=f"store: {choice}"
+        )
+        if not isinstance(shared, DirectoryStore) or functions.mount is None:
+            yield crew
+            return
+        remove_forgotten(functions.mount)
+        try:
+            yield crew
+        finally:
+            shared.sweep()  # unless a late answer lies there
+
+    def forecast(self, plan: TrainingPlan) -> Forecast:
+        """Return what a run is going to send and cost; starts and asks nobody."""
+        return forecast(plan, self.n, self.settings, reach=self.reach)
+
+    def _budget(self, plan: TrainingPlan, max_usd: float) -> Budget:
+        return self.forecast(plan).budget(max_usd)
+
+    def _choice(self, work: Work) -> StoreChoice:
+        sizes = work.sizes if work.fixed else None
+        return choose(self.settings, sizes, workers=self.n, reach=self.reach)
+
+    def _transport(self, functions: Functions) -> Transport:
+        from seqgc.backends.lambda_ import (
+            Boto3Transport,
+            CurlTransport,
+            HttpTransport,
+            Limits,
+            Target,
+        )
+
+        kind = self.settings.transport
+        limits = Limits(
+            timeout_s=self.settings.timeout_s, connections=max(_MOST_CONNECTIONS, 4 * self.n)
+        )
+        if kind == "boto3":
+            return Boto3Transport(
+                functions.name,
+                qualifier=functions.alias,
+                limits=limits,
+                region=functions.region,
+                endpoint_url=functions.endpoint_url,
+                session=functions.session,
+            )
+        if kind == "http" and functions.url:
+            target = Target.function_url(functions.url, region=functions.region)
+        else:
+            target = Target.invoke_api(
+                functions.name,
+                region=functions.region,
+                qualifier=functions.alias,
+                endpoint_url=functions.endpoint_url,
+            )
+        signed = CurlTransport if kind == "curl" else HttpTransport
+        return signed(target, limits=limits, credentials=functions.session.get_credentials())
+
+
+def store_ref(kind: StoreKind, functions: Functions, run_id: str) -> StoreRef:
+    """Return where a run's functions find weights, and put large answers."""
+    match kind:
+        case "directory":
+            return StoreRef(kind=kind, location=run_id)
+        case "s3":
+            return StoreRef(kind=kind, location=f"{functions.bucket}/{run_id}")
+        case "inline":
+            return StoreRef(kind=kind)
+
+
+def unique_name(name: str) -> str:
+    """Return a run's name that no other run has, of characters that every store takes."""
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:80].lstrip(".-") or "run"
+    return f"{plain}-{uuid.uuid4().hex[:12]}"
+
+
+def _workload(work: Work) -> WorkloadRef:
+    """Return the names by which functions rebuild the models."""
+    from seqgc.training.factories import workload_of
+
+    specs = []
+    for model in work.models:
+        if model.recipe is None:
+            rule = "must each have a recipe where workers are functions, which are sent no code"
+            remedy = "make it with seqgc.training.registered_model"
+            raise ParameterError("models", rule, model.name, remedy)
+        recipe = model.recipe
+        specs.append(
+            SimpleNamespace(
+                name=model.name,
+                module=recipe.module,
+                data=recipe.data,
+                loss=recipe.loss,
+                seed=model.seed,
+            )
+        )
+    return workload_of(specs, precision=work.precision)

@@ -1,0 +1,186 @@
+"""Workers that are sent the models: processes of this machine, a dask cluster, one's own."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Self, TypeAlias
+
+from seqgc.backends import LocalBackend, start_fork_server
+from seqgc.errors import ParameterError
+from seqgc.ports import Backend
+from seqgc.stores import DirectoryStore
+from seqgc.workers._base import WorkerSet, missing
+from seqgc.workers._delays import LoadDelays, injected_into
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from seqgc.training import Crew, TorchComputeFactory, Work
+
+__all__ = ["BackendFactory", "ProcessWorkers", "custom", "dask", "local"]
+
+BackendFactory: TypeAlias = "Callable[[int, TorchComputeFactory], Backend]"
+
+_PRELOADED = ("seqgc.training",)
+
+
+class ProcessWorkers(WorkerSet):
+    """Workers that are sent the models, and read weights in a folder of this machine."""
+
+    def check(self, work: Work) -> None:  # whatever it is, they do it
+        pass
+
+    @contextmanager
+    def open(self, work: Work) -> Iterator[Crew]:
+        from seqgc.training import Crew
+
+        self._connect()
+        store = DirectoryStore(work.weights)  # also for workers elsewhere that have it mounted
+        factory = work.compute_factory(store)
+        yield Crew(start=partial(self._start, work, factory), store=store)
+
+    @abstractmethod
+    def _connect(self) -> None:
+        """Reach what is to start them; refuse if it cannot be reached."""
+
+    @abstractmethod
+    def _start(self, work: Work, factory: TorchComputeFactory) -> Backend:
+        """Start them."""
+
+
+class _Local(ProcessWorkers):
+    provider = "local"
+
+    def __enter__(self) -> Self:
+        # It imports PyTorch while the master does, not after it.
+        start_fork_server(_PRELOADED)
+        return self
+
+    def _connect(self) -> None:
+        pass
+
+    def _start(self, work: Work, factory: TorchComputeFactory) -> Backend:
+        return LocalBackend(
+            self.n,
+            factory,
+            run_id=work.name,
+            delays=injected_into(work, self._delays),
+            payload=work.payload,
+            stochastic_rounding=work.stochastic_rounding,
+            preload=_PRELOADED,
+        )
+
+
+class _Custom(ProcessWorkers):
+    provider = "custom"
+
+    def __init__(self, n: int, make: BackendFactory) -> None:
+        super().__init__(n)
+        self._make = make
+
+    def _connect(self) -> None:
+        pass
+
+    def _start(self, work: Work, factory: TorchComputeFactory) -> Backend:  # noqa: ARG002
+        return self._make(self.n, factory)
+
+
+class _Dask(ProcessWorkers):
+    provider = "dask"
+
+    def __init__(self, n: int, *, scheduler: str | None, delays: LoadDelays | None) -> None:
+        super().__init__(n, delays=delays)
+        self._scheduler = scheduler
+        self._client: Client | None = None
+
+    def _connect(self) -> None:
+        try:
+            import seqgc.backends.dask_  # noqa: F401 (is it there?)
+        except ImportError as error:
+            raise missing("dask", "dask", error) from None
+        if self._scheduler is not None and self._client is None:
+            self._client = self._stack.enter_context(_client(self._scheduler))
+
+    def _start(self, work: Work, factory: TorchComputeFactory) -> Backend:
+        from seqgc.backends.dask_ import DaskBackend
+
+        return DaskBackend(
+            self.n,
+            factory,
+            run_id=work.name,
+            delays=injected_into(work, self._delays),
+            payload=work.payload,
+            stochastic_rounding=work.stochastic_rounding,
+            client=self._client,
+        )
+
+
+def local(n: int, *, delays: LoadDelays | None = None) -> ProcessWorkers:
+    """Return ``n`` worker processes of this machine.
+
+    Parameters
+    ----------
+    delays
+        ``(round, worker, load) -> seconds``: stragglers to inject, for example `InjectedDelays`.
+
+    Examples
+    --------
+    >>> with local(4) as w:
+    ...     w.n, w.provider
+    (4, 'local')
+    """
+    return _Local(n, delays=delays)
+
+
+def dask(
+    n: int, *, scheduler: str | None = None, delays: LoadDelays | None = None
+) -> ProcessWorkers:
+    """Return ``n`` workers of a dask cluster; the run's folder must be the same folder for all.
+
+    Parameters
+    ----------
+    scheduler
+        Address of a running scheduler; without one dask starts on this machine.
+    delays
+        See `local`.
+
+    Raises
+    ------
+    ParameterError
+        When a run begins, if nobody answers at the address, or dask is not installed.
+    """
+    return _Dask(n, scheduler=scheduler, delays=delays)
+
+
+def custom(n: int, make: BackendFactory) -> ProcessWorkers:
+    """Return the ``n`` workers of a backend of your own.
+
+    Parameters
+    ----------
+    make
+        ``(n, compute factory) -> Backend``; it rounds results to the run's payload itself.
+    """
+    return _Custom(n, make)
+
+
+def _client(address: str) -> Client:
+    """Return a client of the scheduler there; a `Client` that finds none leaves its thread."""
+    from distributed import Client
+
+    async def reach() -> None:
+        client = Client(address, timeout="10s", asynchronous=True)
+        try:
+            await client
+        finally:
+            await client.close()
+
+    try:
+        asyncio.run(reach())
+    except (OSError, ValueError) as error:
+        rule = f"must be the address of a running scheduler ({error})"
+        raise ParameterError("dask_scheduler", rule, address) from None
+    return Client(address)
