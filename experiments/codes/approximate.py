@@ -14,7 +14,6 @@ from __future__ import annotations
 import itertools
 import json
 import tempfile
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -23,11 +22,20 @@ import torch
 from resumable import Table, arguments
 from torch import nn
 
+from seqgc import workers
 from seqgc.ports import Backend
 from seqgc.profiles import LAMBDA_CNN
 from seqgc.schemes import GC
 from seqgc.search import ReplayBackend
-from seqgc.training import Model, TorchComputeFactory, TrainResult, digits, make_module, train
+from seqgc.training import (
+    Model,
+    TorchComputeFactory,
+    TrainingPlan,
+    TrainResult,
+    digits,
+    make_module,
+    train,
+)
 
 SEED, SCALE = 3, 0.1
 ALLOWED = (0.0, 0.1, 0.25, 0.5)
@@ -38,12 +46,14 @@ FIELDS = (
 )  # fmt: skip
 
 
-def network(points: torch.utils.data.Dataset[object], *, workers: int) -> Model:
+def network(*, workers: int) -> Model:
+    split = digits()
     return Model(
         name="mlp",
         module=make_module("mlp", seed=SEED),
         loss=nn.CrossEntropyLoss(),
-        dataset=points,
+        dataset=split.train,
+        test_dataset=split.test,
         optimizer=partial(torch.optim.Adam, lr=0.01),
         batch_size=4 * workers,
         seed=SEED,
@@ -51,20 +61,21 @@ def network(points: torch.utils.data.Dataset[object], *, workers: int) -> Model:
 
 
 def trained(scheme: GC, *, steps: int, replayed: bool, run: Path) -> TrainResult:
-    split = digits()
     profile = LAMBDA_CNN.profile(steps, workers=scheme.n, rng=np.random.default_rng(SEED))
     times = profile.times
 
     def on_a_hand_wound_clock(_n: int, factory: TorchComputeFactory) -> Backend:
         return ReplayBackend(times, compute=factory())
 
-    model = network(split.train, workers=scheme.n)
-    go: Callable[..., TrainResult] = partial(
-        train, [model], scheme=scheme, steps=steps, run=run, test_data={model.name: split.test}
-    )
+    plan = TrainingPlan(models=[network(workers=scheme.n)], scheme=scheme, steps=steps)
     if replayed:
-        return go(backend=on_a_hand_wound_clock)
-    return go(delays=lambda round, worker: SCALE * float(times[round, worker]))
+        return train(plan, workers.custom(scheme.n, on_a_hand_wound_clock), run=run)
+
+    def delays(row: int, worker: int, load: float) -> float:  # noqa: ARG001 (at every load)
+        return SCALE * float(times[row, worker])
+
+    with workers.local(scheme.n, delays=delays) as w:
+        return train(plan, w, run=run)
 
 
 def decode_errors(run: Path) -> list[float]:
@@ -97,11 +108,11 @@ def main() -> None:
     parser.add_argument("--replayed", action="store_true", help="256 workers, no waiting")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    steps, workers = (5 if given.quick else 60), (256 if given.replayed else 16)
+    steps, n = (5 if given.quick else 60), (256 if given.replayed else 16)
     table = Table(given.output, FIELDS, keys=3)
     for (family, s), allow_error in itertools.product(SCHEMES, ALLOWED):
-        scheme = GC(n=workers, s=s, family=family, allow_error=allow_error)
-        if (workers, scheme.spec, steps) not in table:
+        scheme = GC(n=n, s=s, family=family, allow_error=allow_error)
+        if (n, scheme.spec, steps) not in table:
             table.append([measured(scheme, steps=steps, replayed=given.replayed)])
 
 

@@ -9,6 +9,7 @@ from typing import Final
 from torch import nn
 
 from seqgc.ports import FloatArray, WeightRef, WeightStore
+from seqgc.training._eager import without_compiler
 from seqgc.training._vectors import ParameterVector, Precision, torch_dtype
 from seqgc.training.model import Model, make_optimizer
 
@@ -23,7 +24,8 @@ class Learner:
         dtype = torch_dtype(precision)
         self.module: Final[nn.Module] = copy.deepcopy(model.module).to(device="cpu", dtype=dtype)
         self._parameters = ParameterVector(self.module)
-        self._optimizer = make_optimizer(model, self._parameters.tensors)
+        with without_compiler():
+            self._optimizer = make_optimizer(model, self._parameters.tensors)
         self._store = store
         self._steps = 0
         self._published: list[WeightRef] = []
@@ -36,7 +38,8 @@ class Learner:
     def apply(self, gradient: FloatArray) -> None:
         """Take one optimizer step along ``gradient`` (P,), in the run's precision and writable."""
         self._parameters.set_gradient(gradient)
-        self._optimizer.step()
+        with without_compiler():
+            self._optimizer.step()
         self._parameters.clear_gradient()
         self._steps += 1
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -12,6 +15,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from seqgc.errors import ParameterError, did_you_mean
+from seqgc.ports import FloatArray
 
 __all__ = ["MODULES", "Split", "digits", "make_module"]
 
@@ -33,7 +37,7 @@ def digits(*, seed: int = 0, test_fraction: float = 0.2) -> Split:
     Raises
     ------
     ParameterError
-        If ``test_fraction`` is not strictly between 0 and 1.
+        If ``test_fraction`` is not strictly between 0 and 1, or scikit-learn is not installed.
 
     Examples
     --------
@@ -44,13 +48,25 @@ def digits(*, seed: int = 0, test_fraction: float = 0.2) -> Split:
     """
     if not 0 < test_fraction < 1:
         raise ParameterError("test_fraction", "must be between 0 and 1", test_fraction)
-    from sklearn.datasets import load_digits  # lazily: an extra of its own, and slow to import
-
-    data = load_digits()
-    x = (data.images / 16).astype(np.float32)[:, None]
-    y = data.target.astype(np.int64)
+    table = _digits_table()
+    x = (table[:, :-1].reshape(-1, 1, 8, 8) / 16).astype(np.float32)
+    y = table[:, -1].astype(np.int64)
     test = _stratified(y, fraction=test_fraction, rng=np.random.default_rng(seed))
     return Split(train=_points(x[~test], y[~test]), test=_points(x[test], y[test]))
+
+
+def _digits_table() -> FloatArray:
+    """Return a row of 64 pixels and the digit for each image, from the file in scikit-learn.
+
+    To import scikit-learn for it takes a second.
+    """
+    package = find_spec("sklearn")
+    if package is None or not package.submodule_search_locations:
+        rule = "needs scikit-learn, in which the digits are"
+        raise ParameterError("data", rule, "digits", "pip install 'seqgc[demo]'")
+    file = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
+    with gzip.open(file, "rt") as lines:
+        return np.loadtxt(lines, delimiter=",")
 
 
 def _stratified(

@@ -89,6 +89,7 @@ def train(
     --------
     >>> import functools, tempfile, torch
     >>> from seqgc import workers
+    >>> from seqgc.training import Model
     >>> points = torch.utils.data.TensorDataset(torch.ones(8, 1), torch.ones(8, 1))
     >>> model = Model(
     ...     name="line",
@@ -149,7 +150,12 @@ def train(
         jobs=session.num_jobs,
         seconds=seconds,
         counts=session.counts,
-        evaluations={m.name: workload.evaluate(m.name) for m in plan.models},
+        evaluations={
+            m.name: workload.evaluate(
+                m.name, m.dataset if m.test_dataset is None else m.test_dataset
+            )
+            for m in plan.models
+        },
         payload=work.payload,
         switches=tuple(switches),
         answers=tuple(session.answers),

@@ -11,6 +11,7 @@ from torch import nn
 from seqgc.errors import ParameterError, ScheduleError
 from seqgc.ports import Decoding, FloatArray, MiniTask, WeightedPoints, WeightStore
 from seqgc.training._data import PointDataset
+from seqgc.training._data import PointDataset
 from seqgc.training._jobs import ChunkedScheme, JobPlan, Share
 from seqgc.training._learner import Learner
 from seqgc.training._soundness import require_sound
@@ -144,12 +145,10 @@ class TorchWorkload:
         """Return a model's module as trained so far; it is the run's own, to be read only."""
         return self._find(name).module
 
-    def evaluate(self, name: str) -> Evaluation:
-        """Evaluate a model, as trained so far, on its test data, if it has any, or its own."""
+    def evaluate(self, name: str, dataset: PointDataset) -> Evaluation:
+        """Evaluate a model, as trained so far, on a dataset."""
         learner = self._find(name)
-        model = learner.model
-        dataset = model.dataset if model.test_dataset is None else model.test_dataset
-        return evaluate(learner.module, loss=model.loss, dataset=dataset)
+        return evaluate(learner.module, loss=learner.model.loss, dataset=dataset)
 
     def switch(self, scheme: ChunkedScheme) -> None:
         """Let the jobs that begin from now on be another scheme's.

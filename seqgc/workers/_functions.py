@@ -6,7 +6,7 @@ import re
 import uuid
 from abc import abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -93,13 +93,14 @@ class FunctionWorkers(WorkerSet):
         ref = store_ref(choice.kind, functions, run_id)
         s3_client = partial(functions.session.client, "s3")
         shared = open_store(ref, mount=functions.mount, s3_client=s3_client)
+        transport = self._transport(functions)
 
         def start() -> Backend:
             from seqgc.backends.lambda_ import LambdaBackend
 
             return LambdaBackend(
                 self.n,
-                self._transport(functions),
+                transport,
                 workload=_workload(work),
                 store=ref,
                 shared=shared,
@@ -115,14 +116,12 @@ class FunctionWorkers(WorkerSet):
         crew = Crew(
             start=start, store=shared, grace_s=self.settings.timeout_s, note=f"store: {choice}"
         )
-        if not isinstance(shared, DirectoryStore) or functions.mount is None:
+        with ExitStack() as stack:
+            stack.callback(transport.close)
+            if isinstance(shared, DirectoryStore) and functions.mount is not None:
+                remove_forgotten(functions.mount)
+                stack.callback(shared.sweep)  # unless a late answer lies there
             yield crew
-            return
-        remove_forgotten(functions.mount)
-        try:
-            yield crew
-        finally:
-            shared.sweep()  # unless a late answer lies there
 
     def forecast(self, plan: TrainingPlan) -> Forecast:
         """Return what a run is going to send and cost; starts and asks nobody."""

@@ -36,12 +36,12 @@ class _OnThisMachine(FunctionWorkers):
     def reach(self) -> Reach:
         return Reach(deployed=False, s3=False)
 
-    def _connect(self, work: Work) -> Functions:
+    def _connect(self, work: Work) -> Functions:  # noqa: ARG002 (for any work)
         if self._functions is None:
-            self._functions = self._started(work)
+            self._functions = self._started()
         return self._functions
 
-    def _started(self, work: Work) -> Functions:
+    def _started(self) -> Functions:
         try:
             from seqgc.local_lambda import LocalLambda
         except ImportError as error:
@@ -58,7 +58,7 @@ class _OnThisMachine(FunctionWorkers):
                 timeout_s=given.timeout_s,
                 memory_mb=given.memory_mb,
                 mount=mount,
-                environment=_environment(work),
+                environment=_environment(),
             )
         )
         return Functions(
@@ -93,14 +93,12 @@ def lambda_local(
     return _OnThisMachine(n, settings, delays=delays)
 
 
-def _environment(work: Work) -> dict[str, str]:
+def _environment() -> dict[str, str]:
     """Return what functions on this machine must have of this process's environment.
 
     Modules that are named are imported by the environments' parent, once, and not by each.
     """
     modules = ["seqgc.training.factories", os.environ.get("SEQGC_FACTORIES", "")]
-    if any(model.recipe is not None and model.recipe.data == "digits" for model in work.models):
-        modules.append("sklearn.datasets")
     given = {"OMP_NUM_THREADS": "1", "SEQGC_FACTORIES": ",".join(filter(None, modules))}
     if data := os.environ.get("SEQGC_DATA"):  # where factories find their data sets
         given["SEQGC_DATA"] = data

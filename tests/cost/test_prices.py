@@ -179,8 +179,8 @@ def test_the_file_names_its_day_and_its_sources() -> None:
     ("old", "new", "rule"),
     [
         ("s3_thousand_puts = 0.005\n", "", "s3_thousand_puts"),
-        ("= 0.30", '= "0.30"', "must be a price"),
-        ("= 0.30", "= -0.30", "must be a price"),
+        ("= 0.005", '= "0.30"', "must be a price"),
+        ("= 0.005", "= -0.30", "must be a price"),
         ("schema = 1", "schema = 2", "must have schema = 1"),
         ("schema = 1", "schema 1", "must be a TOML file"),
     ],

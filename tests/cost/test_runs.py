@@ -126,10 +126,8 @@ DOLLAR_A_SECOND = Prices(
     lambda_million_requests=0.0,
     efs_elastic_read_gb=0.0,
     efs_elastic_write_gb=float(2**30),  # a dollar a byte
-    efs_storage_gb_month=0.0,
     s3_thousand_puts=0.0,
     s3_thousand_gets=0.0,
-    s3_storage_gb_month=0.0,
     transfer_out_gb=0.0,
 )
 
