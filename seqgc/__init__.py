@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from seqgc.schemes import SRSGC as SRSGC
     from seqgc.schemes import Uncoded as Uncoded
     from seqgc.schemes import parse_scheme as parse_scheme
+    from seqgc.search import Rehearsal as Rehearsal
     from seqgc.search import replay as replay
     from seqgc.search import tune as tune
     from seqgc.training import Model as Model
@@ -38,15 +39,15 @@ _HOMES = {
     "seqgc.profiles": ("DelayProfile", "read_profile"),
     "seqgc.rounds": ("ClosingRule", "Setting"),
     "seqgc.schemes": ("GC", "MSGC", "SRSGC", "Uncoded", "parse_scheme"),
-    "seqgc.search": ("replay", "tune"),
+    "seqgc.search": ("Rehearsal", "replay", "tune"),
     "seqgc.training": (
         "Model", "RecordingPlan", "TrainingPlan", "record_profile", "registered_model", "train",
     ),
 }  # fmt: skip
 
 __all__ = [  # noqa: RUF022 (in plain order)
-    "ClosingRule", "DelayProfile", "GC", "MSGC", "SRSGC", "Setting", "Uncoded", "__version__",
-    "make_code", "parse_scheme", "read_profile", "replay", "tune", "workers",
+    "ClosingRule", "DelayProfile", "GC", "MSGC", "Rehearsal", "SRSGC", "Setting", "Uncoded",
+    "__version__", "make_code", "parse_scheme", "read_profile", "replay", "tune", "workers",
 ]  # fmt: skip
 
 

@@ -10,9 +10,10 @@ from typing import Literal, cast
 import tomli_w
 from pydantic import BaseModel, Field
 
-from seqgc.cli._own import load_plugins
+from seqgc.cli._own import search_here
 from seqgc.errors import ParameterError
 from seqgc.ports import Payload
+from seqgc.schemes import load_plugins
 from seqgc.workers import DelaySettings, FunctionSettings, Settings
 
 __all__ = ["ModelConfig", "RunConfig", "Values", "dump", "read_toml", "validated"]
@@ -131,6 +132,7 @@ def validated(values: Values) -> RunConfig:
             rule = "must be left out, or 'uncoded', where `probe` rounds are to find the scheme"
             raise ParameterError("scheme", rule, given)
     config = cast("Callable[..., RunConfig]", RunConfig)(**values)
+    search_here()
     load_plugins(config.plugins)
     return config
 

@@ -13,7 +13,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from seqgc.cli._config import RunConfig, Values
-from seqgc.cli._own import load_plugins
+from seqgc.cli._own import search_here
+from seqgc.schemes import load_plugins
 
 __all__ = ["apply", "configured", "with_plugins"]
 
@@ -64,7 +65,9 @@ def with_plugins(verb: Verb) -> Verb:
 
     @wraps(verb)
     def call(*, plugins_: list[str] | None = None, **arguments: object) -> object:
-        load_plugins(plugins_ or [])
+        if plugins_:
+            search_here()
+            load_plugins(plugins_)
         return verb(**arguments)
 
     option = _option("plugins_", "plugins", RunConfig.model_fields["plugins"])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
 from seqgc.errors import ParameterError
 
-__all__ = ["load_plugins", "own_function", "search_here"]
+__all__ = ["own_function", "search_here"]
 
 
 def search_here() -> None:
@@ -18,24 +18,6 @@ def search_here() -> None:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-
-
-def load_plugins(modules: Sequence[str]) -> None:
-    """Import modules that register schemes or codes.
-
-    Raises
-    ------
-    ParameterError
-        If one of them cannot be imported.
-    """
-    if modules:
-        search_here()
-    for module in modules:
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            rule = f"must be an importable package.module ({error})"
-            raise ParameterError("plugin", rule, module) from None
 
 
 def own_function(path: str, *, argument: str) -> Callable[[], object]:

@@ -127,9 +127,9 @@ class TrainingPlan:
     def work(self, run: Path, *, setting: Setting, now: Callable[[], Setting]) -> Work:
         """Return what workers are to know of the run in that folder; ``now`` is its setting."""
 
-        def occasion(round: int, worker: int) -> tuple[int, float]:  # noqa: ARG001 (all alike)
+        def occasion(round: int, worker: int) -> tuple[int, float]:
             current = now()
-            return round, current.jobs_per_round * current.scheme.normalized_load
+            return round, current.jobs_per_round * float(current.scheme.worker_loads[worker])
 
         return Work(
             name=run.name,

@@ -51,7 +51,8 @@ class InjectedDelays:
             raise ParameterError("delays.alpha", rule, None, remedy)
         self.profile: Final = profile
         self.alpha: Final = profile.meta.alpha
-        self._times = lru_cache(maxsize=16)(self._at_load)
+        self._at_load = lru_cache(maxsize=1)(profile.at_load)
+        self._seconds = lru_cache(maxsize=None)(self._column)  # few loads, each a worker's own
 
     @classmethod
     def of(cls, settings: DelaySettings, *, workers: int, num_rounds: int) -> InjectedDelays:
@@ -77,11 +78,11 @@ class InjectedDelays:
         return cls(replace(profile, meta=meta).scaled(settings.scale))
 
     def __call__(self, round: int, worker: int, load: float) -> float:
-        times = self._times(load)
-        return float(times[round % len(times), worker])
+        seconds = self._seconds(worker, load)
+        return float(seconds[round % len(seconds)])
 
-    def _at_load(self, load: float) -> FloatArray:
-        return self.profile.at_load(load).times
+    def _column(self, worker: int, load: float) -> FloatArray:
+        return self._at_load(load).times[:, worker].copy()
 
 
 def injected_into(work: Work, delays: LoadDelays | None) -> Callable[[int, int], float] | None:
