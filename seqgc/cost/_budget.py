@@ -7,7 +7,7 @@ import math
 from seqgc.cost._prices import Architecture, Prices
 from seqgc.cost._usage import FunctionSetup, Traffic, Usage
 from seqgc.errors import BudgetError, ParameterError
-from seqgc.ports import Arrival, Dispatch, Dispatched, Event, Failure, Seen
+from seqgc.ports import Arrival, Dispatch, Dispatched, Failure, Seen
 
 __all__ = ["Budget", "PriceModel"]
 

@@ -134,11 +134,8 @@ class EventLog:
 
     def __call__(self, seen: Seen) -> None:
         match seen:
-            case Notice(kind="run"):
-                begun = {"schema": SCHEMA, "started_at": datetime.now(UTC).isoformat()}
-                self._write("run", **begun, **seen.fields)
-            case Notice():
-                self._write(seen.kind, **seen.fields)
+            case Notice(kind=kind, fields=fields):
+                self._write(kind, **(_heading() if kind == "run" else {}), **fields)
             case Dispatch():
                 self._dispatch(seen)
             case Dispatched():
@@ -200,6 +197,10 @@ class EventLog:
             stragglers=np.flatnonzero(~record.responded).tolist(),
         )
         self._file.flush()  # a crash loses at most the open round
+
+
+def _heading() -> Fields:
+    return {"schema": SCHEMA, "started_at": datetime.now(UTC).isoformat()}
 
 
 class MetricsLog:

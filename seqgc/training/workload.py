@@ -11,7 +11,6 @@ from torch import nn
 from seqgc.errors import ParameterError, ScheduleError
 from seqgc.ports import Decoding, FloatArray, MiniTask, WeightedPoints, WeightStore
 from seqgc.training._data import PointDataset
-from seqgc.training._data import PointDataset
 from seqgc.training._jobs import ChunkedScheme, JobPlan, Share
 from seqgc.training._learner import Learner
 from seqgc.training._soundness import require_sound
