@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -113,7 +114,7 @@ class Scheme(ABC):
 
     def _equal_loads(self, load: float) -> FloatArray:
         """Return `worker_loads` of a scheme in which every worker has the same load."""
-        return np.broadcast_to(np.float64(load), (self.n,))
+        return _equal_loads(self.n, load)
 
 
 class Schedule(ABC):
@@ -250,6 +251,11 @@ class Schedule(ABC):
 
     def _not_finished(self, job: int) -> ScheduleError:
         return ScheduleError(f"job {job} was not finished by the round closed last: decode it then")
+
+
+@lru_cache(maxsize=4096)
+def _equal_loads(n: int, load: float) -> FloatArray:
+    return np.broadcast_to(np.float64(load), (n,))
 
 
 def require_bursts(*, n: int, B: int, name: str) -> None:

@@ -6,12 +6,11 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from seqgc.ports import FloatArray
 from seqgc.rounds import ClosingRule
 from seqgc.schemes import Scheme
 from seqgc.search._rehearsal import Rehearsal
 from seqgc.search.kernel._conditions import Conditions
-from seqgc.search.kernel._dispatch import Kernel, kernel_of
+from seqgc.search.kernel._dispatch import kernel_of
 from seqgc.search.kernel._groups import by_groups
 from seqgc.search.kernel._result import BatchReplay
 
@@ -61,7 +60,9 @@ def batch_replay(
         rehearsal.profile.times_at(jobs_per_round * load, alpha=rehearsal.alpha)
     # As `DelayProfile.times_at` computes it, operation for operation.
     shifts = rehearsal.slope * (jobs_per_round * loads - rehearsal.profile.meta.base_load)
-    kernels = [_kernel(s, row, conditions) for s, row in zip(schemes, loads, strict=True)]
+    # Where all workers of a scheme have one load, their order is that of every such scheme.
+    even = (loads == loads[:, :1]).all(axis=1).tolist()
+    kernels = [kernel_of(s, conditions) if e else None for s, e in zip(schemes, even, strict=True)]
     first: dict[Hashable, int] = {}
     keys = [s if k is None else k.decisions for s, k in zip(schemes, kernels, strict=True)]
     same = np.array([first.setdefault(key, len(first)) for key in keys])
@@ -73,11 +74,6 @@ def batch_replay(
         num_rounds=batch.num_rounds[same],
         waited_out=batch.waited_out[same],
     )
-
-
-def _kernel(scheme: Scheme, loads: FloatArray, conditions: Conditions) -> Kernel | None:
-    """Return the scheme's kernel, if all its workers have one load: then their order is shared."""
-    return kernel_of(scheme, conditions) if (loads == loads[0]).all() else None
 
 
 def _refuse_what_replay_refuses(schemes: Sequence[Scheme], conditions: Conditions) -> None:
