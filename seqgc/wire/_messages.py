@@ -50,9 +50,7 @@ __all__ = [
     "WorkloadRef",
 ]
 
-Json: TypeAlias = (
-    "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"  # what JSON can say
-)
+Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 StoreKind: TypeAlias = Literal["directory", "s3", "inline"]
 STORE_KINDS: Final[tuple[StoreKind, ...]] = get_args(StoreKind)
 _MAX_CODE_CHARACTERS = 100
@@ -88,9 +86,8 @@ class WorkloadRef(Record, frozen=True, kw_only=True, eq=False):
                 [self.name, self.settings], sort_keys=True, separators=(",", ":"), allow_nan=False
             )
         except (TypeError, ValueError, RecursionError) as error:
-            raise WireError(
-                f"workload {self.name!r} has a setting without JSON form: {error}"
-            ) from (error)
+            rule = f"workload {self.name!r} has a setting without JSON form"
+            raise WireError(f"{rule}: {one_line(str(error))}") from error
 
 
 class StoreRef(Record, frozen=True, kw_only=True):

@@ -107,9 +107,9 @@ def _quantized(message: ResultMessage, slot: int, vector: FloatArray) -> list[Qu
     seed, rng = message.rounding_seed, None
     if seed is not None:
         rng = np.random.default_rng([seed, *message.subject.address, slot])
-    whole = len(lengths) == 1 or payload_format(payload).holds(vector.dtype)
-    parts = [vector] if whole else np.split(vector, np.cumsum(lengths)[:-1])
     try:
+        whole = len(lengths) == 1 or payload_format(payload).holds(vector.dtype)
+        parts = [vector] if whole else np.split(vector, np.cumsum(lengths)[:-1])
         return [quantize(part, payload, rng=rng) for part in parts]
     except ParameterError as error:
         if np.isfinite(vector).all():

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
+import sys
 import tracemalloc
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from seqgc.errors import WireError
-from seqgc.wire import _envelope as envelope_module
 from seqgc.wire import envelope_bytes, from_json, to_json, to_mapping
 
 frames = st.binary(max_size=200)
 
 
-@pytest.fixture(params=["whatever is installed", "the standard library"])
-def codec(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where pybase64 is absent, the standard library's base64 takes its place."""
-    if request.param == "the standard library":
-        monkeypatch.setattr(envelope_module, "b64encode", base64.b64encode)
-        monkeypatch.setattr(envelope_module, "b64decode", base64.b64decode)
-
-
-@pytest.mark.usefixtures("codec")
 @pytest.mark.parametrize("length", range(8))
 def test_frames_of_all_lengths_come_back(length: int) -> None:
     frame = bytes(range(250, 250 + length)) if length < 6 else bytes(length)
@@ -78,7 +71,6 @@ def test_a_changed_character_is_read_as_json_would_or_refused(
         assert base64.b64decode(parsed["frame"], validate=True) == found
 
 
-@pytest.mark.usefixtures("codec")
 @pytest.mark.parametrize(
     ("body", "rule"),
     [
@@ -125,3 +117,16 @@ def test_a_frame_above_the_limit_is_refused_before_it_is_decoded(form: str) -> N
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < (4_500_000 if form in ("text", "reversed") else 100_000)
+
+
+WITHOUT = "import sys; sys.modules['pybase64'] = None; import pytest; sys.exit(pytest.main())"
+
+
+def test_all_of_this_holds_without_pybase64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is absent, the standard library's base64 takes its place."""
+    options = "-q -p no:cacheprovider -p no:xdist -k 'not without_pybase64'"
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"{options} {Path(__file__).as_posix()}")
+    command = [sys.executable, "-c", WITHOUT]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "passed" in done.stdout
