@@ -93,7 +93,7 @@ class FunctionWorker:
     ...     inline_limit_bytes=6_000_000,
     ... )
     >>> answer = worker.answer(to_mapping(encode(message, run_id="r")))
-    >>> decode(from_json(answer), run_id="r").round
+    >>> decode(from_json(answer), run_id="r").subject.round
     4
     """
 
