@@ -19,8 +19,9 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 class MiniTask:
     """One result that a worker owes: ``sum_k coefficients[k] * g_{chunks[k]}(job)``.
 
-    ``slot`` is the mini-task's position in the worker's task of the round (spec, section 3.3:
-    ``j``); ``chunks`` and ``coefficients`` are read-only arrays of one length.
+    ``slot`` is the mini-task's position in the worker's task of the round (``j`` in
+    docs/mathematics.md, section 3.3); ``chunks`` and ``coefficients`` are read-only arrays of one
+    length.
 
     Where results only ever enter a gradient as parts of a plain sum, ``cover`` numbers that sum
     within the job and ``place`` the summand: a decoding that uses one result of a cover uses one of

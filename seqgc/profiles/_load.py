@@ -35,7 +35,7 @@ class LoadModel:
 
 
 def fit_load_model(profiles: Sequence[DelayProfile], *, per_worker: bool = False) -> LoadModel:
-    """Fit the load model of the spec (section 7) to recordings at several base loads.
+    """Fit the load model (docs/mathematics.md, section 7) to recordings at several base loads.
 
     Ordinary least squares of the recordings' mean times on their loads, every recording with the
     same weight. Over answers only: when a worker was known to have failed says nothing of load.

@@ -27,7 +27,7 @@ class ProfileMeta:
     base_load
         The normalized load that every worker had in every round.
     alpha
-        Seconds per unit of normalized load (spec, section 7).
+        Seconds per unit of normalized load (docs/mathematics.md, section 7).
     recorded_at
         When, as text in ISO 8601.
     schema
@@ -113,7 +113,7 @@ class DelayProfile:
     def at_load(self, load: float, *, alpha: float | None = None) -> DelayProfile:
         """Return the seconds at another normalized load: ``times + alpha * (load - base_load)``.
 
-        Source: spec, section 7. ``alpha`` is the profile's own unless given.
+        Source: docs/mathematics.md, section 7. ``alpha`` is the profile's own unless given.
 
         Raises
         ------

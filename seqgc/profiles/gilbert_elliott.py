@@ -17,7 +17,7 @@ __all__ = ["LAMBDA_CNN", "GilbertElliott"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GilbertElliott:
-    """Workers that are good or bad in each round; bad ones straggle (spec, section 5).
+    """Workers that are good or bad in each round; bad ones straggle (paper, Appendix C).
 
     In the good state a worker answers after ``base * (1 + e)``, where ``base`` is the round's own
     (lognormal, one for all workers) and ``e`` lognormal, drawn again where above ``mu``. In the bad

@@ -25,7 +25,9 @@ class Judge(Protocol):
 
 
 class RoundGate:
-    """Decides when one round closes (spec, section 6); sans-I/O: elapsed seconds in, decision out.
+    """Decides when one round closes; sans-I/O: elapsed seconds in, decision out.
+
+    Source: docs/mathematics.md, section 6.
 
     The round stays open until ``(1+mu) * kappa``, kappa being the first answer's time, or until
     everybody answered. If the answers do not suffice then, it waits: for every worker (``all``),

@@ -94,7 +94,7 @@ class Scheme(ABC):
     @property
     def load_lower_bound(self) -> float:
         """Lower bound on the load of any scheme that keeps this one's promise with its delay."""
-        return self.promise.least_load(self.n, delay=self.delay)
+        return self.promise.load_lower_bound(self.n, delay=self.delay)
 
     @property
     def spec(self) -> str:
@@ -155,10 +155,11 @@ class Schedule(ABC):
         return self._model.admits(np.concatenate([self._past, ~responded[None]]))
 
     def feasible(self, responded: BoolArray) -> bool:
-        """Whether closing the round with these answers loses no job (spec, section 6).
+        """Whether closing the round with these answers loses no job.
 
         That is, if nobody straggled from then on, every job in flight would be decoded by its
-        deadline, and the job due now can be decoded. More answers never hurt.
+        deadline, and the job due now can be decoded (docs/mathematics.md, section 6). More answers
+        never hurt.
         """
         self._check(responded)
         return self._feasible(responded)

@@ -1,4 +1,4 @@
-"""Gradient coding, one job a round (spec, 3.1; Tandon et al. 2017), and the uncoded scheme."""
+"""Gradient coding, one job a round (paper, 3.1; Tandon et al. 2017), and the uncoded scheme."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""M-SGC: multiplexed sequential gradient coding (spec, 3.3; paper, 3.3 and Algorithm 2)."""
+"""M-SGC: multiplexed sequential gradient coding (paper, section 3.3 and Algorithm 2)."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class MSGC(Scheme):
         """Share of the batch of a D1 chunk, which is also the most that a mini-task touches.
 
         There are (W-1) n such chunks. A D2 group holds `_d2_results` times as much, so that its
-        coded results, which touch that part of it, are as large (spec, 3.3).
+        coded results, which touch that part of it, are as large (docs/mathematics.md, section 3.3).
         """
         return 1 / ((self.W - 1) * self.n + self.B * self._d2_results)
 

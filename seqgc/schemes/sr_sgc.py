@@ -1,4 +1,4 @@
-"""SR-SGC: gradient coding with selective reattempts (spec, 3.2; paper, 3.2 and Algorithms 1, 3)."""
+"""SR-SGC: gradient coding with selective reattempts (paper, section 3.2, Algorithms 1 and 3)."""
 
 from __future__ import annotations
 

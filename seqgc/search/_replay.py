@@ -1,4 +1,7 @@
-"""The same loop, policy and closing rule on recorded times, with a virtual clock (spec, 7)."""
+"""The same loop, policy and closing rule on recorded times, with a virtual clock.
+
+Source: docs/mathematics.md, section 7.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ class ReplayBackend:
     Parameters
     ----------
     times : (rounds, n) float
-        Seconds from dispatch to answer, the load adjustment included (spec, section 7).
+        Seconds from dispatch to answer, at the load to be replayed.
     compute
         Makes results, for runs that decode; without it answers are empty.
 

@@ -15,7 +15,7 @@ __all__ = ["clairvoyant_bound"]
 def clairvoyant_bound(
     zero_load_times: FloatArray, *, alpha: float, jobs_per_round: int = 1
 ) -> FloatArray:
-    """Return the least seconds of each round of any scheme with delay 0 (spec, section 7).
+    """Return a lower bound on the seconds of each round, for every scheme with delay 0.
 
     With full knowledge, perfect balance and no redundancy: the smallest R for which the workers
     can share out k jobs, ``sum_i max(0, (R - c_i) / alpha) >= k``. The m fastest workers alone

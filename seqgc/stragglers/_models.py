@@ -1,4 +1,4 @@
-"""Straggler models: which patterns a design promises to tolerate (spec, section 4; paper, 2.1).
+"""Straggler models: which patterns a design promises to tolerate (paper, section 2.1).
 
 A pattern is a boolean array (rounds, n): ``pattern[t, i]`` is true when worker ``i`` straggles in
 round ``t``. Every model judges windows of consecutive rounds, cut at the first and last round.
@@ -38,7 +38,7 @@ class StragglerModel(ABC):
         """Whether one window (at most `window` rounds, n), on its own, fits the model."""
 
     @abstractmethod
-    def least_load(self, n: int, *, delay: int) -> float:
+    def load_lower_bound(self, n: int, *, delay: int) -> float:
         """Lower bound on the normalized load of any scheme of ``n`` workers that keeps the promise.
 
         ``delay`` is how many rounds late a job may be decoded. Infinite: no load suffices.
@@ -90,7 +90,7 @@ class PerRound(StragglerModel):
     def admits(self, window: BoolArray) -> bool:
         return bool((window.sum(axis=1) <= self.s).all())
 
-    def least_load(self, n: int, *, delay: int) -> float:
+    def load_lower_bound(self, n: int, *, delay: int) -> float:
         """``(s+1)/n`` without a delay (Tandon et al. 2017, Theorem 1), else ``1/(n-s)``.
 
         With a delay the same s workers may straggle in every round: the others do all the work.
@@ -125,7 +125,7 @@ class EveryGroup(StragglerModel):
         groups = window.reshape(len(window), -1, self.size)
         return not bool(groups.all(axis=2).any())
 
-    def least_load(self, n: int, *, delay: int) -> float:  # noqa: ARG002 (the same with any)
+    def load_lower_bound(self, n: int, *, delay: int) -> float:  # noqa: ARG002 (the same with any)
         """``size / n``: one worker of each group may be all that ever answers."""
         if n < self.size or n % self.size:
             raise ParameterError("size", f"must divide the n={n} workers", self.size)
@@ -170,7 +170,7 @@ class Bursty(StragglerModel):
         last = len(window) - 1 - window[::-1].argmax(axis=0)
         return bool((last - first < self.B)[straggled].all())
 
-    def least_load(self, n: int, *, delay: int) -> float:  # noqa: ARG002 (the same with any)
+    def load_lower_bound(self, n: int, *, delay: int) -> float:  # noqa: ARG002 (the same with any)
         """``(W-1+B) / (n (W-1) + B (n-lam))`` (paper, Theorem F.1)."""
         _require_some(n, self.lam, "lam", all_of_them=True)
         workable = n * (self.W - 1) + self.B * (n - self.lam)
@@ -212,7 +212,7 @@ class Arbitrary(StragglerModel):
         times = window.sum(axis=0)
         return bool(np.count_nonzero(times) <= self.lam and (times <= self.N).all())
 
-    def least_load(self, n: int, *, delay: int) -> float:  # noqa: ARG002 (the same with any)
+    def load_lower_bound(self, n: int, *, delay: int) -> float:  # noqa: ARG002 (the same with any)
         """``W / (n (W-N) + N (n-lam))`` (paper, Theorem F.2)."""
         _require_some(n, self.lam, "lam", all_of_them=True)
         workable = n * (self.W - self.N) + self.N * (n - self.lam)
@@ -251,9 +251,9 @@ class AnyOf(StragglerModel):
     def admits(self, window: BoolArray) -> bool:
         return any(model.conforms(window) for model in self.models)
 
-    def least_load(self, n: int, *, delay: int) -> float:
+    def load_lower_bound(self, n: int, *, delay: int) -> float:
         """Return the largest of its models': patterns of each alone are among those promised."""
-        return max(model.least_load(n, delay=delay) for model in self.models)
+        return max(model.load_lower_bound(n, delay=delay) for model in self.models)
 
     def describe(self) -> str:
         options = ", or ".join(model.describe() for model in self.models)

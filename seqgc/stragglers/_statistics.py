@@ -62,7 +62,7 @@ class StragglerStats:
 def straggler_pattern(profile: DelayProfile, *, mu: float) -> BoolArray:
     """Return who straggles, (rounds, n): who has not answered by ``(1 + mu) * kappa``.
 
-    ``kappa`` is the time of the round's first answer (spec, section 6).
+    ``kappa`` is the time of the round's first answer (docs/mathematics.md, section 6).
 
     Raises
     ------

@@ -42,8 +42,8 @@ class SeenRounds:
     none, or the rest of the round if nobody has. So what the stragglers would have taken is what
     stragglers did take wherever they were waited for. An uncoded round waits for everybody, and
     hides nothing. A failed task is censored too. Every worker is taken to have had the scheme's
-    nominal load (spec, section 7), and times are brought to the window's smallest load before they
-    are compared.
+    nominal load, and times are brought to the window's smallest load before they are compared
+    (docs/mathematics.md, section 7).
 
     Parameters
     ----------

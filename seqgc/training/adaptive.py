@@ -29,7 +29,7 @@ class Adaptation:
     retune
         Rounds from one search to the next; None: one search only.
     alpha
-        Seconds per unit of normalized load (spec, section 7): what another load would cost.
+        What another load would cost: seconds per unit of load (docs/mathematics.md, section 7).
 
     Raises
     ------

@@ -65,7 +65,7 @@ def _permutation(dataset_size: int, seed: int, epoch: int) -> IntArray:
 def chunk_sizes(batch_size: int, fractions: FloatArray) -> IntArray:
     """Return how many of ``batch_size`` data points each chunk takes, (num_chunks,), read-only.
 
-    Largest remainder (spec, section 1): each chunk gets the integer part of its quota
+    Largest remainder: each chunk gets the integer part of its quota
     ``batch_size * fraction``, and the points left over go, one each, to the largest remainders,
     the lowest index first among equals. Chunks may be empty.
 

@@ -102,7 +102,7 @@ def _digits_cnn() -> nn.Module:
 
 
 def _paper_cnn() -> nn.Module:
-    """Return the recorded runs' network: 269,998 parameters on 28 x 28 pixels (spec, section 8)."""
+    """Return the network of the paper's section 4: 269,998 parameters on 28 x 28 pixels."""
     return nn.Sequential(
         nn.Conv2d(1, 8, 5),
         nn.ReLU(),

@@ -181,7 +181,7 @@ def test_a_bad_rule_is_refused(
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_gate_closes_at_the_first_instant_that_its_rule_allows(seed: int) -> None:
-    """Against a direct reading of the rule (spec, section 6), on random times."""
+    """Against a direct reading of the rule (docs/mathematics.md, section 6), on random times."""
     rng = np.random.default_rng(seed)
     for scheme in (GC(n=6, s=2), GC(n=6, s=2, family="rep"), MSGC(n=6, B=1, W=2, lam=2)):
         times = np.round(rng.exponential(size=6) + 0.1, 1)  # ties on purpose

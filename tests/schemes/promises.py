@@ -1,4 +1,4 @@
-"""What each scheme promises to survive (spec, section 4), of many windows at once.
+"""What each scheme promises to survive (docs/mathematics.md, section 4), of many windows at once.
 
 Written from the definitions, not with the library's models: each is to judge the other.
 """

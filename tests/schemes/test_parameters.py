@@ -13,7 +13,7 @@ from seqgc.schemes import GC, MSGC, SRSGC, Scheme, Uncoded, parse_scheme
 from seqgc.stragglers import Arbitrary, Bursty, EveryGroup, PerRound, StragglerModel
 from tests.schemes.catalogue import all_schemes
 
-CHECK_VALUES = {  # spec, section 3
+CHECK_VALUES = {  # docs/mathematics.md, section 3
     "m-sgc:B=1,W=2,lam=27": (1, 0.007543),
     "m-sgc:B=1,W=2,lam=24": (1, 0.007512),
     "sr-sgc:B=2,W=3,lam=23": (2, 0.050781),
@@ -220,10 +220,10 @@ def test_every_scheme_costs_at_least_its_bound() -> None:
 
 
 def test_load_bounds_at_their_edges() -> None:
-    assert Bursty(B=1, W=1, lam=4).least_load(4, delay=0) == float("inf")
-    assert Arbitrary(N=2, W=2, lam=4).least_load(4, delay=1) == float("inf")
-    assert Bursty(B=2, W=4, lam=3).least_load(5, delay=4) == pytest.approx(5 / 19)
-    assert Arbitrary(N=2, W=5, lam=3).least_load(5, delay=4) == pytest.approx(5 / 19)
+    assert Bursty(B=1, W=1, lam=4).load_lower_bound(4, delay=0) == float("inf")
+    assert Arbitrary(N=2, W=2, lam=4).load_lower_bound(4, delay=1) == float("inf")
+    assert Bursty(B=2, W=4, lam=3).load_lower_bound(5, delay=4) == pytest.approx(5 / 19)
+    assert Arbitrary(N=2, W=5, lam=3).load_lower_bound(5, delay=4) == pytest.approx(5 / 19)
 
 
 def test_a_mixture_promises_what_each_of_its_models_does() -> None:
@@ -245,5 +245,5 @@ def test_a_bound_of_more_stragglers_than_workers_is_refused(
     model: StragglerModel, n: int, message: str
 ) -> None:
     with pytest.raises(ParameterError) as caught:
-        model.least_load(n, delay=1)
+        model.load_lower_bound(n, delay=1)
     assert str(caught.value) == message

@@ -1,4 +1,4 @@
-"""The paper's example (section 3.3.1; spec, 3.3), mini-task by mini-task: n=4, B=2, W=3, lam=2."""
+"""The paper's example (section 3.3.1), mini-task by mini-task: n=4, B=2, W=3, lam=2."""
 
 from __future__ import annotations
 

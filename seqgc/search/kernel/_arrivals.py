@@ -1,10 +1,11 @@
 """Who answers when: each round's order of arrival, which all candidates share.
 
-A candidate's load adds one constant to every time of the profile (spec, section 7), and adding a
-constant, rounding included, is monotone: whoever answers before another at one load does not
-answer after him at another. So a round is sorted once, and what a candidate knows of it is one
-integer, *answered*: how many of the sorted workers had answered when it closed. Only ties need
-care, for different times may round to one instant: `Arrivals.count` compares the sums themselves.
+A candidate's load adds one constant to every time of the profile (docs/mathematics.md,
+section 7), and adding a constant, rounding included, is monotone: a worker that answers before
+another at one load does not answer after it at another. So a round is sorted once, and what a
+candidate knows of it is one integer, *answered*: how many of the sorted workers had answered when
+it closed. Only ties need care, for different times may round to one instant: `Arrivals.count`
+compares the sums themselves.
 """
 
 from __future__ import annotations

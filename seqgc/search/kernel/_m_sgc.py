@@ -1,4 +1,4 @@
-"""What rounds of M-SGC need (spec, 3.3, 4 and 6)."""
+"""What rounds of M-SGC need (docs/mathematics.md, sections 3.3, 4 and 6)."""
 
 from __future__ import annotations
 

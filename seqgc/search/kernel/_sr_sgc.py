@@ -1,4 +1,4 @@
-"""What rounds of SR-SGC need (spec, 3.2, 4 and 6)."""
+"""What rounds of SR-SGC need (docs/mathematics.md, sections 3.2, 4 and 6)."""
 
 from __future__ import annotations
 
