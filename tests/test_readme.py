@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import doctest
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from seqgc.cli._config import validated
+from seqgc.profiles import read_profile
 from seqgc.schemes import parse_scheme
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,6 +32,31 @@ def test_the_loads_and_delays_in_the_readme_are_the_schemes() -> None:
         scheme = parse_scheme(spec, n=256)
         assert scheme.normalized_load == pytest.approx(float(load), abs=5e-7)
         assert scheme.delay == int(delay)
+
+
+def test_workers_are_recorded_on_two_cores_and_what_is_found_on_them_can_be_replayed(
+    tmp_path: Path,
+) -> None:
+    """What a stranger types: record, lint, tune and replay, as the README prints them."""
+    (block,) = re.findall(r"```\n(seqgc profile -n .*?)```", README, flags=re.DOTALL)
+    commands = [line.partition("#")[0].split()[1:] for line in block.splitlines()]
+    first = [words for words in commands if words[0] in ("profile", "tune", "replay")]
+    assert [words[0] for words in first] == ["profile", "profile", "tune", "replay"]
+    two = sorted(os.sched_getaffinity(0))[:2]
+    for words in first:
+        ended = subprocess.run(
+            [sys.executable, "-m", "seqgc", *words],
+            cwd=tmp_path,
+            preexec_fn=lambda: os.sched_setaffinity(0, two),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ended.returncode == 0, f"{words}: {ended.stderr}"
+    profile = read_profile(tmp_path / "workers.npz")
+    assert profile.times.shape == (20, 16)
+    assert profile.times.min() > 2e-4, "no worker computes a gradient in less"
+    assert profile.meta.alpha > 0
 
 
 def test_the_config_in_the_readme_is_valid() -> None:

@@ -19,14 +19,16 @@ from seqgc.cli._models import make_models
 from seqgc.cli._options import AsJson, ProfileFile, numbers
 from seqgc.cli._run import make_workers
 from seqgc.cli._show import RunProgress, print_json, print_pairs
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, ProfileError
 from seqgc.profiles import (
     DelayProfile,
+    Finding,
     GilbertElliott,
     LoadModel,
     fit,
     fit_load_model,
     lint,
+    lint_series,
     read_profile,
     write_profile,
 )
@@ -88,16 +90,28 @@ def record(
 
 
 @app.command("lint")
-def lint_file(file: ProfileFile, as_json: AsJson = False) -> None:
-    """Look for accidents of the measurement; exit status 1 if the profile is of no use."""
-    findings = lint(read_profile(file))
+def lint_files(
+    file: ProfileFile,
+    others: Annotated[
+        list[Path] | None, typer.Argument(help="The same workers at other loads.")
+    ] = None,
+    loads: Annotated[
+        str | None, typer.Option(help="The files' base loads, if they do not know them.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look for accidents of the measurement; exit status 1 if the profile is of no use.
+
+    Of several files the first is looked at by itself, and all of them beside each other.
+    """
+    profiles = _read([file, *(others or [])], loads=loads)
+    findings = lint(profiles[0]) + lint_series(profiles)
     errors = sum(found.severity == "error" for found in findings)
     if as_json:
         listed = [asdict(found) for found in findings]
         print_json({"file": str(file), "errors": errors, "findings": listed})
     else:
-        for found in findings:
-            typer.echo(f"{found.severity} ({found.rule}): {found.message}")
+        _print_findings(findings)
         typer.echo(f"{file}: {errors} errors, {len(findings) - errors} warnings")
     if errors:
         raise typer.Exit(1)
@@ -117,20 +131,32 @@ def fit_files(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fit a generator to the first profile, and what load costs to all of them."""
-    profiles = [read_profile(file) for file in files]
-    if loads is not None:
-        profiles = _at_base_loads(profiles, numbers("loads", loads, float))
+    """Fit a generator to the first profile, and what load costs to all of them.
+
+    What load costs is said also where no generator fits.
+    """
+    profiles = _read(files, loads=loads)
     line = fit_load_model(profiles, per_worker=per_worker) if len(profiles) > 1 else None
-    generator = fit(profiles[0], mu=mu)
-    if line is not None:
+    findings = [f for p in profiles for f in lint(p) if f.severity == "error"]
+    findings += lint_series(profiles)
+    problem, generator = "", None
+    try:
+        generator = fit(profiles[0], mu=mu)
+    except ProfileError as error:
+        if line is None:
+            raise
+        problem = str(error)
+    if generator is not None and line is not None:
         generator = replace(generator, alpha=max(line.alpha, 0.0))
     if as_json:
-        listed = None if line is None else _load_facts(line)
-        facts = asdict(generator) | {"repr": repr(generator)}
-        print_json({"file": str(files[0]), "generator": facts, "load_model": listed})
+        facts = None if generator is None else asdict(generator) | {"repr": repr(generator)}
+        fitted: Facts = {"file": str(files[0]), "generator": facts, "problem": problem}
+        fitted["load_model"] = None if line is None else _load_facts(line)
+        print_json(fitted | {"findings": [asdict(found) for found in findings]})
         return
-    print_pairs(_generator_pairs(generator) | ({} if line is None else _load_pairs(line)))
+    _print_findings(findings)
+    pairs = {"generator": problem} if generator is None else _generator_pairs(generator)
+    print_pairs(pairs | ({} if line is None else _load_pairs(line)))
 
 
 @app.command("stats")
@@ -222,6 +248,17 @@ def _shape(profile: DelayProfile) -> Facts:
     return {"rounds": profile.num_rounds, "workers": profile.num_workers}
 
 
+def _read(files: Sequence[Path], *, loads: str | None) -> list[DelayProfile]:
+    """Read profiles, with the base loads that are given for them."""
+    profiles = [read_profile(file) for file in files]
+    return profiles if loads is None else _at_base_loads(profiles, numbers("loads", loads, float))
+
+
+def _print_findings(findings: Sequence[Finding]) -> None:
+    for found in findings:
+        typer.echo(f"{found.severity} ({found.rule}): {found.message}")
+
+
 def _at_base_loads(profiles: list[DelayProfile], loads: Sequence[float]) -> list[DelayProfile]:
     if len(loads) != len(profiles):
         raise ParameterError("loads", f"must be {len(profiles)}, one for each file", len(loads))
@@ -237,6 +274,7 @@ def _load_facts(line: LoadModel) -> Facts:
         "intercept_s": line.intercept_s,
         "r_squared": line.r_squared,
         "stderr": line.stderr,
+        "alpha_interval": line.alpha_interval,
         "loads": line.loads.tolist(),
         "mean_s": line.mean_s.tolist(),
         "worker_alpha": None if line.worker_alpha is None else line.worker_alpha.tolist(),
@@ -244,9 +282,14 @@ def _load_facts(line: LoadModel) -> Facts:
 
 
 def _load_pairs(line: LoadModel) -> dict[str, str]:
-    error = "" if line.stderr is None else f" ± {line.stderr:.4f}"
+    interval = "two loads fix a line: no interval"
+    if line.alpha_interval is not None:
+        low, high = line.alpha_interval
+        interval = f"95% interval {low:.4f} … {high:.4f}"
+        if low <= 0:
+            interval += ": what load costs is not told apart from noise"
     pairs = {
-        "alpha": f"{line.alpha:.4f}{error} s per unit of load",
+        "alpha": f"{line.alpha:.4f} s per unit of load ({interval})",
         "without load": f"{line.intercept_s:.4f} s",
         "variance explained": f"{line.r_squared:.2%} (R²), over {len(line.loads)} loads",
     }

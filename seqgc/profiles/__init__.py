@@ -5,7 +5,7 @@ from seqgc.profiles._files import write_profile as write_profile
 from seqgc.profiles._fit import fit as fit
 from seqgc.profiles._lint import Finding as Finding
 from seqgc.profiles._lint import lint as lint
-from seqgc.profiles._lint import require_sound as require_sound
+from seqgc.profiles._lint import lint_series as lint_series
 from seqgc.profiles._load import LoadModel as LoadModel
 from seqgc.profiles._load import fit_load_model as fit_load_model
 from seqgc.profiles._profile import DelayProfile as DelayProfile

@@ -40,8 +40,8 @@ def fit(profile: DelayProfile, *, mu: float = 1.0) -> GilbertElliott:
     ParameterError
         If ``mu`` is not a positive number.
     ProfileError
-        If there are fewer than two rounds or workers, an answer is missing, or half of the
-        good answers are their rounds' fastest.
+        If there are fewer than two rounds or workers, an answer is missing, half of the good
+        answers are their rounds' fastest, or the bad ones have a tail without a mean.
 
     Examples
     --------
@@ -60,6 +60,13 @@ def fit(profile: DelayProfile, *, mu: float = 1.0) -> GilbertElliott:
     stalled = bad & (ratio > STALL_RATIO)
     shift, excess, excess_spread = _shifted_lognormal(ratio[~bad], mu=mu)
     p_bad, stay_bad = _transitions(bad)
+    tail = _mean(np.log(ratio[bad & ~stalled] / (1 + mu)))
+    if tail >= 1:
+        raise ProfileError(
+            f"no generator fits: with mu = {mu:g}, {bad.mean():.0%} of the answers are stragglers, "
+            f"with a tail of {tail:.3f}, which must be < 1 (their mean would be infinite); most "
+            "workers are far slower than the fastest: raise mu, or resample the recording"
+        )
     model = GilbertElliott(
         p_bad=p_bad,
         stay_bad=stay_bad,
@@ -67,7 +74,7 @@ def fit(profile: DelayProfile, *, mu: float = 1.0) -> GilbertElliott:
         base_spread=float(np.log(fastest).std()),
         excess=excess,
         excess_spread=excess_spread,
-        tail=_mean(np.log(ratio[bad & ~stalled] / (1 + mu))),
+        tail=tail,
         mu=mu,
         alpha=profile.meta.alpha,
     )

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
 
-from seqgc.errors import ProfileError
 from seqgc.ports import FloatArray, IntArray
 from seqgc.profiles._profile import DelayProfile
 
-__all__ = ["Finding", "Rule", "Severity", "lint", "require_sound"]
+__all__ = ["Finding", "Rule", "Severity", "lint", "lint_series"]
 
 Severity: TypeAlias = Literal["error", "warning"]
 Rule: TypeAlias = Literal[
-    "no-answer", "constant", "cold-start", "duplicate-row", "retry", "stall", "silent-worker"
+    "no-answer",
+    "mostly-failed",
+    "constant",
+    "too-fast",
+    "alpha",
+    "crashed",
+    "cold-start",
+    "duplicate-row",
+    "retry",
+    "stall",
+    "silent-worker",
 ]
+
+LEAST_S = 1e-4  # to send a task to a process, compute anything, and read its answer
 
 COLD_RATIO = 1.5
 STALL_RATIO = 10.0
@@ -44,10 +55,15 @@ def lint(profile: DelayProfile) -> list[Finding]:
     These are errors:
 
     - ``no-answer``: a round, or the whole recording, in which nobody answered;
-    - ``constant``: a recording all of whose times are the same.
+    - ``mostly-failed``: half of all calls or more failed: what is left says little of the workers;
+    - ``constant``: a recording all of whose times are the same;
+    - ``too-fast``: answers in less than 0.1 ms, which no worker can give;
+    - ``alpha``: the load model leaves the median answer no time at load 0, so that neither `tune`
+      nor bounds can use it.
 
     And these are warnings:
 
+    - ``alpha``: it leaves some answers no time at load 0;
     - ``constant``: a round all of whose times are the same;
     - ``duplicate-row``: a round that repeats an earlier one to the last digit;
     - ``silent-worker``: a worker that answered in no round;
@@ -69,31 +85,54 @@ def lint(profile: DelayProfile) -> list[Finding]:
     """
     found = [*_errors(profile)]
     if not found:
-        found = [*_rows(profile), *_columns(profile), *_cold_start(profile), *_slow(profile)]
+        found = [
+            *_without_load(profile),
+            *_rows(profile),
+            *_columns(profile),
+            *_cold_start(profile),
+            *_slow(profile),
+        ]
     return sorted(
         found, key=lambda f: (f.severity != "error", _place(f.row), _place(f.column), f.rule)
     )
 
 
-def require_sound(profile: DelayProfile) -> DelayProfile:
-    """Return the profile, unless `lint` finds an error in it.
+def lint_series(profiles: Sequence[DelayProfile]) -> list[Finding]:
+    """Return what looks wrong in one of several recordings of the same workers at other loads.
 
-    Raises
-    ------
-    ProfileError
-        For the first error.
+    One warning, ``crashed``, of a recording whose typical (median) answer took less than half as
+    long as any other's, and less than the line through the others' medians leads to by more than
+    half of what is typical of them: calls that end early for an error look like quick ones where
+    nobody kept their status. It needs three recordings.
 
     Examples
     --------
-    >>> require_sound(DelayProfile.from_times([[0.5, 0.5]]))
-    Traceback (most recent call last):
-        ...
-    seqgc.errors.ProfileError: all times are the same, 0.5 s: this was not measured
+    >>> from seqgc.profiles import ProfileMeta
+    >>> series = [
+    ...     DelayProfile.from_times([[s, 1.1 * s]], meta=ProfileMeta(base_load=load))
+    ...     for load, s in ((0.0, 0.2), (0.5, 16.0), (1.0, 17.0))
+    ... ]
+    >>> [found.rule for found in lint_series(series)], lint_series(series[1:])
+    (['crashed'], [])
     """
-    for found in lint(profile):
-        if found.severity == "error":
-            raise ProfileError(found.message)
-    return profile
+    known = [p for p in profiles if (p.status == 0).any()]
+    loads = np.array([p.meta.base_load for p in known])
+    medians = np.array([float(np.median(p.times[p.status == 0])) for p in known])
+    found = []
+    for index, profile in enumerate(known):
+        others = np.arange(len(known)) != index
+        if len(np.unique(loads[others])) < 2:
+            continue
+        slope, start = np.polyfit(loads[others], medians[others], 1)
+        due, took = float(start + slope * loads[index]), float(medians[index])
+        if took < medians[others].min() / 2 and due - took > np.median(medians[others]) / 2:
+            message = (
+                f"the recording at base load {profile.meta.base_load:.4g}: its median answer took "
+                f"{took:.3g} s, where the others lead to {due:.3g} s: its calls may have crashed, "
+                "and ended early; leave it out, or record it again and look at the replies"
+            )
+            found.append(Finding(rule="crashed", severity="warning", message=message))
+    return found
 
 
 def _place(index: int | None) -> int:
@@ -109,20 +148,63 @@ def _errors(profile: DelayProfile) -> Iterator[Finding]:
     for row in np.flatnonzero(silent).tolist():
         message = f"row {row} (round, from 0): no worker answered"
         yield Finding(rule="no-answer", severity="error", message=message, row=row)
+    failed, calls = int(np.count_nonzero(profile.status)), profile.status.size
+    if 2 * failed >= calls:
+        message = (
+            f"{failed} of {calls} calls failed: the few that were answered say little of the "
+            "workers; find out why (`seqgc doctor`, the functions' logs), and record again"
+        )
+        yield Finding(rule="mostly-failed", severity="error", message=message)
     if profile.times.size > 1 and np.ptp(profile.times) == 0:
-        message = f"all times are the same, {float(profile.times[0, 0])} s: this was not measured"
+        message = (
+            f"all times are the same, {float(profile.times[0, 0])} s: this was not measured; "
+            "give the matrix of times as it was recorded"
+        )
         yield Finding(rule="constant", severity="error", message=message)
+    yield from _too_fast(profile)
+
+
+def _too_fast(profile: DelayProfile) -> Iterator[Finding]:
+    fast = (profile.times < LEAST_S) & (profile.status == 0)
+    if fast.any():
+        row, column = np.argwhere(fast)[0].tolist()
+        message = (
+            f"{int(fast.sum())} answers took less than {LEAST_S * 1e3:g} ms, the first one row "
+            f"{row}, column {column} ({profile.times[row, column]:.3g} s): no worker can; the "
+            "clock was started after the task had left, or the times are not seconds; record again"
+        )
+        yield Finding(rule="too-fast", severity="error", message=message, row=row, column=column)
+
+
+def _without_load(profile: DelayProfile) -> Iterator[Finding]:
+    """Answers that took less than alpha says that their data points cost."""
+    cost_s = (profile.meta.alpha or 0.0) * profile.meta.base_load
+    under = (profile.times <= cost_s) & (profile.status == 0)
+    if not under.any():
+        return
+    count, answers = int(under.sum()), int(np.count_nonzero(profile.status == 0))
+    useless = 2 * count >= answers
+    message = (
+        f"{count} of {answers} answers took less than the {cost_s:.3g} s that their data points "
+        f"cost by alpha={profile.meta.alpha:.4g} and base load {profile.meta.base_load:.4g}: "
+    )
+    message += (
+        "one of the two is wrong; say --alpha, or --base-load"
+        if useless
+        else "these workers had a processor to themselves, or alpha is too large"
+    )
+    yield Finding(rule="alpha", severity="error" if useless else "warning", message=message)
 
 
 def _rows(profile: DelayProfile) -> Iterator[Finding]:
     seen: dict[bytes, int] = {}
     for row, times in enumerate(profile.times):
         if profile.num_workers > 1 and np.ptp(times) == 0:
-            message = f"row {row}: every worker took the same {float(times[0])} s"
+            message = f"row {row}: every worker took the same {float(times[0])} s; leave it out"
             yield Finding(rule="constant", severity="warning", message=message, row=row)
         first = seen.setdefault(times.tobytes(), row)
         if first != row:
-            message = f"row {row} repeats row {first} to the last digit"
+            message = f"row {row} repeats row {first} to the last digit; leave it out"
             yield Finding(rule="duplicate-row", severity="warning", message=message, row=row)
 
 

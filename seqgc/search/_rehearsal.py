@@ -147,18 +147,22 @@ class Rehearsal:
     def zero_load_times(self) -> FloatArray:
         """Return the seconds (rounds, n) that answers take without any data points.
 
+        Alpha is what load costs on average; an answer that had the processor to itself may have
+        taken less than its points cost the others, and comes out below 0. Bounds hold all the same.
+
         Raises
         ------
         ParameterError
-            If that would be no time at all: alpha or the profile's base load is too large.
+            If the median would be no time at all: alpha or the profile's base load is too large.
         """
         alpha, base_load = self.slope, self.profile.meta.base_load
-        fastest = float(self.profile.times.min())
-        if not fastest > alpha * base_load:
-            rule = f"must leave times positive at load 0: the fastest is {fastest:.6g} s, "
+        median = float(np.median(self.profile.times))
+        if not median > alpha * base_load:
+            rule = f"must leave times positive at load 0: the median is {median:.6g} s, "
             rule += f"the base load {base_load:.6g}"
             raise ParameterError("alpha", rule, alpha, "lower alpha or the base load")
-        return self.profile.times_at(0.0, alpha=alpha)
+        times: FloatArray = self.profile.times - alpha * base_load
+        return times
 
     def ideal_s(self, num_jobs: int, *, jobs_per_round: int = 1) -> float:
         """Return the seconds that perfect knowledge would take for so many gradients.

@@ -24,7 +24,8 @@ def clairvoyant_bound(
     Parameters
     ----------
     zero_load_times : (rounds, n) float
-        Seconds ``c_i`` that an answer takes without any data points.
+        Seconds ``c_i`` that an answer takes without any data points; some may be below 0, where a
+        line through mean times says so.
     alpha : float
         Seconds per unit of normalized load, >= 0.
     jobs_per_round : int
@@ -46,4 +47,4 @@ def clairvoyant_bound(
     fastest_first = np.sort(zero_load_times, axis=1)
     totals = np.cumsum(fastest_first, axis=1) + jobs_per_round * alpha
     bound: FloatArray = (totals / np.arange(1, totals.shape[1] + 1)).min(axis=1)
-    return bound
+    return np.maximum(bound, 0.0)

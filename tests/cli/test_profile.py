@@ -132,8 +132,43 @@ def test_fit_of_several_loads_says_what_load_costs(capsys: Out) -> None:
     assert report["load_model"]["worker_alpha"] == pytest.approx([3.0] * 32)
     assert run("fit", *files, "--loads", "0,0.5,1", "--per-worker") == 0
     shown = capsys.readouterr().out
-    assert "3.0000 ± 0.0000 s per unit of load" in shown
+    assert "3.0000 s per unit of load (95% interval 3.0000 … 3.0000)" in " ".join(shown.split())
     assert "100.00% (R²), over 3 loads" in shown
+
+
+def test_what_load_costs_is_said_with_its_interval_where_no_generator_fits(capsys: Out) -> None:
+    # As ResNet-18 on Lambda: a few workers answer at once, most of them ten times as late.
+    rng = np.random.default_rng(1)
+    times = np.where(rng.random((20, 32)) < 0.05, 1.5, 16.0) + rng.random((20, 32))
+    files = [f"{load}.csv" for load in (0.0, 0.5, 1.0)]
+    for file in files:
+        write_profile(DelayProfile.from_times(times + 0.1 * rng.random(times.shape)), path=file)
+    assert run("fit", *files, "--loads", "0,0.5,1", "--json") == 0
+    report = told(capsys)
+    assert report["generator"] is None
+    assert report["problem"].startswith("no generator fits: with mu = 1, 80% of the answers are")
+    low, high = report["load_model"]["alpha_interval"]
+    assert low < report["load_model"]["alpha"] < high
+    assert low < 0 < high
+    assert run("fit", *files, "--loads", "0,0.5,1") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "no generator fits" in shown
+    assert f"95% interval {low:.4f} … {high:.4f}: what load costs is not told apart" in shown
+    assert run("fit", files[0]) == 2  # there is nothing else to say
+    assert "raise mu" in capsys.readouterr().err
+
+
+def test_lint_and_fit_name_a_recording_of_calls_that_crashed(capsys: Out) -> None:
+    base = LAMBDA_CNN.profile(20, workers=32, rng=np.random.default_rng(1)).times
+    files = [f"{load}.csv" for load in (0.0, 0.5, 1.0)]
+    for file, seconds in zip(files, (0.01 * base, 15 + base, 16 + base), strict=True):
+        write_profile(DelayProfile.from_times(seconds), path=file)
+    assert run("lint", *files, "--loads", "0,0.5,1", "--json") == 0
+    assert [found["rule"] for found in told(capsys)["findings"]] == ["crashed"]
+    assert run("fit", *files, "--loads", "0,0.5,1") == 0
+    assert "warning (crashed): the recording at base load 0: " in capsys.readouterr().out
+    assert run("fit", *files, "--loads", "0,0.5,1", "--json") == 0
+    assert [found["rule"] for found in told(capsys)["findings"]] == ["crashed"]
 
 
 def test_stats_counts_stragglers(capsys: Out) -> None:

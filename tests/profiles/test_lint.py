@@ -7,8 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from seqgc.errors import ProfileError
-from seqgc.profiles import LAMBDA_CNN, DelayProfile, lint, read_profile, require_sound
+from seqgc.profiles import (
+    LAMBDA_CNN,
+    DelayProfile,
+    ProfileMeta,
+    lint,
+    lint_series,
+    read_profile,
+)
 
 SEED = 5
 
@@ -63,16 +69,85 @@ def test_a_constant_recording_is_an_error() -> None:
     assert places(np.full((6, 9), 0.7)) == [("constant", "error", None, None)]
 
 
-def test_require_sound_refuses_errors_and_lets_warnings_pass() -> None:
-    cold = sound()
-    cold[0] *= 3
-    profile = DelayProfile.from_times(cold)
-    assert lint(profile) != []
-    assert require_sound(profile) is profile
+def test_half_of_the_calls_failed_is_an_error() -> None:
     status = np.zeros((6, 9), dtype=np.int8)
-    status[3] = 1
-    with pytest.raises(ProfileError, match=r"^row 3 \(round, from 0\): no worker answered$"):
-        require_sound(DelayProfile(times=sound(), status=status))
+    status[:, :4] = 1
+    rules = {rule for rule, *_ in places(sound(), status)}
+    assert rules == {"silent-worker"}  # 24 of 54
+    status[:, 4] = [1, 1, 1, 0, 0, 0]
+    assert places(sound(), status) == [("mostly-failed", "error", None, None)]
+
+
+def test_an_answer_that_no_worker_can_give_is_an_error() -> None:
+    times = sound()
+    times[4, 2], times[3, 1] = 4e-5, 9.9e-5
+    assert places(times) == [("too-fast", "error", 3, 1)]
+    status = np.zeros((6, 9), dtype=np.int8)
+    status[4, 2] = status[3, 1] = 1  # known at once to have failed
+    assert "too-fast" not in [rule for rule, *_ in places(times, status)]
+    times[4, 2] = times[3, 1] = 1.1e-4
+    assert "too-fast" not in [rule for rule, *_ in places(times)]
+
+
+def test_an_alpha_that_leaves_answers_no_time_is_named() -> None:
+    def found(alpha: float) -> list[tuple[str, str]]:
+        meta = ProfileMeta(alpha=alpha, base_load=0.5)
+        return [(f.rule, f.severity) for f in lint(DelayProfile.from_times(sound(), meta=meta))]
+
+    times = np.sort(sound(), axis=None)
+    assert found(1.99 * times[0]) == []
+    assert found(2.01 * times[0]) == [("alpha", "warning")]
+    assert found(2.01 * times[26]) == [("alpha", "error")]  # 27 of 54
+    (message,) = (
+        f.message
+        for f in lint(DelayProfile.from_times(sound(), meta=ProfileMeta(alpha=9.0, base_load=0.5)))
+    )
+    assert "54 of 54 answers took less than the 4.5 s" in message
+    assert "say --alpha, or --base-load" in message
+
+
+# ---- one recording beside others ----------------------------------------------------------------
+
+
+def series(*medians: float) -> list[DelayProfile]:
+    return [
+        DelayProfile.from_times(median * sound() / 1.2, meta=ProfileMeta(base_load=load))
+        for load, median in zip(np.linspace(0, 1, len(medians)), medians, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("medians", "crashed"),
+    [
+        ((0.4, 16.5, 16.9, 17.2, 17.4), True),  # as ResNet-18, but for the first
+        ((16.7, 16.5, 16.9, 17.2, 17.4), False),
+        ((16.7, 0.4, 16.9, 17.2, 17.4), True),
+        ((0.7, 1.0, 1.3, 1.5, 1.8), False),  # load costs more than all else
+        ((0.02, 0.07, 0.12, 0.23), False),
+        ((0.02, 0.10, 0.13, 0.24), False),  # and somewhat less than in proportion
+        ((0.4, 16.5), False),  # which of the two is wrong?
+    ],
+)
+def test_calls_that_crash_are_much_too_quick_for_the_other_loads(
+    medians: tuple[float, ...], crashed: bool
+) -> None:
+    found = lint_series(series(*medians))
+    assert [f.rule for f in found] == ["crashed"] * crashed
+    assert all("where the others lead to 1" in f.message for f in found)
+
+
+def test_the_recorded_series_have_not_crashed(recorded_profiles: Path) -> None:
+    for name in ("cnn-canada", "cnn-london", "resnet18-canada"):
+        files = sorted(recorded_profiles.glob(f"{name}-*.csv"))
+        profiles = [
+            DelayProfile.from_times(
+                read_profile(file).times,
+                meta=ProfileMeta(base_load=float(file.name.split("-load")[1][:5])),
+            )
+            for file in files
+        ]
+        assert len(profiles) == 5
+        assert lint_series(profiles) == []
 
 
 # ---- warnings -----------------------------------------------------------------------------------

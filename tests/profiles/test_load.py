@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import linregress
+from scipy.stats import linregress, t
 
 from seqgc.errors import ParameterError, ProfileError
 from seqgc.profiles import DelayProfile, ProfileMeta, fit_load_model, read_profile
@@ -49,12 +49,23 @@ def test_a_noisy_line_is_that_of_scipy() -> None:
     assert model.r_squared == pytest.approx(expected.rvalue**2, rel=1e-12)
     assert model.stderr == pytest.approx(expected.stderr, rel=1e-9)
     assert 0 < model.r_squared < 1
+    low, high = model.alpha_interval
+    half = t.ppf(0.975, len(LOADS) - 2) * expected.stderr
+    assert (low, high) == pytest.approx((model.alpha - half, model.alpha + half), rel=1e-3)
+
+
+@pytest.mark.parametrize("count", [3, 4, 12, 13, 40])
+def test_the_interval_is_student_s_at_any_number_of_loads(count: int) -> None:
+    model = fit_load_model(recorded(tuple(np.linspace(0, 1, count)), noise_s=0.4))
+    low, high = model.alpha_interval
+    assert (high - low) / 2 == pytest.approx(t.ppf(0.975, count - 2) * model.stderr, rel=2e-3)
 
 
 def test_two_loads_fix_a_line_whose_error_nobody_knows() -> None:
     model = fit_load_model(recorded((0.5, 1.0)))
     assert model.alpha == pytest.approx(2.0, rel=1e-12)
     assert model.stderr is None
+    assert model.alpha_interval is None
 
 
 def test_the_order_of_the_recordings_does_not_matter() -> None:

@@ -338,7 +338,24 @@ def test_what_cannot_be_searched_is_refused_in_one_line() -> None:
 def test_a_load_model_that_leaves_no_time_is_refused() -> None:
     profile = DelayProfile.from_times([[0.5, 1.0]], meta=ProfileMeta(base_load=0.5))
     with pytest.raises(ParameterError, match="`alpha` must leave times positive at load 0"):
-        Rehearsal(profile=profile, alpha=1.0).ideal_s(1)
+        Rehearsal(profile=profile, alpha=1.5).ideal_s(1)
+
+
+def test_an_answer_faster_than_its_load_costs_on_average_leaves_a_bound_that_holds() -> None:
+    # Worker 0 had the processor to itself: 0.2 s, where its points cost 0.25 s on average.
+    times = np.array([[0.2, 1.0, 1.5]])
+    rehearsal = Rehearsal(
+        profile=DelayProfile.from_times(times, meta=ProfileMeta(base_load=0.25)), alpha=1.0
+    )
+    shifted = times - 0.25
+    least = (1.0 + np.cumsum(shifted)) / np.arange(1, 4)
+    assert rehearsal.ideal_s(1) == pytest.approx(least.min())
+    assert (
+        rehearsal.ideal_s(1)
+        <= replay(
+            Setting(scheme=parse_scheme("uncoded", n=3), rule=ClosingRule()), rehearsal
+        ).runtime_s
+    )
 
 
 def test_a_profile_of_failures_only_is_refused() -> None:
