@@ -2,11 +2,10 @@
 
 Wang, Guo, Tang, Li, Li (2019), "Heterogeneity-aware Gradient Coding for Straggler Tolerance",
 ICDCS. Workers are of different speeds, and whoever is faster holds more of the data, so that all
-would need the same time if nobody straggled; any ``s`` may. There are ``s + 1`` copies of each
-chunk, dealt out one worker after the other, as many to each as it is fast. With a random ``(s+1) x
-n`` matrix C, the coefficients of a chunk are the solution of ``C_k b_k = 1`` over its s + 1 holders
-(the paper's Algorithm 1), so that ``C B = 1``: a row combination of C that sums to 1 and vanishes
-at the stragglers decodes.
+need the same time; any ``s`` may straggle. There are ``s + 1`` copies of each chunk, as many with
+each worker as it is fast. With a random ``(s+1) x n`` matrix C, the coefficients of a chunk are the
+solution of ``C_k b_k = 1`` over its s + 1 holders (the paper's Algorithm 1), so that ``C B = 1``: a
+row combination of C that sums to 1 and vanishes at the stragglers decodes.
 
 ``het:s=1,fast=4,ratio=3``: the first 4 workers are 3 times as fast as the others.
 """
@@ -60,13 +59,13 @@ class HeterogeneousGC(Scheme):
         return [self.ratio] * self.fast + [1] * (self.n - self.fast)
 
     @property
-    def _total(self) -> int:
-        return sum(self._speeds)
+    def _total(self) -> int:  # and number of chunks
+        return self.fast * self.ratio + self.n - self.fast
 
     @property
     def worker_loads(self) -> FloatArray:
         loads = (self.s + 1) * np.array(self._speeds) / self._total
-        loads.flags.writeable = False
+        loads.setflags(write=False)
         return loads
 
     @property
@@ -89,8 +88,8 @@ class HeterogeneousGC(Scheme):
     @cached_property
     def encoding_matrix(self) -> FloatArray:
         """B (n, chunks): ``C @ B == 1``, and each column has s + 1 entries, its chunk's holders."""
-        copies = np.repeat(np.arange(self.n), (self.s + 1) * np.array(self._speeds))
-        encoding = np.zeros((self.n, self._total))
+        speeds, encoding = np.array(self._speeds), np.zeros((self.n, self._total))
+        copies = np.repeat(np.arange(self.n), (self.s + 1) * speeds)
         for chunk in range(self._total):
             holders = copies[chunk :: self._total]  # s + 1 workers, all of them different
             C = self.combinations[:, holders]
@@ -124,8 +123,8 @@ class HeterogeneousSchedule(Schedule):
         C, missing = self._scheme.combinations, ~self._answered
         # Rows of C, combined to 0 at who is missing and, with B, to the plain sum of the chunks.
         conditions = np.column_stack([C[:, missing], np.ones(len(C))])
-        rows = np.linalg.lstsq(conditions.T, np.append(np.zeros(missing.sum()), 1.0))[0]
-        weights = np.where(missing, 0.0, rows @ C).tolist()
+        rows = np.linalg.lstsq(conditions.T, np.append(np.zeros(missing.sum()), 1))[0]
+        weights = np.where(missing, 0, rows @ C).tolist()
         terms = [Term(worker=i, round=job, slot=0, weight=w) for i, w in enumerate(weights) if w]
         return Decoding(job=job, terms=tuple(terms))
 

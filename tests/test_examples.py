@@ -1,0 +1,97 @@
+"""Each example is one file that a plug-in needs, and every verb takes it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from seqgc.cli import main
+from seqgc.profiles import DelayProfile, ProfileMeta, write_profile
+from seqgc.schemes import parse_scheme
+from seqgc.testing import check_scheme
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+PLUGINS = {
+    "examples.stochastic": "sgc:d=2,s=1",
+    "examples.heterogeneous": "het:s=1,fast=2,ratio=2",
+}
+
+
+@pytest.mark.parametrize("module", PLUGINS)
+def test_a_plugin_is_one_file_of_at_most_150_lines(module: str) -> None:
+    path = EXAMPLES.parent / (module.replace(".", "/") + ".py")
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 150
+
+
+@pytest.mark.parametrize(("module", "spec"), PLUGINS.items())
+def test_every_verb_takes_it(
+    module: str,
+    spec: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(EXAMPLES.parent)
+    profile = tmp_path / "workers.npz"
+    times = [[1.0, 1.1, 4.0, 1.2], [1.0, 1.3, 1.1, 5.0], [6.0, 1.0, 1.2, 1.1]]
+    delays = DelayProfile.from_times(times, meta=ProfileMeta(alpha=0.5))
+    write_profile(delays, path=profile)
+
+    def answer(*arguments: str) -> dict[str, object]:
+        assert main([*arguments, "--plugin", module, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    shown = answer("scheme", spec, "-n", "4")
+    assert (shown["scheme"], shown["n"]) == (spec, 4)
+    replayed = answer("replay", str(profile), "--scheme", spec)
+    assert len(replayed["round_seconds"]) == 3
+    name = spec.partition(":")[0]
+    exact = parse_scheme(spec, n=4).exact
+    asked = [] if exact else ["--inexact"]
+    tuned = answer("tune", str(profile), "--schemes", f"{name},uncoded", *asked)
+    rows = tuned["ranking"] if exact else tuned["inexact"]
+    assert name in {row["scheme"].partition(":")[0] for row in rows}
+    assert all((row["error"] is None) == exact for row in rows)
+    trained = answer(
+        "train", "--scheme", spec, "-n", "4", "--models", "2", "--steps", "2",
+        "--run", str(tmp_path / "run"),
+    )  # fmt: skip
+    assert trained["jobs"] == 4
+    check_scheme(parse_scheme(spec, n=4), patterns=5)
+
+
+def test_an_approximation_never_wins_unasked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(EXAMPLES.parent)
+    profile = tmp_path / "workers.npz"
+    times = [[1.0, 1.1, 4.0, 1.2], [1.0, 1.3, 1.1, 5.0]]
+    delays = DelayProfile.from_times(times, meta=ProfileMeta(alpha=0.5))
+    write_profile(delays, path=profile)
+    verb = ["tune", str(profile), "--plugin", "examples.stochastic", "--json"]
+    assert main(verb) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert not found["inexact"]
+    assert not any(row["scheme"].startswith("sgc") for row in found["ranking"])
+    assert main([*verb, "--schemes", "sgc"]) == 2
+    refusal = capsys.readouterr().err
+    assert "`schemes` must admit an exact candidate" in refusal
+    assert refusal.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--plugin", "examples.absent"], "`plugin` must be importable (ModuleNotFoundError"),
+        ([], "`scheme` must be one of"),
+    ],
+)
+def test_a_plugin_that_is_not_there_is_one_line(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["scheme", "absent:s=1", "-n", "4", *arguments]) == 2
+    refusal = capsys.readouterr().err
+    assert complaint in refusal
+    assert refusal.count("\n") == 1
