@@ -20,7 +20,7 @@ from seqgc.deploy import (
 )
 from seqgc.deploy import deploy as deploy_stack
 from seqgc.deploy._deploy import check_template
-from seqgc.deploy._options import Architecture, Package, ThroughputMode
+from seqgc.deploy._deploy_options import Architecture, Package, ThroughputMode
 from seqgc.errors import ParameterError
 
 __all__ = ["deploy"]

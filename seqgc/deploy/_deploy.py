@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seqgc.deploy._aws import DeployError, calls, client_config
+from seqgc.deploy._deploy_options import DeployOptions
 from seqgc.deploy._deployment import Deployment
-from seqgc.deploy._options import DeployOptions
 from seqgc.deploy._sam import Runner, deploy_commands, run_command
 from seqgc.errors import ParameterError
 

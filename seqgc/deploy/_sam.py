@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from seqgc.deploy._aws import DeployError
-from seqgc.deploy._options import DeployOptions
+from seqgc.deploy._deploy_options import DeployOptions
 
 __all__ = ["Runner", "deploy_commands", "run_command"]
 

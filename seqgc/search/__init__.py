@@ -1,5 +1,6 @@
 """Replay, and the search for the scheme, parameters and closing rule that suit recorded delays."""
 
+from seqgc.search._evidence import hold_out as hold_out
 from seqgc.search._rehearsal import Conformity as Conformity
 from seqgc.search._rehearsal import Rehearsal as Rehearsal
 from seqgc.search._replay import Replay as Replay
@@ -9,7 +10,6 @@ from seqgc.search._search import Progress as Progress
 from seqgc.search._space import Closing as Closing
 from seqgc.search._space import SearchSpace as SearchSpace
 from seqgc.search._space import family_of as family_of
-from seqgc.search._statistics import hold_out as hold_out
 from seqgc.search._tune import Lead as Lead
 from seqgc.search._tune import Ranked as Ranked
 from seqgc.search._tune import Tuning as Tuning

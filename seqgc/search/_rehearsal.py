@@ -136,7 +136,7 @@ class Rehearsal:
         loaded = profile.times_at(loads, alpha=self.alpha)
         return loaded[np.arange(num_rounds) % profile.num_rounds]
 
-    def judge_of(self, scheme: Scheme) -> StragglerModel:
+    def model_of(self, scheme: Scheme) -> StragglerModel:
         """Return the straggler model that says what conforms in a run of the scheme."""
         promise = scheme.promise
         if self.conformity == "bursty" and isinstance(promise, AnyOf):

@@ -203,7 +203,7 @@ def decoding_errors(setting: Setting, rehearsal: Rehearsal) -> FloatArray:
 def _drive(setting: Setting, rehearsal: Rehearsal, observe: master.Observer) -> None:
     scheme = setting.scheme
     times = rehearsal.times(setting)
-    schedule = scheme.start(rehearsal.bundles(setting), conformity=rehearsal.judge_of(scheme))
+    schedule = scheme.start(rehearsal.bundles(setting), conformity=rehearsal.model_of(scheme))
     master.run(RoundPolicy(schedule, setting.rule), _WholeRounds(times), observe=observe)
 
 

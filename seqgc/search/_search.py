@@ -17,7 +17,7 @@ from seqgc.search._rehearsal import Rehearsal
 from seqgc.search._space import Closing, SearchSpace, family_of
 from seqgc.search.kernel import batch_replay
 
-__all__ = ["Found", "Progress", "Search"]
+__all__ = ["Outcome", "Progress", "Search"]
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the number of candidates settled, replayed or pruned, and of all."""
@@ -28,7 +28,7 @@ _SLACK = 1 - 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Outcome:
     """A candidate that was replayed."""
 
     setting: Setting
@@ -37,7 +37,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Block:
+class _Share:
     """Schemes of one family closed in one way, with what their runs cost at least; (m,) each."""
 
     closing: int
@@ -45,8 +45,8 @@ class _Block:
     floors: FloatArray
     bills: FloatArray
 
-    def of(self, rows: IntArray) -> _Block:
-        return _Block(
+    def of(self, rows: IntArray) -> _Share:
+        return _Share(
             closing=self.closing,
             schemes=self.schemes[rows],
             floors=self.floors[rows],
@@ -114,15 +114,15 @@ class Search:
         what follows meets good incumbents.
         """
         for family in range(len(self._best)):
-            blocks = self._blocks(family)
-            for block in blocks:  # a few of each, to know what is good
-                spread = np.linspace(0, len(block.schemes) - 1, _SAMPLE).astype(np.intp)
-                self._replay(block.of(np.unique(spread)))
-            for block in blocks:
-                self._sweep(block.of(np.argsort(block.floors, kind="stable")))
+            shares = self._shares(family)
+            for share in shares:  # a few of each, to know what is good
+                spread = np.linspace(0, len(share.schemes) - 1, _SAMPLE).astype(np.intp)
+                self._replay(share.of(np.unique(spread)))
+            for share in shares:
+                self._sweep(share.of(np.argsort(share.floors, kind="stable")))
 
-    def _blocks(self, family: int) -> list[_Block]:
-        blocks = []
+    def _shares(self, family: int) -> list[_Share]:
+        shares = []
         for number, candidates in enumerate(self._candidates):
             chosen = candidates[self._families[candidates] == family]
             if len(chosen):
@@ -131,10 +131,10 @@ class Search:
                 bills = np.zeros(len(chosen))
                 if self._pareto:
                     bills = self._floors.bills(closing, bundles=bundles)[chosen]
-                blocks.append(_Block(closing=number, schemes=chosen, floors=floors, bills=bills))
-        return sorted(blocks, key=lambda block: float(block.floors.min()))
+                shares.append(_Share(closing=number, schemes=chosen, floors=floors, bills=bills))
+        return sorted(shares, key=lambda share: float(share.floors.min()))
 
-    def ranking(self) -> list[Found]:
+    def ranking(self) -> list[Outcome]:
         """Return the best of all and of every family, the fastest first.
 
         Of those in a family that take the same time to the last bit, which differ in name only,
@@ -148,14 +148,14 @@ class Search:
         outcomes = np.stack([families[short], seconds[order[short]]])
         _, first = np.unique(outcomes, axis=1, return_index=True)
         places = np.union1d(best, short[np.sort(first)][: self._top_size])
-        return [self._found(int(i)) for i in order[places]]
+        return [self._outcome(int(i)) for i in order[places]]
 
-    def front(self) -> list[Found]:
+    def front(self) -> list[Outcome]:
         """Return the trade between time and bill, the fastest first; empty unless asked for."""
         if not self._pareto:
             return []
         chosen = _pareto.front(self._seconds.ravel(), bills=self._bills.ravel())
-        return [self._found(int(i)) for i in chosen]
+        return [self._outcome(int(i)) for i in chosen]
 
     def _bundles(self, closing: int) -> int:
         return self._num_jobs // self._closings[closing].jobs_per_round
@@ -193,31 +193,31 @@ class Search:
         rule = "must admit a candidate: jobs_per_round must divide the jobs and the models"
         return ParameterError("jobs_per_round", rule, self._space.jobs_per_round)
 
-    def _replay(self, block: _Block) -> None:
+    def _replay(self, share: _Share) -> None:
         """Replay what may be ranked and was not replayed yet."""
-        new = np.isinf(self._seconds[block.closing, block.schemes])
-        block = block.of(np.flatnonzero(new & self._may_be_ranked(block)))
-        if len(block.schemes):
-            self._evaluate(block.closing, block.schemes)
+        new = np.isinf(self._seconds[share.closing, share.schemes])
+        share = share.of(np.flatnonzero(new & self._may_be_ranked(share)))
+        if len(share.schemes):
+            self._evaluate(share.closing, share.schemes)
 
-    def _sweep(self, block: _Block) -> None:
-        """Replay the rest of a block, sorted by floors, in batches; each may prune the next."""
-        for start in range(0, len(block.schemes), _BATCH):
-            self._replay(block.of(np.arange(start, min(start + _BATCH, len(block.schemes)))))
-        self._settled += len(block.schemes)
+    def _sweep(self, share: _Share) -> None:
+        """Replay the rest of a share, sorted by floors, in batches; each may prune the next."""
+        for start in range(0, len(share.schemes), _BATCH):
+            self._replay(share.of(np.arange(start, min(start + _BATCH, len(share.schemes)))))
+        self._settled += len(share.schemes)
         if self._progress is not None:
             self._progress(self._settled, self.total)
 
-    def _may_be_ranked(self, block: _Block) -> BoolArray:
+    def _may_be_ranked(self, share: _Share) -> BoolArray:
         if not self._prune:
-            return np.ones(len(block.schemes), dtype=np.bool_)
-        floors = block.floors * _SLACK
-        beaten_by = np.maximum(self._best[self._families[block.schemes]], self._threshold())
+            return np.ones(len(share.schemes), dtype=np.bool_)
+        floors = share.floors * _SLACK
+        beaten_by = np.maximum(self._best[self._families[share.schemes]], self._threshold())
         kept: BoolArray = floors <= beaten_by
         if self._pareto:
             seconds, bills = self._front
             kept |= ~_pareto.dominated(
-                floors, bills=block.bills * _SLACK, by_seconds=seconds, by_bills=bills
+                floors, bills=share.bills * _SLACK, by_seconds=seconds, by_bills=bills
             )
         return kept
 
@@ -257,9 +257,9 @@ class Search:
         billed: FloatArray = worked @ recorded + times.shape[1] * shifts * worked.sum(axis=1)
         return billed
 
-    def _found(self, candidate: int) -> Found:
+    def _outcome(self, candidate: int) -> Outcome:
         closing, scheme = divmod(candidate, len(self._schemes))
-        return Found(
+        return Outcome(
             setting=Setting(
                 scheme=self._schemes[scheme],
                 rule=self._closings[closing].rule,

@@ -11,11 +11,11 @@ import numpy as np
 from seqgc.errors import ParameterError
 from seqgc.ports import FloatArray
 from seqgc.rounds import Setting
+from seqgc.search._evidence import bootstrap_total, hold_out
 from seqgc.search._rehearsal import Rehearsal
 from seqgc.search._replay import decoding_errors, replay
-from seqgc.search._search import Found, Progress, Search
+from seqgc.search._search import Outcome, Progress, Search
 from seqgc.search._space import SearchSpace, family_of
-from seqgc.search._statistics import bootstrap_total, hold_out
 
 __all__ = ["Lead", "Ranked", "Tuning", "tune"]
 
@@ -178,7 +178,7 @@ def tune(
     return Tuning(
         ranking=tuple(ranking),
         pareto=tuple(_ranked(each, seen=seen, held=held) for each in found.front()),
-        lead=_lead(ranking, judge=held or seen, seed=seed or 0),
+        lead=_lead(ranking, on=held or seen, seed=seed or 0),
         num_jobs=seen.num_jobs or 0,
         evaluated=found.evaluated,
         pruned=found.total - found.evaluated,
@@ -217,7 +217,7 @@ def _default_jobs(num_rounds: int, space: SearchSpace, *, repeat: bool) -> int:
     return max(rounds - rounds % bundle, 1)
 
 
-def _ranked(found: Found, *, seen: Rehearsal, held: Rehearsal | None) -> Ranked:
+def _ranked(found: Outcome, *, seen: Rehearsal, held: Rehearsal | None) -> Ranked:
     setting, num_jobs = found.setting, seen.num_jobs or 1
     holdout_s = holdout_ideal_s = error = None
     if held is not None:
@@ -236,7 +236,7 @@ def _ranked(found: Found, *, seen: Rehearsal, held: Rehearsal | None) -> Ranked:
     )
 
 
-def _lead(ranking: Sequence[Ranked], *, judge: Rehearsal, seed: int) -> Lead | None:
+def _lead(ranking: Sequence[Ranked], *, on: Rehearsal, seed: int) -> Lead | None:
     """Compare the winner, round by round, with the next scheme that bundles as many jobs."""
     best = ranking[0].setting
     others = [
@@ -247,13 +247,13 @@ def _lead(ranking: Sequence[Ranked], *, judge: Rehearsal, seed: int) -> Lead | N
     ]
     if not others:
         return None
-    winner, other = (replay(s, judge).round_seconds for s in (best, others[0].setting))
+    winner, other = (replay(s, on).round_seconds for s in (best, others[0].setting))
     # A run that has ended takes no more time: the tail that a delay costs counts in full.
     saved = np.zeros(max(len(winner), len(other)))
     saved[: len(other)] += other
     saved[: len(winner)] -= winner
     # A round that is played again is no further evidence.
-    rounds = judge.profile.num_rounds
+    rounds = on.profile.num_rounds
     each: FloatArray = np.zeros(min(rounds, len(saved)))
     np.add.at(each, np.arange(len(saved)) % rounds, saved)
     low, high = bootstrap_total(each, seed=seed, confidence=_CONFIDENCE)

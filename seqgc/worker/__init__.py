@@ -3,10 +3,10 @@
 from seqgc.worker._compute import Compute as Compute
 from seqgc.worker._compute import ComputeFactory as ComputeFactory
 from seqgc.worker._compute import run_task as run_task
-from seqgc.worker._function import FunctionWorker as FunctionWorker
-from seqgc.worker._function import InvocationReport as InvocationReport
-from seqgc.worker._registry import FACTORIES as FACTORIES
-from seqgc.worker._registry import FetchWeights as FetchWeights
-from seqgc.worker._registry import Registry as Registry
-from seqgc.worker._registry import WorkloadFactory as WorkloadFactory
-from seqgc.worker._registry import register as register
+from seqgc.worker._invocations import FunctionWorker as FunctionWorker
+from seqgc.worker._invocations import InvocationReport as InvocationReport
+from seqgc.worker._workloads import FACTORIES as FACTORIES
+from seqgc.worker._workloads import FetchWeights as FetchWeights
+from seqgc.worker._workloads import Registry as Registry
+from seqgc.worker._workloads import WorkloadFactory as WorkloadFactory
+from seqgc.worker._workloads import register as register

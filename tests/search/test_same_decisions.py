@@ -28,8 +28,8 @@ from seqgc.schemes import GC, MSGC, SRSGC, Schedule, Scheme, Uncoded, parse_sche
 from seqgc.search import BatchReplay, Conformity, Rehearsal, Replay, batch_replay, replay
 from seqgc.search.kernel import _groups
 from seqgc.search.kernel._arrivals import Arrivals
-from seqgc.search.kernel._codes import Codes
-from seqgc.search.kernel._judge import after_enough
+from seqgc.search.kernel._many_codes import Codes
+from seqgc.search.kernel._thresholds import after_enough
 from seqgc.stragglers import StragglerModel
 from tests.kit import left
 from tests.schemes.catalogue import all_schemes
@@ -77,7 +77,7 @@ class Case:
         return replay(self.setting(scheme, wait_out), self.rehearsal)
 
     def policy(self, scheme: Scheme, wait_out: WaitOut) -> RoundPolicy:
-        model = self.rehearsal.judge_of(scheme)
+        model = self.rehearsal.model_of(scheme)
         schedule = scheme.start(self.num_jobs // self.jobs_per_round, conformity=model)
         return RoundPolicy(schedule, ClosingRule(mu=self.mu, wait_out=wait_out))
 

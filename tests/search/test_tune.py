@@ -22,9 +22,9 @@ from seqgc.search import (
     replay,
     tune,
 )
+from seqgc.search._evidence import bootstrap_total
 from seqgc.search._floors import Floors
 from seqgc.search._pareto import front
-from seqgc.search._statistics import bootstrap_total
 from seqgc.stragglers import clairvoyant_bound
 
 CANADA = "cnn-canada-batch2048-load{:.3f}-30rounds-d.csv"

@@ -151,7 +151,7 @@ def test_weights_that_are_nowhere_are_a_failure() -> None:
     assert reason == "StoreError: no weights of 'cnn', version 0: publish first"
 
 
-@pytest.mark.parametrize("name", ["os:system", "os.system", "seqgc.worker._function", "scales"])
+@pytest.mark.parametrize("name", ["os:system", "os.system", "seqgc.worker._invocations", "scales"])
 def test_a_name_that_is_not_registered_is_refused_and_imports_nothing(name: str) -> None:
     reason = failure(ask(worker_of(Scales()), invocation(WEIGHTS, name=name)))
     assert f"must be registered in this image, as are scale; got {name!r}" in reason

@@ -70,10 +70,8 @@ class Closings:
     """When the rounds of many candidates close: the gate of `seqgc.rounds.RoundGate`, in batch.
 
     A round is open until ``(1+mu) * kappa`` or until everybody answered; then, if fewer answered
-    than are needed, until all have (``all``), or as many as are needed. What is needed, the
-    candidates' judge says: of the sets that a round can close with, which are the beginnings of
-    the order of arrival, the sufficient ones are those from some size on, since more answers never
-    hurt.
+    than are needed, until all have (``all``), or as many as are needed. How many are needed, the
+    candidates' `Thresholds` say.
 
     Parameters
     ----------

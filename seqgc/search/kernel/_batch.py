@@ -1,4 +1,35 @@
-"""`batch_replay`: the general replay of thousands of schemes at once."""
+"""`batch_replay`: the general replay of thousands of schemes at once.
+
+A search replays tens of thousands of candidates. The general replay follows a schedule for
+each, and asks it in every round which answers suffice. This folder takes the same decisions for
+many candidates at once, with a few array operations a round for all of them. It rests on three
+observations.
+
+1. *All candidates share the order of arrival.* A candidate's load adds one constant to every time
+   of the profile, so that a round is sorted once (`Arrivals`). What a round can close with is then
+   a beginning of that order, and all there is to know of it is one integer: how many had answered.
+
+2. *More answers never hurt.* This is part of every schedule's contract (`Schedule.feasible`,
+   `Schedule.conforms`). So the beginnings that suffice are those from some length on, the round's
+   *threshold*: one integer for each candidate. `Thresholds` computes it from the past, in closed
+   form, scheme by scheme: GC's is constant, or the place of the answer that completes a group;
+   M-SGC's is the largest of several such places (`_gc`, `_sr_sgc`, `_m_sgc`).
+
+3. *From the threshold follows when the round closes*, and that is the closing rule's business alone
+   (`Closings`): at ``(1+mu) * kappa`` if enough have answered by then, else when the answer at the
+   threshold arrives (or the last one, with ``all``). Whoever answered by that instant has answered;
+   the thresholds take note, and the next round begins.
+
+Example: 4 workers answer after 1, 2, 3 and 9 s; the rule is mu = 0, ``feasible``. GC with s = 1 has
+the threshold 3: the round lasts 3 s. With repetition in two groups {0, 1} and {2, 3}, and arrivals
+in the order 0, 2, 1, 3, the threshold is 2: it lasts 2 s.
+
+Candidates that decide alike are computed once (`Kernel.decisions`), and those that share a rule are
+computed together in blocks that fit the processor's cache (`_groups`). Times are added and compared
+in the order of the general replay's own operations, so that the results agree to the last bit;
+``tests/search/test_same_decisions.py`` compares them. A scheme that has no kernel, or whose workers
+have unequal loads (whose order of arrival is its own), is replayed in general.
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,16 @@
 """What a search may know of a scheme beyond its contract, by dispatch on its type.
 
 All of it is optional: it saves time, and decides nothing. A scheme that says nothing is replayed in
-general, one candidate after another. `necessary_answers` says what its rounds cannot close without,
-so that candidates which cannot win are not replayed; `kernel_of` gives the vectorised judge that
-replays thousands at once, bit for bit as the general replay does; `conforms_as_feasible` and
-`stands_for_others` keep one candidate from being replayed under two names; `adds_results` says
-which decode well among thousands of workers. The scheme's own file in
-this folder registers them: ``@necessary_answers.register``.
+general, one candidate after another.
+
+- `necessary_answers` says what its rounds cannot close without, so that candidates which cannot win
+  are not replayed.
+- `kernel_of` gives the thresholds by which thousands are replayed at once (see `_batch`).
+- `conforms_as_feasible` and `stands_for_others` keep one candidate from being replayed under two
+  names.
+- `adds_results` says which decode well among thousands of workers.
+
+The scheme's own file in this folder registers them: ``@necessary_answers.register``.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from typing import TypeAlias
 from seqgc.schemes import Scheme
 from seqgc.search.kernel._arrivals import Arrivals
 from seqgc.search.kernel._conditions import Conditions
-from seqgc.search.kernel._judge import Judge
+from seqgc.search.kernel._thresholds import Thresholds
 
 __all__ = [
     "Kernel",
@@ -31,7 +35,7 @@ __all__ = [
     "stands_for_others",
 ]
 
-MakeJudge: TypeAlias = Callable[[Sequence[Scheme], Arrivals, Conditions], Judge]
+MakeThresholds: TypeAlias = Callable[[Sequence[Scheme], Arrivals, Conditions], Thresholds]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,16 +57,16 @@ class Kernel:
     Parameters
     ----------
     group
-        What schemes must agree on to be judged together.
+        What schemes must agree on to be replayed together.
     decisions
         What decides: schemes that agree on it have one load and the same closings.
-    judge
-        ``(schemes of one group, arrivals, conditions) -> Judge``.
+    thresholds
+        ``(schemes of one group, arrivals, conditions) -> Thresholds``.
     """
 
     group: Hashable
     decisions: Hashable
-    judge: MakeJudge
+    thresholds: MakeThresholds
 
 
 @singledispatch

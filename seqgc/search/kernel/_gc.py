@@ -11,7 +11,6 @@ from seqgc.codes import make_code
 from seqgc.ports import BoolArray, IntArray
 from seqgc.schemes import GC, Uncoded
 from seqgc.search.kernel._arrivals import Arrivals
-from seqgc.search.kernel._codes import Codes
 from seqgc.search.kernel._conditions import Conditions
 from seqgc.search.kernel._dispatch import (
     Kernel,
@@ -21,12 +20,13 @@ from seqgc.search.kernel._dispatch import (
     kernel_of,
     necessary_answers,
 )
-from seqgc.search.kernel._judge import Judge
+from seqgc.search.kernel._many_codes import Codes
+from seqgc.search.kernel._thresholds import Thresholds
 
-__all__ = ["GCJudge"]
+__all__ = ["GCThresholds"]
 
 
-class GCJudge(Judge):
+class GCThresholds(Thresholds):
     """Rounds of `Uncoded` and `GC` schemes.
 
     Feasible is what the code decodes. What conforms suffices for that: one answer in every group
@@ -63,7 +63,7 @@ def _(scheme: Uncoded | GC, conditions: Conditions) -> Kernel | None:  # noqa: A
     return Kernel(
         group=GC,
         decisions=scheme,
-        judge=lambda schemes, arrivals, conditions: GCJudge(
+        thresholds=lambda schemes, arrivals, conditions: GCThresholds(
             cast("Sequence[Uncoded | GC]", schemes), arrivals, feasible=conditions.feasible
         ),
     )

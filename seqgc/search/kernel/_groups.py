@@ -42,7 +42,7 @@ def by_groups(
             seconds[i, :rounds] = run.round_seconds
             waited_out[i] = np.count_nonzero(run.waited_out)
             continue
-        judge = kernel.judge([schemes[i] for i in block], arrivals, conditions)
+        thresholds = kernel.thresholds([schemes[i] for i in block], arrivals, conditions)
         closings = Closings(
             arrivals,
             shifts[block],
@@ -51,8 +51,8 @@ def by_groups(
             wait_out=conditions.rule.wait_out,
         )
         for round in range(rounds):
-            idle = judge.idle(round)
-            judge.close(round, closings.close(round, judge.needed(round), idle=idle))
+            idle = thresholds.idle(round)
+            thresholds.close(round, closings.close(round, thresholds.needed(round), idle=idle))
         seconds[block, :rounds] = closings.seconds.T
         waited_out[block] = closings.waited_out.sum(axis=0)
     return BatchReplay(round_seconds=seconds, num_rounds=num_rounds, waited_out=waited_out)

@@ -10,11 +10,11 @@ import numpy as np
 from seqgc.ports import BoolArray, IntArray
 from seqgc.schemes import MSGC, Scheme
 from seqgc.search.kernel._arrivals import Arrivals, SmallInts
-from seqgc.search.kernel._codes import Codes
 from seqgc.search.kernel._conditions import Conditions
 from seqgc.search.kernel._dispatch import Kernel, Need, adds_results, kernel_of, necessary_answers
-from seqgc.search.kernel._judge import History, Judge, Recent, after_last
-from seqgc.search.kernel._models import ArbitraryWindow, BurstyWindow
+from seqgc.search.kernel._many_codes import Codes
+from seqgc.search.kernel._thresholds import History, Recent, Thresholds, after_last
+from seqgc.search.kernel._windows import ArbitraryWindow, BurstyWindow
 
 __all__ = ["MSGCConforms", "MSGCFeasible"]
 
@@ -44,7 +44,7 @@ class Backlog:
         self.missing = [self._recent.times, *later]
 
 
-class MSGCConforms(Judge):
+class MSGCConforms(Thresholds):
     """M-SGC's pattern must conform.
 
     In its life of W-1+B rounds every job sees a bursty pattern or an arbitrary one; with
@@ -99,7 +99,7 @@ class MSGCConforms(Judge):
         self._idle.close(round, answered)
 
 
-class MSGCFeasible(Judge):
+class MSGCFeasible(Thresholds):
     """Closing a round must leave every job of M-SGC a chance (`MSGCSchedule.feasible`).
 
     A job in slot d with T - d slots to come is lost for good if a worker owes it more than
@@ -152,7 +152,7 @@ class _Idle:
         self._backlog = Backlog(self._history, B=schemes[0].B, W=schemes[0].W)
 
     def idle(self, round: int) -> BoolArray | None:
-        """See `Judge.idle`."""
+        """See `Thresholds.idle`."""
         if not (self._in_flight.begins_nothing(round) and self._uncoded.any()):
             return None
         idle = self._uncoded.copy()
@@ -160,7 +160,7 @@ class _Idle:
         return idle
 
     def close(self, round: int, answered: IntArray) -> None:
-        """See `Judge.close`."""
+        """See `Thresholds.close`."""
         if self._uncoded.any():
             self._history.close(round, answered[self._uncoded])
             self._backlog.close(round)
@@ -205,10 +205,12 @@ def _(scheme: MSGC, conditions: Conditions) -> Kernel:
         decisions: tuple[object, ...] = (scheme,)
     else:
         decisions = (MSGC, scheme.B, scheme.W, scheme.lam, scheme.normalized_load)
-    return Kernel(group=(MSGC, scheme.B, scheme.W), decisions=decisions, judge=_judge)
+    return Kernel(group=(MSGC, scheme.B, scheme.W), decisions=decisions, thresholds=_thresholds)
 
 
-def _judge(schemes: Sequence[Scheme], arrivals: Arrivals, conditions: Conditions) -> Judge:
+def _thresholds(
+    schemes: Sequence[Scheme], arrivals: Arrivals, conditions: Conditions
+) -> Thresholds:
     m_sgc = cast("Sequence[MSGC]", schemes)
     num_jobs = conditions.bundles(m_sgc[0])
     if conditions.feasible:

@@ -10,7 +10,6 @@ import numpy as np
 from seqgc.ports import BoolArray, IntArray
 from seqgc.schemes import SRSGC, Scheme
 from seqgc.search.kernel._arrivals import Arrivals, SmallInts
-from seqgc.search.kernel._codes import Codes
 from seqgc.search.kernel._conditions import Conditions
 from seqgc.search.kernel._dispatch import (
     Kernel,
@@ -20,8 +19,9 @@ from seqgc.search.kernel._dispatch import (
     necessary_answers,
     stands_for_others,
 )
-from seqgc.search.kernel._judge import History, Judge, after_last
-from seqgc.search.kernel._models import BurstyWindow
+from seqgc.search.kernel._many_codes import Codes
+from seqgc.search.kernel._thresholds import History, Thresholds, after_last
+from seqgc.search.kernel._windows import BurstyWindow
 
 __all__ = ["SRSGCConforms", "SRSGCFeasible"]
 
@@ -95,7 +95,7 @@ class Reattempts:
         self.chosen[:, some] = wanted[:, some] & (so_far <= wanting[some])
 
 
-class SRSGCFeasible(Judge):
+class SRSGCFeasible(Thresholds):
     """The job due now must be decodable; whatever else is missing can still be reattempted."""
 
     def __init__(self, schemes: Sequence[SRSGC], arrivals: Arrivals, *, num_jobs: int) -> None:
@@ -113,7 +113,7 @@ class SRSGCFeasible(Judge):
         self._reattempts.close(round)
 
 
-class SRSGCConforms(Judge):
+class SRSGCConforms(Thresholds):
     """SR-SGC's pattern must conform.
 
     Any W rounds are bursty, or in each of them at most s straggle, or (Rep) every group answers in
@@ -174,11 +174,13 @@ def _(scheme: SRSGC, conditions: Conditions) -> Kernel:
     """Of SR-SGC, feasibility knows the base code and B alone."""
     if conditions.feasible:
         decisions: tuple[object, ...] = (SRSGC, scheme.B, scheme.family, scheme.s)
-        return Kernel(group=(SRSGC, scheme.B), decisions=decisions, judge=_judge)
-    return Kernel(group=(SRSGC, scheme.B, scheme.W), decisions=scheme, judge=_judge)
+        return Kernel(group=(SRSGC, scheme.B), decisions=decisions, thresholds=_thresholds)
+    return Kernel(group=(SRSGC, scheme.B, scheme.W), decisions=scheme, thresholds=_thresholds)
 
 
-def _judge(schemes: Sequence[Scheme], arrivals: Arrivals, conditions: Conditions) -> Judge:
+def _thresholds(
+    schemes: Sequence[Scheme], arrivals: Arrivals, conditions: Conditions
+) -> Thresholds:
     sr_sgc = cast("Sequence[SRSGC]", schemes)
     num_jobs = conditions.bundles(sr_sgc[0])
     if conditions.feasible:

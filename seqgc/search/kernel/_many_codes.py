@@ -11,7 +11,7 @@ from seqgc.codes import GradientCode, make_code
 from seqgc.ports import BoolArray, IntArray
 from seqgc.search.kernel._arrivals import Arrivals, SmallInts
 from seqgc.search.kernel._covers import Covers
-from seqgc.search.kernel._judge import after_enough
+from seqgc.search.kernel._thresholds import after_enough
 
 __all__ = ["Codes"]
 

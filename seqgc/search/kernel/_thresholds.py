@@ -1,4 +1,4 @@
-"""`Judge`: how many answers must a round have? And the counting that judges share."""
+"""`Thresholds`: how many answers must a round have? And the counting that they share."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 from seqgc.ports import BoolArray, IntArray
 from seqgc.search.kernel._arrivals import Arrivals, SmallInts
 
-__all__ = ["History", "Judge", "Recent", "after_enough", "after_last"]
+__all__ = ["History", "Recent", "Thresholds", "after_enough", "after_last"]
 
 _RUN = 16  # answers; at most 127
 
 
-class Judge(ABC):
+class Thresholds(ABC):
     """Says how many answers each of some candidates' rounds needs, round after round.
 
     Per round, in this order: `idle`, `needed`, `close`.

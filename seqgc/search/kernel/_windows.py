@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from seqgc.search.kernel._arrivals import SmallInts
-from seqgc.search.kernel._judge import History, Recent, after_enough, after_last
+from seqgc.search.kernel._thresholds import History, Recent, after_enough, after_last
 
 __all__ = ["ArbitraryWindow", "BurstyWindow"]
 

@@ -23,8 +23,8 @@ from seqgc.wire import (
     to_mapping,
 )
 from seqgc.worker._compute import Compute, run_task
-from seqgc.worker._registry import Registry
 from seqgc.worker._weights import RunWeights, WeightCache, cache_bytes
+from seqgc.worker._workloads import Registry
 
 __all__ = ["FunctionWorker", "InvocationReport"]
 
