@@ -26,14 +26,16 @@ from seqgc.wire._values import MAX_FRAME_BYTES, Name, Record, one_line
 __all__ = ["decode", "decode_invocation", "encode"]
 
 _WithArrays: TypeAlias = TaskHeader | InvokeHeader | ResultHeader
-_Header: TypeAlias = _WithArrays | FailureMessage | ReceiptMessage | CancelMessage | ReadyMessage
+_MessageHeader: TypeAlias = (
+    _WithArrays | FailureMessage | ReceiptMessage | CancelMessage | ReadyMessage
+)
 
 
-class _Letter(Record, frozen=True, kw_only=True):
+class _Header(Record, frozen=True, kw_only=True):
     """The JSON of a frame: whose run it belongs to, and what it says."""
 
     run: Name
-    message: _Header
+    message: _MessageHeader
 
 
 def _plain(value: object) -> object:
@@ -44,7 +46,7 @@ def _plain(value: object) -> object:
 
 
 _ENCODER = msgspec.json.Encoder(enc_hook=_plain)
-_DECODER = msgspec.json.Decoder(_Letter)
+_DECODER = msgspec.json.Decoder(_Header)
 
 
 def encode(message: Message, *, run_id: str, sealed: bool = True) -> bytes:
@@ -74,9 +76,9 @@ def encode(message: Message, *, run_id: str, sealed: bool = True) -> bytes:
         ...
     seqgc.errors.WireError: frame belongs to run 'r1', not 'another'; drop it
     """
-    header, arrays = _parts(message)
+    content, arrays = _parts(message)
     try:
-        text = _ENCODER.encode(_Letter(run=run_id, message=header))
+        text = _ENCODER.encode(_Header(run=run_id, message=content))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise WireError(f"message has a field without JSON form: {one_line(str(error))}") from error
     return pack(text, arrays, sealed=sealed)
@@ -117,7 +119,7 @@ def decode_invocation(
     return run, message
 
 
-def _parts(message: Message) -> tuple[_Header, list[Array]]:
+def _parts(message: Message) -> tuple[_MessageHeader, list[Array]]:
     match message:
         case TaskMessage():
             return TaskHeader.of(message)
@@ -132,13 +134,13 @@ def _parts(message: Message) -> tuple[_Header, list[Array]]:
 def _opened(data: bytes | bytearray, *, sealed: bool, max_bytes: int) -> tuple[str, Message]:
     text, body = unpack(data, sealed=sealed, max_bytes=max_bytes)
     try:
-        letter = _DECODER.decode(text)
-        header = letter.message
-        message = header.message(body) if isinstance(header, _WithArrays) else header
+        header = _DECODER.decode(text)
+        content = header.message
+        message = content.message(body) if isinstance(content, _WithArrays) else content
     except SeqgcError:
         raise
     except Exception as error:  # no frame, whatever it says, is more than a refused frame
         why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         raise WireError(f"frame cannot be read; drop it: {one_line(why)}") from error
     body.finish()
-    return letter.run, message
+    return header.run, message

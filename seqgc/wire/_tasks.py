@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
@@ -51,7 +52,7 @@ class _Part(Record, frozen=True, kw_only=True):
     count: Count
     weights: _Weights
 
-    def part(self, points: Array, coefficients: Array) -> WeightedPoints:
+    def weighted(self, points: Array, coefficients: Array) -> WeightedPoints:
         """Return the part with these points and coefficients."""
         return WeightedPoints(
             model=self.model, weights=self.weights.ref, points=points, coefficients=coefficients
@@ -113,18 +114,13 @@ class TaskHeader(Record, frozen=True, kw_only=True, tag="task"):
         points = body.take(np.dtype(np.int64), count)
         coefficients = body.take(np.dtype(np.float64), count)
         _check_points(points, coefficients)
-        items, begin = [], 0
-        for item in self.items:
-            parts = []
-            for part in item.parts:
-                own = slice(begin, begin := begin + part.count)
-                parts.append(part.part(points[own], coefficients[own]))
-            items.append(WorkItem(slot=item.slot, parts=tuple(parts)))
-        if len({item.slot for item in items}) != len(items):
-            raise WireError(f"task frame repeats a slot: {[item.slot for item in items][:100]}")
+        slots = [item.slot for item in self.items]
+        if len(set(slots)) != len(slots):
+            raise WireError(f"task frame repeats a slot: {slots[:100]}")
         round, worker, attempt = self.subject.address
+        items = tuple(self._work_items(points, coefficients))
         message = TaskMessage(
-            task=Task(round=round, worker=worker, attempt=attempt, items=tuple(items)),
+            task=Task(round=round, worker=worker, attempt=attempt, items=items),
             delay_s=self.delay_s,
             payload=self.payload,
             rounding_seed=self.rounding_seed,
@@ -135,6 +131,15 @@ class TaskHeader(Record, frozen=True, kw_only=True, tag="task"):
                 f"task frame is about weights {named[:12]!r}…, its task about {due[:12]!r}…"
             )
         return message
+
+    def _work_items(self, points: Array, coefficients: Array) -> Iterator[WorkItem]:
+        begin = 0
+        for item in self.items:
+            parts = []
+            for part in item.parts:
+                own = slice(begin, begin := begin + part.count)
+                parts.append(part.weighted(points[own], coefficients[own]))
+            yield WorkItem(slot=item.slot, parts=tuple(parts))
 
 
 class InvokeHeader(Record, frozen=True, kw_only=True, tag="invoke"):
