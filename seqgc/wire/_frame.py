@@ -1,4 +1,7 @@
-"""A frame's bytes: prefix, digest, header, arrays (`seqgc.wire` draws and explains them)."""
+"""A frame's bytes: prefix, digest, header, arrays (`seqgc.wire` draws and explains them).
+
+Whatever does not add up, in `pack`, `unpack` or `Body`, is a `WireError`.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +32,7 @@ _DTYPES = ("<i8", "<u2", "<f2", "<f4", "<f8")
 
 
 def pack(header: bytes, arrays: Sequence[Array], *, sealed: bool) -> bytes:
-    """Return the frame of a header (JSON) and the arrays behind it.
-
-    Raises
-    ------
-    WireError
-        If an array's dtype has no place on the wire, or the frame is larger than a frame may be.
-    """
+    """Return the frame of a header (JSON) and the arrays behind it."""
     pieces = [_little_endian(array) for array in arrays]
     header += b" " * (-(_BEGIN + len(header)) % _ALIGN)
     body_bytes = sum(piece.nbytes for piece in pieces)
@@ -52,14 +49,7 @@ def pack(header: bytes, arrays: Sequence[Array], *, sealed: bool) -> bytes:
 
 
 def unpack(data: bytes | bytearray, *, sealed: bool, max_bytes: int) -> tuple[memoryview, Body]:
-    """Return the header in a frame, and its body.
-
-    Raises
-    ------
-    WireError
-        If the frame is damaged, cut short, too large, or of another schema version, or has a digest
-        where none is due, or none where one is.
-    """
+    """Return the header in a frame, and its body."""
     frame = memoryview(data).toreadonly()
     if len(frame) < _BEGIN:
         raise WireError(f"frame of {len(frame)} bytes is cut short; the shortest has {_BEGIN}")
@@ -89,13 +79,7 @@ class Body:
         self._data, self._used = data, 0
 
     def take(self, dtype: np.dtype[Any], count: int) -> Array:
-        """Return the next ``count`` numbers, read-only: a view of the frame where it can be.
-
-        Raises
-        ------
-        WireError
-            If there are not that many.
-        """
+        """Return the next ``count`` numbers, read-only: a view of the frame where it can be."""
         end = self._used + count * dtype.itemsize
         if end > len(self._data):
             raise WireError(
@@ -108,13 +92,7 @@ class Body:
         return array
 
     def finish(self) -> None:
-        """Insist that everything has been taken.
-
-        Raises
-        ------
-        WireError
-            If something has not.
-        """
+        """Insist that everything has been taken."""
         if self._used != len(self._data):
             raise WireError(
                 f"frame has {len(self._data)} body bytes, its header speaks of {self._used}"

@@ -1,4 +1,7 @@
-"""Results on the wire: each in the payload format that its message names."""
+"""Results on the wire: each in the payload format that its message names.
+
+What is no finite vector is a `WireError` before it is sent (``of``), and on arrival (``message``).
+"""
 
 from __future__ import annotations
 
@@ -38,14 +41,7 @@ class ResultHeader(Record, frozen=True, kw_only=True, tag="result"):
 
     @classmethod
     def of(cls, message: ResultMessage) -> tuple[ResultHeader, list[Array]]:
-        """Return a message's header, and its results' values, slot after slot.
-
-        Raises
-        ------
-        WireError
-            If the results are not finite vectors of one dtype, float32 or float64, too large to
-            round, or not of their pieces' length.
-        """
+        """Return a message's header, and its results' values, slot after slot."""
         vectors = {slot: np.asarray(vector) for slot, vector in message.results.items()}
         dtype = _dtype(list(vectors.values()))
         slots: list[_Slot] = []
@@ -64,13 +60,7 @@ class ResultHeader(Record, frozen=True, kw_only=True, tag="result"):
         return header, arrays
 
     def message(self, body: Body) -> ResultMessage:
-        """Return the message of this header and the values behind it; its results are read-only.
-
-        Raises
-        ------
-        WireError
-            If a slot is there twice, the values are too few, or do not stand for finite numbers.
-        """
+        """Return the message of this header and the values behind it; its results are read-only."""
         slots = [each.slot for each in self.results]
         if len(set(slots)) != len(slots):
             raise WireError(f"result frame repeats a slot: {slots[:100]}")

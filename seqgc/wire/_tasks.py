@@ -1,4 +1,8 @@
-"""Tasks and invocations on the wire: all points in one array, all coefficients in another."""
+"""Tasks and invocations on the wire: all points in one array, all coefficients in another.
+
+A message that makes no sense is a `WireError` before it is sent (``of``), and on arrival
+(``message``).
+"""
 
 from __future__ import annotations
 
@@ -77,14 +81,7 @@ class TaskHeader(Record, frozen=True, kw_only=True, tag="task"):
 
     @classmethod
     def of(cls, message: TaskMessage) -> tuple[TaskHeader, list[Array]]:
-        """Return a message's header, and its points and coefficients, part after part.
-
-        Raises
-        ------
-        WireError
-            If its delay is no time, a part's points and coefficients do not pair up, or some are
-            negative or not finite.
-        """
+        """Return a message's header, and its points and coefficients, part after part."""
         if not 0 <= message.delay_s < math.inf:
             raise WireError(f"a task's delay must be finite seconds >= 0; got {message.delay_s}")
         items = message.task.items
@@ -102,14 +99,7 @@ class TaskHeader(Record, frozen=True, kw_only=True, tag="task"):
         return header, [points.astype(np.int64, copy=False), coefficients]
 
     def message(self, body: Body) -> TaskMessage:
-        """Return the message of this header and the arrays behind it, of which its parts are views.
-
-        Raises
-        ------
-        WireError
-            If a slot is there twice, points or coefficients are too few or make no sense, or the
-            header is about other weights than its task.
-        """
+        """Return the message of this header; its parts are views of the arrays behind it."""
         count = sum(part.count for item in self.items for part in item.parts)
         points = body.take(np.dtype(np.int64), count)
         coefficients = body.take(np.dtype(np.float64), count)
@@ -153,14 +143,7 @@ class InvokeHeader(Record, frozen=True, kw_only=True, tag="invoke"):
 
     @classmethod
     def of(cls, message: InvokeMessage) -> tuple[InvokeHeader, list[Array]]:
-        """Return a message's header, its task's arrays, and the weights that travel along.
-
-        Raises
-        ------
-        WireError
-            As `TaskHeader.of`, and if weights are not the vector of the size and dtype that their
-            reference says.
-        """
+        """Return a message's header, its task's arrays, and the weights that travel along."""
         _ = message.workload.canonical  # refuses what the other side could not key its memory by
         request, arrays = TaskHeader.of(message.request)
         for ref, params in message.weights:
@@ -179,14 +162,7 @@ class InvokeHeader(Record, frozen=True, kw_only=True, tag="invoke"):
         return header, [*arrays, *(params for _, params in message.weights)]
 
     def message(self, body: Body) -> InvokeMessage:
-        """Return the message of this header and the arrays behind it.
-
-        Raises
-        ------
-        WireError
-            As `TaskHeader.message`, and if weights do not have the digest that their reference
-            says.
-        """
+        """Return the message of this header and the arrays behind it."""
         request = self.request.message(body)
         _ = self.workload.canonical
         return InvokeMessage(
