@@ -13,8 +13,10 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing import forkserver, get_context, resource_tracker
+from multiprocessing import forkserver, get_context, resource_tracker, util
 from types import ModuleType
+
+from seqgc.backends import _leftovers
 
 __all__ = ["CONTEXT", "ensure_running", "main_script_hidden", "set_preload", "start_fork_server"]
 
@@ -32,7 +34,8 @@ _ONE_THREAD = {
 
 def set_preload(modules: Sequence[str]) -> None:
     """Name what the fork server imports when it starts; if it runs already, workers import it."""
-    CONTEXT.set_forkserver_preload(["seqgc.backends._child", *modules])
+    own = (_leftovers.__name__, "seqgc.backends._child")
+    CONTEXT.set_forkserver_preload([*own, *modules])
 
 
 def start_fork_server(preload: Sequence[str]) -> None:
@@ -49,7 +52,9 @@ def ensure_running() -> None:
     """
     # First, because starting it unblocks SIGINT (CPython's resource_tracker.py, ensure_running).
     resource_tracker.ensure_running()
-    with _environment(_ONE_THREAD), _blocked(signal.SIGINT):
+    # The folder of its socket, which is made now unless it is there (see `_leftovers`).
+    folder = {_leftovers.FOLDER: util.get_temp_dir()}
+    with _environment(_ONE_THREAD | folder), _blocked(signal.SIGINT):
         forkserver.ensure_running()
 
 

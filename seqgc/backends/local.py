@@ -10,7 +10,7 @@ from seqgc.backends._events import EventBackend, event_of, failure_of
 from seqgc.backends._pool import Lost, WorkerPool
 from seqgc.backends._tasks import Delays, TaskMessages
 from seqgc.errors import ParameterError
-from seqgc.ports import Clock, Payload, Task
+from seqgc.ports import Arrival, Clock, Payload, Task
 from seqgc.wire import CancelMessage, encode
 from seqgc.worker import ComputeFactory
 
@@ -185,8 +185,11 @@ class LocalBackend(EventBackend):
             else:
                 answer = news.answer
                 round, worker, attempt = answer.subject.address
-                self._outstanding[worker].discard((round, attempt))
-                self._tell(event_of(answer, at=news.at))
+                event, owed = event_of(answer, at=news.at), self._outstanding[worker]
+                # What was cancelled may well fail: its weights may be gone. That is no event.
+                if isinstance(event, Arrival) or (round, attempt) in owed:
+                    self._tell(event)
+                owed.discard((round, attempt))
 
     def _lose(self, lost: Lost) -> None:
         """Report as failed all that a worker still owed."""

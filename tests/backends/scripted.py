@@ -61,13 +61,18 @@ class Scripted:
     def _compute(self, parts: tuple[WeightedPoints, ...]) -> FloatArray:
         return np.concatenate([self._act(part) for part in parts])
 
+    def _wait_at_gate(self, name: str) -> None:
+        (self.folder / f"begun {name}").touch()
+        while not (self.folder / f"go {name}").exists():
+            time.sleep(0.002)
+
     def _act(self, part: WeightedPoints) -> FloatArray:
         act, _, name = part.model.partition(" ")
         match act:
-            case "gate":
-                (self.folder / f"begun {name}").touch()
-                while not (self.folder / f"go {name}").exists():
-                    time.sleep(0.002)
+            case "gate" | "gate-raise":
+                self._wait_at_gate(name)
+                if act == "gate-raise":
+                    raise TypeError("its weights are gone")
             case "raise":
                 raise TypeError("the loss is\na string")
             case "exit":

@@ -254,6 +254,20 @@ def test_a_cancelled_task_is_late_or_silent_and_never_a_failure(
     assert len(set(arrived)) == len(arrived), "an answer came twice"
 
 
+def test_a_straggler_that_fails_once_it_is_cancelled_is_no_failure(
+    open_serial: Open, folder: Path
+) -> None:
+    backend = open_serial(1)
+    backend.dispatch(0, [task(0, 0, "gate-raise a")])
+    eventually((folder / "begun a").exists, "round 0's computing")
+    backend.cancel(0, [0])
+    (folder / "go a").touch()
+    backend.dispatch(1, [task(1, 0)])
+    assert address(next_event(backend)) == ("Arrival", 1, 0, 0)  # after the other, in order
+    backend.dispatch(2, [task(2, 0, "raise")])  # and what is not cancelled fails as ever
+    assert address(next_event(backend)) == ("Failure", 2, 0, 0)
+
+
 def test_a_round_can_be_attempted_again_after_it_was_cancelled(open_backend: Open) -> None:
     backend = open_backend(1, delays=lambda *_: HOURS)
     backend.dispatch(0, [task(0, 0)])

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,13 +19,24 @@ from tests.backends.scripted import PATIENCE_S, eventually, is_running, running_
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """The master's folder for temporary files; its name is short, sockets must fit."""
+    with tempfile.TemporaryDirectory(prefix="m") as folder:
+        yield Path(folder)
+
+
 @contextmanager
-def master(folder: Path, what: str) -> Iterator[subprocess.Popen[str]]:
+def master(
+    folder: Path, what: str, *, temporary: Path | None = None
+) -> Iterator[subprocess.Popen[str]]:
     """Run a master in a session of its own; whatever is left of that session is killed."""
+    environment = {} if temporary is None else {"TMPDIR": str(temporary)}
     command = [sys.executable, "-m", "tests.backends.master_process", str(folder), what]
     process = subprocess.Popen(
         command,
         cwd=ROOT,
+        env=os.environ | environment,
         start_new_session=True,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -62,14 +74,16 @@ def test_ctrl_c_stops_everything_at_once_and_only_the_master_complains(tmp_path:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_workers_vanish_with_a_master_that_is_killed(
-    tmp_path: Path, number: signal.Signals
+def test_workers_and_their_folder_vanish_with_a_master_that_is_killed(
+    tmp_path: Path, temporary: Path, number: signal.Signals
 ) -> None:
-    with master(tmp_path, "waits") as process:
+    with master(tmp_path, "waits", temporary=temporary) as process:
         assert sum(map(is_running, worker_pids(process))) == WORKERS
+        assert [path.name[:5] for path in temporary.iterdir()] == ["pymp-"]
         process.send_signal(number)
         assert process.wait(PATIENCE_S) == -number
         nothing_runs_in(process.pid)
+    assert list(temporary.iterdir()) == []
 
 
 def test_workers_vanish_with_a_master_that_forgets_to_close(tmp_path: Path) -> None:

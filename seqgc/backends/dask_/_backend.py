@@ -280,9 +280,12 @@ class DaskBackend(EventBackend):
 
     def _understood(self, job: _Job, outcome: bytes | BaseException) -> Arrival | Failure | None:
         """Return the event, not stamped yet; None if there is none to tell of."""
+        answered = self._read(job, outcome)
+        # What was cancelled may well fail: its weights may be gone. That is of no use to know.
+        return None if job.cancelled and isinstance(answered, Failure) else answered
+
+    def _read(self, job: _Job, outcome: bytes | BaseException) -> Arrival | Failure | None:
         if isinstance(outcome, BaseException):
-            if job.cancelled:
-                return None
             return _failed(job, outcome)
         if not outcome:  # forgotten
             return None
