@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
+from typing import Protocol
 
 import boto3
 from botocore.credentials import Credentials
@@ -54,8 +55,19 @@ def serve(
     )
 
 
+class Service(Protocol):
+    """Where transports reach functions."""
+
+    @property
+    def function_name(self) -> str: ...
+    @property
+    def endpoint_url(self) -> str: ...
+    @property
+    def function_url(self) -> str: ...
+
+
 def open_transport(
-    kind: str, service: LocalLambda, *, clock: Clock | None = None, limits: Limits | None = None
+    kind: str, service: Service, *, clock: Clock | None = None, limits: Limits | None = None
 ) -> Transport:
     if kind == "boto3":
         return Boto3Transport(
