@@ -24,17 +24,9 @@ from seqgc.local_lambda._settings import Settings
 
 __all__ = ["Parent"]
 
-# What awslambdaric imports, short of its compiled client: that one reads the address of its
-# Runtime API while it is imported, so every environment imports it itself (0.4 ms).
-_PRELOAD = (
-    "http.client",
-    "awslambdaric.lambda_config",
-    "awslambdaric.lambda_context",
-    "awslambdaric.lambda_literals",
-    "awslambdaric.lambda_runtime_exception",
-    "awslambdaric.lambda_runtime_log_utils",
-    "awslambdaric.lambda_runtime_marshaller",
-)
+# The compiled half of awslambdaric's client. It reads the address of its Runtime API when it is
+# loaded, so every environment loads it itself; without it, all else can be loaded before.
+_COMPILED = "runtime_client"
 
 
 class Parent:
@@ -70,9 +62,11 @@ class Parent:
             contextlib.redirect_stdout(nowhere),
             contextlib.redirect_stderr(nowhere),
         ):
-            for name in (*_PRELOAD, module):
+            sys.modules[_COMPILED] = None  # type: ignore[assignment]
+            for name in ("awslambdaric.__main__", module):
                 with contextlib.suppress(Exception, SystemExit):
                     importlib.import_module(name)
+            del sys.modules[_COMPILED]
             if "numpy" in sys.modules:  # which puts this off: 12 ms for every environment
                 importlib.import_module("numpy.random")
         gc.collect()
@@ -150,8 +144,11 @@ class Parent:
 
 def _run_runtime(handler: str) -> int:
     """Run AWS's runtime client; return its exit code."""
-    from awslambdaric import __main__ as runtime  # not before the address of its API is known
+    from awslambdaric import __main__ as runtime
+    from awslambdaric import lambda_runtime_client as client
 
+    client.runtime_client = compiled = importlib.import_module(_COMPILED)
+    compiled.initialize_client(client._user_agent())
     try:
         runtime.main(["bootstrap", handler])
     except SystemExit as end:
