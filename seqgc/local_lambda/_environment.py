@@ -10,12 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from seqgc.local_lambda import _errors
-from seqgc.local_lambda._http import Request, Response, Server
+from seqgc.local_lambda import _error_bodies
+from seqgc.local_lambda._function_settings import MAX_RESPONSE_BYTES
+from seqgc.local_lambda._http_server import HttpServer, Request, Response
 from seqgc.local_lambda._logs import LogPipe
-from seqgc.local_lambda._settings import MAX_RESPONSE_BYTES
 
-__all__ = ["Answered", "Environment", "Invocation"]
+__all__ = ["Environment", "Invocation", "InvocationAnswer"]
 
 _API = "/2018-06-01/runtime/"
 _MAX_HEAD_BYTES = 1 << 21  # an error's trace travels in a header of up to 1 MiB
@@ -36,7 +36,7 @@ class Invocation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class InvocationAnswer:
     """A function's answer; ``failed`` if it is an error's body."""
 
     body: bytes | bytearray
@@ -65,14 +65,14 @@ class Environment:
         self._init_s: float | None = None  # until it is reported with the first request
         self._used_mb = 0
         self._began = time.perf_counter()
-        self._server = Server(
-            self._answer, max_body_bytes=MAX_RESPONSE_BYTES, max_head_bytes=_MAX_HEAD_BYTES
+        self._server = HttpServer(
+            self._respond, max_body_bytes=MAX_RESPONSE_BYTES, max_head_bytes=_MAX_HEAD_BYTES
         )
-        self._given: asyncio.Future[Response] | None = None  # what /next waits for
+        self._next: asyncio.Future[Response] | None = None  # what the process waits for
         self._settled = asyncio.Event()  # waits for the next request, or has ended
         self._over = asyncio.Event()
         self._invocation: Invocation | None = None
-        self._answered: Answered | None = None
+        self._answer: InvocationAnswer | None = None
         self._exit_code = 0
 
     async def open(self) -> dict[str, str]:
@@ -96,25 +96,28 @@ class Environment:
         init_s, self._init_s = self._init_s, None
         return init_s
 
-    def ask(self, invocation: Invocation) -> None:
+    def begin(self, invocation: Invocation) -> None:
         """Give the process a request."""
-        self._invocation, self._answered = invocation, None
+        self._invocation, self._answer = invocation, None
         if self.alive:
             self._settled.clear()
-        if self._given is not None and not self._given.done():
-            self._given.set_result(_event(invocation))
+        waiting, self._next = self._next, None  # nothing here keeps what may be megabytes
+        if waiting is not None and not waiting.done():
+            waiting.set_result(_event(invocation))
 
-    async def settled(self) -> Answered:
+    async def settled(self, request_id: str) -> InvocationAnswer:
         """Wait until the process wants the next request, or has ended; return its answer."""
         await self._settled.wait()
-        asked, self._invocation = self._invocation, None
-        return self.answer(asked.request_id if asked else "")
+        self._invocation = None
+        return self.take_answer(request_id)
 
-    def answer(self, request_id: str) -> Answered:
+    def take_answer(self, request_id: str) -> InvocationAnswer:
         """Return what the process has answered, or else, as it has ended, how."""
-        if self._answered is not None:
-            return self._answered
-        return Answered(body=_errors.exited(request_id, self._exit_code), failed=True)
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            return answer
+        body = _error_bodies.exited(request_id, self._exit_code)
+        return InvocationAnswer(body=body, failed=True)
 
     async def end(self) -> None:
         """Kill the process, whatever it is doing, and wait for its end."""
@@ -142,32 +145,32 @@ class Environment:
         self._server.close()
         self.log.close()
 
-    async def _answer(self, request: Request) -> Response:
+    async def _respond(self, request: Request) -> Response:
         """Answer the Runtime API."""
         if not request.path.startswith(_API):
             return Response(status=404)
         match request.method, request.path.removeprefix(_API).split("/"):
             case "GET", ["invocation", "next"]:
-                self._given = asyncio.get_running_loop().create_future()
+                self._next = asyncio.get_running_loop().create_future()
                 self._settled.set()
-                return await self._given
+                return await self._next
             case "POST", ["invocation", request_id, "response"]:
                 return self._take(request_id, request, failed=False)
             case "POST", ["invocation", request_id, "error"]:
                 return self._take(request_id, request, failed=True)
             case "POST", ["init", "error"]:
-                self._answered = Answered(body=request.body or b"", failed=True)
+                self._answer = InvocationAnswer(body=request.body or b"", failed=True)
                 return _ACCEPTED
         return Response(status=404)
 
     def _take(self, request_id: str, request: Request, *, failed: bool) -> Response:
-        asked = self._invocation
-        if asked is None or asked.request_id != request_id or self._answered is not None:
+        due = self._invocation
+        if due is None or due.request_id != request_id or self._answer is not None:
             return _complaint(400, "InvalidRequestID", "Invalid request ID")
         if request.body is None:
-            self._answered = Answered(body=_errors.too_large(), failed=True)
+            self._answer = InvocationAnswer(body=_error_bodies.too_large(), failed=True)
             return _complaint(413, "RequestEntityTooLarge", "Exceeded maximum allowed payload size")
-        self._answered = Answered(body=request.body, failed=failed)
+        self._answer = InvocationAnswer(body=request.body, failed=failed)
         return _ACCEPTED
 
 

@@ -10,15 +10,15 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-from seqgc.local_lambda._channel import Sender, receive
 from seqgc.local_lambda._environment import Environment
+from seqgc.local_lambda._fork_channel import Sender, receive
 
-__all__ = ["Pool"]
+__all__ = ["Environments"]
 
 _INIT_LIMIT_S = 60.0  # Lambda has 10 s, but no hundred environments that start on one core
 
 
-class Pool:
+class Environments:
     """At most ``concurrency`` environments.
 
     Parameters

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import signal
 
-from seqgc.local_lambda._http import Response
-from seqgc.local_lambda._settings import MAX_RESPONSE_BYTES
+from seqgc.local_lambda._function_settings import MAX_RESPONSE_BYTES
+from seqgc.local_lambda._http_server import Response
 
 __all__ = [
     "api_error",

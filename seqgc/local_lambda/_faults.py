@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import importlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
@@ -14,9 +15,7 @@ __all__ = ["Fault", "FaultKind", "FaultPlan", "Subject"]
 FaultKind: TypeAlias = Literal[
     "delay", "crash", "hang", "throttle", "corrupt", "duplicate", "error", "none"
 ]
-By: TypeAlias = Literal["request", "environment", "task", "worker"]
 _KINDS: tuple[str, ...] = get_args(FaultKind)
-_BYS: tuple[str, ...] = get_args(By)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,14 +29,11 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What a request is known by: its index, its environment's, and its task if it holds one.
-
-    ``task`` is (round, worker, attempt).
-    """
+    """What a request is known by: its index, its environment's, and what its body says."""
 
     request: int
     environment: int
-    task: tuple[int, int, int] | None = None
+    body: tuple[int, ...] | None = None
 
     def key(self, by: str) -> tuple[int, ...] | None:
         """Return what faults are drawn for, or None if the request has no such thing."""
@@ -46,10 +42,7 @@ class Subject:
                 return (self.request,)
             case "environment":
                 return (self.environment,)
-            case "task":
-                return self.task
-            case _:
-                return None if self.task is None else self.task[1:2]
+        return self.body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +54,16 @@ class FaultPlan:
     by
         What a fault is drawn for. ``"request"``: every request by itself, counted from 0 as they
         arrive. ``"environment"``: environment number, from 0; a bad one is bad for good.
-        ``"task"``: the (round, worker, attempt) that the request's frame is addressed to, so that
-        faults do not depend on the order of arrival. ``"worker"``: that frame's worker.
+        ``"module.function"``: what this function, which the service imports, returns for a
+        request's body, a tuple of integers, so that faults do not depend on the order of arrival;
+        None spares the request. `seqgc.worker.task_address` is one.
     seed
         Of the draws.
     rates
         Probability of each kind of fault; together at most 1.
     script
         Faults by key, before any draw: a key is what ``by`` names, e.g. ``(3,)`` for request 3 or
-        ``(round, worker, attempt)``. ``"none"`` spares a request.
+        what that function returns. ``"none"`` spares a request.
     delay_s
         How long ``"delay"`` holds a request before its environment sees it, in seconds.
 
@@ -101,15 +95,17 @@ class FaultPlan:
     seqgc.errors.ParameterError: `rates` must name faults; got 'crush' (did you mean 'crash'?)
     """
 
-    by: By = "request"
+    by: str = "request"
     seed: int = 0
     rates: Mapping[FaultKind, float] = field(default_factory=dict)
     script: Mapping[tuple[int, ...], FaultKind] = field(default_factory=dict)
     delay_s: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.by not in _BYS:
-            raise ParameterError("by", f"must be one of {', '.join(_BYS)}", self.by)
+        module, _, function = self.by.rpartition(".")
+        if self.by not in ("request", "environment") and not (module and function.isidentifier()):
+            rule = "must be 'request', 'environment', or a 'module.function'"
+            raise ParameterError("by", rule, self.by)
         for argument, kinds in (("rates", self.rates), ("script", self.script.values())):
             for kind in kinds:
                 if kind not in _KINDS:
@@ -123,13 +119,32 @@ class FaultPlan:
             raise ParameterError("delay_s", "must be a finite number of seconds >= 0", self.delay_s)
 
     def fault(self, subject: Subject) -> Fault:
-        """Return what befalls a request; a plan by task or worker spares what holds no task."""
+        """Return what befalls a request; one without key is spared."""
         if (key := subject.key(self.by)) is None:
             return Fault(kind="none")
         text = ",".join(map(str, (self.seed, *key)))
         digest = hashlib.sha256(text.encode()).digest()
         kind = self.script.get(key) or self._drawn(int.from_bytes(digest[:8]) / 2**64)
         return Fault(kind=kind, delay_s=self.delay_s, seed=int.from_bytes(digest[8:16]))
+
+    def reader(self) -> Callable[[bytes | bytearray], tuple[int, ...] | None]:
+        """Return what reads a request's key in its body; it needs none unless ``by`` says so.
+
+        Raises
+        ------
+        ParameterError
+            If there is no such function.
+        """
+        module, _, function = self.by.rpartition(".")
+        if not module:
+            return lambda _: None
+        try:
+            found: Callable[[bytes | bytearray], tuple[int, ...] | None]
+            found = getattr(importlib.import_module(module), function)
+        except (ImportError, AttributeError) as error:
+            rule = f"must name a function that can be imported ({error})"
+            raise ParameterError("by", rule, self.by) from None
+        return found
 
     def _drawn(self, u: float) -> FaultKind:
         """Return the kind whose interval of [0, 1) holds ``u``."""

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
-from seqgc.local_lambda._errors import retry_after
+from seqgc.local_lambda._error_bodies import retry_after
 from seqgc.local_lambda._function import Function
-from seqgc.local_lambda._http import Request, Response
+from seqgc.local_lambda._function_settings import ACCOUNT
+from seqgc.local_lambda._http_server import Request, Response
 from seqgc.local_lambda._invoke_api import is_signed
-from seqgc.local_lambda._settings import ACCOUNT
 
 __all__ = ["FunctionUrl", "event_of", "response_of"]
 
@@ -30,7 +30,7 @@ class FunctionUrl:
     def __init__(self, function: Function) -> None:
         self._function = function
 
-    async def answer(self, request: Request) -> Response:
+    async def respond(self, request: Request) -> Response:
         """Answer one request."""
         if not is_signed(request):
             return Response(status=403, headers=_JSON, body=b'{"Message":"Forbidden"}')

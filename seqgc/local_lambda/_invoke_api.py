@@ -10,10 +10,10 @@ import uuid
 from urllib.parse import parse_qs, unquote
 
 from seqgc.local_lambda import _logs
-from seqgc.local_lambda._errors import api_error, retry_after
+from seqgc.local_lambda._error_bodies import api_error, retry_after
 from seqgc.local_lambda._function import Function, Outcome
-from seqgc.local_lambda._http import Request, Response
-from seqgc.local_lambda._settings import ACCOUNT, MAX_EVENT_BYTES, MAX_REQUEST_BYTES
+from seqgc.local_lambda._function_settings import ACCOUNT, MAX_EVENT_BYTES, MAX_REQUEST_BYTES
+from seqgc.local_lambda._http_server import Request, Response
 
 __all__ = ["InvokeApi", "is_signed"]
 
@@ -36,7 +36,7 @@ class InvokeApi:
         self._settings = function.settings
         self._background: set[asyncio.Task[Outcome | None]] = set()
 
-    async def answer(self, request: Request) -> Response:
+    async def respond(self, request: Request) -> Response:
         """Answer one request."""
         if (match := _PATH.match(request.path)) is None or request.method != "POST":
             return api_error(404, "UnknownOperationException", f"no operation {request.path}")

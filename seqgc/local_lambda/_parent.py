@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from seqgc.local_lambda._channel import receive, send
-from seqgc.local_lambda._settings import Settings
+from seqgc.local_lambda._fork_channel import receive, send
+from seqgc.local_lambda._function_settings import Settings
 
 __all__ = ["Parent"]
 

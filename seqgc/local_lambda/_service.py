@@ -11,13 +11,13 @@ import socket
 import sys
 from typing import Any
 
+from seqgc.local_lambda._environments import Environments
 from seqgc.local_lambda._function import Function
+from seqgc.local_lambda._function_settings import MAX_REQUEST_BYTES, Settings
 from seqgc.local_lambda._function_url import FunctionUrl
-from seqgc.local_lambda._http import Server
+from seqgc.local_lambda._http_server import HttpServer
 from seqgc.local_lambda._invoke_api import InvokeApi
 from seqgc.local_lambda._parent import Parent
-from seqgc.local_lambda._pool import Pool
-from seqgc.local_lambda._settings import MAX_REQUEST_BYTES, Settings
 
 __all__ = ["main"]
 
@@ -59,21 +59,21 @@ def _be_parent(
 async def _serve(control: socket.socket, channel: socket.socket, settings: Settings) -> None:
     reader, writer = await asyncio.open_unix_connection(sock=control)
     lost = asyncio.Event()
-    pool = Pool(settings.concurrency, channel=channel, on_loss=lost.set)
-    function = Function(settings, pool=pool)
+    environments = Environments(settings.concurrency, channel=channel, on_loss=lost.set)
+    function = Function(settings, environments=environments)
     invoke_api = InvokeApi(function)
-    api = Server(invoke_api.answer, max_body_bytes=MAX_REQUEST_BYTES)
-    url = Server(FunctionUrl(function).answer, max_body_bytes=MAX_REQUEST_BYTES)
+    api = HttpServer(invoke_api.respond, max_body_bytes=MAX_REQUEST_BYTES)
+    url = HttpServer(FunctionUrl(function).respond, max_body_bytes=MAX_REQUEST_BYTES)
     try:
         for server in (api, url):
             await server.start()
-        _tell(writer, {"api": api.port, "url": url.port})
-        await _until(asyncio.create_task(_converse(reader, writer, function, pool)), lost)
+        _write(writer, {"api": api.port, "url": url.port})
+        await _until(asyncio.create_task(_converse(reader, writer, function, environments)), lost)
     finally:
         for server in (api, url):
             server.close()
         invoke_api.close()
-        pool.close()
+        environments.close()
         writer.close()
 
 
@@ -86,28 +86,31 @@ async def _until(task: asyncio.Task[None], lost: asyncio.Event) -> None:
 
 
 async def _converse(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, function: Function, pool: Pool
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    function: Function,
+    environments: Environments,
 ) -> None:
     """Answer the master, until it is gone."""
     with contextlib.suppress(ConnectionError):
         while line := await reader.readline():
-            asked = json.loads(line)
-            if asked["ask"] == "log":
-                _tell(writer, {"log": function.logs.text(asked["request_id"])})
+            question = json.loads(line)
+            if question["ask"] == "log":
+                _write(writer, {"log": function.logs.text(question["request_id"])})
             else:
-                _tell(writer, _statistics(function, pool))
+                _write(writer, _statistics(function, environments))
 
 
-def _statistics(function: Function, pool: Pool) -> dict[str, Any]:
+def _statistics(function: Function, environments: Environments) -> dict[str, Any]:
     counts = {name: function.counts[name] for name in _COUNTS}
     return counts | {
-        "cold_starts": pool.cold_starts,
-        "environments": len(pool),
+        "cold_starts": environments.cold_starts,
+        "environments": len(environments),
         "faults": dict(function.faults),
     }
 
 
-def _tell(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
+def _write(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
     writer.write(json.dumps(message).encode() + b"\n")
 
 

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from seqgc.errors import ParameterError, WorkerError
 from seqgc.local_lambda._faults import FaultPlan
-from seqgc.local_lambda._settings import Settings
+from seqgc.local_lambda._function_settings import Settings
 
 __all__ = ["LocalLambda", "Statistics"]
 
@@ -219,7 +219,8 @@ class LocalLambda:
 def _variables(settings: Settings, mount: Path | None) -> dict[str, str]:
     """Return the environment's variables: Lambda's own, and the function's."""
     own = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-    own |= _SMALL_HEAP | dict.fromkeys(_ONE_THREAD, "1")  # an environment has one core's worth of memory
+    # An environment has one core's worth of memory, which is one core.
+    own |= _SMALL_HEAP | dict.fromkeys(_ONE_THREAD, "1")
     own |= {
         "_HANDLER": settings.handler,
         "AWS_DEFAULT_REGION": settings.region,

@@ -1,5 +1,7 @@
 """What a worker does with a task, wherever it runs: mini-tasks in, coded results out."""
 
+from seqgc.worker._address import task_address as task_address
+from seqgc.worker._address import worker_address as worker_address
 from seqgc.worker._compute import Compute as Compute
 from seqgc.worker._compute import ComputeFactory as ComputeFactory
 from seqgc.worker._compute import run_task as run_task

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 
@@ -10,8 +11,8 @@ from hypothesis import given, settings
 from seqgc.errors import ParameterError
 from seqgc.local_lambda import FaultPlan, LocalLambda
 from seqgc.local_lambda._faults import Subject
-from seqgc.local_lambda._function import _task_of
 from seqgc.wire import InvokeMessage, encode, to_json
+from seqgc.worker import task_address, worker_address
 from tests.backends.lambda_.local import TRANSPORTS, open_transport
 from tests.local_lambda.calling import HANDLER, Reply, call, client
 from tests.wire.messages import invocations
@@ -112,25 +113,27 @@ def test_draws_are_the_same_every_time_and_as_frequent_as_asked() -> None:
 
 
 def test_keys_of_a_plan() -> None:
-    subject = Subject(request=9, environment=2, task=(5, 1, 0))
+    subject = Subject(request=9, environment=2, body=(5, 1, 0))
 
     for by, key in {
         "request": (9,),
         "environment": (2,),
-        "task": (5, 1, 0),
-        "worker": (1,),
+        "seqgc.worker.task_address": (5, 1, 0),
     }.items():
-        plan = FaultPlan(by=by, script={key: "crash"})  # type: ignore[arg-type]
+        plan = FaultPlan(by=by, script={key: "crash"})
         assert plan.fault(subject).kind == "crash", by
         assert eval(repr(plan)) == plan
     stranger = Subject(request=0, environment=0)
-    assert FaultPlan(by="task", rates={"crash": 1.0}).fault(stranger).kind == "none"
+    assert (
+        FaultPlan(by="seqgc.worker.task_address", rates={"crash": 1.0}).fault(stranger).kind
+        == "none"
+    )
 
 
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
-        ({"by": "moon"}, "`by` must be one of"),
+        ({"by": "moon"}, "`by` must be 'request', 'environment', or a"),
         ({"rates": {"crash": 0.6, "hang": 0.6}}, "must not exceed 1 together"),
         ({"rates": {"crash": -0.1}}, "must be probabilities"),
         ({"script": {(1,): "crush"}}, "did you mean 'crash'"),
@@ -148,5 +151,26 @@ def test_task_of_a_request(message: InvokeMessage) -> None:
     task = message.request.task
     body = to_json(encode(message, run_id="any"))
 
-    assert _task_of(body) == (task.round, task.worker, task.attempt)
-    assert _task_of(b"{}") is None
+    assert FaultPlan(by="seqgc.worker.task_address").reader() is task_address
+    assert task_address(body) == (task.round, task.worker, task.attempt)
+    assert worker_address(body) == (task.worker,)
+    assert task_address(b"{}") is None is worker_address(b"{}")
+
+
+def test_a_plan_by_a_function_that_is_not_there() -> None:
+    with pytest.raises(ParameterError, match="`by` must name a function that can be imported"):
+        FaultPlan(by="seqgc.worker.nobody").reader()
+
+
+def test_faults_by_what_a_request_says() -> None:
+    plan = FaultPlan(by=f"{__name__}.first_number", script={(7,): "error"})
+    with LocalLambda(HANDLER, concurrency=1, faults=plan) as service:
+        aws = client(service)
+        assert call(aws, service, number=7).value["errorType"] == "ScriptedFault"
+        assert "errorType" not in call(aws, service, number=8).value
+        aws.close()
+
+
+def first_number(body: bytes | bytearray) -> tuple[int, ...] | None:
+    number = json.loads(body).get("number")
+    return None if number is None else (number,)

@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 
-from seqgc.local_lambda._channel import Sender, receive, send
+from seqgc.local_lambda._fork_channel import Sender, receive, send
 
 COUNT = 2000  # more than the socket's buffer takes
 
