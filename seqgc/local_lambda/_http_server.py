@@ -15,6 +15,7 @@ import httptools
 
 __all__ = ["HttpServer", "Request", "Respond", "Response"]
 
+_SCRATCH = memoryview(bytearray(1 << 16))  # shared: filled and emptied within one callback
 _ONE_LINE = {ord("\r"): " ", ord("\n"): " "}  # or a function could write headers of its own
 _JOINED_BYTES = 1 << 16  # below it, copying a body is cheaper than another system call
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -84,7 +85,7 @@ class HttpServer:
             task.cancel()
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(asyncio.BufferedProtocol):
     """One client's; the methods ``on_...`` are called by the parser, in their order."""
 
     transport: asyncio.Transport
@@ -105,10 +106,13 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's)
         self._server.connections.discard(self)
 
-    def data_received(self, data: bytes) -> None:
-        self._head_bytes += len(data)
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 (asyncio's)
+        return _SCRATCH
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._head_bytes += nbytes
         try:
-            self._parser.feed_data(data)
+            self._parser.feed_data(_SCRATCH[:nbytes])
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._refuse(HTTPStatus.BAD_REQUEST)
         if self._in_head and self._head_bytes > self._server.max_head_bytes:

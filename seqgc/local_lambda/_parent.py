@@ -7,6 +7,7 @@ kills all of them when the service is gone.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import os
@@ -27,6 +28,8 @@ __all__ = ["Parent"]
 # The compiled half of awslambdaric's client. It reads the address of its Runtime API when it is
 # loaded, so every environment loads it itself; without it, all else can be loaded before.
 _COMPILED = "runtime_client"
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+_LARGE_BYTES = 1 << 16
 
 
 class Parent:
@@ -45,6 +48,7 @@ class Parent:
         signal.signal(signal.SIGCHLD, lambda *_: None)  # only for the wake-up below
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         self._preload()
+        _return_memory_early()
         try:
             with contextlib.suppress(OSError, EOFError):
                 self._serve()
@@ -154,6 +158,17 @@ def _run_runtime(handler: str) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
     return 0
+
+
+def _return_memory_early() -> None:
+    """Have large memory be the system's again as soon as it is free (glibc; else nothing happens).
+
+    Otherwise each of hundreds of environments keeps what its longest request once needed.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        for parameter in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
+            libc.mallopt(parameter, _LARGE_BYTES)
 
 
 def _reseed() -> None:

@@ -25,9 +25,6 @@ __all__ = ["LocalLambda", "Statistics"]
 _START_LIMIT_S = 60.0
 _GRACE_S = 10.0
 _INHERITED = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TMPDIR", "LANG")
-# Large memory is the system's again as soon as it is free: else 256 environments keep what each
-# once needed for a request (glibc; others ignore it).
-_SMALL_HEAP = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 _ONE_THREAD = (
     "MKL_NUM_THREADS",
     "NUMEXPR_NUM_THREADS",
@@ -219,8 +216,7 @@ class LocalLambda:
 def _variables(settings: Settings, mount: Path | None) -> dict[str, str]:
     """Return the environment's variables: Lambda's own, and the function's."""
     own = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-    # An environment has one core's worth of memory, which is one core.
-    own |= _SMALL_HEAP | dict.fromkeys(_ONE_THREAD, "1")
+    own |= dict.fromkeys(_ONE_THREAD, "1")  # an environment has one core's worth of memory
     own |= {
         "_HANDLER": settings.handler,
         "AWS_DEFAULT_REGION": settings.region,
