@@ -38,3 +38,11 @@ def test_every_public_name_is_there_and_needs_neither_torch_nor_boto3() -> None:
 @pytest.mark.parametrize("handler", ["lambda_handlers"])
 def test_cloud_handlers_load_no_scipy_torch_or_boto3(handler: str) -> None:
     assert not modules_after(f"import {handler}") & {"boto3", "botocore", "scipy", "torch"}
+
+
+def test_the_testing_kit_needs_no_extra_and_pytest_for_its_contracts_only() -> None:
+    loaded = modules_after("import seqgc.testing; seqgc.testing.HandWoundClock()")
+    assert not loaded & {"torch", "boto3", "botocore", "pytest"}
+    loaded = modules_after("from seqgc.testing import BackendContract, StoreContract")
+    assert "pytest" in loaded
+    assert not loaded & {"torch", "boto3", "botocore"}

@@ -26,7 +26,7 @@ from seqgc.ports import (
 from seqgc.rounds import ClosingRule, RoundPolicy
 from seqgc.schemes import GC, Scheme, parse_scheme
 from seqgc.search import ReplayBackend
-from tests.kit import ChunkWorkload
+from seqgc.testing import ChunkWorkload
 
 N, JOBS = 6, 7
 SPECS = [

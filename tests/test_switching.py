@@ -39,7 +39,8 @@ from seqgc.rounds import (
 )
 from seqgc.schemes import Scheme, parse_scheme
 from seqgc.search import ReplayBackend
-from tests.kit import ChunkWorkload, left
+from seqgc.testing import ChunkWorkload
+from tests.kit import left
 
 N = 6
 SPECS = [

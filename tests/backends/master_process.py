@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 from seqgc.backends import LocalBackend
-from tests.backends.scripted import Scripted, eventually, task
+from seqgc.testing import eventually
+from seqgc.testing.scripted import task
+from tests.backends.scripted import Scripted
 
 WORKERS = 4
 

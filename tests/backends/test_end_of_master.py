@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from seqgc.testing import PATIENCE_S, eventually
 from tests.backends.master_process import WORKERS
-from tests.backends.scripted import PATIENCE_S, eventually, is_running, running_in_session
+from tests.backends.scripted import is_running, running_in_session
 
 ROOT = Path(__file__).parents[2]
 

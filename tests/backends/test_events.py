@@ -7,19 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from seqgc.backends._events import EventBackend, event_of, failure_of
-from seqgc.backends._tasks import TaskMessages
+from seqgc.backends import EventBackend, TaskMessages, event_of, failure_of
 from seqgc.errors import ParameterError, WorkerError
 from seqgc.ports import Arrival, Failure
+from seqgc.testing import HandWoundClock as Clock
 from seqgc.wire import FailureMessage, ResultMessage, Subject
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.time = 100.0
-
-    def now(self) -> float:
-        return self.time
 
 
 class ByHand(EventBackend):
@@ -44,7 +36,7 @@ def came(*times: float, now: float) -> Callable[[ByHand], None]:
     """The clock shows ``now``, and events with these times are there."""
 
     def step(backend: ByHand) -> None:
-        backend.clock.time = now
+        backend.clock.wind(now - backend.clock.now())
         for at in times:
             backend._tell(failure_of((0, 1, 0), at=at, reason=f"at {at:g}"))
 

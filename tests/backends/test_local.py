@@ -16,16 +16,10 @@ import pytest
 from seqgc.backends import LocalBackend
 from seqgc.errors import ParameterError, WorkerError
 from seqgc.ports import Arrival, Failure
+from seqgc.testing import eventually
+from seqgc.testing.scripted import address, next_event, next_events, task
 from seqgc.worker import Compute
-from tests.backends.scripted import (
-    Scripted,
-    address,
-    eventually,
-    is_running,
-    next_event,
-    next_events,
-    task,
-)
+from tests.backends.scripted import Scripted, is_running
 
 HOURS = 10_000.0
 KILLED = "worker process was killed by SIGKILL (9)"

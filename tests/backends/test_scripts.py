@@ -15,7 +15,8 @@ print("running", __name__, flush=True)
 from math import inf
 from pathlib import Path
 from seqgc.backends import LocalBackend
-from tests.backends.scripted import Scripted, task
+from seqgc.testing.scripted import task
+from tests.backends.scripted import Scripted
 with LocalBackend(2, Scripted(folder=Path(sys.argv[1]))) as backend:
     backend.dispatch(0, [task(0, 1)])
     print(backend.receive(inf).results[0].size)
@@ -26,7 +27,7 @@ import sys
 from math import inf
 import numpy as np
 from seqgc.backends import LocalBackend
-from tests.backends.scripted import task
+from seqgc.testing.scripted import task
 def compute(parts):
     return np.ones(5)
 def factory():

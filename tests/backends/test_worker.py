@@ -13,8 +13,8 @@ from seqgc.backends import LocalBackend
 from seqgc.errors import WorkerError
 from seqgc.ports import Arrival, FloatArray, Task, WeightedPoints, WorkItem
 from seqgc.stores import DirectoryStore
+from seqgc.testing.scripted import gradient, next_events, part, task
 from seqgc.worker import Compute, run_task
-from tests.backends.scripted import gradient, next_events, part, task
 
 SEED = 7
 POINTS, FEATURES = 40, 5

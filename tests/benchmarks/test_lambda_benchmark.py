@@ -17,10 +17,10 @@ import pytest
 from seqgc.backends.lambda_ import LambdaBackend
 from seqgc.local_lambda import LocalLambda
 from seqgc.ports import Arrival
+from seqgc.testing.scripted import next_event
 from tests.backends.lambda_.constant import Constant
 from tests.backends.lambda_.local import TRANSPORTS, inline, open_transport, serve
 from tests.backends.lambda_.tls_front import tls_before
-from tests.backends.scripted import next_event
 
 N, PARAMETERS, ROUNDS = 256, 100_000, 7
 MOST_OF_BOTO3 = {"https": 0.3, "http": 0.5}

@@ -14,9 +14,9 @@ from seqgc.errors import WireError
 from seqgc.local_lambda import LocalLambda
 from seqgc.ports import Arrival, Task, WeightedPoints, WeightRef, WorkItem
 from seqgc.stores import DirectoryStore
+from seqgc.testing.scripted import next_event
 from seqgc.wire import StoreRef, WorkloadRef
 from tests.backends.lambda_.in_memory import Clock, InMemory
-from tests.backends.scripted import next_event
 
 PARAMETERS = 11_227_812  # of ResNet-18 for 100 classes: 22.5 MB in 16 bit
 WORKERS = 2

@@ -22,8 +22,7 @@ from lambda_handlers.gradient_worker._setup import make_worker
 from seqgc.cli import main
 from seqgc.deploy import Check, Deployment, deploy, diagnose, write_deployment
 from seqgc.deploy import DeployOptions as Options
-from seqgc.stores import remove_forgotten
-from seqgc.stores._forgotten import LATE_S
+from seqgc.stores import LATE_S, remove_forgotten
 from tests.deploy.cloud import client, new_session
 from tests.deploy.kit import REGION, TEMPLATE
 from tests.deploy.test_deploy import Sam

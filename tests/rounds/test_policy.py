@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -23,13 +22,13 @@ from seqgc.ports import (
     Finish,
     Payload,
     RoundRecord,
-    Task,
     Tick,
 )
 from seqgc.rounds import ClosingRule, RoundPolicy, WaitOut
 from seqgc.schemes import GC, MSGC, Scheme, Uncoded, parse_scheme
 from seqgc.search import ReplayBackend
-from tests.kit import ChunkWorkload, left
+from seqgc.testing import ChunkWorkload, ScriptedBackend
+from tests.kit import left
 
 SCHEMES = [
     ("uncoded", 6),
@@ -102,61 +101,15 @@ def test_over_arbitrary_delays_every_job_is_on_time_and_right(
                 assert (record.responded == (row <= record.duration_s)).all(), replay
 
 
-class Script:
-    """A backend that plays a list of events per round; a callable makes failures from tasks."""
-
-    def __init__(self, script: dict[tuple[int, int, int], tuple[float, str]]) -> None:
-        # (round, worker, attempt) -> (seconds after dispatch, "" for an answer or else a reason)
-        self._script = script
-        self._events: list[Arrival | Failure] = []
-        self.now = 100.0
-        self.sent: list[tuple[int, int, int]] = []
-        self.cancelled: list[tuple[int, tuple[int, ...]]] = []
-
-    def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
-        for task in tasks:
-            key = (round, task.worker, task.attempt)
-            self.sent.append(key)
-            after, reason = self._script.get(key, (1.0, ""))
-            at = self.now + after
-            if reason:
-                self._events.append(
-                    Failure(
-                        round=round, worker=task.worker, attempt=task.attempt, at=at, reason=reason
-                    )
-                )
-            elif after < math.inf:
-                self._events.append(
-                    Arrival(
-                        round=round, worker=task.worker, attempt=task.attempt, at=at, results={}
-                    )
-                )
-        self._events.sort(key=lambda e: e.at)
-        return [self.now] * len(tasks)
-
-    def cancel(self, round: int, workers: Sequence[int]) -> None:
-        self.cancelled.append((round, tuple(workers)))
-
-    def receive(self, until: float) -> Arrival | Failure | None:
-        if self._events and self._events[0].at <= until:
-            self.now = max(self.now, self._events[0].at)
-            return self._events.pop(0)
-        self.now = max(self.now, until)
-        return None
-
-    def close(self) -> None:
-        pass
-
-
 def play(
     scheme: Scheme,
-    script: dict[tuple[int, int, int], tuple[float, str]],
+    script: dict[tuple[int, int, int], float | tuple[float, str]],
     *,
     jobs: int = 2,
     rule: WaitOut = "feasible",
     timeout_s: float = 60.0,
-) -> tuple[Script, list[Event | Action]]:
-    backend, seen = Script(script), []
+) -> tuple[ScriptedBackend, list[Event | Action]]:
+    backend, seen = ScriptedBackend(script), []
     policy = RoundPolicy(
         scheme.start(jobs), ClosingRule(mu=0.0, wait_out=rule, timeout_s=timeout_s)
     )
@@ -194,13 +147,13 @@ def test_a_round_in_which_everything_fails_ends_with_its_root_cause() -> None:
 
 
 def test_a_silent_round_ends_at_its_time_limit() -> None:
-    script = {(0, w, 0): (math.inf, "") for w in range(2)}
+    script = {(0, w, 0): math.inf for w in range(2)}
     with pytest.raises(WorkerError, match="within 7 s, 0 failed; nobody reported a failure"):
         play(Uncoded(n=2), script, timeout_s=7.0)
 
 
 def test_late_answers_of_a_closed_round_are_dropped_and_seen() -> None:
-    script = {(0, 2, 0): (1.5, ""), (1, 0, 0): (3.0, ""), (1, 1, 0): (3.0, "")}
+    script = {(0, 2, 0): 1.5, (1, 0, 0): 3.0, (1, 1, 0): 3.0}
     backend, seen = play(GC(n=3, s=1), script)
     drops = [s for s in seen if isinstance(s, Drop)]
     assert [(d.event.round, d.event.worker, d.reason) for d in drops] == [
@@ -252,7 +205,7 @@ def test_a_round_without_work_lasts_no_time() -> None:
 
 
 def test_stragglers_are_cancelled_when_their_round_closes() -> None:
-    backend, seen = play(GC(n=4, s=2), {(0, 3, 0): (2.0, ""), (0, 1, 0): (2.0, "")}, jobs=1)
+    backend, seen = play(GC(n=4, s=2), {(0, 3, 0): 2.0, (0, 1, 0): 2.0}, jobs=1)
     assert backend.cancelled == [(0, (1, 3))]
     assert [s.workers for s in seen if isinstance(s, Cancel)] == [(1, 3)]
 
@@ -262,7 +215,7 @@ def test_an_answer_without_its_result_is_a_failure() -> None:
     workload = ChunkWorkload(scheme, seed=0)
     policy = RoundPolicy(scheme.start(1), ClosingRule(mu=0.0, wait_out="all"))
     with pytest.raises(WorkerError, match="the answer lacks the result of slot 0"):
-        run(policy, Script({}), workload)
+        run(policy, ScriptedBackend(), workload)
 
 
 @pytest.mark.parametrize(

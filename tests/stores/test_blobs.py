@@ -8,7 +8,6 @@ import io
 import pickle
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,65 +16,30 @@ import pytest
 from botocore.exceptions import ClientError
 
 from seqgc.errors import ParameterError, StoreError
-from seqgc.ports import BlobStore
 from seqgc.stores import DirectoryStore, InlineStore, S3Store
-from seqgc.stores._rereads import PAUSES_S
 from tests.stores.registry import BLOB_STORES, BUCKET, bucket, client, no_pause
 
 DATA = bytes(range(256)) * 10
+PAUSES_S = (0.02, 0.1, 0.5)  # before each further reading: less than a second in all
 
 
 def receipt(data: bytes) -> dict[str, Any]:
     return {"digest": hashlib.sha256(data).hexdigest(), "size_bytes": len(data)}
 
 
-@pytest.fixture(params=sorted(BLOB_STORES))
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BlobStore]:
-    with BLOB_STORES[request.param](tmp_path / "blobs-and-weights") as opened:
-        yield opened
-
-
-@pytest.mark.parametrize("data", [b"", b"x", DATA])
-def test_bytes_come_back(store: BlobStore, data: bytes) -> None:
-    store.put("result-3-1-0", data)
-    assert store.get("result-3-1-0", **receipt(data)) == data
-
-
-def test_what_was_there_is_replaced(store: BlobStore) -> None:
-    store.put("k", b"old")
-    store.put("k", DATA)
-    assert store.get("k", **receipt(DATA)) == DATA
-    with pytest.raises(StoreError, match=r"k.* bytes where 3 are due"):
-        store.get("k", **receipt(b"old"))
-
-
-def test_other_bytes_of_the_same_length_are_refused(store: BlobStore) -> None:
-    store.put("k", b"abc")
-    with pytest.raises(StoreError, match=r"k.* has digest ba7816bf8f01… where .* is due"):
-        store.get("k", **receipt(b"abd"))
-
-
-def test_what_is_removed_is_gone_and_the_rest_is_not(store: BlobStore) -> None:
-    ref = store.publish("k", 0, np.ones(2))
-    store.put("k", b"1")
-    store.put("l", b"2")
-    store.remove("k")
-    store.remove("k")
-    with pytest.raises(StoreError, match=r"k.*removed"):
-        store.get("k", **receipt(b"1"))
-    assert store.get("l", **receipt(b"2")) == b"2"
-    np.testing.assert_array_equal(store.fetch(ref), np.ones(2))
-
-
-@pytest.mark.parametrize("key", ["", "..", "../x", "a/b", "/a", ".x", "-x", "a b", "é", "x" * 201])
-def test_a_key_that_could_leave_the_store_is_refused(store: BlobStore, key: str) -> None:
-    for act in (
-        lambda: store.put(key, b""),
-        lambda: store.get(key, **receipt(b"")),
-        lambda: store.remove(key),
-    ):
+@pytest.mark.parametrize("name", sorted(BLOB_STORES))
+def test_what_is_wrong_is_said_in_the_same_words_everywhere(name: str, tmp_path: Path) -> None:
+    with BLOB_STORES[name](tmp_path / "blobs-and-weights") as store:
+        store.put("k", b"abc")
+        with pytest.raises(StoreError, match=r"k.* has 3 bytes where 4 are due"):
+            store.get("k", **receipt(b"abcd"))
+        with pytest.raises(StoreError, match=r"k.* has digest ba7816bf8f01… where .* is due"):
+            store.get("k", **receipt(b"abd"))
+        store.remove("k")
+        with pytest.raises(StoreError, match=r"k.*removed"):
+            store.get("k", **receipt(b"abc"))
         with pytest.raises(ParameterError, match="`key` must be 1 to 200 letters"):
-            act()
+            store.put("../x", b"")
 
 
 def test_an_inline_store_has_no_place_for_them() -> None:
@@ -131,8 +95,6 @@ def test_a_blob_half_seen_is_read_again(tmp_path: Path, seen: bytes, turns: int)
     pause = Clearing(turns, damaged(tmp_path / "blobs" / "k", seen))
     assert DirectoryStore(tmp_path, pause=pause).get("k", **receipt(DATA)) == DATA
     assert pause.waited == list(PAUSES_S[:turns])
-    assert list(PAUSES_S) == sorted(PAUSES_S)
-    assert sum(PAUSES_S) < 1
 
 
 @pytest.mark.parametrize("cut", [0, 20, 100, 150])

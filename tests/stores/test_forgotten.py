@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from seqgc.ports import Task
-from seqgc.stores import DirectoryStore, remove_forgotten
-from seqgc.stores._forgotten import FORGOTTEN_S, LATE_S
+from seqgc.stores import FORGOTTEN_S, LATE_S, DirectoryStore, remove_forgotten
 from seqgc.wire import TaskMessage
 
 RUN = "gc-s_1-0123456789ab"

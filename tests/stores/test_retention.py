@@ -12,23 +12,16 @@ from hypothesis import strategies as st
 
 from seqgc.errors import ParameterError, StoreError
 from seqgc.stores import MemoryStore, Retention, RetiringStore
-
-
-class HandWoundClock:
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-
-    def __call__(self) -> float:
-        return self.seconds
+from seqgc.testing import HandWoundClock
 
 
 def test_a_straggler_finds_its_weights_until_rounds_and_seconds_have_passed() -> None:
     clock, kept = HandWoundClock(), MemoryStore()
-    store = RetiringStore(kept, rounds=3, grace_s=60.0, now=clock)
+    store = RetiringStore(kept, rounds=3, grace_s=60.0, now=clock.now)
     store.advance(10)
     ref = store.publish("cnn", 0, np.ones(2))
     store.discard(ref)
-    clock.seconds += 61
+    clock.wind(61)
     assert store.advance(12) == 0  # long ago, but two rounds only
     np.testing.assert_array_equal(store.fetch(ref), np.ones(2))
     assert store.advance(13) == 1
@@ -38,13 +31,13 @@ def test_a_straggler_finds_its_weights_until_rounds_and_seconds_have_passed() ->
 
 def test_fast_rounds_do_not_shorten_the_grace_period() -> None:
     clock, kept = HandWoundClock(), MemoryStore()
-    store = RetiringStore(kept, rounds=1, grace_s=60.0, now=clock)
+    store = RetiringStore(kept, rounds=1, grace_s=60.0, now=clock.now)
     store.put("result-0", b"1")
     store.remove("result-0")
-    clock.seconds += 59.9
+    clock.wind(59.9)
     assert store.advance(1000) == 0
     assert store.get("result-0", digest=hashlib.sha256(b"1").hexdigest(), size_bytes=1) == b"1"
-    clock.seconds += 0.1
+    clock.wind(0.1)
     assert store.advance(1000) == 1
     with pytest.raises(StoreError, match="nothing is stored"):
         kept.get("result-0", digest="", size_bytes=1)
@@ -52,7 +45,7 @@ def test_fast_rounds_do_not_shorten_the_grace_period() -> None:
 
 def test_at_the_end_everything_that_was_let_go_goes_at_once() -> None:
     kept = MemoryStore()
-    store = RetiringStore(kept, rounds=5, grace_s=1e6, now=HandWoundClock())
+    store = RetiringStore(kept, rounds=5, grace_s=1e6, now=HandWoundClock().now)
     refs = [store.publish("cnn", version, np.ones(1)) for version in range(3)]
     for ref in refs[:2]:
         store.discard(ref)

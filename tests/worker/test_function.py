@@ -12,6 +12,7 @@ import pytest
 from seqgc.errors import WireError
 from seqgc.ports import BlobStore, FloatArray, WeightRef
 from seqgc.stores import DirectoryStore, InlineStore, MemoryStore
+from seqgc.testing import HandWoundClock
 from seqgc.wire import (
     CancelMessage,
     FailureMessage,
@@ -308,28 +309,13 @@ def test_a_store_that_is_not_needed_is_not_opened() -> None:
 # ---- when it answers ----------------------------------------------------------------------------
 
 
-class HandWoundClock:
-    """Sleeping winds it."""
-
-    def __init__(self) -> None:
-        self.seconds = 50.0
-        self.slept: list[float] = []
-
-    def now(self) -> float:
-        return self.seconds
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.seconds += seconds
-
-
 @pytest.mark.parametrize(("delay_s", "slept"), [(0.0, []), (3.0, [1.0]), (1.5, [])])
 def test_an_answer_leaves_no_earlier_than_it_is_due(delay_s: float, slept: list[float]) -> None:
     clock, scales = HandWoundClock(), Scales()
 
     def slow(_: Any, __: Any) -> Any:
         def compute(_: Any) -> FloatArray:
-            clock.seconds += 2.0
+            clock.wind(2.0)
             return np.ones(1)
 
         return compute

@@ -15,17 +15,10 @@ from distributed import Client, LocalCluster
 from seqgc.backends.dask_ import DaskBackend
 from seqgc.errors import ParameterError, WorkerError
 from seqgc.ports import Arrival, Failure, FloatArray, WeightedPoints
+from seqgc.testing import eventually
+from seqgc.testing.scripted import address, gradient, next_event, next_events, part, task
 from tests.backends.dask import warm as warm
-from tests.backends.scripted import (
-    Scripted,
-    address,
-    eventually,
-    gradient,
-    next_event,
-    next_events,
-    part,
-    task,
-)
+from tests.backends.scripted import Scripted
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import numpy as np
 
 from seqgc.backends.lambda_ import LambdaBackend, Reply
 from seqgc.ports import Arrival, Failure
+from seqgc.testing import PATIENCE_S
 from seqgc.wire import (
     InvokeMessage,
     Message,
@@ -23,7 +24,6 @@ from seqgc.wire import (
     to_json,
 )
 from seqgc.worker import FunctionWorker, Registry
-from tests.backends.scripted import PATIENCE_S
 
 RUN = "run-1"
 WORKLOAD = WorkloadRef(name="twos", settings={})

@@ -21,8 +21,8 @@ from seqgc.backends.lambda_ import (
 )
 from seqgc.local_lambda import FaultPlan, LocalLambda
 from seqgc.ports import Clock
+from seqgc.testing import Scripted
 from seqgc.wire import StoreRef, WorkloadRef
-from tests.backends.scripted import Scripted
 
 TRANSPORTS = ("curl", "boto3", "requests")
 HANDLER = "lambda_handlers.gradient_worker.handler.handler"
@@ -95,8 +95,7 @@ def _session() -> boto3.Session:
 
 
 def scripted_workload(computation: Scripted) -> WorkloadRef:
-    settings = {"folder": str(computation.folder), "plan": computation.plan}
-    return WorkloadRef(name="scripted", settings=settings)
+    return WorkloadRef(name="scripted", settings={"folder": str(computation.folder)})
 
 
 def inline() -> StoreRef:

@@ -18,8 +18,8 @@ from seqgc.backends.lambda_ import (
     Target,
     Transport,
 )
+from seqgc.testing import PATIENCE_S
 from tests.backends.lambda_.peer import KEY, REGION, SECRET, Peer, Request, Response
-from tests.backends.scripted import PATIENCE_S
 
 Open: TypeAlias = Callable[..., Transport]
 

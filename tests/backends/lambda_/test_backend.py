@@ -15,6 +15,7 @@ from seqgc.backends.lambda_ import LambdaBackend, ThrottlePolicy
 from seqgc.errors import ParameterError, WireError, WorkerError
 from seqgc.ports import Arrival, Failure, WeightRef
 from seqgc.stores import DirectoryStore, InlineStore, MemoryStore
+from seqgc.testing.scripted import address, task
 from seqgc.wire import CancelMessage, StoreRef, encode, to_json
 from tests.backends.lambda_.in_memory import (
     INLINE,
@@ -26,7 +27,6 @@ from tests.backends.lambda_.in_memory import (
     next_of,
     open_backend,
 )
-from tests.backends.scripted import address, task
 
 SHARED = StoreRef(kind="directory", location="run")
 

@@ -14,10 +14,10 @@ from seqgc.local_lambda import LocalLambda
 from seqgc.rounds import ClosingRule, RoundPolicy
 from seqgc.schemes import parse_scheme
 from seqgc.stores import open_store
+from seqgc.testing.scripted import next_events
 from seqgc.wire import StoreRef, WorkloadRef
 from tests.backends.lambda_.constant import Constant
 from tests.backends.lambda_.local import TRANSPORTS, inline, open_transport, serve
-from tests.backends.scripted import next_events
 
 PARAMETERS = 100_000  # 400 KB
 

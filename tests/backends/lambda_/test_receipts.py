@@ -20,10 +20,12 @@ from seqgc.errors import StoreError
 from seqgc.local_lambda import LocalLambda
 from seqgc.ports import Arrival, BlobStore
 from seqgc.stores import DirectoryStore, MemoryStore
+from seqgc.testing import PATIENCE_S, eventually
+from seqgc.testing.scripted import address, next_event, task
 from seqgc.wire import StoreRef, Subject, encode
 from tests.backends.lambda_.in_memory import RUN, InMemory, failure_of, next_of, open_backend
 from tests.backends.lambda_.local import TRANSPORTS, open_transport, scripted_workload
-from tests.backends.scripted import PATIENCE_S, Scripted, address, eventually, next_event, task
+from tests.backends.scripted import Scripted
 
 SHARED = StoreRef(kind="directory", location="run")
 Open: TypeAlias = Callable[..., tuple[LambdaBackend, InMemory]]

@@ -13,7 +13,7 @@ import pytest
 from seqgc.backends._tasks import MonotonicClock
 from seqgc.backends.lambda_._threads import CallThreads
 from seqgc.errors import WorkerError
-from tests.backends.scripted import PATIENCE_S, eventually
+from seqgc.testing import PATIENCE_S, eventually
 
 
 class Large:

@@ -10,8 +10,8 @@ import pytest
 from seqgc.backends.lambda_._throttle import Throttle, ThrottlePolicy
 from seqgc.errors import ParameterError
 from seqgc.stores import MemoryStore
+from seqgc.testing.scripted import address, task
 from tests.backends.lambda_.in_memory import open_backend
-from tests.backends.scripted import address, task
 
 
 def test_waits_fill_the_whole_range_and_it_doubles_up_to_the_longest() -> None:

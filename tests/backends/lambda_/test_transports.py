@@ -16,6 +16,7 @@ import pytest
 
 from seqgc.backends.lambda_ import CurlTransport, HttpTransport, Limits, Reply, Target
 from seqgc.errors import ParameterError, WorkerError
+from seqgc.testing import PATIENCE_S
 from tests.backends.lambda_.over_sockets import HEAD, Open, make, replies_of, reply_to, silent
 from tests.backends.lambda_.peer import (
     REGION,
@@ -26,7 +27,6 @@ from tests.backends.lambda_.peer import (
     serving,
     signature_is_right,
 )
-from tests.backends.scripted import PATIENCE_S
 
 # ---- what goes out, what comes back -------------------------------------------------------------
 

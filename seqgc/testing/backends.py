@@ -1,0 +1,354 @@
+"""`BackendContract`: what every backend promises, whatever its workers are."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import ClassVar, TypeAlias
+
+import numpy as np
+import pytest
+
+from seqgc.errors import ParameterError, WireError, WorkerError
+from seqgc.ports import (
+    PAYLOADS,
+    Arrival,
+    Backend,
+    Clock,
+    Failure,
+    Payload,
+    Task,
+    quantize,
+    restore,
+)
+from seqgc.testing._clock import HandWoundClock, eventually
+from seqgc.testing.scripted import (
+    Scripted,
+    address,
+    gradient,
+    next_event,
+    next_events,
+    part,
+    task,
+)
+
+__all__ = ["BackendContract", "Open"]
+
+_HOURS = 10_000.0
+Open: TypeAlias = Callable[..., Backend]
+"""``open_backend(n, delays=..., clock=..., payload=...)``: a backend of n workers."""
+
+
+class BackendContract:
+    """Tests of everything that the loop expects of a `seqgc.ports.Backend`.
+
+    Subclass it in a test file and give the fixture ``factory``: a function that is called as
+    ``factory(n, computation, delays=..., clock=..., payload=...)`` and returns a backend of n
+    workers which are ready. ``computation`` is a picklable `seqgc.worker.ComputeFactory`; the three
+    options may each be None. Workers must see the test's temporary folder. Each backend is closed
+    when its test ends; that nothing stays behind is for the caller's own fixtures to see to.
+
+    Attributes
+    ----------
+    closes_at_once : bool
+        False where closing must wait for what still computes, as it must for threads.
+
+    Examples
+    --------
+    >>> from seqgc.backends import LocalBackend
+    >>> class TestLocalBackend(BackendContract):
+    ...     @pytest.fixture
+    ...     def factory(self):
+    ...         return LocalBackend
+    """
+
+    closes_at_once: ClassVar[bool] = True
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        """Return where workers and the test tell each other what has happened."""
+        return tmp_path
+
+    @pytest.fixture
+    def open_backend(self, factory: Open, folder: Path) -> Iterator[Open]:
+        """Open backends with a scripted computation; they are closed when the test ends."""
+        with ExitStack() as stack:
+
+            def opened(
+                n: int,
+                *,
+                delays: Callable[[int, int], float] | None = None,
+                clock: Clock | None = None,
+                payload: Payload | None = None,
+            ) -> Backend:
+                computation = Scripted(folder=folder)
+                backend = factory(n, computation, delays=delays, clock=clock, payload=payload)
+                stack.callback(backend.close)
+                return backend
+
+            yield opened
+
+    # ---- answers ---------------------------------------------------------------------------------
+
+    def test_every_task_is_answered_once_with_its_own_results(self, open_backend: Open) -> None:
+        backend = open_backend(3)
+        backend.dispatch(4, [task(4, worker, *["plain"] * worker) for worker in (1, 2)])
+        events = sorted(next_events(backend, 2), key=lambda event: event.worker)
+        assert [address(event) for event in events] == [("Arrival", 4, 1, 0), ("Arrival", 4, 2, 0)]
+        expected = gradient(part())
+        for event, slots in zip(events, ([0], [0, 10]), strict=True):
+            assert isinstance(event, Arrival)
+            assert list(event.results) == slots
+            for result in event.results.values():
+                assert (result.dtype, result.tobytes()) == (expected.dtype, expected.tobytes())
+                assert not result.flags.writeable
+        assert backend.receive(time.monotonic()) is None
+
+    def test_a_task_with_nothing_to_do_is_answered(self, open_backend: Open) -> None:
+        backend = open_backend(1)
+        backend.dispatch(0, [Task(round=0, worker=0, attempt=0, items=())])
+        event = next_event(backend)
+        assert isinstance(event, Arrival)
+        assert event.results == {}
+
+    def test_a_repeated_attempt_is_answered_too(self, open_backend: Open) -> None:
+        backend = open_backend(1)
+        for attempt in (0, 1):
+            backend.dispatch(0, [task(0, 0, attempt=attempt)])
+        assert sorted(address(event)[3] for event in next_events(backend, 2)) == [0, 1]
+
+    def test_events_lie_between_dispatch_and_now_and_come_in_order(
+        self, open_backend: Open
+    ) -> None:
+        backend = open_backend(4)
+        left_at = backend.dispatch(0, [task(0, worker) for worker in range(4)])
+        times = [left_at[0], *(event.at for event in next_events(backend, 4)), time.monotonic()]
+        assert times == sorted(times)
+
+    def test_every_task_has_left_at_its_own_time_and_no_answer_is_earlier(
+        self, open_backend: Open
+    ) -> None:
+        backend = open_backend(4, clock=HandWoundClock(step=1.0))
+        left_at = backend.dispatch(0, [task(0, worker) for worker in (2, 0, 3, 1)])
+        assert len(set(left_at)) == 4
+        assert list(left_at) == sorted(left_at)
+        of_worker = dict(zip((2, 0, 3, 1), left_at, strict=True))
+        for _ in range(4):
+            event = backend.receive(math.inf)
+            assert event is not None
+            assert event.at > of_worker[event.worker]
+
+    def test_results_of_400_kb_arrive_as_they_are_from_all_at_once(
+        self, open_backend: Open
+    ) -> None:
+        backend = open_backend(4)
+        backend.dispatch(0, [task(0, worker, size=50_000) for worker in range(4)])
+        expected = gradient(part(size=50_000))
+        for event in next_events(backend, 4):
+            assert isinstance(event, Arrival)
+            assert np.array_equal(event.results[0], expected)
+
+    @pytest.mark.parametrize("payload", PAYLOADS)
+    def test_results_arrive_as_the_payload_format_made_them(
+        self, open_backend: Open, payload: Payload
+    ) -> None:
+        backend = open_backend(1, payload=payload)
+        backend.dispatch(0, [task(0, 0, "a", "b", size=4)])
+        event = next_event(backend)
+        assert isinstance(event, Arrival)
+        exact = gradient(part(size=4))
+        due = restore(quantize(exact, payload), exact.dtype)
+        assert list(event.results) == [0, 10]
+        for result in event.results.values():
+            assert (result.dtype, result.tobytes()) == (due.dtype, due.tobytes())
+
+    # ---- the time of an event --------------------------------------------------------------------
+
+    def test_an_event_that_came_after_the_deadline_is_kept_for_later(
+        self, open_backend: Open, folder: Path
+    ) -> None:
+        clock = HandWoundClock(100.0)
+        backend = open_backend(2, clock=clock)
+        left_at = backend.dispatch(0, [task(0, 0, "gate a"), task(0, 1, "gate b")])
+        assert list(left_at) == [100.0, 100.0]
+        for name in ("a", "b"):
+            eventually((folder / f"begun {name}").exists, "computing")
+        clock.wind(7.0)
+        (folder / "go a").touch()
+        first: list[Arrival | Failure | None] = []
+
+        def came() -> bool:
+            assert backend.receive(106.9) is None  # reads the answer, and stamps it
+            first[:] = [backend.receive(107.0)]
+            return first[0] is not None
+
+        eventually(came, "the answer")
+        clock.wind(93.0)
+        (folder / "go b").touch()
+        assert [_place(event) for event in (*first, backend.receive(math.inf))] == [
+            (107.0, 0),
+            (200.0, 1),
+        ]
+
+    def test_a_deadline_in_the_past_returns_at_once(self, open_backend: Open) -> None:
+        backend = open_backend(1, delays=lambda *_: _HOURS)
+        backend.dispatch(0, [task(0, 0)])
+        assert backend.receive(-math.inf) is None
+        assert backend.receive(0.0) is None
+
+    def test_the_deadline_ends_the_waiting(self, open_backend: Open) -> None:
+        backend = open_backend(1, delays=lambda *_: _HOURS)
+        until = backend.dispatch(0, [task(0, 0)])[0] + 0.05
+        assert backend.receive(until) is None
+        assert time.monotonic() >= until
+
+    # ---- failures --------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize(
+        ("model", "reason"),
+        [
+            ("raise", "TypeError: the loss is a string"),
+            ("nan", "finite"),
+            ("matrix", "vector"),
+        ],
+    )
+    def test_an_error_in_computing_is_a_failure_and_the_worker_lives_on(
+        self, open_backend: Open, model: str, reason: str
+    ) -> None:
+        backend = open_backend(1)
+        backend.dispatch(0, [task(0, 0, "plain", model, attempt=2)])
+        failure = next_event(backend)
+        assert isinstance(failure, Failure)
+        assert address(failure) == ("Failure", 0, 0, 2)
+        assert reason in failure.reason
+        assert "\n" not in failure.reason
+        backend.dispatch(1, [task(1, 0)])
+        assert address(next_event(backend)) == ("Arrival", 1, 0, 0)
+
+    # ---- injected delays -------------------------------------------------------------------------
+
+    def test_an_answer_takes_at_least_its_injected_delay(self, open_backend: Open) -> None:
+        delays = {(0, 0): 0.06, (0, 1): 0.0, (0, 2): 0.03}
+        backend = open_backend(3, delays=lambda round, worker: delays[round, worker])
+        before = time.monotonic()
+        backend.dispatch(0, [task(0, worker) for worker in range(3)])
+        for event in next_events(backend, 3):
+            assert event.at - before >= delays[0, event.worker]
+
+    def test_a_repeated_attempt_is_not_delayed(self, open_backend: Open) -> None:
+        backend = open_backend(1, delays=lambda *_: _HOURS)
+        backend.dispatch(0, [task(0, 0)])
+        backend.dispatch(0, [task(0, 0, attempt=1)])
+        assert address(next_event(backend)) == ("Arrival", 0, 0, 1)
+
+    def test_a_waiting_answer_does_not_hold_up_the_next_task(self, open_backend: Open) -> None:
+        backend = open_backend(1, delays=lambda round, _: _HOURS if round == 0 else 0.0)
+        backend.dispatch(0, [task(0, 0)])
+        backend.dispatch(1, [task(1, 0)])
+        assert address(next_event(backend)) == ("Arrival", 1, 0, 0)
+
+    def test_an_answer_that_nobody_cancelled_arrives_after_newer_tasks(
+        self, open_backend: Open
+    ) -> None:
+        backend = open_backend(1, delays=lambda round, _: 0.05 if round == 0 else 0.0)
+        backend.dispatch(0, [task(0, 0)])
+        backend.dispatch(1, [task(1, 0)])
+        assert {event.round for event in next_events(backend, 2)} == {0, 1}
+
+    @pytest.mark.parametrize("delay_s", [-0.1, math.nan, math.inf])
+    def test_a_delay_that_is_no_time_is_refused(self, open_backend: Open, delay_s: float) -> None:
+        backend = open_backend(1, delays=lambda *_: delay_s)
+        with pytest.raises(ParameterError, match="`delays`"):
+            backend.dispatch(3, [task(3, 0)])
+
+    # ---- cancelling ------------------------------------------------------------------------------
+
+    def test_a_cancelled_task_is_late_or_silent_and_never_a_failure(
+        self, open_backend: Open, folder: Path
+    ) -> None:
+        backend = open_backend(2)
+        backend.dispatch(0, [task(0, 0, "gate a"), task(0, 1)])
+        eventually((folder / "begun a").exists, "round 0's computing")
+        backend.cancel(0, [0, 1])
+        (folder / "go a").touch()
+        backend.dispatch(1, [task(1, 0), task(1, 1)])
+        arrived: list[tuple[int, ...]] = []
+        while not {(1, 0), (1, 1)} <= set(arrived):
+            kind, *at, _ = address(next_event(backend))
+            assert kind == "Arrival"
+            arrived.append(tuple(at))
+        assert len(set(arrived)) == len(arrived), "an answer came twice"
+
+    def test_a_round_can_be_attempted_again_after_it_was_cancelled(
+        self, open_backend: Open
+    ) -> None:
+        backend = open_backend(1, delays=lambda *_: _HOURS)
+        backend.dispatch(0, [task(0, 0)])
+        backend.cancel(0, [0])
+        backend.dispatch(0, [task(0, 0, attempt=1)])
+        assert address(next_event(backend)) == ("Arrival", 0, 0, 1)
+
+    def test_cancelling_what_was_never_dispatched_changes_nothing(self, open_backend: Open) -> None:
+        backend = open_backend(2)
+        backend.cancel(5, [0, 1])
+        backend.dispatch(5, [task(5, 0)])
+        assert address(next_event(backend)) == ("Arrival", 5, 0, 0)
+
+    # ---- misuse, and the end ---------------------------------------------------------------------
+
+    @pytest.mark.parametrize(
+        ("round", "worker", "argument"), [(1, 2, "worker"), (1, -1, "worker"), (0, 0, "tasks")]
+    )
+    def test_a_task_for_nobody_is_refused_and_nothing_is_sent(
+        self, open_backend: Open, round: int, worker: int, argument: str
+    ) -> None:
+        backend = open_backend(2)
+        with pytest.raises(ParameterError, match=f"`{argument}`"):
+            backend.dispatch(round, [task(round, 0), task(1, worker)])
+        backend.dispatch(9, [task(9, 0)])
+        assert next_event(backend).round == 9
+
+    def test_a_task_that_cannot_be_sent_stops_the_whole_dispatch(self, open_backend: Open) -> None:
+        backend = open_backend(2)
+        bad = part()
+        bad.coefficients[0] = np.nan
+        broken = task(0, 1)
+        object.__setattr__(broken.items[0], "parts", (bad,))
+        with pytest.raises(WireError, match="finite"):
+            backend.dispatch(0, [task(0, 0), broken])
+        backend.dispatch(1, [task(1, 0)])
+        assert next_event(backend).round == 1
+
+    def test_closing_twice_is_closing_once_and_a_closed_backend_refuses(
+        self, open_backend: Open
+    ) -> None:
+        backend = open_backend(2)
+        backend.dispatch(0, [task(0, 0)])
+        backend.close()
+        backend.close()
+        for use in (
+            lambda: backend.dispatch(0, []),
+            lambda: backend.receive(0.0),
+            lambda: backend.cancel(0, [0]),
+        ):
+            with pytest.raises(WorkerError, match="closed"):
+                use()
+
+    def test_closing_leaves_what_computes_to_itself(self, open_backend: Open, folder: Path) -> None:
+        backend = open_backend(3, delays=lambda _, worker: _HOURS * (worker == 1))
+        backend.dispatch(0, [task(0, 0, "gate a"), task(0, 1), task(0, 2)])
+        eventually((folder / "begun a").exists, "computing")
+        if not self.closes_at_once:
+            (folder / "go a").touch()
+        begun = time.monotonic()
+        backend.close()
+        assert time.monotonic() - begun < 2.5
+        (folder / "go a").touch()
+
+
+def _place(event: Arrival | Failure | None) -> tuple[float, int]:
+    assert isinstance(event, Arrival)
+    return event.at, event.worker
