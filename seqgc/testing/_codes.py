@@ -83,8 +83,8 @@ def check_code(code: GradientCode, *, seed: int = 0) -> None:
     check = _Check(code, np.random.default_rng(seed))
     check.layout()
     check.results()
-    check.survivors()
     check.covers()
+    check.survivors()
     check.value()
     check.refusals()
 
@@ -179,6 +179,28 @@ class _Check:
             line = f"{name} is not coefficients @ partials"
             self.require((off <= _ROUNDING[dtype] * reach).all(), line)
 
+    # ---- sums ------------------------------------------------------------------------------------
+
+    def covers(self) -> None:
+        code, places = self.code, dict[int, tuple[int, int]]()
+        for number, cover in enumerate(code.covers):
+            self.array(f"covers[{number}]", cover, cover.shape, kind="i")
+            for place, candidates in enumerate(cover.T.tolist()):
+                line = f"covers[{number}]: workers {candidates} of place {place}"
+                rows = code.encoding_matrix[candidates]
+                self.require((rows == rows[0]).all(), f"{line} return different results")
+                here = {places.setdefault(worker, (number, place)) for worker in candidates}
+                self.require(here == {(number, place)}, f"{line} do not all stand there only")
+            total = code.encoding_matrix[cover[0]].sum(axis=0)
+            self.require((total == 1).all(), f"covers[{number}] does not add up to ones")
+        for worker in range(code.n):
+            found, expected = code.place_of(worker), places.get(worker)
+            self.require(found == expected, f"place_of({worker}) is {found}, not {expected}")
+        for responded in self.masks() if code.covers else ():
+            whole = any(responded[cover].any(axis=0).all() for cover in code.covers)
+            line = f"{_named(responded)}: can_decode is {not whole}, and the covers say {whole}"
+            self.require(code.can_decode(responded) == whole, line)
+
     # ---- who may be missing ----------------------------------------------------------------------
 
     def survivors(self) -> None:
@@ -238,28 +260,6 @@ class _Check:
         for draw in range(_DRAWN_SETS):
             missing = s if draw % 2 else self.rng.integers(n + 1)
             yield _without(n, self.rng.permutation(n)[:missing])
-
-    # ---- sums ------------------------------------------------------------------------------------
-
-    def covers(self) -> None:
-        code, places = self.code, dict[int, tuple[int, int]]()
-        for number, cover in enumerate(code.covers):
-            self.array(f"covers[{number}]", cover, cover.shape, kind="i")
-            for place, candidates in enumerate(cover.T.tolist()):
-                line = f"covers[{number}]: workers {candidates} of place {place}"
-                rows = code.encoding_matrix[candidates]
-                self.require((rows == rows[0]).all(), f"{line} return different results")
-                here = {places.setdefault(worker, (number, place)) for worker in candidates}
-                self.require(here == {(number, place)}, f"{line} do not all stand there only")
-            total = code.encoding_matrix[cover[0]].sum(axis=0)
-            self.require((total == 1).all(), f"covers[{number}] does not add up to ones")
-        for worker in range(code.n):
-            found, expected = code.place_of(worker), places.get(worker)
-            self.require(found == expected, f"place_of({worker}) is {found}, not {expected}")
-        for responded in self.masks() if code.covers else ():
-            whole = any(responded[cover].any(axis=0).all() for cover in code.covers)
-            line = f"{_named(responded)}: can_decode is {not whole}, and the covers say {whole}"
-            self.require(code.can_decode(responded) == whole, line)
 
     # ---- the object ------------------------------------------------------------------------------
 
