@@ -34,8 +34,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -60,8 +60,7 @@ _RANDOM_SETS = 400
 _BLOCK = 1 << 22  # numbers in one batch of matrices
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CyclicDesign:
+class CyclicDesign(NamedTuple):
     """The encoding matrix's nonzeros, and the ``solutions`` that follow from them.
 
     ``coefficients`` (n, s+1): worker ``i``'s on chunks ``i ... i+s (mod n)``, of unit norm, the

@@ -158,14 +158,7 @@ class NullSpaceDecoder:
 
 
 class SpanDecoder:
-    """For any code of ``s`` stragglers; ``matrix`` makes its encoding matrix E (n, k).
-
-    Examples
-    --------
-    >>> decoder = SpanDecoder(1, lambda: np.array([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]]))
-    >>> decoder.solve(np.array([True, True, False])).vector.round(6)
-    array([1. , 0.5, 0. ])
-    """
+    """For any code of ``s`` stragglers; ``matrix`` makes its encoding matrix E (n, k)."""
 
     def __init__(self, s: int, matrix: Callable[[], FloatArray]) -> None:
         self._s, self._make = s, matrix

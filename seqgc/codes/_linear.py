@@ -14,23 +14,10 @@ _NEGLIGIBLE = 1e-9
 
 
 def combine(weights: FloatArray, vectors: FloatArray) -> FloatArray:
-    """Return ``weights @ vectors``, reading only the rows whose weight is not zero, and those once.
+    """Return ``weights`` (m,) ``@ vectors`` (m, p); rows of weight 0 may hold anything, NaN too.
 
-    Parameters
-    ----------
-    weights : (m,) float64
-    vectors : (m, p) floating
-        Rows of weight 0 may hold anything, NaN included.
-
-    Returns
-    -------
-    (p,) array of the vectors' dtype. Sums are taken in it, those of float16 in float32: BLAS reads
-    rows that follow one another in one pass, without a copy.
-
-    Raises
-    ------
-    ParameterError
-        If finite vectors add up to more than their dtype holds.
+    In the vectors' dtype, sums of float16 in float32; rows that follow one another are read in one
+    pass, without a copy. `ParameterError`: finite vectors add up to more than their dtype holds.
 
     Examples
     --------
@@ -44,9 +31,10 @@ def combine(weights: FloatArray, vectors: FloatArray) -> FloatArray:
             total += weights[rows].astype(dtype) @ vectors[rows].astype(dtype, copy=False)
         result: FloatArray = total.astype(vectors.dtype, copy=False)
     if not np.isfinite(result).all() and np.isfinite(vectors[weights != 0]).all():
-        rule = f"must be such that their weighted sum is in the range of {vectors.dtype}"
+        largest = float(np.abs(vectors[weights != 0]).max())
+        rule = f"must have a weighted sum in the range of {vectors.dtype}"
         remedy = "scale them down or use a wider dtype"
-        raise ParameterError("vectors", rule, f"sums up to {_peak(weights, vectors):.1e}", remedy)
+        raise ParameterError("vectors", rule, f"coordinates up to {largest:.1e}", remedy)
     return result
 
 
@@ -59,23 +47,11 @@ def _runs(rows: np.ndarray[tuple[int], np.dtype[np.intp]]) -> list[slice]:
     return [slice(int(a), int(b) + 1) for a, b in zip(firsts, lasts, strict=True)]
 
 
-def _peak(weights: FloatArray, vectors: FloatArray) -> float:
-    used = np.flatnonzero(weights)
-    peaks = np.abs(vectors[used].astype(np.longdouble)).max(axis=1)
-    return float(np.abs(weights[used]) @ peaks)
-
-
 class Span:
     """The distance of ``target`` (k,) from the span of some of the ``rows`` (n, k).
 
     Keeps an orthonormal basis of the latest set's span (Gram-Schmidt, twice), so that a row more
     costs ``O(k n)``; a set that lacks one of them starts again.
-
-    Examples
-    --------
-    >>> span = Span(np.eye(2), np.ones(2))
-    >>> span.distance(np.array([True, False])), span.distance(np.array([True, True]))
-    (1.0, 0.0)
     """
 
     def __init__(self, rows: FloatArray, target: FloatArray) -> None:

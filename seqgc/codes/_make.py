@@ -32,15 +32,8 @@ _WORST_ERROR: Mapping[Payload, float] = {
 def make_code(kind: str, n: int, s: int, *, payload: Payload = "float32") -> GradientCode:
     """Return the code of a kind for ``n`` workers, any ``s`` of which may be missing.
 
-    Parameters
-    ----------
-    kind
-        One of `code_kinds`; or ``auto``, the one of least load that decodes exactly enough whoever
-        is missing: `compare_codes` says why.
-    n, s : int
-        Workers, and stragglers tolerated; ``0 <= s < n``.
-    payload
-        The format in which results travel: what ``auto`` calls exact enough depends on it.
+    ``kind`` is one of `code_kinds`; or ``auto``, the one of least load that decodes exactly enough,
+    in the ``payload`` format in which results travel, whoever is missing (see `compare_codes`).
 
     Raises
     ------

@@ -75,13 +75,7 @@ def residue_sets(n: int, s: int) -> IntArray:
 
 
 def responded_without(n: int, stragglers: IntArray) -> BoolArray:
-    """Return the masks in which just these are missing: (m, s) to (m, n), or (s,) to (n,).
-
-    Examples
-    --------
-    >>> responded_without(4, np.array([0, 3]))
-    array([False,  True,  True, False])
-    """
+    """Return the masks in which just these are missing: (m, s) to (m, n), or (s,) to (n,)."""
     masks = np.ones((*stragglers.shape[:-1], n), dtype=np.bool_)
     np.put_along_axis(masks, stragglers, values=False, axis=-1)
     return masks

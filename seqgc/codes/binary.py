@@ -23,9 +23,9 @@ class BinaryCode(GradientCode):
     """Binary gradient code for any ``n`` and ``s`` (after Charalambides, Mahdavifar, Hero 2020).
 
     The workers are cut into ``s + 1`` sub-collections of consecutive workers, of ``floor(n/(s+1))``
-    or one more; each sub-collection covers every chunk exactly once, its workers with equal shares
-    of the batch. The chunks are the common refinement of those cuts, hence of unequal size:
-    ``m = floor(n/(s+1))`` of them, or ``2m`` where sub-collections of both sizes exist.
+    or one more (the rows of `covers`, the smaller ones first). Each covers every chunk exactly
+    once, its workers with equal shares of the batch. The chunks are the common refinement of those
+    cuts, hence of unequal size: ``m = floor(n/(s+1))`` of them, or ``2m`` if both sizes exist.
 
     Any ``n - s`` answers contain a whole sub-collection (pigeonhole). Workers at the same place of
     sub-collections of the same size hold the same chunks, so one stands for another: decodable
@@ -49,11 +49,6 @@ class BinaryCode(GradientCode):
     >>> code.decoding_vector(np.array([True, False, True, True, True]))
     array([0., 0., 1., 1., 1.])
     """
-
-    @property
-    def subcollections(self) -> tuple[tuple[int, ...], ...]:
-        """The workers of every sub-collection, the smaller sub-collections first."""
-        return tuple(tuple(row) for cover in self.covers for row in cover.tolist())
 
     def _make_layout(self) -> Layout:
         # Cuts in units of 1/(size (size+1)) of the batch, so that they are integers.

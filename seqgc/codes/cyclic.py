@@ -54,10 +54,8 @@ class CyclicCode(GradientCode):
         return Layout(supports=tuple(windows), sizes=np.ones(self.n, dtype=np.intp))
 
     def _coefficients(self, worker: int) -> FloatArray:
-        if self._is_plain():
-            return np.ones(self.s + 1)
-        row: FloatArray = design(self.n, self.s).coefficients[worker]
-        return row
+        plain = self._is_plain()
+        return np.ones(self.s + 1) if plain else design(self.n, self.s).coefficients[worker]
 
     def _make_covers(self) -> tuple[IntArray, ...]:
         if not self._is_plain():

@@ -42,11 +42,6 @@ class FractionalRepetitionCode(GradientCode):
     array([0., 1., 1., 0.])
     """
 
-    @property
-    def groups(self) -> tuple[tuple[int, ...], ...]:
-        """The workers of every group."""
-        return tuple(tuple(column) for column in self.covers[0].T.tolist())
-
     def _check_parameters(self) -> None:
         if self.n % (self.s + 1):
             rule = f"must be such that s + 1 divides n (repetition code), n={self.n}"

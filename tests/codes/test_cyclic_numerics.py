@@ -197,7 +197,7 @@ def test_the_guard_lets_half_precision_pass_where_no_code_does_better() -> None:
 def spoiled(null_space: FloatArray) -> cyclic_design.CyclicDesign:
     chosen = cyclic_design.design(13, 3)
     solutions = dataclasses.replace(chosen.solutions, null_space=null_space)
-    return dataclasses.replace(chosen, solutions=solutions)
+    return chosen._replace(solutions=solutions)
 
 
 def test_the_guard_refuses_a_vector_that_does_not_solve(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,12 +42,13 @@ def test_cyclic_takes_the_first_class_that_answered_as_a_whole() -> None:
 @pytest.mark.parametrize(("n", "s"), [(n, s) for n, s in [*EVERY, *LARGE] if n % (s + 1) == 0])
 def test_repetition_groups_hold_their_own_chunks(n: int, s: int) -> None:
     code = FractionalRepetitionCode(n, s)
-    assert [worker for group in code.groups for worker in group] == list(range(n))
-    for number, group in enumerate(code.groups):
+    groups = code.covers[0].T.tolist()
+    assert [worker for group in groups for worker in group] == list(range(n))
+    for number, group in enumerate(groups):
         assert len(group) == s + 1
         for worker in group:
             assert code.place_of(worker) == (0, number)
-            assert code.support(worker).tolist() == list(group)
+            assert code.support(worker).tolist() == group
     assert set(np.unique(code.encoding_matrix)) <= {0.0, 1.0}
     assert code.load == (s + 1) / n
 
@@ -58,16 +59,21 @@ def test_repetition_takes_the_lowest_answer_of_each_group() -> None:
     assert not code.can_decode(without(6, [3, 4, 5]))
 
 
+def rows_of_covers(code: BinaryCode) -> list[list[int]]:
+    return [workers for cover in code.covers for workers in cover.tolist()]
+
+
 @pytest.mark.parametrize(("n", "s"), [*EVERY, *LARGE])
 def test_binary_subcollections_cover_every_chunk_once(n: int, s: int) -> None:
     code = BinaryCode(n, s)
-    sizes = [len(workers) for workers in code.subcollections]
+    subcollections = rows_of_covers(code)
+    sizes = [len(workers) for workers in subcollections]
     assert len(sizes) == s + 1
     assert set(sizes) <= {n // (s + 1), -(-n // (s + 1))}
-    assert [worker for workers in code.subcollections for worker in workers] == list(range(n))
+    assert [worker for workers in subcollections for worker in workers] == list(range(n))
     assert set(np.unique(code.encoding_matrix)) <= {0.0, 1.0}
-    for workers in code.subcollections:
-        rows = code.encoding_matrix[list(workers)]
+    for workers in subcollections:
+        rows = code.encoding_matrix[workers]
         np.testing.assert_array_equal(rows.sum(axis=0), np.ones(rows.shape[1]))
         np.testing.assert_allclose(rows @ code.chunk_fractions, 1 / len(workers), rtol=1e-13)
     assert code.load == 1 / (n // (s + 1))
@@ -77,12 +83,12 @@ def test_binary_subcollections_cover_every_chunk_once(n: int, s: int) -> None:
 @pytest.mark.parametrize(("n", "s"), [(n, s) for n, s in EVERY if n <= 8])
 def test_binary_decodes_from_a_whole_subcollection(n: int, s: int) -> None:
     code = BinaryCode(n, s)
-    for workers in code.subcollections:
+    for workers in rows_of_covers(code):
         only = ~without(n, workers)
         assert code.can_decode(only)
-        assert np.flatnonzero(code.decoding_vector(only)).tolist() == list(workers)
+        assert np.flatnonzero(code.decoding_vector(only)).tolist() == workers
     for responded in masks(n):
-        if any(responded[list(workers)].all() for workers in code.subcollections):
+        if any(responded[workers].all() for workers in rows_of_covers(code)):
             vector = code.decoding_vector(responded)
             assert set(np.unique(vector)) <= {0.0, 1.0}
 
