@@ -50,7 +50,7 @@ class ProfileError(SeqgcError):
 
 
 class NotDecodableError(SeqgcError):
-    """The answers that came do not determine the gradient."""
+    """The answers do not determine the gradient."""
 
     def __init__(self, message: str, *, job: int | None = None, round: int | None = None) -> None:
         self.job, self.round = job, round
@@ -136,6 +136,6 @@ def require_int(
     too_high = integer is not None and most is not None and integer > most
     if integer is None or too_low or too_high:
         limits = [f" >= {least}"] * (least is not None) + [f" <= {most}"] * (most is not None)
-        found = value if integer is None else integer
-        raise ParameterError(argument, "must be an integer" + " and".join(limits), found)
+        shown = value if integer is None else integer
+        raise ParameterError(argument, "must be an integer" + " and".join(limits), shown)
     return integer

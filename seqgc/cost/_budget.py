@@ -54,7 +54,7 @@ class PriceModel:
 
         ``longest_s`` is the most that is charged. It reads all its weights, as after a start.
         """
-        return self._usd(self._function.invocation(seconds) + self._traffic.task(anew=True))
+        return self._usd(self._function.invocation(seconds) + self._traffic.task(fresh=True))
 
     def _usd(self, usage: Usage) -> float:
         return self._prices.bill(usage, architecture=self._architecture).usd
@@ -68,8 +68,8 @@ class Budget:
     time-out. A task that was answered is charged from when it left until that instant: what its
     function is charged is no more, since whoever waits for the answer waits for the start as well.
     One that failed is charged as if under way: a connection may break, and the function runs on.
-    Environments that Lambda starts ahead of any need, no answer tells of; what is reserved for the
-    warm-up, and is not given back, is there for them.
+    No answer tells of environments that Lambda starts ahead of any need; the amount reserved for
+    the warm-up is never given back, and covers them.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class Budget:
     Raises
     ------
     ParameterError
-        If ``max_usd`` is no amount, or less than the warm-up can cost.
+        If ``max_usd`` is negative or not finite, or less than the warm-up can cost.
 
     Examples
     --------
@@ -110,7 +110,7 @@ class Budget:
 
     @property
     def committed_usd(self) -> float:
-        """What it can become if the others start anew and run to the time-out, US dollars."""
+        """What it can become, US dollars, if all others run to the time-out, starts included."""
         if self._model is None:
             return 0.0
         return self._spent_usd + len(self._open) * self._model.task_usd(self._model.longest_s)

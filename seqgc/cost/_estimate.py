@@ -81,7 +81,7 @@ def estimate_plan(plan: PlannedUse) -> Estimate:
     published = plan.traffic.publication().times(plan.jobs)
     invocations = tasks + plan.warm_ups
     worst = plan.function.invocation(plan.function.longest_s).times(invocations) + published
-    worst += plan.traffic.task(anew=True).times(tasks)
+    worst += plan.traffic.task(fresh=True).times(tasks)
     if plan.seconds_per_task is None:
         return Estimate(likely=None, at_most=worst)
     likely = plan.function.invocation(plan.seconds_per_task).times(invocations) + published
@@ -160,7 +160,7 @@ class _Ledger:
         for address, sent_s in self.open.items():
             seen_s = self.cancelled.get(address, end_s) - sent_s
             likely += self._invocation(seen_s)
-            at_most += self._invocation(self.function.longest_s, anew=True)
+            at_most += self._invocation(self.function.longest_s, fresh=True)
         return Estimate(likely=likely, at_most=at_most, unanswered=len(self.open))
 
     def _settle(self, line: dict[str, Any]) -> None:
@@ -174,11 +174,11 @@ class _Ledger:
         self.settled += self._invocation(seconds)
         if line["event"] == "failure":
             longest = self.function.longest_s
-        self.settled_at_most += self._invocation(longest, anew=True)
+        self.settled_at_most += self._invocation(longest, fresh=True)
 
-    def _invocation(self, seconds: float, *, anew: bool = False) -> Usage:
+    def _invocation(self, seconds: float, *, fresh: bool = False) -> Usage:
         used = self.function.invocation(seconds)
-        return used if self.traffic is None else used + self.traffic.task(anew=anew)
+        return used if self.traffic is None else used + self.traffic.task(fresh=fresh)
 
     def _moved(self) -> Usage:
         return Usage() if self.traffic is None else self.traffic.publication().times(len(self.jobs))

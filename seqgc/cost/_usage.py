@@ -152,12 +152,12 @@ s3_puts=0, s3_gets=0, transfer_out_bytes=0))
             rule = "must be directory or s3 where results are too large for the answer"
             raise ParameterError("where", rule, self.where)
 
-    def task(self, *, anew: bool = False) -> Usage:
+    def task(self, *, fresh: bool = False) -> Usage:
         """Return what one task's weights and results use, the master's reading included.
 
-        ``anew``: in an environment that has none of the weights yet.
+        ``fresh``: in an environment that was just started, and has none of the weights yet.
         """
-        jobs = self.weights_jobs if anew else 1
+        jobs = self.weights_jobs if fresh else 1
         stored = self.result_bytes if self.results_stored else 0
         answered = self.result_bytes if stored else math.ceil(self.result_bytes * _BASE64)
         out = answered if self.master_outside else 0

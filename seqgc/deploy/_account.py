@@ -77,10 +77,10 @@ def concurrency(patient: Patient) -> Check:
 
 def quota(patient: Patient) -> Check:
     """Whether the quota on concurrent executions is what the workers need."""
-    found = patient.client("service-quotas").get_service_quota(
+    answer = patient.client("service-quotas").get_service_quota(
         ServiceCode="lambda", QuotaCode=CONCURRENCY_QUOTA
-    )["Quota"]
-    value = float(found["Value"])
+    )
+    value = float(answer["Quota"]["Value"])
     detail = f"{value:.0f} concurrent executions, {patient.workers} workers"
     if value < patient.workers:
         return failed("quota", detail, remedy=_more(patient.workers, patient.region))

@@ -50,7 +50,7 @@ def open_session(*, region: str | None = None) -> Session:
     DeployError
         If boto3 is not installed, or the profile or the region is not known.
     ParameterError
-        If the region is no name of one.
+        If there cannot be a region of that name.
     """
     try:
         import boto3

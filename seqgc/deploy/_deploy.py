@@ -51,8 +51,8 @@ def deploy(
         environment = {"SEQGC_ARCHITECTURE": options.architecture, "SAM_CLI_TELEMETRY": "0"}
         status = run(command, template.resolve().parent, environment)
         if status != 0:
-            said = " ".join(command[:2])
-            raise DeployError(f"`{said}` ended with status {status}", "what it says is above")
+            name = " ".join(command[:2])
+            raise DeployError(f"`{name}` ended with status {status}", "what it says is above")
     return read_outputs(options.stack, session=session)
 
 
@@ -62,7 +62,7 @@ def check_template(template: Path) -> None:
     Raises
     ------
     ParameterError
-        If it is no file.
+        If there is no such file.
     """
     if not template.is_file():
         remedy = "run it in a checkout of seqgc, or pass --template"
@@ -79,12 +79,12 @@ def s3_prefix_list(session: Session) -> str:
     """
     name = f"com.amazonaws.{session.region_name}.s3"
     with calls("look up S3's prefix list"):
-        found = session.client("ec2", config=client_config()).describe_managed_prefix_lists(
+        lists = session.client("ec2", config=client_config()).describe_managed_prefix_lists(
             Filters=[{"Name": "prefix-list-name", "Values": [name]}]
         )["PrefixLists"]
-    if not found:
+    if not lists:
         raise DeployError(f"{session.region_name} has no prefix list {name}", "see --region")
-    return str(found[0]["PrefixListId"])
+    return str(lists[0]["PrefixListId"])
 
 
 def read_outputs(stack: str, *, session: Session) -> Deployment:
@@ -97,10 +97,10 @@ def read_outputs(stack: str, *, session: Session) -> Deployment:
     """
     with calls(f"read stack {stack!r}"):
         client = session.client("cloudformation", config=client_config())
-        found = client.describe_stacks(StackName=stack)["Stacks"][0]
-    status = str(found["StackStatus"])
+        description = client.describe_stacks(StackName=stack)["Stacks"][0]
+    status = str(description["StackStatus"])
     if not status.endswith("_COMPLETE") or "ROLLBACK" in status or "DELETE" in status:
         events = f"aws cloudformation describe-stack-events --stack-name {stack}"
         raise DeployError(f"stack {stack!r} is in state {status}", f"see `{events}`")
-    outputs = {each["OutputKey"]: each["OutputValue"] for each in found.get("Outputs", [])}
+    outputs = {each["OutputKey"]: each["OutputValue"] for each in description.get("Outputs", [])}
     return Deployment.from_outputs(stack, session.region_name, outputs)

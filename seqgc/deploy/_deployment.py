@@ -38,13 +38,13 @@ class Deployment:
     Examples
     --------
     >>> arn = "arn:aws:lambda:eu-central-1:123456789012:function:seqgc-ImageWorker-x:live"
-    >>> made = Deployment(
+    >>> deployment = Deployment(
     ...     stack="seqgc", region="eu-central-1", alias_arn=arn, function_url="", bucket="b",
     ...     prefix="runs", reaches_s3=True, mount_path="/mnt/seqgc", file_system_id="fs-1",
     ...     access_point_id="fsap-1", security_group_id="sg-1", caller_policy_arn="arn:…",
     ...     store_policy_arn="arn:…", architecture="arm64", memory_mb=2560, timeout_s=60,
     ... )
-    >>> made.function_name, made.alias
+    >>> deployment.function_name, deployment.alias
     ('seqgc-ImageWorker-x', 'live')
     """
 
@@ -138,7 +138,7 @@ def read_deployment(path: Path) -> Deployment:
     Raises
     ------
     ParameterError
-        If there is no such file, or it is not one.
+        If there is no such file, or `write_deployment` did not write it.
     """
     rule = "must be a file that `seqgc deploy` wrote"
     try:
@@ -152,9 +152,9 @@ def read_deployment(path: Path) -> Deployment:
         rule = f"must have schema {_SCHEMA_VERSION}, {path} has another"
         raise ParameterError("deployment", rule, schema, _REMEDY)
     kinds = {each.name: _KINDS[str(each.type)] for each in fields(Deployment)}
-    for name, (kind, said) in kinds.items():
+    for name, (kind, article) in kinds.items():
         if type(values.get(name)) is not kind:
-            rule = f"must have {name!r}, {said} ({path})"
+            rule = f"must have {name!r}, {article} ({path})"
             raise ParameterError("deployment", rule, values.get(name), _REMEDY)
     if unknown := sorted(values.keys() - kinds.keys()):
         raise ParameterError("deployment", f"has unknown keys ({path})", unknown, _REMEDY)

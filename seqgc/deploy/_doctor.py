@@ -93,7 +93,7 @@ def diagnose(
     return checks
 
 
-def _stores(made: Deployment) -> tuple[StoreRef, StoreRef]:
+def _stores(deployment: Deployment) -> tuple[StoreRef, StoreRef]:
     name = f"doctor-{uuid4().hex[:12]}"  # as runs' folders are called, which go when they are old
-    where = f"s3://{made.bucket}/{made.prefix}/{name}"
+    where = f"s3://{deployment.bucket}/{deployment.prefix}/{name}"
     return StoreRef(kind="directory", location=name), StoreRef(kind="s3", location=where)

@@ -45,29 +45,29 @@ def payload(size_bytes: int) -> Check:
     return failed("payload", detail, remedy=remedy)
 
 
-def probe(patient: Patient, made: Deployment, *, store: StoreRef, name: str) -> Check:
+def probe(patient: Patient, deployment: Deployment, *, store: StoreRef, name: str) -> Check:
     """Send one task whose answer has to go through a store; see that it is answered so."""
     from botocore.config import Config
 
     run_id = f"doctor-{uuid4().hex[:12]}"
     config = Config(
-        connect_timeout=5, read_timeout=made.timeout_s + 10, retries={"total_max_attempts": 1}
+        connect_timeout=5, read_timeout=deployment.timeout_s + 10, retries={"total_max_attempts": 1}
     )
     answer = patient.new_client("lambda", config=config).invoke(
-        FunctionName=made.alias_arn,
+        FunctionName=deployment.alias_arn,
         Payload=to_json(encode(_question(store), run_id=run_id)),
     )
     body = answer["Payload"].read()
-    logs = f"aws logs tail /seqgc/{made.stack} --since 10m --region {made.region}"
+    logs = f"aws logs tail /seqgc/{deployment.stack} --since 10m --region {deployment.region}"
     if "FunctionError" in answer:
-        said = " ".join(body.decode(errors="replace").split())[:_REFUSED]
-        return failed(name, f"the function failed: {said}", remedy=logs)
+        reason = " ".join(body.decode(errors="replace").split())[:_REFUSED]
+        return failed(name, f"the function failed: {reason}", remedy=logs)
     message = decode(from_json(body), run_id=run_id)
     if isinstance(message, FailureMessage):
         return failed(name, message.reason, remedy=logs)
     if not isinstance(message, ReceiptMessage):
         detail = f"the answer did not go through the store but came as {type(message).__name__}"
-        return failed(name, detail, remedy=remedy_of(made))
+        return failed(name, detail, remedy=remedy_of(deployment))
     return passed(name, f"one task answered, {message.size_bytes} bytes written to {store.kind}")
 
 

@@ -13,96 +13,99 @@ NFS: Final = 2049
 _DEPLOY: Final = "seqgc deploy --stack {stack} --region {region}"
 
 
-def function(patient: Patient, made: Deployment) -> Check:
+def function(patient: Patient, deployment: Deployment) -> Check:
     """Whether the function can be invoked, and is as it was deployed."""
-    found = patient.client("lambda").get_function_configuration(
-        FunctionName=made.function_name, Qualifier=made.alias
-    )
-    state, update = found.get("State", "Active"), found.get("LastUpdateStatus", "Successful")
+    config = _configuration(patient, deployment)
+    state, update = config.get("State", "Active"), config.get("LastUpdateStatus", "Successful")
     if state not in ("Active", "Inactive") or update != "Successful":  # Inactive: wakes when asked
-        why = found.get("StateReason") or found.get("LastUpdateStatusReason") or "no reason given"
+        why = config.get("StateReason") or config.get("LastUpdateStatusReason") or "no reason given"
         detail = f"state {state}, last update {update}: {why}"
-        wait = f"aws lambda wait function-active-v2 --function-name {made.function_name}"
+        wait = f"aws lambda wait function-active-v2 --function-name {deployment.function_name}"
         starting = "Pending" in state or update == "InProgress"
-        remedy = f"{wait} --region {made.region}" if starting else remedy_of(made)
+        remedy = f"{wait} --region {deployment.region}" if starting else remedy_of(deployment)
         return failed("function", detail, remedy=remedy)
-    memory_mb, timeout_s = int(found["MemorySize"]), int(found["Timeout"])
+    memory_mb, timeout_s = int(config["MemorySize"]), int(config["Timeout"])
     detail = f"{memory_mb} MB, {timeout_s} s"
-    if (memory_mb, timeout_s) != (made.memory_mb, made.timeout_s):
-        detail += f" where {made.memory_mb} MB, {made.timeout_s} s were deployed"
-        return failed("function", detail, remedy=remedy_of(made))
-    return passed("function", f"{made.function_name}, {detail}")
+    if (memory_mb, timeout_s) != (deployment.memory_mb, deployment.timeout_s):
+        detail += f" where {deployment.memory_mb} MB, {deployment.timeout_s} s were deployed"
+        return failed("function", detail, remedy=remedy_of(deployment))
+    return passed("function", f"{deployment.function_name}, {detail}")
 
 
-def alias(patient: Patient, made: Deployment) -> Check:
+def alias(patient: Patient, deployment: Deployment) -> Check:
     """Whether there is the alias, and it means one version."""
-    found = patient.client("lambda").get_alias(FunctionName=made.function_name, Name=made.alias)
-    split = found.get("RoutingConfig", {}).get("AdditionalVersionWeights")
+    name = deployment.alias
+    target = patient.client("lambda").get_alias(FunctionName=deployment.function_name, Name=name)
+    split = target.get("RoutingConfig", {}).get("AdditionalVersionWeights")
     if split:
-        detail = f"{made.alias!r} is divided among versions {found['FunctionVersion']}, {split}"
-        return failed("alias", detail, remedy=remedy_of(made))
-    return passed("alias", f"{made.alias!r} is version {found['FunctionVersion']}")
+        detail = f"{name!r} is divided among versions {target['FunctionVersion']}, {split}"
+        return failed("alias", detail, remedy=remedy_of(deployment))
+    return passed("alias", f"{name!r} is version {target['FunctionVersion']}")
 
 
-def network(patient: Patient, made: Deployment) -> Check:
+def network(patient: Patient, deployment: Deployment) -> Check:
     """Whether the security group's members reach each other by NFS, and nobody else does."""
-    group = patient.client("ec2").describe_security_groups(GroupIds=[made.security_group_id])
-    (found,) = group["SecurityGroups"]
+    group_id = deployment.security_group_id
+    answer = patient.client("ec2").describe_security_groups(GroupIds=[group_id])
+    (group,) = answer["SecurityGroups"]
     for way, key in (("in", "IpPermissions"), ("out", "IpPermissionsEgress")):
-        if not any(_is_nfs_to(rule, made.security_group_id) for rule in found[key]):
-            detail = f"{made.security_group_id} has no rule for port {NFS} {way} among its members"
-            return failed("network", detail, remedy=remedy_of(made))
-    foreign = [rule for rule in found["IpPermissions"] if not _is_nfs_to(rule, found["GroupId"])]
+        if not any(_is_nfs_to(rule, group_id) for rule in group[key]):
+            detail = f"{group_id} has no rule for port {NFS} {way} among its members"
+            return failed("network", detail, remedy=remedy_of(deployment))
+    foreign = [rule for rule in group["IpPermissions"] if not _is_nfs_to(rule, group_id)]
     if foreign:
-        detail = f"{made.security_group_id} lets in more than its members: {len(foreign)} rules"
+        detail = f"{group_id} lets in more than its members: {len(foreign)} rules"
         remedy = (
-            f"aws ec2 describe-security-group-rules --region {made.region} "
-            f"--filters Name=group-id,Values={made.security_group_id}"
+            f"aws ec2 describe-security-group-rules --region {deployment.region} "
+            f"--filters Name=group-id,Values={group_id}"
         )
         return failed("network", detail, remedy=remedy)
-    return passed("network", f"{made.security_group_id} is open to itself on {NFS} only")
+    return passed("network", f"{group_id} is open to itself on {NFS} only")
 
 
-def subnets(patient: Patient, made: Deployment) -> Check:
+def subnets(patient: Patient, deployment: Deployment) -> Check:
     """Whether the function is in its VPC, in subnets that still have addresses."""
-    config = _vpc_config(patient, made)
-    if made.security_group_id not in config.get("SecurityGroupIds", []):
-        detail = f"the function is not a member of {made.security_group_id}"
-        return failed("subnets", detail, remedy=remedy_of(made))
+    config = _configuration(patient, deployment).get("VpcConfig", {})
+    if deployment.security_group_id not in config.get("SecurityGroupIds", []):
+        detail = f"the function is not a member of {deployment.security_group_id}"
+        return failed("subnets", detail, remedy=remedy_of(deployment))
     ids = list(config.get("SubnetIds", []))
-    found = patient.client("ec2").describe_subnets(SubnetIds=ids)["Subnets"]
-    full = [each["SubnetId"] for each in found if each["AvailableIpAddressCount"] < 1]
-    zones = {each["AvailabilityZone"] for each in found}
+    described = patient.client("ec2").describe_subnets(SubnetIds=ids)["Subnets"]
+    full = [each["SubnetId"] for each in described if each["AvailableIpAddressCount"] < 1]
+    zones = {each["AvailabilityZone"] for each in described}
     if full:
         detail = f"no address is left in {', '.join(full)}"
-        remedy = f"{remedy_of(made)} --vpc-id VPC --subnets OTHER,SUBNETS"
+        remedy = f"{remedy_of(deployment)} --vpc-id VPC --subnets OTHER,SUBNETS"
         return failed("subnets", detail, remedy=remedy)
     return passed("subnets", f"{', '.join(ids)} in {len(zones)} zones")
 
 
-def mount(patient: Patient, made: Deployment) -> Check:
+def mount(patient: Patient, deployment: Deployment) -> Check:
     """Whether the file system can be mounted from every subnet of the function."""
     client = patient.client("efs")
-    (system,) = client.describe_file_systems(FileSystemId=made.file_system_id)["FileSystems"]
-    targets = client.describe_mount_targets(FileSystemId=made.file_system_id)["MountTargets"]
+    (system,) = client.describe_file_systems(FileSystemId=deployment.file_system_id)["FileSystems"]
+    targets = client.describe_mount_targets(FileSystemId=deployment.file_system_id)["MountTargets"]
     usable = {
         target["SubnetId"]
         for target in targets
         if target["LifeCycleState"] == "available"
-        and made.security_group_id in _groups_of(client, target["MountTargetId"])
+        and deployment.security_group_id in _groups_of(client, target["MountTargetId"])
     }
-    without = set(_vpc_config(patient, made).get("SubnetIds", [])) - usable
+    vpc = _configuration(patient, deployment).get("VpcConfig", {})
+    without = set(vpc.get("SubnetIds", [])) - usable
     if without:
-        detail = f"{made.file_system_id} has no available mount target for {sorted(without)}"
-        return failed("mount", detail, remedy=remedy_of(made))
+        detail = f"{deployment.file_system_id} has no available mount target for {sorted(without)}"
+        return failed("mount", detail, remedy=remedy_of(deployment))
     if not system.get("Encrypted"):
-        return failed("mount", f"{made.file_system_id} is not encrypted", remedy=remedy_of(made))
-    return passed("mount", f"{made.file_system_id}, {len(targets)} mount targets, encrypted")
+        return failed(
+            "mount", f"{deployment.file_system_id} is not encrypted", remedy=remedy_of(deployment)
+        )
+    return passed("mount", f"{deployment.file_system_id}, {len(targets)} mount targets, encrypted")
 
 
-def remedy_of(made: Deployment) -> str:
+def remedy_of(deployment: Deployment) -> str:
     """Return the command that makes the stack what it should be."""
-    return _DEPLOY.format(stack=made.stack, region=made.region)
+    return _DEPLOY.format(stack=deployment.stack, region=deployment.region)
 
 
 def _groups_of(efs: Any, target: str) -> list[str]:
@@ -110,11 +113,10 @@ def _groups_of(efs: Any, target: str) -> list[str]:
     return list(answer["SecurityGroups"])
 
 
-def _vpc_config(patient: Patient, made: Deployment) -> dict[str, Any]:
-    found = patient.client("lambda").get_function_configuration(
-        FunctionName=made.function_name, Qualifier=made.alias
+def _configuration(patient: Patient, deployment: Deployment) -> dict[str, Any]:
+    config: dict[str, Any] = patient.client("lambda").get_function_configuration(
+        FunctionName=deployment.function_name, Qualifier=deployment.alias
     )
-    config: dict[str, Any] = found.get("VpcConfig", {})
     return config
 
 

@@ -21,7 +21,7 @@ _Debtor: TypeAlias = tuple[int, int]  # worker, round
 @dataclass(slots=True)
 class _Debt:
     tasks: dict[int, MiniTask] = field(default_factory=dict)  # by slot
-    asked: dict[int, tuple[int, ...]] = field(default_factory=dict)  # attempt -> slots
+    attempts: dict[int, tuple[int, ...]] = field(default_factory=dict)  # attempt -> slots
 
 
 class Debts:
@@ -57,19 +57,19 @@ class Debts:
         debt = self._debts.setdefault((worker, round), _Debt())
         added = [task for task in mini_tasks if task.slot not in debt.tasks]
         debt.tasks |= {task.slot: task for task in added}
-        debt.asked[attempt] = tuple(task.slot for task in mini_tasks)
+        debt.attempts[attempt] = tuple(task.slot for task in mini_tasks)
         return added
 
     def owed(self, answer: Arrival) -> Mapping[int, MiniTask]:
         """Return what an answer settles, by slot: what its attempt asked for and is still owed."""
         debt = self._debts.get((answer.worker, answer.round), _Debt())
-        slots = debt.asked.get(answer.attempt, ())
+        slots = debt.attempts.get(answer.attempt, ())
         return {slot: debt.tasks[slot] for slot in slots if slot in debt.tasks}
 
     def settle(self, answer: Arrival) -> None:
         """Forget what an answer settles."""
         if debt := self._debts.get((answer.worker, answer.round)):
-            for slot in debt.asked.pop(answer.attempt, ()):
+            for slot in debt.attempts.pop(answer.attempt, ()):
                 debt.tasks.pop(slot, None)
             if not debt.tasks:
                 del self._debts[answer.worker, answer.round]

@@ -157,8 +157,8 @@ class DelayProfile:
     def awaited(self) -> DelayProfile:
         """Return the profile with failures as what they cost: no answer before the slowest one.
 
-        A failure may be known early, and is no answer for that; whoever waits for the worker waits
-        at least as long as for everybody else.
+        A failure may be known early, but that is not an answer: to wait for the worker takes
+        at least as long as to wait for everybody else.
 
         Raises
         ------

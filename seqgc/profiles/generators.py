@@ -168,7 +168,7 @@ class DisruptedMachine:
 class PersistentStragglers:
     """A base in which ``count`` workers, drawn at random, are slow for ``life`` rounds on end.
 
-    Then as many are drawn anew. They take ``factor`` times as long. With ``life`` as long as the
+    Then as many others are drawn. They take ``factor`` times as long. With ``life`` as long as the
     profile the stragglers never change.
 
     Raises

@@ -13,7 +13,7 @@ MiniTasks = tuple[MiniTask, ...]
 
 
 class Assignment(Sequence[MiniTasks]):
-    """Each worker's mini-tasks of a round, in order of slot; () for who has nothing to do.
+    """Each worker's mini-tasks of a round, in order of slot; () for one that has nothing to do.
 
     Decisions do not depend on a single mini-task: a replay reads none. So they are made when they
     are asked for, once each. Making those of 256 workers takes longer than to decide the round, and
@@ -22,9 +22,9 @@ class Assignment(Sequence[MiniTasks]):
     Parameters
     ----------
     busy : (n,) bool
-        Who has anything to do.
+        The workers that have anything to do.
     tasks_of
-        Makes the mini-tasks of a worker who has. What the closing of the round changes must not
+        Makes the mini-tasks of such a worker. What the closing of the round changes must not
         change them.
 
     Examples

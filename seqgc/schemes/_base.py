@@ -241,8 +241,8 @@ class Schedule(ABC):
     def _check(self, responded: BoolArray) -> None:
         self._require_open()
         if responded.shape != (self.n,) or responded.dtype != np.bool_:
-            given = (responded.dtype.name, responded.shape)
-            raise ParameterError("responded", f"must be a boolean array ({self.n},)", given)
+            value = (responded.dtype.name, responded.shape)
+            raise ParameterError("responded", f"must be a boolean array ({self.n},)", value)
 
     def _late(self, job: int) -> NotDecodableError:
         message = (

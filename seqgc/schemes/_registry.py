@@ -3,9 +3,10 @@
 A scheme's file registers it; nothing else in seqgc lists schemes. The parameters of its spec are
 the fields of its dataclass, beside ``n`` and those that the name fixes: integers, real numbers or
 words, and those with a default may be left out. So one class can have several names (``gc``,
-``gc-rep``, ``gc-binary`` fix ``GC``'s ``family``), and a stranger's file is as much at home here as
-our own. Whoever has installed a package with an entry point of the group ``seqgc.schemes`` finds
-its schemes by name; a module of one's own is named to `load_plugins` first, as ``--plugin`` does.
+``gc-rep``, ``gc-binary`` fix ``GC``'s ``family``), and a file outside of seqgc can do all
+that ours can. The schemes of an installed package with an entry point of the group
+``seqgc.schemes`` are found by name; any other module is named to `load_plugins` first, as
+``--plugin`` does.
 """
 
 from __future__ import annotations
@@ -85,8 +86,10 @@ class Entry:
     def spec(self, scheme: Scheme) -> str:
         """Spell a scheme of this name; what is left at its default is left out."""
         values = {key: getattr(scheme, key) for key in self.parameters}
-        given = {k: v for k, v in values.items() if k not in self.defaults or v != self.defaults[k]}
-        return ":".join(filter(None, [self.name, ",".join(f"{k}={v}" for k, v in given.items())]))
+        chosen = {
+            k: v for k, v in values.items() if k not in self.defaults or v != self.defaults[k]
+        }
+        return ":".join(filter(None, [self.name, ",".join(f"{k}={v}" for k, v in chosen.items())]))
 
 
 def register(name: str, **fixed: object) -> Callable[[_Kind], _Kind]:
@@ -208,8 +211,8 @@ def _check(name: str, kind: type[Scheme], fixed: Mapping[str, object]) -> None:
     ):
         rule = f"is taken by {known.kind.__module__}.{known.kind.__qualname__}: choose another"
         raise ParameterError("name", rule, name)
-    made = vars(kind).get("__dataclass_params__")
-    if made is None or not made.frozen:
+    parameters = vars(kind).get("__dataclass_params__")
+    if parameters is None or not parameters.frozen:
         rule = f"must name a frozen dataclass ({name}): put @register above @dataclass(frozen=True)"
         raise ParameterError("scheme", rule, where)
     if inspect.isabstract(kind):

@@ -58,8 +58,8 @@ def choose_store(
     workers
         How many requests there are in a round.
     round_usd
-        By each store that there is, what a round costs that goes through it, US dollars; None: its
-        price is not known.
+        For each store that exists, what a round through it costs, US dollars; None: its price is
+        not known.
     limit_bytes
         Of a request and of a reply.
     master_outside
@@ -68,7 +68,7 @@ def choose_store(
     Raises
     ------
     ParameterError
-        If it must be a store, and there is none.
+        If only a store could carry the bytes, and there is no store.
 
     Examples
     --------

@@ -31,7 +31,7 @@ def check_address(model: str, version: int) -> None:
     Raises
     ------
     ParameterError
-        If ``model`` or ``version`` is not one.
+        If ``model`` is no such name, or ``version`` no such number.
     """
     if not isinstance(model, str) or not _NAME.fullmatch(model):
         rule = "must be 1 to 100 letters, digits, '_', '-' or '.', and begin with none of '-.'"
@@ -45,7 +45,7 @@ def check_key(key: str) -> None:
     Raises
     ------
     ParameterError
-        If ``key`` is none.
+        If ``key`` could.
     """
     if not isinstance(key, str) or not _KEY.fullmatch(key):
         rule = "must be 1 to 200 letters, digits, '_', '-' or '.', and begin with none of '-.'"

@@ -1,4 +1,4 @@
-"""What runs have left on a shared file system, when nobody can be waiting for it any more.
+"""Removing what ended runs have left on a shared file system.
 
 A function that answers after its master has gone leaves its answer there, and a master that was
 killed leaves everything. Buckets have a rule for that (``BucketExpiryDays`` of `template.yaml`);

@@ -123,7 +123,7 @@ class DirectoryStore:
         Raises
         ------
         ParameterError
-            If the key is none.
+            If the key is not valid (see `check_key`).
         """
         path = self._blob(key)
         path.parent.mkdir(parents=True, exist_ok=True)

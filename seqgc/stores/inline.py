@@ -1,4 +1,4 @@
-"""A store that is none: weights travel in the request, answers in the reply."""
+"""Weights that travel in each request, and answers in the reply: nothing is stored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REMEDY = "use a directory (EFS) or an S3 store, or a narrower `payload`"
 
 
 class InlineStore:
-    """Weights kept in the master, who sends them along with each task.
+    """Weights kept in the master, which sends them along with each task.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class InlineStore:
         """Refuse: nothing can have been put."""
         raise StoreError(
             f"no answer of {size_bytes} bytes, digest {digest[:12]}…, is under {key!r}: an inline "
-            "store keeps none"
+            "store keeps no answers"
         )
 
     def remove(self, key: str) -> None:

@@ -76,7 +76,7 @@ class MemoryStore:
         Raises
         ------
         ParameterError
-            If the key is none.
+            If the key is not valid (see `check_key`).
         """
         check_key(key)
         self._blobs[key] = bytes(data)
@@ -87,7 +87,7 @@ class MemoryStore:
         Raises
         ------
         StoreError
-            If there are none, or others.
+            If there are none, or they are not these.
         """
         check_key(key)
         if (data := self._blobs.get(key)) is None:

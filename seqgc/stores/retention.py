@@ -1,7 +1,7 @@
-"""When what is stored may go: not while an invocation that nobody waits for still reads it.
+"""When stored things may be deleted: not while a late invocation may still read them.
 
 An invocation on a cloud cannot be called back. A straggler whose round has long ended may fetch its
-weights minutes later, and a store that has them no more would turn it into a failure to look into.
+weights minutes later, and if the store no longer had them, that would be reported as a failure.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Retired(Generic[_Item]):
 
 
 class Retention(Generic[_Item]):
-    """Says what may go: retired ``rounds`` rounds ago or more, and ``grace_s`` seconds as well.
+    """Says what may be deleted: what was retired ``rounds`` rounds and ``grace_s`` seconds ago.
 
     Time is an argument: seconds of any clock that does not go back.
 
@@ -72,7 +72,7 @@ class Retention(Generic[_Item]):
 
 
 class RetiringStore:
-    """A store that is slow to forget: what is discarded or removed goes when its time has come.
+    """A store that deletes late: what is discarded or removed stays readable for a while.
 
     Nothing happens by itself: call `advance` when a round begins, and `close` at the end.
 

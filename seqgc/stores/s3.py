@@ -164,7 +164,7 @@ class S3Store:
         Raises
         ------
         ParameterError
-            If the key is none.
+            If the key is not valid (see `check_key`).
         StoreError
             If S3 does not take it.
         """

@@ -62,7 +62,7 @@ def new_run_path(root: str | Path, label: str) -> Path:
 
 
 class RunDirectory:
-    """The folder of one run, made anew.
+    """The folder of one run, which must be new.
 
     It holds ``config.toml`` (what was asked for), ``events.jsonl`` (what happened), ``metrics.csv``
     (losses), ``checkpoints/`` (trained weights), ``weights/`` (versions in flight).

@@ -36,7 +36,7 @@ def new_session(region: str = REGION) -> Any:
 
 @cache
 def client(service: str) -> Any:
-    """The test's own client; moto starts anew in every test, the client need not."""
+    """The test's own client; moto starts again in every test, the client need not."""
     return new_session().client(service)
 
 

@@ -84,7 +84,7 @@ def test_a_disrupted_machine_slows_its_workers_while_it_is_disrupted() -> None:
     np.testing.assert_allclose(slowdown(EVERY["disrupted machine"]), expected)
 
 
-def test_persistent_stragglers_stay_for_their_life_and_are_then_drawn_anew() -> None:
+def test_persistent_stragglers_stay_for_their_life_and_then_others_are_drawn() -> None:
     slow = slowdown(EVERY["persistent stragglers"], rounds=50) > 2
     assert (slow.sum(axis=1) == 2).all()
     lives = slow.reshape(10, 5, WORKERS)

@@ -48,7 +48,7 @@ def test_an_inline_store_has_no_place_for_them() -> None:
         StoreError, match=r"answer of 2560 bytes.* use a directory \(EFS\) or an S3"
     ):
         store.put("k", DATA)
-    with pytest.raises(StoreError, match="inline store keeps none"):
+    with pytest.raises(StoreError, match="inline store keeps no answers"):
         store.get("k", **receipt(DATA))
 
 

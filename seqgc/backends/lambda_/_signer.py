@@ -1,6 +1,6 @@
 """AWS Signature Version 4 of invocations: all that differs from one to the next is body and second.
 
-botocore's signer takes any request apart anew, 0.2 ms each; 256 of those are a fifth of all that a
+botocore's signer takes every request apart, 0.2 ms each; 256 of those are a fifth of all that a
 master does in a round. See "Create a signed AWS API request" in AWS's IAM user guide.
 """
 
