@@ -19,8 +19,8 @@ from seqgc.deploy import (
     write_deployment,
 )
 from seqgc.deploy import deploy as deploy_stack
-from seqgc.deploy._deploy import check_template
 from seqgc.deploy._deploy_options import Architecture, Package, ThroughputMode
+from seqgc.deploy._stack import check_template
 from seqgc.errors import ParameterError
 
 __all__ = ["deploy"]

@@ -13,7 +13,7 @@ import numpy as np
 
 from seqgc._durable import replacing
 from seqgc.errors import ParameterError, ProfileError
-from seqgc.profiles._profile import SCHEMA, DelayProfile, ProfileMeta
+from seqgc.profiles._delay_profile import SCHEMA, DelayProfile, ProfileMeta
 
 __all__ = ["read_profile", "write_profile"]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from seqgc.errors import ParameterError, ProfileError
 from seqgc.ports import BoolArray, FloatArray
-from seqgc.profiles._profile import DelayProfile
+from seqgc.profiles._delay_profile import DelayProfile
 from seqgc.profiles.gilbert_elliott import GilbertElliott
 
 __all__ = ["fit"]

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from seqgc.ports import FloatArray, IntArray
-from seqgc.profiles._profile import DelayProfile
+from seqgc.profiles._delay_profile import DelayProfile
 
 __all__ = ["Finding", "Rule", "Severity", "lint", "lint_series"]
 

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 import numpy as np
 
 from seqgc.errors import ParameterError, require_int
-from seqgc.profiles._profile import DelayProfile, ProfileMeta
+from seqgc.profiles._delay_profile import DelayProfile, ProfileMeta
 
 __all__ = ["concatenate", "resample_rounds", "resample_workers"]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from seqgc.errors import ParameterError, require_int
 from seqgc.ports import BoolArray, FloatArray
-from seqgc.profiles._profile import DelayProfile, ProfileMeta
+from seqgc.profiles._delay_profile import DelayProfile, ProfileMeta
 
 __all__ = ["LAMBDA_CNN", "GilbertElliott"]
 

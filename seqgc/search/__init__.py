@@ -1,18 +1,18 @@
 """Replay, and the search for the scheme, parameters and closing rule that suit recorded delays."""
 
 from seqgc.search._evidence import hold_out as hold_out
+from seqgc.search._recorded_run import Replay as Replay
+from seqgc.search._recorded_run import ReplayBackend as ReplayBackend
+from seqgc.search._recorded_run import replay as replay
 from seqgc.search._rehearsal import Conformity as Conformity
 from seqgc.search._rehearsal import Rehearsal as Rehearsal
-from seqgc.search._replay import Replay as Replay
-from seqgc.search._replay import ReplayBackend as ReplayBackend
-from seqgc.search._replay import replay as replay
 from seqgc.search._search import Progress as Progress
 from seqgc.search._space import Closing as Closing
 from seqgc.search._space import SearchSpace as SearchSpace
 from seqgc.search._space import family_of as family_of
-from seqgc.search._tune import Lead as Lead
-from seqgc.search._tune import Ranked as Ranked
-from seqgc.search._tune import Tuning as Tuning
-from seqgc.search._tune import tune as tune
+from seqgc.search._tuning import Lead as Lead
+from seqgc.search._tuning import Ranked as Ranked
+from seqgc.search._tuning import Tuning as Tuning
+from seqgc.search._tuning import tune as tune
 from seqgc.search.kernel import BatchReplay as BatchReplay
 from seqgc.search.kernel import batch_replay as batch_replay

@@ -10,7 +10,7 @@ import numpy as np
 from seqgc.errors import ParameterError
 from seqgc.ports import BoolArray, IntArray
 from seqgc.profiles import DelayProfile
-from seqgc.stragglers._models import Arbitrary, Bursty
+from seqgc.stragglers._straggler_models import Arbitrary, Bursty
 
 __all__ = ["SmallestLam", "StragglerStats", "straggler_pattern", "straggler_stats"]
 

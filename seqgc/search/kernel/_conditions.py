@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import Scheme
+from seqgc.search._recorded_run import Replay, replay
 from seqgc.search._rehearsal import Rehearsal
-from seqgc.search._replay import Replay, replay
 
 __all__ = ["Conditions"]
 

@@ -12,8 +12,8 @@ from seqgc.errors import ParameterError
 from seqgc.ports import FloatArray
 from seqgc.rounds import Setting
 from seqgc.search._evidence import bootstrap_total, hold_out
+from seqgc.search._recorded_run import decoding_errors, replay
 from seqgc.search._rehearsal import Rehearsal
-from seqgc.search._replay import decoding_errors, replay
 from seqgc.search._search import Outcome, Progress, Search
 from seqgc.search._space import SearchSpace, family_of
 
