@@ -214,7 +214,7 @@ class GradientCode(ExactCode):
     def _least_squares(self, responded: BoolArray) -> Approximation:
         scale = np.sqrt(self.chunk_fractions)
         rows = self.encoding_matrix[responded] * scale
-        chosen, at = np.unique(rows, axis=0, return_index=True)  # equal results: one will do
+        chosen, at = np.unique(rows, axis=0, return_index=True)  # of equal results one is enough
         solved = np.linalg.lstsq(chosen.T, scale, rcond=_LEAST_SINGULAR)[0]
         vector = np.zeros(self.n)
         vector[np.flatnonzero(responded)[at]] = solved

@@ -10,14 +10,14 @@ the gradient, whatever the partial gradients are (Tandon et al. 2017, section 2;
 ``E`` here). An (n, s) code has such an ``a`` whichever ``s`` workers are missing. So every chunk
 has ``s + 1`` holders or more, and some worker a load of ``(s + 1)/n`` at least (their theorem 1).
 
-What is asked of a code, often and cheaply, then seldom and dearly:
+A code answers three questions, the first often and cheaply, the last seldom and at a cost:
 
 1. Do these answers suffice (`ExactCode.can_decode`)? At every arrival; a matter of counting.
-2. Who holds what (`Layout`)? When tasks are made; integers only.
-3. With which coefficients, and which ``a`` decodes? Once a job, and in replay never. Only these are
-   floats; a cyclic code may take a second to design them.
+2. Who holds what (`Layout`)? When tasks are made; a matter of integers.
+3. With which coefficients, and which ``a`` decodes? Once a job, in replay never; a matter of floats,
+   which a cyclic code may take a second to design.
 
-So nothing is made before it is asked for, and everything is kept.
+So each answer is worked out when it is first needed, and kept.
 
 A vector that solves its equations may be useless all the same: results arrive rounded, and ``a``
 multiplies their errors. What counts is ``||a|| ||E||``, which the residual ``a @ E - 1`` does not
@@ -231,7 +231,7 @@ class ExactCode(ABC):
         return np.ones(self.support(worker).size)
 
     def _make_covers(self) -> tuple[IntArray, ...]:
-        """Return the `covers`, the preferred first: by default none, and equations are solved.
+        """Return the `covers`, the preferred first. By default there are none: solve equations.
 
         One answer per place adds up to the gradient, nothing but a whole cover may, and any
         ``n - s`` workers contain one.

@@ -125,7 +125,7 @@ def _compared(
     for kind, family in classes:
         try:
             codes[kind] = family(n, s)
-        except ParameterError as error:  # none for these n and s
+        except ParameterError as error:  # this kind has no code for these n and s
             rows.append(ComparedCode(kind=kind, why_not=f"`{error.argument}` {error.rule}"))
         else:
             rows.append(_judged(kind, codes[kind], payload))

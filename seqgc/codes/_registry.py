@@ -1,4 +1,4 @@
-"""The kinds of codes by name: whoever defines one registers it, and need touch nothing else."""
+"""The kinds of codes by name: a class registers itself, and nothing else lists it."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _BLOCK = 1 << 22  # numbers in one batch of matrices
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Solutions:
-    """All solutions ``shortest - z @ null_space`` of ``a @ E == 1``; complex ones would do as well.
+    """All solutions ``shortest - z @ null_space`` of ``a @ E == 1``, real or complex.
 
     ``shortest`` (n,) is the shortest of them; the rows of ``null_space`` (d, n) are orthonormal.
     """

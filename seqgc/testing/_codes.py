@@ -38,9 +38,9 @@ def check_code(code: GradientCode, *, seed: int = 0) -> None:
     """Check that a code does what every `GradientCode` promises.
 
     Supports, coefficients, loads and the encoding matrix agree; any ``n - s`` answers decode, and
-    whatever `can_decode` accepts, to the sum of the partial gradients, without a look at who is
-    missing; what it refuses cannot be decoded; covers are what they are said to be; arrays are
-    read-only; equal content is equal, hashes, pickles and prints alike; wrong arguments are named.
+    whatever else `can_decode` accepts, to the sum of the partial gradients, without the results of
+    who is missing; what it refuses cannot be decoded; the covers add up; arrays are read-only;
+    equal content is equal, hashes, pickles and prints alike; wrong arguments are named.
     Few survivor sets are all tried, many are sampled. A code of about a hundred workers takes
     seconds; several small ``n`` and ``s`` find more than one large pair.
 

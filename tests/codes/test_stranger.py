@@ -29,7 +29,7 @@ from tests.codes.registry import exists, masks
 
 @dataclass(frozen=True)
 class Spread(GradientCode):
-    """Neighbours hold different chunks; no more is said than that."""
+    """Neighbours hold different chunks: nothing but a layout."""
 
     def _make_layout(self) -> Layout:
         chunks = self.n // (self.s + 1)
