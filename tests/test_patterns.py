@@ -98,7 +98,7 @@ def test_parameters_outside_their_range_are_refused() -> None:
     for mu in (-0.1, float("nan"), float("inf")):
         with pytest.raises(ParameterError, match="`mu` must be a finite number >= 0"):
             straggler_stats(profile, mu=mu)
-    with pytest.raises(ParameterError, match="`max_window` must be >= 1"):
+    with pytest.raises(ParameterError, match="`max_window` must be an integer >= 1"):
         straggler_stats(profile, mu=1.0, max_window=0)
     assert straggler_stats(profile, mu=1.0, max_window=1).smallest_lam == ()
 

@@ -81,12 +81,14 @@ def test_fewer_stragglers_never_break_a_promise(pattern: BoolArray, t: int, i: i
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: PerRound(s=-1), "`s` must be >= 0"),
-        (lambda: EveryGroup(size=0), "`size` must be >= 1"),
+        (lambda: PerRound(s=-1), "`s` must be an integer >= 0"),
+        (lambda: EveryGroup(size=0), "`size` must be an integer >= 1"),
         (lambda: Bursty(B=3, W=2, lam=1), "`B` must satisfy 1 <= B <= W (bursty), W=2; got 3"),
-        (lambda: Bursty(B=1, W=2, lam=-1), "`lam` must be >= 0"),
+        (lambda: Bursty(B=1, W=2, lam=-1), "`lam` must be an integer >= 0"),
+        (lambda: Bursty(B=0, W=2, lam=1), "`B` must be an integer >= 1; got 0"),
+        (lambda: Arbitrary(N=1.0, W=2, lam=1), "`N` must be an integer >= 0; got 1.0"),
         (lambda: Arbitrary(N=3, W=2, lam=1), "`N` must satisfy 0 <= N <= W"),
-        (lambda: Arbitrary(N=1, W=2, lam=-1), "`lam` must be >= 0"),
+        (lambda: Arbitrary(N=1, W=2, lam=-1), "`lam` must be an integer >= 0"),
         (lambda: AnyOf(span=1, models=()), "`models` must name at least one model"),
         (lambda: AnyOf(span=1, models=(Bursty(B=1, W=2, lam=1),)), "`span` must be at least"),
         (lambda: PerRound(s=1).conforms(np.ones(3, dtype=np.bool_)), "`pattern` must be a boolean"),
@@ -98,3 +100,10 @@ def test_bad_parameters_are_named(build: object, message: str) -> None:
     with pytest.raises(ParameterError) as caught:
         build()
     assert message in str(caught.value)
+
+
+def test_integers_of_numpy_are_kept_as_ints() -> None:
+    model = Bursty(B=np.int16(200), W=np.int16(200), lam=np.int8(1))  # 200 * 200 > 2**15
+    assert model == Bursty(B=200, W=200, lam=1)
+    assert "np." not in repr(model)
+    assert model.load_lower_bound(256, delay=0) > 0

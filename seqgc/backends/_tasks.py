@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, require_int
 from seqgc.ports import Payload, Task, payload_format
 from seqgc.wire import TaskMessage
 
@@ -65,8 +65,7 @@ class TaskMessages:
     code: str = ""
 
     def __post_init__(self) -> None:
-        if isinstance(self.n, bool) or not isinstance(self.n, int) or self.n < 1:
-            raise ParameterError("n", "must be an integer >= 1 (workers)", self.n)
+        object.__setattr__(self, "n", require_int("n", self.n, least=1))
         if self.payload is not None:
             payload_format(self.payload)
         elif self.stochastic_rounding:

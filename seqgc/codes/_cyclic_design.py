@@ -149,7 +149,7 @@ def _batches(count: int, numbers: int) -> list[slice]:
 
 
 def _straggler_sets(n: int, s: int, rng: np.random.Generator) -> tuple[IntArray, IntArray]:
-    """Return sets of stragglers to judge by: (m, s) all of which count, and (m', s) that may fail."""
+    """Return sets of stragglers to judge by: (m, s) by their worst, (m', s) by their 90 %."""
     if math.comb(n, s) <= _ALL_SETS:
         every = np.array(list(itertools.combinations(range(n), s)))
         return every, every

@@ -14,8 +14,8 @@ A code answers three questions, the first often and cheaply, the last seldom and
 
 1. Do these answers suffice (`ExactCode.can_decode`)? At every arrival; a matter of counting.
 2. Who holds what (`Layout`)? When tasks are made; a matter of integers.
-3. With which coefficients, and which ``a`` decodes? Once a job, in replay never; a matter of floats,
-   which a cyclic code may take a second to design.
+3. With which coefficients, and which ``a`` decodes? Once a job, in replay never; a matter of
+   floats, which a cyclic code may take a second to design.
 
 So each answer is worked out when it is first needed, and kept.
 

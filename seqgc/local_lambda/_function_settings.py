@@ -9,7 +9,7 @@ import resource
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, require_int
 from seqgc.local_lambda._faults import FaultPlan
 
 __all__ = [
@@ -55,16 +55,13 @@ class Settings:
             raise ParameterError(
                 "function_name", "must be at most 64 letters, digits, - and _", self.name
             )
-        if not 1 <= self.concurrency <= 10_000:
-            raise ParameterError("concurrency", "must be from 1 to 10000", self.concurrency)
+        require_int("concurrency", self.concurrency, least=1, most=10_000)
         if not (math.isfinite(self.timeout_s) and 0 < self.timeout_s <= MAX_TIMEOUT_S):
             raise ParameterError(
                 "timeout_s", "must be in (0, 900] seconds (Lambda)", self.timeout_s
             )
-        if not 128 <= self.memory_mb <= 10_240:
-            raise ParameterError("memory_mb", "must be from 128 to 10240 (Lambda)", self.memory_mb)
-        if not isinstance(self.retry_after_s, int) or self.retry_after_s < 0:
-            raise ParameterError("retry_after_s", "must be whole seconds >= 0", self.retry_after_s)
+        require_int("memory_mb", self.memory_mb, least=128, most=10_240)
+        require_int("retry_after_s", self.retry_after_s, least=0)
         _check_descriptors(self.concurrency, self.descriptors)
         if not Path(self.code).is_dir():
             raise ParameterError("code", "must be a directory", self.code)

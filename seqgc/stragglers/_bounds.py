@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, require_int
 from seqgc.ports import FloatArray
 
 __all__ = ["clairvoyant_bound"]
@@ -42,8 +42,7 @@ def clairvoyant_bound(
     """
     if not 0 <= alpha < math.inf:
         raise ParameterError("alpha", "must be a finite number >= 0", alpha)
-    if jobs_per_round < 1:
-        raise ParameterError("jobs_per_round", "must be >= 1", jobs_per_round)
+    jobs_per_round = require_int("jobs_per_round", jobs_per_round, least=1)
     fastest_first = np.sort(zero_load_times, axis=1)
     totals = np.cumsum(fastest_first, axis=1) + jobs_per_round * alpha
     bound: FloatArray = (totals / np.arange(1, totals.shape[1] + 1)).min(axis=1)

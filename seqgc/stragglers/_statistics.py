@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, require_int
 from seqgc.ports import BoolArray, IntArray
 from seqgc.profiles import DelayProfile
 from seqgc.stragglers._straggler_models import Arbitrary, Bursty
@@ -102,8 +102,7 @@ def straggler_stats(profile: DelayProfile, *, mu: float, max_window: int = 5) ->
     >>> stats.smallest_lam
     (SmallestLam(B=1, W=2, bursty=None, arbitrary=None),)
     """
-    if max_window < 1:
-        raise ParameterError("max_window", "must be >= 1 (rounds)", max_window)
+    max_window = require_int("max_window", max_window, least=1)
     pattern = straggler_pattern(profile, mu=mu)
     before, after = pattern[:-1], pattern[1:]
     return StragglerStats(

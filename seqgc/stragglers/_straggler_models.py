@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, require_int
 from seqgc.ports import BoolArray
 
 __all__ = ["AnyOf", "Arbitrary", "Bursty", "EveryGroup", "PerRound", "StragglerModel"]
@@ -81,7 +81,7 @@ class PerRound(StragglerModel):
     s: int
 
     def __post_init__(self) -> None:
-        _require(self.s >= 0, "s", "must be >= 0 (s-per-round)", self.s)
+        _keep_integers(self, ("s", 0))
 
     @property
     def window(self) -> int:
@@ -115,7 +115,7 @@ class EveryGroup(StragglerModel):
     size: int
 
     def __post_init__(self) -> None:
-        _require(self.size >= 1, "size", "must be >= 1 (groups of workers)", self.size)
+        _keep_integers(self, ("size", 1))
 
     @property
     def window(self) -> int:
@@ -153,10 +153,8 @@ class Bursty(StragglerModel):
     lam: int
 
     def __post_init__(self) -> None:
-        _require(
-            1 <= self.B <= self.W, "B", f"must satisfy 1 <= B <= W (bursty), W={self.W}", self.B
-        )
-        _require(self.lam >= 0, "lam", "must be >= 0 (bursty)", self.lam)
+        _keep_integers(self, ("B", 1), ("W", 1), ("lam", 0))
+        _require(self.B <= self.W, "B", f"must satisfy 1 <= B <= W (bursty), W={self.W}", self.B)
 
     @property
     def window(self) -> int:
@@ -200,9 +198,9 @@ class Arbitrary(StragglerModel):
     lam: int
 
     def __post_init__(self) -> None:
+        _keep_integers(self, ("N", 0), ("W", 1), ("lam", 0))
         rule = f"must satisfy 0 <= N <= W (arbitrary), W={self.W}"
-        _require(0 <= self.N <= self.W, "N", rule, self.N)
-        _require(self.lam >= 0, "lam", "must be >= 0 (arbitrary)", self.lam)
+        _require(self.N <= self.W, "N", rule, self.N)
 
     @property
     def window(self) -> int:
@@ -240,6 +238,7 @@ class AnyOf(StragglerModel):
     models: tuple[StragglerModel, ...]
 
     def __post_init__(self) -> None:
+        _keep_integers(self, ("span", 1))
         _require(len(self.models) > 0, "models", "must name at least one model", self.models)
         rule = "must be at least the widest window of its models"
         _require(self.span >= max(m.window for m in self.models), "span", rule, self.span)
@@ -265,6 +264,12 @@ def _require_some(n: int, stragglers: int, argument: str, *, all_of_them: bool =
     if not stragglers < n + all_of_them:
         rule = f"must satisfy 0 <= {argument} {'<=' if all_of_them else '<'} n, n={n}"
         raise ParameterError(argument, rule, stragglers)
+
+
+def _keep_integers(model: StragglerModel, *least: tuple[str, int]) -> None:
+    """Make the named fields of a model ints; each has a least value."""
+    for name, bound in least:
+        object.__setattr__(model, name, require_int(name, getattr(model, name), least=bound))
 
 
 def _require(holds: bool, argument: str, rule: str, value: object) -> None:

@@ -219,7 +219,7 @@ BAD = {
     "fit good.csv bad.csv --loads 0,1": "bad.csv: row 1, column 1",
     "stats ragged.csv": "ragged.csv: row 1 (line 2)",
     "stats good.csv --mu -1": "`mu` must be a finite number >= 0; got -1.0",
-    "stats good.csv --max-window 0": "`max_window` must be >= 1 (rounds); got 0",
+    "stats good.csv --max-window 0": "`max_window` must be an integer >= 1; got 0",
     "statistics good.csv": "stats",
 }
 

@@ -76,7 +76,7 @@ def test_a_throttled_request_is_told_how_long_to_wait() -> None:
 
 @pytest.mark.parametrize("seconds", [-1, 0.5])
 def test_a_wait_that_no_header_can_tell_is_refused(seconds: float) -> None:
-    with pytest.raises(ParameterError, match="`retry_after_s` must be whole seconds >= 0"):
+    with pytest.raises(ParameterError, match="`retry_after_s` must be an integer >= 0"):
         LocalLambda(HANDLER, concurrency=1, retry_after_s=seconds)  # type: ignore[arg-type]
 
 
