@@ -18,6 +18,7 @@ __all__ = [
     "Alpha",
     "AsJson",
     "BaseLoad",
+    "Batch",
     "ConformityName",
     "Jobs",
     "ProfileFile",
@@ -35,6 +36,10 @@ Jobs = Annotated[
 ]
 Alpha = Annotated[float | None, typer.Option(help="Seconds per unit of load; the profile's own.")]
 BaseLoad = Annotated[float | None, typer.Option(help="Load the profile was recorded at; its own.")]
+Batch = Annotated[
+    int | None,
+    typer.Option(help="Points in a model's batch, cut to whole ones; else loads are nominal."),
+]
 Repeat = Annotated[bool, typer.Option(help="Begin the profile again when it ends.")]
 ConformityName = Annotated[str, typer.Option(help="What conforms: scheme, or bursty alone.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

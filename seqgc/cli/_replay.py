@@ -11,6 +11,7 @@ from seqgc.cli._options import (
     Alpha,
     AsJson,
     BaseLoad,
+    Batch,
     ConformityName,
     Jobs,
     ProfileFile,
@@ -47,6 +48,7 @@ def replay(
     jobs: Jobs = None,
     alpha: Alpha = None,
     base_load: BaseLoad = None,
+    batch: Batch = None,
     mu: Annotated[float, typer.Option(help="Tolerance of the closing rule.")] = 0.0,
     wait_out: Annotated[str, typer.Option(help="all, conform or feasible.")] = "feasible",
     jobs_per_round: Annotated[int, typer.Option(help="Models in a job (bundle).")] = 1,
@@ -67,6 +69,7 @@ def replay(
         alpha=alpha,
         repeat=repeat,
         conformity=as_conformity(conformity),
+        batch=batch,
     )
     count = rehearsal.jobs(setting.scheme, jobs_per_round=jobs_per_round)
     ideal_s = rehearsal.ideal_s(count, jobs_per_round=jobs_per_round)

@@ -15,6 +15,7 @@ from seqgc.cli._options import (
     Alpha,
     AsJson,
     BaseLoad,
+    Batch,
     ConformityName,
     Jobs,
     ProfileFile,
@@ -44,6 +45,7 @@ def tune(
     jobs: Jobs = None,
     alpha: Alpha = None,
     base_load: BaseLoad = None,
+    batch: Batch = None,
     schemes: Annotated[
         str, typer.Option(help="Schemes to look at, for example gc-rep,m-sgc; all of them.")
     ] = "",
@@ -95,6 +97,7 @@ def tune(
         alpha=alpha,
         repeat=repeat,
         conformity=as_conformity(conformity),
+        batch=batch,
     )
     began = time.monotonic()
     with _progress() as bar:

@@ -47,6 +47,8 @@ class RoundGate:
     decodes_well
         Whether answers that suffice can be decoded to a useful precision; else the gate waits for
         one more, as long as there is one to wait for.
+    excused : (n,) bool, optional
+        Who is not asked for anything: counts as having answered, and nobody waits for them.
 
     Examples
     --------
@@ -68,14 +70,18 @@ class RoundGate:
         *,
         round: int = 0,
         decodes_well: Callable[[BoolArray], bool] | None = None,
+        excused: BoolArray | None = None,
     ) -> None:
         self._schedule, self._rule, self._round = schedule, rule, round
         self._decodes_well = decodes_well
         self._responded = np.zeros(schedule.n, dtype=np.bool_)
+        if excused is not None:
+            self._responded |= excused
         self._failed = np.zeros(schedule.n, dtype=np.bool_)
         self._kappa_s: float | None = None
         self._latest_s = 0.0
         self._waited_out = False
+        self._verdicts: dict[bytes, bool] = {}
         self.wake_at = rule.timeout_s
         self.record: RoundRecord | None = None
 
@@ -127,6 +133,7 @@ class RoundGate:
             See `arrive` and `tick`.
         """
         order = np.argsort(times, kind="stable")
+        order = order[~self._responded[order]]
         at, taken = times[order], 0
         while self.record is None:
             if taken == len(at) or at[taken] > self.wake_at:
@@ -144,18 +151,20 @@ class RoundGate:
         last = int(np.searchsorted(at, self.wake_at, side="right"))
         if not self._waited_out or self._rule.wait_out == "all":
             return last
-        instants = np.append(taken + 1 + np.flatnonzero(np.diff(at[taken:last])), last)
+        count = range(taken + 1, last + 1)
 
-        def answers(instant: int) -> BoolArray:
+        def with_first(count: int) -> BoolArray:
             responded = self._responded.copy()
-            responded[order[taken : instants[instant]]] = True
+            responded[order[taken:count]] = True
             return responded
 
-        every = range(len(instants))
-        first = bisect_left(every, True, key=lambda i: self._determines(answers(i)))
-        # More answers may be decoded worse, so those are asked for one after the other.
-        enough = (i for i in every[first:] if self._is_decoded_well(answers(i)))
-        return int(instants[next(enough, -1)])
+        found = bisect_left(count, True, key=lambda c: self._determines(with_first(c)))
+        enough = count[min(found, len(count) - 1)]
+        while True:  # to the end of an instant; more answers may be decoded worse
+            enough = int(np.searchsorted(at, at[enough - 1], side="right"))
+            if enough == last or self._is_decoded_well(with_first(enough)):
+                return enough
+            enough += 1
 
     def _answer(self, workers: int | IntArray, elapsed: float) -> None:
         self._register(self._responded, workers, elapsed)
@@ -192,9 +201,11 @@ class RoundGate:
         return self._determines(responded) and self._is_decoded_well(responded)
 
     def _determines(self, responded: BoolArray) -> bool:
-        if self._rule.wait_out != "feasible" and not self._schedule.conforms(responded):
-            return False
-        return self._schedule.feasible(responded)
+        key = responded.tobytes()
+        if key not in self._verdicts:  # bisection asks once more about what it has found
+            conforms = self._rule.wait_out == "feasible" or self._schedule.conforms(responded)
+            self._verdicts[key] = conforms and self._schedule.feasible(responded)
+        return self._verdicts[key]
 
     def _is_decoded_well(self, responded: BoolArray) -> bool:
         return self._decodes_well is None or self._decodes_well(responded)

@@ -75,6 +75,8 @@ class _Schedule(Judge, Protocol):
     def num_rounds(self) -> int: ...
     @property
     def round(self) -> int: ...
+    @property
+    def excused(self) -> BoolArray: ...
     def assignment(self) -> Assignment: ...
     def close_round(self, responded: BoolArray) -> tuple[int, ...]: ...
     def decoding(self, job: int, payload: Payload = ...) -> Decoding: ...
@@ -116,7 +118,11 @@ class RoundPolicy:
         self._payload: Payload = payload or "float32"
         judged = None if payload is None else partial(schedule.decodes_well, payload=payload)
         self._new_gate: Callable[[], RoundGate] = lambda: RoundGate(
-            schedule, rule, round=schedule.round, decodes_well=judged
+            schedule,
+            rule,
+            round=schedule.round,
+            decodes_well=judged,
+            excused=schedule.excused,
         )
         self._gate = self._new_gate()
         self._assignment: Assignment | None = None  # of the open round, if one is
@@ -236,7 +242,7 @@ class RoundPolicy:
         if self._assignment is None or self._assignment.idle:
             return []  # the next tick closes the round, if there is one
         self._gate, self._origin = self._new_gate(), math.nan
-        tasks = _ByWorker(self._assignment)
+        tasks = _ByWorker(self._assignment, excused=self._schedule.excused)
         return [Dispatch(round=self._schedule.round, attempt=0, assignment=tasks)]
 
     def _idle(self) -> RoundRecord:
@@ -265,16 +271,19 @@ class RoundPolicy:
 
 
 class _ByWorker(Mapping[int, MiniTasks]):
-    """An assignment as a mapping; mini-tasks are still made when they are asked for."""
+    """Who is asked for what; mini-tasks are still made when somebody looks at them."""
 
-    def __init__(self, assignment: Assignment) -> None:
+    def __init__(self, assignment: Assignment, *, excused: BoolArray) -> None:
         self._assignment = assignment
+        self._workers = dict.fromkeys(np.flatnonzero(~excused).tolist())
 
     def __getitem__(self, worker: int) -> MiniTasks:
+        if worker not in self._workers:
+            raise KeyError(worker)
         return self._assignment[worker]
 
     def __iter__(self) -> Iterator[int]:
-        return iter(range(len(self._assignment)))
+        return iter(self._workers)
 
     def __len__(self) -> int:
-        return len(self._assignment)
+        return len(self._workers)

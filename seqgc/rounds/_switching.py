@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -89,6 +89,8 @@ class SwitchingPolicy:
         Chooses; every setting must have the workers of the first.
     payload
         See `seqgc.rounds.RoundPolicy`.
+    batches
+        Sizes of the models' batches; see `seqgc.schemes.Scheme.begin`.
 
     Raises
     ------
@@ -123,11 +125,13 @@ class SwitchingPolicy:
         num_jobs: int,
         director: Director,
         payload: Payload | None = None,
+        batches: Iterable[int] = (),
     ) -> None:
         if num_jobs < 1:
             raise ParameterError("num_jobs", "must be >= 1", num_jobs)
         self._num_jobs, self._director = num_jobs, director
         self._payload: Payload | None = payload
+        self._batches = tuple(batches)
         self._segments: list[Segment] = []
         self._answers: list[BoolArray] = []  # who responded, in the segment's closed rounds
         self._started, self._rounds = 0, 0  # jobs that have started, rounds that are closed
@@ -215,7 +219,7 @@ class SwitchingPolicy:
         segment = Segment(setting=setting, first_job=self._started, first_round=self._rounds)
         self._segments.append(segment)
         self._answers = []
-        return self._run(setting.scheme.start(self._num_jobs - self._started), segment)
+        return self._run(self._begin(setting.scheme, self._num_jobs - self._started), segment)
 
     def _drain(self, segment: Segment) -> RoundPolicy:
         """Return the policy that ends the segment: as if its jobs had always been these few.
@@ -223,10 +227,13 @@ class SwitchingPolicy:
         How many jobs will follow has no part in what a schedule does before its last one starts,
         so a schedule of the jobs that have started, given who responded, is where the old one is.
         """
-        schedule = segment.setting.scheme.start(self._started - segment.first_job)
+        schedule = self._begin(segment.setting.scheme, self._started - segment.first_job)
         for responded in self._answers:
             schedule.close_round(responded)
         return self._run(schedule, segment)
+
+    def _begin(self, scheme: Scheme, num_jobs: int) -> Schedule:
+        return scheme.begin(num_jobs, batches=self._batches)
 
     def _run(self, schedule: Schedule, segment: Segment) -> RoundPolicy:
         return RoundPolicy(
@@ -262,6 +269,10 @@ class _Numbered:
             own.busy,
             lambda worker: tuple(replace(task, job=first + task.job) for task in own[worker]),
         )
+
+    @property
+    def excused(self) -> BoolArray:
+        return self._schedule.excused
 
     def conforms(self, responded: BoolArray) -> bool:
         return self._schedule.conforms(responded)

@@ -4,6 +4,7 @@ from seqgc.schemes._assignment import Assignment as Assignment
 from seqgc.schemes._assignment import MiniTasks as MiniTasks
 from seqgc.schemes._base import Schedule as Schedule
 from seqgc.schemes._base import Scheme as Scheme
+from seqgc.schemes._cut import chunk_sizes as chunk_sizes
 from seqgc.schemes._grid import Grid as Grid
 from seqgc.schemes._parse import parse_scheme as parse_scheme
 from seqgc.schemes._registry import Entry as Entry

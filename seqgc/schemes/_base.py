@@ -18,8 +18,9 @@ from seqgc.errors import (
     did_you_mean,
     require_int,
 )
-from seqgc.ports import BoolArray, Decoding, FloatArray, Payload
+from seqgc.ports import BoolArray, Decoding, FloatArray, IntArray, Payload
 from seqgc.schemes._assignment import Assignment
+from seqgc.schemes._cut import cut, cut_loads
 from seqgc.schemes._grid import Grid
 from seqgc.schemes._registry import entry_of
 from seqgc.stragglers import StragglerModel
@@ -86,6 +87,57 @@ class Scheme(ABC):
         """
         return ()
 
+    def begin(
+        self,
+        num_jobs: int,
+        *,
+        conformity: StragglerModel | None = None,
+        batches: Iterable[int] = (),
+    ) -> Schedule:
+        """Return `start`'s schedule, without what batches of these sizes put no point into."""
+        schedule = self.start(num_jobs, conformity=conformity)
+        cuts = [self.cut(batch) for batch in batches]
+        if cuts:
+            schedule.leave_out(np.max(cuts, axis=0) == 0)
+        return schedule
+
+    def points_touched(self, sizes: IntArray) -> IntArray | None:  # noqa: ARG002 (for overriding)
+        """Return how many data points each worker touches in a round at most, (n,).
+
+        ``sizes`` (num_chunks,) are the chunks' data points. None: it has not been worked out for
+        this scheme; then batches are cut by largest remainder, and loads are nominal.
+        """
+        return None
+
+    def cut(self, batch_size: int) -> IntArray:
+        """Return how many of a batch's data points each chunk takes, (num_chunks,), read-only.
+
+        They sum to the batch, and the busiest worker touches as few as may be; chunks may be empty.
+
+        Raises
+        ------
+        ParameterError
+            If ``batch_size < 1``.
+
+        Examples
+        --------
+        >>> from seqgc.schemes import MSGC
+        >>> scheme = MSGC(n=256, B=1, W=2, lam=27)
+        >>> int(scheme.points_touched(scheme.cut(4096)).max()), 4096 * scheme.normalized_load
+        (32, 30.89655172413793)
+        """
+        return cut(self, batch_size)
+
+    def loads_of(self, batch_size: int | None) -> FloatArray:
+        """Return the loads (n,) of the workers where batches of a size are cut to whole points.
+
+        Workers that have equal loads but for that are all charged what the busiest one touches.
+        None: of no batch in particular, `worker_loads`.
+        """
+        if batch_size is None:
+            return self.worker_loads
+        return cut_loads(self, batch_size)
+
     @property
     def normalized_load(self) -> float:
         """Largest fraction of a batch that a worker touches in a round."""
@@ -134,11 +186,38 @@ class Schedule(ABC):
         self._allow_error = 0.0
         self._round = 0
         self._past: BoolArray = np.zeros((0, scheme.n), dtype=np.bool_)  # stragglers, latest last
+        self._excused: BoolArray = np.zeros(scheme.n, dtype=np.bool_)
+        self._leaves_out = False
 
     @property
     def round(self) -> int:
         """The round that is open, 0-based; ``num_rounds`` once all are closed."""
         return self._round
+
+    @property
+    def excused(self) -> BoolArray:
+        """(n,) who has no data point at all: asked for nothing, and never a straggler."""
+        return self._excused
+
+    def leave_out(self, empty: BoolArray) -> None:
+        """Say which chunks hold no data point, (num_chunks,), before the first round closes.
+
+        A mini-task with nothing but such chunks is never sent, and counts as received: the partial
+        gradient is zero. (A schedule that does not do so sends it, and waits for the zeros.)
+
+        Raises
+        ------
+        ScheduleError
+            If a round is closed already.
+        """
+        if self._round:
+            raise ScheduleError("chunks are left out before the first round, or not at all")
+        self._leaves_out = bool(empty.any()) and self._leave_out(empty)
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether some mini-task is never sent because it has no data point."""
+        return self._leaves_out
 
     def assignment(self) -> Assignment:
         """Who does what in the open round (trivial mini-tasks left out); idempotent."""
@@ -151,7 +230,7 @@ class Schedule(ABC):
         More answers never hurt: what conforms still does if another worker answers.
         Only windows that end with this round are judged: the earlier ones were, when they closed.
         """
-        self._check(responded)
+        responded = self._checked(responded)
         return self._model.admits(np.concatenate([self._past, ~responded[None]]))
 
     def feasible(self, responded: BoolArray) -> bool:
@@ -161,17 +240,15 @@ class Schedule(ABC):
         deadline, and the job due now can be decoded (docs/mathematics.md, section 6). More answers
         never hurt.
         """
-        self._check(responded)
-        return self._feasible(responded)
+        return self._feasible(self._checked(responded))
 
     def decodes_well(self, responded: BoolArray, payload: Payload = "float64") -> bool:
         """Whether what closing the round would settle can be decoded to a useful precision.
 
         Judges every set of answers of a gradient code to which later rounds can add none.
         """
-        self._check(responded)
         try:
-            for code, answers in self._settles(responded):
+            for code, answers in self._settles(self._checked(responded)):
                 code.usable_vector(answers, payload, allow_error=self._allow_error)
         except (IllConditionedError, NotDecodableError):
             return False
@@ -192,7 +269,7 @@ class Schedule(ABC):
         ScheduleError
             If every round is closed already.
         """
-        self._check(responded)
+        responded = self._checked(responded)
         finished = self._advance(responded)
         keep = self._model.window - 1
         past = np.concatenate([self._past, ~responded[None]])
@@ -218,6 +295,10 @@ class Schedule(ABC):
             If the answers determine the gradient, but not to a useful precision.
         """
 
+    def _leave_out(self, empty: BoolArray) -> bool:  # noqa: ARG002 (for overriding)
+        """Take note of chunks without data points; say whether a mini-task has no others."""
+        return False
+
     @abstractmethod
     def _assign(self) -> Assignment: ...
 
@@ -238,11 +319,12 @@ class Schedule(ABC):
         if self._round >= self.num_rounds:
             raise ScheduleError(f"all {self.num_rounds} rounds are closed: start a new schedule")
 
-    def _check(self, responded: BoolArray) -> None:
+    def _checked(self, responded: BoolArray) -> BoolArray:
         self._require_open()
         if responded.shape != (self.n,) or responded.dtype != np.bool_:
             value = (responded.dtype.name, responded.shape)
             raise ParameterError("responded", f"must be a boolean array ({self.n},)", value)
+        return responded | self._excused
 
     def _late(self, job: int) -> NotDecodableError:
         message = (

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import ClassVar
 
 import numpy as np
 
 from seqgc.codes import GradientCode, code_kinds, make_code
 from seqgc.errors import ParameterError
-from seqgc.ports import BoolArray, Decoding, FloatArray, MiniTask, Payload, Term
+from seqgc.ports import BoolArray, Decoding, FloatArray, IntArray, MiniTask, Payload, Term
 from seqgc.schemes._assignment import Assignment
 from seqgc.schemes._base import Schedule, Scheme, require_family
 from seqgc.schemes._grid import Grid
@@ -52,6 +52,9 @@ class Uncoded(Scheme):
     @property
     def promise(self) -> StragglerModel:
         return PerRound(s=0)
+
+    def points_touched(self, sizes: IntArray) -> IntArray:
+        return held(self._code, sizes)
 
     def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
         return GCSchedule(self, self._code, num_jobs, conformity=conformity)
@@ -130,6 +133,9 @@ class GC(Scheme):
     def promise(self) -> StragglerModel:
         return EveryGroup(size=self.s + 1) if self.family == "rep" else PerRound(s=self.s)
 
+    def points_touched(self, sizes: IntArray) -> IntArray:
+        return held(self._code, sizes)
+
     def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
         return GCSchedule(
             self, self._code, num_jobs, conformity=conformity, allow_error=self.allow_error
@@ -173,16 +179,20 @@ class GCSchedule(Schedule):
         used = self._code.usable_vector(self._used, payload, allow_error=self._allow_error)
         terms = tuple(
             Term(worker=i, round=job, slot=0, weight=weight)
-            for i, weight in enumerate(used.vector.tolist())
+            for i, weight in enumerate(np.where(self._excused, 0.0, used.vector).tolist())
             if weight
         )
         return Decoding(job=job, terms=terms, error=used.error)
+
+    def _leave_out(self, empty: BoolArray) -> bool:
+        self._excused = held(self._code, (~empty).astype(np.intp)) == 0
+        return bool(self._excused.any())
 
     def _assign(self) -> Assignment:
         code, job = self._code, self._round
         sums = not self._allow_error  # least squares weighs results
         return Assignment(
-            np.ones(self.n, dtype=np.bool_),
+            ~self._excused,
             lambda worker: (coded_mini_task(code, worker, job, sums=sums),),
         )
 
@@ -218,6 +228,20 @@ def coded_mini_task(
         cover=cover,
         place=place,
     )
+
+
+def held(code: GradientCode, amounts: IntArray) -> IntArray:
+    """Return how much of the chunks' ``amounts`` (k,) each worker holds, (n,)."""
+    chunks, starts = _supports(code)
+    return np.add.reduceat(amounts[chunks], starts)
+
+
+@lru_cache(maxsize=4)  # asked several times in a row
+def _supports(code: GradientCode) -> tuple[IntArray, IntArray]:
+    """Return all workers' chunks, one worker after the other, and where each one's begin."""
+    supports = [code.support(worker) for worker in range(code.n)]
+    ends = np.cumsum([len(support) for support in supports])
+    return np.concatenate(supports), np.concatenate([[0], ends[:-1]])
 
 
 def _require_workers(n: int) -> None:

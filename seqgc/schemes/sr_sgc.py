@@ -11,12 +11,12 @@ import numpy as np
 
 from seqgc.codes import GradientCode, make_code
 from seqgc.errors import ParameterError
-from seqgc.ports import BoolArray, Decoding, FloatArray, Payload, Term
+from seqgc.ports import BoolArray, Decoding, FloatArray, IntArray, Payload, Term
 from seqgc.schemes._assignment import Assignment
 from seqgc.schemes._base import Schedule, Scheme, require_bursts, require_family
 from seqgc.schemes._grid import Grid
 from seqgc.schemes._registry import register
-from seqgc.schemes.gc import coded_mini_task
+from seqgc.schemes.gc import coded_mini_task, held
 from seqgc.stragglers import AnyOf, Bursty, EveryGroup, PerRound, StragglerModel
 
 __all__ = ["SRSGC", "SRSGCSchedule"]
@@ -103,6 +103,9 @@ class SRSGC(Scheme):
             models += (EveryGroup(size=self.s + 1),)
         return AnyOf(span=self.W, models=models)
 
+    def points_touched(self, sizes: IntArray) -> IntArray:
+        return held(self._code, sizes)
+
     def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
         return SRSGCSchedule(self, self._code, num_jobs, conformity=conformity)
 
@@ -151,7 +154,7 @@ class SRSGCSchedule(Schedule):
         late = job + self._delay
         terms = tuple(
             Term(worker=i, round=job if own[i] else late, slot=0, weight=weight)
-            for i, weight in enumerate(weights.tolist())
+            for i, weight in enumerate(np.where(self._excused, 0.0, weights).tolist())
             if weight
         )
         return Decoding(job=job, terms=terms)
@@ -160,10 +163,14 @@ class SRSGCSchedule(Schedule):
     def _delay(self) -> int:
         return self.num_rounds - self.num_jobs
 
+    def _leave_out(self, empty: BoolArray) -> bool:
+        self._excused = held(self._code, (~empty).astype(np.intp)) == 0
+        return bool(self._excused.any())
+
     def _assign(self) -> Assignment:
         code, jobs = self._code, np.where(self._reattempts, self._round - self._delay, self._round)
         return Assignment(
-            (jobs >= 0) & (jobs < self.num_jobs),
+            (jobs >= 0) & (jobs < self.num_jobs) & ~self._excused,
             lambda worker: (coded_mini_task(code, worker, int(jobs[worker])),),
         )
 

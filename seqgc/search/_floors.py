@@ -14,8 +14,8 @@ import numpy as np
 
 from seqgc.codes import GradientCode, make_code
 from seqgc.ports import BoolArray, FloatArray, IntArray
-from seqgc.profiles import DelayProfile
 from seqgc.schemes import Scheme
+from seqgc.search._rehearsal import Rehearsal
 from seqgc.search._space import Closing
 from seqgc.search.kernel import Covers, Need, necessary_answers
 
@@ -31,22 +31,25 @@ class Floors:
     ----------
     schemes
         The candidates.
-    profile
-        Recorded seconds; begun again when it ends.
-    alpha : float
-        Seconds per unit of load.
+    rehearsal
+        What they run on; its profile is begun again when it ends.
     """
 
-    def __init__(self, schemes: Sequence[Scheme], *, profile: DelayProfile, alpha: float) -> None:
-        loads = [scheme.worker_loads for scheme in schemes]
+    def __init__(self, schemes: Sequence[Scheme], rehearsal: Rehearsal) -> None:
+        profile = rehearsal.profile
+        cuts = [(s.loads_of(rehearsal.batch), rehearsal.leaves_out(s)) for s in schemes]
+        loads = [each for each, _ in cuts]
         self.loads: FloatArray = np.array([each.max() for each in loads])
         self._least: FloatArray = np.array([each.min() for each in loads])
         self._mean: FloatArray = np.array([each.mean() for each in loads])
         self.delays: IntArray = np.array([scheme.delay for scheme in schemes], dtype=np.intp)
-        self._alpha, self._base_load = alpha, profile.meta.base_load
+        self._alpha, self._base_load = rehearsal.slope, profile.meta.base_load
         self._workers = profile.num_workers
         needs = {
-            conforms: [necessary_answers(scheme, conforms=conforms) for scheme in schemes]
+            conforms: [  # what is left out need not be answered
+                Need(answers=0) if leaves_out else necessary_answers(scheme, conforms=conforms)
+                for scheme, (_, leaves_out) in zip(schemes, cuts, strict=True)
+            ]
             for conforms in (False, True)
         }
         self._works_to_the_end: BoolArray = np.array([n.to_the_end for n in needs[False]])

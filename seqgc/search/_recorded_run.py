@@ -201,10 +201,9 @@ def decoding_errors(setting: Setting, rehearsal: Rehearsal) -> FloatArray:
 
 
 def _drive(setting: Setting, rehearsal: Rehearsal, observe: master.Observer) -> None:
-    scheme = setting.scheme
     times = rehearsal.times(setting)
-    schedule = scheme.start(rehearsal.bundles(setting), conformity=rehearsal.model_of(scheme))
-    master.run(RoundPolicy(schedule, setting.rule), _WholeRounds(times), observe=observe)
+    policy = RoundPolicy(rehearsal.schedule(setting), setting.rule)
+    master.run(policy, _WholeRounds(times), observe=observe)
 
 
 class _Notes:

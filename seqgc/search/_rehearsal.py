@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, require_int
 from seqgc.ports import FloatArray
 from seqgc.profiles import DelayProfile
 from seqgc.rounds import Setting
-from seqgc.schemes import Scheme
+from seqgc.schemes import Schedule, Scheme
 from seqgc.stragglers import AnyOf, Bursty, StragglerModel, clairvoyant_bound
 
 __all__ = ["Conformity", "Rehearsal"]
@@ -39,6 +40,9 @@ class Rehearsal:
     conformity : {"scheme", "bursty"}
         What conforms: the scheme's own promise or, where that offers the bursty model among
         others, the bursty model alone.
+    batch : int, optional
+        Data points in a model's batch: workers are charged what they touch when it is cut to whole
+        points, and not asked for what holds none. By default they are charged the nominal load.
 
     Raises
     ------
@@ -61,6 +65,7 @@ class Rehearsal:
     alpha: float | None = None
     repeat: bool = False
     conformity: Conformity = "scheme"
+    batch: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "profile", self.profile.awaited())
@@ -72,6 +77,8 @@ class Rehearsal:
         if self.conformity not in get_args(Conformity):
             rule = f"must be one of {', '.join(get_args(Conformity))}"
             raise ParameterError("conformity", rule, self.conformity)
+        if self.batch is not None:
+            object.__setattr__(self, "batch", require_int("batch", self.batch, least=1))
 
     @property
     def slope(self) -> float:
@@ -132,9 +139,21 @@ class Rehearsal:
         if num_rounds > profile.num_rounds and not self.repeat:
             rule = f"plus the delay must not exceed the profile's {profile.num_rounds} rounds"
             raise ParameterError("jobs", rule, num_rounds, "take fewer jobs, or repeat the profile")
-        loads = setting.jobs_per_round * scheme.worker_loads
+        loads = setting.jobs_per_round * scheme.loads_of(self.batch)
         loaded = profile.times_at(loads, alpha=self.alpha)
         return loaded[np.arange(num_rounds) % profile.num_rounds]
+
+    def schedule(self, setting: Setting) -> Schedule:
+        """Begin the run of a setting."""
+        return setting.scheme.begin(
+            self.bundles(setting),
+            conformity=self.model_of(setting.scheme),
+            batches=() if self.batch is None else (self.batch,),
+        )
+
+    def leaves_out(self, scheme: Scheme) -> bool:
+        """Whether some mini-task of the scheme holds no point of the batch, and is never sent."""
+        return self.batch is not None and _leaves_out(scheme, self.batch)
 
     def model_of(self, scheme: Scheme) -> StragglerModel:
         """Return the straggler model that says what conforms in a run of the scheme."""
@@ -186,3 +205,8 @@ class Rehearsal:
             self.zero_load_times(), alpha=self.slope, jobs_per_round=jobs_per_round
         )
         return float(each[np.arange(num_jobs // jobs_per_round) % len(each)].sum())
+
+
+@lru_cache(maxsize=2**15)  # a search asks again for every closing rule
+def _leaves_out(scheme: Scheme, batch: int) -> bool:
+    return scheme.begin(1, batches=(batch,)).leaves_out

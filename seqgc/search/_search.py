@@ -93,7 +93,7 @@ class Search:
         names = [family_of(scheme) for scheme in self._schemes]
         places = {name: place for place, name in enumerate(dict.fromkeys(names))}
         self._families: IntArray = np.array([places[name] for name in names])
-        self._floors = Floors(self._schemes, profile=profile, alpha=rehearsal.slope)
+        self._floors = Floors(self._schemes, rehearsal)
         self._candidates, self.unfit = self._admitted()
         self.total = sum(map(len, self._candidates))
         if not self.total:

@@ -14,7 +14,6 @@ from seqgc.training._workers import Workers as Workers
 from seqgc.training.adaptive import Adaptation as Adaptation
 from seqgc.training.adaptive import Switch as Switch
 from seqgc.training.batches import batch_indices as batch_indices
-from seqgc.training.batches import chunk_sizes as chunk_sizes
 from seqgc.training.checkpoints import load_checkpoint as load_checkpoint
 from seqgc.training.checkpoints import save_checkpoint as save_checkpoint
 from seqgc.training.compute import TorchCompute as TorchCompute

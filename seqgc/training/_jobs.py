@@ -10,7 +10,7 @@ import numpy as np
 
 from seqgc.errors import ParameterError
 from seqgc.ports import FloatArray, IntArray, WeightedPoints, WeightRef
-from seqgc.training.batches import batch_indices, chunk_sizes
+from seqgc.training.batches import batch_indices
 from seqgc.training.model import Model
 
 __all__ = ["ChunkedScheme", "JobPlan", "Share"]
@@ -21,8 +21,7 @@ class ChunkedScheme(Protocol):
 
     @property
     def delay(self) -> int: ...
-    @property
-    def chunk_fractions(self) -> FloatArray: ...
+    def cut(self, batch_size: int) -> IntArray: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -82,8 +81,7 @@ class JobPlan:
         """Cut batches as ``scheme`` does from now on; raises like the constructor."""
         k, delay = self.jobs_per_round, scheme.delay
         _require_bundles(len(self.models), jobs_per_round=k, delay=delay, stale=self._stale)
-        fractions = scheme.chunk_fractions
-        self._starts = [_chunk_starts(m.batch_size, fractions) for m in self.models]
+        self._starts = [_starts(scheme.cut(m.batch_size)) for m in self.models]
         self._delay = delay
 
     def bundle(self, job: int) -> range:
@@ -107,8 +105,8 @@ class JobPlan:
         return Share(weights=weights, points=points, starts=self._starts[index])
 
 
-def _chunk_starts(batch_size: int, fractions: FloatArray) -> IntArray:
-    starts = np.concatenate([[0], np.cumsum(chunk_sizes(batch_size, fractions))]).astype(np.intp)
+def _starts(sizes: IntArray) -> IntArray:
+    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.intp)
     starts.setflags(write=False)
     return starts
 

@@ -118,7 +118,7 @@ class TrainingPlan:
         return task_sizes(
             self.models,
             jobs_per_round=setting.jobs_per_round,
-            load=setting.scheme.normalized_load,
+            load=max(float(setting.scheme.loads_of(m.batch_size).max()) for m in self.models),
             mini_tasks=most_mini_tasks(setting.scheme, self.num_jobs(setting)),
             precision=self.precision,
             payload=self.payload or self.precision,

@@ -95,20 +95,28 @@ class Session:
         self._workload, self._setting, self._payload = workload, setting, payload
         self._observers: tuple[Observer, ...] = (*observers, self._follow, self.counts)
         self._policy: RoundPolicy | SwitchingPolicy = RoundPolicy(
-            setting.scheme.start(num_jobs), setting.rule, payload=payload
+            setting.scheme.begin(num_jobs, batches=workload.batch_sizes),
+            setting.rule,
+            payload=payload,
         )
 
     def adapt(self, adaptation: Adaptation, *, tuner: Tuner, max_delay: int) -> None:
         """Look for a better setting during the run, and switch to it."""
+        sizes = self._workload.batch_sizes
         director = AdaptiveDirector(
             adaptation,
             n=self._setting.scheme.n,
             max_delay=max_delay,
             tuner=tuner,
             note=self._note,
+            batch=sizes[0] if len(sizes) == 1 else None,
         )
         self._policy = SwitchingPolicy(
-            self._setting, num_jobs=self.num_jobs, director=director, payload=self._payload
+            self._setting,
+            num_jobs=self.num_jobs,
+            director=director,
+            payload=self._payload,
+            batches=sizes,
         )
 
     def run(self, backend: Backend, directory: RunDirectory) -> float:

@@ -30,13 +30,14 @@ class Question:
     """What is known when a search begins.
 
     ``profile`` knows its base load and alpha; ``jobs_left`` are bundles of the
-    setting's size.
+    setting's size. ``batch`` is the size of all models' batches, if they have one size.
     """
 
     profile: DelayProfile
     current: Setting
     jobs_left: int
     max_delay: int
+    batch: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +198,9 @@ def choose(question: Question) -> Choice:
     current, n = question.current, question.current.scheme.n
     jobs = min(question.jobs_left, max(REPLAYED_JOBS, question.profile.num_rounds))
     num_jobs = jobs * current.jobs_per_round
-    rehearsal = Rehearsal(profile=question.profile, num_jobs=num_jobs, repeat=True)
+    rehearsal = Rehearsal(
+        profile=question.profile, num_jobs=num_jobs, repeat=True, batch=question.batch
+    )
     stayed = replay(current, rehearsal)
     space = SearchSpace(
         sums_only=n > WEIGHING_UP_TO,

@@ -131,6 +131,8 @@ class AdaptiveDirector:
         Searches.
     note
         Told every answer, at once.
+    batch : int, optional
+        The size of all models' batches, if they have one size; else loads are nominal.
     """
 
     def __init__(
@@ -141,8 +143,10 @@ class AdaptiveDirector:
         max_delay: int,
         tuner: Tuner,
         note: Note,
+        batch: int | None = None,
     ) -> None:
         self._adaptation, self._tuner, self._note = adaptation, tuner, note
+        self._batch = batch
         self._max_delay = max_delay
         self._seen = SeenRounds(n, window=adaptation.window)
         self._rounds_to_search: int | None = adaptation.first_search
@@ -152,7 +156,8 @@ class AdaptiveDirector:
         self._seen.on(event)
 
     def close(self, record: RoundRecord, *, setting: Setting) -> None:
-        self._seen.close(record, load=setting.jobs_per_round * setting.scheme.normalized_load)
+        load = float(setting.scheme.loads_of(self._batch).max())
+        self._seen.close(record, load=setting.jobs_per_round * load)
         if self._rounds_to_search is not None:
             self._rounds_to_search -= 1
 
@@ -175,6 +180,7 @@ class AdaptiveDirector:
             current=setting,
             jobs_left=jobs_left,
             max_delay=self._max_delay,
+            batch=self._batch,
         )
         self._tuner.submit(question)
         self._searching = True

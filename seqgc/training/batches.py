@@ -1,4 +1,4 @@
-"""Which data points a step uses, and how a batch is cut into chunks."""
+"""Which data points a step uses."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from functools import lru_cache
 import numpy as np
 
 from seqgc.errors import ParameterError
-from seqgc.ports import FloatArray, IntArray
+from seqgc.ports import IntArray
 
-__all__ = ["batch_indices", "chunk_sizes"]
-
-# Quotas this close to an integer are that integer: they were computed as batch * (a / b).
-_QUOTA_DECIMALS = 9
+__all__ = ["batch_indices"]
 
 
 def batch_indices(dataset_size: int, *, batch_size: int, seed: int, step: int) -> IntArray:
@@ -60,36 +57,3 @@ def _permutation(dataset_size: int, seed: int, epoch: int) -> IntArray:
     permutation = np.random.default_rng([seed, epoch]).permutation(dataset_size).astype(np.intp)
     permutation.setflags(write=False)
     return permutation
-
-
-def chunk_sizes(batch_size: int, fractions: FloatArray) -> IntArray:
-    """Return how many of ``batch_size`` data points each chunk takes, (num_chunks,), read-only.
-
-    Largest remainder: each chunk gets the integer part of its quota
-    ``batch_size * fraction``, and the points left over go, one each, to the largest remainders,
-    the lowest index first among equals. Chunks may be empty.
-
-    Raises
-    ------
-    ParameterError
-        If ``batch_size < 1``, or ``fractions`` are not non-negative numbers that sum to 1.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from seqgc.training import chunk_sizes
-    >>> chunk_sizes(7, np.array([0.25, 0.25, 0.5])).tolist()
-    [2, 2, 3]
-    """
-    if batch_size < 1:
-        raise ParameterError("batch_size", "must be >= 1", batch_size)
-    shares = np.asarray(fractions, dtype=np.float64)
-    if shares.ndim != 1 or not np.all(shares >= 0) or not abs(shares.sum() - 1) <= 1e-9:
-        raise ParameterError("fractions", "must be non-negative and sum to 1", fractions)
-    quotas = np.round(batch_size * shares, _QUOTA_DECIMALS)
-    sizes = np.floor(quotas).astype(np.intp)
-    remainders = np.round(quotas - sizes, _QUOTA_DECIMALS)
-    by_remainder = np.argsort(-remainders, kind="stable")
-    sizes[by_remainder[: batch_size - int(sizes.sum())]] += 1
-    sizes.setflags(write=False)
-    return sizes

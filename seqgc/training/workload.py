@@ -110,6 +110,11 @@ class TorchWorkload:
         return tuple(self._metrics)
 
     @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """The sizes of the models' batches, each once."""
+        return tuple(sorted({model.batch_size for model in self._plan.models}))
+
+    @property
     def precision(self) -> Precision:
         """The precision of weights, computation and results."""
         return self._precision

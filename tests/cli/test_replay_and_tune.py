@@ -106,9 +106,41 @@ def test_replay_takes_the_base_load_from_its_flag(profile: Path, capsys: Out) ->
     assert recorded_uncoded == pytest.approx(recorded_at_zero - 8 * 0.4 / 6)
 
 
+def test_a_batch_is_charged_as_it_is_cut(profile: Path, capsys: Out) -> None:
+    # 6 workers and 2 stragglers, 9 points: somebody holds 5 of them, where a load of 1/2 is 4.5.
+    spec = ["replay", str(profile), "--scheme", "gc:s=2", "--json", "--wait-out", "all"]
+    nominal, cut = answer(capsys, *spec), answer(capsys, *spec, "--batch", "9")
+    more = 0.4 * (5 / 9 - 1 / 2)
+    rounds = zip(nominal["round_seconds"], cut["round_seconds"], strict=True)  # type: ignore[call-overload]
+    assert all(after - before == pytest.approx(more) for before, after in rounds)
+    found = answer(capsys, "tune", str(profile), "--batch", "9", "--schemes", "gc,m-sgc", "--json")
+    best = found["best"]
+    assert isinstance(best, dict)
+    replayed = answer(
+        capsys,
+        "replay",
+        str(profile),
+        "--scheme",
+        best["scheme"],
+        "--batch",
+        "9",
+        "--mu",
+        str(best["mu"]),
+        "--wait-out",
+        best["wait_out"],
+        "--jobs",
+        str(found["jobs"]),
+        "--jobs-per-round",
+        str(best["jobs_per_round"]),
+        "--json",
+    )
+    assert replayed["runtime_s"] == best["runtime_s"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--batch", "0"], "`batch` must be an integer >= 1"),
         (["--jobs", "9"], "`jobs` plus the delay must not exceed the profile's 8 rounds"),
         (["--jobs", "0"], "`jobs` must be an integer >= 1"),
         (["--jobs", "8", "--jobs-per-round", "3"], "`jobs_per_round` must be >= 1 and divide"),

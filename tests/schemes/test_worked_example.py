@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from seqgc.ports import BoolArray, MiniTask
-from seqgc.schemes import MSGC
-from seqgc.training.batches import chunk_sizes
+from seqgc.schemes import MSGC, chunk_sizes
 
 SCHEME = MSGC(n=4, B=2, W=3, lam=2)
 

@@ -75,10 +75,12 @@ def test_pruning_loses_neither_winner_nor_rank_nor_trade(
 
 
 @pytest.mark.parametrize("seed", range(1))
-def test_no_run_beats_its_floors(seed: int) -> None:
+@pytest.mark.parametrize("batch", [None, 5])
+def test_no_run_beats_its_floors(seed: int, batch: int | None) -> None:
     profile, alpha, jobs = random_profile(seed + 100, rounds=7), 1.3, 4
     schemes = list(SMALL.schemes(profile.num_workers))[::4]
-    floors = Floors(schemes, profile=profile, alpha=alpha)
+    rehearsal = Rehearsal(profile=profile, num_jobs=jobs, alpha=alpha, repeat=True, batch=batch)
+    floors = Floors(schemes, rehearsal)
     everyone = np.arange(len(schemes))
     tight = 0
     for closing in SMALL.closings():
@@ -87,7 +89,7 @@ def test_no_run_beats_its_floors(seed: int) -> None:
         for scheme, floor_s in zip(schemes, seconds, strict=True):
             run = replay(
                 Setting(scheme=scheme, rule=closing.rule, jobs_per_round=closing.jobs_per_round),
-                Rehearsal(profile=profile, num_jobs=jobs, alpha=alpha, repeat=True),
+                rehearsal,
             )
             assert floor_s <= run.runtime_s * (1 + 1e-12), (seed, scheme, closing)
             tight += floor_s > run.runtime_s * (1 - 1e-12)

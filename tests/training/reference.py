@@ -13,7 +13,8 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from seqgc.ports import FloatArray, MiniTask
+from seqgc.ports import FloatArray, IntArray, MiniTask
+from seqgc.schemes import chunk_sizes
 from seqgc.training import Model, TorchCompute, TorchWorkload, batch_indices, make_module
 from tests.kit import decoded
 
@@ -29,6 +30,9 @@ class Chunks:
     @property
     def chunk_fractions(self) -> FloatArray:
         return np.array([0.25, 0.125, 0.125, 0.5])
+
+    def cut(self, batch_size: int) -> IntArray:
+        return chunk_sizes(batch_size, self.chunk_fractions)
 
 
 def blobs(size: int = 40, *, seed: int = 0) -> TensorDataset:

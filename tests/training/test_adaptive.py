@@ -162,7 +162,7 @@ def test_what_was_searched_and_switched_to_and_why_is_on_record(tmp_path: Path) 
     assert told == [(8, 8), (27, 26)]
     question = tuner.questions[0]
     assert (question.jobs_left, question.max_delay, question.current.jobs_per_round) == (35, 3, 1)
-    assert (question.profile.num_rounds, question.profile.meta.base_load) == (5, 1 / N)
+    assert (question.profile.num_rounds, question.profile.meta.base_load) == (5, 3 / 16)  # points
     assert tuner.questions[-1].profile.num_rounds == 6, "the window slides"
     log = (result.run / "events.jsonl").read_text().splitlines()
     names = [json.loads(line)["event"] for line in log]

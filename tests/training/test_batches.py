@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqgc.errors import ParameterError
-from seqgc.training import batch_indices, chunk_sizes
+from seqgc.schemes import chunk_sizes
+from seqgc.training import batch_indices
 
 shares = st.lists(st.integers(0, 50), min_size=1, max_size=40).filter(any)
 

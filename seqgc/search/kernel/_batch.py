@@ -86,16 +86,23 @@ def batch_replay(
         none = np.zeros(0, dtype=np.intp)
         return BatchReplay(round_seconds=np.zeros((0, 0)), num_rounds=none, waited_out=none)
     _refuse_what_replay_refuses(schemes, conditions)
-    loads = np.stack([scheme.worker_loads for scheme in schemes])
+    loads = np.stack([scheme.loads_of(rehearsal.batch) for scheme in schemes])
     for load in (float(loads.min()), float(loads.max())):
         rehearsal.profile.times_at(jobs_per_round * load, alpha=rehearsal.alpha)
     # As `DelayProfile.times_at` computes it, operation for operation.
     shifts = rehearsal.slope * (jobs_per_round * loads - rehearsal.profile.meta.base_load)
-    # Where all workers of a scheme have one load, their order is that of every such scheme.
+    # Where all workers of a scheme have one load, their order is that of every such scheme. No
+    # kernel knows of mini-tasks that are left out.
     even = (loads == loads[:, :1]).all(axis=1).tolist()
-    kernels = [kernel_of(s, conditions) if e else None for s, e in zip(schemes, even, strict=True)]
+    kernels = [
+        kernel_of(s, conditions) if e and not rehearsal.leaves_out(s) else None
+        for s, e in zip(schemes, even, strict=True)
+    ]
     first: dict[Hashable, int] = {}
-    keys = [s if k is None else k.decisions for s, k in zip(schemes, kernels, strict=True)]
+    keys = [
+        s if k is None else (k.decisions, row[0])  # of a batch, loads may differ all the same
+        for s, k, row in zip(schemes, kernels, loads, strict=True)
+    ]
     same = np.array([first.setdefault(key, len(first)) for key in keys])
     _, distinct = np.unique(same, return_index=True)
     candidates = [(schemes[i], kernels[i]) for i in distinct]

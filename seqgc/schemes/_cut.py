@@ -1,0 +1,161 @@
+"""How a batch is cut into chunks: whole data points, as evenly over the workers as can be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+
+from seqgc.errors import ParameterError
+from seqgc.ports import FloatArray, IntArray
+
+__all__ = ["chunk_sizes", "cut", "cut_loads", "even_cut"]
+
+# Quotas this close to an integer are that integer: they were computed as batch * (a / b).
+_QUOTA_DECIMALS = 9
+
+
+class _Cuttable(Protocol):
+    """What cutting asks of a scheme; hashable by content."""
+
+    def __hash__(self) -> int: ...
+    @property
+    def chunk_fractions(self) -> FloatArray: ...
+    @property
+    def worker_loads(self) -> FloatArray: ...
+    def points_touched(self, sizes: IntArray) -> IntArray | None: ...
+
+
+def chunk_sizes(batch_size: int, fractions: FloatArray) -> IntArray:
+    """Return how many of ``batch_size`` data points each chunk takes, (num_chunks,), read-only.
+
+    Largest remainder: each chunk gets the integer part of its quota ``batch_size * fraction``, and
+    the points left over go, one each, to the largest remainders, the lowest index first among
+    equals. Chunks may be empty.
+
+    Raises
+    ------
+    ParameterError
+        If ``batch_size < 1``, or ``fractions`` are not non-negative numbers that sum to 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> chunk_sizes(7, np.array([0.25, 0.25, 0.5])).tolist()
+    [2, 2, 3]
+    """
+    sizes = _by_remainder(_quotas(batch_size, fractions))
+    sizes.setflags(write=False)
+    return sizes
+
+
+def even_cut(
+    batch_size: int, fractions: FloatArray, *, touched: Callable[[IntArray], IntArray], least: float
+) -> IntArray:
+    """Return chunk sizes (num_chunks,), read-only, that make the busiest worker touch few points.
+
+    No one way to round is best for that. Largest remainder spoils M-SGC where the chunks of D2 are
+    smaller than a point: their equal remainders are larger than those of D1, so that each of them
+    becomes a whole point, and a coded result touches ``lam + 1``. Rounding the cuts themselves
+    spoils it where D1 and D2 share the points unluckily. Of several ways the best is taken, of
+    equally good ones the first.
+
+    Parameters
+    ----------
+    batch_size, fractions
+        As for `chunk_sizes`, with the same errors.
+    touched
+        Says of chunk sizes how many points each worker touches in a round at most, (n,).
+    least : float
+        Points below which no busiest worker can get: a way that comes as close as whole points can
+        is taken at once.
+
+    Examples
+    --------
+    Four workers with two neighbouring chunks each:
+
+    >>> import numpy as np
+    >>> touched = lambda sizes: sizes + np.roll(sizes, -1)
+    >>> even_cut(6, np.full(4, 0.25), touched=touched, least=3.0).tolist()
+    [1, 2, 1, 2]
+    """
+    quotas = _quotas(batch_size, fractions)
+    best, most = np.zeros(0, dtype=np.intp), math.inf
+    for way in (_by_class, _by_cuts, _by_remainder):
+        sizes = way(quotas)
+        busiest = int(touched(sizes).max())
+        if busiest < most:
+            best, most = sizes, busiest
+        if most <= math.ceil(round(least, _QUOTA_DECIMALS)):
+            break
+    best.setflags(write=False)
+    return best
+
+
+@lru_cache(maxsize=256)
+def cut(scheme: _Cuttable, batch_size: int) -> IntArray:
+    """Return `Scheme.cut`."""
+    fractions = scheme.chunk_fractions
+    if scheme.points_touched(np.zeros(len(fractions), dtype=np.intp)) is None:
+        return chunk_sizes(batch_size, fractions)
+
+    def touched(sizes: IntArray) -> IntArray:
+        return np.asarray(scheme.points_touched(sizes))
+
+    least = batch_size * float(scheme.worker_loads.max())
+    return even_cut(batch_size, fractions, touched=touched, least=least)
+
+
+@lru_cache(maxsize=2**15)  # a search asks again for every closing rule
+def cut_loads(scheme: _Cuttable, batch_size: int) -> FloatArray:
+    """Return `Scheme.loads_of`."""
+    nominal = scheme.worker_loads
+    touched = scheme.points_touched(cut(scheme, batch_size))
+    if touched is None:
+        return nominal
+    loads: FloatArray = touched / batch_size
+    if (nominal == nominal[0]).all():
+        return np.broadcast_to(loads.max(), loads.shape)
+    loads.setflags(write=False)
+    return loads
+
+
+def _quotas(batch_size: int, fractions: FloatArray) -> FloatArray:
+    if batch_size < 1:
+        raise ParameterError("batch_size", "must be >= 1", batch_size)
+    shares = np.asarray(fractions, dtype=np.float64)
+    if shares.ndim != 1 or not np.all(shares >= 0) or not abs(shares.sum() - 1) <= 1e-9:
+        raise ParameterError("fractions", "must be non-negative and sum to 1", fractions)
+    quotas: FloatArray = np.round(batch_size * shares, _QUOTA_DECIMALS)
+    return quotas
+
+
+def _by_remainder(quotas: FloatArray) -> IntArray:
+    """Round to the whole sum of the quotas by largest remainder."""
+    quotas = np.round(quotas, _QUOTA_DECIMALS)
+    sizes = np.floor(quotas).astype(np.intp)
+    remainders = np.round(quotas - sizes, _QUOTA_DECIMALS)
+    by_remainder = np.argsort(-remainders, kind="stable")
+    sizes[by_remainder[: round(quotas.sum()) - int(sizes.sum())]] += 1
+    return sizes
+
+
+def _by_cuts(quotas: FloatArray) -> IntArray:
+    """Round the cuts between chunks, so that neighbouring chunks have about what they should."""
+    ends = np.round(np.cumsum(quotas), _QUOTA_DECIMALS)
+    sizes: IntArray = np.diff(np.round(ends), prepend=0.0).astype(np.intp)
+    return sizes
+
+
+def _by_class(quotas: FloatArray) -> IntArray:
+    """Round what all chunks of one size have together, and spread it evenly over them."""
+    _, kind = np.unique(quotas, return_inverse=True)
+    sizes = np.zeros(len(quotas), dtype=np.intp)
+    together = np.bincount(kind, weights=quotas).astype(np.float64)
+    for each, total in enumerate(_by_remainder(together)):
+        count = np.count_nonzero(kind == each)
+        sizes[kind == each] = np.diff(np.arange(count + 1) * total // count)
+    return sizes
