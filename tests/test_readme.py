@@ -34,6 +34,7 @@ def test_the_loads_and_delays_in_the_readme_are_the_schemes() -> None:
         assert scheme.delay == int(delay)
 
 
+@pytest.mark.timeout(600)  # half a minute on a quiet machine
 def test_workers_are_recorded_on_two_cores_and_what_is_found_on_them_can_be_replayed(
     tmp_path: Path,
 ) -> None:
