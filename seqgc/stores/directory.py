@@ -11,37 +11,21 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, ClassVar, Final
 
 import numpy as np
 
 from seqgc._durable import replacing
-from seqgc.errors import StoreError
 from seqgc.ports import FloatArray, WeightRef
-from seqgc.stores._content import (
-    check_address,
-    check_blob,
-    check_key,
-    check_params,
-    digest_of,
-    refer,
-    refuse_other_content,
-)
-from seqgc.stores._rereads import Pause, with_rereads
+from seqgc.stores._content import digest_of
+from seqgc.stores._objects import ObjectStore
+from seqgc.stores._rereads import Pause
 
 __all__ = ["DirectoryStore"]
 
-_REMEDY = "delete the file and publish the version again"
-_BLOB_REMEDY = "ask the worker again"
 
-
-class DirectoryStore:
+class DirectoryStore(ObjectStore):
     """Immutable versions of weights, and blobs, as files under ``root``, created if need be.
-
-    There is one writer of weights, the master, and any number of readers, in other processes or on
-    other machines. Should two writers race for one version, the digest in the reference tells
-    readers. A file that is not (yet) what it has to be is read a few times more, for about half a
-    second, before it is an error (see `seqgc.stores._rereads`).
 
     Parameters
     ----------
@@ -60,103 +44,17 @@ class DirectoryStore:
     array([1., 2.])
     """
 
+    _suffix: ClassVar[str] = ".npy"
+    _reach: ClassVar[str] = "mount the master's folder on every worker"
+
     def __init__(self, root: str | os.PathLike[str], *, pause: Pause = time.sleep) -> None:
+        super().__init__(pause=pause)
         self._root: Final = Path(root)
-        self._pause: Final = pause
 
     @property
     def root(self) -> Path:
         """The folder."""
         return self._root
-
-    def publish(self, model: str, version: int, params: FloatArray) -> WeightRef:
-        """Write ``params`` (size,) durably; publishing the same again changes nothing.
-
-        Raises
-        ------
-        ParameterError
-            If this version has other content already, or an argument cannot be stored.
-        """
-        copy = check_params(params)
-        path = self._path(model, version)
-        ref = refer(model, version, copy)
-        if path.exists():
-            try:
-                _read_params(path, ref)
-            except Exception as error:
-                raise refuse_other_content(ref, stays=str(path)) from error
-            return ref
-        self._root.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as file:
-            np.lib.format.write_array(file, copy, version=(1, 0), allow_pickle=False)
-            os.fchmod(file.fileno(), 0o444)  # immutable; other users' workers may read it
-        return ref
-
-    def fetch(self, ref: WeightRef) -> FloatArray:
-        """Return the weights (size,) that ``ref`` stands for, read-only.
-
-        Raises
-        ------
-        StoreError
-            If the file is missing, damaged, or not the one that ``ref`` was given for.
-        """
-        path = self._path(ref.model, ref.version)
-        try:
-            params = with_rereads(
-                lambda: _read_params(path, ref), what=str(path), remedy=_REMEDY, pause=self._pause
-            )
-        except FileNotFoundError:
-            raise StoreError(
-                f"{path} is missing: publish it, or mount the master's folder on every worker"
-            ) from None
-        native = params.astype(params.dtype.newbyteorder("="), copy=False)
-        native.flags.writeable = False
-        return native
-
-    def discard(self, ref: WeightRef) -> None:
-        """Remove a version's file; one that is not there is removed already."""
-        self._path(ref.model, ref.version).unlink(missing_ok=True)
-
-    def put(self, key: str, data: bytes) -> None:
-        """Write ``data`` durably under a key; what was there is replaced.
-
-        Raises
-        ------
-        ParameterError
-            If the key is not valid (see `check_key`).
-        """
-        path = self._blob(key)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as file:
-            file.write(data)
-            os.fchmod(file.fileno(), 0o444)
-
-    def get(self, key: str, *, digest: str, size_bytes: int) -> bytes:
-        """Return the bytes of this length and SHA-256 that are under a key.
-
-        Raises
-        ------
-        StoreError
-            If the file is missing, cut short, or another.
-        """
-        path = self._blob(key)
-
-        def read() -> bytes:
-            with path.open("rb") as file:
-                data = file.read(size_bytes + 1)  # no more than was promised, whatever is there
-            check_blob(data, digest=digest, size_bytes=size_bytes)
-            return data
-
-        try:
-            return with_rereads(read, what=str(path), remedy=_BLOB_REMEDY, pause=self._pause)
-        except FileNotFoundError:
-            raise StoreError(
-                f"{path} is missing: it was removed, or its mount is another"
-            ) from None
-
-    def remove(self, key: str) -> None:
-        """Remove a blob's file; one that is not there is removed already."""
-        self._blob(key).unlink(missing_ok=True)
 
     def sweep(self) -> None:
         """Remove the folder if nothing is in it; it comes back when something is stored."""
@@ -164,24 +62,41 @@ class DirectoryStore:
             with suppress(OSError):  # not empty, or not there
                 folder.rmdir()
 
-    def _path(self, model: str, version: int) -> Path:
-        check_address(model, version)
-        return self._root / f"{model}@{version:010d}.npy"
+    def _create(self, name: str, params: FloatArray) -> bool:
+        if (path := self._root / name).exists():
+            return False
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            np.lib.format.write_array(file, params, version=(1, 0), allow_pickle=False)
+            os.fchmod(file.fileno(), 0o444)  # immutable; other users' workers may read it
+        return True
 
-    def _blob(self, key: str) -> Path:
-        check_key(key)
-        return self._root / "blobs" / key
+    def _replace(self, name: str, data: bytes) -> None:
+        path = self._root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write(data)
+            os.fchmod(file.fileno(), 0o444)
+
+    def _read(self, name: str, size_bytes: int) -> bytes:
+        with (self._root / name).open("rb") as file:
+            return file.read(size_bytes + 1)
+
+    def _read_params(self, name: str, ref: WeightRef) -> FloatArray:
+        with (self._root / name).open("rb") as file:
+            params = _read_npy(file, ref)
+        if (digest := digest_of(params)) != ref.digest:
+            raise ValueError(f"has digest {digest[:12]}… where {ref.digest[:12]}… is due")
+        return params
+
+    def _delete(self, name: str) -> None:
+        (self._root / name).unlink(missing_ok=True)
+
+    def _shown(self, name: str) -> str:
+        return str(self._root / name)
 
 
-def _read_params(path: Path, ref: WeightRef) -> FloatArray:
-    with path.open("rb") as file:
-        params = _read(file, ref)
-    if (found := digest_of(params)) != ref.digest:
-        raise ValueError(f"has digest {found[:12]}… where {ref.digest[:12]}… is due")
-    return params
-
-
-def _read(file: BinaryIO, ref: WeightRef) -> FloatArray:
+def _read_npy(file: BinaryIO, ref: WeightRef) -> FloatArray:
     """Read an array, its shape and dtype checked against ``ref`` before it is allocated."""
     version = np.lib.format.read_magic(file)
     if version != (1, 0):
