@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeAlias
 
-from seqgc.codes._base import GradientCode
 from seqgc.codes._checks import check_tolerance
-from seqgc.codes._registry import code_class, code_kinds
+from seqgc.codes._code_kinds import code_class, code_kinds
+from seqgc.codes._gradient_code import GradientCode
 from seqgc.codes._survivors import worst_survivors
 from seqgc.errors import ParameterError
 from seqgc.ports import Payload, payload_format

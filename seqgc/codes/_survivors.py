@@ -28,7 +28,7 @@ import math
 
 import numpy as np
 
-from seqgc.codes._base import GradientCode
+from seqgc.codes._gradient_code import GradientCode
 from seqgc.codes._solutions import Solutions
 from seqgc.ports import BoolArray, IntArray
 

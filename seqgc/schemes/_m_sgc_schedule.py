@@ -10,7 +10,7 @@ import numpy as np
 from seqgc.codes import GradientCode
 from seqgc.ports import BoolArray, Decoding, IntArray, MiniTask, Payload, Term
 from seqgc.schemes._assignment import Assignment, MiniTasks
-from seqgc.schemes._base import Schedule
+from seqgc.schemes._contract import Schedule
 from seqgc.schemes.gc import held
 from seqgc.stragglers import StragglerModel
 
@@ -21,7 +21,7 @@ __all__ = ["MSGCSchedule"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Progress:
+class _JobState:
     """What has been received of one job."""
 
     received_in: IntArray  # (n, W-1) the slot in which a D1 chunk's gradient came, where `received`
@@ -49,8 +49,8 @@ class MSGCSchedule(Schedule):
         self._void: BoolArray = np.zeros((scheme.n, scheme.W - 1), dtype=np.bool_)
         self._void_coded: BoolArray = np.zeros((scheme.B, scheme.n), dtype=np.bool_)
         self._coded_is_whole = True
-        self._progress: dict[int, _Progress] = {}
-        self._finished: dict[int, _Progress] = {}
+        self._progress: dict[int, _JobState] = {}
+        self._finished: dict[int, _JobState] = {}
 
     def decoding(self, job: int, payload: Payload = "float64") -> Decoding:
         if job not in self._finished:
@@ -74,7 +74,7 @@ class MSGCSchedule(Schedule):
                 ]
         return Decoding(job=job, terms=tuple(terms))
 
-    def _open_jobs(self) -> list[tuple[int, int, _Progress]]:
+    def _open_jobs(self) -> list[tuple[int, int, _JobState]]:
         """(job, slot, progress) of the jobs in flight in the open round, the oldest first."""
         slots = range(self._last_slot, -1, -1)
         jobs = [(self._round - slot, slot) for slot in slots if self._is_job(self._round - slot)]
@@ -84,8 +84,8 @@ class MSGCSchedule(Schedule):
             if job in self._progress or slot == 0
         ]
 
-    def _begun(self) -> _Progress:
-        return _Progress(
+    def _begun(self) -> _JobState:
+        return _JobState(
             received_in=np.zeros(self._void.shape, dtype=np.intp),
             received=self._void,
             owed=np.zeros(self.n, dtype=np.intp),
@@ -116,7 +116,7 @@ class MSGCSchedule(Schedule):
 
         return Assignment(busy, tasks_of)
 
-    def _busy(self, slot: int, progress: _Progress) -> BoolArray:
+    def _busy(self, slot: int, progress: _JobState) -> BoolArray:
         """Return where `_template` is a mini-task, (n,)."""
         if slot < self._first_adaptive:
             return ~self._void[:, slot]
@@ -125,7 +125,7 @@ class MSGCSchedule(Schedule):
             busy |= ~self._void_coded[slot - self._first_adaptive]
         return busy
 
-    def _template(self, worker: int, slot: int, progress: _Progress) -> MiniTask | None:
+    def _template(self, worker: int, slot: int, progress: _JobState) -> MiniTask | None:
         """Return what a worker does for a job in a slot, for job 0 and slot 0; None: nothing."""
         uncoded, group = self._scheme.uncoded_tasks[worker], slot - self._first_adaptive
         if group < 0:
@@ -136,21 +136,21 @@ class MSGCSchedule(Schedule):
             return None
         return self._scheme.coded_tasks[worker][group]
 
-    def _owed_after(self, slot: int, progress: _Progress, responded: BoolArray) -> IntArray:
+    def _owed_after(self, slot: int, progress: _JobState, responded: BoolArray) -> IntArray:
         if slot < self._first_adaptive:
             late: IntArray = progress.owed + ~(responded | self._void[:, slot])
             return late
         owed: IntArray = progress.owed - (responded & (progress.owed > 0))
         return owed
 
-    def _coded_by(self, slot: int, progress: _Progress, responded: BoolArray) -> BoolArray:
+    def _coded_by(self, slot: int, progress: _JobState, responded: BoolArray) -> BoolArray:
         """Return whose coded result comes in a slot for them: who owes a D1 gradient sends that."""
         coded: BoolArray = responded & (progress.owed == 0)
         if not self._coded_is_whole:
             coded |= self._void_coded[slot - self._first_adaptive]
         return coded
 
-    def _after(self, slot: int, progress: _Progress, responded: BoolArray) -> _Progress:
+    def _after(self, slot: int, progress: _JobState, responded: BoolArray) -> _JobState:
         """Return the job's progress once the round has closed with these answers."""
         received_in, received = progress.received_in.copy(), progress.received.copy()
         coded, is_lost = progress.coded, progress.is_lost
@@ -167,14 +167,14 @@ class MSGCSchedule(Schedule):
             coded[slot - self._first_adaptive] = answered
             is_lost |= not self._decodes(answered)
         owed = self._owed_after(slot, progress, responded)
-        return _Progress(
+        return _JobState(
             received_in=received_in, received=received, owed=owed, coded=coded, is_lost=is_lost
         )
 
     def _decodes(self, answered: BoolArray) -> bool:
         return self._scheme.code is None or self._scheme.code.can_decode(answered)
 
-    def _can_finish(self, slot: int, progress: _Progress, responded: BoolArray) -> bool:
+    def _can_finish(self, slot: int, progress: _JobState, responded: BoolArray) -> bool:
         """Whether the job makes it if nobody straggles after a round with these answers.
 
         A worker that owes ``m`` D1 gradients spends its next ``m`` adaptive slots on them and
@@ -207,13 +207,13 @@ class MSGCSchedule(Schedule):
             if slot >= self._first_adaptive
         ]
 
-    def _is_complete(self, slot: int, progress: _Progress) -> bool:
+    def _is_complete(self, slot: int, progress: _JobState) -> bool:
         is_received = slot >= self._first_adaptive - 1 and not progress.owed.any()
         return is_received and (self._scheme.code is None or slot == self._last_slot)
 
     def _advance(self, responded: BoolArray) -> tuple[int, ...]:
-        going_on: dict[int, _Progress] = {}
-        finished: dict[int, _Progress] = {}
+        going_on: dict[int, _JobState] = {}
+        finished: dict[int, _JobState] = {}
         for job, slot, before in self._open_jobs():
             if slot == self._last_slot and not self._can_finish(slot, before, responded):
                 raise self._late(job)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from seqgc.errors import ParameterError, did_you_mean
-from seqgc.schemes._base import Scheme
-from seqgc.schemes._registry import Entry, registered
+from seqgc.schemes._contract import Scheme
+from seqgc.schemes._scheme_names import Entry, registered
 
 __all__ = ["parse_scheme"]
 

@@ -13,9 +13,9 @@ from seqgc.codes import GradientCode, code_kinds, make_code
 from seqgc.errors import ParameterError
 from seqgc.ports import BoolArray, Decoding, FloatArray, IntArray, MiniTask, Payload, Term
 from seqgc.schemes._assignment import Assignment
-from seqgc.schemes._base import Schedule, Scheme, require_family
+from seqgc.schemes._contract import Schedule, Scheme, require_family
 from seqgc.schemes._grid import Grid
-from seqgc.schemes._registry import register
+from seqgc.schemes._scheme_names import register
 from seqgc.stragglers import EveryGroup, PerRound, StragglerModel
 
 __all__ = ["GC", "GCSchedule", "Uncoded"]

@@ -13,10 +13,10 @@ import numpy as np
 from seqgc.codes import GradientCode, make_code
 from seqgc.errors import ParameterError
 from seqgc.ports import FloatArray, IntArray, MiniTask
-from seqgc.schemes._base import Schedule, Scheme, require_bursts, require_family
+from seqgc.schemes._contract import Schedule, Scheme, require_bursts, require_family
 from seqgc.schemes._grid import Grid
 from seqgc.schemes._m_sgc_schedule import MSGCSchedule
-from seqgc.schemes._registry import register
+from seqgc.schemes._scheme_names import register
 from seqgc.schemes.gc import coded_mini_task, held
 from seqgc.stragglers import AnyOf, Arbitrary, Bursty, StragglerModel
 

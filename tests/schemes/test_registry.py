@@ -67,7 +67,7 @@ class Twice(Scheme):
 @pytest.fixture(autouse=True)
 def as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget what a test registers."""
-    import seqgc.schemes._registry as registry
+    import seqgc.schemes._scheme_names as registry
 
     monkeypatch.setattr(registry, "_entries", dict(registry._entries))
     monkeypatch.setattr(registry, "_loaded", set(registry._loaded))

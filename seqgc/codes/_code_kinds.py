@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
-from seqgc.codes._base import GradientCode
+from seqgc.codes._gradient_code import GradientCode
 from seqgc.errors import ParameterError, did_you_mean
 
 __all__ = ["code_class", "code_kinds", "forget_code", "register_code"]

@@ -26,7 +26,7 @@ import numpy as np
 from seqgc.errors import ParameterError
 
 if TYPE_CHECKING:
-    from seqgc.schemes._base import Scheme
+    from seqgc.schemes._contract import Scheme
 
 __all__ = ["Entry", "entry_of", "load_plugins", "register", "registered"]
 

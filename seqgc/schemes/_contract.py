@@ -22,7 +22,7 @@ from seqgc.ports import BoolArray, Decoding, FloatArray, IntArray, Payload
 from seqgc.schemes._assignment import Assignment
 from seqgc.schemes._cut import cut, cut_loads
 from seqgc.schemes._grid import Grid
-from seqgc.schemes._registry import entry_of
+from seqgc.schemes._scheme_names import entry_of
 from seqgc.stragglers import StragglerModel
 
 __all__ = ["Schedule", "Scheme", "require_bursts", "require_family"]
