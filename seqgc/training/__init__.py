@@ -1,18 +1,14 @@
-"""Training: models to jobs, weighted losses, optimizers, metrics. Needs torch."""
+"""Training: models to jobs, weighted losses, optimizers, metrics. Needs torch.
+
+Workers import this package to compute; what only a master needs, and schemes, search and scipy with
+it, is imported when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from seqgc.training._jobs import JobPlan as JobPlan
-from seqgc.training._plan import ROUND_LIMIT_S as ROUND_LIMIT_S
-from seqgc.training._plan import RecordingPlan as RecordingPlan
-from seqgc.training._plan import TrainingPlan as TrainingPlan
-from seqgc.training._session import RunCounts as RunCounts
-from seqgc.training._sizes import TaskSizes as TaskSizes
-from seqgc.training._sizes import task_sizes as task_sizes
 from seqgc.training._vectors import payload_of as payload_of
-from seqgc.training._workers import Crew as Crew
-from seqgc.training._workers import Work as Work
-from seqgc.training._workers import Workers as Workers
-from seqgc.training.adaptive import Adaptation as Adaptation
-from seqgc.training.adaptive import Switch as Switch
 from seqgc.training.batches import batch_indices as batch_indices
 from seqgc.training.checkpoints import load_checkpoint as load_checkpoint
 from seqgc.training.checkpoints import save_checkpoint as save_checkpoint
@@ -29,10 +25,41 @@ from seqgc.training.problems import MODULES as MODULES
 from seqgc.training.problems import Split as Split
 from seqgc.training.problems import digits as digits
 from seqgc.training.problems import make_module as make_module
-from seqgc.training.record import record_profile as record_profile
-from seqgc.training.run import TrainResult as TrainResult
-from seqgc.training.run import train as train
 from seqgc.training.rundir import RunDirectory as RunDirectory
 from seqgc.training.rundir import new_run_path as new_run_path
 from seqgc.training.workload import ChunkedScheme as ChunkedScheme
 from seqgc.training.workload import TorchWorkload as TorchWorkload
+
+if TYPE_CHECKING:
+    from seqgc.training._plan import ROUND_LIMIT_S as ROUND_LIMIT_S
+    from seqgc.training._plan import RecordingPlan as RecordingPlan
+    from seqgc.training._plan import TrainingPlan as TrainingPlan
+    from seqgc.training._session import RunCounts as RunCounts
+    from seqgc.training._sizes import TaskSizes as TaskSizes
+    from seqgc.training._sizes import task_sizes as task_sizes
+    from seqgc.training._workers import Crew as Crew
+    from seqgc.training._workers import Work as Work
+    from seqgc.training._workers import Workers as Workers
+    from seqgc.training.adaptive import Adaptation as Adaptation
+    from seqgc.training.adaptive import Switch as Switch
+    from seqgc.training.record import record_profile as record_profile
+    from seqgc.training.run import TrainResult as TrainResult
+    from seqgc.training.run import train as train
+
+_MASTERS = {
+    "_plan": ("ROUND_LIMIT_S", "RecordingPlan", "TrainingPlan"),
+    "_session": ("RunCounts",),
+    "_sizes": ("TaskSizes", "task_sizes"),
+    "_workers": ("Crew", "Work", "Workers"),
+    "adaptive": ("Adaptation", "Switch"),
+    "record": ("record_profile",),
+    "run": ("TrainResult", "train"),
+}
+
+
+def __getattr__(name: str) -> object:
+    for home, names in _MASTERS.items():
+        if name in names:
+            value = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

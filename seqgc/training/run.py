@@ -8,6 +8,8 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from seqgc.ports import Backend, Dispatch, Notice, Observer, Payload, Seen
 from seqgc.rounds import Setting
 from seqgc.stores import RetiringStore
@@ -115,6 +117,7 @@ def train(
     work = plan.work(path, setting=setting, now=now)
     workers.check(work)
     with ExitStack() as stack:
+        stack.enter_context(_one_thread())
         crew = stack.enter_context(workers.open(work))
         store, retire = crew.store, list[Observer]()
         if crew.grace_s is not None:
@@ -175,6 +178,17 @@ def started(crew: Crew, workers: Workers, *, observers: Sequence[Observer]) -> I
     with closing(crew.start()) as backend:
         tell("ready", {"seconds": time.monotonic() - began, "note": crew.note})
         yield backend
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Leave the cores to the workers: a second thread of the master would spin on one of them."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _retiring(store: RetiringStore) -> Callable[[Seen], None]:
