@@ -1,12 +1,14 @@
 """``python -m seqgc``, and the ``seqgc`` command."""
 
+import signal
 import sys
 
 __all__ = ["run"]
 
 
 def run() -> int:
-    """Run the command line, Ctrl-C during its imports included."""
+    """Run the command line; Ctrl-C during its imports, and SIGTERM, end it in good order."""
+    signal.signal(signal.SIGTERM, _end)
     try:
         from seqgc.cli import main
 
@@ -14,6 +16,10 @@ def run() -> int:
     except KeyboardInterrupt:
         sys.stderr.write("seqgc: interrupted\n")
         return 130
+
+
+def _end(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,22 @@
-"""Files that are whole or absent: temporary name, fsync, rename, fsync of the folder."""
+"""Files that are whole or absent; temporary folders that do not outlive their process for long.
+
+A process that is killed leaves its temporary folders behind. Each of ours therefore has a file that
+names its owner, and whoever makes the next one removes those whose owner is no more.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-__all__ = ["replacing"]
+__all__ = ["own", "replacing", "temporary_folder"]
+
+_OWNER = ".seqgc-owner-"
 
 
 @contextmanager
@@ -50,3 +57,31 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """Yield a new folder that is removed with the block, or later if this process is killed."""
+    with tempfile.TemporaryDirectory(prefix=prefix) as name:
+        own(Path(name))
+        yield Path(name)
+
+
+def own(folder: Path) -> None:
+    """Let a temporary folder be this process's; remove those of processes that are no more."""
+    Path(folder, f"{_OWNER}{os.getpid()}").touch()
+    for mark in Path(tempfile.gettempdir()).glob(f"*/{_OWNER}*"):
+        if _is_orphaned(mark):
+            shutil.rmtree(mark.parent, ignore_errors=True)
+
+
+def _is_orphaned(mark: Path) -> bool:
+    """Say whether we made this mark, in a process that is no more."""
+    try:
+        if mark.stat().st_uid == os.getuid():
+            os.kill(int(mark.name.removeprefix(_OWNER)), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, ValueError):  # gone meanwhile, or none of ours
+        pass
+    return False

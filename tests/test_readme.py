@@ -14,15 +14,35 @@ import pytest
 from seqgc.cli._config import validated
 from seqgc.profiles import read_profile
 from seqgc.schemes import parse_scheme
+from seqgc.training import TrainResult
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_python_in_the_readme_runs() -> None:
+def test_the_python_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     failed, attempted = doctest.testfile(str(ROOT / "README.md"), module_relative=False)
     assert attempted >= 8
     assert failed == 0
+
+
+def test_the_ten_lines_that_train_on_functions_train_the_same_on_local_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (example,) = (block for block in README.split("```") if "workers.lambda_local(" in block)
+    lines = [line[4:] for line in example.splitlines() if line[:4] in (">>> ", "... ")]
+    assert len(lines) <= 10
+    losses = []
+    for code in ("\n".join(lines), "\n".join(lines).replace("lambda_local", "local")):
+        names: dict[str, object] = {}
+        exec(code, names)
+        result = names["result"]
+        assert isinstance(result, TrainResult)
+        losses.append([seen.loss for seen in result.evaluations.values()])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert len(list(Path("runs").iterdir())) == 2
 
 
 def test_the_loads_and_delays_in_the_readme_are_the_schemes() -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from seqgc._durable import temporary_folder
 from seqgc.errors import WorkerError
 from seqgc.ports import (
     Arrival,
@@ -97,8 +96,8 @@ def record_profile(
     def occasion(number: int, worker: int) -> tuple[int, float]:  # noqa: ARG001 (all alike)
         return slots[number].row or 0, slots[number].load
 
-    with tempfile.TemporaryDirectory(prefix="seqgc-profile-") as folder:
-        work = plan.work(Path(folder), occasion=occasion)
+    with temporary_folder("seqgc-profile-") as folder:
+        work = plan.work(folder, occasion=occasion)
         workers.check(work)
         with (
             workers.open(work) as crew,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from seqgc._durable import temporary_folder
 from seqgc.workers._base import missing
 from seqgc.workers._delays import LoadDelays
 from seqgc.workers._forecast import Reach
@@ -47,10 +47,10 @@ class _OnThisMachine(FunctionWorkers):
         except ImportError as error:
             raise missing("lambda-local", "lambda-local", error) from None
         given = self._given
-        mount = Path(
-            given.mount
-            or self._stack.enter_context(tempfile.TemporaryDirectory(prefix="seqgc-shared-"))
-        )
+        if given.mount is None:
+            mount = self._stack.enter_context(temporary_folder("seqgc-shared-"))
+        else:
+            mount = Path(given.mount)
         service = self._stack.enter_context(
             LocalLambda(
                 _HANDLER,
