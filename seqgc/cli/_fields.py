@@ -1,9 +1,15 @@
-"""Options that verbs have of a configuration's fields: flags, types and help come from these."""
+"""Options of verbs: of a configuration's fields, and of groups that several verbs share.
+
+`configured` makes an option of each field of `RunConfig` that has a description: flag, type, help
+and default are the field's. A verb that has no configuration takes its options in groups instead,
+dataclasses whose fields are typer's options (`with_plugins`). No signature grows with the options.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, is_dataclass
 from functools import wraps
 from types import UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
@@ -39,14 +45,14 @@ def configured(*only: str) -> Callable[[Verb], Verb]:
     The verb takes what was given as ``given``, by the fields' paths (``"function.store"``). Of all
     fields, or ``only`` of those; ``plugins`` is always there.
     """
-    fields = {
+    chosen = {
         path: field
         for path, field in _described(RunConfig).items()
         if not only or path in (*only, "plugins")
     }
 
     def decorate(verb: Verb) -> Verb:
-        names = {path.replace(".", "_") + "_": path for path in fields}
+        names = {path.replace(".", "_") + "_": path for path in chosen}
 
         @wraps(verb)
         def call(**arguments: object) -> object:
@@ -54,20 +60,28 @@ def configured(*only: str) -> Callable[[Verb], Verb]:
             known = {path: value for path, value in given.items() if value not in (None, [])}
             return verb(given=known, **arguments)
 
-        options = [_option(name, path, fields[path]) for name, path in names.items()]
+        options = [_option(name, path, chosen[path]) for name, path in names.items()]
         return _with_parameters(call, verb, options, instead_of="given")
 
     return decorate
 
 
 def with_plugins(verb: Verb) -> Verb:
-    """Return a verb that takes ``--plugin`` and imports what it names before anything else."""
+    """Return a verb that takes ``--plugin``, and the fields of its groups as options.
+
+    A group is a parameter whose type is a dataclass. Plug-ins are imported before anything else.
+    """
+    groups: dict[str, Any] = {
+        name: kind for name, kind in get_type_hints(verb).items() if is_dataclass(kind)
+    }
 
     @wraps(verb)
     def call(*, plugins_: list[str] | None = None, **arguments: object) -> object:
         if plugins_:
             search_here()
             load_plugins(plugins_)
+        for name, kind in groups.items():
+            arguments[name] = kind(**{each.name: arguments.pop(each.name) for each in fields(kind)})
         return verb(**arguments)
 
     option = _option("plugins_", "plugins", RunConfig.model_fields["plugins"])
@@ -95,11 +109,11 @@ def _listed(value: object) -> list[object]:
 
 def _described(model: type[BaseModel], table: str = "") -> dict[str, FieldInfo]:
     """Return the fields that are described, by path, those of the tables inside included."""
-    fields = {f"{table}{k}": f for k, f in model.model_fields.items() if f.description is not None}
+    own = {f"{table}{k}": f for k, f in model.model_fields.items() if f.description is not None}
     inside = model.tables() if issubclass(model, RunConfig) else {}
     for key, other in inside.items():
-        fields |= _described(other, f"{key}.")
-    return fields
+        own |= _described(other, f"{key}.")
+    return own
 
 
 def _option(name: str, path: str, field: FieldInfo) -> inspect.Parameter:
@@ -131,14 +145,18 @@ def _with_parameters(
     call: Verb, verb: Verb, more: Sequence[inspect.Parameter], *, instead_of: str = ""
 ) -> Verb:
     """Return ``call`` with the parameters of ``verb`` and ``more``, for typer to read."""
-    hints = get_type_hints(verb, include_extras=True)
-    own = [
-        parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
-        for name, parameter in inspect.signature(verb).parameters.items()
-        if name != instead_of
-    ]
-    parameters = [*own, *more]
+    parameters = [each for each in _expanded(verb) if each.name != instead_of] + [*more]
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {each.name: each.annotation for each in parameters}
     del call.__wrapped__  # type: ignore[attr-defined]  # whose signature it no longer has
     return call
+
+
+def _expanded(callable_: Any) -> Iterator[inspect.Parameter]:
+    """Yield what a verb, or the constructor of a group, takes; groups field by field."""
+    hints = get_type_hints(callable_, include_extras=True)
+    for name, parameter in inspect.signature(callable_).parameters.items():
+        if is_dataclass(hints[name]):
+            yield from _expanded(hints[name])
+        else:
+            yield parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)

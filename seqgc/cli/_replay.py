@@ -7,23 +7,11 @@ from typing import Annotated, TypedDict
 import numpy as np
 import typer
 
-from seqgc.cli._options import (
-    Alpha,
-    AsJson,
-    BaseLoad,
-    Batch,
-    ConformityName,
-    Jobs,
-    ProfileFile,
-    Repeat,
-    as_conformity,
-    as_wait_out,
-    open_profile,
-)
+from seqgc.cli._options import AsJson, ProfileFile, RehearsalOptions, as_wait_out
 from seqgc.cli._show import print_json, print_pairs
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import Scheme, parse_scheme
-from seqgc.search import Rehearsal, Replay
+from seqgc.search import Replay
 from seqgc.search import replay as replay_setting
 
 __all__ = ["replay"]
@@ -45,31 +33,18 @@ class _Facts(TypedDict):
 def replay(
     profile: ProfileFile,
     scheme: Annotated[str, typer.Option(help="Scheme spec, for example gc-rep:s=7.")],
-    jobs: Jobs = None,
-    alpha: Alpha = None,
-    base_load: BaseLoad = None,
-    batch: Batch = None,
+    options: RehearsalOptions,
     mu: Annotated[float, typer.Option(help="Tolerance of the closing rule.")] = 0.0,
     wait_out: Annotated[str, typer.Option(help="all, conform or feasible.")] = "feasible",
     jobs_per_round: Annotated[int, typer.Option(help="Models in a job (bundle).")] = 1,
-    repeat: Repeat = False,
-    conformity: ConformityName = "scheme",
     as_json: AsJson = False,
 ) -> None:
     """Replay a scheme on recorded delays: run time, stragglers, wait-outs."""
-    recorded = open_profile(profile, base_load=base_load)
+    rehearsal = options.of(profile)
     setting = Setting(
-        scheme=parse_scheme(scheme, n=recorded.num_workers),
+        scheme=parse_scheme(scheme, n=rehearsal.profile.num_workers),
         rule=ClosingRule(mu=mu, wait_out=as_wait_out(wait_out)),
         jobs_per_round=jobs_per_round,
-    )
-    rehearsal = Rehearsal(
-        profile=recorded,
-        num_jobs=jobs,
-        alpha=alpha,
-        repeat=repeat,
-        conformity=as_conformity(conformity),
-        batch=batch,
     )
     count = rehearsal.jobs(setting.scheme, jobs_per_round=jobs_per_round)
     ideal_s = rehearsal.ideal_s(count, jobs_per_round=jobs_per_round)

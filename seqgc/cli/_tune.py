@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -12,22 +13,15 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from seqgc.cli._options import (
-    Alpha,
     AsJson,
-    BaseLoad,
-    Batch,
-    ConformityName,
-    Jobs,
     ProfileFile,
-    Repeat,
-    as_conformity,
+    RehearsalOptions,
     as_wait_out,
     numbers,
-    open_profile,
     words,
 )
 from seqgc.cli._show import print_json
-from seqgc.search import Lead, Ranked, Rehearsal, SearchSpace, Tuning
+from seqgc.search import Lead, Ranked, SearchSpace, Tuning
 from seqgc.search import tune as search_rehearsal
 
 __all__ = ["tune"]
@@ -40,38 +34,53 @@ def _listed(values: tuple[object, ...]) -> str:
     return ",".join(map(str, values))
 
 
-def tune(
-    profile: ProfileFile,
-    jobs: Jobs = None,
-    alpha: Alpha = None,
-    base_load: BaseLoad = None,
-    batch: Batch = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceOptions:
+    """What is searched."""
+
     schemes: Annotated[
         str, typer.Option(help="Schemes to look at, for example gc-rep,m-sgc; all of them.")
-    ] = "",
-    mu: Annotated[str, typer.Option(help="Tolerances to look at.")] = _listed(_GRID.mus),
+    ] = ""
+    mu: Annotated[str, typer.Option(help="Tolerances to look at.")] = _listed(_GRID.mus)
     wait_out: Annotated[str, typer.Option(help="Closing rules to look at.")] = _listed(
         _GRID.wait_outs
-    ),
+    )
     jobs_per_round: Annotated[str, typer.Option(help="Bundle sizes to look at.")] = _listed(
         _GRID.jobs_per_round
-    ),
-    max_delay: Annotated[
-        int, typer.Option(help="Largest delay of a scheme, rounds.")
-    ] = _GRID.max_delay,
+    )
+    max_delay: Annotated[int, typer.Option(help="Largest delay of a scheme, rounds.")] = (
+        _GRID.max_delay
+    )
     models: Annotated[
         int | None, typer.Option(help="Models to be trained; a delay of T needs T + 1 bundles.")
-    ] = None,
+    ] = None
+    coarse: Annotated[bool, typer.Option(help="Thin the grid out, for thousands.")] = False
+    inexact: Annotated[
+        bool, typer.Option("--inexact", help="Also rank, apart, schemes that approximate.")
+    ] = False
+
+    def space(self) -> SearchSpace:
+        """Return what the words come to, or raise `ParameterError`."""
+        return SearchSpace(
+            families=words(self.schemes),
+            mus=numbers("mu", self.mu, float),
+            wait_outs=tuple(as_wait_out(word) for word in words(self.wait_out)),
+            jobs_per_round=numbers("jobs_per_round", self.jobs_per_round, int),
+            max_delay=self.max_delay,
+            models=self.models,
+            coarse=self.coarse,
+            inexact=self.inexact,
+        )
+
+
+def tune(
+    profile: ProfileFile,
+    options: RehearsalOptions,
+    searched: SpaceOptions,
     holdout: Annotated[
         float | None, typer.Option(help="Share of rounds to judge by and not to choose by.")
     ] = None,
-    coarse: Annotated[bool, typer.Option(help="Thin the grid out, for thousands.")] = False,
-    inexact: Annotated[
-        bool, typer.Option("--inexact", help="Also rank, apart, schemes that approximate.")
-    ] = False,
     top: Annotated[int, typer.Option(help="How many to rank.")] = 20,
-    repeat: Repeat = False,
-    conformity: ConformityName = "scheme",
     pareto: Annotated[
         bool, typer.Option(help="Also trade run time for the bill; takes longer.")
     ] = False,
@@ -81,24 +90,7 @@ def tune(
     as_json: AsJson = False,
 ) -> None:
     """Find the fastest scheme, parameters and closing rule on recorded delays."""
-    space = SearchSpace(
-        families=words(schemes),
-        mus=numbers("mu", mu, float),
-        wait_outs=tuple(as_wait_out(word) for word in words(wait_out)),
-        jobs_per_round=numbers("jobs_per_round", jobs_per_round, int),
-        max_delay=max_delay,
-        models=models,
-        coarse=coarse,
-        inexact=inexact,
-    )
-    rehearsal = Rehearsal(
-        profile=open_profile(profile, base_load=base_load),
-        num_jobs=jobs,
-        alpha=alpha,
-        repeat=repeat,
-        conformity=as_conformity(conformity),
-        batch=batch,
-    )
+    space, rehearsal = searched.space(), options.of(profile)
     began = time.monotonic()
     with _progress() as bar:
         task = bar.add_task("search", total=None)

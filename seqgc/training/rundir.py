@@ -94,11 +94,6 @@ class RunDirectory:
         with replacing(self.path / "config.toml") as file:
             file.write(config.encode())
 
-    @property
-    def weights(self) -> Path:
-        """Where the weights of the jobs in flight are."""
-        return self.path / "weights"
-
 
 def require_new(path: Path) -> None:
     """Refuse a run directory that exists, or would lie below a file.

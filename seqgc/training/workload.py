@@ -15,7 +15,6 @@ from seqgc.training._jobs import ChunkedScheme, JobPlan, Share
 from seqgc.training._learner import Learner
 from seqgc.training._soundness import require_sound
 from seqgc.training._vectors import Precision, torch_dtype
-from seqgc.training.compute import TorchComputeFactory
 from seqgc.training.metrics import Evaluation, JobMetrics, evaluate
 from seqgc.training.model import Model
 
@@ -123,19 +122,6 @@ class TorchWorkload:
     def names(self) -> tuple[str, ...]:
         """The models' names, in the order in which they take turns."""
         return tuple(model.name for model in self._plan.models)
-
-    def compute_factory(self, *, max_delay: int | None = None) -> TorchComputeFactory:
-        """Return what makes, in a worker process, the compute function of this run.
-
-        ``max_delay`` is the largest of all schemes that the run may `switch` to.
-        """
-        delay = self._plan.delay if max_delay is None else max_delay
-        return TorchComputeFactory(
-            models=self._plan.models,
-            store=self._store,
-            precision=self._precision,
-            cached_weights=(delay + 1) * self._plan.jobs_per_round,
-        )
 
     def result_form(self, job: int) -> tuple[np.dtype[np.floating], int]:
         """Return the dtype and length of the job's results, whatever format they travel in."""

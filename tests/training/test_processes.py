@@ -41,9 +41,10 @@ def test_a_fork_server_process_computes_what_this_one_does_at_the_weights_of_the
     models = [make_model("deep", module=deep()), make_model("mlp", seed=1)]
     workload = TorchWorkload(models, scheme=Chunks(), store=store, jobs_per_round=2)
     here = TorchCompute([model.objective for model in models], store=store)
+    factory = TorchComputeFactory(models=models, store=store)
     context = multiprocessing.get_context("forkserver")
     ours, theirs = context.Pipe()
-    process = context.Process(target=serve, args=(workload.compute_factory(), theirs), daemon=True)
+    process = context.Process(target=serve, args=(factory, theirs), daemon=True)
     process.start()
     theirs.close()
     try:
