@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-__all__ = ["own", "replacing", "temporary_folder"]
+__all__ = ["replacing", "temporary_folder"]
 
 _OWNER = ".seqgc-owner-"
 
@@ -63,13 +63,13 @@ def _sync_folder(folder: Path) -> None:
 def temporary_folder(prefix: str) -> Iterator[Path]:
     """Yield a new folder that is removed with the block, or later if this process is killed."""
     with tempfile.TemporaryDirectory(prefix=prefix) as name:
-        own(Path(name))
+        Path(name, f"{_OWNER}{os.getpid()}").touch()
+        _remove_orphans()
         yield Path(name)
 
 
-def own(folder: Path) -> None:
-    """Let a temporary folder be this process's; remove those of processes that are no more."""
-    Path(folder, f"{_OWNER}{os.getpid()}").touch()
+def _remove_orphans() -> None:
+    """Remove the folders of processes that are no more."""
     for mark in Path(tempfile.gettempdir()).glob(f"*/{_OWNER}*"):
         if _is_orphaned(mark):
             shutil.rmtree(mark.parent, ignore_errors=True)

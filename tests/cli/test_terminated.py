@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 LONG = ["--scheme", "uncoded", "-n", "2", "--models", "1", "--steps", "100000", "--module", "mlp"]
-BACKENDS = ["local", "lambda-local"]
+LAMBDA = ["--backend", "lambda-local"]
 
 
-def start(folder: Path, backend: str, run: str) -> subprocess.Popen[str]:
+def start(folder: Path, run: str) -> subprocess.Popen[str]:
     """Start a run, and return once its first round is over."""
     temporary = folder / "tmp"
     temporary.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "seqgc", "train", *LONG, "--backend", backend, "--run", run]
+    command = [sys.executable, "-m", "seqgc", "train", *LONG, *LAMBDA, "--run", run]
     process = subprocess.Popen(
         command,
         stderr=subprocess.PIPE,
@@ -49,12 +49,11 @@ def left(folder: Path) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_nothing_temporary_is_left_for_long(backend: str, tmp_path: Path) -> None:
-    killed = start(tmp_path, backend, "killed")
+def test_nothing_temporary_is_left_for_long(tmp_path: Path) -> None:
+    killed = start(tmp_path, "killed")
     end(killed, signal.SIGKILL)
     assert any((tmp_path / "tmp").iterdir()), "there is nothing to clean up after"
-    terminated = start(tmp_path, backend, "terminated")
+    terminated = start(tmp_path, "terminated")
     end(terminated, signal.SIGTERM)
     assert terminated.returncode == 128 + signal.SIGTERM
     assert left(tmp_path) == []
