@@ -57,19 +57,19 @@ def answer(name: str, frame: bytes) -> bytes:
         If the frame is no task's.
     """
     station = _station(name)
-    asked = decode(frame, run_id=station.run_id)
-    if not isinstance(asked, TaskMessage):
-        raise TypeError(f"a task must be asked for, not {type(asked).__name__}")
-    task = asked.task
+    request = decode(frame, run_id=station.run_id)
+    if not isinstance(request, TaskMessage):
+        raise TypeError(f"a task must be asked for, not {type(request).__name__}")
+    task = request.task
     address = (task.round, task.worker, task.attempt)
     try:
         results = run_task(task, station.compute(), cancelled=lambda: address in station.forgotten)
         if results is None:
             return b""
-        return encode(asked.result(results), run_id=station.run_id)
+        return encode(request.result(results), run_id=station.run_id)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
-        return encode(asked.failure(reason), run_id=station.run_id)
+        return encode(request.failure(reason), run_id=station.run_id)
     finally:
         station.forgotten.discard(address)
 

@@ -138,7 +138,7 @@ class LambdaBackend(EventBackend):
         self._transport = transport
         self._calls = Calls(ThrottlePolicy() if throttling is None else throttling)
         self._fetches = CallThreads[Mapping[int, FloatArray]](
-            limit=_FETCHES, clock=self._clock, told=transport.wake
+            limit=_FETCHES, clock=self._clock, on_end=transport.wake
         )
         self._warmed: list[Arrival | Failure] = []
         self._latest = -math.inf  # event's time
@@ -167,12 +167,12 @@ class LambdaBackend(EventBackend):
         WorkerError
             If the backend is closed.
         """
-        asked = self._asked(round, tasks)
-        bodies = [self._invocations.body(each) for each in asked]
+        requests = self._asked(round, tasks)
+        bodies = [self._invocations.body(request) for request in requests]
         left_at = []
-        for each, body in zip(asked, bodies, strict=True):
+        for request, body in zip(requests, bodies, strict=True):
             left_at.append(self._clock.now())
-            self._submit(Call(asked=each), body)
+            self._submit(Call(request=request), body)
         self._transport.flush()
         return left_at
 
@@ -225,7 +225,7 @@ class LambdaBackend(EventBackend):
         ended: list[_Ended] = []
         for tag, call in self._calls.due(now=now):
             try:
-                body = self._invocations.body(call.asked)
+                body = self._invocations.body(call.request)
             except (WireError, StoreError) as error:  # its weights may be gone
                 ended.append(Ended(tag=tag, at=now, value=error))
             else:
@@ -237,9 +237,9 @@ class LambdaBackend(EventBackend):
         tags = []
         for worker in range(self.n):
             task = Task(round=number, worker=worker, attempt=0, items=())
-            asked = TaskMessage(task=task, delay_s=hold_s)
+            request = TaskMessage(task=task, delay_s=hold_s)
             tags.append(
-                self._submit(Call(asked=asked, warm_up=True), self._invocations.body(asked))
+                self._submit(Call(request=request, warm_up=True), self._invocations.body(request))
             )
         give_up_at = self._clock.now() + timeout_s
         while len(self._warmed) < self.n and (left := give_up_at - self._clock.now()) > 0:
@@ -281,7 +281,7 @@ class LambdaBackend(EventBackend):
         if reply.body is None:
             return reply.error or "the reply is empty"
         try:
-            answer = self._invocations.answer(call.asked, reply.body)
+            answer = self._invocations.answer(call.request, reply.body)
         except (WireError, StoreError) as error:
             return error
         return answer.reason if isinstance(answer, FailureMessage) else answer
@@ -289,7 +289,7 @@ class LambdaBackend(EventBackend):
     def _fetch(self, tag: int, call: Call, receipt: ReceiptMessage) -> None:
         call.fetching = True
         redeemed = partial(
-            self._invocations.redeemed, call.asked, receipt, wanted=lambda: not call.cancelled
+            self._invocations.redeemed, call.request, receipt, wanted=lambda: not call.cancelled
         )
         self._fetches.submit(tag, redeemed)
 
@@ -298,7 +298,7 @@ class LambdaBackend(EventBackend):
         if (call := self._calls.settled(tag)) is None:
             return  # a warm-up that nobody waited for
         self._latest = max(self._latest, at)  # in order, whatever thread saw it first
-        event = _event(call.asked.task, outcome, at=self._latest)
+        event = _event(call.request.task, outcome, at=self._latest)
         if call.warm_up:
             self._warmed.append(event)
         elif isinstance(event, Arrival) or not call.cancelled:

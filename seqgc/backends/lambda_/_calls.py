@@ -17,7 +17,7 @@ __all__ = ["Call", "Calls"]
 class Call:
     """An invocation that is no event yet."""
 
-    asked: TaskMessage
+    request: TaskMessage
     refusals: int = 0  # in a row, by throttling
     cancelled: bool = False  # read by the thread that fetches its answer
     fetching: bool = False  # its answer, from the store
@@ -31,8 +31,8 @@ class Calls:
     --------
     >>> from seqgc.ports import Task
     >>> calls = Calls(ThrottlePolicy())
-    >>> asked = TaskMessage(task=Task(round=0, worker=1, attempt=0, items=()))
-    >>> tag = calls.add(Call(asked=asked))
+    >>> request = TaskMessage(task=Task(round=0, worker=1, attempt=0, items=()))
+    >>> tag = calls.add(Call(request=request))
     >>> calls.replied(Reply(tag=tag, at=5.0, throttled=True))  # None: it is submitted again
     >>> [again for again, _ in calls.due(now=6.0)] == [tag]
     True
@@ -90,7 +90,7 @@ class Calls:
     def cancel(self, round: int, workers: Collection[int]) -> None:
         """Mark these workers' tasks of a round; what waits is not submitted any more."""
         for tag, call in list(self._calls.items()):
-            task = call.asked.task
+            task = call.request.task
             if task.round == round and task.worker in workers and not call.warm_up:
                 call.cancelled = True
                 if self._throttle.forget(tag):

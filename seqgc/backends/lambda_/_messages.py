@@ -68,7 +68,7 @@ class Invocations:
             remedy = "open the store on the master too, or use StoreRef(kind='inline')"
             raise ParameterError("shared", "must be given with a store", None, remedy)
 
-    def body(self, asked: TaskMessage) -> bytes:
+    def body(self, request: TaskMessage) -> bytes:
         """Return the body of the invocation that asks this.
 
         Raises
@@ -78,22 +78,22 @@ class Invocations:
         StoreError
             If the weights that must travel along are not in the store.
         """
-        self._check_answer(asked)
+        self._check_answer(request)
         message = InvokeMessage(
-            request=asked,
+            request=request,
             workload=self.workload,
             store=self.store,
             inline_limit_bytes=self.max_body_bytes - _SPARE_BYTES,
-            weights=self._weights(asked.task),
+            weights=self._weights(request.task),
         )
         frame = encode(message, run_id=self.run_id)
         if (size := envelope_bytes(len(frame))) > self.max_body_bytes:
             remedy = "a store (EFS or S3) for weights, or fewer points per task"
-            raise self._too_large(asked.task, "the task", size, remedy)
+            raise self._too_large(request.task, "the task", size, remedy)
         return to_json(frame)
 
     def answer(
-        self, asked: TaskMessage, body: Body
+        self, request: TaskMessage, body: Body
     ) -> Mapping[int, FloatArray] | FailureMessage | ReceiptMessage:
         """Return what a reply's body says: results, why there are none, or where they lie.
 
@@ -104,13 +104,13 @@ class Invocations:
         StoreError
             If the results lie in a store, and there is none.
         """
-        message = self._decoded(asked, from_json(body))
+        message = self._decoded(request, from_json(body))
         if isinstance(message, ReceiptMessage) and self.shared is None:
             raise StoreError(f"the answer is under {message.key!r} of a store that is none")
         return message.results if isinstance(message, ResultMessage) else message
 
     def redeemed(
-        self, asked: TaskMessage, receipt: ReceiptMessage, *, wanted: Callable[[], bool]
+        self, request: TaskMessage, receipt: ReceiptMessage, *, wanted: Callable[[], bool]
     ) -> Mapping[int, FloatArray]:
         """Return the results that a receipt is for; any thread may call it.
 
@@ -138,18 +138,18 @@ class Invocations:
         finally:
             with suppress(Exception):  # what stays behind costs only space
                 self.shared.remove(receipt.key)
-        message = self._decoded(asked, frame)
+        message = self._decoded(request, frame)
         if not isinstance(message, ResultMessage):
             raise WireError(f"a {type(message).__name__} lies under {receipt.key!r}; drop it")
         return message.results
 
     def _decoded(
-        self, asked: TaskMessage, frame: bytes
+        self, request: TaskMessage, frame: bytes
     ) -> ResultMessage | FailureMessage | ReceiptMessage:
         message = decode(frame, run_id=self.run_id)
         if not isinstance(message, ResultMessage | FailureMessage | ReceiptMessage):
             raise WireError(f"a function answered with a {type(message).__name__}; drop it")
-        asked.check(message)
+        request.check(message)
         return message
 
     def _weights(self, task: Task) -> tuple[tuple[WeightRef, FloatArray], ...]:
@@ -158,13 +158,13 @@ class Invocations:
         refs = dict.fromkeys(part.weights for item in task.items for part in item.parts)
         return tuple((ref, self.shared.fetch(ref)) for ref in refs)
 
-    def _check_answer(self, asked: TaskMessage) -> None:
+    def _check_answer(self, request: TaskMessage) -> None:
         """Refuse a task whose answer cannot come back: it is as long as the weights it is about."""
         if self.store.kind != "inline":
             return
-        parts = [part for item in asked.task.items for part in item.parts]
-        if asked.payload is not None:
-            item_bytes = payload_format(asked.payload).bits // 8
+        parts = [part for item in request.task.items for part in item.parts]
+        if request.payload is not None:
+            item_bytes = payload_format(request.payload).bits // 8
             least = item_bytes * sum(part.weights.size for part in parts)
         else:  # no narrower than float32, which is all that is known
             least = sum(
@@ -172,7 +172,7 @@ class Invocations:
             )
         if (size := envelope_bytes(least)) > self.max_body_bytes - _SPARE_BYTES:
             remedy = "a store (EFS or S3) for answers, or a narrower `payload`"
-            raise self._too_large(asked.task, "its answer", size, remedy)
+            raise self._too_large(request.task, "its answer", size, remedy)
 
     def _too_large(self, task: Task, what: str, size: int, remedy: str) -> WireError:
         where = f"round {task.round}, worker {task.worker}"

@@ -87,8 +87,8 @@ class Signer:
         lines = "".join(f"{name}:{value}\n" for name, value in signed)
         request = f"{self._begin}{lines}\n{names}\n{hashlib.sha256(body).hexdigest()}"
         scope = f"{at[:8]}/{self._target.region}/{_SERVICE}/aws4_request"
-        told = f"{_METHOD}\n{at}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
-        signature = hmac.digest(self._signing_key(at[:8], caller), told.encode(), "sha256").hex()
+        text = f"{_METHOD}\n{at}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
+        signature = hmac.digest(self._signing_key(at[:8], caller), text.encode(), "sha256").hex()
         headers["Authorization"] = (
             f"{_METHOD} Credential={caller.access_key}/{scope}, SignedHeaders={names}, "
             f"Signature={signature}"

@@ -49,7 +49,7 @@ class CallThreads(Generic[_Value]):
         What ends are stamped with.
     abort
         Makes every call that is under way raise; called by `close`, more than once.
-    told
+    on_end
         Called by the thread whose call has ended, once `take` would return it.
 
     Examples
@@ -67,9 +67,9 @@ class CallThreads(Generic[_Value]):
         limit: int,
         clock: Clock,
         abort: Callable[[], None] = lambda: None,
-        told: Callable[[], None] = lambda: None,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
-        self._limit, self._clock, self._abort, self._told = limit, clock, abort, told
+        self._limit, self._clock, self._abort, self._on_end = limit, clock, abort, on_end
         self._calls: queue.SimpleQueue[tuple[int, Callable[[], _Value]] | None] = (
             queue.SimpleQueue()
         )
@@ -154,7 +154,7 @@ class CallThreads(Generic[_Value]):
             self._ended.append(Ended(tag=tag, at=self._clock.now(), value=value))
             self._unfinished -= 1
             self._came.notify()
-        self._told()
+        self._on_end()
         return True
 
 

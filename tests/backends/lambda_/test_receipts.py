@@ -45,10 +45,10 @@ def opened() -> Iterator[Open]:
 
 def receipt(wire: InMemory, tag: int, store: MemoryStore, **wrong: Any) -> str:
     """Put an answer into the store as the function does, and reply with its receipt."""
-    asked = wire.asked(tag).request
-    frame = encode(asked.result({0: np.full(3, 7.0)}), run_id=RUN)
+    request = wire.asked(tag).request
+    frame = encode(request.result({0: np.full(3, 7.0)}), run_id=RUN)
     digest = wrong.pop("digest", hashlib.sha256(frame).hexdigest())
-    message = asked.receipt(digest=digest, size_bytes=len(frame))
+    message = request.receipt(digest=digest, size_bytes=len(frame))
     store.put(message.key, frame)
     wire.say(tag, replace(message, **wrong))
     return str(message.key)
