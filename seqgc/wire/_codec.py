@@ -9,7 +9,7 @@ import numpy as np
 
 from seqgc.errors import SeqgcError, WireError
 from seqgc.wire._frame import Array, pack, unpack
-from seqgc.wire._messages import (
+from seqgc.wire._message_types import (
     CancelMessage,
     FailureMessage,
     InvokeMessage,
@@ -20,7 +20,7 @@ from seqgc.wire._messages import (
     TaskMessage,
 )
 from seqgc.wire._results import ResultHeader
-from seqgc.wire._tasks import InvokeHeader, TaskHeader
+from seqgc.wire._task_arrays import InvokeHeader, TaskHeader
 from seqgc.wire._values import MAX_FRAME_BYTES, Name, Record, one_line
 
 __all__ = ["decode", "decode_invocation", "encode"]

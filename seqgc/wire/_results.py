@@ -14,7 +14,7 @@ from msgspec import Meta
 from seqgc.errors import ParameterError, WireError
 from seqgc.ports import FloatArray, Payload, Quantized, payload_format, quantize, restore
 from seqgc.wire._frame import Array, Body
-from seqgc.wire._messages import ResultMessage, Subject
+from seqgc.wire._message_types import ResultMessage, Subject
 from seqgc.wire._values import MAX_PIECES, Count, Record
 
 __all__ = ["ResultHeader"]

@@ -17,7 +17,7 @@ from msgspec.structs import asdict
 from seqgc.errors import WireError
 from seqgc.ports import FloatArray, Payload, Task, WeightedPoints, WeightRef, WorkItem
 from seqgc.wire._frame import Array, Body
-from seqgc.wire._messages import InvokeMessage, StoreRef, Subject, TaskMessage, WorkloadRef
+from seqgc.wire._message_types import InvokeMessage, StoreRef, Subject, TaskMessage, WorkloadRef
 from seqgc.wire._values import Count, Digest, Name, Record, Seconds
 
 __all__ = ["InvokeHeader", "TaskHeader"]
