@@ -1,8 +1,29 @@
-"""Short ways to say what happened in a run."""
+"""Short ways to say what happened in a run, and to start what is to be interrupted."""
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
 from seqgc.ports import Decoding, Dispatched
+
+Handler = Callable[[int, FrameType | None], object] | signal.Handlers | int | None
+
+
+@contextmanager
+def interrupts(handler: Handler = signal.default_int_handler) -> Iterator[None]:
+    """Let Ctrl-C be handled so, and have it heard by every process that is started meanwhile.
+
+    What a shell runs in the background (``make test &``) ignores Ctrl-C, and so does all that it
+    starts: to be ignored is inherited, to have a handler is not.
+    """
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def decoded(job: int) -> Decoding:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ import pytest
 from seqgc.testing import PATIENCE_S, eventually
 from tests.backends.master_process import WORKERS
 from tests.backends.scripted import is_running, running_in_session
+from tests.kit import Handler, interrupts
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def temporary() -> Iterator[Path]:
     """The master's folder for temporary files; its name is short, sockets must fit."""
-    with tempfile.TemporaryDirectory(prefix="m") as folder:
+    with tempfile.TemporaryDirectory(prefix="m", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 
@@ -34,22 +35,25 @@ def master(
     """Run a master in a session of its own; whatever is left of that session is killed."""
     environment = {} if temporary is None else {"TMPDIR": str(temporary)}
     command = [sys.executable, "-m", "tests.backends.master_process", str(folder), what]
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=os.environ | environment,
-        start_new_session=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        for pid in running_in_session(process.pid):
-            os.kill(pid, signal.SIGKILL)
-        process.communicate()
+    with (
+        interrupts(),
+        subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=os.environ | environment,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:  # nothing here may fail, and hide what did
+            for pid in running_in_session(process.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 def worker_pids(process: subprocess.Popen[str]) -> list[int]:
@@ -61,8 +65,11 @@ def nothing_runs_in(session: int) -> None:
     eventually(lambda: not running_in_session(session), f"the end of session {session}")
 
 
-def test_ctrl_c_stops_everything_at_once_and_only_the_master_complains(tmp_path: Path) -> None:
-    with master(tmp_path, "waits") as process:
+@pytest.mark.parametrize("here", [signal.default_int_handler, signal.SIG_IGN])
+def test_ctrl_c_stops_everything_at_once_and_only_the_master_complains(
+    tmp_path: Path, here: Handler
+) -> None:
+    with interrupts(here), master(tmp_path, "waits") as process:
         pids = worker_pids(process)
         assert sum(map(is_running, pids)) == WORKERS
         os.killpg(process.pid, signal.SIGINT)  # to all of them, as a terminal does

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
@@ -15,8 +14,10 @@ import pytest
 
 from seqgc.cli import main
 from seqgc.cli._run import PreparedRun
+from seqgc.testing import eventually
 from seqgc.training import TrainResult
 from tests.cli.refused import refused
+from tests.kit import interrupts
 
 SMALL = ["--scheme", "gc:s=1", "-n", "3", "--steps", "2", "--models", "2", "--batch-size", "40"]
 
@@ -286,14 +287,10 @@ def test_ctrl_c_stops_at_once_keeps_the_checkpoints_and_leaves_no_process() -> N
     write_own_config("model-0", "model-1")
     run = ["train", "own.toml", "--scheme", "gc:s=1", "-n", "3", "--run", "r", "--steps", "100000"]
     command = [sys.executable, "-m", "seqgc", *run]
-    # A shell's background job ignores Ctrl-C, and what it starts inherits that; not a handler.
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
+    with interrupts():
         process = subprocess.Popen(
             command, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
-    finally:
-        signal.signal(signal.SIGINT, handler)
     try:
         assert process.stderr is not None
         for line in process.stderr:
@@ -316,7 +313,4 @@ def test_ctrl_c_stops_at_once_keeps_the_checkpoints_and_leaves_no_process() -> N
         "model-0.safetensors",
         "model-1.safetensors",
     ]
-    give_up_at = time.monotonic() + 10
-    while _session_of(process.pid) and time.monotonic() < give_up_at:
-        time.sleep(0.05)
-    assert _session_of(process.pid) == []
+    eventually(lambda: not _session_of(process.pid), "the end of the session", within_s=10)
