@@ -5,13 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from seqgc.testing import eventually
 
 # The same examples in every run; `--hypothesis-profile explore` looks for new ones.
 settings.register_profile("fixed", deadline=None, derandomize=True, print_blob=True)
@@ -72,11 +73,17 @@ def _alive() -> dict[str, str]:
 
 
 def _check_nothing_left(before: dict[str, str]) -> None:
-    give_up_at = time.monotonic() + GRACE_S
-    while left := {key: what for key, what in _alive().items() if key not in before}:
-        if time.monotonic() > give_up_at:
-            pytest.fail("left behind: " + "; ".join(f"{k} ({w})" for k, w in left.items()))
-        time.sleep(0.02)
+    left: dict[str, str] = {}
+
+    def nothing_is_left() -> bool:
+        left.clear()
+        left.update((key, what) for key, what in _alive().items() if key not in before)
+        return not left
+
+    try:
+        eventually(nothing_is_left, "the end of everything", within_s=GRACE_S)
+    except AssertionError:
+        pytest.fail("left behind: " + "; ".join(f"{k} ({w})" for k, w in left.items()))
 
 
 @pytest.fixture(autouse=True)

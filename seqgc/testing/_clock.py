@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 __all__ = ["PATIENCE_S", "HandWoundClock", "eventually"]
+
+_Found = TypeVar("_Found")
 
 PATIENCE_S: Final = 60.0
 """How long a test waits for what must happen: reached only if it does not."""
@@ -51,8 +53,10 @@ class HandWoundClock:
         self.wind(seconds)
 
 
-def eventually(condition: Callable[[], object], what: str, *, within_s: float = PATIENCE_S) -> None:
-    """Wait until a condition holds that other threads or processes bring about.
+def eventually(
+    condition: Callable[[], _Found], what: str, *, within_s: float = PATIENCE_S
+) -> _Found:
+    """Wait until a condition holds that other threads or processes bring about; return its value.
 
     Raises
     ------
@@ -61,10 +65,12 @@ def eventually(condition: Callable[[], object], what: str, *, within_s: float = 
 
     Examples
     --------
-    >>> eventually(lambda: True, "nothing in particular")
+    >>> eventually(lambda: 7, "something true")
+    7
     """
     give_up_at = time.monotonic() + within_s
-    while not condition():
+    while not (found := condition()):
         if time.monotonic() >= give_up_at:
             raise AssertionError(f"{what} did not happen in {within_s:g} s")
         time.sleep(0.002)
+    return found

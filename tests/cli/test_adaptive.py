@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import tomllib
 from pathlib import Path
 from statistics import median
@@ -11,6 +10,7 @@ from statistics import median
 import pytest
 
 from seqgc.cli import main
+from seqgc.testing import eventually
 from seqgc.training._tuner import Answer, BackgroundTuner, Question
 from tests.cli.refused import refused
 
@@ -35,12 +35,10 @@ class AwaitedTuner:
         self._is_asked = True
 
     def result(self) -> Answer | None:
-        answer = self._tuner.result()
-        while self._is_asked and answer is None:
-            time.sleep(0.01)
-            answer = self._tuner.result()
+        if not self._is_asked:
+            return None
         self._is_asked = False
-        return answer
+        return eventually(self._tuner.result, "an answer")
 
     def close(self) -> None:
         self._tuner.close()

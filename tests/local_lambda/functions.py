@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import time
+import threading
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,8 @@ def handler(event: dict[str, Any], context: Any) -> Any:  # noqa: C901 (a table 
     if "requestContext" in event:
         return event if event["rawPath"] == "/echo" else _respond(event["rawPath"])
     match event.get("do"):
-        case "sleep":
-            time.sleep(event["seconds"])
+        case "wait":
+            threading.Event().wait(event["seconds"])
         case "raise":
             raise ValueError("on purpose")
         case "exit":

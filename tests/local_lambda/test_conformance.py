@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 
 from seqgc.local_lambda import LocalLambda
+from seqgc.testing import eventually
 from tests.local_lambda.calling import HANDLER, call
 
 requests = pytest.importorskip("requests")
@@ -79,13 +79,11 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def _await(port: int) -> None:
-    until = time.monotonic() + 10
-    while time.monotonic() < until:
+    def listens() -> bool:
         with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.02)
-    raise AssertionError("the emulator does not listen")
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    eventually(listens, "listening of the emulator")
 
 
 def _ask(url: str, **event: Any) -> Any:
@@ -117,7 +115,7 @@ def test_same_answer(emulator: str, aws: Any, service: LocalLambda, event: dict[
 
 def test_same_end_at_the_timeout(emulator: str, aws: Any, service: LocalLambda) -> None:
     """The emulator says so in plain text, AWS and the service in an error's JSON."""
-    event = {"do": "sleep", "seconds": 5}
+    event = {"do": "wait", "seconds": 5}
     said = requests.post(emulator, data=json.dumps(event), timeout=20).text
     error = call(aws, service, **event).value["errorMessage"]
 

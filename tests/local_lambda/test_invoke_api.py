@@ -3,7 +3,6 @@ from __future__ import annotations
 import base64
 import http.client
 import json
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,6 +11,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from seqgc.local_lambda import MAX_REQUEST_BYTES, LocalLambda
+from seqgc.testing import eventually
 from tests.local_lambda.calling import HANDLER, Reply, call, client
 
 
@@ -56,7 +56,7 @@ def test_exception_is_a_function_error_with_its_trace(aws: Any, service: LocalLa
 def test_timeout_kills_the_environment(aws: Any, service: LocalLambda) -> None:
     before = call(aws, service).value["pid"]
 
-    reply = call(aws, service, do="sleep", seconds=5)
+    reply = call(aws, service, do="wait", seconds=5)
 
     assert reply.error == "Unhandled"
     assert reply.value["errorMessage"].endswith("Task timed out after 0.50 seconds")
@@ -94,7 +94,7 @@ def test_response_too_large(aws: Any, service: LocalLambda) -> None:
 def test_request_beyond_the_concurrency_is_throttled(aws: Any, service: LocalLambda) -> None:
     def one(_: int) -> Reply | str:
         try:
-            return call(aws, service, do="sleep", seconds=0.3)
+            return call(aws, service, do="wait", seconds=0.3)
         except aws.exceptions.TooManyRequestsException as error:
             return str(error.response["Reason"])
 
@@ -118,10 +118,7 @@ def test_event_invocation_is_accepted_and_done_later(aws: Any, service: LocalLam
     codes = [invoke(do="print", text=f"event {i}") for i in range(6)]  # more than environments
 
     assert codes == [202] * 6
-    until = time.monotonic() + 5
-    while any(f"event {i}\n" not in service.log() for i in range(6)):
-        assert time.monotonic() < until, service.log()
-        time.sleep(0.01)
+    eventually(lambda: all(f"event {i}\n" in service.log() for i in range(6)), "all events")
 
 
 def test_dry_run_computes_nothing(aws: Any, service: LocalLambda) -> None:

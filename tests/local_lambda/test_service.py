@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -16,6 +15,7 @@ import pytest
 
 from seqgc.errors import ParameterError, WorkerError
 from seqgc.local_lambda import LocalLambda
+from seqgc.testing import eventually
 from tests.local_lambda.calling import HANDLER, call, client
 
 
@@ -26,13 +26,6 @@ def _gone(pid: int) -> bool:
         return True
     status = Path(f"/proc/{pid}/stat")
     return status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z"
-
-
-def _soon(condition: Callable[[], bool], *, within_s: float = 10.0) -> None:
-    until = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < until, "it did not happen"
-        time.sleep(0.01)
 
 
 def _refuses(url: str) -> bool:
@@ -64,8 +57,8 @@ def test_close_does_not_wait_for_what_is_computing() -> None:
     service = LocalLambda(HANDLER, concurrency=1, timeout_s=60)
     aws = client(service)
     with ThreadPoolExecutor(1) as pool:
-        pending = pool.submit(call, aws, service, do="sleep", seconds=30)
-        _soon(lambda: service.statistics().environments == 1)
+        pending = pool.submit(call, aws, service, do="wait", seconds=30)
+        eventually(lambda: service.statistics().environments == 1, "starting")
         begin = time.monotonic()
         service.close()
         assert pending.exception() is not None
@@ -74,12 +67,12 @@ def test_close_does_not_wait_for_what_is_computing() -> None:
 
 
 _MASTER = """
-import sys, time
+import sys
 from seqgc.local_lambda import LocalLambda
 from tests.local_lambda.calling import HANDLER, call, client
 service = LocalLambda(HANDLER, concurrency=1)
 print(service.pid, call(client(service), service).value["pid"], flush=True)
-time.sleep(60)
+sys.stdin.read()
 """
 
 
@@ -87,17 +80,17 @@ def test_service_ends_with_a_master_that_is_killed() -> None:
     root = str(Path(__file__).parents[3])
     master = subprocess.Popen(
         [sys.executable, "-c", _MASTER],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": root},
     )
     assert master.stdout is not None
-    with master.stdout:
+    with master, master.stdout:
         pids = list(map(int, master.stdout.readline().split()))
         assert len(pids) == 2
         master.kill()
-        master.wait()
-    _soon(lambda: all(map(_gone, pids)))
+    eventually(lambda: all(map(_gone, pids)), "the end of both")
 
 
 def test_environments_end_with_a_service_that_is_killed() -> None:
@@ -105,7 +98,7 @@ def test_environments_end_with_a_service_that_is_killed() -> None:
         aws = client(service)
         environment = call(aws, service).value["pid"]
         os.kill(service.pid, signal.SIGKILL)
-        _soon(lambda: _gone(environment))
+        eventually(lambda: _gone(environment), "the end of the environment")
         aws.close()
 
 
@@ -114,7 +107,7 @@ def test_environment_that_dies_between_requests_is_replaced() -> None:
         aws = client(service)
         first = call(aws, service).value["pid"]
         os.kill(first, signal.SIGKILL)
-        _soon(lambda: service.statistics().environments == 0)
+        eventually(lambda: service.statistics().environments == 0, "noticing")
         reply = call(aws, service)
         aws.close()
         assert reply.error == ""

@@ -7,7 +7,6 @@ import hashlib
 import io
 import pickle
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -192,11 +191,14 @@ class Slow:
 
     def __init__(self) -> None:
         self.made = self.making = self.most = 0
+        self._second = threading.Event()
 
     def __call__(self) -> Any:
         self.making += 1
         self.most = max(self.most, self.making)
-        time.sleep(0.02)  # others come meanwhile, if they may
+        if self.making > 1:
+            self._second.set()
+        self._second.wait(0.02)  # others come meanwhile, if they may
         self.making -= 1
         self.made += 1
         return self

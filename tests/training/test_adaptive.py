@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import parse_scheme
 from seqgc.search import Rehearsal, ReplayBackend, replay
 from seqgc.stores import MemoryStore
+from seqgc.testing import eventually
 from seqgc.training import TorchWorkload, TrainingPlan, train
 from seqgc.training._seen import SeenRounds
 from seqgc.training._tuner import (
@@ -206,10 +206,8 @@ def test_closing_ends_a_search_that_is_going_on() -> None:
 
 
 def _wait_for(tuner: BackgroundTuner) -> Answer:
-    give_up_at = time.monotonic() + 60
-    while (answer := tuner.result()) is None:
-        assert time.monotonic() < give_up_at, "no answer"
-        time.sleep(0.01)
+    answer = eventually(tuner.result, "an answer")
+    assert answer is not None
     return answer
 
 

@@ -6,6 +6,7 @@ import multiprocessing
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -203,6 +204,9 @@ class Identified:
         return OneThread()
 
 
+_ALL_FOUR = threading.Barrier(4)
+
+
 class OneThread:
     def __init__(self) -> None:
         self._thread: int | None = None
@@ -211,5 +215,6 @@ class OneThread:
         self._thread = self._thread or threading.get_ident()
         if self._thread != threading.get_ident():
             raise RuntimeError("called by a second thread")
-        time.sleep(0.02)  # so that the other threads have their turn
+        with suppress(threading.BrokenBarrierError):
+            _ALL_FOUR.wait(1.0)  # so that all threads are here at once
         return np.concatenate([gradient(part) for part in parts])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 
 from seqgc.backends.lambda_ import LambdaBackend, Reply
 from seqgc.ports import Arrival, Failure
-from seqgc.testing import PATIENCE_S
+from seqgc.testing import eventually
 from seqgc.wire import (
     InvokeMessage,
     Message,
@@ -130,10 +129,8 @@ def open_backend(n: int = 2, **options: Any) -> tuple[LambdaBackend, InMemory]:
 
 def next_of(backend: LambdaBackend) -> Arrival | Failure:
     """Return the next event, also if a thread has yet to fetch it, for which no clock is wound."""
-    give_up_at = time.monotonic() + PATIENCE_S
-    while (event := backend.receive(backend._clock.now() + 1e6)) is None:
-        assert time.monotonic() < give_up_at, f"no event in {PATIENCE_S} s"
-        time.sleep(0.001)
+    event = eventually(lambda: backend.receive(backend._clock.now() + 1e6), "an event")
+    assert event is not None
     return event
 
 

@@ -38,7 +38,8 @@ class Peer:
     def __init__(self) -> None:
         self.respond: Callable[[Request], Response] = lambda request: Response(body=request.body)
         self.requests: list[Request] = []
-        self.connections = 0
+        self.connections = self.answered = 0
+        self.counting = threading.Lock()
         self.release = threading.Event()
         self.url = ""
 
@@ -102,6 +103,8 @@ def _handler_of(peer: Peer) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Length", str(len(response.body)))
             self.end_headers()
             self.wfile.write(response.body)
+            with peer.counting:
+                peer.answered += 1
 
         def log_message(self, format: str, *args: object) -> None:
             """Print nothing."""

@@ -16,7 +16,7 @@ import pytest
 
 from seqgc.backends.lambda_ import CurlTransport, HttpTransport, Limits, Reply, Target
 from seqgc.errors import ParameterError, WorkerError
-from seqgc.testing import PATIENCE_S
+from seqgc.testing import PATIENCE_S, eventually
 from tests.backends.lambda_.over_sockets import HEAD, Open, make, replies_of, reply_to, silent
 from tests.backends.lambda_.peer import (
     REGION,
@@ -94,10 +94,7 @@ def test_what_was_flushed_has_left_though_nobody_polls(open_transport: Open, pee
         for tag in range(5):
             transport.submit(tag, b"{}")
     transport.flush()
-    give_up_at = time.monotonic() + PATIENCE_S
-    while len(peer.requests) < 10:
-        assert time.monotonic() < give_up_at
-        time.sleep(0.005)
+    eventually(lambda: len(peer.requests) == 10, "sending")
 
 
 @pytest.mark.parametrize(
@@ -265,10 +262,7 @@ def test_closing_abandons_what_hangs_at_once_and_leaves_no_socket_or_thread(
     assert time.monotonic() - begun < 2.0
     assert not [t for t in threads if t.is_alive() and t.name.startswith("seqgc-")]
     peer.release.set()
-    give_up_at = time.monotonic() + PATIENCE_S
-    while open_files() > before and time.monotonic() < give_up_at:
-        time.sleep(0.01)  # the peer's ends
-    assert open_files() <= before
+    eventually(lambda: open_files() <= before, "closing of all sockets, the peer's, too")
     transport.close()
     with pytest.raises(WorkerError, match="transport is closed"):
         transport.submit(9, b"{}")
@@ -280,12 +274,8 @@ def test_closing_while_answers_come_in_is_closing(open_transport: Open, peer: Pe
         for tag in range(10):
             transport.submit(tag, b"{}")
         transport.flush()
-        give_up_at = time.monotonic() + PATIENCE_S
-        while len(peer.requests) < 10:
-            assert time.monotonic() < give_up_at
-            time.sleep(0.001)
-        peer.requests.clear()
-        time.sleep(0.02)  # the answers are in the system's buffers
+        eventually(lambda: peer.answered == 10, "answering")  # into the system's buffers
+        peer.answered = 0
         transport.poll(0.0)  # a glance, in the midst of which it ends
         transport.close()
 
