@@ -137,9 +137,9 @@ def test_function_sees_its_own_variables_only(
     ("bad", "said"),
     [
         ({"handler": "nodots"}, "`handler` must be 'module.function'"),
-        ({"concurrency": 0}, "`concurrency` must be from 1"),
+        ({"concurrency": 0}, "`concurrency` must be an integer >= 1"),
         ({"timeout_s": 901.0}, "`timeout_s` must be in"),
-        ({"memory_mb": 64}, "`memory_mb` must be from 128"),
+        ({"memory_mb": 64}, "`memory_mb` must be an integer >= 128"),
         ({"mount": Path("/nowhere/at/all")}, "`mount` must be a directory"),
         ({"function_name": "no spaces"}, "`function_name` must be"),
     ],
