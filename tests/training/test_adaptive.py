@@ -13,7 +13,7 @@ import torch
 
 from seqgc import workers
 from seqgc.errors import ParameterError, ProfileError, ScheduleError
-from seqgc.ports import Arrival, Backend, Failure, FloatArray, Notice, RoundRecord, Seen
+from seqgc.ports import Arrival, Backend, Dispatched, Failure, FloatArray, Notice, RoundRecord, Seen
 from seqgc.profiles import DelayProfile, ProfileMeta
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import parse_scheme
@@ -302,6 +302,18 @@ def test_where_nothing_longer_was_seen_a_censored_time_is_the_rounds_duration() 
     seen = SeenRounds(2, window=9)
     play(seen, [(2.0, [2.0, None])])
     assert seen.profile(alpha=0.0).times.tolist() == [[2, 2]]
+
+
+def test_a_worker_s_time_starts_when_its_own_task_leaves() -> None:
+    seen = SeenRounds(3, window=9)
+    seen.on(Dispatched(round=0, attempt=0, workers=(2, 0, 1), left_at=(10.0, 10.5, 11.0)))
+    seen.on(Arrival(round=0, worker=2, attempt=0, at=12.0, results={}))
+    seen.on(Dispatched(round=0, attempt=1, workers=(0,), left_at=(12.5,)))
+    seen.on(Arrival(round=0, worker=0, attempt=1, at=13.0, results={}))
+    seen.close(record(0, 3.0, [True, False, True]), load=0.5)
+    # Worker 0 took 2.5 s over two attempts. Worker 1 was cancelled after 2 s of its own: of what
+    # was seen 2.5 s are longer.
+    assert seen.profile(alpha=0.0).times.tolist() == [[2.5, 2.5, 2.0]]
 
 
 def test_a_late_answer_replaces_the_guess_and_a_failure_does_not() -> None:

@@ -258,6 +258,12 @@ def test_the_run_directory_says_what_happened_and_why(tmp_path: Path) -> None:
             for arrival in log
             if arrival["event"] == "arrival" and arrival["round"] == record.round
         }
+        # And so are the workers' own times, without what the master took to send to the others.
+        arrivals = [a for a in log if a["event"] == "arrival" and a["round"] == record.round]
+        sent_after = [a["elapsed_s"] - a["took_s"] for a in arrivals]
+        assert all(a["took_s"] > 1e-4 for a in arrivals)
+        assert min(sent_after) >= 0
+        assert len({round(s, 9) for s in sent_after}) == len(arrivals), "each left by itself"
         in_time = {worker for worker, seconds in times.items() if seconds <= record.duration_s}
         assert in_time == set(np.flatnonzero(record.responded).tolist())
     assert [line["job"] for line in log if line["event"] == "decode"] == list(range(6))
