@@ -74,7 +74,7 @@ class Prices:
         Raises
         ------
         ParameterError
-            If there is no such architecture.
+            If the architecture is not one of Lambda's.
         """
         if architecture not in ("x86_64", "arm64"):
             near = did_you_mean(architecture, ["x86_64", "arm64"])

@@ -35,7 +35,7 @@ def passed(name: str, detail: str) -> Check:
 
 
 def failed(name: str, detail: str, *, remedy: str) -> Check:
-    """Return a check that found something to mend."""
+    """Return a check that found a fault."""
     return Check(name=name, status="failed", detail=detail, remedy=remedy)
 
 
@@ -63,7 +63,7 @@ class Patient:
         return self.deployment.region if self.deployment else str(self.session.region_name)
 
     def client(self, service: str) -> Any:
-        """Return a client of boto3, which has no types of its own; one of each is made."""
+        """Return a client of boto3, which has no types of its own, one for each service."""
         if service not in self._clients:
             self._clients[service] = self.new_client(service, config=client_config())
         return self._clients[service]

@@ -1,4 +1,4 @@
-"""All checks, in the order in which one would mend what they find."""
+"""All checks, in the order in which to repair what they find."""
 
 from __future__ import annotations
 

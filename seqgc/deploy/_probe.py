@@ -66,7 +66,7 @@ def probe(patient: Patient, deployment: Deployment, *, store: StoreRef, name: st
     if isinstance(message, FailureMessage):
         return failed(name, message.reason, remedy=logs)
     if not isinstance(message, ReceiptMessage):
-        detail = f"the answer did not go through the store but came as {type(message).__name__}"
+        detail = f"the answer did not go through the store: it is a {type(message).__name__}"
         return failed(name, detail, remedy=remedy_of(deployment))
     return passed(name, f"one task answered, {message.size_bytes} bytes written to {store.kind}")
 

@@ -1,4 +1,4 @@
-"""Building, deploying, and what came of it."""
+"""Building, deploying, and reading the stack that this makes."""
 
 from __future__ import annotations
 

@@ -49,11 +49,11 @@ class Gatherer:
     """
 
     def __init__(self) -> None:
-        self._jobs: defaultdict[int, _Job] = defaultdict(_Job)
+        self._jobs: defaultdict[int, _Results] = defaultdict(_Results)
         self.forget_memory()
 
     def expect(self, round: int, mini_tasks: Sequence[MiniTask]) -> None:
-        """Take note of what a worker owes, once, before any of these results comes."""
+        """Take note of what a worker owes, once, before any of these results arrives."""
         for task in mini_tasks:
             if task.cover is None:
                 self._jobs[task.job].rows[round] += 1
@@ -99,7 +99,7 @@ class Gatherer:
         key = (worker, round, task.slot)
         if task.cover is None:
             if round not in job.blocks:
-                job.blocks[round] = _Block(self._of_blocks, job.rows[round], result)
+                job.blocks[round] = _Rows(self._of_blocks, job.rows[round], result)
             job.stored[key] = job.blocks[round].append(result)
         else:
             if task.cover not in job.sums:
@@ -119,7 +119,7 @@ class Gatherer:
         NotDecodableError
             If the gradient is not finite: finite results overflowed.
         """
-        job = self._jobs.pop(decoding.job, _Job())
+        job = self._jobs.pop(decoding.job, _Results())
         try:
             gradient = job.combine(decoding)
         finally:
@@ -134,11 +134,11 @@ class Gatherer:
         return gradient
 
     def forget_memory(self) -> None:
-        """Give back the memory that waits for later jobs: they may need less, or none."""
+        """Free the memory that is kept for later jobs: they may need less, or none."""
         self._of_blocks, self._of_sums = _Memory(), _Memory()
 
 
-class _Job:
+class _Results:
     """The results of one job."""
 
     __slots__ = ("blocks", "kind", "rows", "stored", "summed", "sums")
@@ -146,7 +146,7 @@ class _Job:
     def __init__(self) -> None:
         self.kind: _Kind | None = None  # from the first result on
         self.rows: defaultdict[int, int] = defaultdict(int)  # expected, by round
-        self.blocks: dict[int, _Block] = {}  # by round
+        self.blocks: dict[int, _Rows] = {}  # by round
         self.sums: dict[int, _Sum] = {}  # by cover
         self.stored: dict[_Key, int] = {}  # result -> row of its round's block
         self.summed: dict[_Key, tuple[int, int]] = {}  # result -> cover and place
@@ -204,7 +204,7 @@ class _Sum:
         return self.vector
 
 
-class _Block:
+class _Rows:
     """The rows of a matrix, filled from the top; the others hold anything."""
 
     __slots__ = ("_source", "array", "filled", "memory")

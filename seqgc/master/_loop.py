@@ -165,7 +165,7 @@ class _Loop:
         self._feed(event)
 
     def _prepare(self, action: Dispatch, workload: Workload) -> None:
-        """Have the jobs of the tasks begun, and all that is decoded and they need handed over."""
+        """Begin the jobs of the tasks, and hand over the decoded gradients that they need."""
         jobs = {task.job for mini_tasks in action.assignment.values() for task in mini_tasks}
         for job in sorted(jobs):
             for beginning in range(self._begun + 1, job + 1):

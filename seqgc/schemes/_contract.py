@@ -31,7 +31,7 @@ __all__ = ["Schedule", "Scheme", "require_bursts", "require_family"]
 class Scheme(ABC):
     """How redundancy is spread over workers and rounds; frozen, picklable, ``eval(repr(x)) == x``.
 
-    A scheme of one's own is a frozen dataclass with the field ``n``, registered under a name
+    A scheme of your own is a frozen dataclass with the field ``n``, registered under a name
     (`seqgc.schemes.register`); `seqgc.testing.check_scheme` says whether it keeps this contract.
 
     Attributes

@@ -148,7 +148,7 @@ def entry_of(scheme: Scheme) -> Entry:
 
 
 def load_plugins(modules: Iterable[str]) -> None:
-    """Import modules that register schemes or codes of one's own.
+    """Import modules that register schemes or codes.
 
     Raises
     ------
@@ -172,7 +172,7 @@ def _load_entry_points() -> None:
                 point.load()
             except Exception as error:
                 rule = f"must be importable ({_line(error)})"
-                remedy = "mend the package that brings it, or uninstall it"
+                remedy = "repair the package that brings it, or uninstall it"
                 raise ParameterError(
                     f"entry point {point.name}", rule, point.value, remedy
                 ) from error

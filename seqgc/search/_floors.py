@@ -32,7 +32,7 @@ class Floors:
     schemes
         The candidates.
     rehearsal
-        What they run on; its profile is begun again when it ends.
+        What they run on; its profile is repeated when it ends.
     """
 
     def __init__(self, schemes: Sequence[Scheme], rehearsal: Rehearsal) -> None:

@@ -1,4 +1,4 @@
-"""`Rehearsal`: what a replay runs on, whichever the scheme."""
+"""`Rehearsal`: what replays of all schemes run on."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ class Rehearsal:
         """Return the seconds that perfect knowledge would take for so many gradients.
 
         That is `seqgc.stragglers.clairvoyant_bound`, summed over ``num_jobs / jobs_per_round``
-        rounds from the profile's first, which is begun again when it ends. Schemes with a delay run
+        rounds from the profile's first, as often as they are needed. Schemes with a delay run
         longer, but may beat single rounds of the bound.
 
         Raises

@@ -141,9 +141,9 @@ def tune(
     prune
         False replays everything.
     seed
-        Of the held-out block's place and of the bootstrap; None is the last rounds, and 0.
+        For the place of the held-out rounds and for the bootstrap; None: the last rounds, and 0.
     progress
-        Hears how far the search is.
+        Called with the number of candidates settled so far, and of all.
 
     Raises
     ------

@@ -31,10 +31,10 @@ def check_address(model: str, version: int) -> None:
     Raises
     ------
     ParameterError
-        If ``model`` is no such name, or ``version`` no such number.
+        If ``model`` could, or ``version`` is not an integer >= 0.
     """
     if not isinstance(model, str) or not _NAME.fullmatch(model):
-        rule = "must be 1 to 100 letters, digits, '_', '-' or '.', and begin with none of '-.'"
+        rule = "must be 1 to 100 letters, digits, '_', '-' or '.', and not begin with '-' or '.'"
         raise ParameterError("model", rule, model)
     require_int("version", version, least=0)
 
@@ -48,7 +48,7 @@ def check_key(key: str) -> None:
         If ``key`` could.
     """
     if not isinstance(key, str) or not _KEY.fullmatch(key):
-        rule = "must be 1 to 200 letters, digits, '_', '-' or '.', and begin with none of '-.'"
+        rule = "must be 1 to 200 letters, digits, '_', '-' or '.', and not begin with '-' or '.'"
         raise ParameterError("key", rule, key)
 
 

@@ -31,7 +31,7 @@ def with_rereads(
     ----------
     read
         Raises `FileNotFoundError` for what is not there, which is not asked for again: it was
-        complete before anybody was told of it.
+        complete before anybody could know its name.
     what, remedy
         For the error's one line.
     pause

@@ -41,7 +41,7 @@ def split_s3(location: str) -> tuple[str, str]:
     Raises
     ------
     ParameterError
-        If it is no such location.
+        If it is not of that form.
 
     Examples
     --------
@@ -170,6 +170,6 @@ def _code(error: Exception) -> str:
 
 
 def _boto3_client() -> S3Client:
-    import boto3  # lazily: an extra of its own, and slow to import
+    import boto3  # only when needed: an extra, and slow to import
 
     return cast("S3Client", boto3.client("s3"))

@@ -36,7 +36,7 @@ def run_task(
     """Return the task's results by slot, or None if it was cancelled on the way.
 
     ``cancelled`` is asked before each mini-task: a gradient that nobody wants is not computed, and
-    one that has been begun is finished.
+    one that was begun is finished.
 
     Raises
     ------

@@ -35,8 +35,8 @@ def cache_bytes(environment: Mapping[str, str]) -> int:
 class WeightCache:
     """Weights of several runs, of ``limit_bytes`` in all or one version, if that is larger.
 
-    What goes first is the run that was not used for longest, and of it the lowest version: rounds
-    go on to higher ones.
+    The run that was not used for longest loses its weights first, the lowest version before the
+    others: later rounds use higher ones.
     """
 
     def __init__(self, *, limit_bytes: int) -> None:
@@ -52,7 +52,7 @@ class WeightCache:
         return self._runs[run].get(ref)
 
     def put(self, run: RunWeights, ref: WeightRef, params: FloatArray) -> None:
-        """Keep a run's weights in the place of others, unless they are kept already."""
+        """Keep a run's weights, and drop others if there is no room for all."""
         if self.get(run, ref) is not None:
             return
         while self._runs and self._bytes + params.nbytes > self._limit_bytes:

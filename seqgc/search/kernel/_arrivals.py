@@ -110,7 +110,7 @@ class Closings:
         self.waited_out: BoolArray = np.zeros(kappa.shape, dtype=np.bool_)
 
     def close(self, round: int, needed: IntArray, *, idle: BoolArray | None) -> IntArray:
-        """Close a round with at least ``needed`` answers; return how many came, (candidates,).
+        """Close a round with at least ``needed`` answers; return how many answered, (candidates,).
 
         Where ``idle``, nobody has anything to do: the round takes no time and everybody counts.
         """

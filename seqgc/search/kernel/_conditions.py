@@ -1,4 +1,4 @@
-"""`Conditions`: how to run, whichever the candidate."""
+"""`Conditions`: how all candidates of a batch are run."""
 
 from __future__ import annotations
 

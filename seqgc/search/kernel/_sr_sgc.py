@@ -51,7 +51,7 @@ class Reattempts:
         self.chosen: BoolArray = np.zeros(history.shape, dtype=np.bool_)
 
     def idle(self, round: int) -> BoolArray | None:
-        """Return where nobody has anything to do, (candidates,): no new job, and none of old."""
+        """Return where nobody has anything to do, (candidates,): nothing new or to reattempt."""
         if round < self._num_jobs:
             return None
         idle: BoolArray = np.logical_not(self.chosen.any(axis=0))
