@@ -11,7 +11,6 @@ from seqgc.codes._gradient_code import ApproximateGradient as ApproximateGradien
 from seqgc.codes._gradient_code import Approximation as Approximation
 from seqgc.codes._gradient_code import GradientCode as GradientCode
 from seqgc.codes._make import CodeComparison as CodeComparison
-from seqgc.codes._make import CodeKind as CodeKind
 from seqgc.codes._make import ComparedCode as ComparedCode
 from seqgc.codes._make import compare_codes as compare_codes
 from seqgc.codes._make import make_code as make_code

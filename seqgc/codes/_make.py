@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TypeAlias
 
 from seqgc.codes._checks import check_tolerance
 from seqgc.codes._code_kinds import code_class, code_kinds
@@ -15,9 +14,7 @@ from seqgc.codes._survivors import worst_survivors
 from seqgc.errors import ParameterError
 from seqgc.ports import Payload, payload_format
 
-__all__ = ["CodeComparison", "CodeKind", "ComparedCode", "compare_codes", "make_code"]
-
-CodeKind: TypeAlias = str
+__all__ = ["CodeComparison", "ComparedCode", "compare_codes", "make_code"]
 
 # What the worst survivors found may cost in relative error: a few units in the last places of what
 # is sent, so that codes do not add to what the payload format costs anyway.
