@@ -132,6 +132,17 @@ def test_bad_arguments_are_named(changed: dict[str, object], message: str) -> No
         run(**changed)
 
 
+def test_more_rounds_than_can_be_remembered_are_refused() -> None:
+    wide = DelayProfile.from_times(np.ones((1, 1000)), meta=ProfileMeta(alpha=0.0))
+    with pytest.raises(ParameterError, match="few enough for 67108 rounds of a replay; got 100000"):
+        replay(
+            Setting(scheme=Uncoded(n=1000)), Rehearsal(profile=wide, num_jobs=10**5, repeat=True)
+        )
+    with pytest.raises(ParameterError, match="`jobs_per_round` must be an integer >= 1; got 2.0"):
+        Setting(scheme=Uncoded(n=4), jobs_per_round=2.0)  # type: ignore[arg-type]
+    assert Rehearsal(profile=wide, num_jobs=np.int16(3)).num_jobs == 3  # type: ignore[arg-type]
+
+
 def test_an_alpha_that_makes_times_negative_is_refused() -> None:
     profile = DelayProfile.from_times([[0.1, 0.1]], meta=ProfileMeta(base_load=1.0))
     with pytest.raises(ProfileError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from seqgc.errors import ParameterError
 from seqgc.ports import BoolArray
-from seqgc.stragglers import AnyOf, Arbitrary, Bursty, EveryGroup, PerRound
+from seqgc.stragglers import AnyOf, Arbitrary, Bursty, EveryGroup, PerRound, StragglerModel
 
 patterns = arrays(np.bool_, array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=6))
 small = st.integers(0, 4)
@@ -107,3 +109,21 @@ def test_integers_of_numpy_are_kept_as_ints() -> None:
     assert model == Bursty(B=200, W=200, lam=1)
     assert "np." not in repr(model)
     assert model.load_lower_bound(256, delay=0) > 0
+
+
+@pytest.mark.parametrize("model", [PerRound(s=1), Bursty(B=1, W=2, lam=1), EveryGroup(size=1)])
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ([[True, False]], "must be a boolean array (rounds, n); got ('list', (1, 2))"),
+        (np.ones((2, 2)), "must be a boolean array (rounds, n); got (dtype('float64'), (2, 2))"),
+        (np.ones(2, dtype=np.bool_), "must be a boolean array"),
+        (np.ones((0, 2), dtype=np.bool_), "must have at least one round; got (0, 2)"),
+    ],
+)
+def test_what_is_no_pattern_is_refused(
+    model: StragglerModel, pattern: object, message: str
+) -> None:
+    for each in (model, AnyOf(span=2, models=(model,))):
+        with pytest.raises(ParameterError, match=f"`pattern` {re.escape(message)}"):
+            each.conforms(pattern)  # type: ignore[arg-type]

@@ -132,8 +132,9 @@ class RoundGate:
         ScheduleError, WorkerError
             See `arrive` and `tick`.
         """
-        order = np.argsort(times, kind="stable")
-        order = order[~self._responded[order]]
+        order = np.argsort(times)
+        if self._responded.any():
+            order = order[~self._responded[order]]
         at, taken = times[order], 0
         while self.record is None:
             if taken == len(at) or at[taken] > self.wake_at:

@@ -275,7 +275,8 @@ class _ByWorker(Mapping[int, MiniTasks]):
 
     def __init__(self, assignment: Assignment, *, excused: BoolArray) -> None:
         self._assignment = assignment
-        self._workers = dict.fromkeys(np.flatnonzero(~excused).tolist())
+        every = range(len(assignment))
+        self._workers = [w for w in every if not excused[w]] if excused.any() else every
 
     def __getitem__(self, worker: int) -> MiniTasks:
         if worker not in self._workers:

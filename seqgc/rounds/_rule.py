@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, require_int
 from seqgc.schemes import Scheme
 
 __all__ = ["ClosingRule", "Setting", "WaitOut"]
@@ -87,8 +87,8 @@ class Setting:
     jobs_per_round: int = 1
 
     def __post_init__(self) -> None:
-        if self.jobs_per_round < 1:
-            raise ParameterError("jobs_per_round", "must be >= 1", self.jobs_per_round)
+        bundle = require_int("jobs_per_round", self.jobs_per_round, least=1)
+        object.__setattr__(self, "jobs_per_round", bundle)
 
     @property
     def label(self) -> str:

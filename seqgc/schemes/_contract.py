@@ -321,8 +321,9 @@ class Schedule(ABC):
 
     def _checked(self, responded: BoolArray) -> BoolArray:
         self._require_open()
-        if responded.shape != (self.n,) or responded.dtype != np.bool_:
-            value = (responded.dtype.name, responded.shape)
+        is_mask = isinstance(responded, np.ndarray) and responded.dtype == np.bool_
+        if not is_mask or responded.shape != (self.n,):
+            value = (getattr(responded, "dtype", type(responded).__name__), np.shape(responded))
             raise ParameterError("responded", f"must be a boolean array ({self.n},)", value)
         return responded | self._excused
 

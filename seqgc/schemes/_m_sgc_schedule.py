@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -31,6 +31,10 @@ class _JobState:
     is_lost: bool  # a D2 group was asked for, and cannot be decoded
 
 
+_Flight: TypeAlias = tuple[int, int, _JobState]
+"""A job in flight, its slot in the open round, and what has been received of it."""
+
+
 class MSGCSchedule(Schedule):
     """Slot ``j`` of round ``t`` belongs to job ``t - j``.
 
@@ -49,8 +53,8 @@ class MSGCSchedule(Schedule):
         self._void: BoolArray = np.zeros((scheme.n, scheme.W - 1), dtype=np.bool_)
         self._void_coded: BoolArray = np.zeros((scheme.B, scheme.n), dtype=np.bool_)
         self._coded_is_whole = True
-        self._progress: dict[int, _JobState] = {}
         self._finished: dict[int, _JobState] = {}
+        self._open = self._in_flight(0, {})
 
     def decoding(self, job: int, payload: Payload = "float64") -> Decoding:
         if job not in self._finished:
@@ -74,24 +78,17 @@ class MSGCSchedule(Schedule):
                 ]
         return Decoding(job=job, terms=tuple(terms))
 
-    def _open_jobs(self) -> list[tuple[int, int, _JobState]]:
-        """(job, slot, progress) of the jobs in flight in the open round, the oldest first."""
-        slots = range(self._last_slot, -1, -1)
-        jobs = [(self._round - slot, slot) for slot in slots if self._is_job(self._round - slot)]
-        return [
-            (job, slot, self._progress[job] if slot else self._begun())
-            for job, slot in jobs
-            if job in self._progress or slot == 0
-        ]
-
-    def _begun(self) -> _JobState:
-        return _JobState(
+    def _in_flight(self, round: int, progress: dict[int, _JobState]) -> list[_Flight]:
+        """Return the jobs in flight in a round, the oldest first, given those under way before."""
+        nothing = _JobState(
             received_in=np.zeros(self._void.shape, dtype=np.intp),
             received=self._void,
             owed=np.zeros(self.n, dtype=np.intp),
             coded=np.zeros(self._void_coded.shape, dtype=np.bool_),
             is_lost=False,
         )
+        known = progress | ({round: nothing} if self._is_job(round) else {})
+        return [(job, round - job, each) for job, each in sorted(known.items())]
 
     def _leave_out(self, empty: BoolArray) -> bool:
         code, d1 = self._scheme.code, self._void.size
@@ -102,10 +99,11 @@ class MSGCSchedule(Schedule):
             self._void_coded = np.stack([held(code, group) == 0 for group in filled])
             self._coded_is_whole = not self._void_coded.any()
             self._excused &= self._void_coded.all(axis=0)
+        self._open = self._in_flight(0, {})
         return not self._coded_is_whole or bool(self._void.any())
 
     def _assign(self) -> Assignment:
-        jobs = self._open_jobs()[::-1]
+        jobs = self._open[::-1]
         busy = np.zeros(self.n, dtype=np.bool_)
         for _, slot, progress in jobs:
             busy |= self._busy(slot, progress)
@@ -193,9 +191,7 @@ class MSGCSchedule(Schedule):
         return all(self._decodes((owed <= turn) | void) for turn, void in enumerate(to_come))
 
     def _feasible(self, responded: BoolArray) -> bool:
-        return all(
-            self._can_finish(slot, progress, responded) for _, slot, progress in self._open_jobs()
-        )
+        return all(self._can_finish(slot, progress, responded) for _, slot, progress in self._open)
 
     def _settles(self, responded: BoolArray) -> list[tuple[GradientCode, BoolArray]]:
         code = self._scheme.code
@@ -203,7 +199,7 @@ class MSGCSchedule(Schedule):
             return []
         return [
             (code, self._coded_by(slot, progress, responded))
-            for _, slot, progress in self._open_jobs()
+            for _, slot, progress in self._open
             if slot >= self._first_adaptive
         ]
 
@@ -214,10 +210,10 @@ class MSGCSchedule(Schedule):
     def _advance(self, responded: BoolArray) -> tuple[int, ...]:
         going_on: dict[int, _JobState] = {}
         finished: dict[int, _JobState] = {}
-        for job, slot, before in self._open_jobs():
+        for job, slot, before in self._open:
             if slot == self._last_slot and not self._can_finish(slot, before, responded):
                 raise self._late(job)
             progress = self._after(slot, before, responded)
             (finished if self._is_complete(slot, progress) else going_on)[job] = progress
-        self._progress, self._finished = going_on, finished
+        self._open, self._finished = self._in_flight(self._round + 1, going_on), finished
         return tuple(finished)

@@ -20,6 +20,7 @@ __all__ = ["Conformity", "Rehearsal"]
 Conformity: TypeAlias = Literal["scheme", "bursty"]
 
 _MOST_JOBS = 10**7
+_MOST_ANSWERS = 2**26  # of all rounds: half a gigabyte of seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -69,11 +70,9 @@ class Rehearsal:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "profile", self.profile.awaited())
-        jobs = self.num_jobs
-        if jobs is not None and not (
-            isinstance(jobs, int) and not isinstance(jobs, bool) and 1 <= jobs <= _MOST_JOBS
-        ):
-            raise ParameterError("jobs", f"must be an integer >= 1 and <= {_MOST_JOBS}", jobs)
+        if self.num_jobs is not None:
+            jobs = require_int("jobs", self.num_jobs, least=1, most=_MOST_JOBS)
+            object.__setattr__(self, "num_jobs", jobs)
         if self.conformity not in get_args(Conformity):
             rule = f"must be one of {', '.join(get_args(Conformity))}"
             raise ParameterError("conformity", rule, self.conformity)
@@ -112,13 +111,16 @@ class Rehearsal:
         Raises
         ------
         ParameterError
-            If the gradients do not divide into them.
+            If the gradients do not divide into them, or are too many to remember all answers.
         """
         k = setting.jobs_per_round
         jobs = self.jobs(setting.scheme, jobs_per_round=k)
         if jobs % k:
             rule = f"must be >= 1 and divide the number of jobs, {jobs}"
             raise ParameterError("jobs_per_round", rule, k)
+        if jobs // k > _MOST_ANSWERS // setting.scheme.n:
+            rule = f"must be few enough for {_MOST_ANSWERS // setting.scheme.n} rounds of a replay"
+            raise ParameterError("jobs", rule, jobs, f"there are {setting.scheme.n} workers")
         return jobs // k
 
     def times(self, setting: Setting) -> FloatArray:

@@ -59,13 +59,22 @@ class StragglerModel(ABC):
         Raises
         ------
         ParameterError
-            If `pattern` is not a boolean matrix.
+            If `pattern` is not a boolean matrix, or has no rounds.
         """
-        if pattern.ndim != 2 or pattern.dtype != np.bool_:
-            shape = (pattern.dtype.name, pattern.shape)
-            raise ParameterError("pattern", "must be a boolean array (rounds, n)", shape)
-        starts = range(max(1, len(pattern) - self.window + 1))
-        return all(self.admits(pattern[t : t + self.window]) for t in starts)
+        if not isinstance(pattern, np.ndarray) or pattern.ndim != 2 or pattern.dtype != np.bool_:
+            kind = type(pattern).__name__
+            value = (getattr(pattern, "dtype", kind), np.shape(pattern))
+            raise ParameterError("pattern", "must be a boolean array (rounds, n)", value)
+        if not len(pattern):
+            raise ParameterError("pattern", "must have at least one round", pattern.shape)
+        return self._admits_each(pattern)
+
+    def _admits_each(self, pattern: BoolArray) -> bool:
+        """`conforms`, of what is known to be a pattern."""
+        last = len(pattern) - self.window
+        if last <= 0:
+            return self.admits(pattern)
+        return all(self.admits(pattern[t : t + self.window]) for t in range(last + 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +257,7 @@ class AnyOf(StragglerModel):
         return self.span
 
     def admits(self, window: BoolArray) -> bool:
-        return any(model.conforms(window) for model in self.models)
+        return any(model._admits_each(window) for model in self.models)
 
     def load_lower_bound(self, n: int, *, delay: int) -> float:
         """Return the largest of its models': patterns of each alone are among those promised."""
