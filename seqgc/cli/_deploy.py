@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from seqgc.cli._show import print_json, print_pairs
+from seqgc.cost import Architecture
 from seqgc.deploy import (
     DEPLOYMENT_FILE,
     DeployOptions,
@@ -19,7 +20,7 @@ from seqgc.deploy import (
     write_deployment,
 )
 from seqgc.deploy import deploy as deploy_stack
-from seqgc.deploy._deploy_options import Architecture, Package, ThroughputMode
+from seqgc.deploy._deploy_options import Package, ThroughputMode
 from seqgc.deploy._stack import check_template
 from seqgc.errors import ParameterError
 

@@ -17,4 +17,3 @@ from seqgc.cost._usage import START_S as START_S
 from seqgc.cost._usage import FunctionSetup as FunctionSetup
 from seqgc.cost._usage import Traffic as Traffic
 from seqgc.cost._usage import Usage as Usage
-from seqgc.cost._usage import Where as Where

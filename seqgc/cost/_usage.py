@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from seqgc.errors import ParameterError
+from seqgc.wire import StoreKind
 
-__all__ = ["INIT_LIMIT_S", "START_S", "FunctionSetup", "Traffic", "Usage", "Where"]
-
-Where: TypeAlias = Literal["directory", "s3", "inline"]
+__all__ = ["INIT_LIMIT_S", "START_S", "FunctionSetup", "Traffic", "Usage"]
 
 INIT_LIMIT_S: Final = 10.0
 """How long an environment may take to start (INIT), seconds, beside the function's time-out.
@@ -139,7 +138,7 @@ class Traffic:
 s3_puts=0, s3_gets=0, transfer_out_bytes=0))
     """
 
-    where: Where
+    where: StoreKind
     weights_bytes: int
     result_bytes: int
     weights_files: int = 1

@@ -6,12 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
+from seqgc.cost import Architecture
 from seqgc.errors import ParameterError
 
-__all__ = ["Architecture", "DeployOptions", "Package", "ThroughputMode"]
+__all__ = ["DeployOptions", "Package", "ThroughputMode"]
 
 Package: TypeAlias = Literal["image", "zip"]
-Architecture: TypeAlias = Literal["arm64", "x86_64"]
 ThroughputMode: TypeAlias = Literal["bursting", "elastic", "provisioned"]
 
 _STACK_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")

@@ -9,13 +9,13 @@ from typing import Final
 
 import numpy as np
 
-from seqgc.cost import Traffic, Where
+from seqgc.cost import Traffic
 from seqgc.ports import Payload, payload_format
 from seqgc.schemes import Scheme
 from seqgc.stores import INLINE_LIMIT_BYTES
 from seqgc.training._vectors import Precision
 from seqgc.training.model import Model
-from seqgc.wire import envelope_bytes
+from seqgc.wire import StoreKind, envelope_bytes
 
 __all__ = ["TaskSizes", "most_mini_tasks", "task_sizes"]
 
@@ -44,7 +44,7 @@ class TaskSizes:
     result_bytes: int
     limit_bytes: int = INLINE_LIMIT_BYTES
 
-    def request_bytes(self, where: Where) -> int:
+    def request_bytes(self, where: StoreKind) -> int:
         """Return the length of the request as JSON; ``where`` the weights are."""
         brought = self.mini_tasks * self.weights_bytes if where == "inline" else 0
         return envelope_bytes(self.task_bytes + brought + _FRAME_BYTES)
@@ -60,7 +60,7 @@ class TaskSizes:
         """Whether Lambda carries the results in a reply."""
         return self.reply_bytes <= self.limit_bytes
 
-    def traffic(self, where: Where, *, master_outside: bool) -> Traffic:
+    def traffic(self, where: StoreKind, *, master_outside: bool) -> Traffic:
         """Return what a task moves by way of a store."""
         return Traffic(
             where=where,

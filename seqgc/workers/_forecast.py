@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from seqgc.cost import Budget, FunctionSetup, PlannedUse, PriceModel, Traffic, Where, read_prices
+from seqgc.cost import Budget, FunctionSetup, PlannedUse, PriceModel, Traffic, read_prices
 from seqgc.errors import ParameterError
 from seqgc.stores import StoreChoice, choose_store
 from seqgc.wire import StoreKind
@@ -52,7 +52,7 @@ class Forecast:
         return self.workers * self.settings.warm_up
 
     @property
-    def where(self) -> Where:
+    def where(self) -> StoreKind:
         """Where weights are, and results that no reply takes."""
         return self.store.kind
 
@@ -178,7 +178,7 @@ def choose(
     )
 
 
-def require_fit(sizes: TaskSizes, where: Where) -> None:
+def require_fit(sizes: TaskSizes, where: StoreKind) -> None:
     """Refuse a run whose messages Lambda would not carry.
 
     Raises

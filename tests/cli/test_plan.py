@@ -11,7 +11,7 @@ import pytest
 from seqgc.backends.lambda_._messages import Invocations
 from seqgc.cli._config import validated
 from seqgc.cli._run import PreparedRun, make_workers, prepare
-from seqgc.cost import FunctionSetup, PriceModel, Where, read_prices
+from seqgc.cost import FunctionSetup, PriceModel, read_prices
 from seqgc.errors import ParameterError
 from seqgc.ports import Dispatch, Task, WorkItem
 from seqgc.schemes import Scheme, parse_scheme
@@ -19,6 +19,7 @@ from seqgc.stores import INLINE_LIMIT_BYTES, DirectoryStore, StoreChoice
 from seqgc.training import TaskSizes, TorchWorkload, TrainingPlan, Work
 from seqgc.training.factories import workload_of
 from seqgc.wire import (
+    StoreKind,
     StoreRef,
     TaskMessage,
     decode_invocation,
@@ -367,7 +368,7 @@ def test_what_fits_exactly_fits() -> None:
     ],
 )
 def test_what_does_not_fit_is_refused_with_a_remedy(
-    where: Where, sizes: dict[str, int], rule: str
+    where: StoreKind, sizes: dict[str, int], rule: str
 ) -> None:
     with pytest.raises(ParameterError, match=rule):
         require_fit(replace(FULL, **sizes), where)
