@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import json
 import os
 import re
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from seqgc.cli._config import validated
+from seqgc.cli import main
 from seqgc.profiles import read_profile
 from seqgc.schemes import parse_scheme
 from seqgc.training import TrainResult
@@ -80,9 +81,11 @@ def test_workers_are_recorded_on_two_cores_and_what_is_found_on_them_can_be_repl
     assert profile.meta.alpha > 0
 
 
-def test_the_config_in_the_readme_is_valid() -> None:
-    import tomllib
-
+def test_the_config_in_the_readme_is_valid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (text,) = re.findall(r"```toml\n(.*?)```", README, flags=re.DOTALL)
-    config = validated(tomllib.loads(text))
-    assert [model.name for model in config.models] == ["slow", "fast"]
+    Path("run.toml").write_text(text)
+    assert main(["train", "run.toml", "--backend", "lambda-local", "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["jobs"] == 2 * 200, "of two models"

@@ -10,8 +10,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from lambda_handlers.gradient_worker._setup import make_worker, wants_trace
 from lambda_handlers.gradient_worker._telemetry import Telemetry
+from lambda_handlers.gradient_worker.setup import make_worker, wants_trace
 from seqgc.errors import WireError
 
 __all__ = ["handler"]

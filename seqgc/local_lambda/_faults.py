@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias, get_args
 
 from seqgc.errors import ParameterError, did_you_mean
 
-__all__ = ["Fault", "FaultKind", "FaultPlan", "Subject"]
+__all__ = ["Fault", "FaultKind", "FaultPlan", "FaultSubject"]
 
 FaultKind: TypeAlias = Literal[
     "delay", "crash", "hang", "throttle", "corrupt", "duplicate", "error", "none"
@@ -28,7 +28,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class FaultSubject:
     """What a request is known by: its index, its environment's, and what its body says."""
 
     request: int
@@ -87,7 +87,7 @@ class FaultPlan:
     Examples
     --------
     >>> plan = FaultPlan(script={(1,): "crash"}, rates={"delay": 1.0}, delay_s=0.2)
-    >>> [plan.fault(Subject(request=i, environment=0)).kind for i in range(3)]
+    >>> [plan.fault(FaultSubject(request=i, environment=0)).kind for i in range(3)]
     ['delay', 'crash', 'delay']
     >>> FaultPlan(rates={"crush": 0.1})
     Traceback (most recent call last):
@@ -118,7 +118,7 @@ class FaultPlan:
         if not 0 <= self.delay_s < float("inf"):
             raise ParameterError("delay_s", "must be a finite number of seconds >= 0", self.delay_s)
 
-    def fault(self, subject: Subject) -> Fault:
+    def fault(self, subject: FaultSubject) -> Fault:
         """Return what befalls a request; one without key is spared."""
         if (key := subject.key(self.by)) is None:
             return Fault(kind="none")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from seqgc.local_lambda import _error_bodies, _logs
 from seqgc.local_lambda._environment import Environment, Invocation, InvocationAnswer
 from seqgc.local_lambda._environments import Environments
-from seqgc.local_lambda._faults import Fault, Subject
+from seqgc.local_lambda._faults import Fault, FaultSubject
 from seqgc.local_lambda._function_settings import Settings
 
 __all__ = ["Function", "Outcome"]
@@ -65,7 +65,7 @@ class Function:
     def _fault(self, index: int, number: int | None, body: bytes | bytearray) -> Fault:
         if number is None:
             return Fault(kind="none")  # throttled anyway
-        subject = Subject(request=index, environment=number, body=self._key_of(body))
+        subject = FaultSubject(request=index, environment=number, body=self._key_of(body))
         fault = self.settings.faults.fault(subject)
         if fault.kind != "none":
             self.faults[fault.kind] += 1

@@ -9,6 +9,7 @@ from seqgc.schemes._grid import Grid as Grid
 from seqgc.schemes._parse import parse_scheme as parse_scheme
 from seqgc.schemes._scheme_names import Entry as Entry
 from seqgc.schemes._scheme_names import entry_of as entry_of
+from seqgc.schemes._scheme_names import forget_scheme as forget_scheme
 from seqgc.schemes._scheme_names import load_plugins as load_plugins
 from seqgc.schemes._scheme_names import register as register
 from seqgc.schemes._scheme_names import registered as registered

@@ -28,7 +28,7 @@ from seqgc.errors import ParameterError
 if TYPE_CHECKING:
     from seqgc.schemes._contract import Scheme
 
-__all__ = ["Entry", "entry_of", "load_plugins", "register", "registered"]
+__all__ = ["Entry", "entry_of", "forget_scheme", "load_plugins", "register", "registered"]
 
 ENTRY_POINTS: Final = "seqgc.schemes"
 
@@ -123,6 +123,11 @@ def register(name: str, **fixed: object) -> Callable[[_Kind], _Kind]:
         return kind
 
     return add
+
+
+def forget_scheme(name: str) -> None:
+    """Make a registered name unknown again, as a test or a notebook may want to."""
+    del _entries[name]
 
 
 def registered(name: str | None = None) -> dict[str, Entry]:

@@ -16,7 +16,6 @@ from torch.utils.data import TensorDataset
 from seqgc.ports import FloatArray, WeightedPoints
 from seqgc.stores import MemoryStore
 from seqgc.training import Objective, TorchCompute, digits, make_module
-from seqgc.training._data import PointDataset
 
 REPEATS, MOST_ROUNDS = 31, 5
 
@@ -30,7 +29,7 @@ def like_mnist(size: int) -> TensorDataset:
 class Plain:
     """The gradient of the mean loss, as a worker without a code would make and return it."""
 
-    def __init__(self, module: nn.Module, dataset: PointDataset) -> None:
+    def __init__(self, module: nn.Module, dataset: TensorDataset) -> None:
         self._module, self._dataset = copy.deepcopy(module), dataset
         self._loss = nn.CrossEntropyLoss()
 

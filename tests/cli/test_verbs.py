@@ -13,9 +13,7 @@ from pathlib import Path
 import pytest
 
 from seqgc.cli import main
-from seqgc.cli._run import PreparedRun
 from seqgc.testing import eventually
-from seqgc.training import TrainResult
 from tests.cli.refused import refused
 from tests.kit import interrupts
 
@@ -171,20 +169,10 @@ def test_a_users_own_module_and_data_are_found_beside_the_config(capsys: Out) ->
 
 
 def test_the_demo_compares_uncoded_with_coded_in_numbers_and_in_words(
-    capsys: Out, monkeypatch: pytest.MonkeyPatch
+    capsys: Out,
 ) -> None:
-    demo = ["demo", "-n", "4", "--models", "1", "--steps", "50", "--delay-scale", "0.005"]
-    trained = {}
-    train = PreparedRun.train
-
-    def train_once(prepared: PreparedRun, *, run: Path) -> TrainResult:
-        spec = prepared.config.scheme
-        if spec not in trained:
-            trained[spec] = train(prepared, run=run)
-        return trained[spec]
-
-    monkeypatch.setattr(PreparedRun, "train", train_once)
-    assert main([*demo, "--json"]) == 0
+    demo = ["demo", "-n", "4", "--models", "1", "--delay-scale", "0.005"]
+    assert main([*demo, "--steps", "50", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["uncoded"]["scheme"] == "uncoded"
     assert report["uncoded"]["stragglers"] == 0
@@ -192,7 +180,7 @@ def test_the_demo_compares_uncoded_with_coded_in_numbers_and_in_words(
     for half in ("uncoded", "coded"):
         assert min(report[half]["accuracy"]) >= 0.95
         assert Path(report[half]["run"], "events.jsonl").exists()
-    assert main(demo) == 0
+    assert main([*demo, "--steps", "1"]) == 1, "it has not learnt"
     shown = capsys.readouterr().out
     for row in ("run time", "stragglers survived", "wait-outs", "test accuracy", "Runs: runs/"):
         assert row in shown

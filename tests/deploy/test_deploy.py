@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from seqgc.deploy import DeployError, DeployOptions, deploy, deploy_commands, open_session
-from seqgc.deploy._sam import run_command
 from seqgc.errors import ParameterError
 from tests.deploy.cloud import URL, client, make_stack
 from tests.deploy.kit import ACCOUNT, IMAGE, REGION, TEMPLATE, expanded
@@ -204,17 +203,24 @@ def program(folder: Path, name: str, body: str) -> None:
 
 
 def test_a_program_runs_in_the_folder_and_speaks_on_stderr(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    account: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    program(tmp_path, "sam", 'echo "$PWD $MORE $*"; exit 3')
+    program(tmp_path, "sam", 'echo "$PWD $SEQGC_ARCHITECTURE $1 $2"; exit 3')
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert run_command(["sam", "build", "A B"], tmp_path, {"MORE": "more"}) == 3
+    options = DeployOptions(package="zip", architecture="x86_64")
+    with pytest.raises(DeployError, match="`sam build` ended with status 3"):
+        deploy(options, session=account, template=TEMPLATE)
     out, err = capfd.readouterr()
     assert out == ""
-    assert err == f"{tmp_path} more build A B\n"
+    assert err.splitlines()[-1] == f"{TEMPLATE.parent} x86_64 build ZipWorker"
 
 
-def test_without_sam_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_sam_the_remedy_is_named(
+    account: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(DeployError, match=r"`sam` is not on the PATH .pip install aws-sam-cli"):
-        run_command(["sam", "build"], tmp_path, {})
+        deploy(DeployOptions(), session=account, template=TEMPLATE)

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from lambda_handlers.gradient_worker._setup import make_worker
+from lambda_handlers.gradient_worker.setup import make_worker
 from seqgc.cli import main
 from seqgc.deploy import Check, Deployment, deploy, diagnose, write_deployment
 from seqgc.deploy import DeployOptions as Options

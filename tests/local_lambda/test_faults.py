@@ -9,8 +9,7 @@ from botocore.exceptions import ClientError
 from hypothesis import given, settings
 
 from seqgc.errors import ParameterError
-from seqgc.local_lambda import FaultPlan, LocalLambda
-from seqgc.local_lambda._faults import Subject
+from seqgc.local_lambda import FaultPlan, FaultSubject, LocalLambda
 from seqgc.wire import InvokeMessage, encode, to_json
 from seqgc.worker import task_address, worker_address
 from tests.backends.lambda_.local import TRANSPORTS, open_transport
@@ -100,7 +99,7 @@ def test_corrupt_answer_differs_from_what_was_computed() -> None:
 
 def test_draws_are_the_same_every_time_and_as_frequent_as_asked() -> None:
     plan = FaultPlan(seed=3, rates={"crash": 0.1, "hang": 0.2})
-    subjects = [Subject(request=i, environment=0) for i in range(4000)]
+    subjects = [FaultSubject(request=i, environment=0) for i in range(4000)]
 
     kinds = [plan.fault(each).kind for each in subjects]
 
@@ -113,7 +112,7 @@ def test_draws_are_the_same_every_time_and_as_frequent_as_asked() -> None:
 
 
 def test_keys_of_a_plan() -> None:
-    subject = Subject(request=9, environment=2, body=(5, 1, 0))
+    subject = FaultSubject(request=9, environment=2, body=(5, 1, 0))
 
     for by, key in {
         "request": (9,),
@@ -123,7 +122,7 @@ def test_keys_of_a_plan() -> None:
         plan = FaultPlan(by=by, script={key: "crash"})
         assert plan.fault(subject).kind == "crash", by
         assert eval(repr(plan)) == plan
-    stranger = Subject(request=0, environment=0)
+    stranger = FaultSubject(request=0, environment=0)
     assert (
         FaultPlan(by="seqgc.worker.task_address", rates={"crash": 1.0}).fault(stranger).kind
         == "none"

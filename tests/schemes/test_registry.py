@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -19,6 +19,7 @@ from seqgc.schemes import (
     Grid,
     Schedule,
     Scheme,
+    forget_scheme,
     load_plugins,
     parse_scheme,
     register,
@@ -65,12 +66,12 @@ class Twice(Scheme):
 
 
 @pytest.fixture(autouse=True)
-def as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def as_before() -> Iterator[None]:
     """Forget what a test registers."""
-    import seqgc.schemes._scheme_names as registry
-
-    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
-    monkeypatch.setattr(registry, "_loaded", set(registry._loaded))
+    before = registered()
+    yield
+    for name in registered().keys() - before.keys():
+        forget_scheme(name)
 
 
 def test_a_spec_names_fields_by_their_types_and_leaves_defaults_out() -> None:

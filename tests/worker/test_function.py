@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +274,33 @@ def test_what_is_kept_is_a_quarter_of_the_functions_memory_at_most(
     if memory_mb is not None:
         monkeypatch.setenv("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", memory_mb)
     assert worker_of(Scales())._cache._limit_bytes == kept_mb << 20
+
+
+def test_weights_that_two_threads_of_a_compute_fetch_at_once_count_once() -> None:
+    both = threading.Barrier(2)
+
+    class Together(CountingStore):
+        def fetch(self, ref: WeightRef) -> FloatArray:
+            if ref.version == 0:
+                both.wait(10.0)
+            return super().fetch(ref)
+
+    def in_threads(_: Any, fetch_weights: Any) -> Any:
+        def compute(parts: Any) -> FloatArray:
+            (part,) = parts
+            count = 2 - part.weights.version
+            with ThreadPoolExecutor(count) as pool:
+                return sum(pool.map(fetch_weights, [part.weights] * count))
+
+        return compute
+
+    scales, store = Scales(), Together()
+    scales.registry.register("threads")(in_threads)
+    refs = [store.publish("cnn", version, WEIGHTS) for version in (0, 1)]
+    worker = worker_of(scales, store, cached_bytes=2 * WEIGHTS.nbytes)
+    for ref in (*refs, refs[0]):
+        ask(worker, invocation(name="threads", store=SHARED, task=task_of(ref)))
+    assert store.fetched == [0, 0, 1], "there is room for both versions"
 
 
 def test_one_version_larger_than_the_bound_is_kept_while_it_is_used() -> None:
