@@ -47,15 +47,15 @@ def least_squares(settings: Mapping[str, Json], fetch_weights: FetchWeights) -> 
     ParameterError
         If a setting breaks its rule.
     """
-    given = _known(settings, "points", "features", "seed", "dtype")
+    values = _known(settings, "points", "features", "seed", "dtype")
     points, features = (
-        require_int(name, given.get(name), least=1) for name in ("points", "features")
+        require_int(name, values.get(name), least=1) for name in ("points", "features")
     )
     if points * features > _MOST_NUMBERS:
         rule = f"times `features` must be at most {_MOST_NUMBERS}"
         raise ParameterError("points", rule, points * features)
-    dtype = _dtype(given)
-    seed = require_int("seed", given.get("seed"), least=0)
+    dtype = _dtype(values)
+    seed = require_int("seed", values.get("seed"), least=0)
     drawn = least_squares_data(points=points, features=features, seed=seed)
     x, y = (each.astype(dtype) for each in drawn)
 
@@ -79,8 +79,8 @@ def constant(settings: Mapping[str, Json], fetch_weights: FetchWeights) -> Compu
     ParameterError
         If a setting breaks its rule.
     """
-    given = _known(settings, "size", "dtype")
-    size, dtype = require_int("size", given.get("size"), least=0), _dtype(given)
+    values = _known(settings, "size", "dtype")
+    size, dtype = require_int("size", values.get("size"), least=0), _dtype(values)
     if size > _MOST_NUMBERS:
         raise ParameterError("size", f"must be at most {_MOST_NUMBERS}", size)
     return _each(lambda part: np.full(size, part.coefficients.sum(), dtype))

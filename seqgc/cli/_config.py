@@ -127,10 +127,10 @@ def validated(values: Values) -> RunConfig:
         For the first thing that is wrong, a plug-in that cannot be imported included.
     """
     if values.get("probe") is not None:
-        given = values.setdefault("scheme", "uncoded")
-        if given != "uncoded":
+        scheme = values.setdefault("scheme", "uncoded")
+        if scheme != "uncoded":
             rule = "must be left out, or 'uncoded', where `probe` rounds are to find the scheme"
-            raise ParameterError("scheme", rule, given)
+            raise ParameterError("scheme", rule, scheme)
     config = cast("Callable[..., RunConfig]", RunConfig)(**values)
     search_here()
     load_plugins(config.plugins)

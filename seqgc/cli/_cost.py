@@ -51,7 +51,7 @@ def cost(
     as_json: AsJson = False,
 ) -> None:
     """Estimate what a plan will cost on AWS Lambda, or what a run has cost (or would have)."""
-    given = {
+    flags = {
         "memory_mb": memory_mb,
         "arch": arch,
         "region": region,
@@ -63,7 +63,7 @@ def cost(
     values = read_toml(config_file)
     table = values.setdefault("function", {})
     if isinstance(table, dict):
-        table.update({key: value for key, value in given.items() if value is not None})
+        table.update({key: value for key, value in flags.items() if value is not None})
     config = validated(values)
     # Priced by [function], in a run's file as deployed, and the flags: no deployment is read.
     plan = make_plan(config.model_copy(update={"backend": "local"}))

@@ -50,10 +50,10 @@ def doctor(
     if parameters is not None and parameters < 1:
         raise ParameterError("parameters", "must be >= 1", parameters)
     absent = deployment == Path(DEPLOYMENT_FILE) and not deployment.exists()
-    made = None if absent else read_deployment(deployment)
+    found = None if absent else read_deployment(deployment)
     checks = diagnose(
-        made,
-        session=open_session(region=region or (made.region if made else None)),
+        found,
+        session=open_session(region=region or (found.region if found else None)),
         workers=workers,
         payload_bytes=None if parameters is None else parameters * _WIDTH_BYTES[payload],
         probes=probe,

@@ -93,6 +93,6 @@ def _optimizer(config: ModelConfig) -> OptimizerFactory:
         near = did_you_mean(config.optimizer.lower(), kinds)
         rule = f"must be one of {', '.join(sorted(kinds))}"
         raise ParameterError("optimizer", rule, config.optimizer, near)
-    given = {"lr": config.lr, "momentum": config.momentum, "weight_decay": config.weight_decay}
-    options = {name: value for name, value in given.items() if value is not None}
+    settings = {"lr": config.lr, "momentum": config.momentum, "weight_decay": config.weight_decay}
+    options = {name: value for name, value in settings.items() if value is not None}
     return partial(kinds[config.optimizer.lower()], **options)

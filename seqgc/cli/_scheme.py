@@ -31,6 +31,7 @@ def scheme(
     if as_json:
         print_json(facts)
         return
+    bound = "lower bound of load" + ("" if parsed.exact else ", if exact")
     print_pairs(
         {
             "scheme": parsed.spec,
@@ -38,7 +39,7 @@ def scheme(
             "delay": f"{parsed.delay} rounds",
             "normalized load": f"{parsed.normalized_load:.6f}  "
             f"({parsed.normalized_load * parsed.n:.3f} times the uncoded)",
-            "lower bound of load": f"{parsed.load_lower_bound:.6f}",
+            bound: f"{parsed.load_lower_bound:.6f}",
             "tolerates": parsed.promise.describe(),
             "inner code tolerates": f"{parsed.tolerated} missing of {parsed.n}",
         }

@@ -61,8 +61,8 @@ def register_code(kind: str, *, preference: int = 1000) -> Callable[[_Code], _Co
         known = _codes[kind][1] if kind in _codes else cls
         if (holder := f"{known.__module__}.{known.__qualname__}") != where:
             raise ParameterError("kind", f"is taken by {holder}: choose another", kind)
-        made = vars(cls).get("__dataclass_params__")
-        if not issubclass(cls, GradientCode) or made is None or not made.frozen:
+        parameters = vars(cls).get("__dataclass_params__")
+        if not issubclass(cls, GradientCode) or parameters is None or not parameters.frozen:
             rule = f"must be a frozen dataclass derived from GradientCode ({kind})"
             raise ParameterError("class", rule, where, "put @dataclass(frozen=True) below")
         if lacking := ", ".join(sorted(cls.__abstractmethods__)):

@@ -145,7 +145,7 @@ class Scheme(ABC):
 
     @property
     def load_lower_bound(self) -> float:
-        """Lower bound on the load of any scheme that keeps this one's promise with its delay."""
+        """Lower bound on the load of any exact scheme with this one's promise and delay."""
         return self.promise.load_lower_bound(self.n, delay=self.delay)
 
     @property

@@ -39,7 +39,7 @@ class StragglerModel(ABC):
 
     @abstractmethod
     def load_lower_bound(self, n: int, *, delay: int) -> float:
-        """Lower bound on the normalized load of any scheme of ``n`` workers that keeps the promise.
+        """Lower bound on the load of any exact scheme of ``n`` workers that keeps the promise.
 
         ``delay`` is how many rounds late a job may be decoded. Infinite: no load suffices.
 

@@ -117,12 +117,12 @@ class _Check:
         num_jobs = self.scheme.delay + 3
         schedule = self.scheme.start(num_jobs)
         conforming = bool(number % 2)  # draw what conforms, or whatever loses no job
-        given: list[Assignment] = []
+        assignments: list[Assignment] = []
         finished: list[int] = []
         partials = rng.normal(size=(num_jobs, len(self.scheme.chunk_fractions), _SIZE))
         while schedule.round < schedule.num_rounds:
-            given.append(schedule.assignment())
-            self._check_tasks(schedule, given[-1])
+            assignments.append(schedule.assignment())
+            self._check_tasks(schedule, assignments[-1])
             responded = self._answers(schedule, rng, conforming=conforming)
             round = schedule.round
             for job in schedule.close_round(responded):
@@ -130,7 +130,7 @@ class _Check:
                 self.require(not late, f"round {round} finishes job {job}, not between its rounds")
                 self.require(job not in finished, f"job {job} is finished twice")
                 finished.append(job)
-                self._check_gradient(schedule.decoding(job), given, partials[job])
+                self._check_gradient(schedule.decoding(job), assignments, partials[job])
         left = sorted(set(range(num_jobs)) - set(finished))
         self.require(not left, f"jobs {left} are never finished")
 
@@ -179,12 +179,12 @@ class _Check:
         return everyone
 
     def _check_gradient(
-        self, decoding: Decoding, given: list[Assignment], partials: FloatArray
+        self, decoding: Decoding, assignments: list[Assignment], partials: FloatArray
     ) -> None:
         """Require that the decoding's sum is the job's gradient, or as close as it says."""
         gradient = np.zeros(_SIZE)
         for term in decoding.terms:
-            tasks = {task.slot: task for task in given[term.round][term.worker]}
+            tasks = {task.slot: task for task in assignments[term.round][term.worker]}
             owed = term.slot in tasks and tasks[term.slot].job == decoding.job
             self.require(owed, f"job {decoding.job} uses what nobody was asked for: {term}")
             task = tasks[term.slot]

@@ -180,12 +180,12 @@ class BackendContract:
         (folder / "go a").touch()
         first: list[Arrival | Failure | None] = []
 
-        def came() -> bool:
+        def arrived() -> bool:
             assert backend.receive(106.9) is None  # reads the answer, and stamps it
             first[:] = [backend.receive(107.0)]
             return first[0] is not None
 
-        eventually(came, "the answer")
+        eventually(arrived, "the answer")
         clock.wind(93.0)
         (folder / "go b").touch()
         assert [_place(event) for event in (*first, backend.receive(math.inf))] == [

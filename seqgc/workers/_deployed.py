@@ -35,12 +35,12 @@ class _Deployed(FunctionWorkers):
 
     @property
     def settings(self) -> FunctionSettings:
-        made = self._deployment
+        deployment = self._deployment
         deployed = {
-            "memory_mb": made.memory_mb,
-            "timeout_s": float(made.timeout_s),
-            "arch": made.architecture,
-            "region": made.region,
+            "memory_mb": deployment.memory_mb,
+            "timeout_s": float(deployment.timeout_s),
+            "arch": deployment.architecture,
+            "region": deployment.region,
         }
         return self._given.model_copy(update=deployed)
 
