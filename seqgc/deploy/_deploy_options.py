@@ -7,13 +7,19 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from seqgc.cost import Architecture
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, require_int
 
 __all__ = ["DeployOptions", "Package", "ThroughputMode"]
 
 Package: TypeAlias = Literal["image", "zip"]
 ThroughputMode: TypeAlias = Literal["bursting", "elastic", "provisioned"]
 
+_LIMITS: Final = (
+    ("memory_mb", 256, 10240),
+    ("timeout_s", 1, 900),
+    ("provisioned_mibps", 1, 3414),
+    ("reserved_concurrency", 0, 10**6),
+)
 _STACK_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
 
 
@@ -54,10 +60,9 @@ class DeployOptions:
     def __post_init__(self) -> None:
         if not _STACK_NAME.fullmatch(self.stack):
             raise ParameterError("stack", "must be letters, digits and hyphens", self.stack)
-        _check_between("memory_mb", self.memory_mb, 256, 10240)
-        _check_between("timeout_s", self.timeout_s, 1, 900)
-        _check_between("provisioned_mibps", self.provisioned_mibps, 1, 3414)
-        _check_between("reserved_concurrency", self.reserved_concurrency, 0, 10**6)
+        for name, least, most in _LIMITS:
+            integer = require_int(name, getattr(self, name), least=least, most=most)
+            object.__setattr__(self, name, integer)
         if self.vpc_id and len(set(self.subnets)) != 2:
             raise ParameterError("subnets", "must be two of the existing VPC", self.subnets)
         if not self.vpc_id and (self.subnets or self.route_table_id):
@@ -91,8 +96,3 @@ class DeployOptions:
             "FunctionUrl": "yes" if self.function_url else "no",
             "LogRetentionDays": str(self.log_retention_days),
         }
-
-
-def _check_between(name: str, value: int, least: int, most: int) -> None:
-    if not least <= value <= most:
-        raise ParameterError(name, f"must be between {least} and {most}", value)

@@ -58,7 +58,7 @@ def test_a_dry_run_prints_commands_that_can_be_pasted_and_asks_nothing(
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (["--memory-mb", "1"], "`memory_mb` must be between 256 and 10240; got 1"),
+        (["--memory-mb", "1"], "`memory_mb` must be an integer >= 256 and <= 10240; got 1"),
         (["--template", "none.yaml"], "`template` must be seqgc's template.yaml"),
         (["--vpc-id", "vpc-1", "--subnets", "subnet-1"], "`subnets` must be two of"),
         (["--out", "no/such/folder.toml"], "`out` must be in a folder that exists"),
