@@ -8,6 +8,7 @@ pytest, the rest does not. `HandWoundClock` goes wherever a `seqgc.ports.Clock` 
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -38,4 +39,8 @@ def __getattr__(name: str) -> object:
     """Import a contract when it is asked for: pytest is needed by nothing else here."""
     if name not in _OF_PYTEST:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import pytest
+
+    homes = set(_OF_PYTEST.values())
+    pytest.register_assert_rewrite(*homes - sys.modules.keys())  # a failure shows the values
     return getattr(import_module(_OF_PYTEST[name]), name)

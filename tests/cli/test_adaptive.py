@@ -11,7 +11,7 @@ import pytest
 
 from seqgc.cli import main
 from seqgc.testing import eventually
-from seqgc.training._tuner import Answer, BackgroundTuner, Question
+from seqgc.training import run as run_module
 from tests.cli.refused import refused
 
 Out = pytest.CaptureFixture[str]
@@ -23,6 +23,9 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+BackgroundTuner = run_module.BackgroundTuner
+
+
 class AwaitedTuner:
     """The search in the background, whose answer the run waits for: rounds do not race with it."""
 
@@ -30,11 +33,11 @@ class AwaitedTuner:
         self._tuner = BackgroundTuner()
         self._is_asked = False
 
-    def submit(self, question: Question) -> None:
+    def submit(self, question: object) -> None:
         self._tuner.submit(question)
         self._is_asked = True
 
-    def result(self) -> Answer | None:
+    def result(self) -> object | None:
         if not self._is_asked:
             return None
         self._is_asked = False
@@ -46,7 +49,7 @@ class AwaitedTuner:
 
 @pytest.fixture(autouse=True)
 def searches_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("seqgc.training.run.BackgroundTuner", AwaitedTuner)
+    monkeypatch.setattr(run_module, "BackgroundTuner", AwaitedTuner)
 
 
 def stragglers(path: Path) -> None:

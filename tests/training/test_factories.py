@@ -7,19 +7,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parameters_to_vector
 
 from seqgc.errors import ParameterError
 from seqgc.ports import WeightedPoints
 from seqgc.stores import DirectoryStore
 from seqgc.training import Model, TorchComputeFactory
 from seqgc.training import factories as factories_module
-from seqgc.training._vectors import ParameterVector, Precision
 from seqgc.training.factories import (
     LOSSES,
     import_registered,
@@ -66,12 +66,19 @@ def model_of(spec: Spec) -> Model:
     )
 
 
+def flat(module: nn.Module) -> np.ndarray:
+    vector: np.ndarray = parameters_to_vector(module.parameters()).detach().numpy()
+    return vector
+
+
 def batchnorm(seed: int) -> nn.Module:  # noqa: ARG001 (drawn from torch's global state)
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_gradients_are_the_local_workers_bit_for_bit(tmp_path: Path, precision: Precision) -> None:
+def test_gradients_are_the_local_workers_bit_for_bit(
+    tmp_path: Path, precision: Literal["float32", "float64"]
+) -> None:
     register_module("with-buffers")(batchnorm)
     specs = [
         Spec(name="a", seed=3),
@@ -86,7 +93,7 @@ def test_gradients_are_the_local_workers_bit_for_bit(tmp_path: Path, precision: 
     for version in range(2):
         parts = []
         for model in models:
-            start = ParameterVector(model.module).read().astype(precision)
+            start = flat(model.module).astype(precision)
             ref = store.publish(
                 model.name, version, start + rng.normal(0, 0.1, start.shape).astype(precision)
             )
@@ -117,10 +124,15 @@ def test_models_share_their_data() -> None:
     assert read == [1]
 
 
-def test_a_configurations_models_are_specs() -> None:
-    from seqgc.cli._config import ModelConfig
+@dataclass(frozen=True, kw_only=True)
+class Configured(Spec):
+    """What a configuration says of a model: more than a worker needs."""
 
-    workload = workload_of([ModelConfig(name="a", seed=5, lr=0.5)], precision="float64")
+    lr: float
+
+
+def test_of_a_configurations_models_workers_get_what_they_need() -> None:
+    workload = workload_of([Configured(name="a", seed=5, lr=0.5)], precision="float64")
     assert workload.name == "models"
     assert workload.settings == {
         "models": [
@@ -193,8 +205,7 @@ def test_a_registered_networks_weights_depend_on_the_seed_alone() -> None:
     register_module("with-buffers")(batchnorm)
     state = torch.random.get_rng_state()
     one, same, other = (
-        ParameterVector(named_module("with-buffers", seed=seed)).read().tolist()
-        for seed in (1, 1, 2)
+        flat(named_module("with-buffers", seed=seed)).tolist() for seed in (1, 1, 2)
     )
     assert one == same
     assert one != other

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from seqgc.backends._tasks import MonotonicClock
+from seqgc.backends import MonotonicClock
 from seqgc.backends.lambda_._threads import CallThreads
 from seqgc.errors import WorkerError
 from seqgc.testing import PATIENCE_S, eventually
