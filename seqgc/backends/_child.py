@@ -15,6 +15,7 @@ from collections import deque
 from multiprocessing import parent_process
 
 from seqgc.backends._channel import Channel
+from seqgc.backends._waiting import LONGEST_WAIT_S
 from seqgc.ports import Task
 from seqgc.wire import (
     CancelMessage,
@@ -28,8 +29,6 @@ from seqgc.wire import (
 from seqgc.worker import Compute, run_task
 
 __all__ = ["main"]
-
-_LONGEST_WAIT_S = 3600.0  # the system call takes no more than 24 days, nor infinity
 
 
 def main(end: socket.socket, worker: int, run_id: str, max_bytes: int) -> None:
@@ -84,7 +83,7 @@ def _send(channel: Channel, frame: bytes) -> None:
 def _wait(channel: Channel, what: int, timeout_s: float = math.inf) -> None:
     poll = select.poll()
     poll.register(channel, what)
-    poll.poll(min(timeout_s, _LONGEST_WAIT_S) * 1000)
+    poll.poll(min(timeout_s, LONGEST_WAIT_S) * 1000)
 
 
 class _Server:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from seqgc.backends._process import WorkerProcess
+from seqgc.backends._waiting import LONGEST_WAIT_S
 from seqgc.errors import WireError, WorkerError
 from seqgc.ports import Clock
 from seqgc.wire import MAX_FRAME_BYTES, FailureMessage, ReadyMessage, ResultMessage, decode
@@ -17,7 +18,6 @@ __all__ = ["Answer", "Heard", "Lost", "WorkerPool"]
 
 _MAX_FAILED_STARTS = 3  # in a row: the fourth would fail for the same reason
 _CLOSE_GRACE_S = 1.0
-_LONGEST_WAIT_S = 3600.0  # the system call takes no more than 24 days, nor infinity
 
 Answer: TypeAlias = ResultMessage | FailureMessage
 
@@ -115,7 +115,7 @@ class WorkerPool:
 
     def poll(self, timeout_s: float) -> Iterator[Heard | Lost]:
         """Wait for news, at most ``timeout_s`` seconds or an hour; yield what there is."""
-        for key, mask in self._selector.select(min(timeout_s, _LONGEST_WAIT_S)):
+        for key, mask in self._selector.select(min(timeout_s, LONGEST_WAIT_S)):
             process: WorkerProcess = key.data
             if self._places[process.worker].process is not process:
                 continue  # it ended earlier in this very list

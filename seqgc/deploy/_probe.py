@@ -11,8 +11,8 @@ from seqgc.deploy._check import Check, Patient, failed, passed
 from seqgc.deploy._deployment import Deployment
 from seqgc.deploy._resources import remedy_of
 from seqgc.ports import Task, WeightedPoints, WeightRef, WorkItem
-from seqgc.stores import INLINE_LIMIT_BYTES
 from seqgc.wire import (
+    MESSAGE_LIMIT_BYTES,
     FailureMessage,
     InvokeMessage,
     ReceiptMessage,
@@ -35,7 +35,7 @@ _REFUSED: Final = 256  # characters of what a function says that failed
 
 def payload(size_bytes: int) -> Check:
     """Whether so many bytes of results (or weights) fit one request or reply."""
-    as_json, limit = envelope_bytes(size_bytes + _FRAME_BYTES), INLINE_LIMIT_BYTES
+    as_json, limit = envelope_bytes(size_bytes + _FRAME_BYTES), MESSAGE_LIMIT_BYTES
     detail = f"{size_bytes} bytes are {as_json} as JSON, Lambda takes {limit}"
     if as_json <= limit:
         return passed("payload", detail)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from seqgc.errors import ParameterError
-from seqgc.stores.inline import INLINE_LIMIT_BYTES
-from seqgc.wire import StoreKind
+from seqgc.wire import MESSAGE_LIMIT_BYTES, StoreKind
 
 __all__ = ["INLINE_OUTSIDE_BYTES", "INLINE_ROUND_BYTES", "StoreChoice", "choose_store"]
 
@@ -40,7 +39,7 @@ def choose_store(
     reply_bytes: int,
     workers: int,
     round_usd: Mapping[StoreKind, float | None],
-    limit_bytes: int = INLINE_LIMIT_BYTES,
+    limit_bytes: int = MESSAGE_LIMIT_BYTES,
     master_outside: bool = False,
 ) -> StoreChoice:
     """Return which kind of store a run should use.

@@ -11,9 +11,9 @@ from seqgc.errors import ParameterError
 from seqgc.ports import BlobStore
 from seqgc.stores._rereads import Pause
 from seqgc.stores.directory import DirectoryStore
-from seqgc.stores.inline import INLINE_LIMIT_BYTES, InlineStore
+from seqgc.stores.inline import InlineStore
 from seqgc.stores.s3 import S3Client, S3Store, split_s3
-from seqgc.wire import StoreRef
+from seqgc.wire import MESSAGE_LIMIT_BYTES, StoreRef
 
 __all__ = ["open_store"]
 
@@ -24,7 +24,7 @@ def open_store(
     mount: str | os.PathLike[str] | None = None,
     s3_allowed: Sequence[str] | None = None,
     s3_client: Callable[[], S3Client] | None = None,
-    limit_bytes: int = INLINE_LIMIT_BYTES,
+    limit_bytes: int = MESSAGE_LIMIT_BYTES,
     pause: Pause = time.sleep,
 ) -> BlobStore:
     """Return the store that a reference means on this machine.

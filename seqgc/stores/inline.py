@@ -7,11 +7,9 @@ from typing import Final, NoReturn
 from seqgc.errors import ParameterError, StoreError
 from seqgc.ports import FloatArray, WeightRef
 from seqgc.stores.memory import MemoryStore
+from seqgc.wire import MESSAGE_LIMIT_BYTES
 
-__all__ = ["INLINE_LIMIT_BYTES", "InlineStore"]
-
-INLINE_LIMIT_BYTES: Final = 6 * 2**20
-"""What AWS Lambda takes in a synchronous request, and in its reply, as JSON."""
+__all__ = ["InlineStore"]
 
 _ENVELOPE_BYTES = 4096  # of a request: the task, addresses, JSON around the frame
 _REMEDY = "use a directory (EFS) or an S3 store, or a narrower `payload`"
@@ -37,7 +35,7 @@ class InlineStore:
 10000; got 8000 (use a directory (EFS) or an S3 store, or a narrower `payload`)
     """
 
-    def __init__(self, *, limit_bytes: int = INLINE_LIMIT_BYTES) -> None:
+    def __init__(self, *, limit_bytes: int = MESSAGE_LIMIT_BYTES) -> None:
         if limit_bytes <= _ENVELOPE_BYTES:
             raise ParameterError("limit_bytes", f"must be > {_ENVELOPE_BYTES}", limit_bytes)
         self._limit_bytes: Final = limit_bytes

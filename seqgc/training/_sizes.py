@@ -12,10 +12,9 @@ import numpy as np
 from seqgc.cost import Traffic
 from seqgc.ports import Payload, payload_format
 from seqgc.schemes import Scheme
-from seqgc.stores import INLINE_LIMIT_BYTES
 from seqgc.training._vectors import Precision
 from seqgc.training.model import Model
-from seqgc.wire import StoreKind, envelope_bytes
+from seqgc.wire import MESSAGE_LIMIT_BYTES, StoreKind, envelope_bytes
 
 __all__ = ["TaskSizes", "most_mini_tasks", "task_sizes"]
 
@@ -42,7 +41,7 @@ class TaskSizes:
     mini_tasks: int
     task_bytes: int
     result_bytes: int
-    limit_bytes: int = INLINE_LIMIT_BYTES
+    limit_bytes: int = MESSAGE_LIMIT_BYTES
 
     def request_bytes(self, where: StoreKind) -> int:
         """Return the length of the request as JSON; ``where`` the weights are."""

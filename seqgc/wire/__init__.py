@@ -35,6 +35,7 @@ an envelope: `to_json`, `from_json`.
 from seqgc.wire._codec import decode as decode
 from seqgc.wire._codec import decode_invocation as decode_invocation
 from seqgc.wire._codec import encode as encode
+from seqgc.wire._envelope import MESSAGE_LIMIT_BYTES as MESSAGE_LIMIT_BYTES
 from seqgc.wire._envelope import envelope_bytes as envelope_bytes
 from seqgc.wire._envelope import from_json as from_json
 from seqgc.wire._envelope import to_json as to_json

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import Final
 
 import msgspec
 
@@ -21,7 +22,10 @@ try:  # compiled, 20 to 50 times as fast
 except ImportError:
     from base64 import b64decode, b64encode  # type: ignore[assignment]
 
-__all__ = ["envelope_bytes", "from_json", "to_json", "to_mapping"]
+__all__ = ["MESSAGE_LIMIT_BYTES", "envelope_bytes", "from_json", "to_json", "to_mapping"]
+
+MESSAGE_LIMIT_BYTES: Final = 6 * 2**20
+"""What AWS Lambda takes in a synchronous request, and in its reply, as JSON (service quotas)."""
 
 _VERSION = 1
 _BEGINNINGS = (b'{"seqgc":1,"frame":"', b'{"seqgc": 1, "frame": "')

@@ -15,10 +15,11 @@ from seqgc.cost import FunctionSetup, PriceModel, read_prices
 from seqgc.errors import ParameterError
 from seqgc.ports import Dispatch, Task, WorkItem
 from seqgc.schemes import Scheme, parse_scheme
-from seqgc.stores import INLINE_LIMIT_BYTES, DirectoryStore, StoreChoice
+from seqgc.stores import DirectoryStore, StoreChoice
 from seqgc.training import TaskSizes, TorchWorkload, TrainingPlan, Work
 from seqgc.training.factories import workload_of
 from seqgc.wire import (
+    MESSAGE_LIMIT_BYTES,
     StoreKind,
     StoreRef,
     TaskMessage,
@@ -120,7 +121,7 @@ def test_messages_are_as_large_as_planned_and_hardly_smaller(
     }
     reply = len(to_json(encode(asked[0].result(results), run_id=RUN_ID)))
     _, asking = decode_invocation(from_json(invocations.body(asked[0])))
-    spared = INLINE_LIMIT_BYTES - asking.inline_limit_bytes
+    spared = MESSAGE_LIMIT_BYTES - asking.inline_limit_bytes
     assert reply + spared <= plan.sizes.reply_bytes <= 1.1 * reply + spare
 
 

@@ -8,15 +8,15 @@ import pytest
 
 from seqgc.errors import ParameterError
 from seqgc.stores import (
-    INLINE_LIMIT_BYTES,
     INLINE_OUTSIDE_BYTES,
     INLINE_ROUND_BYTES,
+    MESSAGE_LIMIT_BYTES,
     StoreChoice,
     choose_store,
 )
 
 MB = 10**6
-LIMIT = INLINE_LIMIT_BYTES
+LIMIT = MESSAGE_LIMIT_BYTES
 CHEAP_OBJECTS = {"directory": 0.5, "s3": 0.25}
 
 

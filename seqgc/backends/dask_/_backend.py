@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from seqgc.backends._events import EventBackend, event_of, failure_of
 from seqgc.backends._tasks import Delays, TaskMessages
+from seqgc.backends._waiting import LONGEST_WAIT_S
 from seqgc.backends.dask_._cluster import Cluster
 from seqgc.backends.dask_._worker import Address, answer, forget
 from seqgc.errors import ParameterError, WireError
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DaskBackend"]
 
-_LONGEST_WAIT_S = 3600.0
 _FORGET_TIMEOUT_S = 2.0
 
 
@@ -252,7 +252,7 @@ class DaskBackend(EventBackend):
     def _collect(self, timeout_s: float) -> None:
         if self._held:
             timeout_s = min(timeout_s, self._held[0][0] - time.monotonic())
-        self._take_all(min(max(0.0, timeout_s), _LONGEST_WAIT_S))
+        self._take_all(min(max(0.0, timeout_s), LONGEST_WAIT_S))
         while self._held and self._held[0][0] <= time.monotonic():
             event = heapq.heappop(self._held)[2]
             self._tell(replace(event, at=self._clock.now()))

@@ -6,7 +6,6 @@ from seqgc.backends.lambda_._curl import CurlTransport as CurlTransport
 from seqgc.backends.lambda_._requests import HttpTransport as HttpTransport
 from seqgc.backends.lambda_._target import Target as Target
 from seqgc.backends.lambda_._throttle import ThrottlePolicy as ThrottlePolicy
-from seqgc.backends.lambda_._transport import MAX_BODY_BYTES as MAX_BODY_BYTES
 from seqgc.backends.lambda_._transport import Limits as Limits
 from seqgc.backends.lambda_._transport import Reply as Reply
 from seqgc.backends.lambda_._transport import Transport as Transport

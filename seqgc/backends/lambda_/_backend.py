@@ -13,10 +13,17 @@ from seqgc.backends.lambda_._calls import Call, Calls
 from seqgc.backends.lambda_._messages import Invocations
 from seqgc.backends.lambda_._threads import CallThreads, Ended
 from seqgc.backends.lambda_._throttle import ThrottlePolicy
-from seqgc.backends.lambda_._transport import MAX_BODY_BYTES, Reply, Transport
+from seqgc.backends.lambda_._transport import Reply, Transport
 from seqgc.errors import ParameterError, StoreError, WireError, WorkerError
 from seqgc.ports import Arrival, BlobStore, Clock, Failure, FloatArray, Payload, Task
-from seqgc.wire import FailureMessage, ReceiptMessage, StoreRef, TaskMessage, WorkloadRef
+from seqgc.wire import (
+    MESSAGE_LIMIT_BYTES,
+    FailureMessage,
+    ReceiptMessage,
+    StoreRef,
+    TaskMessage,
+    WorkloadRef,
+)
 
 __all__ = ["LambdaBackend"]
 
@@ -115,7 +122,7 @@ class LambdaBackend(EventBackend):
         payload: Payload | None = None,
         stochastic_rounding: bool = False,
         throttling: ThrottlePolicy | None = None,
-        max_body_bytes: int = MAX_BODY_BYTES,
+        max_body_bytes: int = MESSAGE_LIMIT_BYTES,
         warm_up_rounds: int = 0,
         clock: Clock | None = None,
     ) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from seqgc.backends._tasks import MonotonicClock
+from seqgc.backends._waiting import LONGEST_WAIT_S
 from seqgc.backends.lambda_._errors import connection_error, reply_of
 from seqgc.backends.lambda_._signer import Signer
 from seqgc.backends.lambda_._target import Target
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CurlTransport"]
 
-_LONGEST_WAIT_S: Final = 3600.0
 _FLUSH_S: Final = 1.0  # more than a TLS handshake takes, and no more than a dispatch may block
 _GLANCE_S: Final = 0.02
 
@@ -106,7 +106,7 @@ class CurlTransport:
         """Return the replies that have come, in order of time; wait for one if there is none."""
         returned, self._returned = self._returned, 0  # whatever happens, none is taken back twice
         self._transfers.memory.take_back(returned)
-        give_up_at = time.monotonic() + min(timeout_s, _LONGEST_WAIT_S)
+        give_up_at = time.monotonic() + min(timeout_s, LONGEST_WAIT_S)
         while True:
             left = 0.0 if self._replies else give_up_at - time.monotonic()
             self._turn(max(0.0, left))

@@ -10,10 +10,11 @@ from typing import Final
 
 import numpy as np
 
-from seqgc.backends.lambda_._transport import MAX_BODY_BYTES, Body
+from seqgc.backends.lambda_._transport import Body
 from seqgc.errors import ParameterError, StoreError, WireError
 from seqgc.ports import BlobStore, FloatArray, Task, WeightRef, payload_format
 from seqgc.wire import (
+    MESSAGE_LIMIT_BYTES,
     FailureMessage,
     InvokeMessage,
     ReceiptMessage,
@@ -61,7 +62,7 @@ class Invocations:
     workload: WorkloadRef
     store: StoreRef
     shared: BlobStore | None = None
-    max_body_bytes: int = MAX_BODY_BYTES
+    max_body_bytes: int = MESSAGE_LIMIT_BYTES
 
     def __post_init__(self) -> None:
         if self.shared is None and self.store.kind != "inline":

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from seqgc.backends._tasks import MonotonicClock
+from seqgc.backends._waiting import LONGEST_WAIT_S
 from seqgc.backends.lambda_._errors import connection_error
 from seqgc.backends.lambda_._sockets import Sockets
 from seqgc.backends.lambda_._transport import Limits, Reply
@@ -22,7 +23,6 @@ __all__ = ["CallThreads", "Ended", "ThreadedTransport"]
 
 _CLOSE_S = 1.0
 _ABORT_EVERY_S = 0.02
-_LONGEST_WAIT_S = 3600.0  # a condition takes no infinity
 
 _Value = TypeVar("_Value")
 
@@ -100,7 +100,7 @@ class CallThreads(Generic[_Value]):
         """Return what has ended, in order of time; wait for it if there is none, or for `wake`."""
         with self._came:
             if timeout_s > 0:
-                longest_s = min(timeout_s, _LONGEST_WAIT_S)
+                longest_s = min(timeout_s, LONGEST_WAIT_S)
                 self._came.wait_for(lambda: self._ended or self._woken, longest_s)
             self._woken = False
             ended, self._ended = self._ended, []

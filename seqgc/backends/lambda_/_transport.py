@@ -8,10 +8,7 @@ from typing import Protocol, TypeAlias
 
 from seqgc.errors import ParameterError
 
-__all__ = ["MAX_BODY_BYTES", "Body", "Limits", "Reply", "Transport"]
-
-MAX_BODY_BYTES = 6 * 1024 * 1024
-"""Lambda's limit on a synchronous invocation's payload, and on its answer's (service quotas)."""
+__all__ = ["Body", "Limits", "Reply", "Transport"]
 
 Body: TypeAlias = bytes | bytearray | memoryview
 

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from seqgc import master
-from seqgc.backends.lambda_ import MAX_BODY_BYTES, LambdaBackend, ThrottlePolicy
+from seqgc.backends.lambda_ import LambdaBackend, ThrottlePolicy
 from seqgc.errors import WorkerError
 from seqgc.local_lambda import FaultKind, FaultPlan, LocalLambda
 from seqgc.ports import Action, BlobStore, Event, Failure
 from seqgc.rounds import ClosingRule, RoundPolicy
 from seqgc.schemes import parse_scheme
 from seqgc.stores import open_store
-from seqgc.wire import StoreRef
+from seqgc.wire import MESSAGE_LIMIT_BYTES, StoreRef
 from tests.backends.lambda_.descent import Descent, undisturbed
 from tests.backends.lambda_.local import TRANSPORTS, open_transport, serve
 
@@ -38,7 +38,7 @@ class Run:
     n: int
     transport: str
     mount: Path
-    inline_bytes: int = MAX_BODY_BYTES
+    inline_bytes: int = MESSAGE_LIMIT_BYTES
 
     @property
     def ref(self) -> StoreRef:
@@ -60,7 +60,7 @@ class Run:
             shared=self.store,
             run_id=f"run-{self.transport}",
             throttling=IMPATIENT,
-            max_body_bytes=min(MAX_BODY_BYTES, self.inline_bytes + 4096),
+            max_body_bytes=min(MESSAGE_LIMIT_BYTES, self.inline_bytes + 4096),
             code="faults",
         )
 
@@ -106,7 +106,7 @@ def test_when_a_third_fails_the_gradients_are_those_of_a_run_without_failures(
         seen
     )
     stored = (tmp_path / run.ref.location / "blobs").exists()
-    assert stored == (run.inline_bytes < MAX_BODY_BYTES)
+    assert stored == (run.inline_bytes < MESSAGE_LIMIT_BYTES)
     for job, due in enumerate(undisturbed(jobs, delay=scheme.delay)):
         np.testing.assert_allclose(work.gradients[job], due, rtol=1e-8, atol=1e-10)
 
