@@ -18,7 +18,7 @@ from seqgc.cli._fields import apply, configured
 from seqgc.cli._models import make_models
 from seqgc.cli._options import AsJson, ProfileFile, numbers
 from seqgc.cli._run import make_workers
-from seqgc.cli._show import RunProgress, print_json, print_pairs
+from seqgc.cli._show import RunProgress, busy, print_json, print_pairs
 from seqgc.errors import ParameterError, ProfileError
 from seqgc.profiles import (
     DelayProfile,
@@ -186,9 +186,10 @@ def _record(
     if config.delays is not None:
         delays = InjectedDelays.of(config.delays, workers=config.workers, num_rounds=max(1, rounds))
     with make_workers(config, delays=delays) as workers:
-        from seqgc.training import RecordingPlan, record_profile
+        with busy("importing PyTorch"):
+            from seqgc.training import RecordingPlan, record_profile
 
-        (model,) = make_models(config)
+            (model,) = make_models(config)
         plan = RecordingPlan(
             model=model, rounds=rounds, loads=loads, warmup=warmup, timeout_s=config.timeout_s
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from seqgc import workers
 from seqgc.cli._config import RunConfig, Values, dump
 from seqgc.cli._models import make_models
-from seqgc.cli._show import RunProgress
+from seqgc.cli._show import RunProgress, busy
 from seqgc.errors import ParameterError
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import parse_scheme
@@ -60,7 +60,8 @@ def prepare(config: RunConfig, given: WorkerSet) -> PreparedRun:
     ParameterError
         Naming the first argument that breaks its rule.
     """
-    plan = make_plan(config)
+    with busy("importing PyTorch, checking the models"):
+        plan = make_plan(config)
     if isinstance(given, FunctionWorkers):
         predicted = given.forecast(plan)
         workers.require_fit(predicted.sizes, predicted.where)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import cast
 
@@ -16,7 +17,7 @@ from rich.table import Table
 
 from seqgc.ports import Close, Finish, Notice, RoundRecord, Seen
 
-__all__ = ["RunProgress", "print_json", "print_pairs", "why_switched"]
+__all__ = ["RunProgress", "busy", "print_json", "print_pairs", "why_switched"]
 
 
 def print_json(value: dict[str, object]) -> None:
@@ -51,6 +52,14 @@ def why_switched(fields: Mapping[str, object]) -> str:
         f"{fields['from']} -> {fields['to']}; {predicted['to']:.3g} s predicted for "
         f"the jobs left instead of {predicted['from']:.3g} s"
     )
+
+
+@contextmanager
+def busy(doing: str) -> Iterator[None]:
+    """Say on a terminal, for as long as the block takes, what is being done."""
+    console = Console(stderr=True)
+    with console.status(doing) if console.is_terminal else nullcontext():
+        yield
 
 
 class RunProgress:

@@ -31,9 +31,9 @@ from seqgc.ports import (
     Workload,
 )
 
-__all__ = ["Observer", "run"]
+__all__ = ["run"]
 
-Observer: TypeAlias = Callable[[Event | Action], None]
+_Show: TypeAlias = Callable[[Event | Action], None]
 
 
 def run(
@@ -41,7 +41,7 @@ def run(
     backend: AnyBackend,
     workload: Workload | None = None,
     *,
-    observe: Observer | None = None,
+    observe: _Show | None = None,
 ) -> None:
     """Drive a policy to its end.
 
@@ -77,7 +77,7 @@ def run(
 
 class _Loop:
     def __init__(
-        self, policy: Policy, backend: AnyBackend, workload: Workload | None, observe: Observer
+        self, policy: Policy, backend: AnyBackend, workload: Workload | None, observe: _Show
     ) -> None:
         self._policy, self._backend = policy, backend
         self._workload, self._observe = workload, observe

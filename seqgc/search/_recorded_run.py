@@ -200,7 +200,9 @@ def decoding_errors(setting: Setting, rehearsal: Rehearsal) -> FloatArray:
     return np.array([errors[job] for job in sorted(errors)])
 
 
-def _drive(setting: Setting, rehearsal: Rehearsal, observe: master.Observer) -> None:
+def _drive(
+    setting: Setting, rehearsal: Rehearsal, observe: Callable[[Event | Action], None]
+) -> None:
     times = rehearsal.times(setting)
     policy = RoundPolicy(rehearsal.schedule(setting), setting.rule)
     master.run(policy, _WholeRounds(times), observe=observe)

@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from seqgc.training._jobs import JobPlan as JobPlan
-from seqgc.training._vectors import payload_of as payload_of
 from seqgc.training.batches import batch_indices as batch_indices
 from seqgc.training.checkpoints import load_checkpoint as load_checkpoint
 from seqgc.training.checkpoints import save_checkpoint as save_checkpoint

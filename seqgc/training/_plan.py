@@ -14,7 +14,7 @@ from seqgc.rounds import Setting
 from seqgc.schemes import Scheme, parse_scheme
 from seqgc.training._jobs import JobPlan
 from seqgc.training._sizes import TaskSizes, most_mini_tasks, task_sizes
-from seqgc.training._vectors import Precision, payload_of, torch_dtype
+from seqgc.training._vectors import Precision, chosen_payload, torch_dtype
 from seqgc.training._workers import Work
 from seqgc.training.adaptive import Adaptation
 from seqgc.training.model import Model
@@ -71,7 +71,7 @@ class TrainingPlan:
     def __post_init__(self) -> None:
         object.__setattr__(self, "models", tuple(self.models))
         object.__setattr__(self, "steps", require_int("steps", self.steps, least=1))
-        payload = payload_of(
+        payload = chosen_payload(
             self.precision, self.payload, stochastic_rounding=self.stochastic_rounding
         )
         object.__setattr__(self, "payload", payload)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from seqgc.errors import ParameterError
 from seqgc.ports import FloatArray, Payload, payload_format
 
-__all__ = ["ParameterVector", "Precision", "payload_of", "torch_dtype"]
+__all__ = ["ParameterVector", "Precision", "chosen_payload", "torch_dtype"]
 
 Precision: TypeAlias = Literal["float32", "float64"]
 
@@ -25,7 +25,7 @@ def torch_dtype(precision: Precision) -> torch.dtype:
     return _DTYPES[precision]
 
 
-def payload_of(
+def chosen_payload(
     precision: Precision, payload: Payload | None, *, stochastic_rounding: bool
 ) -> Payload:
     """Return the format in which results travel: the precision unless given.
@@ -38,7 +38,7 @@ def payload_of(
 
     Examples
     --------
-    >>> payload_of("float32", None, stochastic_rounding=False)
+    >>> chosen_payload("float32", None, stochastic_rounding=False)
     'float32'
     """
     torch_dtype(precision)

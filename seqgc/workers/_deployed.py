@@ -61,15 +61,15 @@ class _Deployed(FunctionWorkers):
 
     def functions(self) -> Functions:
         """Return how they are called."""
-        made, mount = self._deployment, self._given.mount
+        deployment, mount = self._deployment, self._given.mount
         return Functions(
-            name=made.function_name,
-            region=made.region,
-            session=_session_of_caller(made.region),
-            alias=made.alias,
-            url=made.function_url,
+            name=deployment.function_name,
+            region=deployment.region,
+            session=_session_of_caller(deployment.region),
+            alias=deployment.alias,
+            url=deployment.function_url,
             mount=None if mount is None else Path(mount),
-            bucket=f"s3://{made.bucket}/{made.prefix}",
+            bucket=f"s3://{deployment.bucket}/{deployment.prefix}",
         )
 
 
