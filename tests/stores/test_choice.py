@@ -10,10 +10,10 @@ from seqgc.errors import ParameterError
 from seqgc.stores import (
     INLINE_OUTSIDE_BYTES,
     INLINE_ROUND_BYTES,
-    MESSAGE_LIMIT_BYTES,
     StoreChoice,
     choose_store,
 )
+from seqgc.wire import MESSAGE_LIMIT_BYTES
 
 MB = 10**6
 LIMIT = MESSAGE_LIMIT_BYTES
