@@ -14,7 +14,7 @@ from seqgc.local_lambda import _error_bodies, _logs
 from seqgc.local_lambda._environment import Environment, Invocation, InvocationAnswer
 from seqgc.local_lambda._environments import Environments
 from seqgc.local_lambda._faults import Fault, FaultSubject
-from seqgc.local_lambda._function_settings import Settings
+from seqgc.local_lambda._function_settings import ServiceSettings
 
 __all__ = ["Function", "Outcome"]
 
@@ -34,7 +34,7 @@ class Outcome:
 class Function:
     """Has environments answer, within the function's limits and according to its fault plan."""
 
-    def __init__(self, settings: Settings, *, environments: Environments) -> None:
+    def __init__(self, settings: ServiceSettings, *, environments: Environments) -> None:
         self.settings = settings
         self.counts: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()

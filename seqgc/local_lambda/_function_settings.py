@@ -18,7 +18,7 @@ __all__ = [
     "MAX_REQUEST_BYTES",
     "MAX_RESPONSE_BYTES",
     "MAX_TIMEOUT_S",
-    "Settings",
+    "ServiceSettings",
     "is_name",
 ]
 
@@ -31,7 +31,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ServiceSettings:
     """One function: its code, limits and faults; ``environment`` are variables it is given."""
 
     handler: str
@@ -83,7 +83,7 @@ class Settings:
         return json.dumps(fields)
 
     @classmethod
-    def from_json(cls, text: str) -> Settings:
+    def from_json(cls, text: str) -> ServiceSettings:
         """Return the settings that `to_json` wrote."""
         fields = json.loads(text)
         faults = fields["faults"]

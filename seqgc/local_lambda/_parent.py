@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from seqgc.local_lambda._fork_channel import receive, send
-from seqgc.local_lambda._function_settings import Settings
+from seqgc.local_lambda._function_settings import ServiceSettings
 
 __all__ = ["Parent"]
 
@@ -35,7 +35,7 @@ _LARGE_BYTES = 1 << 16
 class Parent:
     """Runs in the process itself; `run` returns when the service has gone and all have ended."""
 
-    def __init__(self, channel: socket.socket, settings: Settings) -> None:
+    def __init__(self, channel: socket.socket, settings: ServiceSettings) -> None:
         self._channel = channel
         self._settings = settings
         self._numbers: dict[int, int] = {}  # environment by process id

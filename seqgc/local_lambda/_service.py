@@ -13,7 +13,7 @@ from typing import Any
 
 from seqgc.local_lambda._environments import Environments
 from seqgc.local_lambda._function import Function
-from seqgc.local_lambda._function_settings import MAX_REQUEST_BYTES, Settings
+from seqgc.local_lambda._function_settings import MAX_REQUEST_BYTES, ServiceSettings
 from seqgc.local_lambda._function_url import FunctionUrl
 from seqgc.local_lambda._http_server import HttpServer
 from seqgc.local_lambda._invoke_api import InvokeApi
@@ -28,7 +28,7 @@ def main() -> None:
     """Serve until the socket whose descriptor is the only argument is closed at its other end."""
     control = socket.socket(fileno=int(sys.argv[1]))
     with control.makefile("r") as lines:
-        settings = Settings.from_json(lines.readline())
+        settings = ServiceSettings.from_json(lines.readline())
     sys.path[:] = list(settings.search)
     _raise_descriptor_limit(settings.descriptors)
     ours, theirs = socket.socketpair()
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def _be_parent(
-    control: socket.socket, ours: socket.socket, theirs: socket.socket, settings: Settings
+    control: socket.socket, ours: socket.socket, theirs: socket.socket, settings: ServiceSettings
 ) -> None:
     code = 1
     try:
@@ -56,7 +56,7 @@ def _be_parent(
         os._exit(code)
 
 
-async def _serve(control: socket.socket, channel: socket.socket, settings: Settings) -> None:
+async def _serve(control: socket.socket, channel: socket.socket, settings: ServiceSettings) -> None:
     reader, writer = await asyncio.open_unix_connection(sock=control)
     lost = asyncio.Event()
     environments = Environments(settings.concurrency, channel=channel, on_loss=lost.set)

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from seqgc.errors import ParameterError, WorkerError
 from seqgc.local_lambda._faults import FaultPlan
-from seqgc.local_lambda._function_settings import Settings
+from seqgc.local_lambda._function_settings import ServiceSettings
 
 __all__ = ["LocalLambda", "Statistics"]
 
@@ -113,7 +113,7 @@ class LocalLambda:
         if mount is not None and not mount.is_dir():
             raise ParameterError("mount", "must be a directory", str(mount))
         code = Path.cwd() if code is None else code.absolute()
-        settings = Settings(
+        settings = ServiceSettings(
             handler=handler,
             name=function_name,
             concurrency=concurrency,
@@ -136,7 +136,7 @@ class LocalLambda:
         self._lock = threading.Lock()
         self._start(settings, _variables(settings, mount))
 
-    def _start(self, settings: Settings, variables: Mapping[str, str]) -> None:
+    def _start(self, settings: ServiceSettings, variables: Mapping[str, str]) -> None:
         self._control, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -213,7 +213,7 @@ class LocalLambda:
         return answered
 
 
-def _variables(settings: Settings, mount: Path | None) -> dict[str, str]:
+def _variables(settings: ServiceSettings, mount: Path | None) -> dict[str, str]:
     """Return the environment's variables: Lambda's own, and the function's."""
     own = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     own |= dict.fromkeys(_ONE_THREAD, "1")  # an environment has one core's worth of memory

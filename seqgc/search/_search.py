@@ -17,7 +17,7 @@ from seqgc.search._rehearsal import Rehearsal
 from seqgc.search._space import Closing, SearchSpace, family_of
 from seqgc.search.kernel import batch_replay
 
-__all__ = ["Outcome", "Progress", "Search"]
+__all__ = ["Progress", "Score", "Search"]
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the number of candidates settled, replayed or pruned, and of all."""
@@ -28,7 +28,7 @@ _SLACK = 1 - 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Score:
     """A candidate that was replayed."""
 
     setting: Setting
@@ -134,7 +134,7 @@ class Search:
                 shares.append(_Share(closing=number, schemes=chosen, floors=floors, bills=bills))
         return sorted(shares, key=lambda share: float(share.floors.min()))
 
-    def ranking(self) -> list[Outcome]:
+    def ranking(self) -> list[Score]:
         """Return the best of all and of every family, the fastest first.
 
         Of those in a family that take the same time to the last bit, which differ in name only,
@@ -148,14 +148,14 @@ class Search:
         outcomes = np.stack([families[short], seconds[order[short]]])
         _, first = np.unique(outcomes, axis=1, return_index=True)
         places = np.union1d(best, short[np.sort(first)][: self._top_size])
-        return [self._outcome(int(i)) for i in order[places]]
+        return [self._score(int(i)) for i in order[places]]
 
-    def front(self) -> list[Outcome]:
+    def front(self) -> list[Score]:
         """Return the trade between time and bill, the fastest first; empty unless asked for."""
         if not self._pareto:
             return []
         chosen = _pareto.front(self._seconds.ravel(), bills=self._bills.ravel())
-        return [self._outcome(int(i)) for i in chosen]
+        return [self._score(int(i)) for i in chosen]
 
     def _bundles(self, closing: int) -> int:
         return self._num_jobs // self._closings[closing].jobs_per_round
@@ -257,9 +257,9 @@ class Search:
         billed: FloatArray = worked @ recorded + times.shape[1] * shifts * worked.sum(axis=1)
         return billed
 
-    def _outcome(self, candidate: int) -> Outcome:
+    def _score(self, candidate: int) -> Score:
         closing, scheme = divmod(candidate, len(self._schemes))
-        return Outcome(
+        return Score(
             setting=Setting(
                 scheme=self._schemes[scheme],
                 rule=self._closings[closing].rule,

@@ -14,7 +14,7 @@ from seqgc.rounds import Setting
 from seqgc.search._evidence import bootstrap_total, hold_out
 from seqgc.search._recorded_run import decoding_errors, replay
 from seqgc.search._rehearsal import Rehearsal
-from seqgc.search._search import Outcome, Progress, Search
+from seqgc.search._search import Progress, Score, Search
 from seqgc.search._space import SearchSpace, family_of
 
 __all__ = ["Lead", "Ranked", "Tuning", "tune"]
@@ -217,7 +217,7 @@ def _default_jobs(num_rounds: int, space: SearchSpace, *, repeat: bool) -> int:
     return max(rounds - rounds % bundle, 1)
 
 
-def _ranked(found: Outcome, *, seen: Rehearsal, held: Rehearsal | None) -> Ranked:
+def _ranked(found: Score, *, seen: Rehearsal, held: Rehearsal | None) -> Ranked:
     setting, num_jobs = found.setting, seen.num_jobs or 1
     holdout_s = holdout_ideal_s = error = None
     if held is not None:

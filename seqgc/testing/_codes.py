@@ -80,7 +80,7 @@ def check_code(code: GradientCode, *, seed: int = 0) -> None:
     """
     if not isinstance(code, GradientCode):
         raise AssertionError(f"{code!r}: is no seqgc.codes.GradientCode")
-    check = _Check(code, np.random.default_rng(seed))
+    check = _CodeCheck(code, np.random.default_rng(seed))
     check.layout()
     check.results()
     check.covers()
@@ -90,7 +90,7 @@ def check_code(code: GradientCode, *, seed: int = 0) -> None:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Check:
+class _CodeCheck:
     code: GradientCode
     rng: np.random.Generator
 

@@ -54,7 +54,7 @@ def check_scheme(scheme: Scheme, *, patterns: int = 20, seed: int = 0) -> None:
     >>> from seqgc.schemes import MSGC
     >>> check_scheme(MSGC(n=5, B=1, W=2, lam=2), patterns=3)
     """
-    check = _Check(scheme=scheme, seed=seed)
+    check = _SchemeCheck(scheme=scheme, seed=seed)
     check.value()
     check.numbers()
     for number in range(patterns):
@@ -65,7 +65,7 @@ def check_scheme(scheme: Scheme, *, patterns: int = 20, seed: int = 0) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Check:
+class _SchemeCheck:
     scheme: Scheme
     seed: int
 

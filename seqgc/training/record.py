@@ -91,10 +91,10 @@ def record_profile(
     >>> idle.times.shape, idle.meta.base_load, busy.meta.base_load, idle.meta.batch
     ((3, 2), 0.5, 1.0, 4)
     """
-    slots, model = tuple(_slots(plan)), plan.model
+    turns, model = tuple(_turns(plan)), plan.model
 
     def occasion(number: int, worker: int) -> tuple[int, float]:  # noqa: ARG001 (all alike)
-        return slots[number].row or 0, slots[number].load
+        return turns[number].row or 0, turns[number].load
 
     with temporary_folder("seqgc-profile-") as folder:
         work = plan.work(folder, occasion=occasion)
@@ -105,16 +105,16 @@ def record_profile(
             started(crew, workers, observers=observers) as live,
         ):
             recording = _Recording(model, weights, workers=workers.n, timeout_s=plan.timeout_s)
-            for slot in slots:
-                recording.play(slot, live)
-                fields = {"done": slot.number + 1, "total": len(slots)}
+            for turn in turns:
+                recording.play(turn, live)
+                fields = {"done": turn.number + 1, "total": len(turns)}
                 for observer in observers:
                     observer(Notice(kind="round", fields=fields))
     return _with_alpha(recording.profiles(plan, provider=workers.provider))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Slot:
+class _Turn:
     """One round: its number on the backend, and what it is of the profile (None: warm-up)."""
 
     number: int
@@ -122,14 +122,14 @@ class _Slot:
     row: int | None
 
 
-def _slots(plan: RecordingPlan) -> Iterator[_Slot]:
+def _turns(plan: RecordingPlan) -> Iterator[_Turn]:
     """Yield the rounds: which load's turn it is."""
     number, loads = 0, tuple(plan.loads)
     for turn in range(plan.warmup + plan.rounds):
         row = turn - plan.warmup if turn >= plan.warmup else None
         first = turn % len(loads)
         for load in loads[first:] + loads[:first]:
-            yield _Slot(number=number, load=load, row=row)
+            yield _Turn(number=number, load=load, row=row)
             number += 1
 
 
@@ -142,15 +142,15 @@ class _Recording:
         self._rows: dict[tuple[float, int], tuple[list[float], list[int]]] = {}
         self._reason = "no answer within the time limit"
 
-    def play(self, slot: _Slot, backend: Backend) -> None:
+    def play(self, turn: _Turn, backend: Backend) -> None:
         """Play one round to its end: everybody answered or failed, or the time is over."""
-        tasks = [self._task(slot, worker) for worker in range(self._workers)]
-        left_at = backend.dispatch(slot.number, tasks)
+        tasks = [self._task(turn, worker) for worker in range(self._workers)]
+        left_at = backend.dispatch(turn.number, tasks)
         until = max(left_at) + self._timeout_s
         times, status = [self._timeout_s] * self._workers, [LATE] * self._workers
         waiting = set(range(self._workers))
         while waiting and (event := backend.receive(until)) is not None:
-            if event.round != slot.number or event.worker not in waiting:
+            if event.round != turn.number or event.worker not in waiting:
                 continue  # an answer to an earlier round, too late for it
             waiting.remove(event.worker)
             times[event.worker] = event.at - left_at[event.worker]
@@ -159,12 +159,12 @@ class _Recording:
             else:
                 status[event.worker], self._reason = FAILED, event.reason
         if waiting:
-            backend.cancel(slot.number, sorted(waiting))
+            backend.cancel(turn.number, sorted(waiting))
         if all(status):
-            message = f"no worker answered in round {slot.number} (load {slot.load:g})"
-            raise WorkerError(f"{message}: {self._reason}", round=slot.number)
-        if slot.row is not None:
-            self._rows[slot.load, slot.row] = (times, status)
+            message = f"no worker answered in round {turn.number} (load {turn.load:g})"
+            raise WorkerError(f"{message}: {self._reason}", round=turn.number)
+        if turn.row is not None:
+            self._rows[turn.load, turn.row] = (times, status)
 
     def profiles(self, plan: RecordingPlan, *, provider: str) -> list[DelayProfile]:
         """Return what was recorded, by ascending load."""
@@ -186,8 +186,8 @@ class _Recording:
             profiles.append(DelayProfile(times=times, status=status, meta=meta))
         return profiles
 
-    def _task(self, slot: _Slot, worker: int) -> Task:
-        points = self._points(slot, worker)
+    def _task(self, turn: _Turn, worker: int) -> Task:
+        points = self._points(turn, worker)
         part = WeightedPoints(
             model=self._model.name,
             weights=self._weights,
@@ -195,19 +195,19 @@ class _Recording:
             coefficients=np.full(len(points), 1 / self._model.batch_size),
         )
         items = (WorkItem(slot=0, parts=(part,)),)
-        return Task(round=slot.number, worker=worker, attempt=0, items=items)
+        return Task(round=turn.number, worker=worker, attempt=0, items=items)
 
-    def _points(self, slot: _Slot, worker: int) -> IntArray:
+    def _points(self, turn: _Turn, worker: int) -> IntArray:
         """Return a worker's share of the round's batch, which begins where that of others does not.
 
         Loads above 1, as of bundles of models, go round the batch more than once.
         """
         size = self._model.batch_size
         batch = batch_indices(
-            len(self._model.dataset), batch_size=size, seed=self._model.seed, step=slot.number
+            len(self._model.dataset), batch_size=size, seed=self._model.seed, step=turn.number
         )
         first = worker * size // self._workers
-        return batch[(first + np.arange(num_points(slot.load, size))) % size]
+        return batch[(first + np.arange(num_points(turn.load, size))) % size]
 
 
 def _with_alpha(profiles: list[DelayProfile]) -> list[DelayProfile]:

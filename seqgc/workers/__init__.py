@@ -9,10 +9,10 @@ from seqgc.workers._forecast import Reach as Reach
 from seqgc.workers._forecast import forecast as forecast
 from seqgc.workers._forecast import require_fit as require_fit
 from seqgc.workers._functions import FunctionWorkers as FunctionWorkers
+from seqgc.workers._lambda_service import lambda_local as lambda_local
 from seqgc.workers._processes import custom as custom
 from seqgc.workers._processes import dask as dask
 from seqgc.workers._processes import local as local
-from seqgc.workers._service import lambda_local as lambda_local
 from seqgc.workers._settings import DelaySettings as DelaySettings
 from seqgc.workers._settings import FunctionSettings as FunctionSettings
 from seqgc.workers._settings import Settings as Settings
