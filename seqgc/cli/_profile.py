@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from seqgc.cli._config import RunConfig, Values, validated
-from seqgc.cli._fields import apply, configured
+from seqgc.cli._fields import apply, configured, with_plugins
 from seqgc.cli._models import make_models
 from seqgc.cli._options import AsJson, ProfileFile, numbers
 from seqgc.cli._run import make_workers
@@ -90,6 +90,7 @@ def record(
 
 
 @app.command("lint")
+@with_plugins
 def lint_files(
     file: ProfileFile,
     others: Annotated[
@@ -118,6 +119,7 @@ def lint_files(
 
 
 @app.command("fit")
+@with_plugins
 def fit_files(
     files: Annotated[
         list[Path], typer.Argument(help="A profile; more of the same workers at other loads.")
@@ -160,6 +162,7 @@ def fit_files(
 
 
 @app.command("stats")
+@with_plugins
 def stats_of_file(
     file: ProfileFile,
     mu: Annotated[float, typer.Option(help="The tolerance that tells stragglers.")] = 1.0,
