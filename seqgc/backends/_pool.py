@@ -1,4 +1,30 @@
-"""Worker processes that are kept alive: one per worker, replaced when it ends."""
+"""Worker processes that are kept alive: one per worker, replaced when it ends.
+
+Theory of operation
+-------------------
+A worker is a number; its process may end at any time and be replaced, and what outlasts it is the
+worker's *place*. A place is in one of three states:
+
+- *starting*: there is a process, which has not said `ReadyMessage` yet. Frames for it are held, and
+  sent as soon as it is ready.
+- *ready*: frames go to the process. If it ends, all that it was sent is `Lost`, and another process
+  starts: whether a task is sent again is not the pool's decision but the policy's.
+- *given up*: three starts in a row have failed. Only `restart` tries again.
+
+*Nothing blocks.* A frame may be larger than what a connection takes at once, and a worker that
+computes reads nothing. So `send` writes what the connection takes and keeps the rest, and the one
+selector of `poll` waits for all connections: for answers, for room to write more, and for the ends
+of processes. A process that is stopped or busy therefore delays nobody but itself.
+
+*An answer counts for the process that gave it.* A process that ends leaves its last answers in its
+connection: they are read before it is replaced. Events of a process that was replaced earlier in
+the same list are passed over, and a connection whose frames make no sense ends its process: what
+follows could not be told from the answers of another.
+
+Example: worker 3 is killed while it computes. The selector sees its end, `poll` yields `Lost` for
+worker 3, the backend reports each of its open tasks as a `Failure`, and the policy sends them once
+more, to the process that has started in the meantime.
+"""
 
 from __future__ import annotations
 
