@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,8 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         _await(port)
         yield f"http://127.0.0.1:{port}/2015-03-31/functions/function/invocations"
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
