@@ -211,4 +211,5 @@ class Rehearsal:
 
 @lru_cache(maxsize=2**15)  # a search asks again for every closing rule
 def _leaves_out(scheme: Scheme, batch: int) -> bool:
+    scheme.loads_of(batch)  # asked for next, while the cut is at hand
     return scheme.begin(1, batches=(batch,)).leaves_out

@@ -89,6 +89,9 @@ class Search:
         self._schemes = list(space.schemes(profile.num_workers, exact=exact))
         if not self._schemes:
             raise _no_schemes(space, exact=exact)
+        # Who cuts a batch finer than it has points has no kernel, and no load that others lack.
+        filled = [scheme for scheme in self._schemes if not rehearsal.leaves_out(scheme)]
+        self._schemes = filled or self._schemes
         self._closings = [c for c in space.closings() if num_jobs % c.jobs_per_round == 0]
         names = [family_of(scheme) for scheme in self._schemes]
         places = {name: place for place, name in enumerate(dict.fromkeys(names))}

@@ -123,7 +123,8 @@ def tune(
     """Find the scheme, its parameters and the closing rule that are fastest on recorded delays.
 
     Every candidate is replayed, but for those that cannot be ranked: whose run time's floor is
-    above the ``top`` best and the best of their own scheme. The ranking is that of the whole space.
+    above the ``top`` best and the best of their own scheme. The ranking is that of the whole space;
+    given a batch, without schemes that cut it finer than it has points, unless all do.
 
     Parameters
     ----------

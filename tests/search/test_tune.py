@@ -428,3 +428,16 @@ def test_half_the_rounds_choose_well_for_the_other_half(
     found = tune(Rehearsal(profile=recorded[0], alpha=alpha), space=space, holdout=0.5)
     assert found.num_jobs == recorded[0].num_rounds // 2
     assert found.best.ratio <= 1.12, (found.best, alpha)
+
+
+def test_schemes_that_cut_a_batch_finer_than_it_has_points_are_not_searched() -> None:
+    profile = random_profile(0, rounds=7)
+    n = profile.num_workers
+    for batch in (n, 1):  # of one point: where every worker holds the whole batch
+        rehearsal = Rehearsal(profile=profile, num_jobs=4, alpha=1.3, repeat=True, batch=batch)
+        found = tune(rehearsal, space=SearchSpace(jobs_per_round=(1,)), prune=False, top=50)
+        assert not any(rehearsal.leaves_out(row.setting.scheme) for row in found.ranking)
+        for row in found.ranking[:5]:
+            assert replay(row.setting, rehearsal).runtime_s == row.runtime_s
+    nothing_else = SearchSpace(families=("uncoded",), jobs_per_round=(1,))
+    assert rehearsal.leaves_out(tune(rehearsal, space=nothing_else).best.setting.scheme)
