@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from seqgc.codes import code_kinds, forget_code
+from seqgc.schemes import forget_scheme, registered
 from seqgc.testing import eventually
 
 # The same examples in every run; `--hypothesis-profile explore` looks for new ones.
@@ -29,6 +32,20 @@ def recorded_profiles() -> Path:
     if not RECORDED.is_dir():
         pytest.skip("no recorded delay profiles in ../shared/profiles")
     return RECORDED
+
+
+@pytest.fixture
+def plugins_are_forgotten() -> Iterator[None]:
+    """Forget, after the test, the schemes and codes that it or a plug-in of it registers."""
+    schemes, codes, modules = set(registered()), set(code_kinds()), set(sys.modules)
+    yield
+    for name in registered().keys() - schemes:
+        module = registered()[name].kind.__module__
+        forget_scheme(name)
+        if module not in modules:
+            sys.modules.pop(module, None)  # imported again, it registers again
+    for kind in set(code_kinds()) - codes:
+        forget_code(kind)
 
 
 # ---- no process or thread stays behind ----------------------------------------------------------

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import doctest
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from seqgc.codes import code_kinds, forget_code
 from seqgc.schemes import parse_scheme
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -17,16 +15,7 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 MATHEMATICS = (ROOT / "docs" / "mathematics.md").read_text(encoding="utf-8")
 
 
-@pytest.fixture
-def codes_are_forgotten() -> Iterator[None]:
-    """Take back what a page registers: other tests go through all kinds of codes."""
-    before = code_kinds()
-    yield
-    for kind in set(code_kinds()) - set(before):
-        forget_code(kind)
-
-
-@pytest.mark.usefixtures("codes_are_forgotten")
+@pytest.mark.usefixtures("plugins_are_forgotten")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_python_in_a_page_runs(page: Path) -> None:
     failed, attempted = doctest.testfile(str(page), module_relative=False)

@@ -12,6 +12,8 @@ from seqgc.profiles import DelayProfile, ProfileMeta, write_profile
 from seqgc.schemes import parse_scheme
 from seqgc.testing import check_scheme
 
+pytestmark = pytest.mark.usefixtures("plugins_are_forgotten")
+
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 PLUGINS = {
     "examples.stochastic": "sgc:d=2,s=1",

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-import examples.heterogeneous
-import examples.stochastic  # noqa: F401 (registers itself, as a stranger's file does)
 from seqgc.ports import BoolArray, Decoding, FloatArray, Payload
 from seqgc.schemes import (
     GC,
@@ -18,6 +16,7 @@ from seqgc.schemes import (
     Schedule,
     Scheme,
     entry_of,
+    load_plugins,
     parse_scheme,
     register,
     registered,
@@ -25,7 +24,10 @@ from seqgc.schemes import (
 from seqgc.stragglers import PerRound, StragglerModel
 from seqgc.testing import check_scheme
 
+pytestmark = pytest.mark.usefixtures("plugins_are_forgotten")
+
 PER_NAME = 6
+PLUGINS = {"sgc": "examples.stochastic", "het": "examples.heterogeneous"}
 
 
 def small(name: str) -> list[Scheme]:
@@ -39,8 +41,9 @@ def small(name: str) -> list[Scheme]:
     return found
 
 
-@pytest.mark.parametrize("name", list(registered()))
+@pytest.mark.parametrize("name", [*registered(), *PLUGINS])
 def test_what_is_registered_keeps_the_contract(name: str) -> None:
+    load_plugins([PLUGINS[name]] if name in PLUGINS else [])
     schemes = small(name)
     assert schemes, f"{name} offers a search nothing: check_scheme must be given schemes by hand"
     for scheme in schemes:
@@ -55,7 +58,6 @@ def test_limits_that_a_search_leaves_out_keep_it_too(spec: str) -> None:
 # ---- check_scheme finds what is wrong -----------------------------------------------------------
 
 
-@register("lying")
 @dataclass(frozen=True, kw_only=True)
 class Lying(GC):
     """GC with one promise broken, whichever ``lie`` says."""
@@ -116,6 +118,7 @@ class LyingSchedule(GCSchedule):
     ],
 )
 def test_a_broken_promise_is_found_and_named(lie: str, complaint: str) -> None:
+    register("lying")(Lying)
     check_scheme(Lying(n=5, s=2))
     with pytest.raises(AssertionError, match=complaint) as caught:
         check_scheme(Lying(n=5, s=2, lie=lie), patterns=60)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -19,7 +19,6 @@ from seqgc.schemes import (
     Grid,
     Schedule,
     Scheme,
-    forget_scheme,
     load_plugins,
     parse_scheme,
     register,
@@ -65,13 +64,7 @@ class Twice(Scheme):
         return (cls(n=n, at=at) for at in grid.values(1, 2))
 
 
-@pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
-    """Forget what a test registers."""
-    before = registered()
-    yield
-    for name in registered().keys() - before.keys():
-        forget_scheme(name)
+pytestmark = pytest.mark.usefixtures("plugins_are_forgotten")
 
 
 def test_a_spec_names_fields_by_their_types_and_leaves_defaults_out() -> None:
