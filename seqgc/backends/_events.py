@@ -93,7 +93,7 @@ class EventBackend(ABC):
     def _tell(self, event: Arrival | Failure) -> None:
         self._events.append(event)
 
-    def _asked(self, round: int, tasks: Sequence[Task]) -> list[TaskMessage]:
+    def _requests(self, round: int, tasks: Sequence[Task]) -> list[TaskMessage]:
         """Return the messages of a dispatch, refused if one is wrong or the backend closed."""
         self._check_open()
         return [self._messages.message(round, task) for task in tasks]

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from seqgc.backends import _forkserver
 from seqgc.backends._events import EventBackend, event_of, failure_of
 from seqgc.backends._pool import Lost, WorkerPool
-from seqgc.backends._tasks import Delays, TaskMessages
+from seqgc.backends._tasks import Messaging, TaskMessages
 from seqgc.errors import ParameterError
-from seqgc.ports import Arrival, Clock, Payload, Task
+from seqgc.ports import Arrival, Clock, Task
 from seqgc.wire import CancelMessage, encode
 from seqgc.worker import ComputeFactory
 
@@ -43,18 +43,8 @@ class LocalBackend(EventBackend):
         processes: a module-level function, a `functools.partial` of one, a dataclass instance. One
         that the running script itself defines makes every worker import the script, which then
         needs its ``if __name__ == "__main__"``.
-    run_id
-        Written into every frame; frames of another run are refused.
-    delays
-        ``delays(round, worker)``, seconds: the answer leaves the worker no earlier than this after
-        the task came in (the response time as a whole, not an addition to computing). First
-        attempts only: a repeated attempt stands for a fresh environment. None: no delays.
-    payload
-        The format in which results travel (see `seqgc.ports`); workers round, events hold what
-        comes out of it. None: the results' own dtype.
-    stochastic_rounding
-        Round to ``payload`` stochastically. ``run_id``, round, worker, attempt and slot seed it, so
-        that a repeated run of that name rounds the same results alike.
+    messaging
+        What messages say beside their tasks, and how results travel; None: the usual.
     preload
         Modules that the workers' common parent imports, once; name the one that imports torch.
         Only the first backend of a master process has a say: the parent serves all later ones.
@@ -66,8 +56,7 @@ class LocalBackend(EventBackend):
     Raises
     ------
     ParameterError
-        If ``n`` or ``start_timeout_s`` is not positive, ``compute`` cannot cross processes, there
-        is no such ``payload``, or none is given to round to stochastically.
+        If ``n`` or ``start_timeout_s`` is not positive, or ``compute`` cannot cross processes.
     WorkerError
         If not all workers become ready; names the first cause.
 
@@ -89,29 +78,20 @@ class LocalBackend(EventBackend):
         n: int,
         compute: ComputeFactory,
         *,
-        run_id: str = "local",
-        delays: Delays | None = None,
-        payload: Payload | None = None,
-        stochastic_rounding: bool = False,
+        messaging: Messaging | None = None,
         preload: Sequence[str] = (),
         start_timeout_s: float = 60.0,
         clock: Clock | None = None,
     ) -> None:
-        messages = TaskMessages(
-            n=n,
-            run_id=run_id,
-            delays=delays,
-            payload=payload,
-            stochastic_rounding=stochastic_rounding,
-        )
-        super().__init__(messages, clock=clock)
+        messaging = messaging or Messaging()
+        super().__init__(TaskMessages(n=n, messaging=messaging), clock=clock)
         if not start_timeout_s > 0:
             raise ParameterError("start_timeout_s", "must be > 0 seconds", start_timeout_s)
-        self._run_id = run_id
+        self._run_id = messaging.run_id
         self._outstanding: list[set[tuple[int, int]]] = [set() for _ in range(n)]
         factory = _pickled(compute)
         _forkserver.set_preload(preload)
-        self._pool = WorkerPool(n, run_id=run_id, factory=factory, clock=self._clock)
+        self._pool = WorkerPool(n, run_id=self._run_id, factory=factory, clock=self._clock)
         try:
             self._pool.start(start_timeout_s)
         except BaseException:
@@ -137,8 +117,8 @@ class LocalBackend(EventBackend):
         WorkerError
             If the backend is closed.
         """
-        asked = self._asked(round, tasks)
-        frames = [encode(message, run_id=self._run_id, sealed=False) for message in asked]
+        requests = self._requests(round, tasks)
+        frames = [encode(message, run_id=self._run_id, sealed=False) for message in requests]
         left_at = []
         for task, frame in zip(tasks, frames, strict=True):
             self._outstanding[task.worker].add((task.round, task.attempt))

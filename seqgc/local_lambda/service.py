@@ -20,7 +20,7 @@ from seqgc.errors import ParameterError, WorkerError
 from seqgc.local_lambda._faults import FaultPlan
 from seqgc.local_lambda._function_settings import ServiceSettings
 
-__all__ = ["LocalLambda", "Statistics"]
+__all__ = ["DeployedAs", "LocalLambda", "Statistics"]
 
 _START_LIMIT_S = 60.0
 _GRACE_S = 10.0
@@ -47,6 +47,28 @@ class Statistics:
     faults: Mapping[str, int]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeployedAs:
+    """A function as its service knows it.
+
+    Parameters
+    ----------
+    function_name, aliases, region
+        As requests name them.
+    memory_mb
+        What the function sees and logs show, in MB; not enforced.
+    code
+        Directory that modules are imported from first, and the working directory; None: the current
+        one. After it comes this process's import path.
+    """
+
+    function_name: str = "seqgc-worker"
+    aliases: tuple[str, ...] = ("live",)
+    region: str = "us-east-1"
+    memory_mb: int = 1769
+    code: Path | None = None
+
+
 class LocalLambda:
     """One Lambda function on this machine, in processes that run AWS's own runtime client.
 
@@ -62,22 +84,17 @@ class LocalLambda:
         Environments, at most; a request beyond is throttled (429). They start when needed.
     timeout_s
         After which a request's environment is killed, in seconds, at most 900.
-    memory_mb
-        What the function is told and logs say, in MB; not enforced.
     mount
         Directory that stands for the shared file system; the handler finds its path in the
         variable ``SEQGC_MOUNT``.
     faults
         What goes wrong on purpose.
     retry_after_s
-        What a throttled request is told to wait (header Retry-After), whole seconds; 0: nothing.
+        How long a throttled request is to wait (header Retry-After), whole seconds; 0: nothing.
     environment
         The function's variables. Of this process's it sees but PATH and a few like it.
-    code
-        Directory that modules are imported from first, and the working directory. Default: the
-        current one. After it comes this process's import path.
-    function_name, aliases, region
-        As requests will name them.
+    deployed
+        How requests name the function, and where its code is; None: the usual.
 
     Raises
     ------
@@ -100,27 +117,24 @@ class LocalLambda:
         *,
         concurrency: int,
         timeout_s: float = 60.0,
-        memory_mb: int = 1769,
         mount: Path | None = None,
         faults: FaultPlan | None = None,
         retry_after_s: int = 0,
         environment: Mapping[str, str] | None = None,
-        code: Path | None = None,
-        function_name: str = "seqgc-worker",
-        aliases: tuple[str, ...] = ("live",),
-        region: str = "us-east-1",
+        deployed: DeployedAs | None = None,
     ) -> None:
         if mount is not None and not mount.is_dir():
             raise ParameterError("mount", "must be a directory", str(mount))
-        code = Path.cwd() if code is None else code.absolute()
+        deployed = deployed or DeployedAs()
+        code = Path.cwd() if deployed.code is None else deployed.code.absolute()
         settings = ServiceSettings(
             handler=handler,
-            name=function_name,
+            name=deployed.function_name,
             concurrency=concurrency,
             timeout_s=timeout_s,
-            memory_mb=memory_mb,
-            region=region,
-            aliases=aliases,
+            memory_mb=deployed.memory_mb,
+            region=deployed.region,
+            aliases=deployed.aliases,
             code=str(code),
             search=(str(code), *(path for path in map(os.path.abspath, sys.path))),
             environment=dict(environment or {}),
@@ -131,7 +145,7 @@ class LocalLambda:
             raise WorkerError(
                 "the local Lambda service runs awslambdaric: pip install awslambdaric"
             )
-        self.function_name = function_name
+        self.function_name = deployed.function_name
         self.function_arn = settings.arn
         self._lock = threading.Lock()
         self._start(settings, _variables(settings, mount))

@@ -12,6 +12,7 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 import pytest
 
+from seqgc.backends import Messaging
 from seqgc.errors import ParameterError, WireError, WorkerError
 from seqgc.ports import (
     PAYLOADS,
@@ -46,9 +47,9 @@ class BackendContract:
     """Tests of everything that the loop expects of a `seqgc.ports.Backend`.
 
     Subclass it in a test file and give the fixture ``factory``: a function that is called as
-    ``factory(n, computation, delays=..., clock=..., payload=...)`` and returns a backend of n
-    workers which are ready. ``computation`` is a picklable `seqgc.worker.ComputeFactory`; the three
-    options may each be None. Workers must see the test's temporary folder. Each backend is closed
+    ``factory(n, computation, messaging=..., clock=...)`` and returns a backend of n workers which
+    are ready. ``computation`` is a picklable `seqgc.worker.ComputeFactory`; the `Messaging` says
+    which delays to inject and how results travel; the clock may be None. Workers must see the test's temporary folder. Each backend is closed
     when its test ends; that nothing stays behind is for the caller's own fixtures to see to.
 
     Attributes
@@ -85,7 +86,8 @@ class BackendContract:
                 payload: Payload | None = None,
             ) -> Backend:
                 computation = Scripted(folder=folder)
-                backend = factory(n, computation, delays=delays, clock=clock, payload=payload)
+                messaging = Messaging(delays=delays, payload=payload)
+                backend = factory(n, computation, messaging=messaging, clock=clock)
                 stack.callback(backend.close)
                 return backend
 

@@ -18,8 +18,9 @@ from seqgc.errors import ParameterError
 from seqgc.stores import DirectoryStore, StoreChoice, open_store, remove_forgotten
 from seqgc.wire import StoreKind, StoreRef, WorkloadRef
 from seqgc.workers._base import WorkerSet
-from seqgc.workers._delays import LoadDelays, injected_into
+from seqgc.workers._delays import LoadDelays
 from seqgc.workers._forecast import Forecast, Reach, choose, forecast, require_fit
+from seqgc.workers._messaging import messaging_of
 from seqgc.workers._settings import FunctionSettings
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class FunctionWorkers(WorkerSet):
         transport = self._transport(functions)
 
         def start() -> Backend:
-            from seqgc.backends.lambda_ import LambdaBackend
+            from seqgc.backends.lambda_ import Invoking, LambdaBackend
 
             return LambdaBackend(
                 self.n,
@@ -104,13 +105,8 @@ class FunctionWorkers(WorkerSet):
                 workload=_workload(work),
                 store=ref,
                 shared=shared,
-                run_id=run_id,
-                rounding_name=work.name,
-                code=work.code,
-                delays=injected_into(work, self._delays),
-                payload=work.payload,
-                stochastic_rounding=work.stochastic_rounding,
-                warm_up_rounds=self.settings.warm_up,
+                messaging=messaging_of(work, self._delays, run_id=run_id),
+                invoking=Invoking(warm_up_rounds=self.settings.warm_up),
             )
 
         crew = Crew(

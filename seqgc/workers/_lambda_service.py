@@ -43,7 +43,7 @@ class _OnThisMachine(FunctionWorkers):
 
     def _started(self) -> Functions:
         try:
-            from seqgc.local_lambda import LocalLambda
+            from seqgc.local_lambda import DeployedAs, LocalLambda
         except ImportError as error:
             raise missing("lambda-local", "lambda-local", error) from None
         given = self._given
@@ -56,9 +56,9 @@ class _OnThisMachine(FunctionWorkers):
                 _HANDLER,
                 concurrency=given.environments or 2 * self.n,  # stragglers hold theirs
                 timeout_s=given.timeout_s,
-                memory_mb=given.memory_mb,
                 mount=mount,
                 environment=_environment(),
+                deployed=DeployedAs(memory_mb=given.memory_mb, region=_REGION),
             )
         )
         return Functions(

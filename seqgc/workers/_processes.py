@@ -14,7 +14,8 @@ from seqgc.errors import ParameterError
 from seqgc.ports import Backend
 from seqgc.stores import DirectoryStore
 from seqgc.workers._base import WorkerSet, missing
-from seqgc.workers._delays import LoadDelays, injected_into
+from seqgc.workers._delays import LoadDelays
+from seqgc.workers._messaging import messaging_of
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -67,10 +68,7 @@ class _Local(ProcessWorkers):
         return LocalBackend(
             self.n,
             factory,
-            run_id=work.name,
-            delays=injected_into(work, self._delays),
-            payload=work.payload,
-            stochastic_rounding=work.stochastic_rounding,
+            messaging=messaging_of(work, self._delays),
             preload=_PRELOADED,
         )
 
@@ -111,10 +109,7 @@ class _Dask(ProcessWorkers):
         return DaskBackend(
             self.n,
             factory,
-            run_id=work.name,
-            delays=injected_into(work, self._delays),
-            payload=work.payload,
-            stochastic_rounding=work.stochastic_rounding,
+            messaging=messaging_of(work, self._delays),
             client=self._client,
         )
 

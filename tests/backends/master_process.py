@@ -6,7 +6,7 @@ import math
 import sys
 from pathlib import Path
 
-from seqgc.backends import LocalBackend
+from seqgc.backends import LocalBackend, Messaging
 from seqgc.testing import eventually
 from seqgc.testing.scripted import task
 from tests.backends.scripted import Scripted
@@ -16,7 +16,9 @@ WORKERS = 4
 
 def main(folder: Path, what: str) -> None:
     backend = LocalBackend(
-        WORKERS, Scripted(folder=folder), delays=lambda _, i: 10_000.0 * (i == 0)
+        WORKERS,
+        Scripted(folder=folder),
+        messaging=Messaging(delays=lambda _, i: 10_000.0 * (i == 0)),
     )
     # Worker 0 waits with its answer, 1 and 2 compute without end, 3 has nothing to do.
     backend.dispatch(0, [task(0, 0), task(0, 1, "gate 1"), task(0, 2, "gate 2")])

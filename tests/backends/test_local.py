@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from seqgc.backends import LocalBackend
+from seqgc.backends import LocalBackend, Messaging
 from seqgc.errors import ParameterError, WorkerError
 from seqgc.ports import Arrival, Failure
 from seqgc.testing import eventually
@@ -67,7 +67,9 @@ def test_a_worker_killed_while_computing_fails_its_task_and_is_replaced(
 
 def test_a_worker_killed_while_its_answer_waits_fails_its_task(tmp_path: Path) -> None:
     delays = {0: HOURS, 1: 0.0, 2: 0.0}
-    with LocalBackend(1, Scripted(folder=tmp_path), delays=lambda t, _: delays[t]) as backend:
+    with LocalBackend(
+        1, Scripted(folder=tmp_path), messaging=Messaging(delays=lambda t, _: delays[t])
+    ) as backend:
         backend.dispatch(0, [task(0, 0)])
         backend.dispatch(1, [task(1, 0)])
         assert next_event(backend).round == 1  # so round 0 is computed
@@ -214,9 +216,7 @@ def test_stochastic_rounding_is_repeated_by_a_run_of_the_same_name(tmp_path: Pat
         with LocalBackend(
             1,
             Scripted(folder=tmp_path),
-            run_id=run_id,
-            payload="bfloat16",
-            stochastic_rounding=True,
+            messaging=Messaging(run_id=run_id, payload="bfloat16", stochastic_rounding=True),
         ) as backend:
             backend.dispatch(0, [task(0, 0, size=300)])
             event = next_event(backend)
@@ -227,11 +227,11 @@ def test_stochastic_rounding_is_repeated_by_a_run_of_the_same_name(tmp_path: Pat
     assert not np.array_equal(seen[0], seen[2])
 
 
-def test_a_format_that_there_is_not_is_refused(tmp_path: Path) -> None:
+def test_a_format_that_there_is_not_is_refused() -> None:
     with pytest.raises(ParameterError, match="`payload` must be one of float64, float32"):
-        LocalBackend(1, Scripted(folder=tmp_path), payload="float8")  # type: ignore[arg-type]
+        Messaging(payload="float8")  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="`payload` must be given where `stochastic_rounding`"):
-        LocalBackend(1, Scripted(folder=tmp_path), stochastic_rounding=True)
+        Messaging(stochastic_rounding=True)
 
 
 @pytest.mark.parametrize("n", [0, -1, 2.0, True])
@@ -299,7 +299,9 @@ def test_workers_have_one_blas_thread_and_the_master_keeps_its_own(backend: Loca
 
 
 def test_closing_ends_workers_whatever_they_do(tmp_path: Path) -> None:
-    backend = LocalBackend(3, Scripted(folder=tmp_path), delays=lambda _, i: HOURS * (i == 2))
+    backend = LocalBackend(
+        3, Scripted(folder=tmp_path), messaging=Messaging(delays=lambda _, i: HOURS * (i == 2))
+    )
     pids = backend.pids
     backend.dispatch(0, [task(0, 1, "gate a"), task(0, 2)])
     eventually((tmp_path / "begun a").exists, "computing")

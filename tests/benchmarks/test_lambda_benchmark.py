@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from seqgc.backends.lambda_ import LambdaBackend
+from seqgc.backends.lambda_ import Invoking, LambdaBackend
 from seqgc.local_lambda import LocalLambda
 from seqgc.ports import Arrival
 from seqgc.testing.scripted import next_event
@@ -64,7 +64,7 @@ def seconds_of_rounds(reached: Reached, transport: str) -> list[float]:
         open_transport(transport, reached),
         workload=work.ref,
         store=inline(),
-        warm_up_rounds=1,
+        invoking=Invoking(warm_up_rounds=1),
     ) as backend:
         return [seconds_of_round(backend, work, round) for round in range(ROUNDS)][1:]
 

@@ -19,7 +19,7 @@ import pytest
 from seqgc.backends.lambda_ import Target
 from seqgc.cli import main
 from seqgc.errors import ParameterError
-from seqgc.local_lambda import LocalLambda
+from seqgc.local_lambda import DeployedAs, LocalLambda
 from seqgc.profiles import read_profile
 from seqgc.stores import DirectoryStore, S3Store, open_store
 from seqgc.wire import StoreRef
@@ -62,7 +62,7 @@ def aws(a_user: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalLambda]:
         timeout_s=30.0,
         mount=a_user / "shared",
         environment={"SEQGC_FACTORIES": factories},
-        region=REGION,
+        deployed=DeployedAs(region=REGION),
     ) as service:
         monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", service.endpoint_url)
         yield service

@@ -9,6 +9,7 @@ import boto3
 import numpy as np
 import pytest
 
+from seqgc.backends import Messaging
 from seqgc.backends.lambda_ import Boto3Transport, LambdaBackend
 from seqgc.errors import WireError
 from seqgc.local_lambda import LocalLambda
@@ -30,7 +31,6 @@ def functions(tmp_path: Path) -> Iterator[LocalLambda]:
         "lambda_handlers.gradient_worker.handler.handler",
         concurrency=WORKERS,
         timeout_s=60.0,
-        memory_mb=2560,
         mount=mount,
         environment={
             "OMP_NUM_THREADS": "1",
@@ -70,7 +70,7 @@ def test_weights_and_results_of_22_mb_travel_through_files(
         workload=WorkloadRef(name="weight-decay", settings={"dtype": "float32"}),
         store=StoreRef(kind="directory", location="run"),
         shared=store,
-        payload=payload,  # type: ignore[arg-type]
+        messaging=Messaging(payload=payload),  # type: ignore[arg-type]
     ) as backend:
         backend.dispatch(0, [task(worker, weights) for worker in range(WORKERS)])
         events = [next_event(backend) for _ in range(WORKERS)]
@@ -94,7 +94,7 @@ def test_the_same_through_the_payload_is_refused_before_any_call() -> None:
         nobody,
         workload=WorkloadRef(name="constant", settings={"size": PARAMETERS, "dtype": "float32"}),
         store=StoreRef(kind="inline"),
-        payload="bfloat16",
+        messaging=Messaging(payload="bfloat16"),
     ) as backend:
         rule = r"its answer of 29\.95 MB .* exceeds the \d+ bytes .* use a store \(EFS or S3\)"
         with pytest.raises(WireError, match=rule):

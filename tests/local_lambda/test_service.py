@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from seqgc.errors import ParameterError, WorkerError
-from seqgc.local_lambda import LocalLambda
+from seqgc.local_lambda import DeployedAs, LocalLambda
 from seqgc.testing import eventually
 from tests.local_lambda.calling import HANDLER, call, client
 
@@ -139,9 +139,9 @@ def test_function_sees_its_own_variables_only(
         ({"handler": "nodots"}, "`handler` must be 'module.function'"),
         ({"concurrency": 0}, "`concurrency` must be an integer >= 1"),
         ({"timeout_s": 901.0}, "`timeout_s` must be in"),
-        ({"memory_mb": 64}, "`memory_mb` must be an integer >= 128"),
+        ({"deployed": DeployedAs(memory_mb=64)}, "`memory_mb` must be an integer >= 128"),
         ({"mount": Path("/nowhere/at/all")}, "`mount` must be a directory"),
-        ({"function_name": "no spaces"}, "`function_name` must be"),
+        ({"deployed": DeployedAs(function_name="no spaces")}, "`function_name` must be"),
     ],
 )
 def test_bad_arguments(bad: dict, said: str) -> None:

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from seqgc import workers
-from seqgc.backends import LocalBackend
+from seqgc.backends import LocalBackend, Messaging
 from seqgc.cost import Budget, FunctionSetup, PriceModel, Traffic, read_prices
 from seqgc.errors import BudgetError
 from seqgc.ports import Backend, Dispatch, Observer, Seen
@@ -55,7 +55,9 @@ class Remote:
     def open(self, work: Work) -> Iterator[Crew]:
         def start() -> Backend:
             factory = work.compute_factory(self._store)
-            return LocalBackend(self.n, factory, run_id="remote", preload=("seqgc.training",))
+            return LocalBackend(
+                self.n, factory, messaging=Messaging(run_id="remote"), preload=("seqgc.training",)
+            )
 
         yield Crew(start=start, store=self._store, grace_s=self._grace_s)
 

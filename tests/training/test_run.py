@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from seqgc import workers
-from seqgc.backends import LocalBackend
+from seqgc.backends import LocalBackend, Messaging
 from seqgc.errors import ParameterError, WorkerError
 from seqgc.ports import Close, Dispatched, FloatArray, Seen
 from seqgc.profiles import LAMBDA_CNN
@@ -169,7 +169,7 @@ class Massacre:
 
     def start(self, n: int, factory: TorchComputeFactory) -> LocalBackend:
         self._backend = LocalBackend(
-            n, factory, delays=lambda *_: 0.05, preload=("seqgc.training",)
+            n, factory, messaging=Messaging(delays=lambda *_: 0.05), preload=("seqgc.training",)
         )
         return self._backend
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from seqgc.backends._events import EventBackend, event_of, failure_of
-from seqgc.backends._tasks import Delays, TaskMessages
+from seqgc.backends._tasks import Messaging, TaskMessages
 from seqgc.backends._waiting import LONGEST_WAIT_S
 from seqgc.backends.dask_._cluster import Cluster
 from seqgc.backends.dask_._worker import Address, answer, forget
 from seqgc.errors import ParameterError, WireError
-from seqgc.ports import Arrival, Clock, Failure, Payload, Task
+from seqgc.ports import Arrival, Clock, Failure, Task
 from seqgc.wire import FailureMessage, ResultMessage, TaskMessage, decode, encode
 from seqgc.worker import ComputeFactory
 
@@ -37,14 +37,14 @@ _FORGET_TIMEOUT_S = 2.0
 class _Job:
     """A task on its way."""
 
-    asked: TaskMessage
+    request: TaskMessage
     frame: bytes
     due: float = 0.0  # its answer is not to be seen before, seconds of `time.monotonic`
     cancelled: bool = False
 
     @property
     def address(self) -> Address:
-        task = self.asked.task
+        task = self.request.task
         return task.round, task.worker, task.attempt
 
 
@@ -72,7 +72,7 @@ class DaskBackend(EventBackend):
 
     Parameters
     ----------
-    n, compute, run_id, delays, payload, stochastic_rounding, clock
+    n, compute, messaging, clock
         See `LocalBackend`. Stores that ``compute`` reads must mean the same to every dask worker.
     client
         Your own `distributed.Client`; it is not closed. None: a cluster on this machine.
@@ -106,26 +106,17 @@ class DaskBackend(EventBackend):
         n: int,
         compute: ComputeFactory,
         *,
-        run_id: str = "dask",
-        delays: Delays | None = None,
-        payload: Payload | None = None,
-        stochastic_rounding: bool = False,
+        messaging: Messaging | None = None,
         client: Client | None = None,
         processes: int | None = None,
         start_timeout_s: float = 60.0,
         clock: Clock | None = None,
     ) -> None:
-        messages = TaskMessages(
-            n=n,
-            run_id=run_id,
-            delays=delays,
-            payload=payload,
-            stochastic_rounding=stochastic_rounding,
-        )
-        super().__init__(messages, clock=clock)
+        messaging = messaging or Messaging()
+        super().__init__(TaskMessages(n=n, messaging=messaging), clock=clock)
         if not start_timeout_s > 0:
             raise ParameterError("start_timeout_s", "must be > 0 seconds", start_timeout_s)
-        self._run_id, self._name = run_id, f"seqgc-{uuid.uuid4().hex}"
+        self._run_id, self._name = messaging.run_id, f"seqgc-{uuid.uuid4().hex}"
         self._lock = threading.Lock()  # of the lines: the client's loop sends what comes next
         self._lines = [_Line() for _ in range(n)]
         self._following: set[concurrent.futures.Future[None]] = set()
@@ -138,7 +129,7 @@ class DaskBackend(EventBackend):
         # The client's own, which runs in a thread of its own.
         self._loop: asyncio.AbstractEventLoop = self._cluster.client.loop.asyncio_loop  # type: ignore[union-attr]
         try:
-            self._cluster.open(self._name, run_id=run_id, factory=compute)
+            self._cluster.open(self._name, run_id=self._run_id, factory=compute)
         except BaseException:
             self.close()
             raise
@@ -155,13 +146,13 @@ class DaskBackend(EventBackend):
         WorkerError
             If the backend is closed.
         """
-        jobs = [self._job(each) for each in self._asked(round, tasks)]
+        jobs = [self._job(each) for each in self._requests(round, tasks)]
         left_at = []
         with self._lock:
             for job in jobs:
-                line = self._lines[job.asked.task.worker]
+                line = self._lines[job.request.task.worker]
                 left_at.append(self._clock.now())
-                job.due = time.monotonic() + job.asked.delay_s
+                job.due = time.monotonic() + job.request.delay_s
                 line.todo.append(job)
                 self._advance(line)
         return left_at
@@ -193,9 +184,9 @@ class DaskBackend(EventBackend):
 
     # ---- sending: in the caller's thread, or in the client's loop; with the lock ----------------
 
-    def _job(self, asked: TaskMessage) -> _Job:
-        frame = encode(asked, run_id=self._run_id)
-        return _Job(asked=asked, frame=frame)
+    def _job(self, request: TaskMessage) -> _Job:
+        frame = encode(request, run_id=self._run_id)
+        return _Job(request=request, frame=frame)
 
     def _advance(self, line: _Line) -> None:
         """Give dask the line's next job, if it has none of it."""
@@ -229,12 +220,12 @@ class DaskBackend(EventBackend):
 
     def _drop(self, line: _Line, round: int) -> list[Address]:
         """Cancel a line's tasks of a round; return those with mini-tasks that may yet begin."""
-        line.todo = deque(job for job in line.todo if job.asked.task.round != round)
+        line.todo = deque(job for job in line.todo if job.request.task.round != round)
         job = line.running
-        if job is None or job.asked.task.round != round:
+        if job is None or job.request.task.round != round:
             return []
         job.cancelled = True
-        return [job.address] if len(job.asked.task.items) > 1 else []
+        return [job.address] if len(job.request.task.items) > 1 else []
 
     def _forget(self, addresses: list[Address]) -> None:
         """Let running tasks begin no more mini-tasks; best effort, as cancelling is."""
@@ -293,7 +284,7 @@ class DaskBackend(EventBackend):
             message = decode(outcome, run_id=self._run_id)
             if not isinstance(message, ResultMessage | FailureMessage):
                 raise WireError(f"a {type(message).__name__} is no answer")
-            job.asked.check(message)
+            job.request.check(message)
         except WireError as error:
             return _failed(job, error)
         return event_of(message, at=0.0)

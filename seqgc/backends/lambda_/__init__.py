@@ -1,5 +1,6 @@
 """Workers as invocations of an AWS Lambda function, carried by any of three transports."""
 
+from seqgc.backends.lambda_._backend import Invoking as Invoking
 from seqgc.backends.lambda_._backend import LambdaBackend as LambdaBackend
 from seqgc.backends.lambda_._boto3 import Boto3Transport as Boto3Transport
 from seqgc.backends.lambda_._curl import CurlTransport as CurlTransport

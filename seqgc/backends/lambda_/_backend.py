@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
 from seqgc.backends._events import EventBackend, failure_of
-from seqgc.backends._tasks import Delays, TaskMessages
+from seqgc.backends._tasks import Messaging, TaskMessages
 from seqgc.backends.lambda_._calls import Call, Calls
 from seqgc.backends.lambda_._messages import Invocations
 from seqgc.backends.lambda_._threads import CallThreads, Ended
 from seqgc.backends.lambda_._throttle import ThrottlePolicy
 from seqgc.backends.lambda_._transport import Reply, Transport
 from seqgc.errors import ParameterError, StoreError, WireError, WorkerError
-from seqgc.ports import Arrival, BlobStore, Clock, Failure, FloatArray, Payload, Task
+from seqgc.ports import Arrival, BlobStore, Clock, Failure, FloatArray, Task
 from seqgc.wire import (
     MESSAGE_LIMIT_BYTES,
     FailureMessage,
@@ -25,13 +26,41 @@ from seqgc.wire import (
     WorkloadRef,
 )
 
-__all__ = ["LambdaBackend"]
+__all__ = ["Invoking", "LambdaBackend"]
 
 _FETCHES = 8  # at once: what boto3's usual pool of connections has room for
 
 
 _Ended: TypeAlias = Ended[Mapping[int, FloatArray]]
 _Outcome: TypeAlias = Mapping[int, FloatArray] | Exception | str  # results, or why there are none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invoking:
+    """How a backend invokes its function.
+
+    Parameters
+    ----------
+    throttling
+        How HTTP 429 is met.
+    max_body_bytes
+        Of an invocation, and of its answer, as JSON.
+    warm_up_rounds
+        How often to invoke every worker before the backend is there (see `LambdaBackend.warm_up`).
+
+    Raises
+    ------
+    ParameterError
+        If there cannot be so many warm-up rounds.
+    """
+
+    throttling: ThrottlePolicy = field(default_factory=ThrottlePolicy)
+    max_body_bytes: int = MESSAGE_LIMIT_BYTES
+    warm_up_rounds: int = 0
+
+    def __post_init__(self) -> None:
+        if self.warm_up_rounds < 0:
+            raise ParameterError("warm_up_rounds", "must be >= 0", self.warm_up_rounds)
 
 
 class LambdaBackend(EventBackend):
@@ -65,25 +94,11 @@ class LambdaBackend(EventBackend):
     shared
         The same store as the master sees it, which several threads may use; may be None where
         ``store`` is of kind "inline": then no weights travel.
-    run_id
-        Written into every frame; frames of another run are refused. Functions keep what they make
-        for a run by it: no two runs may share one.
-    rounding_name
-        Seeds stochastic rounding, so that a repeated run of that name rounds alike; ``run_id``
-        unless given.
-    code
-        Names the code that the run uses, at most 100 characters; written into every frame.
-    delays
-        ``delays(round, worker)``, seconds: the function answers no earlier than this after it was
-        invoked (and is paid for it). First attempts only. None: no delays.
-    payload, stochastic_rounding
-        The format in which results travel, and how they are rounded; see `LocalBackend`.
-    throttling
-        How HTTP 429 is met.
-    max_body_bytes
-        Of an invocation, and of its answer, as JSON.
-    warm_up_rounds
-        How often to invoke every worker before this returns (see `warm_up`).
+    messaging
+        What messages say beside their tasks, and how results travel; None: the usual. What is
+        delayed is paid for.
+    invoking
+        Throttling, sizes, warm-up; None: the usual.
     clock
         What events are stamped with; `time.monotonic` unless given. The transport must have the
         same.
@@ -115,42 +130,28 @@ class LambdaBackend(EventBackend):
         workload: WorkloadRef,
         store: StoreRef,
         shared: BlobStore | None = None,
-        run_id: str = "lambda",
-        rounding_name: str | None = None,
-        code: str = "",
-        delays: Delays | None = None,
-        payload: Payload | None = None,
-        stochastic_rounding: bool = False,
-        throttling: ThrottlePolicy | None = None,
-        max_body_bytes: int = MESSAGE_LIMIT_BYTES,
-        warm_up_rounds: int = 0,
+        messaging: Messaging | None = None,
+        invoking: Invoking | None = None,
         clock: Clock | None = None,
     ) -> None:
-        messages = TaskMessages(
-            n=n,
-            run_id=run_id if rounding_name is None else rounding_name,
-            delays=delays,
-            payload=payload,
-            stochastic_rounding=stochastic_rounding,
-            code=code,
-        )
-        super().__init__(messages, clock=clock)
+        messaging, invoking = messaging or Messaging(), invoking or Invoking()
+        super().__init__(TaskMessages(n=n, messaging=messaging), clock=clock)
         self._invocations = Invocations(
-            run_id=run_id,
+            run_id=messaging.run_id,
             workload=workload,
             store=store,
             shared=shared,
-            max_body_bytes=max_body_bytes,
+            max_body_bytes=invoking.max_body_bytes,
         )
         self._transport = transport
-        self._calls = Calls(ThrottlePolicy() if throttling is None else throttling)
+        self._calls = Calls(invoking.throttling)
         self._fetches = CallThreads[Mapping[int, FloatArray]](
             limit=_FETCHES, clock=self._clock, on_end=transport.wake
         )
         self._warmed: list[Arrival | Failure] = []
         self._latest = -math.inf  # event's time
         try:
-            self.warm_up(warm_up_rounds)
+            self.warm_up(invoking.warm_up_rounds)
         except BaseException:
             self.close()
             raise
@@ -174,12 +175,12 @@ class LambdaBackend(EventBackend):
         WorkerError
             If the backend is closed.
         """
-        requests = self._asked(round, tasks)
-        bodies = [self._invocations.body(request) for request in requests]
+        requests = self._requests(round, tasks)
+        bodies = [self._invocations.body(each) for each in requests]
         left_at = []
-        for request, body in zip(requests, bodies, strict=True):
+        for each, body in zip(requests, bodies, strict=True):
             left_at.append(self._clock.now())
-            self._submit(Call(request=request), body)
+            self._submit(Call(request=each), body)
         self._transport.flush()
         return left_at
 

@@ -64,7 +64,7 @@ class Calls:
     def replied(self, reply: Reply) -> Call | None:
         """Return the invocation that a reply is the end of.
 
-        None: nobody asked, or it has been replied to, or it will be submitted again.
+        None: nobody request, or it has been replied to, or it will be submitted again.
         """
         call = self._calls.get(reply.tag)
         if call is None or call.fetching:

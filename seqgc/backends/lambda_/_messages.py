@@ -101,7 +101,7 @@ class Invocations:
         Raises
         ------
         WireError
-            If it is damaged, or no answer to what was asked.
+            If it is damaged, or no answer to what was request.
         StoreError
             If the results lie in a store, and there is none.
         """
@@ -121,7 +121,7 @@ class Invocations:
         Raises
         ------
         WireError
-            If they are damaged, or no answer to what was asked.
+            If they are damaged, or no answer to what was request.
         StoreError
             If the store does not have what the receipt promises, or cannot be read.
         """

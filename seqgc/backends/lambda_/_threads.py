@@ -74,7 +74,7 @@ class CallThreads(Generic[_Value]):
             queue.SimpleQueue()
         )
         self._threads: list[threading.Thread] = []
-        self._came = threading.Condition()  # guards the next three
+        self._news = threading.Condition()  # guards the next three
         self._ended: list[Ended[_Value]] = []
         self._unfinished = 0  # submitted, and not in `_ended` yet
         self._woken = False
@@ -92,25 +92,25 @@ class CallThreads(Generic[_Value]):
             raise WorkerError("the transport is closed: make a new one")
         if self._unfinished >= len(self._threads) < self._limit:
             self._start_one()
-        with self._came:
+        with self._news:
             self._unfinished += 1
         self._calls.put((tag, call))
 
     def take(self, timeout_s: float = 0.0) -> list[Ended[_Value]]:
         """Return what has ended, in order of time; wait for it if there is none, or for `wake`."""
-        with self._came:
+        with self._news:
             if timeout_s > 0:
                 longest_s = min(timeout_s, LONGEST_WAIT_S)
-                self._came.wait_for(lambda: self._ended or self._woken, longest_s)
+                self._news.wait_for(lambda: self._ended or self._woken, longest_s)
             self._woken = False
             ended, self._ended = self._ended, []
         return ended
 
     def wake(self) -> None:
         """Have `take` return, now or the next time."""
-        with self._came:
+        with self._news:
             self._woken = True
-            self._came.notify()
+            self._news.notify()
 
     def close(self) -> None:
         """Abandon what is under way, and end the threads within about a second."""
@@ -150,10 +150,10 @@ class CallThreads(Generic[_Value]):
             value = call()
         except Exception as error:
             value = error.with_traceback(None)  # else it would hold itself, and all of the call
-        with self._came:  # stamped in the order in which they are returned
+        with self._news:  # stamped in the order in which they are returned
             self._ended.append(Ended(tag=tag, at=self._clock.now(), value=value))
             self._unfinished -= 1
-            self._came.notify()
+            self._news.notify()
         self._on_end()
         return True
 

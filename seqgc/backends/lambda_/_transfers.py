@@ -132,6 +132,7 @@ class Transfers:
         self.woken = False  # by `wake`; whoever sees it resets it
         self._idle: list[_Transfer] = []
         self._busy: dict[pycurl.Curl, _Transfer] = {}
+        self._fresh: set[_Transfer] = set()  # libcurl has not looked at them yet
         self._unsent: set[_Transfer] = set()
         self._alarm = math.inf  # when libcurl wants to be called, on `time.monotonic`
         self._bell, self._button = socket.socketpair()
@@ -151,7 +152,7 @@ class Transfers:
     def unsent(self) -> int:
         """How many requests have not left as a whole."""
         self._unsent = {each for each in self._unsent if not each.sent}
-        return len(self._unsent)
+        return len(self._unsent) + len(self._fresh)
 
     def start(self, tag: int, headers: Mapping[str, str], body: bytes) -> None:
         """Begin a request; it leaves in the next `turn`."""
@@ -159,7 +160,7 @@ class Transfers:
         transfer.begin(tag, headers, body, buffer=self.memory.take())
         self._multi.add_handle(transfer.handle)
         self._busy[transfer.handle] = transfer
-        self._unsent.add(transfer)
+        self._fresh.add(transfer)
 
     def turn(self, timeout_s: float) -> list[Exchange]:
         """Have libcurl do what can be done; return what has ended.
@@ -170,6 +171,8 @@ class Transfers:
         if self._alarm <= time.monotonic():
             self._alarm = math.inf
             self._multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
+            self._unsent |= self._fresh
+            self._fresh.clear()
             ended = self._take_ended()
         wait_s = 0.0 if ended else min(timeout_s, self._alarm - time.monotonic())
         for key, events in self._selector.select(max(0.0, wait_s)):
@@ -244,6 +247,7 @@ class _Transfer:
 
     @property
     def sent(self) -> bool:
+        """Whether the request has left; of a used handle the last one's, until libcurl begins."""
         return bool(self.handle.getinfo(pycurl.POSTTRANSFER_TIME_T))
 
     def begin(self, tag: int, headers: Mapping[str, str], body: bytes, *, buffer: BytesIO) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 
+from seqgc.backends import Messaging
 from seqgc.backends.dask_ import DaskBackend
 from seqgc.errors import ParameterError, WorkerError
 from seqgc.ports import Arrival, Failure, FloatArray, WeightedPoints
@@ -99,8 +100,12 @@ def _plugins(dask_worker: object) -> list[str]:
 
 def test_two_backends_share_a_client(tmp_path: Path, client: Client) -> None:
     with (
-        DaskBackend(1, Scripted(folder=tmp_path), client=client, run_id="a") as one,
-        DaskBackend(1, Scripted(folder=tmp_path), client=client, run_id="b") as two,
+        DaskBackend(
+            1, Scripted(folder=tmp_path), client=client, messaging=Messaging(run_id="a")
+        ) as one,
+        DaskBackend(
+            1, Scripted(folder=tmp_path), client=client, messaging=Messaging(run_id="b")
+        ) as two,
     ):
         one.dispatch(0, [task(0, 0)])
         two.dispatch(7, [task(7, 0)])
@@ -138,7 +143,10 @@ def test_a_dask_worker_that_joins_later_computes_too(tmp_path: Path) -> None:
 
 def test_results_are_rounded_as_on_every_backend(tmp_path: Path) -> None:
     with DaskBackend(
-        1, Scripted(folder=tmp_path), processes=0, payload="bfloat16", stochastic_rounding=True
+        1,
+        Scripted(folder=tmp_path),
+        processes=0,
+        messaging=Messaging(payload="bfloat16", stochastic_rounding=True),
     ) as backend:
         backend.dispatch(0, [task(0, 0)])
         event = next_event(backend)

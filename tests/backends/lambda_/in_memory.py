@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
-from seqgc.backends.lambda_ import LambdaBackend, Reply
+from seqgc.backends import Messaging
+from seqgc.backends.lambda_ import Invoking, LambdaBackend, Reply
 from seqgc.ports import Arrival, Failure
 from seqgc.testing import eventually
 from seqgc.wire import (
@@ -123,8 +125,18 @@ def open_backend(n: int = 2, **options: Any) -> tuple[LambdaBackend, InMemory]:
     """Return a backend and its transport; close it where a store is: threads fetch from it."""
     clock = Clock()
     transport = InMemory(clock)
-    settings = {"workload": WORKLOAD, "store": INLINE, "run_id": RUN} | options
-    return LambdaBackend(n, transport, clock=clock, **settings), transport
+    groups: dict[str, Any] = {}
+    for group, kind in (("messaging", Messaging), ("invoking", Invoking)):
+        names = {each.name for each in fields(kind)} & options.keys()
+        groups[group] = {name: options.pop(name) for name in names}
+    return LambdaBackend(
+        n,
+        transport,
+        clock=clock,
+        messaging=Messaging(**({"run_id": RUN} | groups["messaging"])),
+        invoking=Invoking(**groups["invoking"]),
+        **({"workload": WORKLOAD, "store": INLINE} | options),
+    ), transport
 
 
 def next_of(backend: LambdaBackend) -> Arrival | Failure:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from seqgc.backends.lambda_ import LambdaBackend, ThrottlePolicy
+from seqgc.backends.lambda_ import Invoking, LambdaBackend, ThrottlePolicy
 from seqgc.errors import ParameterError, WireError, WorkerError
 from seqgc.ports import Arrival, Failure, WeightRef
 from seqgc.stores import DirectoryStore, InlineStore, MemoryStore
@@ -377,7 +377,14 @@ def test_a_warm_up_that_nobody_answers_names_the_cause() -> None:
 def test_a_backend_that_cannot_be_warmed_up_is_closed() -> None:
     wire = InMemory(clock := Clock())
     with pytest.raises(WorkerError, match="nobody answered"):
-        LambdaBackend(2, wire, workload=WORKLOAD, store=INLINE, warm_up_rounds=1, clock=clock)
+        LambdaBackend(
+            2,
+            wire,
+            workload=WORKLOAD,
+            store=INLINE,
+            invoking=Invoking(warm_up_rounds=1),
+            clock=clock,
+        )
     assert wire.closed
 
 

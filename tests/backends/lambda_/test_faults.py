@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from seqgc import master
-from seqgc.backends.lambda_ import LambdaBackend, ThrottlePolicy
+from seqgc.backends import Messaging
+from seqgc.backends.lambda_ import Invoking, LambdaBackend, ThrottlePolicy
 from seqgc.errors import WorkerError
 from seqgc.local_lambda import FaultKind, FaultPlan, LocalLambda
 from seqgc.ports import Action, BlobStore, Event, Failure
@@ -58,10 +59,11 @@ class Run:
             workload=work.ref,
             store=self.ref,
             shared=self.store,
-            run_id=f"run-{self.transport}",
-            throttling=IMPATIENT,
-            max_body_bytes=min(MESSAGE_LIMIT_BYTES, self.inline_bytes + 4096),
-            code="faults",
+            messaging=Messaging(run_id=f"run-{self.transport}", code="faults"),
+            invoking=Invoking(
+                throttling=IMPATIENT,
+                max_body_bytes=min(MESSAGE_LIMIT_BYTES, self.inline_bytes + 4096),
+            ),
         )
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from seqgc import master
-from seqgc.backends.lambda_ import LambdaBackend
+from seqgc.backends import Messaging
+from seqgc.backends.lambda_ import Invoking, LambdaBackend
 from seqgc.local_lambda import LocalLambda
 from seqgc.rounds import ClosingRule, RoundPolicy
 from seqgc.schemes import parse_scheme
@@ -34,8 +35,8 @@ def run(service: LocalLambda, *, n: int, s: int, rounds: int, transport: str) ->
         open_transport(transport, service),
         workload=work.ref,
         store=inline(),
-        delays=delays,
-        warm_up_rounds=1,
+        messaging=Messaging(delays=delays),
+        invoking=Invoking(warm_up_rounds=1),
     ) as backend:
         policy = RoundPolicy(
             scheme.start(rounds),
@@ -86,7 +87,7 @@ def test_gradients_of_resnet18_go_through_the_file_store_in_both_directions(tmp_
             workload=WorkloadRef(name="weight-decay", settings={"dtype": "float32"}),
             store=ref,
             shared=store,
-            payload="float16",
+            messaging=Messaging(payload="float16"),
         ) as backend,
     ):
         tasks = [work.task(0, worker) for worker in range(2)]

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from seqgc.backends.lambda_ import LambdaBackend
+from seqgc.backends import Messaging
+from seqgc.backends.lambda_ import Invoking, LambdaBackend
 from seqgc.errors import StoreError
 from seqgc.local_lambda import LocalLambda
 from seqgc.ports import Arrival, BlobStore
@@ -366,8 +367,8 @@ def test_whoever_waits_hears_of_a_fetched_answer_at_once(
         workload=scripted_workload(Scripted(folder=tmp_path)),
         store=ref,
         shared=store,
-        run_id=ref.location,
-        max_body_bytes=12_000,
+        messaging=Messaging(run_id=ref.location),
+        invoking=Invoking(max_body_bytes=12_000),
     ) as backend:
         backend.dispatch(0, [task(0, 0, size=4000), task(0, 1)])
         assert address(next_event(backend)) == ("Arrival", 0, 1, 0)

@@ -88,13 +88,16 @@ def test_an_idle_connection_that_the_peer_closed_is_not_used_again(
 
 
 def test_what_was_flushed_has_left_though_nobody_polls(open_transport: Open, peer: Peer) -> None:
-    peer.respond = silent(peer)
     transport = open_transport()
-    for _ in range(2):
+    for tag in range(5):  # connections, and all else that is used again
+        transport.submit(tag, b"{}")
+    replies_of(transport, 5)
+    peer.respond = silent(peer)
+    for due in (10, 15):
         for tag in range(5):
             transport.submit(tag, b"{}")
-    transport.flush()
-    eventually(lambda: len(peer.requests) == 10, "sending")
+        transport.flush()
+        eventually(lambda due=due: len(peer.requests) == due, f"{due} requests")
 
 
 @pytest.mark.parametrize(
