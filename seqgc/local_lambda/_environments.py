@@ -1,4 +1,34 @@
-"""The function's environments: started when needed, kept warm, the latest used first."""
+"""The function's environments: started when needed, kept warm, the latest used first.
+
+Theory of operation
+-------------------
+Four kinds of process make up the emulator:
+
+::
+
+    caller -- control socket --> service -- channel --> parent --fork--> environment
+                                    ^                                        |
+                                    +-------- its own Runtime API -----------+
+
+The *service* is one asyncio loop: Invoke API, function URL, a Runtime API for each environment. It
+never forks, since a process with an event loop forks badly. The *parent* (`_parent`) imports the
+handler once, computes nothing, and forks an environment when the service says so; it holds their
+process ids, reports each end, and kills them all when the channel closes. An *environment* runs
+AWS's own runtime client, which asks its Runtime API for one request after the other.
+
+Whoever dies takes the right ones along, without any clean-up of its own: the service ends when the
+caller's control socket closes, the parent when the service's channel does, environments when their
+parent kills them; if the parent is killed, the service kills the environments that it knows of
+(`_lost`) and ends.
+
+An environment is either idle (at the end of a list: the latest used is the first to be used again,
+so that few are kept warm), or belongs to one request, from `acquire` to `release`. It is started
+by its first request, whose time includes that. One that has ended is forgotten when it is released;
+one that ends while it is idle, at once. `concurrency` counts all of them, and a request beyond it
+is throttled: there is no queue, as Lambda has none. Environments share the memory that their
+parent had when it forked them; what each writes to is copied, page by page, which is why large
+memory is given back at once and why all that can be is imported before.
+"""
 
 from __future__ import annotations
 

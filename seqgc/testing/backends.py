@@ -49,8 +49,9 @@ class BackendContract:
     Subclass it in a test file and give the fixture ``factory``: a function that is called as
     ``factory(n, computation, messaging=..., clock=...)`` and returns a backend of n workers which
     are ready. ``computation`` is a picklable `seqgc.worker.ComputeFactory`; the `Messaging` says
-    which delays to inject and how results travel; the clock may be None. Workers must see the test's temporary folder. Each backend is closed
-    when its test ends; that nothing stays behind is for the caller's own fixtures to see to.
+    which delays to inject and how results travel; the clock may be None. Workers must see the
+    test's temporary folder. Each backend is closed when its test ends; that nothing stays behind is
+    for the caller's own fixtures to see to.
 
     Attributes
     ----------

@@ -1,4 +1,33 @@
-"""Workers as invocations of one Lambda function."""
+"""Workers as invocations of one Lambda function.
+
+Theory of operation
+-------------------
+A worker of a coding scheme is a number, and nothing of it lasts: each of its tasks is one
+invocation, served by whatever environment Lambda chooses. So there is no worker to lose, and one
+that still computes for an old round holds up nobody. An invocation goes through these states, each
+left once (`Calls` keeps them, by a tag; a reply to a tag that is unknown is nobody's):
+
+::
+
+    submitted --answer, error--> settled: an Arrival or a Failure
+        |  ^                        ^
+     429|  |due                     |fetched, or cannot be
+        v  |                        |
+     throttled --patience ends--> settled      submitted --receipt--> fetching --> settled
+
+*Throttled* is the one refusal that no function has seen, hence the only one that is repeated here:
+`Throttle` says when, with jitter and a window. Every other failure is the policy's to decide. A
+*receipt* stands for an answer too large for a reply: it lies in the store, and is fetched by a few
+threads, so that whoever waits for another answer is not held up.
+
+What the transport must do is small: carry bytes, once, and say when a reply came. It does so inside
+`dispatch` (which returns when the requests have left, since a task's time starts when it leaves)
+and inside `receive`; a fetch that ends wakes it. Times of events never go back: an answer that was
+read before the last one's fetch ended is stamped with the later time.
+
+Nothing can be taken back from a function. What `cancel` says is kept: a throttled invocation is not
+submitted again, an answer in the store is removed unread, and a failure is no event any more.
+"""
 
 from __future__ import annotations
 
