@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from seqgc.backends.lambda_ import Invoking, LambdaBackend
+from seqgc.testing.scripted import next_events
 from tests.backends.lambda_.constant import Constant
 from tests.backends.lambda_.local import inline, open_transport, serve
-from tests.backends.scripted import next_events
 
 N, PARAMETERS, ROUNDS = 256, 100_000, 2
 MOST_MB = 2000  # 2,300 before; a gigabyte is the aim
