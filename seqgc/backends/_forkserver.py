@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import forkserver, get_context, resource_tracker, util
+from pathlib import Path
 from types import ModuleType
 
 from seqgc.backends import _leftovers
@@ -52,8 +53,9 @@ def ensure_running() -> None:
     """
     # First, because starting it unblocks SIGINT (CPython's resource_tracker.py, ensure_running).
     resource_tracker.ensure_running()
-    # The folder of its socket, which is made now unless it is there (see `_leftovers`).
+    # The folder of its socket; an earlier fork server may have taken it along (see `_leftovers`).
     folder = {_leftovers.FOLDER: util.get_temp_dir()}
+    Path(folder[_leftovers.FOLDER]).mkdir(mode=0o700, exist_ok=True)
     with _environment(_ONE_THREAD | folder), _blocked(signal.SIGINT):
         forkserver.ensure_running()
 

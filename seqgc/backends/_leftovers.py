@@ -11,13 +11,15 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import sys
 from typing import Final
 
 __all__ = ["FOLDER"]
 
 FOLDER: Final = "SEQGC_FORK_SERVER_FOLDER"
 
-# Taken out, so that no process that a worker starts takes itself for the fork server. Workers are
-# forked, and end without calling what is registered here.
-if folder := os.environ.pop(FOLDER, ""):
+# Another process that the master starts at the same moment finds the variable, too: the command
+# says which one is the fork server. Workers are forked, and end without calling what is registered.
+folder = os.environ.pop(FOLDER, "")
+if folder and any("multiprocessing.forkserver" in word for word in sys.orig_argv):
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
