@@ -23,7 +23,7 @@ class _Row:
     left_at: FloatArray
     seconds: FloatArray
     answered: BoolArray
-    load: float = 0.0
+    loads: FloatArray
     duration_s: float = 0.0
 
     @property
@@ -41,9 +41,9 @@ class SeenRounds:
     of the longer times that were seen in the window: the worker's own, or everyone's if it has
     none, or the rest of the round if nobody has. So what the stragglers would have taken is what
     stragglers did take wherever they were waited for. An uncoded round waits for everybody, and
-    hides nothing. A failed task is censored too. Every worker is taken to have had the scheme's
-    nominal load, and times are brought to the window's smallest load before they are compared
-    (docs/mathematics.md, section 7).
+    hides nothing. A failed task is censored too. Every worker is taken to have had the load that
+    the scheme says is its own, and times are brought to the window's smallest load before they are
+    compared (docs/mathematics.md, section 7).
 
     Parameters
     ----------
@@ -93,10 +93,10 @@ class SeenRounds:
             case _:
                 pass
 
-    def close(self, record: RoundRecord, *, load: float) -> None:
-        """Take note of how a round, in which workers had this nominal load, ended."""
+    def close(self, record: RoundRecord, *, load: float | FloatArray) -> None:
+        """Take note of how a round ended; ``load`` is that of every worker, or each one's (n,)."""
         if self._open is not None and self._open.round == record.round:
-            self._open.load, self._open.duration_s = load, record.duration_s
+            self._open.loads[:], self._open.duration_s = load, record.duration_s
             self._rows.append(self._open)
         self._open = None
 
@@ -111,10 +111,11 @@ class SeenRounds:
             If there is no round, or alpha makes a time negative.
         """
         rows = list(self._rows)
-        base_load = min((row.load for row in rows), default=0.0)
-        extra = np.array([alpha * (row.load - base_load) for row in rows])
-        rests = np.array([row.rest_s for row in rows]).reshape(-1, self._n) - extra[:, None]
-        times = np.array([row.seconds for row in rows]).reshape(-1, self._n) - extra[:, None]
+        loads = np.array([row.loads for row in rows]).reshape(-1, self._n)
+        base_load = float(loads.min()) if rows else 0.0
+        extra = alpha * (loads - base_load)
+        rests = np.array([row.rest_s for row in rows]).reshape(-1, self._n) - extra
+        times = np.array([row.seconds for row in rows]).reshape(-1, self._n) - extra
         answered = np.array([row.answered for row in rows], dtype=np.bool_).reshape(-1, self._n)
         return DelayProfile.from_times(
             _completed(times, answered, rests=rests),
@@ -130,6 +131,7 @@ class SeenRounds:
             left_at=left_at,
             seconds=np.zeros(self._n),
             answered=np.zeros(self._n, dtype=np.bool_),
+            loads=np.zeros(self._n),
         )
 
     def _arrive(self, event: Arrival) -> None:

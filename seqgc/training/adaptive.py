@@ -156,8 +156,8 @@ class AdaptiveDirector:
         self._seen.on(event)
 
     def close(self, record: RoundRecord, *, setting: Setting) -> None:
-        load = float(setting.scheme.loads_of(self._batch).max())
-        self._seen.close(record, load=setting.jobs_per_round * load)
+        loads = setting.scheme.loads_of(self._batch)
+        self._seen.close(record, load=setting.jobs_per_round * loads)
         if self._rounds_to_search is not None:
             self._rounds_to_search -= 1
 

@@ -16,7 +16,7 @@ from seqgc.errors import ParameterError, ProfileError, ScheduleError
 from seqgc.ports import Arrival, Backend, Dispatched, Failure, FloatArray, Notice, RoundRecord, Seen
 from seqgc.profiles import DelayProfile, ProfileMeta
 from seqgc.rounds import ClosingRule, Setting
-from seqgc.schemes import parse_scheme
+from seqgc.schemes import load_plugins, parse_scheme
 from seqgc.search import Rehearsal, ReplayBackend, replay
 from seqgc.stores import MemoryStore
 from seqgc.testing import eventually
@@ -279,7 +279,10 @@ def record(round: int, seconds: float, responded: list[bool]) -> RoundRecord:
 
 
 def play(
-    seen: SeenRounds, rounds: list[tuple[float, list[float | None]]], *, load: float = 0.5
+    seen: SeenRounds,
+    rounds: list[tuple[float, list[float | None]]],
+    *,
+    load: float | FloatArray = 0.5,
 ) -> None:
     """Rounds of (duration, seconds by worker); None is cancelled, and dispatch is at 100 r."""
     for r, (duration, seconds) in enumerate(rounds):
@@ -302,6 +305,17 @@ def test_where_nothing_longer_was_seen_a_censored_time_is_the_rounds_duration() 
     seen = SeenRounds(2, window=9)
     play(seen, [(2.0, [2.0, None])])
     assert seen.profile(alpha=0.0).times.tolist() == [[2, 2]]
+
+
+def test_each_worker_s_time_is_brought_to_the_smallest_load_from_its_own() -> None:
+    seen = SeenRounds(2, window=9)
+    loads = np.array([0.75, 0.25])
+    play(seen, [(4.0, [4.0, 2.0]), (3.0, [3.0, None])], load=loads)
+    profile = seen.profile(alpha=2.0)
+    assert profile.meta.base_load == 0.25
+    # Worker 0 has half a unit more, one second; worker 1, cancelled after 3 s, saw none longer:
+    # of what was seen at its load only 3 s and 2 s are left, and neither is longer.
+    assert profile.times.tolist() == [[3.0, 2.0], [2.0, 3.0]]
 
 
 def test_a_worker_s_time_starts_when_its_own_task_leaves() -> None:
@@ -341,6 +355,24 @@ def test_rounds_of_several_loads_are_brought_to_the_smallest_and_old_ones_leave(
 
 
 # ---- the director, and what is refused ----------------------------------------------------------
+
+
+@pytest.mark.usefixtures("plugins_are_forgotten")
+def test_a_search_is_given_what_each_worker_would_take_at_one_load() -> None:
+    load_plugins(["examples.heterogeneous"])
+    uneven = Setting(scheme=parse_scheme("het:s=1,fast=2,ratio=3", n=4))  # loads 3/4 and 1/4
+    tuner = HandDriven()
+    director = AdaptiveDirector(
+        Adaptation(probe=1, alpha=2.0), n=4, max_delay=0, tuner=tuner, note=lambda _: None
+    )
+    director.on(left(0, 4, at=0.0))
+    for worker, after in enumerate([2.5, 2.5, 1.5, 1.5]):  # a second more for the heavier half
+        director.on(Arrival(round=0, worker=worker, attempt=0, at=after, results={}))
+    director.close(record(0, 2.5, [True] * 4), setting=uneven)
+    assert director.choose(setting=uneven, jobs_left=9) is None
+    (question,) = tuner.questions
+    assert question.profile.meta.base_load == 0.25
+    assert question.profile.times.tolist() == [[1.5] * 4]
 
 
 def test_an_alpha_that_makes_times_negative_is_noted_and_the_run_goes_on() -> None:
