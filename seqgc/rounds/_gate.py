@@ -81,7 +81,11 @@ class RoundGate:
         self._kappa_s: float | None = None
         self._latest_s = 0.0
         self._waited_out = False
-        self._verdicts: dict[bytes, bool] = {}
+        is_lenient = rule.wait_out == "feasible"
+        self._questions = (
+            (schedule.feasible,) if is_lenient else (schedule.conforms, schedule.feasible)
+        )
+        self._verdicts: dict[tuple[int, bytes], bool] = {}
         self.wake_at = rule.timeout_s
         self.record: RoundRecord | None = None
 
@@ -152,15 +156,19 @@ class RoundGate:
         last = int(np.searchsorted(at, self.wake_at, side="right"))
         if not self._waited_out or self._rule.wait_out == "all":
             return last
-        count = range(taken + 1, last + 1)
 
         def with_first(count: int) -> BoolArray:
             responded = self._responded.copy()
             responded[order[taken:count]] = True
             return responded
 
-        found = bisect_left(count, True, key=lambda c: self._determines(with_first(c)))
-        enough = count[min(found, len(count) - 1)]
+        enough = taken + 1
+        for question in range(len(self._questions)):  # one by one: feasibility takes longest
+            if question and self._holds(question, with_first(enough)):
+                continue
+            counts = range(enough, last + 1)
+            found = bisect_left(counts, True, key=lambda c: self._holds(question, with_first(c)))
+            enough = counts[min(found, len(counts) - 1)]
         while True:  # to the end of an instant; more answers may be decoded worse
             enough = int(np.searchsorted(at, at[enough - 1], side="right"))
             if enough == last or self._is_decoded_well(with_first(enough)):
@@ -202,10 +210,12 @@ class RoundGate:
         return self._determines(responded) and self._is_decoded_well(responded)
 
     def _determines(self, responded: BoolArray) -> bool:
-        key = responded.tobytes()
+        return all(self._holds(question, responded) for question in range(len(self._questions)))
+
+    def _holds(self, question: int, responded: BoolArray) -> bool:
+        key = question, responded.tobytes()
         if key not in self._verdicts:  # bisection asks once more about what it has found
-            conforms = self._rule.wait_out == "feasible" or self._schedule.conforms(responded)
-            self._verdicts[key] = conforms and self._schedule.feasible(responded)
+            self._verdicts[key] = self._questions[question](responded)
         return self._verdicts[key]
 
     def _is_decoded_well(self, responded: BoolArray) -> bool:

@@ -170,12 +170,12 @@ class Bursty(StragglerModel):
         return self.W
 
     def admits(self, window: BoolArray) -> bool:
-        straggled = window.any(axis=0)
-        if np.count_nonzero(straggled) > self.lam:
-            return False
-        first = window.argmax(axis=0)
-        last = len(window) - 1 - window[::-1].argmax(axis=0)
-        return bool((last - first < self.B)[straggled].all())
+        straggled = np.logical_or.reduce(window).nonzero()[0]
+        if len(straggled) > self.lam or not len(straggled):
+            return not len(straggled)
+        rounds = window[:, straggled]
+        first, from_last = rounds.argmax(axis=0), rounds[::-1].argmax(axis=0)
+        return int((first + from_last).min()) >= len(window) - self.B
 
     def load_lower_bound(self, n: int, *, delay: int) -> float:  # noqa: ARG002 (the same with any)
         """``(W-1+B) / (n (W-1) + B (n-lam))`` (paper, Theorem F.1)."""
@@ -216,8 +216,10 @@ class Arbitrary(StragglerModel):
         return self.W
 
     def admits(self, window: BoolArray) -> bool:
-        times = window.sum(axis=0)
-        return bool(np.count_nonzero(times) <= self.lam and (times <= self.N).all())
+        straggled = np.logical_or.reduce(window).nonzero()[0]
+        if len(straggled) > self.lam or not len(straggled):
+            return not len(straggled)
+        return int(window[:, straggled].sum(axis=0).max()) <= self.N
 
     def load_lower_bound(self, n: int, *, delay: int) -> float:  # noqa: ARG002 (the same with any)
         """``W / (n (W-N) + N (n-lam))`` (paper, Theorem F.2)."""
