@@ -13,7 +13,7 @@ from seqgc.cli._config import read_toml, validated
 from seqgc.cli._options import AsJson
 from seqgc.cli._run import PreparedRun, make_plan
 from seqgc.cli._show import print_json, print_pairs
-from seqgc.cost import (
+from seqgc.deploy import (
     INIT_LIMIT_S,
     START_S,
     Architecture,

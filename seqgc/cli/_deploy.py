@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 
 from seqgc.cli._show import print_json, print_pairs
-from seqgc.cost import Architecture
 from seqgc.deploy import (
     DEPLOYMENT_FILE,
+    Architecture,
     DeployOptions,
     deploy_commands,
     open_session,

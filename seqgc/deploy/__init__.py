@@ -1,7 +1,12 @@
-"""Deploying the worker functions, and finding out why they cannot be used. Needs the extra aws."""
+"""Functions on AWS: what they cost, deploying them, and finding out why they cannot be used.
+
+Deploying and diagnosing need the extra aws; prices, estimates and budgets need none.
+"""
 
 from seqgc.deploy._aws import DeployError as DeployError
 from seqgc.deploy._aws import open_session as open_session
+from seqgc.deploy._budget import Budget as Budget
+from seqgc.deploy._budget import PriceModel as PriceModel
 from seqgc.deploy._check import Check as Check
 from seqgc.deploy._deploy_options import DeployOptions as DeployOptions
 from seqgc.deploy._deployment import DEPLOYMENT_FILE as DEPLOYMENT_FILE
@@ -9,5 +14,20 @@ from seqgc.deploy._deployment import Deployment as Deployment
 from seqgc.deploy._deployment import read_deployment as read_deployment
 from seqgc.deploy._deployment import write_deployment as write_deployment
 from seqgc.deploy._diagnosis import diagnose as diagnose
+from seqgc.deploy._estimate import Estimate as Estimate
+from seqgc.deploy._estimate import PlannedUse as PlannedUse
+from seqgc.deploy._estimate import estimate_plan as estimate_plan
+from seqgc.deploy._estimate import estimate_run as estimate_run
+from seqgc.deploy._prices import PRICES_FILE as PRICES_FILE
+from seqgc.deploy._prices import Architecture as Architecture
+from seqgc.deploy._prices import Bill as Bill
+from seqgc.deploy._prices import Prices as Prices
+from seqgc.deploy._prices import prices_date as prices_date
+from seqgc.deploy._prices import read_prices as read_prices
 from seqgc.deploy._sam import deploy_commands as deploy_commands
 from seqgc.deploy._stack import deploy as deploy
+from seqgc.deploy._usage import INIT_LIMIT_S as INIT_LIMIT_S
+from seqgc.deploy._usage import START_S as START_S
+from seqgc.deploy._usage import FunctionSetup as FunctionSetup
+from seqgc.deploy._usage import Traffic as Traffic
+from seqgc.deploy._usage import Usage as Usage

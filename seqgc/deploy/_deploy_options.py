@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from seqgc.cost import Architecture
+from seqgc.deploy._prices import Architecture
 from seqgc.errors import ParameterError, require_int
 
 __all__ = ["DeployOptions", "Package", "ThroughputMode"]

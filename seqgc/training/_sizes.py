@@ -9,7 +9,6 @@ from typing import Final
 
 import numpy as np
 
-from seqgc.cost import Traffic
 from seqgc.ports import Payload, payload_format
 from seqgc.schemes import Scheme
 from seqgc.training._vectors import Precision
@@ -58,18 +57,6 @@ class TaskSizes:
     def reply_fits(self) -> bool:
         """Whether Lambda carries the results in a reply."""
         return self.reply_bytes <= self.limit_bytes
-
-    def traffic(self, where: StoreKind, *, master_outside: bool) -> Traffic:
-        """Return what a task moves by way of a store."""
-        return Traffic(
-            where=where,
-            weights_bytes=0 if where == "inline" else self.weights_bytes,
-            weights_files=self.weights_files,
-            weights_jobs=self.mini_tasks,
-            result_bytes=self.result_bytes,
-            results_stored=not self.reply_fits and where != "inline",
-            master_outside=master_outside,
-        )
 
 
 def task_sizes(

@@ -72,7 +72,7 @@ def train(
         Folder of the run, which must not exist; a new one in ``runs`` unless given.
     observers
         Are shown all that happens (see `seqgc.ports.Observer`), before it goes on record: logs,
-        progress, a `seqgc.cost.Budget`.
+        progress, a `seqgc.deploy.Budget`.
     config
         Text for the run's ``config.toml``.
     tuner

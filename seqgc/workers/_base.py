@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from seqgc.cost import Budget
+from seqgc.deploy import Budget
 from seqgc.errors import ParameterError, require_int
 from seqgc.workers._delays import LoadDelays
 

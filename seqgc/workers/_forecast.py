@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from seqgc.cost import Budget, FunctionSetup, PlannedUse, PriceModel, Traffic, read_prices
+from seqgc.deploy import Budget, FunctionSetup, PlannedUse, PriceModel, Traffic, read_prices
 from seqgc.errors import ParameterError
 from seqgc.stores import StoreChoice, choose_store
 from seqgc.wire import StoreKind
@@ -14,7 +14,7 @@ from seqgc.workers._settings import FunctionSettings
 if TYPE_CHECKING:
     from seqgc.training import TaskSizes, TrainingPlan
 
-__all__ = ["Forecast", "Reach", "choose", "forecast", "require_fit"]
+__all__ = ["Forecast", "Reach", "choose", "forecast", "require_fit", "traffic_of"]
 
 _WAYS = "mount the functions' file system and give --mount, or `seqgc deploy` once more"
 
@@ -69,7 +69,7 @@ class Forecast:
     @property
     def traffic(self) -> Traffic:
         """The bytes that a task moves."""
-        return self.sizes.traffic(self.where, master_outside=self.settings.master_outside)
+        return traffic_of(self.sizes, self.where, master_outside=self.settings.master_outside)
 
     @property
     def setup(self) -> FunctionSetup:
@@ -79,7 +79,7 @@ class Forecast:
 
     @property
     def use(self) -> PlannedUse:
-        """What `seqgc.cost.estimate_plan` takes."""
+        """What `seqgc.deploy.estimate_plan` takes."""
         return PlannedUse(
             workers=self.workers,
             rounds=self.rounds,
@@ -178,6 +178,19 @@ def choose(
     )
 
 
+def traffic_of(sizes: TaskSizes, where: StoreKind, *, master_outside: bool) -> Traffic:
+    """Return what a task moves by way of a store."""
+    return Traffic(
+        where=where,
+        weights_bytes=0 if where == "inline" else sizes.weights_bytes,
+        weights_files=sizes.weights_files,
+        weights_jobs=sizes.mini_tasks,
+        result_bytes=sizes.result_bytes,
+        results_stored=not sizes.reply_fits and where != "inline",
+        master_outside=master_outside,
+    )
+
+
 def require_fit(sizes: TaskSizes, where: StoreKind) -> None:
     """Refuse a run whose messages Lambda would not carry.
 
@@ -206,6 +219,6 @@ def _round_usd(
         prices = read_prices(settings.region)
     except ParameterError:
         return None
-    traffic = sizes.traffic(kind, master_outside=settings.master_outside)
+    traffic = traffic_of(sizes, kind, master_outside=settings.master_outside)
     usage = traffic.publication() + traffic.task().times(workers)
     return prices.bill(usage, architecture=settings.arch).usd

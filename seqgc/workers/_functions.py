@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final
 
-from seqgc.cost import Budget
+from seqgc.deploy import Budget
 from seqgc.errors import ParameterError
 from seqgc.stores import DirectoryStore, StoreChoice, open_store, remove_forgotten
 from seqgc.wire import StoreKind, StoreRef, WorkloadRef

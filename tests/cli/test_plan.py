@@ -11,7 +11,7 @@ import pytest
 from seqgc.backends.lambda_._messages import Invocations
 from seqgc.cli._config import validated
 from seqgc.cli._run import PreparedRun, make_workers, prepare
-from seqgc.cost import FunctionSetup, PriceModel, read_prices
+from seqgc.deploy import FunctionSetup, PriceModel, read_prices
 from seqgc.errors import ParameterError
 from seqgc.ports import Dispatch, Task, WorkItem
 from seqgc.schemes import Scheme, parse_scheme
@@ -30,7 +30,7 @@ from seqgc.wire import (
     to_json,
 )
 from seqgc.workers import Forecast, FunctionWorkers, Reach, forecast, require_fit
-from seqgc.workers._forecast import choose
+from seqgc.workers._forecast import choose, traffic_of
 from tests.cli.kit import Out, deploy
 from tests.cli.refused import refused
 from tests.training.reference import make_model
@@ -353,11 +353,11 @@ FULL = TaskSizes(
 
 def test_what_fits_exactly_fits() -> None:
     require_fit(FULL, "inline")
-    assert not FULL.traffic("inline", master_outside=False).results_stored
+    assert not traffic_of(FULL, "inline", master_outside=False).results_stored
     require_fit(replace(FULL, task_bytes=300), "directory")  # weights are elsewhere
     through_the_store = replace(FULL, result_bytes=175)
     require_fit(through_the_store, "directory")
-    assert through_the_store.traffic("directory", master_outside=False).results_stored
+    assert traffic_of(through_the_store, "directory", master_outside=False).results_stored
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from seqgc.cost import (
+from seqgc.deploy import (
     PRICES_FILE,
     FunctionSetup,
     PlannedUse,

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import math
+from dataclasses import KW_ONLY, dataclass
 
-from seqgc.cost._prices import Architecture, Prices
-from seqgc.cost._usage import FunctionSetup, Traffic, Usage
+from seqgc.deploy._prices import Architecture, Prices
+from seqgc.deploy._usage import FunctionSetup, Traffic, Usage
 from seqgc.errors import BudgetError, ParameterError
 from seqgc.ports import Arrival, Dispatch, Dispatched, Failure, Seen
 
 __all__ = ["Budget", "PriceModel"]
 
 
+@dataclass(frozen=True, slots=True)
 class PriceModel:
     """What one task of a run costs, by its seconds, and at most (``longest_s`` seconds).
 
-    Parameters
-    ----------
-    prices, architecture, function
-        Of the functions.
-    traffic
-        What a task moves through the store.
+    ``traffic`` is what a task moves through the store.
 
     Examples
     --------
-    >>> from seqgc.cost import read_prices
+    >>> from seqgc.deploy import read_prices
     >>> model = PriceModel(
     ...     read_prices("us-east-1"),
     ...     architecture="arm64",
@@ -35,33 +32,40 @@ class PriceModel:
     (True, 20.0)
     """
 
-    def __init__(
-        self,
-        prices: Prices,
-        *,
-        architecture: Architecture,
-        function: FunctionSetup,
-        traffic: Traffic,
-    ) -> None:
-        self._prices, self._architecture = prices, architecture
-        self._function, self._traffic = function, traffic
-        self.longest_s = function.longest_s
-        self.job_usd = self._usd(traffic.publication())
-        self.warm_up_usd = self._usd(function.invocation(function.longest_s))  # at most
+    prices: Prices
+    _: KW_ONLY
+    architecture: Architecture
+    function: FunctionSetup
+    traffic: Traffic
+
+    @property
+    def longest_s(self) -> float:
+        """The most that an invocation is charged for, seconds."""
+        return self.function.longest_s
+
+    @property
+    def job_usd(self) -> float:
+        """The price of publishing a job's weights."""
+        return self._usd(self.traffic.publication())
+
+    @property
+    def warm_up_usd(self) -> float:
+        """The most that one invocation before the first round can cost."""
+        return self._usd(self.function.invocation(self.longest_s))
 
     def task_usd(self, seconds: float) -> float:
         """Return the price of a task of so many seconds, any start of its environment included.
 
         ``longest_s`` is the most that is charged. It reads all its weights, as after a start.
         """
-        return self._usd(self._function.invocation(seconds) + self._traffic.task(fresh=True))
+        return self._usd(self.function.invocation(seconds) + self.traffic.task(fresh=True))
 
     def _usd(self, usage: Usage) -> float:
-        return self._prices.bill(usage, architecture=self._architecture).usd
+        return self.prices.bill(usage, architecture=self.architecture).usd
 
 
 class Budget:
-    """Stops a run before it costs more than ``max_usd``; an observer of the run.
+    """Stops a run before it costs more than ``max_usd`` US dollars; an observer of the run.
 
     Tasks leave only if the run stays within the budget even if, of all that are under way, each has
     an environment started for it, which is billed (`INIT_LIMIT_S`), and runs to the function's
@@ -71,14 +75,8 @@ class Budget:
     No answer tells of environments that Lambda starts ahead of any need; the amount reserved for
     the warm-up is never given back, and covers them.
 
-    Parameters
-    ----------
-    max_usd
-        US dollars, >= 0.
-    model
-        What tasks cost; None: nothing, as on one's own machines.
-    warm_ups
-        Invocations before the first round; each is charged for a start, and to the time-out.
+    ``model`` is what tasks cost; None: nothing, as on one's own machines. Each of the ``warm_ups``,
+    invocations before the first round, is charged for a start, and to the time-out.
 
     Raises
     ------

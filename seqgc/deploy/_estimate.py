@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from seqgc.cost._usage import FunctionSetup, Traffic, Usage
+from seqgc.deploy._usage import FunctionSetup, Traffic, Usage
 from seqgc.errors import ParameterError, require_int
 
 __all__ = ["Estimate", "PlannedUse", "estimate_plan", "estimate_run"]
@@ -15,20 +15,13 @@ __all__ = ["Estimate", "PlannedUse", "estimate_plan", "estimate_run"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedUse:
-    """What a run is going to do.
+    """What a run is going to do: a task for each worker in each round.
 
-    Parameters
-    ----------
-    workers, rounds, jobs
-        In every round every worker gets a task; every job's weights are published once.
-    seconds_per_task
-        How long a task is expected to run, seconds; the median of a profile, for example. None:
-        nobody knows, and only the time-out bounds it.
-    warm_ups
-        Invocations before the first round that compute nothing; expected to run as long as tasks.
-
-    Each worker's environment is expected to be started once, in `START_S` seconds; at most each
-    invocation's is, and to its limit.
+    Every job's weights are published once. A task is expected to run ``seconds_per_task``, the
+    median of a profile, for example; None: nobody knows, and only the time-out bounds it. The
+    ``warm_ups``, invocations before the first round that compute nothing, are expected to run as
+    long. Each worker's environment is expected to be started once, in `START_S` seconds; at most
+    each invocation's is, and to its limit.
     """
 
     workers: int
@@ -155,11 +148,12 @@ class _Ledger:
                         self.cancelled[address] = line["at_s"]
 
     def estimate(self, *, end_s: float) -> Estimate:
-        moved = self._moved()
+        moved = Usage()
+        if self.traffic is not None:
+            moved = self.traffic.publication().times(len(self.jobs))
         likely, at_most = self.settled + moved, self.settled_at_most + moved
         for address, sent_s in self.open.items():
-            seen_s = self.cancelled.get(address, end_s) - sent_s
-            likely += self._invocation(seen_s)
+            likely += self._invocation(self.cancelled.get(address, end_s) - sent_s)
             at_most += self._invocation(self.function.longest_s, fresh=True)
         return Estimate(likely=likely, at_most=at_most, unanswered=len(self.open))
 
@@ -169,16 +163,12 @@ class _Ledger:
             return  # a duplicate
         # The log's own times begin before any task was sent, and end a little late: those of the
         # loop, not of the answer. `took_s` is since this very task left.
-        longest = line["at_s"] - sent_s
-        seconds = line.get("took_s", longest)
-        self.settled += self._invocation(seconds)
+        longest_s = line["at_s"] - sent_s
+        self.settled += self._invocation(line.get("took_s", longest_s))
         if line["event"] == "failure":
-            longest = self.function.longest_s
-        self.settled_at_most += self._invocation(longest, fresh=True)
+            longest_s = self.function.longest_s
+        self.settled_at_most += self._invocation(longest_s, fresh=True)
 
     def _invocation(self, seconds: float, *, fresh: bool = False) -> Usage:
         used = self.function.invocation(seconds)
         return used if self.traffic is None else used + self.traffic.task(fresh=fresh)
-
-    def _moved(self) -> Usage:
-        return Usage() if self.traffic is None else self.traffic.publication().times(len(self.jobs))

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from seqgc.cost import (
+from seqgc.deploy import (
     Budget,
     FunctionSetup,
     PriceModel,

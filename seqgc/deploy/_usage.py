@@ -30,18 +30,15 @@ _BASE64 = 4 / 3  # characters a byte
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Metered quantities; they add up.
-
-    ``requests`` are invocations; ``transfer_out_bytes`` leave the region.
+    """Metered quantities; they add up. ``transfer_out_bytes`` leave the region.
 
     Examples
     --------
-    >>> Usage(requests=2, gb_seconds=0.5) + Usage(requests=1).times(3)
-    Usage(requests=5, gb_seconds=0.5, efs_read_bytes=0, efs_write_bytes=0, s3_puts=0, s3_gets=0, \
-transfer_out_bytes=0)
+    >>> (Usage(requests=2, gb_seconds=0.5) + Usage(requests=1).times(3)).requests
+    5
     """
 
-    requests: int = 0
+    requests: int = 0  # invocations
     gb_seconds: float = 0.0
     efs_read_bytes: int = 0
     efs_write_bytes: int = 0
@@ -50,8 +47,9 @@ transfer_out_bytes=0)
     transfer_out_bytes: int = 0
 
     def __add__(self, other: Usage) -> Usage:
-        sums = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
-        return Usage(**sums)
+        return Usage(
+            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
+        )
 
     def times(self, count: int) -> Usage:
         """Return ``count`` times as much."""
@@ -72,9 +70,8 @@ class FunctionSetup:
 
     Examples
     --------
-    >>> FunctionSetup(memory_mb=2048, timeout_s=30.0).invocation(1.0001)  # billed by the ms, up
-    Usage(requests=1, gb_seconds=2.002, efs_read_bytes=0, efs_write_bytes=0, s3_puts=0, s3_gets=0, \
-transfer_out_bytes=0)
+    >>> FunctionSetup(memory_mb=2048, timeout_s=30.0).invocation(1.0001).gb_seconds  # by the ms, up
+    2.002
     """
 
     memory_mb: int
@@ -94,10 +91,7 @@ transfer_out_bytes=0)
         return INIT_LIMIT_S + self.timeout_s
 
     def invocation(self, seconds: float) -> Usage:
-        """Return the usage of one invocation of so many seconds, its environment's start included.
-
-        It is billed for no more than `longest_s`.
-        """
+        """Return the usage of one invocation, any start included; billed up to `longest_s`."""
         return replace(self.start(min(seconds, self.longest_s)), requests=1)
 
     def start(self, seconds: float = START_S) -> Usage:
@@ -111,31 +105,19 @@ transfer_out_bytes=0)
 class Traffic:
     """The bytes that a task moves, beside its message.
 
-    Parameters
-    ----------
-    where
-        The store: files on EFS, objects on S3, or nothing but messages.
-    weights_bytes
-        Of one job's weights, those that are new to an environment: each is read once, then cached.
-    weights_files
-        How many files or objects these are.
-    weights_jobs
-        Of how many jobs a task needs the weights; an environment that was just started has none.
-    result_bytes
-        Of its results as they are packed.
-    results_stored
-        They are too large for the answer and go through the store.
-    master_outside
-        The master is outside the region: what it reads is paid for as transfer to the internet.
+    Of one job, ``weights_bytes`` in ``weights_files`` files or objects are new to an environment:
+    each is read once, then cached. A task needs the weights of ``weights_jobs`` jobs; an
+    environment that was just started has none. Its results are ``result_bytes`` as they are packed,
+    ``results_stored`` if they are too large for the answer and go through the store. What a
+    master outside the region reads is paid for as transfer to the internet.
 
     Examples
     --------
     >>> large = Traffic(
     ...     where="directory", weights_bytes=1000, result_bytes=500, results_stored=True
     ... )
-    >>> large.task().efs_read_bytes, large.task().efs_write_bytes, large.publication()
-    (1500, 500, Usage(requests=0, gb_seconds=0.0, efs_read_bytes=0, efs_write_bytes=1000, \
-s3_puts=0, s3_gets=0, transfer_out_bytes=0))
+    >>> large.task().efs_read_bytes, large.publication().efs_write_bytes
+    (1500, 1000)
     """
 
     where: StoreKind
@@ -158,23 +140,17 @@ s3_puts=0, s3_gets=0, transfer_out_bytes=0))
         """
         jobs = self.weights_jobs if fresh else 1
         stored = self.result_bytes if self.results_stored else 0
-        answered = self.result_bytes if stored else math.ceil(self.result_bytes * _BASE64)
-        out = answered if self.master_outside else 0
+        answered = stored or math.ceil(self.result_bytes * _BASE64)
+        out = Usage(transfer_out_bytes=answered if self.master_outside else 0)
         match self.where:
             case "directory":
-                return Usage(
-                    efs_read_bytes=jobs * self.weights_bytes + stored,
-                    efs_write_bytes=stored,
-                    transfer_out_bytes=out,
-                )
+                read = jobs * self.weights_bytes + stored
+                return replace(out, efs_read_bytes=read, efs_write_bytes=stored)
             case "s3":
-                return Usage(
-                    s3_gets=jobs * self.weights_files + self.results_stored,
-                    s3_puts=int(self.results_stored),
-                    transfer_out_bytes=out,
-                )
+                gets = jobs * self.weights_files + self.results_stored
+                return replace(out, s3_gets=gets, s3_puts=int(self.results_stored))
             case "inline":
-                return Usage(transfer_out_bytes=out)
+                return out
 
     def publication(self) -> Usage:
         """Return what it takes the master to publish a job's weights."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import date
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 
-from seqgc.cost._usage import Usage
+from seqgc.deploy._usage import Usage
 from seqgc.errors import ParameterError, did_you_mean
 
 __all__ = ["PRICES_FILE", "Architecture", "Bill", "Prices", "prices_date", "read_prices"]
@@ -24,13 +23,7 @@ _GB = 2**30  # bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """What a usage costs, in US dollars.
-
-    Examples
-    --------
-    >>> Bill(functions=0.5, requests=0.25, efs=0.0, s3=0.0, transfer=0.0).usd
-    0.75
-    """
+    """What a usage costs, in US dollars; ``usd`` is the sum."""
 
     functions: float
     requests: float
@@ -52,7 +45,7 @@ class Prices:
 
     Examples
     --------
-    >>> from seqgc.cost import Usage, read_prices
+    >>> from seqgc.deploy import Usage, read_prices
     >>> prices = read_prices("us-east-1")
     >>> bill = prices.bill(Usage(requests=1_000_000, gb_seconds=1000.0), architecture="arm64")
     >>> bill.requests, round(bill.functions, 7), round(bill.usd, 7)
@@ -76,9 +69,10 @@ class Prices:
         ParameterError
             If the architecture is not one of Lambda's.
         """
-        if architecture not in ("x86_64", "arm64"):
-            near = did_you_mean(architecture, ["x86_64", "arm64"])
-            raise ParameterError("arch", "must be x86_64 or arm64", architecture, near)
+        known = get_args(Architecture)
+        if architecture not in known:
+            rule = f"must be {' or '.join(known)}"
+            raise ParameterError("arch", rule, architecture, did_you_mean(architecture, known))
         arm = architecture == "arm64"
         second = self.lambda_arm64_gb_second if arm else self.lambda_x86_64_gb_second
         read = usage.efs_read_bytes / _GB * self.efs_elastic_read_gb
@@ -106,7 +100,15 @@ def read_prices(region: str = "us-east-1", *, path: Path = PRICES_FILE) -> Price
     if region not in regions:
         remedy = f"add its prices to {path}, from the pages that are named there"
         raise ParameterError("region", f"must be one of {', '.join(regions)}", region, remedy)
-    return _checked(regions[region], where=f"regions.{region}")
+    values, where = regions[region], f"regions.{region}"
+    names = {field.name for field in fields(Prices)}
+    if set(values) != names:
+        odd = ", ".join(sorted(set(values) ^ names))
+        raise ParameterError("prices", f"of {where} must be {', '.join(sorted(names))}", odd)
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e6:
+            raise ParameterError("prices", f"{where}.{name} must be a price in USD >= 0", value)
+    return Prices(**{name: float(value) for name, value in values.items()})
 
 
 def prices_date(path: Path = PRICES_FILE) -> date:
@@ -124,16 +126,3 @@ def _read(path: Path) -> dict[str, Any]:
         rule = "must have schema = 1, as_of and [regions.…]"
         raise ParameterError("prices", rule, sorted(content))
     return content
-
-
-def _checked(values: Mapping[str, object], *, where: str) -> Prices:
-    names = {field.name for field in fields(Prices)}
-    if set(values) != names:
-        odd = ", ".join(sorted(set(values) ^ names))
-        raise ParameterError("prices", f"of {where} must be {', '.join(sorted(names))}", odd)
-    numbers = {}
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e6:
-            raise ParameterError("prices", f"{where}.{name} must be a price in USD >= 0", value)
-        numbers[name] = float(value)
-    return Prices(**numbers)
