@@ -319,5 +319,5 @@ def test_a_scheme_for_other_workers_is_refused() -> None:
 
 
 def test_a_run_without_jobs_is_refused() -> None:
-    with pytest.raises(ParameterError, match="`num_jobs` must be >= 1; got 0"):
+    with pytest.raises(ParameterError, match="`num_jobs` must be an integer >= 1; got 0"):
         SwitchingPolicy(setting("uncoded"), num_jobs=0, director=Script())

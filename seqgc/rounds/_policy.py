@@ -34,52 +34,20 @@ never sent: the next tick closes it, with reason ``idle`` and no time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
-from typing import Protocol
 
 import numpy as np
 
+from seqgc import ports
 from seqgc.errors import WorkerError
-from seqgc.ports import (
-    Action,
-    Arrival,
-    BoolArray,
-    Cancel,
-    Close,
-    Decoding,
-    Dispatch,
-    Dispatched,
-    Drop,
-    Event,
-    Failure,
-    Finish,
-    Payload,
-    RoundRecord,
-    Tick,
-    Timetable,
-)
-from seqgc.rounds._gate import Judge, RoundGate
+from seqgc.ports import Action, BoolArray, Decoding, Dispatch, Event, Failure, Payload, RoundRecord
+from seqgc.rounds._gate import RoundGate
 from seqgc.rounds._rule import ClosingRule
-from seqgc.schemes import Assignment, MiniTasks
+from seqgc.schemes import Assignment, MiniTasks, Schedule
 
 __all__ = ["RoundPolicy"]
-
-
-class _Schedule(Judge, Protocol):
-    """What the policy asks of a schedule."""
-
-    def decodes_well(self, responded: BoolArray, payload: Payload = ...) -> bool: ...
-
-    @property
-    def num_rounds(self) -> int: ...
-    @property
-    def round(self) -> int: ...
-    @property
-    def excused(self) -> BoolArray: ...
-    def assignment(self) -> Assignment: ...
-    def close_round(self, responded: BoolArray) -> tuple[int, ...]: ...
-    def decoding(self, job: int, payload: Payload = ...) -> Decoding: ...
 
 
 class RoundPolicy:
@@ -98,6 +66,8 @@ class RoundPolicy:
         The format in which results travel, where gradients are decoded: answers that would be
         decoded too badly do not suffice. None: for decisions only, as in replay; should gradients
         be decoded all the same, they are judged as float32's.
+    first_job, first_round
+        What the schedule's first job and round are called in the run.
 
     Examples
     --------
@@ -109,23 +79,17 @@ class RoundPolicy:
 
     def __init__(
         self,
-        schedule: _Schedule,
+        schedule: Schedule,
         rule: ClosingRule,
         *,
         payload: Payload | None = None,
+        first_job: int = 0,
+        first_round: int = 0,
     ) -> None:
-        self._schedule, self._max_attempts = schedule, rule.max_attempts
-        self._payload: Payload = payload or "float32"
-        judged = None if payload is None else partial(schedule.decodes_well, payload=payload)
-        self._new_gate: Callable[[], RoundGate] = lambda: RoundGate(
-            schedule,
-            rule,
-            round=schedule.round,
-            decodes_well=judged,
-            excused=schedule.excused,
-        )
+        self._schedule, self._rule, self._payload = schedule, rule, payload
+        self._first_job, self._first_round = first_job, first_round
         self._gate = self._new_gate()
-        self._assignment: Assignment | None = None  # of the open round, if one is
+        self._is_idle = True  # nobody has anything to do in the open round, or none is open
         self._attempts = [0] * schedule.n
         self._settled: set[int] = set()
         self._first_failure: Failure | None = None
@@ -143,9 +107,8 @@ class RoundPolicy:
         return self._now if self._is_idle else self._origin + self._gate.wake_at
 
     @property
-    def _is_idle(self) -> bool:
-        """Whether nobody has anything to do in the open round, if there is one."""
-        return self._assignment is None or self._assignment.idle
+    def _round(self) -> int:
+        return self._first_round + self._schedule.round
 
     def start(self) -> Sequence[Dispatch]:
         """Open the first round."""
@@ -160,72 +123,47 @@ class RoundPolicy:
             If the round cannot end; names the first failure.
         """
         self._now = event.at
-        match event:
-            case Dispatched():
-                return self._on_dispatched(event)
-            case Arrival():
-                return self._on_arrival(event)
-            case Failure():
-                return self._on_failure(event)
-            case Tick():
-                return self._on_tick(event)
-            case Timetable():
-                return self._on_timetable(event)
+        try:
+            match event:
+                case ports.Dispatched():
+                    self._origin = event.at if event.attempt == 0 else self._origin
+                    return ()
+                case ports.Arrival() | ports.Failure():
+                    return self._settle(event)
+                case ports.Tick():
+                    return self._tick()
+                case ports.Timetable():
+                    return self._close(self._gate.play(event.times))
+        except WorkerError as error:
+            raise self._with_cause(error) from None
 
-    def _on_dispatched(self, event: Dispatched) -> Sequence[Action]:
-        if event.attempt == 0:
-            self._origin = event.at
+    def _settle(self, event: ports.Arrival | Failure) -> Sequence[Action]:
+        worker = event.worker
+        if event.round != self._round:
+            return (ports.Drop(event=event, reason="its round is closed"),)
+        if worker in self._settled:
+            return (ports.Drop(event=event, reason="the worker is settled"),)
+        if isinstance(event, Failure):
+            if event.attempt != self._attempts[worker]:
+                return (ports.Drop(event=event, reason="an earlier attempt"),)
+            self._first_failure = self._first_failure or event
+            if event.attempt + 1 < self._rule.max_attempts:
+                self._attempts[worker] += 1
+                again = {worker: self._assignment()[worker]}
+                return (Dispatch(round=event.round, attempt=event.attempt + 1, assignment=again),)
+        self._settled.add(worker)
+        register = self._gate.fail if isinstance(event, Failure) else self._gate.arrive
+        # An event is never later than the alarm it beat: rounding must not make it so.
+        register(worker, min(event.at - self._origin, self._gate.wake_at))
         return ()
 
-    def _on_arrival(self, event: Arrival) -> Sequence[Action]:
-        if stale := self._stale(event):
-            return stale
-        self._settled.add(event.worker)
-        self._gate.arrive(event.worker, self._elapsed(event.at))
-        return ()
-
-    def _on_failure(self, event: Failure) -> Sequence[Action]:
-        if stale := self._stale(event):
-            return stale
-        if event.attempt != self._attempts[event.worker]:
-            return (Drop(event=event, reason="an earlier attempt"),)
-        self._first_failure = self._first_failure or event
-        if event.attempt + 1 >= self._max_attempts:
-            self._settled.add(event.worker)
-            self._gate.fail(event.worker, self._elapsed(event.at))
-            return ()
-        self._attempts[event.worker] += 1
-        again = {event.worker: self._schedule.assignment()[event.worker]}
-        return (Dispatch(round=event.round, attempt=event.attempt + 1, assignment=again),)
-
-    def _on_tick(self, event: Tick) -> Sequence[Action]:
-        if event.at < self.wake_at:
+    def _tick(self) -> Sequence[Action]:
+        if self._now < self.wake_at:
             return ()
         if self._is_idle:
-            return self._close(self._idle())
-        try:
-            self._gate.tick(self._gate.wake_at)
-        except WorkerError as error:
-            raise self._with_cause(error) from None
+            return self._close(self._idle_record())
+        self._gate.tick(self._gate.wake_at)
         return () if self._gate.record is None else self._close(self._gate.record)
-
-    def _on_timetable(self, event: Timetable) -> Sequence[Action]:
-        try:
-            record = self._gate.play(event.times)
-        except WorkerError as error:
-            raise self._with_cause(error) from None
-        return self._close(record)
-
-    def _elapsed(self, at: float) -> float:
-        # An event is never later than the alarm it beat: rounding must not make it so.
-        return min(at - self._origin, self._gate.wake_at)
-
-    def _stale(self, event: Arrival | Failure) -> Sequence[Action]:
-        if event.round != self._schedule.round:
-            return (Drop(event=event, reason="its round is closed"),)
-        if event.worker in self._settled:
-            return (Drop(event=event, reason="the worker is settled"),)
-        return ()
 
     def _with_cause(self, error: WorkerError) -> WorkerError:
         cause = self._first_failure
@@ -235,22 +173,44 @@ class RoundPolicy:
             text, worker = f"first failure, worker {cause.worker}: {cause.reason}", cause.worker
         return WorkerError(f"{error}; {text}", round=error.round, worker=worker)
 
+    def _assignment(self) -> Assignment:
+        """Return who does what in the open round, for the run's jobs."""
+        own, first = self._schedule.assignment(), self._first_job
+        if first == 0:
+            return own
+        return Assignment(
+            own.busy,
+            lambda worker: tuple(replace(task, job=first + task.job) for task in own[worker]),
+        )
+
     def _open_round(self) -> list[Dispatch]:
         self._attempts = [0] * self._schedule.n
         self._settled, self._first_failure = set(), None
-        self._assignment = None if self.done else self._schedule.assignment()
-        if self._assignment is None or self._assignment.idle:
+        assignment = None if self.done else self._assignment()
+        if assignment is None or assignment.idle:
+            self._is_idle = True
             return []  # the next tick closes the round, if there is one
+        self._is_idle = False
         self._gate, self._origin = self._new_gate(), math.nan
-        tasks = _ByWorker(self._assignment, excused=self._schedule.excused)
-        return [Dispatch(round=self._schedule.round, attempt=0, assignment=tasks)]
+        tasks = _ByWorker(assignment, excused=self._schedule.excused)
+        return [Dispatch(round=self._round, attempt=0, assignment=tasks)]
 
-    def _idle(self) -> RoundRecord:
-        responded = np.ones(self._schedule.n, dtype=np.bool_)
-        responded.flags.writeable = False
+    def _new_gate(self) -> RoundGate:
+        schedule, payload = self._schedule, self._payload
+        return RoundGate(
+            schedule,
+            self._rule,
+            round=self._round,
+            decodes_well=partial(schedule.decodes_well, payload=payload) if payload else None,
+            excused=schedule.excused,
+        )
+
+    def _idle_record(self) -> RoundRecord:
+        everyone = np.ones(self._schedule.n, dtype=np.bool_)
+        everyone.flags.writeable = False
         return RoundRecord(
-            round=self._schedule.round,
-            responded=responded,
+            round=self._round,
+            responded=everyone,
             kappa_s=0.0,
             duration_s=0.0,
             reason="idle",
@@ -259,15 +219,23 @@ class RoundPolicy:
 
     def _close(self, record: RoundRecord) -> list[Action]:
         finished = self._schedule.close_round(record.responded)
-        actions: list[Action] = [Close(record=record)]
+        actions: list[Action] = [ports.Close(record=record)]
         if not record.responded.all():
             stragglers = tuple(np.flatnonzero(~record.responded).tolist())
-            actions.append(Cancel(round=record.round, workers=stragglers))
+            actions.append(ports.Cancel(round=record.round, workers=stragglers))
         actions += [
-            Finish(job=job, decoding=cache(partial(self._schedule.decoding, job, self._payload)))
+            ports.Finish(job=self._first_job + job, decoding=cache(partial(self._decoding, job)))
             for job in finished
         ]
         return [*actions, *self._open_round()]
+
+    def _decoding(self, job: int) -> Decoding:
+        """Return the decoding of one of the schedule's jobs, under the run's numbers."""
+        decoding = self._schedule.decoding(job, self._payload or "float32")
+        job, terms = self._first_job + job, decoding.terms
+        if (first := self._first_round) > 0:
+            terms = tuple(replace(term, round=first + term.round) for term in terms)
+        return replace(decoding, job=job, terms=terms)
 
 
 class _ByWorker(Mapping[int, MiniTasks]):

@@ -18,16 +18,9 @@ WaitOut: TypeAlias = Literal["all", "conform", "feasible"]
 class ClosingRule:
     """When a round closes, and when it is given up; see `RoundGate`.
 
-    Parameters
-    ----------
-    mu : float
-        Tolerance, >= 0: a round stays open until ``(1 + mu)`` times its first answer's time.
-    wait_out : {"all", "conform", "feasible"}
-        What a round waits for whose answers do not suffice then.
-    timeout_s : float
-        Hard limit of a round, seconds, > 0.
-    max_attempts : int
-        Times a worker's task may be sent in one round, >= 1.
+    A round stays open until ``(1 + mu)`` times its first answer's time, ``mu`` >= 0; then
+    ``wait_out`` says what it waits for if its answers do not suffice. It never takes more than
+    ``timeout_s`` > 0 seconds, and sends a worker's task ``max_attempts`` times at most.
 
     Raises
     ------
@@ -53,8 +46,8 @@ class ClosingRule:
             raise ParameterError("wait_out", rule, self.wait_out)
         if not self.timeout_s > 0:
             raise ParameterError("timeout_s", "must be > 0 seconds", self.timeout_s)
-        if self.max_attempts < 1:
-            raise ParameterError("max_attempts", "must be >= 1", self.max_attempts)
+        attempts = require_int("max_attempts", self.max_attempts, least=1)
+        object.__setattr__(self, "max_attempts", attempts)
 
     @property
     def label(self) -> str:
@@ -64,16 +57,9 @@ class ClosingRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """How rounds are run: the scheme, when they close, and how many models' gradients one computes.
+    """How rounds are run: who computes what, when they close, and how many models' gradients.
 
-    Parameters
-    ----------
-    scheme
-        Says who computes what.
-    rule
-        Says when a round closes.
-    jobs_per_round : int
-        Models in a bundle, >= 1: one job computes the gradients of that many.
+    One job computes the gradients of a bundle of ``jobs_per_round`` >= 1 models.
 
     Examples
     --------

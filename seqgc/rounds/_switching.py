@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Protocol
 
-from seqgc.errors import ParameterError
-from seqgc.ports import (
-    Action,
-    BoolArray,
-    Close,
-    Decoding,
-    Dispatch,
-    Event,
-    Payload,
-    Restart,
-    RoundRecord,
-)
+from seqgc.errors import ParameterError, require_int
+from seqgc.ports import Action, BoolArray, Close, Dispatch, Event, Payload, Restart, RoundRecord
 from seqgc.rounds._policy import RoundPolicy
 from seqgc.rounds._rule import Setting
-from seqgc.schemes import Assignment, Schedule, Scheme
+from seqgc.schemes import Scheme
 
 __all__ = ["Decision", "Director", "Segment", "SwitchingPolicy"]
 
@@ -38,17 +28,8 @@ class Segment:
 class Decision:
     """What is to change before the next round.
 
-    Parameters
-    ----------
-    setting
-        What to switch to; None: the present one stays.
-    restart
-        Workers to replace by fresh ones; the backend must be one that can.
-
-    Examples
-    --------
-    >>> Decision(restart=(3,))
-    Decision(setting=None, restart=(3,))
+    ``setting`` is what to switch to (None: the present one stays), ``restart`` are workers to
+    replace by fresh ones; the backend must be one that can.
     """
 
     setting: Setting | None = None
@@ -79,18 +60,8 @@ class SwitchingPolicy:
     which its last jobs end as they would at the end of a run: all are decoded, by their deadlines,
     before the next scheme starts its first. Leaving a scheme of delay 0 costs nothing.
 
-    Parameters
-    ----------
-    setting
-        What to begin with.
-    num_jobs : int
-        Of the whole run, >= 1.
-    director
-        Chooses; every setting must have the workers of the first.
-    payload
-        See `seqgc.rounds.RoundPolicy`.
-    batches
-        Sizes of the models' batches; see `seqgc.schemes.Scheme.begin`.
+    ``setting`` is what to begin with; every setting must have its workers. The whole run has
+    ``num_jobs``, >= 1. ``payload``: see `RoundPolicy`; ``batches``: see `Scheme.begin`.
 
     Raises
     ------
@@ -127,11 +98,8 @@ class SwitchingPolicy:
         payload: Payload | None = None,
         batches: Iterable[int] = (),
     ) -> None:
-        if num_jobs < 1:
-            raise ParameterError("num_jobs", "must be >= 1", num_jobs)
-        self._num_jobs, self._director = num_jobs, director
-        self._payload: Payload | None = payload
-        self._batches = tuple(batches)
+        self._num_jobs, self._director = require_int("num_jobs", num_jobs, least=1), director
+        self._payload, self._batches = payload, tuple(batches)
         self._segments: list[Segment] = []
         self._answers: list[BoolArray] = []  # who responded, in the segment's closed rounds
         self._started, self._rounds = 0, 0  # jobs that have started, rounds that are closed
@@ -163,8 +131,7 @@ class SwitchingPolicy:
         """
         if not 0 <= job < self._num_jobs:
             raise ParameterError("job", f"must satisfy 0 <= job < {self._num_jobs}", job)
-        segment = next(s for s in reversed(self._segments) if s.first_job <= job)
-        return segment.setting.scheme
+        return next(s.setting.scheme for s in reversed(self._segments) if s.first_job <= job)
 
     def start(self) -> Sequence[Dispatch]:
         """Open the first round."""
@@ -180,17 +147,20 @@ class SwitchingPolicy:
         return actions
 
     def _between_rounds(self, actions: Sequence[Action], record: RoundRecord) -> Sequence[Action]:
-        segment = self._segments[-1]
+        segment, before = self._segments[-1], self._policy
         self._answers.append(record.responded)
         self._rounds += 1
         self._director.close(record, setting=segment.setting)
-        before = self._policy
         restarts: tuple[Restart, ...] = ()
         if self._next is None:
             self._started = min(segment.first_job + len(self._answers), self._num_jobs)
             self._next, restarts = self._decided(segment.setting)
             if self._next is not None:
-                self._policy = self._drain(segment)
+                # The end of the segment, as if its jobs had always been these few: how many jobs
+                # will follow has no part in what a schedule does before its last one starts, so
+                # one of the jobs that have started, given who responded, is where this one is.
+                few = self._started - segment.first_job
+                self._policy = self._run(segment, few, answers=self._answers)
         begins = self._next is not None and self._policy.done
         if self._next is not None and begins:
             self._policy, self._next = self._enter(self._next), None
@@ -203,90 +173,33 @@ class SwitchingPolicy:
     def _decided(self, setting: Setting) -> tuple[Setting | None, tuple[Restart, ...]]:
         """Return what to switch to, None for what runs already, and who is to be restarted."""
         jobs_left = self._num_jobs - self._started
-        decision = None
-        if jobs_left:
-            decision = self._director.choose(setting=setting, jobs_left=jobs_left)
-        if decision is None:
+        if not jobs_left:
             return None, ()
+        decision = self._director.choose(setting=setting, jobs_left=jobs_left) or Decision()
         restarts = tuple(Restart(worker=worker) for worker in decision.restart)
         return (None if decision.setting == setting else decision.setting), restarts
 
     def _enter(self, setting: Setting) -> RoundPolicy:
         """Return the policy of a new segment: the setting, over every job that has not started."""
-        if self._segments and setting.scheme.n != self._segments[0].setting.scheme.n:
-            n = self._segments[0].setting.scheme.n
-            raise ParameterError("scheme", f"must have the run's n={n} workers", setting.scheme.n)
+        due = self._segments[0].setting.scheme.n if self._segments else setting.scheme.n
+        if setting.scheme.n != due:
+            raise ParameterError("scheme", f"must have the run's n={due} workers", setting.scheme.n)
         segment = Segment(setting=setting, first_job=self._started, first_round=self._rounds)
         self._segments.append(segment)
         self._answers = []
-        return self._run(self._begin(setting.scheme, self._num_jobs - self._started), segment)
+        return self._run(segment, self._num_jobs - self._started)
 
-    def _drain(self, segment: Segment) -> RoundPolicy:
-        """Return the policy that ends the segment: as if its jobs had always been these few.
-
-        How many jobs will follow has no part in what a schedule does before its last one starts,
-        so a schedule of the jobs that have started, given who responded, is where the old one is.
-        """
-        schedule = self._begin(segment.setting.scheme, self._started - segment.first_job)
-        for responded in self._answers:
+    def _run(
+        self, segment: Segment, num_jobs: int, *, answers: Iterable[BoolArray] = ()
+    ) -> RoundPolicy:
+        """Return a policy over the segment's first jobs, from after these rounds on."""
+        schedule = segment.setting.scheme.begin(num_jobs, batches=self._batches)
+        for responded in answers:
             schedule.close_round(responded)
-        return self._run(schedule, segment)
-
-    def _begin(self, scheme: Scheme, num_jobs: int) -> Schedule:
-        return scheme.begin(num_jobs, batches=self._batches)
-
-    def _run(self, schedule: Schedule, segment: Segment) -> RoundPolicy:
         return RoundPolicy(
-            _Numbered(schedule, first_job=segment.first_job, first_round=segment.first_round),
+            schedule,
             segment.setting.rule,
             payload=self._payload,
+            first_job=segment.first_job,
+            first_round=segment.first_round,
         )
-
-
-class _Numbered:
-    """A schedule whose jobs and rounds bear the run's numbers; what `RoundPolicy` asks for."""
-
-    def __init__(self, schedule: Schedule, *, first_job: int, first_round: int) -> None:
-        self._schedule: Final = schedule
-        self._first_job: Final = first_job
-        self._first_round: Final = first_round
-
-    @property
-    def n(self) -> int:
-        return self._schedule.n
-
-    @property
-    def num_rounds(self) -> int:
-        return self._first_round + self._schedule.num_rounds
-
-    @property
-    def round(self) -> int:
-        return self._first_round + self._schedule.round
-
-    def assignment(self) -> Assignment:
-        own, first = self._schedule.assignment(), self._first_job
-        return Assignment(
-            own.busy,
-            lambda worker: tuple(replace(task, job=first + task.job) for task in own[worker]),
-        )
-
-    @property
-    def excused(self) -> BoolArray:
-        return self._schedule.excused
-
-    def conforms(self, responded: BoolArray) -> bool:
-        return self._schedule.conforms(responded)
-
-    def feasible(self, responded: BoolArray) -> bool:
-        return self._schedule.feasible(responded)
-
-    def decodes_well(self, responded: BoolArray, payload: Payload = "float64") -> bool:
-        return self._schedule.decodes_well(responded, payload)
-
-    def close_round(self, responded: BoolArray) -> tuple[int, ...]:
-        return tuple(self._first_job + job for job in self._schedule.close_round(responded))
-
-    def decoding(self, job: int, payload: Payload = "float64") -> Decoding:
-        decoding = self._schedule.decoding(job - self._first_job, payload)
-        terms = tuple(replace(t, round=self._first_round + t.round) for t in decoding.terms)
-        return replace(decoding, job=job, terms=terms)

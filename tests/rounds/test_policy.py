@@ -258,5 +258,5 @@ def test_the_replay_seam_refuses_what_it_cannot_play() -> None:
         run(policy, ReplayBackend(np.ones((1, 2))))
     with pytest.raises(ScheduleError, match="waits for ever"):
         ReplayBackend(np.ones((1, 2))).receive(math.inf)
-    with pytest.raises(ParameterError, match="`max_attempts` must be >= 1"):
+    with pytest.raises(ParameterError, match="`max_attempts` must be an integer >= 1"):
         RoundPolicy(Uncoded(n=2).start(1), ClosingRule(mu=0.0, wait_out="all", max_attempts=0))
