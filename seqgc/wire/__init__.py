@@ -40,6 +40,7 @@ from seqgc.wire._envelope import envelope_bytes as envelope_bytes
 from seqgc.wire._envelope import from_json as from_json
 from seqgc.wire._envelope import to_json as to_json
 from seqgc.wire._envelope import to_mapping as to_mapping
+from seqgc.wire._frame import MAX_FRAME_BYTES as MAX_FRAME_BYTES
 from seqgc.wire._frame import SCHEMA_VERSION as SCHEMA_VERSION
 from seqgc.wire._message_types import STORE_KINDS as STORE_KINDS
 from seqgc.wire._message_types import AnswerMessage as AnswerMessage
@@ -56,4 +57,3 @@ from seqgc.wire._message_types import StoreRef as StoreRef
 from seqgc.wire._message_types import Subject as Subject
 from seqgc.wire._message_types import TaskMessage as TaskMessage
 from seqgc.wire._message_types import WorkloadRef as WorkloadRef
-from seqgc.wire._values import MAX_FRAME_BYTES as MAX_FRAME_BYTES

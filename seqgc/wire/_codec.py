@@ -8,20 +8,20 @@ import msgspec
 import numpy as np
 
 from seqgc.errors import SeqgcError, WireError
-from seqgc.wire._frame import Array, pack, unpack
+from seqgc.wire._frame import MAX_FRAME_BYTES, Array, one_line, pack, unpack
+from seqgc.wire._headers import InvokeHeader, ResultHeader, TaskHeader
 from seqgc.wire._message_types import (
     CancelMessage,
     FailureMessage,
     InvokeMessage,
     Message,
+    Name,
     ReadyMessage,
     ReceiptMessage,
+    Record,
     ResultMessage,
     TaskMessage,
 )
-from seqgc.wire._results import ResultHeader
-from seqgc.wire._task_arrays import InvokeHeader, TaskHeader
-from seqgc.wire._values import MAX_FRAME_BYTES, Name, Record, one_line
 
 __all__ = ["decode", "decode_invocation", "encode"]
 
@@ -50,16 +50,9 @@ _DECODER = msgspec.json.Decoder(_Header)
 
 
 def encode(message: Message, *, run_id: str, sealed: bool = True) -> bytes:
-    """Return a message's frame.
+    """Return a message's frame; whoever decodes it must name the same run.
 
-    Parameters
-    ----------
-    message
-        Any.
-    run_id
-        Whoever decodes the frame must name the same run.
-    sealed
-        Whether the frame has a digest. A pipe to one's own child process needs none.
+    ``sealed`` frames have a digest. A pipe to one's own child process needs none.
 
     Raises
     ------
@@ -76,7 +69,17 @@ def encode(message: Message, *, run_id: str, sealed: bool = True) -> bytes:
         ...
     seqgc.errors.WireError: frame belongs to run 'r1', not 'another'; drop it
     """
-    content, arrays = _parts(message)
+    content: _MessageHeader
+    arrays: list[Array] = []
+    match message:
+        case TaskMessage():
+            content, arrays = TaskHeader.of(message)
+        case InvokeMessage():
+            content, arrays = InvokeHeader.of(message)
+        case ResultMessage():
+            content, arrays = ResultHeader.of(message)
+        case _:
+            content = message
     try:
         text = _ENCODER.encode(_Header(run=run_id, message=content))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -117,18 +120,6 @@ def decode_invocation(
         got = type(message).__name__
         raise WireError(f"a function is asked by an InvokeMessage; got a {got}")
     return run, message
-
-
-def _parts(message: Message) -> tuple[_MessageHeader, list[Array]]:
-    match message:
-        case TaskMessage():
-            return TaskHeader.of(message)
-        case InvokeMessage():
-            return InvokeHeader.of(message)
-        case ResultMessage():
-            return ResultHeader.of(message)
-        case _:
-            return message, []
 
 
 def _opened(data: bytes | bytearray, *, sealed: bool, max_bytes: int) -> tuple[str, Message]:

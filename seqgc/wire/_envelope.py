@@ -8,14 +8,15 @@ strict base64 between the quotes is that JSON string, and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
 import msgspec
 
 from seqgc.errors import WireError
-from seqgc.wire._values import MAX_FRAME_BYTES, Record, one_line
+from seqgc.wire._frame import MAX_FRAME_BYTES, one_line
+from seqgc.wire._message_types import Record
 
 try:  # compiled, 20 to 50 times as fast
     from pybase64 import b64decode, b64encode
@@ -83,12 +84,7 @@ def from_json(
 ) -> bytes:
     """Return the frame in a JSON text, or in what such a text was parsed to.
 
-    Parameters
-    ----------
-    body
-        The text, or its object.
-    max_bytes
-        Of the frame; what promises to be longer is refused before it is decoded.
+    What promises to be longer than ``max_bytes`` is refused before it is decoded.
 
     Raises
     ------
@@ -104,35 +100,29 @@ def from_json(
         ...
     seqgc.errors.WireError: envelope holds no frame: Expected `object`, got `array`
     """
-    if not isinstance(body, bytes | bytearray | memoryview | str):
-        return _frame_of(_parsed(lambda: msgspec.convert(body, _Envelope)), max_bytes)
     if isinstance(body, str):
         try:
             body = body.encode("ascii")
         except UnicodeEncodeError:
             raise WireError("envelope has characters that neither JSON nor base64 needs") from None
-    _check_length(len(body) - _OVERHEAD_BYTES, max_bytes)
-    for begin in _BEGINNINGS:
-        if body[: len(begin)] == begin and body[max(len(begin), len(body) - len(_END)) :] == _END:
-            with suppress(WireError):  # unusual, perhaps escaped: left to the parser
-                return _decoded(memoryview(body)[len(begin) : -len(_END)], max_bytes)
-    return _frame_of(_parsed(lambda: _DECODER.decode(body)), max_bytes)
-
-
-def _parsed(parse: Callable[[], _Envelope]) -> _Envelope:
+    if isinstance(body, bytes | bytearray | memoryview):
+        _check_length(len(body) - _OVERHEAD_BYTES, max_bytes)
+        end = len(body) - len(_END)
+        for begin in _BEGINNINGS:
+            if body[: len(begin)] == begin and body[max(len(begin), end) :] == _END:
+                with suppress(WireError):  # unusual, perhaps escaped: left to the parser
+                    return _decoded(memoryview(body)[len(begin) : end], max_bytes)
     try:
-        return parse()
+        if isinstance(body, bytes | bytearray | memoryview):
+            envelope = _DECODER.decode(body)
+        else:
+            envelope = msgspec.convert(body, _Envelope)
     except (ValueError, RecursionError) as error:
         what = "holds no frame" if isinstance(error, msgspec.ValidationError) else "is not JSON"
         raise WireError(f"envelope {what}: {one_line(str(error))}") from error
-
-
-def _frame_of(envelope: _Envelope, max_bytes: int) -> bytes:
     if envelope.seqgc != _VERSION:
-        raise WireError(
-            f"envelope has version {envelope.seqgc}, not {_VERSION}: run one seqgc version "
-            "everywhere"
-        )
+        rule = f"has version {envelope.seqgc}, not {_VERSION}"
+        raise WireError(f"envelope {rule}: run one seqgc version everywhere")
     return _decoded(envelope.frame, max_bytes)
 
 

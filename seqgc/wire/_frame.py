@@ -1,7 +1,4 @@
-"""A frame's bytes: prefix, digest, header, arrays (`seqgc.wire` draws and explains them).
-
-Whatever does not add up, in `pack`, `unpack` or `Body`, is a `WireError`.
-"""
+"""A frame's bytes (`seqgc.wire` draws and explains them); what does not add up is a `WireError`."""
 
 from __future__ import annotations
 
@@ -14,13 +11,13 @@ import numpy.typing as npt
 import xxhash
 
 from seqgc.errors import WireError
-from seqgc.wire._values import MAX_FRAME_BYTES
 
-__all__ = ["SCHEMA_VERSION", "Array", "Body", "pack", "unpack"]
+__all__ = ["MAX_FRAME_BYTES", "SCHEMA_VERSION", "Array", "Body", "one_line", "pack", "unpack"]
 
 Array: TypeAlias = npt.NDArray[Any]
 
 SCHEMA_VERSION = 4
+MAX_FRAME_BYTES = 1 << 28  # four ResNet-18 gradients in float32 are 180 MB
 _MAX_HEADER_BYTES = 1 << 22
 _MAGIC = b"SGCF"
 _UNSEALED = 1  # the flag of a frame without a digest
@@ -33,7 +30,12 @@ _DTYPES = ("<i8", "<u2", "<f2", "<f4", "<f8")
 
 def pack(header: bytes, arrays: Sequence[Array], *, sealed: bool) -> bytes:
     """Return the frame of a header (JSON) and the arrays behind it."""
-    pieces = [_little_endian(array) for array in arrays]
+    pieces = []
+    for array in arrays:
+        dtype = array.dtype.newbyteorder("<")
+        if dtype.str not in _DTYPES:
+            raise WireError(f"arrays on the wire are {', '.join(_DTYPES)}; got {dtype.str}")
+        pieces.append(np.ascontiguousarray(array, dtype=dtype).data)
     header += b" " * (-(_BEGIN + len(header)) % _ALIGN)
     body_bytes = sum(piece.nbytes for piece in pieces)
     _check_lengths(len(header), body_bytes, max_bytes=MAX_FRAME_BYTES)
@@ -107,8 +109,16 @@ def _check_lengths(header_bytes: int, body_bytes: int, *, max_bytes: int) -> Non
         )
 
 
-def _little_endian(array: Array) -> memoryview:
-    dtype = array.dtype.newbyteorder("<")
-    if dtype.str not in _DTYPES:
-        raise WireError(f"arrays on the wire are {', '.join(_DTYPES)}; got {dtype.str}")
-    return np.ascontiguousarray(array, dtype=dtype).data
+def one_line(text: str, *, limit: int = 1000) -> str:
+    r"""Return ``text`` as one printable line of at most ``limit`` characters.
+
+    What a terminal or a log would obey, or could not encode, is replaced: control and formatting
+    characters, lone surrogates.
+
+    Examples
+    --------
+    >>> one_line("no\nsuch \x1b[31m file", limit=12) == "no such \ufffd[31"
+    True
+    """
+    words = " ".join(text.split())[:limit].rstrip()
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in words)

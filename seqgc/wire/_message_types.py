@@ -4,8 +4,8 @@ Master to worker: a `TaskMessage`, a `CancelMessage`. Worker to master: a `Ready
 task a `ResultMessage` or a `FailureMessage`. A function that knows nothing of the run is asked by
 an `InvokeMessage`, and may answer with a `ReceiptMessage`: the result is in the store.
 
-Messages without arrays are msgspec structs: each is its own header on the wire. Their fields are
-checked when they are read from a frame.
+Messages without arrays are msgspec structs: each is its own header on the wire, and msgspec checks
+its fields while it reads them from a frame.
 """
 
 from __future__ import annotations
@@ -16,32 +16,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
+import msgspec
 from msgspec import Meta
 from msgspec.structs import force_setattr
 
 from seqgc.errors import WireError
 from seqgc.ports import FloatArray, Payload, Task, WeightRef, WorkItem
-from seqgc.wire._values import (
-    MAX_FRAME_BYTES,
-    MAX_PIECES,
-    Count,
-    Digest,
-    Line,
-    Name,
-    Record,
-    one_line,
-)
+from seqgc.wire._frame import MAX_FRAME_BYTES, one_line
 
 __all__ = [
+    "MAX_PIECES",
     "STORE_KINDS",
     "AnswerMessage",
     "CancelMessage",
+    "Count",
+    "Digest",
     "FailureMessage",
     "InvokeMessage",
     "Json",
     "Message",
+    "Name",
     "ReadyMessage",
     "ReceiptMessage",
+    "Record",
     "ResultMessage",
     "StoreKind",
     "StoreRef",
@@ -53,7 +50,20 @@ __all__ = [
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 StoreKind: TypeAlias = Literal["directory", "s3", "inline"]
 STORE_KINDS: Final[tuple[StoreKind, ...]] = get_args(StoreKind)
+
+MAX_PIECES = 4096  # of one result; each costs the receiver a call, however short it is
 _MAX_CODE_CHARACTERS = 100
+
+# Beyond 2**53 a JSON number is not exact everywhere.
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
+Name: TypeAlias = Annotated[str, Meta(max_length=200)]
+Digest: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]  # SHA-256, hexadecimal
+_Line: TypeAlias = Annotated[str, Meta(max_length=1000)]  # what `one_line` leaves
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A JSON object of a header: its fields, no others, of their types and ranges."""
+
 
 # ---- what a task is about -----------------------------------------------------------------------
 
@@ -74,13 +84,7 @@ class WorkloadRef(Record, frozen=True, kw_only=True, eq=False):
 
     @property
     def canonical(self) -> str:
-        """The same text for the same workload, whatever the order of the settings.
-
-        Raises
-        ------
-        WireError
-            If a setting has no JSON form, as NaN.
-        """
+        """The same text for the same workload; `WireError` if a setting has no JSON form (NaN)."""
         try:
             return json.dumps(
                 [self.name, self.settings], sort_keys=True, separators=(",", ":"), allow_nan=False
@@ -140,28 +144,17 @@ class TaskMessage:
 
     @property
     def subject(self) -> Subject:
-        """What the task's own header and all its answers say of it.
-
-        Raises
-        ------
-        WireError
-            If the code's name is too long.
-        """
+        """What the task's own header and all its answers say of it; `WireError` if it cannot."""
         if len(self.code) > _MAX_CODE_CHARACTERS:
             rule = f"at most {_MAX_CODE_CHARACTERS} characters"
             raise WireError(f"a code's name has {rule}; got {len(self.code)}: shorten it")
-        task = self.task
+        task, code = self.task, self.code
         digests = sorted({part.weights.digest for item in task.items for part in item.parts})
-        digest = "".join(digests)
+        own = "".join(digests)
         if len(digests) > 1:
-            digest = hashlib.sha256("\n".join(digests).encode()).hexdigest()
-        return Subject(
-            round=task.round,
-            worker=task.worker,
-            attempt=task.attempt,
-            code=self.code,
-            weights_digest=digest,
-        )
+            own = hashlib.sha256("\n".join(digests).encode()).hexdigest()
+        round, worker, attempt = task.round, task.worker, task.attempt
+        return Subject(round=round, worker=worker, attempt=attempt, code=code, weights_digest=own)
 
     def result(self, results: Mapping[int, FloatArray]) -> ResultMessage:
         """Return the answer with these results, by slot.
@@ -184,9 +177,8 @@ class TaskMessage:
 
     def receipt(self, *, digest: str, size_bytes: int) -> ReceiptMessage:
         """Return the answer that the results' frame is in the store, under the key due to it."""
-        return ReceiptMessage(
-            subject=self.subject, key=self._key(digest), digest=digest, size_bytes=size_bytes
-        )
+        key = self._key(digest)
+        return ReceiptMessage(subject=self.subject, key=key, digest=digest, size_bytes=size_bytes)
 
     def check(self, answer: AnswerMessage) -> None:
         """Insist that ``answer`` is one to this task.
@@ -203,22 +195,17 @@ class TaskMessage:
             if got != due:
                 raise WireError(f"answer has {name} {got!r} where {due!r} was asked for; drop it")
         if isinstance(answer, ResultMessage):
-            self._check_results(answer)
+            slots, payload = sorted(item.slot for item in self.task.items), self.payload
+            if (got := sorted(answer.results)) != slots:
+                raise WireError(f"answer has slots {got} where {slots} were asked for; drop it")
+            if (got := answer.payload) != payload:
+                raise WireError(f"answer has payload {got} where {payload} was asked for; drop it")
         elif isinstance(answer, ReceiptMessage) and answer.key != (due := self._key(answer.digest)):
             raise WireError(f"answer has key {answer.key!r} where {due!r} is due; drop it")
 
     def _key(self, digest: str) -> str:
         """Return the answer's key: with its digest, no other answer can take its place."""
         return f"result-{self.task.round}-{self.task.worker}-{self.task.attempt}-{digest[:32]}"
-
-    def _check_results(self, answer: ResultMessage) -> None:
-        slots = sorted(item.slot for item in self.task.items)
-        if (got := sorted(answer.results)) != slots:
-            raise WireError(f"answer has slots {got} where {slots} were asked for; drop it")
-        if answer.payload != self.payload:
-            raise WireError(
-                f"answer has payload {answer.payload} where {self.payload} was asked for; drop it"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -268,7 +255,7 @@ class FailureMessage(Record, frozen=True, kw_only=True, tag="failure"):
     """A task that will not be answered; ``reason`` becomes one printable line."""
 
     subject: Subject
-    reason: Line
+    reason: _Line
 
     def __post_init__(self) -> None:
         force_setattr(self, "reason", one_line(self.reason))
@@ -277,9 +264,8 @@ class FailureMessage(Record, frozen=True, kw_only=True, tag="failure"):
 class ReceiptMessage(Record, frozen=True, kw_only=True, tag="receipt"):
     """A task's answer is in the store: the frame of its `ResultMessage`, under ``key``.
 
-    `TaskMessage.receipt` makes it: there is one key for a task's answer, its digest given.
-
-    ``digest`` is the SHA-256 of the frame's ``size_bytes`` bytes, hexadecimal.
+    `TaskMessage.receipt` makes it: there is one key for a task's answer, its digest given. That is
+    the SHA-256 of the frame's ``size_bytes`` bytes, hexadecimal.
     """
 
     subject: Subject
@@ -289,15 +275,12 @@ class ReceiptMessage(Record, frozen=True, kw_only=True, tag="receipt"):
 
 
 class ReadyMessage(Record, frozen=True, kw_only=True, tag="ready"):
-    """The worker takes tasks from now on; or never will, because of ``problem``, if not empty.
-
-    ``problem`` becomes one printable line.
-    """
+    """The worker takes tasks from now on; or never will, because of ``problem``, if not empty."""
 
     worker: Count
-    problem: Line = ""
+    problem: _Line = ""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self) -> None:  # one printable line
         force_setattr(self, "problem", one_line(self.problem))
 
 

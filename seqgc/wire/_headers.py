@@ -1,0 +1,320 @@
+"""Messages with arrays, as headers: what JSON says of them, and what their numbers in the body are.
+
+A message that makes no sense is a `WireError` before it is sent (``of``), and on arrival
+(``message``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Literal, TypeAlias
+
+import numpy as np
+from msgspec import Meta
+from msgspec.structs import asdict
+
+from seqgc.errors import ParameterError, WireError
+from seqgc.ports import (
+    FloatArray,
+    Payload,
+    Quantized,
+    Task,
+    WeightedPoints,
+    WeightRef,
+    WorkItem,
+    payload_format,
+    quantize,
+    restore,
+)
+from seqgc.wire._frame import Array, Body
+from seqgc.wire._message_types import (
+    MAX_PIECES,
+    Count,
+    Digest,
+    InvokeMessage,
+    Name,
+    Record,
+    ResultMessage,
+    StoreRef,
+    Subject,
+    TaskMessage,
+    WorkloadRef,
+)
+
+__all__ = ["InvokeHeader", "ResultHeader", "TaskHeader"]
+
+# ---- tasks: all points in one array, all coefficients in another ---------------------------------
+
+
+class _Weights(Record, frozen=True, kw_only=True):
+    """A `seqgc.ports.WeightRef`."""
+
+    model: Name
+    version: Count
+    digest: Digest
+    dtype: Literal["float16", "float32", "float64"]
+    size: Count
+
+    @classmethod
+    def of(cls, ref: WeightRef) -> _Weights:
+        return cls(**{name: getattr(ref, name) for name in cls.__struct_fields__})
+
+    def ref(self) -> WeightRef:
+        return WeightRef(**asdict(self))
+
+    def params(self, body: Body) -> FloatArray:
+        """Return the weights, which are next in the body, if they have the digest."""
+        params = body.take(np.dtype(self.dtype), self.size)
+        little = params.astype(params.dtype.newbyteorder("<"), copy=False)
+        if (found := hashlib.sha256(little.data).hexdigest()) != self.digest:
+            raise WireError(
+                f"weights of {self.model!r} have digest {found[:12]}… where {self.digest[:12]}… is "
+                "due"
+            )
+        return params
+
+
+class _Part(Record, frozen=True, kw_only=True):
+    """A `seqgc.ports.WeightedPoints` without its ``count`` points and coefficients."""
+
+    model: Name
+    count: Count
+    weights: _Weights
+
+    @classmethod
+    def of(cls, part: WeightedPoints) -> _Part:
+        points, coefficients = np.shape(part.points), np.shape(part.coefficients)
+        if len(points) != 1 or points != coefficients:
+            raise WireError(
+                f"task for model {part.model!r}: points of shape {points} do not pair up with "
+                f"coefficients of shape {coefficients}"
+            )
+        return cls(model=part.model, count=points[0], weights=_Weights.of(part.weights))
+
+
+class _Item(Record, frozen=True, kw_only=True):
+    """A `seqgc.ports.WorkItem`."""
+
+    slot: Count
+    parts: list[_Part]
+
+
+class TaskHeader(Record, frozen=True, kw_only=True, tag="task"):
+    """A `TaskMessage`; the body is its points (int64), then its coefficients (float64)."""
+
+    subject: Subject
+    delay_s: Annotated[float, Meta(ge=0)]  # finite: JSON has no other numbers
+    payload: Payload | None
+    rounding_seed: Count | None
+    items: list[_Item]
+
+    @classmethod
+    def of(cls, message: TaskMessage) -> tuple[TaskHeader, list[Array]]:
+        """Return a message's header, and its points and coefficients, part after part."""
+        if not 0 <= message.delay_s < math.inf:
+            raise WireError(f"a task's delay must be finite seconds >= 0; got {message.delay_s}")
+        items = message.task.items
+        header = cls(
+            subject=message.subject,
+            delay_s=message.delay_s,
+            payload=message.payload,
+            rounding_seed=message.rounding_seed,
+            items=[_Item(slot=i.slot, parts=[_Part.of(part) for part in i.parts]) for i in items],
+        )
+        parts = [part for item in items for part in item.parts]
+        points = np.concatenate([np.empty(0, np.int64), *(part.points for part in parts)])
+        coefficients = np.concatenate([np.empty(0, np.float64), *(p.coefficients for p in parts)])
+        _check_points(points, coefficients)
+        return header, [points.astype(np.int64, copy=False), coefficients]
+
+    def message(self, body: Body) -> TaskMessage:
+        """Return the message of this header; its parts are views of the arrays behind it."""
+        count = sum(part.count for item in self.items for part in item.parts)
+        points = body.take(np.dtype(np.int64), count)
+        coefficients = body.take(np.dtype(np.float64), count)
+        _check_points(points, coefficients)
+        _check_slots([item.slot for item in self.items], "task")
+        round, worker, attempt = self.subject.address
+        items = tuple(self._work_items(points, coefficients))
+        message = TaskMessage(
+            task=Task(round=round, worker=worker, attempt=attempt, items=items),
+            delay_s=self.delay_s,
+            payload=self.payload,
+            rounding_seed=self.rounding_seed,
+            code=self.subject.code,
+        )
+        if (named := self.subject.weights_digest) != (due := message.subject.weights_digest):
+            raise WireError(
+                f"task frame is about weights {named[:12]!r}…, its task about {due[:12]!r}…"
+            )
+        return message
+
+    def _work_items(self, points: Array, coefficients: Array) -> Iterator[WorkItem]:
+        end = 0
+        for item in self.items:
+            parts = []
+            for part in item.parts:
+                begin, end = end, end + part.count
+                parts.append(
+                    WeightedPoints(
+                        model=part.model,
+                        weights=part.weights.ref(),
+                        points=points[begin:end],
+                        coefficients=coefficients[begin:end],
+                    )
+                )
+            yield WorkItem(slot=item.slot, parts=tuple(parts))
+
+
+class InvokeHeader(Record, frozen=True, kw_only=True, tag="invoke"):
+    """An `InvokeMessage`; behind its task's arrays, those of the ``weights`` that travel along."""
+
+    request: TaskHeader
+    workload: WorkloadRef
+    store: StoreRef
+    inline_limit_bytes: Count
+    weights: list[_Weights]
+
+    @classmethod
+    def of(cls, message: InvokeMessage) -> tuple[InvokeHeader, list[Array]]:
+        """Return a message's header, its task's arrays, and the weights that travel along."""
+        _ = message.workload.canonical  # refuses what the other side could not key its memory by
+        request, arrays = TaskHeader.of(message.request)
+        for ref, params in message.weights:
+            if np.shape(params) != (ref.size,) or params.dtype.name != ref.dtype:
+                raise WireError(
+                    f"weights of {ref.model!r} must be {ref.dtype} of shape ({ref.size},); got "
+                    f"{params.dtype} of {np.shape(params)}"
+                )
+        header = cls(
+            request=request,
+            workload=message.workload,
+            store=message.store,
+            inline_limit_bytes=message.inline_limit_bytes,
+            weights=[_Weights.of(ref) for ref, _ in message.weights],
+        )
+        return header, [*arrays, *(params for _, params in message.weights)]
+
+    def message(self, body: Body) -> InvokeMessage:
+        """Return the message of this header and the arrays behind it."""
+        request = self.request.message(body)
+        _ = self.workload.canonical
+        return InvokeMessage(
+            request=request,
+            workload=self.workload,
+            store=self.store,
+            inline_limit_bytes=self.inline_limit_bytes,
+            weights=tuple((each.ref(), each.params(body)) for each in self.weights),
+        )
+
+
+def _check_points(points: Array, coefficients: Array) -> None:
+    if points.dtype.kind != "i" or (points < 0).any():
+        raise WireError("a task's points must be integers >= 0, indices into the dataset")
+    if not np.isfinite(coefficients).all():
+        raise WireError("a task's coefficients must be finite")
+
+
+def _check_slots(slots: Sequence[int], kind: str) -> None:
+    if len(set(slots)) != len(slots):
+        raise WireError(f"{kind} frame repeats a slot: {slots[:100]}")
+
+
+# ---- results: each in the payload format that its message names ----------------------------------
+
+_Piece: TypeAlias = tuple[Count, int]  # length, exponent
+
+
+class _Slot(Record, frozen=True, kw_only=True):
+    """One result: its pieces, laid end to end, are its numbers."""
+
+    slot: Count
+    pieces: Annotated[list[_Piece], Meta(min_length=1, max_length=MAX_PIECES)]
+
+
+class ResultHeader(Record, frozen=True, kw_only=True, tag="result"):
+    """Results without their numbers; ``dtype`` is theirs before and after they travelled."""
+
+    subject: Subject
+    payload: Payload | None
+    rounding_seed: Count | None
+    dtype: Literal["float32", "float64"]
+    results: list[_Slot]
+
+    @classmethod
+    def of(cls, message: ResultMessage) -> tuple[ResultHeader, list[Array]]:
+        """Return a message's header, and its results' values, slot after slot."""
+        vectors = {slot: np.asarray(vector) for slot, vector in message.results.items()}
+        dtypes = [vector.dtype for vector in vectors.values()]
+        for vector in vectors.values():
+            if vector.ndim != 1 or vector.dtype not in ("f4", "f8") or vector.dtype != dtypes[0]:
+                raise WireError(
+                    "results must be vectors of one dtype, float32 or float64; "
+                    f"got shape {vector.shape}, {vector.dtype} after {dtypes[0]}"
+                )
+        slots: list[_Slot] = []
+        arrays: list[Array] = []
+        for slot, vector in vectors.items():
+            quantized = _quantized(message, slot, vector)
+            slots.append(_Slot(slot=slot, pieces=[(q.values.size, q.exponent) for q in quantized]))
+            arrays.extend(each.values for each in quantized)
+        header = cls(
+            subject=message.subject,
+            payload=message.payload,
+            rounding_seed=message.rounding_seed,
+            dtype="float64" if np.float64 in dtypes else "float32",
+            results=slots,
+        )
+        return header, arrays
+
+    def message(self, body: Body) -> ResultMessage:
+        """Return the message of this header and the values behind it; its results are read-only."""
+        _check_slots([each.slot for each in self.results], "result")
+        try:
+            return ResultMessage(
+                subject=self.subject,
+                results={each.slot: self._restored(each.pieces, body) for each in self.results},
+                payload=self.payload,
+                rounding_seed=self.rounding_seed,
+            )
+        except ParameterError as error:
+            raise WireError(f"result frame: {error}") from error
+
+    def _restored(self, pieces: Sequence[_Piece], body: Body) -> FloatArray:
+        payload: Payload = self.payload or self.dtype
+        storage = payload_format(payload).storage
+        vectors = []
+        for size, exponent in pieces:
+            values = body.take(storage, size)
+            quantized = Quantized(payload=payload, values=values, exponent=exponent)
+            vectors.append(restore(quantized, self.dtype))
+        vector = vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
+        vector.flags.writeable = False
+        return vector
+
+
+def _quantized(message: ResultMessage, slot: int, vector: FloatArray) -> list[Quantized]:
+    """Return a result's pieces as they travel; in one piece if nothing has to be scaled."""
+    lengths = (message.pieces or {}).get(slot, (vector.size,))
+    if not 1 <= len(lengths) <= MAX_PIECES or min(lengths) < 0 or sum(lengths) != vector.size:
+        raise WireError(
+            f"a result of {vector.size} numbers must be 1 to {MAX_PIECES} pieces of lengths >= 0 "
+            f"that add up to it; got {len(lengths)}: {str(list(lengths[:8]))[:100]}"
+        )
+    payload: Payload = message.payload or vector.dtype.name  # type: ignore[assignment]
+    seed, rng = message.rounding_seed, None
+    if seed is not None:
+        rng = np.random.default_rng([seed, *message.subject.address, slot])
+    try:
+        whole = len(lengths) == 1 or payload_format(payload).holds(vector.dtype)
+        parts = [vector] if whole else np.split(vector, np.cumsum(lengths)[:-1])
+        return [quantize(part, payload, rng=rng) for part in parts]
+    except ParameterError as error:
+        if np.isfinite(vector).all():
+            raise WireError(f"a result cannot be sent: {error}") from error
+        raise WireError(
+            "a result is not finite (NaN or Inf): the model diverged or a loss is undefined; "
+            "lower the learning rate or check the data"
+        ) from error
