@@ -1,8 +1,5 @@
 """What crosses the edges between rooms: arrays, records, payload formats, protocols."""
 
-from seqgc.ports._observing import Notice as Notice
-from seqgc.ports._observing import Observer as Observer
-from seqgc.ports._observing import Seen as Seen
 from seqgc.ports._payloads import EXPONENTS as EXPONENTS
 from seqgc.ports._payloads import PAYLOADS as PAYLOADS
 from seqgc.ports._payloads import Payload as Payload
@@ -26,21 +23,24 @@ from seqgc.ports._protocols import Drop as Drop
 from seqgc.ports._protocols import Event as Event
 from seqgc.ports._protocols import Failure as Failure
 from seqgc.ports._protocols import Finish as Finish
+from seqgc.ports._protocols import Notice as Notice
+from seqgc.ports._protocols import Observer as Observer
 from seqgc.ports._protocols import Policy as Policy
 from seqgc.ports._protocols import Restart as Restart
 from seqgc.ports._protocols import RestartingBackend as RestartingBackend
 from seqgc.ports._protocols import RoundRecord as RoundRecord
-from seqgc.ports._protocols import Task as Task
+from seqgc.ports._protocols import Seen as Seen
 from seqgc.ports._protocols import Tick as Tick
 from seqgc.ports._protocols import Timetable as Timetable
-from seqgc.ports._protocols import WeightedPoints as WeightedPoints
-from seqgc.ports._protocols import WeightRef as WeightRef
 from seqgc.ports._protocols import WeightStore as WeightStore
-from seqgc.ports._protocols import WorkItem as WorkItem
 from seqgc.ports._protocols import Workload as Workload
 from seqgc.ports._records import BoolArray as BoolArray
 from seqgc.ports._records import Decoding as Decoding
 from seqgc.ports._records import FloatArray as FloatArray
 from seqgc.ports._records import IntArray as IntArray
 from seqgc.ports._records import MiniTask as MiniTask
+from seqgc.ports._records import Task as Task
 from seqgc.ports._records import Term as Term
+from seqgc.ports._records import WeightedPoints as WeightedPoints
+from seqgc.ports._records import WeightRef as WeightRef
+from seqgc.ports._records import WorkItem as WorkItem

@@ -59,22 +59,6 @@ _NORMAL_ROUNDING = 0.426
 class PayloadFormat:
     """What a payload format holds, and what it costs.
 
-    Parameters
-    ----------
-    name
-        The format.
-    bits : int
-        Of one coordinate on the wire.
-    precision : int
-        Of the significand in bits, the implicit one included.
-    storage
-        The dtype of `Quantized.values`; ``uint16`` holds the upper half of a float32's bits.
-    least_normal : int
-        Magnitudes below ``2**least_normal`` are rounded to a fixed spacing.
-    tolerance : float
-        The relative error of a decoded gradient, as predicted, that passes unless the user says
-        otherwise.
-
     Examples
     --------
     >>> payload_format("float16").unit_roundoff == 2**-11
@@ -82,11 +66,15 @@ class PayloadFormat:
     """
 
     name: Payload
-    bits: int
-    precision: int
-    storage: np.dtype[Any]
-    least_normal: int
-    tolerance: float
+    precision: int  # of the significand in bits, the implicit one included
+    storage: np.dtype[Any]  # of `Quantized.values`; uint16 is the upper half of a float32's bits
+    least_normal: int  # magnitudes below 2**least_normal are rounded to a fixed spacing
+    tolerance: float  # of a decoded gradient's predicted relative error, unless the user says more
+
+    @property
+    def bits(self) -> int:
+        """Of one coordinate on the wire."""
+        return 8 * self.storage.itemsize
 
     @property
     def unit_roundoff(self) -> float:
@@ -113,34 +101,22 @@ class PayloadFormat:
         return self.storage.kind == "f" and np.can_cast(dtype, self.storage, "safe")
 
 
-def _format(
-    name: Payload, bits: int, precision: int, storage: npt.DTypeLike, least: int, tolerance: float
-) -> PayloadFormat:
-    return PayloadFormat(
-        name=name,
-        bits=bits,
-        precision=precision,
-        storage=np.dtype(storage),
-        least_normal=least,
-        tolerance=tolerance,
-    )
-
-
+_TABLE: Final[tuple[tuple[Payload, int, str, int, float], ...]] = (
+    ("float64", 53, "float64", -1022, 1e-4),
+    ("float32", 24, "float32", -126, 1e-4),
+    ("float16", 11, "float16", -14, 1e-2),
+    ("bfloat16", 8, "uint16", -126, 1e-2),
+)
 _FORMATS: Mapping[str, PayloadFormat] = {
-    "float64": _format("float64", 64, 53, np.float64, -1022, 1e-4),
-    "float32": _format("float32", 32, 24, np.float32, -126, 1e-4),
-    "float16": _format("float16", 16, 11, np.float16, -14, 1e-2),
-    "bfloat16": _format("bfloat16", 16, 8, np.uint16, -126, 1e-2),
+    name: PayloadFormat(
+        name=name, precision=bits, storage=np.dtype(dtype), least_normal=least, tolerance=tolerance
+    )
+    for name, bits, dtype, least, tolerance in _TABLE
 }
 
 
 def payload_format(payload: Payload) -> PayloadFormat:
-    """Return the format of a name.
-
-    Raises
-    ------
-    ParameterError
-        If there is none of that name.
+    """Return the format of a name, or raise `ParameterError`.
 
     Examples
     --------
@@ -162,13 +138,8 @@ def payload_format(payload: Payload) -> PayloadFormat:
 class Quantized:
     """A vector in a payload format: ``values * 2**exponent``.
 
-    ``values`` (P,) are read-only and of the format's ``storage``.
-
-    Raises
-    ------
-    ParameterError
-        If ``values`` are not a vector of the format's ``storage``, or ``exponent`` is none of
-        `EXPONENTS`.
+    ``values`` (P,) are read-only and of the format's ``storage``, ``exponent`` is one of
+    `EXPONENTS`; else `ParameterError`.
     """
 
     payload: Payload
@@ -179,7 +150,8 @@ class Quantized:
         storage = payload_format(self.payload).storage
         if self.values.ndim != 1 or self.values.dtype != storage:
             rule = f"must be a vector of {storage} ({self.payload})"
-            raise ParameterError("values", rule, _described(self.values))
+            got = f"{self.values.dtype} of shape {self.values.shape}"
+            raise ParameterError("values", rule, got)
         if type(self.exponent) is not int or self.exponent not in EXPONENTS:
             rule = f"must be an integer from {EXPONENTS[0]} to {EXPONENTS[-1]}"
             raise ParameterError("exponent", rule, self.exponent)
@@ -202,20 +174,11 @@ def quantize(
     Coordinates less than ``2**(least_normal - 14)`` of the largest (for float16, 2**-28) keep that
     absolute accuracy, not the format's relative one.
 
-    Parameters
-    ----------
-    vector : ndarray, shape (P,), float16, float32 or float64
-        Finite; may be empty.
-    payload
-        The format.
-    rng
-        Where given, rounding is stochastic.
-
     Raises
     ------
     ParameterError
-        If ``vector`` is not a vector of finite floats, there is no such format, or rounding could
-        overflow float64.
+        If ``vector`` (P,) is not one of finite floats of at most 64 bits, there is no such format,
+        or rounding could overflow float64.
 
     Examples
     --------
@@ -227,7 +190,9 @@ def quantize(
     """
     fmt = payload_format(payload)
     vector = np.asarray(vector)
-    _check(vector)
+    if vector.ndim != 1 or vector.dtype.kind != "f" or vector.dtype.itemsize > 8:
+        rule = "must be a vector of float16, float32 or float64"
+        raise ParameterError("vector", rule, f"{vector.dtype} of shape {vector.shape}")
     if fmt.holds(vector.dtype):
         values = vector.astype(fmt.storage, copy=False)
         if not np.isfinite(values).all():
@@ -252,17 +217,11 @@ def quantize(
 def restore(quantized: Quantized, dtype: npt.DTypeLike | None = None) -> FloatArray:
     """Return the vector (P,) that a quantized one stands for, perhaps as a read-only view of it.
 
-    It is float32, or float64 if the format is, or the magnitude is beyond float32. In float64
-    it is exact. In float32, coordinates below its least normal number (2**-126) are rounded to its
-    spacing there (2**-149), as whatever float32 computes is.
-
-    Parameters
-    ----------
-    quantized
-        The vector.
-    dtype
-        ``float32`` or ``float64`` to ask for that one: float32 for what was float32 before it was
-        quantized, which fits but for rounding up at the top of the range.
+    It is float32, or float64 if the format is, or the magnitude is beyond float32; or ``dtype``,
+    one of the two: float32 for what was float32 before it was quantized, which fits but for
+    rounding up at the top of the range. In float64 it is exact. In float32, coordinates below its
+    least normal number (2**-126) are rounded to its spacing there (2**-149), as whatever float32
+    computes is.
 
     Raises
     ------
@@ -279,7 +238,11 @@ def restore(quantized: Quantized, dtype: npt.DTypeLike | None = None) -> FloatAr
     values, exponent = _widened(quantized)
     with np.errstate(over="ignore", invalid="ignore"):  # refused below
         vector = times_power(values.astype(due, copy=False), exponent)
-    if not _is_finite(vector, quantized):
+    if quantized.payload == "float16":  # what was infinite or NaN is larger than any half now
+        is_finite = _peak(vector) <= math.ldexp(_LARGEST_HALF, quantized.exponent)
+    else:
+        is_finite = bool(np.isfinite(vector).all())
+    if not is_finite:
         rule = f"must be finite, also times 2**exponent in {due}"
         raise ParameterError("values", rule, f"exponent {quantized.exponent}")
     return vector
@@ -294,18 +257,11 @@ def _widened(quantized: Quantized) -> tuple[FloatArray, int]:
         return bits, exponent
     # NumPy's conversion takes five times as long. Moved to float32's places for sign, exponent and
     # significand, the bits are the same number but for the exponents' biases, 15 and 127. Infinity
-    # and NaN become numbers, larger than any half (see `_is_finite`).
+    # and NaN become numbers, larger than any half.
     wide = bits.view(np.int16).astype(np.int32)
     wide <<= 13
     wide &= _FLOAT16_PLACES
     return wide.view(np.float32), exponent + 127 - 15
-
-
-def _is_finite(vector: FloatArray, quantized: Quantized) -> bool:
-    """Whether ``vector`` (P,), restored from ``quantized``, is finite and was so before."""
-    if quantized.payload == "float16":
-        return _peak(vector) <= math.ldexp(_LARGEST_HALF, quantized.exponent)
-    return bool(np.isfinite(vector).all())
 
 
 def _peak(vector: FloatArray) -> float:
@@ -330,13 +286,3 @@ def _restored_dtype(
     if due == single and quantized.payload == "float64":
         raise ParameterError("dtype", "must be float64 to hold float64", str(due))
     return single if due == single else double
-
-
-def _check(vector: npt.NDArray[Any]) -> None:
-    if vector.ndim != 1 or vector.dtype.kind != "f" or vector.dtype.itemsize > 8:
-        rule = "must be a vector of float16, float32 or float64"
-        raise ParameterError("vector", rule, _described(vector))
-
-
-def _described(array: npt.NDArray[Any]) -> str:
-    return f"{array.dtype} of shape {array.shape}"

@@ -17,7 +17,15 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from seqgc.ports._records import BoolArray, Decoding, FloatArray, IntArray, MiniTask
+from seqgc.ports._records import (
+    BoolArray,
+    Decoding,
+    FloatArray,
+    MiniTask,
+    Task,
+    WeightedPoints,
+    WeightRef,
+)
 
 __all__ = [
     "Action",
@@ -35,82 +43,34 @@ __all__ = [
     "Event",
     "Failure",
     "Finish",
+    "Notice",
+    "Observer",
     "Policy",
     "Restart",
     "RestartingBackend",
     "RoundRecord",
-    "Task",
+    "Seen",
     "Tick",
     "Timetable",
-    "WeightRef",
     "WeightStore",
-    "WeightedPoints",
-    "WorkItem",
     "Workload",
 ]
-
-# ---- what a worker is asked to do ---------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightRef:
-    """Where one immutable version of a model's weights is, and the digest it must have."""
-
-    model: str
-    version: int
-    digest: str  # SHA-256 of the raw bytes, hexadecimal
-    dtype: str
-    size: int  # number of parameters
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class WeightedPoints:
-    """``sum_p coefficients[p] * grad loss(points[p])`` of one model at one version of its weights.
-
-    ``points`` (m,) are indices into the model's dataset; ``coefficients`` (m,) already contain the
-    division by the batch size.
-    """
-
-    model: str
-    weights: WeightRef
-    points: IntArray
-    coefficients: FloatArray
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class WorkItem:
-    """One mini-task, resolved to data points: one result vector, the parts' in order."""
-
-    slot: int
-    parts: tuple[WeightedPoints, ...]  # one per model of the job's bundle
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Task:
-    """Everything one worker does in one round (``items`` may be empty: answer at once)."""
-
-    round: int
-    worker: int
-    attempt: int
-    items: tuple[WorkItem, ...]
-
 
 # ---- events: from the backend to the policy -----------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dispatched:
-    """The tasks of these workers left the master, each at its own time (``left_at``).
+    """The tasks of these workers left the master.
 
     A worker's time starts when its own task leaves: sending takes the master a while, and on few
-    cores the first answers are there before the last task is. A round's time starts when its first
-    task leaves.
+    cores the first answers are there before the last task is. A round's starts with its first.
     """
 
     round: int
     attempt: int
     workers: tuple[int, ...]
-    left_at: tuple[float, ...]  # in the order of the workers
+    left_at: tuple[float, ...]  # each in its turn, in the order of the workers
 
     @property
     def at(self) -> float:
@@ -263,11 +223,7 @@ class AnyBackend(Protocol):
     """Executes tasks and reports, in order of time, what became of them."""
 
     def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
-        """Send the tasks; return when each of them left, in their order.
-
-        That is the last moment before the task was handed to what carries it: no answer is earlier,
-        and whatever happens to the task from then on is part of its time.
-        """
+        """Send the tasks; return when each left: just before it was handed to what carries it."""
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
         """Tell these workers that their task of the round is of no more use (best effort)."""
@@ -290,10 +246,7 @@ class RestartingBackend(Backend, Protocol):
     """A backend that can replace its workers."""
 
     def restart(self, worker: int) -> None:
-        """Replace a worker by a fresh one; each task that it still owes is a `Failure`.
-
-        What is dispatched to it from now on is the fresh one's.
-        """
+        """Replace a worker by a fresh one; each task that the old one still owes is a `Failure`."""
 
 
 class Workload(Protocol):
@@ -302,18 +255,14 @@ class Workload(Protocol):
     def needs(self, job: int, finished: int) -> bool:
         """Say whether tasks of ``job`` are to be made with the gradient of job ``finished``.
 
-        Asked before every dispatch of a task of the job, of each gradient that is decoded and not
-        yet handed over.
+        Asked before each dispatch, of each gradient that is decoded and not yet handed over.
         """
 
     def begin(self, job: int) -> None:
         """Job ``job`` starts: fix the weights and the batch that it uses."""
 
     def result_form(self, job: int) -> tuple[np.dtype[np.floating], int] | None:
-        """Return the dtype and length of every result of a job that has begun.
-
-        None: unknown; then the first one that arrives says what the others must be.
-        """
+        """Return the dtype and length of a begun job's results; None: as the first one's."""
 
     def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
         """Turn a mini-task's chunks into data points."""
@@ -321,8 +270,7 @@ class Workload(Protocol):
     def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
         """Take the gradient that a decoding gave; the array is the workload's from now on.
 
-        Jobs come in the order in which they finished, but perhaps not before later ones begin: only
-        before those that need them (`needs`).
+        Jobs come in the order in which they finished, and before those that need them (`needs`).
         """
 
 
@@ -354,3 +302,43 @@ class Clock(Protocol):
     """Seconds since an arbitrary origin; never goes back."""
 
     def now(self) -> float: ...
+
+
+# ---- who looks on: logs, counts, progress, budgets ----------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Notice:
+    """Something that a run did by itself, beside the events and actions of its rounds.
+
+    Its ``kind``, and what its ``fields`` are: ``start``, workers are about to be started
+    (``workers``, ``provider``); ``ready``, they are (``seconds``, ``note``: what else is worth
+    saying of them); ``run``, training begins (the first line of ``events.jsonl``); ``round``, one
+    of a recording has ended (``done``, ``total``); ``search``, ``switch``, a search for a better
+    setting has ended, the run takes another one; ``end``, the run is over, whatever its cause
+    (``outcome``).
+    """
+
+    kind: str
+    fields: Mapping[str, object]
+
+
+Seen: TypeAlias = Event | Action | Notice
+
+
+class Observer(Protocol):
+    """Is shown a run: each event before the policy sees it, each action before it is done.
+
+    Observers are called in the order in which they are given, from the master's own thread; the
+    run's records come after them. One that raises ends the run there: what it was shown has then
+    not happened, and is not on record. `seqgc.deploy.Budget` is one that does.
+
+    Examples
+    --------
+    >>> from seqgc.ports import Close
+    >>> def tell(seen: Seen) -> None:
+    ...     if isinstance(seen, Close):
+    ...         print(seen.record.round, seen.record.reason)
+    """
+
+    def __call__(self, seen: Seen, /) -> None: ...

@@ -1,4 +1,4 @@
-"""Array aliases, and the two records that every room shares: mini-tasks and decodings."""
+"""Array aliases, and the records that every room shares: mini-tasks, decodings, tasks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,18 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BoolArray", "Decoding", "FloatArray", "IntArray", "MiniTask", "Term"]
+__all__ = [
+    "BoolArray",
+    "Decoding",
+    "FloatArray",
+    "IntArray",
+    "MiniTask",
+    "Task",
+    "Term",
+    "WeightRef",
+    "WeightedPoints",
+    "WorkItem",
+]
 
 FloatArray: TypeAlias = npt.NDArray[np.floating]
 IntArray: TypeAlias = npt.NDArray[np.intp]
@@ -57,3 +68,49 @@ class Decoding:
     job: int
     terms: tuple[Term, ...]
     error: float = 0.0
+
+
+# ---- what a worker is asked to do ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightRef:
+    """Where one immutable version of a model's weights is, and the digest it must have."""
+
+    model: str
+    version: int
+    digest: str  # SHA-256 of the raw bytes, hexadecimal
+    dtype: str
+    size: int  # number of parameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WeightedPoints:
+    """``sum_p coefficients[p] * grad loss(points[p])`` of one model at one version of its weights.
+
+    ``points`` (m,) are indices into the model's dataset; ``coefficients`` (m,) already contain the
+    division by the batch size.
+    """
+
+    model: str
+    weights: WeightRef
+    points: IntArray
+    coefficients: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WorkItem:
+    """One mini-task, resolved to data points: one result vector, the parts' in order."""
+
+    slot: int
+    parts: tuple[WeightedPoints, ...]  # one per model of the job's bundle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Task:
+    """Everything one worker does in one round (``items`` may be empty: answer at once)."""
+
+    round: int
+    worker: int
+    attempt: int
+    items: tuple[WorkItem, ...]

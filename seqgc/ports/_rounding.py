@@ -53,9 +53,7 @@ def rounded_stochastically(
 ) -> FloatArray:
     """Round to one of the two neighbours in a format, unbiased; the dtype stays.
 
-    The format has ``precision`` bits of significand, and ``2**least_normal`` is its least normal
-    number.
-
+    The format has ``precision`` bits of significand, least normal number ``2**least_normal``.
     Adding uniform random bits below the last one kept, and cutting them off, carries with the
     probability that the cut-off part is of a spacing. Below the least normal number the spacing no
     longer shrinks with the magnitude, so there it is done in units of it.
