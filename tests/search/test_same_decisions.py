@@ -26,9 +26,9 @@ from seqgc.profiles import DelayProfile, ProfileMeta
 from seqgc.rounds import ClosingRule, RoundPolicy, Setting, WaitOut
 from seqgc.schemes import GC, MSGC, SRSGC, Schedule, Scheme, Uncoded, parse_scheme
 from seqgc.search import BatchReplay, Conformity, Rehearsal, Replay, batch_replay, replay
-from seqgc.search.kernel import _groups
+from seqgc.search.kernel import _batch
 from seqgc.search.kernel._arrivals import Arrivals
-from seqgc.search.kernel._many_codes import Codes
+from seqgc.search.kernel._codes import Codes
 from seqgc.search.kernel._thresholds import after_enough
 from seqgc.stragglers import StragglerModel
 from tests.kit import left
@@ -300,8 +300,8 @@ def test_what_else_is_in_the_batch_changes_nothing(
     together = case.batch(wait_out, schemes)
     backwards = case.batch(wait_out, schemes[::-1])
     assert (together.round_seconds == backwards.round_seconds[::-1]).all()
-    monkeypatch.setattr(_groups, "_BLOCK", 1)
-    monkeypatch.setattr(_groups, "_LEAST_WIDTH", 2)
+    monkeypatch.setattr(_batch, "_BLOCK", 1)
+    monkeypatch.setattr(_batch, "_LEAST_WIDTH", 2)
     in_small_blocks = case.batch(wait_out, schemes)
     assert (together.round_seconds == in_small_blocks.round_seconds).all()
     assert (together.waited_out == in_small_blocks.waited_out).all()

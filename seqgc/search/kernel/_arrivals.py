@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seqgc.ports import BoolArray, FloatArray, IntArray
-from seqgc.rounds import WaitOut
+from seqgc.rounds import ClosingRule
 
 __all__ = ["Arrivals", "Closings", "SmallInts"]
 
@@ -23,21 +23,11 @@ SmallInts = npt.NDArray[np.signedinteger]
 
 
 class Arrivals:
-    """The rounds of a profile at its base load, sorted.
+    """The rounds of a profile at its base load, ``times`` (rounds, n), sorted.
 
-    Parameters
-    ----------
-    times : (rounds, n) float
-        Seconds.
-
-    Attributes
-    ----------
-    seconds : (rounds, n) float
-        The times in order of arrival.
-    order, rank : (rounds, n) int
-        Which worker arrives ``k``-th (from 0); at which place each worker arrives.
-    dtype
-        An integer type that holds every count of workers and every number of a round.
+    ``seconds`` (rounds, n) are the times in order of arrival, ``order`` says which worker arrives
+    ``k``-th (from 0), and ``rank`` at which place each worker arrives. ``dtype`` is an integer type
+    that holds every count of workers and every number of a round.
     """
 
     def __init__(self, times: FloatArray) -> None:
@@ -71,23 +61,9 @@ class Closings:
 
     A round is open until ``(1+mu) * kappa`` or until everybody answered; then, if fewer answered
     than are needed, until all have (``all``), or as many as are needed. How many are needed, the
-    candidates' `Thresholds` say.
-
-    Parameters
-    ----------
-    arrivals
-        The profile's rounds, at its base load.
-    shifts : (candidates,) float
-        Seconds that each candidate's load adds to every time.
-    num_rounds : int
-        Of each of the candidates.
-    mu, wait_out
-        The closing rule.
-
-    Attributes
-    ----------
-    seconds, waited_out : (num_rounds, candidates)
-        How long each round lasts, and whether it stays open beyond ``(1+mu) * kappa``.
+    candidates' `Thresholds` say; ``shifts`` (candidates,) are the seconds that each candidate's
+    load adds to every time. How long each of the ``num_rounds`` lasts is in ``seconds``, and
+    whether it stays open beyond ``(1+mu) * kappa`` in ``waited_out``, (num_rounds, candidates).
     """
 
     def __init__(
@@ -96,20 +72,19 @@ class Closings:
         shifts: FloatArray,
         *,
         num_rounds: int,
-        mu: float,
-        wait_out: WaitOut,
+        rule: ClosingRule,
     ) -> None:
-        self._arrivals, self._shifts, self._wait_out = arrivals, shifts, wait_out
+        self._arrivals, self._shifts, self._wait_out = arrivals, shifts, rule.wait_out
         kappa = arrivals.seconds[:num_rounds, :1] + shifts
         slowest = arrivals.seconds[:num_rounds, -1:] + shifts
-        self._deadline = (1 + mu) * kappa
+        self._deadline = (1 + rule.mu) * kappa
         self._first_look = np.minimum(self._deadline, slowest)
         rounds = np.arange(num_rounds)[:, None]
         self._early = arrivals.count(rounds, self._first_look, shifts=shifts)
         self.seconds: FloatArray = np.zeros_like(kappa)
         self.waited_out: BoolArray = np.zeros(kappa.shape, dtype=np.bool_)
 
-    def close(self, round: int, needed: IntArray, *, idle: BoolArray | None) -> IntArray:
+    def close(self, round: int, needed: SmallInts, *, idle: BoolArray | None) -> IntArray:
         """Close a round with at least ``needed`` answers; return how many answered, (candidates,).
 
         Where ``idle``, nobody has anything to do: the round takes no time and everybody counts.

@@ -25,7 +25,7 @@ the threshold 3: the round lasts 3 s. With repetition in two groups {0, 1} and {
 in the order 0, 2, 1, 3, the threshold is 2: it lasts 2 s.
 
 Candidates that decide alike are computed once (`Kernel.decisions`), and those that share a rule are
-computed together in blocks that fit the processor's cache (`_groups`). Times are added and compared
+computed together in blocks that fit the processor's cache. Times are added and compared
 in the order of the general replay's own operations, so that the results agree to the last bit;
 ``tests/search/test_same_decisions.py`` compares them. A scheme that has no kernel, or whose workers
 have unequal loads (whose order of arrival is its own), is replayed in general.
@@ -33,19 +33,62 @@ have unequal loads (whose order of arrival is its own), is replayed in general.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from seqgc.ports import FloatArray, IntArray
 from seqgc.rounds import ClosingRule
 from seqgc.schemes import Scheme
+from seqgc.search._recorded_run import replay
 from seqgc.search._rehearsal import Rehearsal
-from seqgc.search.kernel._conditions import Conditions
-from seqgc.search.kernel._dispatch import kernel_of
-from seqgc.search.kernel._groups import by_groups
-from seqgc.search.kernel._result import BatchReplay
+from seqgc.search.kernel._arrivals import Arrivals, Closings
+from seqgc.search.kernel._dispatch import Conditions, Kernel, kernel_of
+from seqgc.search.kernel._thresholds import History
 
-__all__ = ["batch_replay"]
+__all__ = ["BatchReplay", "batch_replay"]
+
+_BLOCK = 2**20  # workers times candidates
+_LEAST_WIDTH = 32  # candidates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BatchReplay:
+    """What the runs of many candidates on recorded times come to.
+
+    ``round_seconds`` (candidates, most rounds) seconds, 0 beyond a candidate's own rounds;
+    ``num_rounds`` (candidates,); ``waited_out`` (candidates,), how many rounds stayed open beyond
+    ``(1+mu) * kappa``. Read-only.
+
+    Examples
+    --------
+    >>> BatchReplay(
+    ...     round_seconds=np.array([[1.0, 2.0], [3.0, 0.0]]),
+    ...     num_rounds=np.array([2, 1]),
+    ...     waited_out=np.array([0, 0]),
+    ... ).runtime_s
+    array([3., 3.])
+    """
+
+    round_seconds: FloatArray
+    num_rounds: IntArray
+    waited_out: IntArray
+
+    def __post_init__(self) -> None:
+        for array in (self.round_seconds, self.num_rounds, self.waited_out):
+            array.flags.writeable = False
+
+    @property
+    def runtime_s(self) -> FloatArray:
+        """Seconds of all rounds together, (candidates,)."""
+        seconds = np.empty(len(self.num_rounds))
+        for rounds in np.unique(self.num_rounds):
+            rows = self.num_rounds == rounds
+            # Of their own rounds alone: then it is `Replay.runtime_s` to the last bit.
+            own = np.ascontiguousarray(self.round_seconds[rows, :rounds])
+            seconds[rows] = own.sum(axis=1)
+        return seconds
 
 
 def batch_replay(
@@ -57,14 +100,8 @@ def batch_replay(
 ) -> BatchReplay:
     """Replay many schemes under one closing rule: what `seqgc.search.replay` gives, bit for bit.
 
-    Parameters
-    ----------
-    schemes
-        The candidates.
-    rehearsal
-        What they run on, with its number of jobs.
-    rule, jobs_per_round
-        As in a `seqgc.rounds.Setting`.
+    The rehearsal says its number of jobs; a candidate is one of the schemes in a
+    `seqgc.rounds.Setting` with ``rule`` and ``jobs_per_round``.
 
     Raises
     ------
@@ -105,8 +142,9 @@ def batch_replay(
     ]
     same = np.array([first.setdefault(key, len(first)) for key in keys])
     _, distinct = np.unique(same, return_index=True)
-    candidates = [(schemes[i], kernels[i]) for i in distinct]
-    batch = by_groups(candidates, shifts[distinct, 0], conditions)
+    batch = _by_groups(
+        [(schemes[i], kernels[i]) for i in distinct], shifts[distinct, 0], conditions
+    )
     return BatchReplay(
         round_seconds=batch.round_seconds[same],
         num_rounds=batch.num_rounds[same],
@@ -121,3 +159,51 @@ def _refuse_what_replay_refuses(schemes: Sequence[Scheme], conditions: Condition
         too_long = conditions.bundles(scheme) + scheme.delay > profile.num_rounds
         if scheme.n != profile.num_workers or (too_long and not conditions.rehearsal.repeat):
             conditions.rehearsal.times(conditions.setting(scheme))
+
+
+_Candidate = tuple[Scheme, Kernel | None]
+
+
+def _by_groups(
+    candidates: Sequence[_Candidate], shifts: FloatArray, conditions: Conditions
+) -> BatchReplay:
+    """Replay candidates that decide differently; ``shifts`` (candidates,) seconds their loads add.
+
+    Those without a kernel are replayed in general.
+    """
+    schemes = [scheme for scheme, _ in candidates]
+    num_rounds = np.array([conditions.bundles(scheme) + scheme.delay for scheme in schemes])
+    most, recorded = int(num_rounds.max()), conditions.rehearsal.profile.times
+    arrivals = Arrivals(recorded[np.arange(most) % len(recorded)])
+    seconds = np.zeros((len(schemes), most))
+    waited_out = np.zeros(len(schemes), dtype=np.intp)
+    for kernel, block in _blocks(candidates, arrivals.n):
+        rounds = int(num_rounds[block[0]])
+        if kernel is None:
+            (i,) = block
+            run = replay(conditions.setting(schemes[i]), conditions.rehearsal)
+            seconds[i, :rounds] = run.round_seconds
+            waited_out[i] = np.count_nonzero(run.waited_out)
+            continue
+        history = History(arrivals, len(block))
+        thresholds = kernel.thresholds([schemes[i] for i in block], history, conditions)
+        closings = Closings(arrivals, shifts[block], num_rounds=rounds, rule=conditions.rule)
+        for round in range(rounds):
+            idle = thresholds.idle(round)
+            history.close(closings.close(round, thresholds.needed(round), idle=idle))
+            thresholds.close(round)
+        seconds[block, :rounds] = closings.seconds.T
+        waited_out[block] = closings.waited_out.sum(axis=0)
+    return BatchReplay(round_seconds=seconds, num_rounds=num_rounds, waited_out=waited_out)
+
+
+def _blocks(candidates: Sequence[_Candidate], n: int) -> Iterator[tuple[Kernel | None, IntArray]]:
+    """Yield which candidates to compute together: few enough for the processor's cache."""
+    groups: dict[object, list[int]] = {}
+    for i, (scheme, kernel) in enumerate(candidates):
+        key = ("alone", i) if kernel is None else (kernel.group, scheme.delay)
+        groups.setdefault(key, []).append(i)
+    width = max(_LEAST_WIDTH, _BLOCK // n)
+    for group in groups.values():
+        for start in range(0, len(group), width):
+            yield candidates[group[0]][1], np.array(group[start : start + width])

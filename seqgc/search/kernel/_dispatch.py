@@ -15,17 +15,17 @@ The scheme's own file in this folder registers them: ``@necessary_answers.regist
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import singledispatch
-from typing import TypeAlias
 
-from seqgc.schemes import Scheme
-from seqgc.search.kernel._arrivals import Arrivals
-from seqgc.search.kernel._conditions import Conditions
+from seqgc.rounds import ClosingRule, Setting
+from seqgc.schemes import GC, MSGC, SRSGC, Scheme
+from seqgc.search._rehearsal import Rehearsal
 from seqgc.search.kernel._thresholds import Thresholds
 
 __all__ = [
+    "Conditions",
     "Kernel",
     "Need",
     "adds_results",
@@ -35,7 +35,32 @@ __all__ = [
     "stands_for_others",
 ]
 
-MakeThresholds: TypeAlias = Callable[[Sequence[Scheme], Arrivals, Conditions], Thresholds]
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Conditions:
+    """How all candidates of a batch are run."""
+
+    rehearsal: Rehearsal
+    rule: ClosingRule
+    jobs_per_round: int
+
+    @property
+    def feasible(self) -> bool:
+        """Whether rounds wait only until no job is lost, and nobody asks what conforms."""
+        return self.rule.wait_out == "feasible"
+
+    @property
+    def bursty_only(self) -> bool:
+        """Whether the bursty model alone conforms."""
+        return self.rehearsal.conformity == "bursty"
+
+    def setting(self, scheme: Scheme) -> Setting:
+        """Return a candidate, as a setting."""
+        return Setting(scheme=scheme, rule=self.rule, jobs_per_round=self.jobs_per_round)
+
+    def bundles(self, scheme: Scheme) -> int:
+        """Return how many jobs a run of the scheme has."""
+        return self.rehearsal.bundles(self.setting(scheme))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,19 +79,14 @@ class Need:
 class Kernel:
     """How one candidate is replayed together with others.
 
-    Parameters
-    ----------
-    group
-        What schemes must agree on to be replayed together.
-    decisions
-        What decides: schemes that agree on it have one load and the same closings.
-    thresholds
-        ``(schemes of one group, arrivals, conditions) -> Thresholds``.
+    ``group`` is what schemes must agree on to be replayed together. ``decisions`` is what decides:
+    schemes that agree on it have one load and the same closings. ``thresholds`` makes those of
+    some candidates: ``(schemes of one group, history, conditions) -> Thresholds``.
     """
 
     group: Hashable
     decisions: Hashable
-    thresholds: MakeThresholds
+    thresholds: Callable[..., Thresholds]
 
 
 @singledispatch
@@ -85,6 +105,11 @@ def kernel_of(scheme: Scheme, conditions: Conditions) -> Kernel | None:  # noqa:
 def adds_results(scheme: Scheme) -> bool:  # noqa: ARG001
     """Whether every gradient is a plain sum of results, which decodes well whoever answers."""
     return True
+
+
+@adds_results.register
+def _(scheme: GC | SRSGC | MSGC) -> bool:
+    return scheme.family != "cyclic"
 
 
 @singledispatch

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
-
-import numpy as np
 
 from seqgc.codes import make_code
-from seqgc.ports import BoolArray, IntArray
+from seqgc.ports import BoolArray
 from seqgc.schemes import GC, Uncoded
-from seqgc.search.kernel._arrivals import Arrivals
-from seqgc.search.kernel._conditions import Conditions
+from seqgc.search.kernel._arrivals import SmallInts
+from seqgc.search.kernel._codes import Codes
 from seqgc.search.kernel._dispatch import (
+    Conditions,
     Kernel,
     Need,
-    adds_results,
     conforms_as_feasible,
     kernel_of,
     necessary_answers,
 )
-from seqgc.search.kernel._many_codes import Codes
-from seqgc.search.kernel._thresholds import Thresholds
+from seqgc.search.kernel._thresholds import History, Thresholds
 
 __all__ = ["GCThresholds"]
 
@@ -34,39 +30,25 @@ class GCThresholds(Thresholds):
     """
 
     def __init__(
-        self, schemes: Sequence[Uncoded | GC], arrivals: Arrivals, *, feasible: bool
+        self, schemes: Sequence[Uncoded | GC], history: History, conditions: Conditions
     ) -> None:
-        kinds = [_kind(scheme, feasible=feasible) for scheme in schemes]
-        self._codes = Codes(arrivals, [scheme.tolerated for scheme in schemes], kinds)
+        families = [scheme.family if isinstance(scheme, GC) else None for scheme in schemes]
+        kinds = [family if conditions.feasible or family == "rep" else None for family in families]
+        self._codes = Codes(history.arrivals, [scheme.tolerated for scheme in schemes], kinds)
 
-    def needed(self, round: int) -> IntArray:
-        return self._codes.needed(round).astype(np.intp)
+    def needed(self, round: int) -> SmallInts:
+        return self._codes.needed(round)
 
     def idle(self, round: int) -> BoolArray | None:  # noqa: ARG002 (never)
         return None
 
-    def close(self, round: int, answered: IntArray) -> None:
+    def close(self, round: int) -> None:
         """Nothing to remember."""
-
-
-def _kind(scheme: Uncoded | GC, *, feasible: bool) -> str | None:
-    """Return the code that decides when a round may close, or None for any n - s answers."""
-    if isinstance(scheme, Uncoded) or not (feasible or scheme.family == "rep"):
-        return None
-    return scheme.family
 
 
 @kernel_of.register
 def _(scheme: Uncoded | GC, conditions: Conditions) -> Kernel | None:  # noqa: ARG001
-    if not scheme.exact:
-        return None
-    return Kernel(
-        group=GC,
-        decisions=scheme,
-        thresholds=lambda schemes, arrivals, conditions: GCThresholds(
-            cast("Sequence[Uncoded | GC]", schemes), arrivals, feasible=conditions.feasible
-        ),
-    )
+    return Kernel(group=GC, decisions=scheme, thresholds=GCThresholds) if scheme.exact else None
 
 
 @necessary_answers.register
@@ -85,17 +67,9 @@ def _(scheme: GC, *, conforms: bool) -> Need:
 
 
 @conforms_as_feasible.register
-def _(scheme: Uncoded) -> bool:  # noqa: ARG001
-    return True
-
-
-@conforms_as_feasible.register
-def _(scheme: GC) -> bool:
+def _(scheme: Uncoded | GC) -> bool:
+    if isinstance(scheme, Uncoded):
+        return True
     if not scheme.exact:
         return False
     return scheme.family == "rep" or not make_code(scheme.family, scheme.n, scheme.s).covers
-
-
-@adds_results.register
-def _(scheme: GC) -> bool:
-    return scheme.family != "cyclic"

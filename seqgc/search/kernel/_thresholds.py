@@ -21,7 +21,7 @@ class Thresholds(ABC):
     """
 
     @abstractmethod
-    def needed(self, round: int) -> IntArray:
+    def needed(self, round: int) -> SmallInts:
         """Return how many of the first answers suffice at least, (candidates,); n + 1: no number.
 
         (Then the round ends, like any other, at the latest with its last answer.)
@@ -32,38 +32,49 @@ class Thresholds(ABC):
         """Return where no worker has anything to do, (candidates,); None: nowhere."""
 
     @abstractmethod
-    def close(self, round: int, answered: IntArray) -> None:
-        """Take note of how many answered, (candidates,)."""
+    def close(self, round: int) -> None:
+        """Move on by a round, which the history has taken note of."""
 
 
 class History:
-    """Who straggled: masks (n, candidates), from the number of answers of every round."""
+    """Who straggled: masks (n, candidates), from the number of answers of every round.
+
+    ``arrivals`` are of the rounds; ``shape`` is that of a mask.
+    """
 
     def __init__(self, arrivals: Arrivals, candidates: int) -> None:
-        self.arrivals = arrivals
-        self.shape = (arrivals.n, candidates)
+        self.arrivals, self.shape = arrivals, (arrivals.n, candidates)
         self._answered: list[SmallInts] = []
-        self._latest: BoolArray = np.zeros(self.shape, dtype=np.bool_)
+        self._columns: BoolArray | None = None  # of the whole history; None: all of them
+        self._latest_round, self._latest = -1, np.zeros(self.shape, dtype=np.bool_)
 
-    def close(self, round: int, answered: IntArray) -> None:
+    def part(self, columns: BoolArray) -> History:
+        """Return the history of some of the candidates, which goes on with this one."""
+        part = History(self.arrivals, int(columns.sum()))
+        part._answered, part._columns = self._answered, columns
+        return part
+
+    def close(self, answered: IntArray) -> None:
         """Take note of how many answered in the next round, (candidates,)."""
         self._answered.append(answered.astype(self.arrivals.dtype))
-        self._latest = self._stragglers(round)
+
+    def answered(self, round: int) -> SmallInts:
+        """Return how many answered in a closed round, (candidates,)."""
+        answered = self._answered[round]
+        return answered if self._columns is None else answered[self._columns]
 
     def stragglers(self, round: int) -> BoolArray:
         """Return who straggled in a closed round, (n, candidates)."""
-        return self._latest if round == len(self._answered) - 1 else self._stragglers(round)
-
-    def _stragglers(self, round: int) -> BoolArray:
-        mask: BoolArray = self.arrivals.rank[round][:, None] >= self._answered[round]
+        if round == self._latest_round:
+            return self._latest
+        mask: BoolArray = self.arrivals.rank[round][:, None] >= self.answered(round)
+        if round == len(self._answered) - 1:  # several ask for it
+            self._latest_round, self._latest = round, mask
         return mask
 
 
 class Recent:
-    """How often each worker straggled in the latest ``length`` rounds: ``times`` (n, candidates).
-
-    Feed it after the history has been fed.
-    """
+    """How often each worker straggled in the last ``length`` rounds: ``times`` (n, candidates)."""
 
     def __init__(self, history: History, length: int) -> None:
         self._history, self._length = history, length

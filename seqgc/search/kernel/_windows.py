@@ -1,20 +1,54 @@
 """The straggler models of `seqgc.stragglers`, on one more round of many patterns at once.
 
 Each of them says how many answers the open round needs for the window that ends with it to fit the
-model, n + 1 meaning that it cannot, whoever answers. Windows are cut at round 0.
+model, n + 1 meaning that it cannot, whoever answers. Windows are cut at round 0. `Conforms` puts
+them together, as `AnyOf` does.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
+from seqgc.ports import BoolArray
 from seqgc.search.kernel._arrivals import SmallInts
-from seqgc.search.kernel._thresholds import History, Recent, after_enough, after_last
+from seqgc.search.kernel._thresholds import History, Recent, Thresholds, after_enough, after_last
 
-__all__ = ["ArbitraryWindow", "BurstyWindow"]
+__all__ = ["ArbitraryWindow", "BurstyWindow", "Conforms", "EachRound", "Window"]
 
 
-class ArbitraryWindow:
+class Window(ABC):
+    """One model, and the windows of ``length`` rounds that it judges."""
+
+    length: int
+
+    @abstractmethod
+    def needed(self, round: int) -> SmallInts:
+        """Return the answers that the round needs, (candidates,)."""
+
+    @abstractmethod
+    def close(self, round: int) -> None:
+        """Move on by a round, which the history has taken note of."""
+
+
+class EachRound(Window):
+    """A model of single rounds, `PerRound` or `EveryGroup`: what one needs, (candidates,)."""
+
+    length = 1
+
+    def __init__(self, needed: Callable[[int], SmallInts]) -> None:
+        self._needed_by_round = needed
+
+    def needed(self, round: int) -> SmallInts:
+        return self._needed_by_round(round)
+
+    def close(self, round: int) -> None:
+        """Nothing to remember."""
+
+
+class ArbitraryWindow(Window):
     """`Arbitrary` (N = B, W = W-1+B, lam), M-SGC's, lam (candidates,).
 
     No worker straggled more than B times in the rounds before: every window of W-1+B rounds was
@@ -25,26 +59,23 @@ class ArbitraryWindow:
     """
 
     def __init__(self, history: History, *, B: int, W: int, lam: SmallInts) -> None:
-        self._history, self._times = history, B
+        self.length = W - 1 + B
+        self._arrivals, self._times = history.arrivals, B
         self._enough = history.arrivals.n - lam
-        self._recent = Recent(history, W - 2 + B)
+        self._recent = Recent(history, self.length - 1)
 
     def needed(self, round: int) -> SmallInts:
-        """Answers that the round needs, (candidates,).
-
-        At most lam distinct stragglers means that n - lam of those answer who never straggled.
-        """
-        past, arrivals = self._recent.times, self._history.arrivals
+        # At most lam distinct stragglers: n - lam of those answer who never straggled.
+        past, arrivals = self._recent.times, self._arrivals
         needed = after_enough(past == 0, arrivals.order[round], self._enough)
         np.maximum(needed, after_last(past >= self._times, arrivals.rank[round]), out=needed)
         return needed
 
     def close(self, round: int) -> None:
-        """Move on by a round; the history has been fed."""
         self._recent.close(round)
 
 
-class BurstyWindow:
+class BurstyWindow(Window):
     """`Bursty` (B, W, lam), lam (candidates,), for a window of W rounds.
 
     Beside the distinct stragglers, no worker may straggle in two rounds of the window that are B or
@@ -54,7 +85,8 @@ class BurstyWindow:
     """
 
     def __init__(self, history: History, *, B: int, W: int, lam: SmallInts) -> None:
-        self._history, self._burst, self._length = history, B, W
+        self.length = W
+        self._history, self._burst = history, B
         self._n, dtype = history.arrivals.n, history.arrivals.dtype
         self._enough = self._n - lam
         self._recent = Recent(history, W - 1)
@@ -63,8 +95,7 @@ class BurstyWindow:
         self._latest_pair: SmallInts = np.zeros(history.shape[1], dtype=dtype)
 
     def needed(self, round: int) -> SmallInts:
-        """Answers that the round needs, (candidates,)."""
-        arrivals, first = self._history.arrivals, max(round - self._length + 1, 0) + 1
+        arrivals, first = self._history.arrivals, max(round - self.length + 1, 0) + 1
         needed = after_enough(self._recent.times == 0, arrivals.order[round], self._enough)
         if round >= self._burst:
             again = after_last(self._long_ago >= first, arrivals.rank[round])
@@ -73,7 +104,6 @@ class BurstyWindow:
         return needed
 
     def close(self, round: int) -> None:
-        """Move on by a round; the history has been fed."""
         if round >= self._burst:
             pairs = (self._long_ago * self._history.stragglers(round)).max(axis=0)
             np.maximum(self._latest_pair, pairs, out=self._latest_pair)
@@ -81,3 +111,57 @@ class BurstyWindow:
         oldest = round + 1 - self._burst
         if oldest >= 0:
             np.copyto(self._long_ago, oldest + 1, where=self._history.stragglers(oldest))
+
+
+class Conforms(Thresholds):
+    """The pattern must conform: in any ``span`` rounds one of the models fits all its windows.
+
+    Those are, for a span that ends with the open round, the ones that ended in the latest rounds
+    before and the open round's own. (Early in the run that asks for windows which are not whole
+    inside the span; they are parts of ones that are asked for anyhow.)
+
+    That every job is then decoded in time are Propositions 3.1 and 3.2 of the paper: feasibility
+    needs no look. What is left to do at the end of the run is followed by ``ends``, for those of
+    the candidates that may be idle (a mask); None: nobody ever is.
+    """
+
+    def __init__(
+        self,
+        history: History,
+        models: Sequence[Window],
+        *,
+        span: int,
+        ends: Thresholds | None,
+        may_be_idle: BoolArray,
+    ) -> None:
+        self._history, self._models, self._span = history, models, span
+        self._needed: list[SmallInts] = []  # by model, and the last round that had fewer answers
+        self._last_failed = [np.full(history.shape[1], -1) for _ in models]
+        self._ends, self._may_be_idle = ends, may_be_idle
+
+    def needed(self, round: int) -> SmallInts:
+        self._needed = [model.needed(round) for model in self._models]
+        options = []
+        for model, needed, failed in zip(
+            self._models, self._needed, self._last_failed, strict=True
+        ):
+            since = max(0, round - self._span + model.length)
+            options.append(np.where(failed < since, needed, self._history.arrivals.n + 1))
+        least: SmallInts = np.min(options, axis=0)
+        return least
+
+    def idle(self, round: int) -> BoolArray | None:
+        idle = None if self._ends is None else self._ends.idle(round)
+        if idle is None:
+            return None
+        everywhere = self._may_be_idle.copy()
+        everywhere[everywhere] = idle
+        return everywhere
+
+    def close(self, round: int) -> None:
+        for needed, failed in zip(self._needed, self._last_failed, strict=True):
+            failed[self._history.answered(round) < needed] = round
+        for model in self._models:
+            model.close(round)
+        if self._ends is not None:
+            self._ends.close(round)

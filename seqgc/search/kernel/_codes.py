@@ -4,35 +4,70 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from seqgc.codes import GradientCode, make_code
 from seqgc.ports import BoolArray, IntArray
 from seqgc.search.kernel._arrivals import Arrivals, SmallInts
-from seqgc.search.kernel._covers import Covers
 from seqgc.search.kernel._thresholds import after_enough
 
-__all__ = ["Codes"]
+__all__ = ["Codes", "Covers"]
+
+_T = TypeVar("_T", np.signedinteger, np.floating)
+
+
+class Covers:
+    """The covers of codes that have some (`GradientCode.covers`), end to end, column after column.
+
+    ``workers``, ``code_of`` (entries,): whose answer each entry is, and of which of the codes.
+
+    Examples
+    --------
+    >>> covers = Covers([make_code("rep", 4, 1), make_code("cyclic", 4, 1)])
+    >>> place_of_worker = np.array([0, 3, 1, 2])
+    >>> covers.first(place_of_worker[covers.workers])
+    array([1, 1])
+    """
+
+    def __init__(self, codes: Sequence[GradientCode]) -> None:
+        covers = [cover for code in codes for cover in code.covers]
+        entries = [sum(cover.size for cover in code.covers) for code in codes]
+        self.workers: IntArray = np.concatenate([cover.T.ravel() for cover in covers])
+        self.code_of: IntArray = np.repeat(np.arange(len(codes)), entries)
+        candidates, places = np.array([cover.shape for cover in covers]).T
+        # Where every column has but one worker, as of cyclic codes, there is no first to look for.
+        self._columns = _starts(np.repeat(candidates, places)) if candidates.max() > 1 else None
+        self._covers = _starts(places)
+        self._codes = _starts(np.array([len(code.covers) for code in codes]))
+
+    def first(self, arrived: npt.NDArray[_T]) -> npt.NDArray[_T]:
+        """Return when each code's first cover is complete, (..., codes).
+
+        ``arrived`` (..., entries) says when each entry's answer comes: a time, or a place in the
+        order of arrival.
+        """
+        columns = arrived
+        if self._columns is not None:
+            columns = np.minimum.reduceat(arrived, self._columns, axis=-1)
+        covers = np.maximum.reduceat(columns, self._covers, axis=-1)
+        first: npt.NDArray[_T] = np.minimum.reduceat(covers, self._codes, axis=-1)
+        return first
+
+
+def _starts(lengths: IntArray) -> IntArray:
+    starts: IntArray = np.cumsum(lengths) - lengths
+    return starts
 
 
 class Codes:
-    """A gradient code per candidate.
+    """A gradient code per candidate: its family (``kinds``) and its s (``tolerated``).
 
     Answers decode as soon as they complete one of the code's covers; of a code without covers any
-    n - s do. The latter suffice for every code.
-
-    Parameters
-    ----------
-    tolerated : (candidates,)
-        s of each code.
-    kinds : (candidates,)
-        Its family. None stands for a promise instead of a code: exactly any n - s answers do.
-
-    Attributes
-    ----------
-    covered : (m,) int
-        The candidates whose codes have covers.
+    n - s do. The latter suffice for every code. A family of None stands for a promise instead of a
+    code: exactly any n - s answers do. ``covered`` (m,): the candidates whose codes have covers.
     """
 
     def __init__(
