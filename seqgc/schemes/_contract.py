@@ -1,11 +1,12 @@
-"""`Scheme` (frozen parameters) and `Schedule` (one run's state)."""
+"""`Scheme` (frozen parameters), the `Entry` that names it, and `Schedule` (one run's state)."""
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
-from typing import Final
+from collections.abc import Iterable, Mapping
+from functools import cached_property, lru_cache
+from typing import Final, get_type_hints
 
 import numpy as np
 
@@ -15,17 +16,15 @@ from seqgc.errors import (
     NotDecodableError,
     ParameterError,
     ScheduleError,
-    did_you_mean,
     require_int,
 )
 from seqgc.ports import BoolArray, Decoding, FloatArray, IntArray, Payload
 from seqgc.schemes._assignment import Assignment
-from seqgc.schemes._cut import cut, cut_loads
+from seqgc.schemes._cut import even_cut
 from seqgc.schemes._grid import Grid
-from seqgc.schemes._scheme_names import entry_of
 from seqgc.stragglers import StragglerModel
 
-__all__ = ["Schedule", "Scheme", "require_bursts", "require_family"]
+__all__ = ["ENTRIES", "Entry", "Schedule", "Scheme", "entry_of"]
 
 
 class Scheme(ABC):
@@ -33,14 +32,10 @@ class Scheme(ABC):
 
     A scheme of your own is a frozen dataclass with the field ``n``, registered under a name
     (`seqgc.schemes.register`); `seqgc.testing.check_scheme` says whether it keeps this contract.
-
-    Attributes
-    ----------
-    n : int
-        Workers.
     """
 
     n: int
+    """Workers."""
 
     @property
     @abstractmethod
@@ -87,6 +82,14 @@ class Scheme(ABC):
         """
         return ()
 
+    def points_touched(self, sizes: IntArray) -> IntArray | None:  # noqa: ARG002 (for overriding)
+        """Return how many data points each worker touches in a round at most, (n,).
+
+        ``sizes`` (num_chunks,) are the chunks' data points. None: it has not been worked out for
+        this scheme; then batches are cut by largest remainder, and loads are nominal.
+        """
+        return None
+
     def begin(
         self,
         num_jobs: int,
@@ -96,18 +99,9 @@ class Scheme(ABC):
     ) -> Schedule:
         """Return `start`'s schedule, without what batches of these sizes put no point into."""
         schedule = self.start(num_jobs, conformity=conformity)
-        cuts = [self.cut(batch) for batch in batches]
-        if cuts:
+        if cuts := [self.cut(batch) for batch in batches]:
             schedule.leave_out(np.max(cuts, axis=0) == 0)
         return schedule
-
-    def points_touched(self, sizes: IntArray) -> IntArray | None:  # noqa: ARG002 (for overriding)
-        """Return how many data points each worker touches in a round at most, (n,).
-
-        ``sizes`` (num_chunks,) are the chunks' data points. None: it has not been worked out for
-        this scheme; then batches are cut by largest remainder, and loads are nominal.
-        """
-        return None
 
     def cut(self, batch_size: int) -> IntArray:
         """Return how many of a batch's data points each chunk takes, (num_chunks,), read-only.
@@ -126,7 +120,7 @@ class Scheme(ABC):
         >>> int(scheme.points_touched(scheme.cut(4096)).max()), 4096 * scheme.normalized_load
         (32, 30.89655172413793)
         """
-        return cut(self, batch_size)
+        return _cut(self, batch_size)
 
     def loads_of(self, batch_size: int | None) -> FloatArray:
         """Return the loads (n,) of the workers where batches of a size are cut to whole points.
@@ -134,9 +128,7 @@ class Scheme(ABC):
         Workers that have equal loads but for that are all charged what the busiest one touches.
         None: of no batch in particular, `worker_loads`.
         """
-        if batch_size is None:
-            return self.worker_loads
-        return cut_loads(self, batch_size)
+        return self.worker_loads if batch_size is None else _cut_loads(self, batch_size)
 
     @property
     def normalized_load(self) -> float:
@@ -150,23 +142,100 @@ class Scheme(ABC):
 
     @property
     def spec(self) -> str:
-        """The scheme as the command line spells it, for `parse_scheme`.
-
-        Raises
-        ------
-        ParameterError
-            If its class is not registered.
-        """
+        """The scheme as the command line spells it, for `parse_scheme`; see `entry_of`."""
         return entry_of(self).spec(self)
 
     def _keep_integers(self, *arguments: str) -> None:
-        """Have these fields be Python's integers: numpy's overflow, and stay in `repr`."""
+        """Have these fields be Python's integers (numpy's overflow, and stay in `repr`); n >= 1."""
         for argument in arguments:
             object.__setattr__(self, argument, require_int(argument, getattr(self, argument)))
+        if self.n < 1:
+            raise ParameterError("n", "must be >= 1 (workers)", self.n)
 
     def _equal_loads(self, load: float) -> FloatArray:
         """Return `worker_loads` of a scheme in which every worker has the same load."""
         return _equal_loads(self.n, load)
+
+
+@lru_cache(maxsize=4096)
+def _equal_loads(n: int, load: float) -> FloatArray:
+    return np.broadcast_to(np.float64(load), (n,))
+
+
+@lru_cache(maxsize=256)
+def _cut(scheme: Scheme, batch_size: int) -> IntArray:
+    fractions, least = scheme.chunk_fractions, batch_size * scheme.normalized_load
+    return even_cut(batch_size, fractions, touched=scheme.points_touched, least=least)
+
+
+@lru_cache(maxsize=2**15)  # a search asks again for every closing rule
+def _cut_loads(scheme: Scheme, batch_size: int) -> FloatArray:
+    nominal, touched = scheme.worker_loads, scheme.points_touched(_cut(scheme, batch_size))
+    if touched is None:
+        return nominal
+    loads: FloatArray = touched / batch_size
+    if (nominal == nominal[0]).all():
+        return np.broadcast_to(loads.max(), loads.shape)
+    loads.setflags(write=False)
+    return loads
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Entry:
+    """A name that specs begin with: a scheme's class, and the fields that the name fixes."""
+
+    name: str
+    kind: type[Scheme]
+    fixed: Mapping[str, object]
+
+    @cached_property
+    def _fields(self) -> dict[str, dataclasses.Field[object]]:
+        """What a spec names: the other fields, but for ``n``."""
+        fields = dataclasses.fields(self.kind)  # type: ignore[arg-type]  # `register` saw to it
+        left_out = {"n", *self.fixed}
+        return {each.name: each for each in fields if each.init and each.name not in left_out}
+
+    @cached_property
+    def parameters(self) -> dict[str, type]:
+        """The parameters of the spec and their types, in the order of the fields."""
+        hints = get_type_hints(self.kind)
+        return {name: hints[name] if hints[name] in (int, float) else str for name in self._fields}
+
+    @property
+    def required(self) -> list[str]:
+        """The parameters that a spec must give."""
+        missing = dataclasses.MISSING
+        return [name for name, field in self._fields.items() if field.default is missing]
+
+    def spec(self, scheme: Scheme) -> str:
+        """Spell a scheme of this name; what is left at its default is left out."""
+        values = {name: getattr(scheme, name) for name in self._fields}
+        chosen = [f"{k}={v}" for k, v in values.items() if v != self._fields[k].default]
+        return ":".join(filter(None, [self.name, ",".join(chosen)]))
+
+
+ENTRIES: Final[dict[str, Entry]] = {}
+"""What is registered, by name: `seqgc.schemes.register` alone adds to it."""
+
+
+def entry_of(scheme: Scheme) -> Entry:
+    """Return the entry that names a scheme.
+
+    Raises
+    ------
+    ParameterError
+        If its class, or its choice of fixed fields, is not registered.
+    """
+    fitting = [
+        entry
+        for entry in ENTRIES.values()
+        if type(scheme) is entry.kind
+        and all(getattr(scheme, key) == value for key, value in entry.fixed.items())
+    ]
+    if fitting:
+        return max(fitting, key=lambda entry: len(entry.fixed))  # the name that says most
+    rule = "must be registered to have a spec: decorate its class with @register(name)"
+    raise ParameterError("scheme", rule, scheme)
 
 
 class Schedule(ABC):
@@ -199,25 +268,21 @@ class Schedule(ABC):
         """(n,) who has no data point at all: asked for nothing, and never a straggler."""
         return self._excused
 
+    @property
+    def leaves_out(self) -> bool:
+        """Whether some mini-task is never sent because it has no data point."""
+        return self._leaves_out
+
     def leave_out(self, empty: BoolArray) -> None:
         """Say which chunks hold no data point, (num_chunks,), before the first round closes.
 
         A mini-task with nothing but such chunks is never sent, and counts as received: the partial
         gradient is zero. (A schedule that does not do so sends it, and waits for the zeros.)
-
-        Raises
-        ------
-        ScheduleError
-            If a round is closed already.
+        `ScheduleError`: a round is closed already.
         """
         if self._round:
             raise ScheduleError("chunks are left out before the first round, or not at all")
         self._leaves_out = bool(empty.any()) and self._leave_out(empty)
-
-    @property
-    def leaves_out(self) -> bool:
-        """Whether some mini-task is never sent because it has no data point."""
-        return self._leaves_out
 
     def assignment(self) -> Assignment:
         """Who does what in the open round (trivial mini-tasks left out); idempotent."""
@@ -255,12 +320,7 @@ class Schedule(ABC):
         return True
 
     def close_round(self, responded: BoolArray) -> tuple[int, ...]:
-        """Close the open round; return the jobs that it finished, in order.
-
-        Parameters
-        ----------
-        responded : (n,) bool
-            The workers whose answers are used.
+        """Close the open round with the answers (n,) to be used; return the jobs that it finished.
 
         Raises
         ------
@@ -271,9 +331,8 @@ class Schedule(ABC):
         """
         responded = self._checked(responded)
         finished = self._advance(responded)
-        keep = self._model.window - 1
         past = np.concatenate([self._past, ~responded[None]])
-        self._past = past[len(past) - min(keep, len(past)) :]
+        self._past = past[max(0, len(past) + 1 - self._model.window) :]
         self._round += 1
         return finished
 
@@ -281,11 +340,7 @@ class Schedule(ABC):
     def decoding(self, job: int, payload: Payload = "float64") -> Decoding:
         """Return the gradient of a job that the latest `close_round` finished, as a sum.
 
-        Parameters
-        ----------
-        job : int
-        payload
-            The format in which results travel: it says how much amplification is bearable.
+        ``payload``, the format in which results travel, says how much amplification is bearable.
 
         Raises
         ------
@@ -335,35 +390,3 @@ class Schedule(ABC):
 
     def _not_finished(self, job: int) -> ScheduleError:
         return ScheduleError(f"job {job} was not finished by the round closed last: decode it then")
-
-
-@lru_cache(maxsize=4096)
-def _equal_loads(n: int, load: float) -> FloatArray:
-    return np.broadcast_to(np.float64(load), (n,))
-
-
-def require_bursts(*, n: int, B: int, name: str) -> None:
-    """Refuse what no scheme for bursts can be made of: no worker, no burst.
-
-    Raises
-    ------
-    ParameterError
-        Naming the argument and the value.
-    """
-    if n < 1:
-        raise ParameterError("n", "must be >= 1 (workers)", n)
-    if B < 1:
-        raise ParameterError("B", f"must be >= 1 ({name})", B)
-
-
-def require_family(family: str, known: Sequence[str], *, name: str) -> None:
-    """Refuse a family of codes that a scheme cannot be made of.
-
-    Raises
-    ------
-    ParameterError
-        With the nearest known name.
-    """
-    if family not in known:
-        rule = f"must be one of {', '.join(known)} ({name})"
-        raise ParameterError("family", rule, family, did_you_mean(str(family), known))

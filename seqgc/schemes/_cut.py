@@ -4,29 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 
 from seqgc.errors import ParameterError
 from seqgc.ports import FloatArray, IntArray
 
-__all__ = ["chunk_sizes", "cut", "cut_loads", "even_cut"]
+__all__ = ["chunk_sizes", "even_cut"]
 
 # Quotas this close to an integer are that integer: they were computed as batch * (a / b).
 _QUOTA_DECIMALS = 9
-
-
-class _Cuttable(Protocol):
-    """What cutting asks of a scheme; hashable by content."""
-
-    def __hash__(self) -> int: ...
-    @property
-    def chunk_fractions(self) -> FloatArray: ...
-    @property
-    def worker_loads(self) -> FloatArray: ...
-    def points_touched(self, sizes: IntArray) -> IntArray | None: ...
 
 
 def chunk_sizes(batch_size: int, fractions: FloatArray) -> IntArray:
@@ -53,7 +40,11 @@ def chunk_sizes(batch_size: int, fractions: FloatArray) -> IntArray:
 
 
 def even_cut(
-    batch_size: int, fractions: FloatArray, *, touched: Callable[[IntArray], IntArray], least: float
+    batch_size: int,
+    fractions: FloatArray,
+    *,
+    touched: Callable[[IntArray], IntArray | None],
+    least: float,
 ) -> IntArray:
     """Return chunk sizes (num_chunks,), read-only, that make the busiest worker touch few points.
 
@@ -63,15 +54,9 @@ def even_cut(
     spoils it where D1 and D2 share the points unluckily. Of several ways the best is taken, of
     equally good ones the first.
 
-    Parameters
-    ----------
-    batch_size, fractions
-        As for `chunk_sizes`, with the same errors.
-    touched
-        Says of chunk sizes how many points each worker touches in a round at most, (n,).
-    least : float
-        Points below which no busiest worker can get: a way that comes as close as whole points can
-        is taken at once.
+    ``touched`` says of chunk sizes how many points each worker touches in a round at most, (n,);
+    where it does not know, they are `chunk_sizes`. No busiest worker can get below ``least``
+    points: a way that comes as close as whole points can is taken at once.
 
     Examples
     --------
@@ -86,44 +71,19 @@ def even_cut(
     best, most = np.zeros(0, dtype=np.intp), math.inf
     for way in (_by_class, _by_cuts, _by_remainder):
         sizes = way(quotas)
-        busiest = int(touched(sizes).max())
-        if busiest < most:
-            best, most = sizes, busiest
+        points = touched(sizes)
+        if points is None:
+            return chunk_sizes(batch_size, fractions)
+        if points.max() < most:
+            best, most = sizes, int(points.max())
         if most <= math.ceil(round(least, _QUOTA_DECIMALS)):
             break
     best.setflags(write=False)
     return best
 
 
-@lru_cache(maxsize=256)
-def cut(scheme: _Cuttable, batch_size: int) -> IntArray:
-    """Return `Scheme.cut`."""
-    fractions = scheme.chunk_fractions
-    if scheme.points_touched(np.zeros(len(fractions), dtype=np.intp)) is None:
-        return chunk_sizes(batch_size, fractions)
-
-    def touched(sizes: IntArray) -> IntArray:
-        return np.asarray(scheme.points_touched(sizes))
-
-    least = batch_size * float(scheme.worker_loads.max())
-    return even_cut(batch_size, fractions, touched=touched, least=least)
-
-
-@lru_cache(maxsize=2**15)  # a search asks again for every closing rule
-def cut_loads(scheme: _Cuttable, batch_size: int) -> FloatArray:
-    """Return `Scheme.loads_of`."""
-    nominal = scheme.worker_loads
-    touched = scheme.points_touched(cut(scheme, batch_size))
-    if touched is None:
-        return nominal
-    loads: FloatArray = touched / batch_size
-    if (nominal == nominal[0]).all():
-        return np.broadcast_to(loads.max(), loads.shape)
-    loads.setflags(write=False)
-    return loads
-
-
 def _quotas(batch_size: int, fractions: FloatArray) -> FloatArray:
+    """Return how many points each chunk should have."""
     if batch_size < 1:
         raise ParameterError("batch_size", "must be >= 1", batch_size)
     shares = np.asarray(fractions, dtype=np.float64)
@@ -146,8 +106,7 @@ def _by_remainder(quotas: FloatArray) -> IntArray:
 def _by_cuts(quotas: FloatArray) -> IntArray:
     """Round the cuts between chunks, so that neighbouring chunks have about what they should."""
     ends = np.round(np.cumsum(quotas), _QUOTA_DECIMALS)
-    sizes: IntArray = np.diff(np.round(ends), prepend=0.0).astype(np.intp)
-    return sizes
+    return np.diff(np.round(ends), prepend=0.0).astype(np.intp)
 
 
 def _by_class(quotas: FloatArray) -> IntArray:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import ClassVar
@@ -10,20 +11,35 @@ from typing import ClassVar
 import numpy as np
 
 from seqgc.codes import GradientCode, code_kinds, make_code
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, did_you_mean
 from seqgc.ports import BoolArray, Decoding, FloatArray, IntArray, MiniTask, Payload, Term
 from seqgc.schemes._assignment import Assignment
-from seqgc.schemes._contract import Schedule, Scheme, require_family
+from seqgc.schemes._contract import Schedule, Scheme
 from seqgc.schemes._grid import Grid
-from seqgc.schemes._scheme_names import register
+from seqgc.schemes._registry import register
 from seqgc.stragglers import EveryGroup, PerRound, StragglerModel
 
-__all__ = ["GC", "GCSchedule", "Uncoded"]
+__all__ = ["GC", "CodedSchedule", "CodedScheme", "GCSchedule", "Uncoded"]
+
+
+class CodedScheme(Scheme):
+    """A scheme whose jobs are coded as a whole, by one gradient code: its chunks are the code's."""
+
+    @property
+    @abstractmethod
+    def _code(self) -> GradientCode: ...
+
+    @property
+    def chunk_fractions(self) -> FloatArray:
+        return self._code.chunk_fractions
+
+    def points_touched(self, sizes: IntArray) -> IntArray:
+        return held(self._code, sizes)
 
 
 @register("uncoded")
 @dataclass(frozen=True, kw_only=True)
-class Uncoded(Scheme):
+class Uncoded(CodedScheme):
     """No redundancy: every worker must answer in every round.
 
     Examples
@@ -39,22 +55,14 @@ class Uncoded(Scheme):
 
     def __post_init__(self) -> None:
         self._keep_integers("n")
-        _require_workers(self.n)
 
     @property
     def worker_loads(self) -> FloatArray:
         return self._equal_loads(1 / self.n)
 
     @property
-    def chunk_fractions(self) -> FloatArray:
-        return self._code.chunk_fractions
-
-    @property
     def promise(self) -> StragglerModel:
         return PerRound(s=0)
-
-    def points_touched(self, sizes: IntArray) -> IntArray:
-        return held(self._code, sizes)
 
     def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
         return GCSchedule(self, self._code, num_jobs, conformity=conformity)
@@ -72,7 +80,7 @@ class Uncoded(Scheme):
 @register("gc-rep", family="rep")
 @register("gc", family="cyclic")
 @dataclass(frozen=True, kw_only=True)
-class GC(Scheme):
+class GC(CodedScheme):
     """(n, s) gradient coding with a code of the given family; delay 0, load (s+1)/n.
 
     Parameters
@@ -101,14 +109,12 @@ class GC(Scheme):
 
     def __post_init__(self) -> None:
         self._keep_integers("n", "s")
-        _require_workers(self.n)
         require_family(self.family, code_kinds(), name="GC")
         if not 0 <= self.s < self.n:
             raise ParameterError("s", f"must satisfy 0 <= s < n (GC), n={self.n}", self.s)
         if self.family == "rep" and self.n % (self.s + 1):
-            raise ParameterError(
-                "s", f"must satisfy (s+1) | n (GC-Rep), n={self.n}", self.s, "or take gc-binary"
-            )
+            rule = f"must satisfy (s+1) | n (GC-Rep), n={self.n}"
+            raise ParameterError("s", rule, self.s, "or take gc-binary")
         if not 0 <= self.allow_error < 1:
             rule = "must satisfy 0 <= allow_error < 1 (GC)"
             raise ParameterError("allow_error", rule, self.allow_error)
@@ -126,15 +132,8 @@ class GC(Scheme):
         return self.s
 
     @property
-    def chunk_fractions(self) -> FloatArray:
-        return self._code.chunk_fractions
-
-    @property
     def promise(self) -> StragglerModel:
         return EveryGroup(size=self.s + 1) if self.family == "rep" else PerRound(s=self.s)
-
-    def points_touched(self, sizes: IntArray) -> IntArray:
-        return held(self._code, sizes)
 
     def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
         return GCSchedule(
@@ -144,10 +143,8 @@ class GC(Scheme):
     @classmethod
     def candidates(cls, n: int, grid: Grid) -> Iterable[Scheme]:
         for size in grid.divisors(n):
-            yield cls(n=n, s=size - 1, family="rep")
-            if grid.inexact:
-                for allow_error in (0.1, 0.25, 0.5):
-                    yield cls(n=n, s=size - 1, family="rep", allow_error=allow_error)
+            for allow_error in (0.0, 0.1, 0.25, 0.5) if grid.inexact else (0.0,):
+                yield cls(n=n, s=size - 1, family="rep", allow_error=allow_error)
         for family in ("binary", "cyclic"):
             for s in grid.values(1, n - 1):
                 yield cls(n=n, s=s, family=family)
@@ -157,8 +154,8 @@ class GC(Scheme):
         return make_code(self.family, self.n, self.s)
 
 
-class GCSchedule(Schedule):
-    """Round ``t`` computes job ``t``; it closes once the answers decode it."""
+class CodedSchedule(Schedule):
+    """A run of a `CodedScheme`: every mini-task is a worker's coded result of a job, in slot 0."""
 
     def __init__(
         self,
@@ -171,29 +168,30 @@ class GCSchedule(Schedule):
     ) -> None:
         super().__init__(scheme, num_jobs, conformity=conformity)
         self._code, self._allow_error = code, allow_error
-        self._used: BoolArray = np.zeros(scheme.n, dtype=np.bool_)
+        # By job finished in the latest round: whose results are in (n,), and each one's round.
+        self._finished: dict[int, tuple[BoolArray, IntArray]] = {}
 
     def decoding(self, job: int, payload: Payload = "float64") -> Decoding:
-        if job != self._round - 1:
+        if job not in self._finished:
             raise self._not_finished(job)
-        used = self._code.usable_vector(self._used, payload, allow_error=self._allow_error)
-        terms = tuple(
-            Term(worker=i, round=job, slot=0, weight=weight)
-            for i, weight in enumerate(np.where(self._excused, 0.0, used.vector).tolist())
-            if weight
-        )
+        answered, rounds = self._finished[job]
+        used = self._code.usable_vector(answered, payload, allow_error=self._allow_error)
+        terms = terms_of(np.where(self._excused, 0.0, used.vector), rounds)
         return Decoding(job=job, terms=terms, error=used.error)
 
     def _leave_out(self, empty: BoolArray) -> bool:
         self._excused = held(self._code, (~empty).astype(np.intp)) == 0
         return bool(self._excused.any())
 
+
+class GCSchedule(CodedSchedule):
+    """Round ``t`` computes job ``t``; it closes once the answers decode it."""
+
     def _assign(self) -> Assignment:
         code, job = self._code, self._round
         sums = not self._allow_error  # least squares weighs results
         return Assignment(
-            ~self._excused,
-            lambda worker: (coded_mini_task(code, worker, job, sums=sums),),
+            ~self._excused, lambda worker: (coded_mini_task(code, worker, job, sums=sums),)
         )
 
     def _feasible(self, responded: BoolArray) -> bool:
@@ -207,7 +205,7 @@ class GCSchedule(Schedule):
     def _advance(self, responded: BoolArray) -> tuple[int, ...]:
         if not self._feasible(responded):
             raise self._late(self._round)
-        self._used = responded.copy()
+        self._finished = {self._round: (responded, np.full(self.n, self._round))}
         return (self._round,)
 
 
@@ -230,6 +228,15 @@ def coded_mini_task(
     )
 
 
+def terms_of(weights: FloatArray, rounds: IntArray, *, slot: int = 0) -> tuple[Term, ...]:
+    """Return the terms of workers' results of a slot, each from its round; weight 0: left out."""
+    return tuple(
+        Term(worker=i, round=round, slot=slot, weight=weight)
+        for i, (round, weight) in enumerate(zip(rounds.tolist(), weights.tolist(), strict=True))
+        if weight
+    )
+
+
 def held(code: GradientCode, amounts: IntArray) -> IntArray:
     """Return how much of the chunks' ``amounts`` (k,) each worker holds, (n,)."""
     chunks, starts = _supports(code)
@@ -244,6 +251,8 @@ def _supports(code: GradientCode) -> tuple[IntArray, IntArray]:
     return np.concatenate(supports), np.concatenate([[0], ends[:-1]])
 
 
-def _require_workers(n: int) -> None:
-    if n < 1:
-        raise ParameterError("n", "must be >= 1 (workers)", n)
+def require_family(family: str, known: Sequence[str], *, name: str) -> None:
+    """Refuse a family of codes that a scheme cannot be made of, with the nearest known name."""
+    if family not in known:
+        rule = f"must be one of {', '.join(known)} ({name})"
+        raise ParameterError("family", rule, family, did_you_mean(str(family), known))

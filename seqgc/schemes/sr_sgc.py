@@ -11,12 +11,12 @@ import numpy as np
 
 from seqgc.codes import GradientCode, make_code
 from seqgc.errors import ParameterError
-from seqgc.ports import BoolArray, Decoding, FloatArray, IntArray, Payload, Term
+from seqgc.ports import BoolArray, FloatArray
 from seqgc.schemes._assignment import Assignment
-from seqgc.schemes._contract import Schedule, Scheme, require_bursts, require_family
+from seqgc.schemes._contract import Schedule, Scheme
 from seqgc.schemes._grid import Grid
-from seqgc.schemes._scheme_names import register
-from seqgc.schemes.gc import coded_mini_task, held
+from seqgc.schemes._registry import register
+from seqgc.schemes.gc import CodedSchedule, CodedScheme, coded_mini_task, require_family
 from seqgc.stragglers import AnyOf, Bursty, EveryGroup, PerRound, StragglerModel
 
 __all__ = ["SRSGC", "SRSGCSchedule"]
@@ -25,7 +25,7 @@ __all__ = ["SRSGC", "SRSGCSchedule"]
 @register("sr-sgc-rep", family="rep")
 @register("sr-sgc", family="cyclic")
 @dataclass(frozen=True, kw_only=True)
-class SRSGC(Scheme):
+class SRSGC(CodedScheme):
     """(B, W, lam) selective-reattempt sequential gradient coding; delay B, load (s+1)/n.
 
     Parameters
@@ -56,15 +56,15 @@ class SRSGC(Scheme):
 
     def __post_init__(self) -> None:
         self._keep_integers("n", "B", "W", "lam")
-        require_bursts(n=self.n, B=self.B, name="SR-SGC")
+        if self.B < 1:
+            raise ParameterError("B", "must be >= 1 (SR-SGC)", self.B)
         require_family(self.family, ("cyclic", "rep"), name="SR-SGC")
         if self.W <= self.B or (self.W - 1) % self.B:
             rule = f"must be x*B + 1 with an integer x >= 1 (SR-SGC), B={self.B}"
             raise ParameterError("W", rule, self.W)
         if not 1 <= self.lam <= self.n:
-            raise ParameterError(
-                "lam", f"must satisfy 1 <= lam <= n (SR-SGC), n={self.n}", self.lam
-            )
+            rule = f"must satisfy 1 <= lam <= n (SR-SGC), n={self.n}"
+            raise ParameterError("lam", rule, self.lam)
         if self.s >= self.n:
             rule = f"must give s = ceil(B*lam/(W-1+B)) < n (SR-SGC), n={self.n}, s={self.s}"
             raise ParameterError("lam", rule, self.lam)
@@ -90,24 +90,13 @@ class SRSGC(Scheme):
         return self.s
 
     @property
-    def chunk_fractions(self) -> FloatArray:
-        return self._code.chunk_fractions
-
-    @property
     def promise(self) -> StragglerModel:
-        models: tuple[StragglerModel, ...] = (
-            Bursty(B=self.B, W=self.W, lam=self.lam),
-            PerRound(s=self.s),
-        )
-        if self.family == "rep":
-            models += (EveryGroup(size=self.s + 1),)
-        return AnyOf(span=self.W, models=models)
-
-    def points_touched(self, sizes: IntArray) -> IntArray:
-        return held(self._code, sizes)
+        bursty, each = Bursty(B=self.B, W=self.W, lam=self.lam), PerRound(s=self.s)
+        groups = (EveryGroup(size=self.s + 1),) if self.family == "rep" else ()
+        return AnyOf(span=self.W, models=(bursty, each, *groups))
 
     def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
-        return SRSGCSchedule(self, self._code, num_jobs, conformity=conformity)
+        return SRSGCSchedule(self, num_jobs, conformity=conformity)
 
     @classmethod
     def candidates(cls, n: int, grid: Grid) -> Iterable[Scheme]:
@@ -127,48 +116,26 @@ class SRSGC(Scheme):
         return make_code(self.family, self.n, self.s)
 
 
-class SRSGCSchedule(Schedule):
+class SRSGCSchedule(CodedSchedule):
     """In round ``t`` some workers reattempt job ``t - B``; the others compute job ``t``."""
 
     def __init__(
-        self,
-        scheme: SRSGC,
-        code: GradientCode,
-        num_jobs: int,
-        *,
-        conformity: StragglerModel | None = None,
+        self, scheme: SRSGC, num_jobs: int, *, conformity: StragglerModel | None = None
     ) -> None:
-        super().__init__(scheme, num_jobs, conformity=conformity)
-        self._code = code
+        super().__init__(scheme, scheme._code, num_jobs, conformity=conformity)
+        self._delay = scheme.delay
         self._group = scheme.s + 1 if scheme.family == "rep" else None
         # For the jobs of the last B rounds: who returned the job's result in the job's own round.
         self._returned: dict[int, BoolArray] = {}
-        self._finished: dict[int, tuple[BoolArray, BoolArray]] = {}  # own round, reattempted
         self._reattempts = np.zeros(scheme.n, dtype=np.bool_)
 
-    def decoding(self, job: int, payload: Payload = "float64") -> Decoding:
-        if job not in self._finished:
-            raise self._not_finished(job)
-        own, again = self._finished[job]
-        weights = self._code.usable_vector(own | again, payload).vector
-        late = job + self._delay
-        terms = tuple(
-            Term(worker=i, round=job if own[i] else late, slot=0, weight=weight)
-            for i, weight in enumerate(np.where(self._excused, 0.0, weights).tolist())
-            if weight
-        )
-        return Decoding(job=job, terms=terms)
-
     @property
-    def _delay(self) -> int:
-        return self.num_rounds - self.num_jobs
-
-    def _leave_out(self, empty: BoolArray) -> bool:
-        self._excused = held(self._code, (~empty).astype(np.intp)) == 0
-        return bool(self._excused.any())
+    def _due(self) -> int:
+        """The job that the open round must finish, if it is one and not finished."""
+        return self._round - self._delay
 
     def _assign(self) -> Assignment:
-        code, jobs = self._code, np.where(self._reattempts, self._round - self._delay, self._round)
+        code, jobs = self._code, np.where(self._reattempts, self._due, self._round)
         return Assignment(
             (jobs >= 0) & (jobs < self.num_jobs) & ~self._excused,
             lambda worker: (coded_mini_task(code, worker, int(jobs[worker])),),
@@ -176,35 +143,37 @@ class SRSGCSchedule(Schedule):
 
     def _feasible(self, responded: BoolArray) -> bool:
         # Every job but the one due now can still be reattempted by all who have not returned it.
-        due = self._round - self._delay
-        return due not in self._returned or self._code.can_decode(self._due_answers(responded))
+        return self._due not in self._returned or self._code.can_decode(
+            self._due_answers(responded)
+        )
 
     def _due_answers(self, responded: BoolArray) -> BoolArray:
-        return self._returned[self._round - self._delay] | (responded & self._reattempts)
+        return self._returned[self._due] | (responded & self._reattempts)
 
     def _settles(self, responded: BoolArray) -> list[tuple[GradientCode, BoolArray]]:
-        answers = [responded & ~self._reattempts]
-        if not self._is_job(self._round) or not self._code.can_decode(answers[0]):
-            answers = []
-        if self._round - self._delay in self._returned:
+        own, answers = responded & ~self._reattempts, []
+        if self._is_job(self._round) and self._code.can_decode(own):
+            answers.append(own)
+        if self._due in self._returned:
             answers.append(self._due_answers(responded))
         return [(self._code, which) for which in answers]
 
     def _advance(self, responded: BoolArray) -> tuple[int, ...]:
         if not self._feasible(responded):
-            raise self._late(self._round - self._delay)
-        returned, finished = dict(self._returned), {}
-        due = self._round - self._delay
-        if due in returned:
-            finished[due] = (returned.pop(due), responded & self._reattempts)
-        if self._is_job(self._round):
+            raise self._late(self._due)
+        returned, finished, now = dict(self._returned), {}, self._round
+        if self._due in returned:
+            rounds = np.where(returned[self._due], self._due, now)
+            finished[self._due] = (self._due_answers(responded), rounds)
+            del returned[self._due]
+        if self._is_job(now):
             own = responded & ~self._reattempts
             if self._code.can_decode(own):
-                finished[self._round] = (own, np.zeros_like(own))
+                finished[now] = (own, np.full(self.n, now))
             else:
-                returned[self._round] = own
+                returned[now] = own
         self._returned, self._finished = returned, finished
-        self._reattempts = self._choose_reattempts(self._round + 1 - self._delay)
+        self._reattempts = self._choose_reattempts(self._due + 1)
         return tuple(finished)
 
     def _choose_reattempts(self, job: int) -> BoolArray:

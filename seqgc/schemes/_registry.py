@@ -1,0 +1,191 @@
+"""Which schemes there are, by the names that specs begin with, and how specs are read.
+
+A scheme's file registers it; nothing else in seqgc lists schemes. The parameters of its spec are
+the fields of its dataclass, beside ``n`` and those that the name fixes: integers, real numbers or
+words, and those with a default may be left out. So one class can have several names (``gc``,
+``gc-rep``, ``gc-binary`` fix ``GC``'s ``family``), and a file outside of seqgc can do all
+that ours can. The schemes of an installed package with an entry point of the group
+``seqgc.schemes`` are found by name; any other module is named to `load_plugins` first, as
+``--plugin`` does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.metadata
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Final, TypeVar, cast
+
+import numpy as np
+
+from seqgc.errors import ParameterError, did_you_mean
+from seqgc.schemes._contract import ENTRIES, Entry, Scheme
+
+__all__ = ["forget_scheme", "load_plugins", "parse_scheme", "register", "registered"]
+
+ENTRY_POINTS: Final = "seqgc.schemes"
+
+_Kind = TypeVar("_Kind", bound=type[Scheme])
+_loaded: set[str] = set()  # entry points
+
+
+def register(name: str, **fixed: object) -> Callable[[_Kind], _Kind]:
+    """Register a scheme under a name; a decorator for its frozen dataclass.
+
+    Specs begin with ``name``: lower-case letters, digits and hyphens, for example ``gc-rep``. It
+    stands for the ``fixed`` values of fields.
+
+    Raises
+    ------
+    ParameterError
+        If the name is taken or ill-formed, or the class breaks `Scheme`'s contract.
+
+    Examples
+    --------
+    >>> from seqgc.schemes import GC, parse_scheme
+    >>> parse_scheme("gc-binary:s=4", n=12) == GC(n=12, s=4, family="binary")
+    True
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
+        rule = "must be lower-case letters, digits and hyphens, and begin with a letter"
+        raise ParameterError("name", rule, name)
+
+    def add(kind: _Kind) -> _Kind:
+        _check(name, kind, fixed)
+        ENTRIES[name] = Entry(name=name, kind=kind, fixed=fixed)
+        return kind
+
+    return add
+
+
+def _check(name: str, kind: type[Scheme], fixed: Mapping[str, object]) -> None:
+    where = _path(kind)
+    if name in ENTRIES and (holder := _path(ENTRIES[name].kind)) != where:
+        raise ParameterError("name", f"is taken by {holder}: choose another", name)
+    parameters = vars(kind).get("__dataclass_params__")
+    if parameters is None or not parameters.frozen:
+        rule = f"must name a frozen dataclass ({name}): put @register above @dataclass(frozen=True)"
+        raise ParameterError("scheme", rule, where)
+    if inspect.isabstract(kind):
+        rule = "must define all that Scheme promises; lacks "
+        raise ParameterError("scheme", rule + ", ".join(sorted(kind.__abstractmethods__)), where)
+    fields = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    if missing := [key for key in ("n", *fixed) if key not in fields]:
+        raise ParameterError("scheme", f"must have the fields {', '.join(missing)} ({name})", where)
+
+
+def _path(kind: type[Scheme]) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def forget_scheme(name: str) -> None:
+    """Make a registered name unknown again, as a test or a notebook may want to."""
+    del ENTRIES[name]
+
+
+def registered(name: str | None = None) -> dict[str, Entry]:
+    """Return what is registered, by name; with a name not known here, after a look for plug-ins."""
+    if name is None or name not in ENTRIES:
+        for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+            if point.value not in _loaded:
+                _loaded.add(point.value)
+                remedy = "repair the package that brings it, or uninstall it"
+                _load(point.load, f"entry point {point.name}", point.value, remedy)
+    return dict(ENTRIES)
+
+
+def load_plugins(modules: Iterable[str]) -> None:
+    """Import modules that register schemes or codes.
+
+    Raises
+    ------
+    ParameterError
+        If a module cannot be imported, or what it registers breaks a contract.
+    """
+    for module in modules:
+        _load(partial(importlib.import_module, module), "plugin", module)
+
+
+def _load(load: Callable[[], object], argument: str, module: str, remedy: str = "") -> None:
+    try:
+        load()
+    except Exception as error:  # a stranger's module may raise anything
+        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ParameterError(argument, f"must be importable ({why})", module, remedy) from error
+
+
+def parse_scheme(spec: str, *, n: int) -> Scheme:
+    """Read a scheme spec such as ``m-sgc:B=1,W=2,lam=27``; the inverse of ``Scheme.spec``.
+
+    Raises
+    ------
+    ParameterError
+        For an unknown scheme or parameter (with the nearest known name), a missing, repeated or
+        ill-typed one, a value outside its range, and a scheme that breaks its contract.
+
+    Examples
+    --------
+    >>> parse_scheme("m-sgc:B=1,W=2,lam=27", n=256)
+    MSGC(n=256, B=1, W=2, lam=27, family='cyclic')
+    >>> parse_scheme("gc-rep:s=3,allow_error=0.25", n=16)
+    GC(n=16, s=3, family='rep', allow_error=0.25)
+    """
+    name, _, rest = spec.strip().partition(":")
+    entries = registered(name)
+    if name not in entries:
+        remedy = did_you_mean(name, entries) or "a scheme of your own is named with --plugin"
+        raise ParameterError("scheme", f"must be one of {', '.join(entries)}", name, remedy)
+    entry = entries[name]
+    values: dict[str, int | float | str] = {}
+    for pair in filter(None, rest.split(",")):
+        key, value = _parameter(entry, pair)
+        if key in values:
+            raise ParameterError("scheme", f"{name} takes each parameter once", pair)
+        values[key] = value
+    if missing := [key for key in entry.required if key not in values]:
+        example = f"{name}:" + ",".join(f"{key}=…" for key in entry.required)
+        raise ParameterError("scheme", f"needs {', '.join(missing)}, as in {example}", spec)
+    scheme = cast("Callable[..., Scheme]", entry.kind)(n=n, **entry.fixed, **values)
+    if fault := _fault(scheme):
+        raise ParameterError("scheme", f"breaks its contract: {fault}", _path(entry.kind))
+    return scheme
+
+
+def _parameter(entry: Entry, pair: str) -> tuple[str, int | float | str]:
+    """Read one ``key=value``."""
+    match = re.fullmatch(r"\s*(\w+)\s*=\s*(\S+)\s*", pair)
+    if match is None:
+        rule = f"{entry.name}: parameters are key=value, comma-separated"
+        raise ParameterError("scheme", rule, pair)
+    key, word = match.groups()
+    if key not in entry.parameters:
+        takes = ", ".join(entry.parameters) or "no parameters"
+        hint = did_you_mean(key, entry.parameters)
+        raise ParameterError("scheme", f"{entry.name} takes {takes}", pair, hint)
+    kind = entry.parameters[key]
+    if kind is int and not re.fullmatch(r"-?\d{1,18}", word, re.ASCII):
+        raise ParameterError("scheme", f"{entry.name}: {key} is an integer", pair)
+    try:
+        return key, word if kind is str else kind(word)
+    except ValueError:
+        raise ParameterError("scheme", f"{entry.name}: {key} is a number", pair) from None
+
+
+def _fault(scheme: Scheme) -> str:
+    """Say which of the numbers that everything else builds on cannot be, if any."""
+    loads, fractions = np.asarray(scheme.worker_loads), np.asarray(scheme.chunk_fractions)
+    if loads.shape != (scheme.n,) or not (np.isfinite(loads) & (loads > 0)).all():
+        return f"worker_loads must be {scheme.n} numbers > 0"
+    if fractions.ndim != 1 or not (fractions >= 0).all() or abs(fractions.sum() - 1) > 1e-9:
+        return "chunk_fractions must be numbers >= 0 that sum to 1"
+    delay: object = scheme.delay  # a stranger's class may not keep to the types
+    exact: object = scheme.exact
+    if not isinstance(delay, int) or delay < 0:
+        return "delay must be an integer >= 0"
+    if not isinstance(exact, bool):
+        return "exact must be True or False"
+    return "" if hasattr(scheme.promise, "admits") else "promise must be a StragglerModel"
