@@ -1,14 +1,14 @@
 """What a worker does with a task, wherever it runs: mini-tasks in, coded results out."""
 
-from seqgc.worker._address import task_address as task_address
-from seqgc.worker._address import worker_address as worker_address
-from seqgc.worker._compute import Compute as Compute
-from seqgc.worker._compute import ComputeFactory as ComputeFactory
-from seqgc.worker._compute import run_task as run_task
 from seqgc.worker._invocations import FunctionWorker as FunctionWorker
 from seqgc.worker._invocations import InvocationReport as InvocationReport
+from seqgc.worker._invocations import task_address as task_address
+from seqgc.worker._invocations import worker_address as worker_address
 from seqgc.worker._workloads import FACTORIES as FACTORIES
+from seqgc.worker._workloads import Compute as Compute
+from seqgc.worker._workloads import ComputeFactory as ComputeFactory
 from seqgc.worker._workloads import FetchWeights as FetchWeights
 from seqgc.worker._workloads import Registry as Registry
 from seqgc.worker._workloads import WorkloadFactory as WorkloadFactory
 from seqgc.worker._workloads import register as register
+from seqgc.worker._workloads import run_task as run_task

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from seqgc.errors import WorkerError
+from seqgc.errors import WireError, WorkerError
 from seqgc.ports import BlobStore
 from seqgc.wire import (
     MAX_FRAME_BYTES,
@@ -22,11 +22,10 @@ from seqgc.wire import (
     from_json,
     to_mapping,
 )
-from seqgc.worker._compute import Compute, run_task
 from seqgc.worker._weights import RunWeights, WeightCache, cache_bytes
-from seqgc.worker._workloads import Registry
+from seqgc.worker._workloads import Compute, Registry, run_task
 
-__all__ = ["FunctionWorker", "InvocationReport"]
+__all__ = ["FunctionWorker", "InvocationReport", "task_address", "worker_address"]
 
 _WARM = 2  # computes kept: this run's, and one that it takes turns with
 _STORES = 4
@@ -36,23 +35,20 @@ _STORES = 4
 class InvocationReport:
     """How an invocation went, for logs and metrics; times in seconds, sizes of frames.
 
-    ``reply`` is the answer's JSON object. ``failure`` is the reason if it is a failure, one line,
-    else empty.
     ``compute_s`` includes fetching weights and, if the compute is not ``warm``, making it.
-    ``stored_bytes`` is what was put into the store instead of the reply.
     """
 
-    reply: Mapping[str, object]
+    reply: Mapping[str, object]  # the answer's JSON object
     run_id: str
     round: int
     worker: int
     attempt: int
-    failure: str
+    failure: str  # one line, empty if it is none
     warm: bool
     compute_s: float
     received_bytes: int
     sent_bytes: int
-    stored_bytes: int
+    stored_bytes: int  # what was put into the store instead of the reply
 
 
 class FunctionWorker:
@@ -62,19 +58,9 @@ class FunctionWorker:
     run and digest: nothing that another run left behind is ever used, and both are bounded, in
     number and in bytes. There is no thread: an answer that is not due yet is slept for.
 
-    Parameters
-    ----------
-    registry
-        The workloads that this image knows.
-    open_store
-        Turns an invocation's reference into a store; refuses stores that the image must not open.
-    max_bytes
-        Of a frame, either way.
-    cached_bytes
-        Of weights, to keep, of all runs together; the oldest versions go first. Unless given, a
-        quarter of the function's memory, and 256 MB at most.
-    now, sleep
-        Seconds of a clock that never goes back, and a way to wait for it.
+    ``open_store`` turns an invocation's reference into a store, and refuses those that the image
+    must not open. Of all runs together, ``cached_bytes`` of weights are kept: unless given, a
+    quarter of the function's memory, and 256 MB at most. No frame is longer than ``max_bytes``.
 
     Examples
     --------
@@ -136,7 +122,8 @@ class FunctionWorker:
         try:
             result = self._result(run_id, message)
             computed = self._now()
-            self._wait_until(received + message.request.delay_s)
+            if (left := received + message.request.delay_s - self._now()) > 0:
+                self._sleep(left)
             reply = self._fitted(run_id, message, result)
             stored = 0 if reply is result else len(result)
         except Exception as error:
@@ -187,10 +174,6 @@ class FunctionWorker:
         self._stores.move_to_end(ref)
         return self._stores[ref]
 
-    def _wait_until(self, due: float) -> None:
-        if (left := due - self._now()) > 0:
-            self._sleep(left)
-
     def _fitted(self, run_id: str, message: InvokeMessage, result: bytes) -> bytes:
         """Return ``result`` if a reply takes it, else the receipt for it, which is in the store."""
         if envelope_bytes(len(result)) <= message.inline_limit_bytes:
@@ -199,3 +182,21 @@ class FunctionWorker:
         receipt = message.request.receipt(digest=digest, size_bytes=len(result))
         self._store(message.store).put(receipt.key, result)
         return encode(receipt, run_id=run_id)
+
+
+def task_address(body: bytes | bytearray) -> tuple[int, int, int] | None:
+    """Return the (round, worker, attempt) of the task in a request; None if it holds none.
+
+    A fault plan (`seqgc.local_lambda.FaultPlan`) may draw by it: a service knows nothing of tasks.
+    """
+    try:
+        task = decode_invocation(from_json(body))[1].request.task
+    except WireError:
+        return None
+    return task.round, task.worker, task.attempt
+
+
+def worker_address(body: bytes | bytearray) -> tuple[int] | None:
+    """Return the worker, alone in a tuple, whose task a request holds; None if it holds none."""
+    address = task_address(body)
+    return None if address is None else (address[1],)

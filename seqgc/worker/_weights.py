@@ -35,8 +35,7 @@ def cache_bytes(environment: Mapping[str, str]) -> int:
 class WeightCache:
     """Weights of several runs, of ``limit_bytes`` in all or one version, if that is larger.
 
-    The run that was not used for longest loses its weights first, the lowest version before the
-    others: later rounds use higher ones.
+    The run that was not used for longest loses its weights first, the lowest version before others.
     """
 
     def __init__(self, *, limit_bytes: int) -> None:
@@ -56,7 +55,10 @@ class WeightCache:
         if self.get(run, ref) is not None:
             return
         while self._runs and self._bytes + params.nbytes > self._limit_bytes:
-            self._drop_one()
+            oldest, kept = next(iter(self._runs.items()))
+            self._bytes -= kept.pop(min(kept, key=lambda ref: ref.version)).nbytes
+            if not kept:
+                del self._runs[oldest]
         self._runs.setdefault(run, {})[ref] = params
         self._runs.move_to_end(run)
         self._bytes += params.nbytes
@@ -65,18 +67,9 @@ class WeightCache:
         """Keep nothing of a run."""
         self._bytes -= sum(params.nbytes for params in self._runs.pop(run, {}).values())
 
-    def _drop_one(self) -> None:
-        oldest, kept = next(iter(self._runs.items()))
-        self._bytes -= kept.pop(min(kept, key=lambda ref: ref.version)).nbytes
-        if not kept:
-            del self._runs[oldest]
-
 
 class RunWeights:
-    """Fetches the weights of one run.
-
-    A reference contains the weights' digest, and whatever is kept has been compared with it: by the
-    wire for those that travelled along, by the store for the others.
+    """Fetches one run's weights, which wire or store have compared with their reference's digest.
 
     Examples
     --------
@@ -107,13 +100,7 @@ class RunWeights:
             self._inline, self._open = {}, None
 
     def fetch(self, ref: WeightRef) -> FloatArray:
-        """Return the weights (size,) that ``ref`` stands for, read-only.
-
-        Raises
-        ------
-        StoreError
-            If they are nowhere to be found.
-        """
+        """Return the weights (size,) that ``ref`` stands for, read-only, or raise `StoreError`."""
         if (kept := self._cache.get(self, ref)) is not None:
             return kept
         if (brought := self._inline.get(ref)) is not None:

@@ -1,30 +1,96 @@
-"""Which workloads an image knows, by name: the only way from a payload to code."""
+"""Workloads: what computes gradients, and which of them an image knows by name.
+
+The name in an image's `Registry` is the only way from a payload to code.
+"""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
-from seqgc.errors import ParameterError, did_you_mean
-from seqgc.ports import FloatArray, WeightRef
+import numpy as np
+
+from seqgc.errors import ParameterError, WorkerError, did_you_mean
+from seqgc.ports import FloatArray, Task, WeightedPoints, WeightRef
 from seqgc.wire import Json
-from seqgc.worker._compute import Compute
 
-__all__ = ["FACTORIES", "FetchWeights", "Registry", "WorkloadFactory", "register"]
+__all__ = [
+    "FACTORIES",
+    "Compute",
+    "ComputeFactory",
+    "FetchWeights",
+    "Registry",
+    "WorkloadFactory",
+    "register",
+    "run_task",
+]
 
+
+class Compute(Protocol):
+    """Computes gradients: one result vector per mini-task, its parts' gradients concatenated.
+
+    Each part contributes ``sum_p coefficients[p] * grad loss(points[p])``, of shape (size,), its
+    model's number of parameters; the result is float32 or float64.
+    """
+
+    def __call__(self, parts: tuple[WeightedPoints, ...], /) -> FloatArray: ...
+
+
+# Called once in each worker. It crosses processes, so it is a module-level function, a
+# functools.partial of one, or a dataclass instance with __call__: something pickle takes.
+ComputeFactory: TypeAlias = Callable[[], Compute]
 FetchWeights: TypeAlias = Callable[[WeightRef], FloatArray]
 WorkloadFactory: TypeAlias = Callable[[Mapping[str, Json], FetchWeights], Compute]
+
+
+def run_task(
+    task: Task, compute: Compute, *, cancelled: Callable[[], bool] = lambda: False
+) -> dict[int, FloatArray] | None:
+    """Return the task's results by slot, or None if it was cancelled on the way.
+
+    ``cancelled`` is asked before each mini-task: a gradient that nobody wants is not computed, and
+    one that was begun is finished.
+
+    Raises
+    ------
+    WorkerError
+        If ``compute`` returns anything but a vector of float32 or float64.
+
+    Examples
+    --------
+    >>> from seqgc.ports import WeightRef, WorkItem
+    >>> ref = WeightRef(model="m", version=0, digest="0" * 64, dtype="float64", size=1)
+    >>> part = WeightedPoints(
+    ...     model="m", weights=ref, points=np.array([4, 5]), coefficients=np.array([0.5, 2.0])
+    ... )
+    >>> task = Task(round=0, worker=0, attempt=0, items=(WorkItem(slot=1, parts=(part,)),))
+    >>> def compute(parts):  # every loss is w * p: its gradient is p
+    ...     return np.array([part.coefficients @ part.points for part in parts])
+    >>> run_task(task, compute)
+    {1: array([12.])}
+    """
+    results: dict[int, FloatArray] = {}
+    for item in task.items:
+        if cancelled():
+            return None
+        result = np.asarray(compute(item.parts))
+        if result.ndim != 1 or result.dtype not in ("f4", "f8"):
+            raise WorkerError(
+                f"`compute` must return a vector of float32 or float64; got {result.dtype} of "
+                f"shape {result.shape} for slot {item.slot}",
+                round=task.round,
+                worker=task.worker,
+            )
+        results[item.slot] = result
+    return results
 
 
 class Registry:
     """Factories by name; modules that register more are imported when a name is not there yet.
 
-    Parameters
-    ----------
-    modules
-        Modules of this image, tried one after the other until one has registered the name. They
-        are the image's own choice: no payload ever names one.
+    ``modules`` of this image are tried one after the other until one has registered the name. They
+    are the image's own choice: no payload ever names one.
 
     Examples
     --------
@@ -47,12 +113,9 @@ class Registry:
         self._modules = list(modules)
 
     def register(self, name: str) -> Callable[[WorkloadFactory], WorkloadFactory]:
-        """Return a decorator that registers a factory; importing its module again changes nothing.
+        """Return a decorator that registers a factory, and refuses another one of that name.
 
-        Raises
-        ------
-        ParameterError
-            If another factory has the name.
+        Importing the factory's module again changes nothing.
         """
 
         def keep(factory: WorkloadFactory) -> WorkloadFactory:
@@ -74,13 +137,7 @@ class Registry:
             self._import_next()
 
     def find(self, name: str) -> WorkloadFactory:
-        """Return the factory of that name.
-
-        Raises
-        ------
-        ParameterError
-            If there is none, or one of the modules cannot be imported.
-        """
+        """Return the factory of a name; `ParameterError` if there is none, or no such module."""
         while name not in self._factories and self._modules:
             self._import_next()
         if name not in self._factories:
@@ -103,7 +160,7 @@ class Registry:
 
 
 def _origin(factory: WorkloadFactory) -> tuple[str, str]:
-    """Return where a factory is defined, which importing its module again does not change."""
+    """Return where a factory is defined."""
     kind = type(factory)
     return (
         getattr(factory, "__module__", kind.__module__),
