@@ -8,6 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from seqgc.errors import WireError, WorkerError
@@ -93,12 +94,12 @@ class FunctionWorker:
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._registry, self._open_store = registry, open_store
-        self._max_bytes, self._now, self._sleep = max_bytes, now, sleep
+        self._registry, self._max_bytes = registry, max_bytes
+        self._now, self._sleep = now, sleep
         limit_bytes = cache_bytes(os.environ) if cached_bytes is None else cached_bytes
         self._cache: Final = WeightCache(limit_bytes=limit_bytes)
         self._warm: Final[OrderedDict[tuple[str, str], tuple[Compute, RunWeights]]] = OrderedDict()
-        self._stores: Final[OrderedDict[StoreRef, BlobStore]] = OrderedDict()
+        self._store: Final = lru_cache(maxsize=_STORES)(open_store)
 
     def answer(self, event: Mapping[str, object]) -> dict[str, object]:
         """Return the reply to an invocation, both JSON objects (see `serve`)."""
@@ -165,14 +166,6 @@ class FunctionWorker:
                 self._cache.forget(forgotten)
         self._warm.move_to_end(key)
         return self._warm[key]
-
-    def _store(self, ref: StoreRef) -> BlobStore:
-        if ref not in self._stores:
-            self._stores[ref] = self._open_store(ref)
-            while len(self._stores) > _STORES:
-                self._stores.popitem(last=False)
-        self._stores.move_to_end(ref)
-        return self._stores[ref]
 
     def _fitted(self, run_id: str, message: InvokeMessage, result: bytes) -> bytes:
         """Return ``result`` if a reply takes it, else the receipt for it, which is in the store."""

@@ -13,23 +13,13 @@ from seqgc.ports import FloatArray, WeightRef, WeightStore
 __all__ = ["RunWeights", "WeightCache", "cache_bytes"]
 
 _MOST_BYTES = 256 << 20
-_SHARE = 4  # of the function's memory: most of it is for the model, its data and gradients
 
 
 def cache_bytes(environment: Mapping[str, str]) -> int:
-    """Return how many bytes of weights a function may keep: a quarter of its memory at most.
-
-    Examples
-    --------
-    >>> cache_bytes({"AWS_LAMBDA_FUNCTION_MEMORY_SIZE": "512"}) >> 20  # MB, as Lambda says it
-    128
-    >>> cache_bytes({}) >> 20
-    256
-    """
+    """Return how many bytes of weights to keep: most memory is for model, data and gradients."""
     megabytes = environment.get("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "")
-    if not megabytes.isdecimal():
-        return _MOST_BYTES
-    return min(_MOST_BYTES, (int(megabytes) << 20) // _SHARE)
+    quarter = (int(megabytes) << 20) // 4 if megabytes.isdecimal() else _MOST_BYTES
+    return min(quarter, _MOST_BYTES)
 
 
 class WeightCache:
@@ -69,19 +59,7 @@ class WeightCache:
 
 
 class RunWeights:
-    """Fetches one run's weights, which wire or store have compared with their reference's digest.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> weights = RunWeights(WeightCache(limit_bytes=1000))
-    >>> ref = WeightRef(model="cnn", version=0, digest="0" * 64, dtype="float64", size=2)
-    >>> with weights.lent({ref: np.ones(2)}, lambda: None):
-    ...     weights.fetch(ref)
-    array([1., 1.])
-    >>> weights.fetch(ref)  # kept
-    array([1., 1.])
-    """
+    """Fetches one run's weights, which wire or store have compared with the reference's digest."""
 
     def __init__(self, cache: WeightCache) -> None:
         self._cache: Final = cache
@@ -92,7 +70,7 @@ class RunWeights:
     def lent(
         self, inline: Mapping[WeightRef, FloatArray], open_store: Callable[[], WeightStore]
     ) -> Iterator[None]:
-        """For the block's time, fetch from ``inline`` or from the store."""
+        """For the block's time, fetch from ``inline`` or from the store, unless they are kept."""
         self._inline, self._open = inline, open_store
         try:
             yield
