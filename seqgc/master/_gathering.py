@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
@@ -29,23 +30,13 @@ class Gatherer:
 
     Examples
     --------
-    Two coded results, and a decoding that weighs them:
-
-    >>> from seqgc.ports import Term
-    >>> tasks = [
-    ...     MiniTask(job=0, slot=0, chunks=np.array([i]), coefficients=np.ones(1)) for i in range(2)
-    ... ]
+    >>> task = MiniTask(job=0, slot=0, chunks=np.array([0]), coefficients=np.ones(1))
     >>> gatherer = Gatherer()
-    >>> for worker, task in enumerate(tasks):
-    ...     gatherer.expect(0, [task])
-    >>> for worker, task in enumerate(tasks):
-    ...     gatherer.take(task, np.full(3, worker + 1.0), worker=worker, round=0)
-    >>> terms = (
-    ...     Term(worker=0, round=0, slot=0, weight=2.0),
-    ...     Term(worker=1, round=0, slot=0, weight=-1.0),
-    ... )
-    >>> gatherer.combine(Decoding(job=0, terms=terms))
-    array([0., 0., 0.])
+    >>> gatherer.expect(0, [task])
+    >>> gatherer.take(task, np.full(3, 1.5), worker=4, round=0)
+    >>> term = Term(worker=4, round=0, slot=0, weight=2.0)
+    >>> gatherer.combine(Decoding(job=0, terms=(term,)))
+    array([3., 3., 3.])
     """
 
     def __init__(self) -> None:
@@ -63,30 +54,23 @@ class Gatherer:
         self._jobs[job].kind = (dtype, (size,))
 
     def flaw(self, owed: Mapping[int, MiniTask], results: Mapping[int, FloatArray]) -> str | None:
-        """Say in one line why an answer cannot be used, if so.
+        """Say in one line why an answer cannot be used, if so: mini-tasks and results by slot.
 
-        Parameters
-        ----------
-        owed
-            The worker's mini-tasks, by slot.
-        results
-            By slot; unless `require` has said it, a job's first result says which length and dtype
-            all of them must have.
+        Unless `require` has said it, a job's first result says what all of them must be like.
         """
         kinds: dict[int, _Kind] = {}
         for slot, task in owed.items():
             if slot not in results:
                 return f"the answer lacks the result of slot {slot}"
-            kind = _kind(results[slot])
-            if len(kind[1]) != 1:
+            kind = (results[slot].dtype, results[slot].shape)
+            if results[slot].ndim != 1:
                 return f"the result of slot {slot} must be a vector; got shape {kind[1]}"
             job = self._jobs.get(task.job)
             known = kinds.setdefault(task.job, job.kind if job and job.kind else kind)
             if kind != known:
-                return (
-                    f"the result of slot {slot} must be {_describe(known)}, as all of job "
-                    f"{task.job}; got {_describe(kind)}"
-                )
+                due, got = (f"{shape[0]} numbers of {dtype}" for dtype, shape in (known, kind))
+                rule = f"must be {due}, as all of job {task.job}"
+                return f"the result of slot {slot} {rule}; got {got}"
         return None
 
     def take(self, task: MiniTask, result: FloatArray, *, worker: int, round: int) -> None:
@@ -95,7 +79,7 @@ class Gatherer:
         It must have passed `flaw`, and each result may be taken once.
         """
         job = self._jobs[task.job]
-        job.kind = job.kind or _kind(result)
+        job.kind = job.kind or (result.dtype, result.shape)
         key = (worker, round, task.slot)
         if task.cover is None:
             if round not in job.blocks:
@@ -126,11 +110,9 @@ class Gatherer:
             self._of_blocks.give(block.memory for block in job.blocks.values())
             self._of_sums.give(s.memory for s in job.sums.values() if not s.is_taken)
         if not np.isfinite(gradient).all():
-            message = (
-                f"job {decoding.job}: the sum of finite results overflows {gradient.dtype}; lower "
-                "the learning rate, or train in float64"
-            )
-            raise NotDecodableError(message, job=decoding.job)
+            fault = f"the sum of finite results overflows {gradient.dtype}"
+            remedy = "lower the learning rate, or train in float64"
+            raise NotDecodableError(f"job {decoding.job}: {fault}; {remedy}", job=decoding.job)
         return gradient
 
     def forget_memory(self) -> None:
@@ -140,8 +122,6 @@ class Gatherer:
 
 class _Results:
     """The results of one job."""
-
-    __slots__ = ("blocks", "kind", "rows", "stored", "summed", "sums")
 
     def __init__(self) -> None:
         self.kind: _Kind | None = None  # from the first result on
@@ -162,7 +142,9 @@ class _Results:
             elif key in self.summed:
                 cover, place = self.summed[key]
                 covers[cover].append(place)
-                _require_plain(term, job=decoding.job)
+                if term.weight != 1:
+                    fault = f"a part of a plain sum, with weight {term.weight:g}"
+                    raise _broken(decoding.job, f"{_name(term)}, {fault}")
             else:
                 raise _broken(decoding.job, f"{_name(term)}, which has not arrived")
         for cover, places in covers.items():
@@ -181,8 +163,6 @@ class _Results:
 
 class _Sum:
     """The running sum of a cover; ``places`` are those that it holds."""
-
-    __slots__ = ("is_taken", "memory", "places", "vector")
 
     def __init__(self, source: _Memory, result: FloatArray) -> None:
         self.memory, matrix = source.take(1, result)
@@ -207,26 +187,20 @@ class _Sum:
 class _Rows:
     """The rows of a matrix, filled from the top; the others hold anything."""
 
-    __slots__ = ("_source", "array", "filled", "memory")
-
     def __init__(self, source: _Memory, rows: int, result: FloatArray) -> None:
         self._source = source
         self.memory, self.array = source.take(rows, result)
         self.filled = 0
 
     def append(self, result: FloatArray) -> int:
-        row = self.filled
-        if row == len(self.array):  # tasks that left after the first answers of their round
-            self._grow(result)
+        row, full, rows = self.filled, self.memory, self.array
+        if row == len(rows):  # tasks that left after the first answers of their round
+            self.memory, self.array = self._source.take(2 * row, result)
+            self.array[:row] = rows
+            self._source.give([full])
         self.array[row] = result
         self.filled += 1
         return row
-
-    def _grow(self, result: FloatArray) -> None:
-        full, rows = self.memory, self.array
-        self.memory, self.array = self._source.take(2 * len(rows), result)
-        self.array[: len(rows)] = rows
-        self._source.give([full])
 
     def weighted(self, weights: FloatArray) -> FloatArray:
         """Return ``weights @ rows`` over the rows that are filled, as one new vector."""
@@ -247,37 +221,22 @@ class _Memory:
         """
         dtype = np.promote_types(result.dtype, np.float32)
         size = rows * result.size * dtype.itemsize
-        memory = self._at_least(size)
+        index = bisect_left(self._free, size, key=len)
+        if index < len(self._free):
+            memory = self._free.pop(index)
+        else:
+            if self._free:
+                self._free.pop()  # replaced by the new: there are as many as were in use at once
+            memory = np.empty(size, dtype=np.uint8)
         return memory, memory[:size].view(dtype).reshape(rows, result.size)
 
     def give(self, memories: Iterable[_Bytes]) -> None:
         """Take back what `take` returned and nobody may use any more."""
         self._free = sorted([*self._free, *memories], key=lambda memory: memory.size)
 
-    def _at_least(self, size: int) -> _Bytes:
-        for index, memory in enumerate(self._free):
-            if memory.size >= size:
-                return self._free.pop(index)
-        if self._free:
-            self._free.pop()  # replaced by the new: there are as many as were once in use at once
-        return np.empty(size, dtype=np.uint8)
-
-
-def _kind(result: FloatArray) -> _Kind:
-    return result.dtype, result.shape
-
-
-def _describe(kind: _Kind) -> str:
-    return f"{kind[1][0] if kind[1] else 0} numbers of {kind[0]}"
-
 
 def _name(term: Term) -> str:
     return f"the result of worker {term.worker}, round {term.round}, slot {term.slot}"
-
-
-def _require_plain(term: Term, *, job: int) -> None:
-    if term.weight != 1:
-        raise _broken(job, f"{_name(term)}, a part of a plain sum, with weight {term.weight:g}")
 
 
 def _broken(job: int, what: str) -> ScheduleError:

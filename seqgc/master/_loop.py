@@ -3,33 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias, overload
 
+from seqgc import ports
 from seqgc.errors import ParameterError
-from seqgc.master._debts import Debts
 from seqgc.master._gathering import Gatherer
-from seqgc.ports import (
-    Action,
-    AnyBackend,
-    Arrival,
-    Cancel,
-    Close,
-    Decoding,
-    Dispatch,
-    Dispatched,
-    Drop,
-    Event,
-    Failure,
-    Finish,
-    Policy,
-    Restart,
-    RestartingBackend,
-    Task,
-    Tick,
-    WorkItem,
-    Workload,
-)
+from seqgc.ports import Action, Arrival, Decoding, Dispatch, Event, MiniTask, Task, Workload
 
 __all__ = ["run"]
 
@@ -37,29 +17,18 @@ _Show: TypeAlias = Callable[[Event | Action], None]
 
 
 def run(
-    policy: Policy,
-    backend: AnyBackend,
+    policy: ports.Policy,
+    backend: ports.AnyBackend,
     workload: Workload | None = None,
     *,
     observe: _Show | None = None,
 ) -> None:
-    """Drive a policy to its end.
+    """Drive a policy to its end; the backend's clock is the only one.
 
     The gradients of jobs that a round finished are made and handed over while the workers compute
-    the next round, except those that a job of that round begins with (paper, Appendix K.1).
-
-    Parameters
-    ----------
-    policy
-        Decides: which tasks to send, when to close a round, which jobs are finished.
-    backend
-        Executes tasks; its clock is the only one.
-    workload
-        Resolves mini-tasks and takes decoded gradients. Without it nothing is computed or
-        decoded: the decisions alone are replayed.
-    observe
-        Called with every event, before the policy sees it, and every action, in the policy's order,
-        before it is done.
+    the next round, except those that a job of that round begins with (paper, Appendix K.1). Without
+    a workload nothing is computed or decoded: the decisions alone are replayed. ``observe`` is
+    called with every event, before the policy sees it, and every action, before it is done.
 
     Raises
     ------
@@ -77,12 +46,16 @@ def run(
 
 class _Loop:
     def __init__(
-        self, policy: Policy, backend: AnyBackend, workload: Workload | None, observe: _Show
+        self,
+        policy: ports.Policy,
+        backend: ports.AnyBackend,
+        workload: Workload | None,
+        observe: _Show,
     ) -> None:
         self._policy, self._backend = policy, backend
         self._workload, self._observe = workload, observe
         self._begun = -1  # jobs begin in order
-        self._debts = Debts()
+        self._debts = _Debts()
         self._gatherer = Gatherer()
         self._decoded: deque[Decoding] = deque()  # whose gradient the workload has yet to get
 
@@ -92,7 +65,7 @@ class _Loop:
             while not self._policy.done:
                 self._hand_over_all()  # while the workers compute
                 until = self._policy.wake_at
-                self._feed(self._backend.receive(until) or Tick(at=until))
+                self._feed(self._backend.receive(until) or ports.Tick(at=until))
             self._hand_over_all()
         except BaseException as error:
             self._salvage(error)
@@ -103,24 +76,22 @@ class _Loop:
             event = self._screen(event)
         self._observe(event)
         actions = self._policy.on(event)
-        if isinstance(event, Arrival) and not any(isinstance(a, Drop) for a in actions):
+        if isinstance(event, Arrival) and not any(isinstance(a, ports.Drop) for a in actions):
             self._take(event)
         self._perform(actions)
 
-    def _screen(self, event: Arrival) -> Arrival | Failure:
+    def _screen(self, answer: Arrival) -> Arrival | ports.Failure:
         """Turn an answer without a result, or with one unlike its job's others, into a failure."""
-        flaw = self._gatherer.flaw(self._debts.owed(event), event.results)
+        flaw = self._gatherer.flaw(self._debts.owed(answer), answer.results)
         if flaw is None:
-            return event
-        return Failure(
-            round=event.round, worker=event.worker, attempt=event.attempt, at=event.at, reason=flaw
-        )
+            return answer
+        round, worker, attempt = answer.round, answer.worker, answer.attempt
+        return ports.Failure(round=round, worker=worker, attempt=attempt, at=answer.at, reason=flaw)
 
     def _take(self, answer: Arrival) -> None:
-        for slot, task in self._debts.owed(answer).items():
+        for slot, task in self._debts.settle(answer).items():
             result = answer.results[slot]
             self._gatherer.take(task, result, worker=answer.worker, round=answer.round)
-        self._debts.settle(answer)
 
     def _perform(self, actions: Sequence[Action]) -> None:
         for action in actions:
@@ -131,19 +102,19 @@ class _Loop:
             match action:
                 case Dispatch():
                     self._dispatch(action)
-                case Cancel(round=round, workers=workers):
+                case ports.Cancel(round=round, workers=workers):
                     self._debts.cancel(round, workers)
                     self._backend.cancel(round, workers)
-                case Restart(worker=worker):
+                case ports.Restart(worker=worker):
                     self._restart(worker)
-                case Finish():
+                case ports.Finish():
                     if self._workload is not None:
                         self._decoded.append(action.decoding())
-                case Close() | Drop():
+                case ports.Close() | ports.Drop():
                     pass  # for the observer
 
     def _restart(self, worker: int) -> None:
-        if not isinstance(self._backend, RestartingBackend):
+        if not isinstance(self._backend, ports.RestartingBackend):
             rule = "needs a backend that can replace its workers"
             remedy = "take local workers, or a director that restarts nobody"
             raise ParameterError("restart", rule, type(self._backend).__name__, remedy)
@@ -156,13 +127,9 @@ class _Loop:
         if self._workload is not None:
             self._prepare(action, self._workload)
             tasks = [self._task(action, worker, self._workload) for worker in action.assignment]
-        event = Dispatched(
-            round=action.round,
-            attempt=action.attempt,
-            workers=tuple(action.assignment),
-            left_at=tuple(self._backend.dispatch(action.round, tasks)),
-        )
-        self._feed(event)
+        round, attempt, workers = action.round, action.attempt, tuple(action.assignment)
+        left_at = tuple(self._backend.dispatch(round, tasks))
+        self._feed(ports.Dispatched(round=round, attempt=attempt, workers=workers, left_at=left_at))
 
     def _prepare(self, action: Dispatch, workload: Workload) -> None:
         """Begin the jobs of the tasks, and hand over the decoded gradients that they need."""
@@ -180,10 +147,10 @@ class _Loop:
         round, attempt, mini_tasks = action.round, action.attempt, action.assignment[worker]
         added = self._debts.ask(worker, round=round, attempt=attempt, mini_tasks=mini_tasks)
         self._gatherer.expect(round, added)
-        items = tuple(WorkItem(slot=m.slot, parts=workload.resolve(m)) for m in mini_tasks)
+        items = tuple(ports.WorkItem(slot=m.slot, parts=workload.resolve(m)) for m in mini_tasks)
         return Task(round=round, worker=worker, attempt=attempt, items=items)
 
-    # ---- decoded gradients: as late as the next tasks allow, so that these leave first -----------
+    # ---- decoded gradients: as late as the next tasks allow, so that these leave first ----------
 
     def _hand_over_needed(self, workload: Workload, job: int) -> None:
         """Hand over the gradients that tasks of ``job`` need, and those decoded before them."""
@@ -226,3 +193,45 @@ class _BareTasks(Sequence[Task]):
             return [self[i] for i in range(len(self))[index]]
         round, attempt = self._action.round, self._action.attempt
         return Task(round=round, worker=self._workers[index], attempt=attempt, items=())
+
+
+class _Debts:
+    """What workers owe: the mini-tasks that they were sent, until they are answered or cancelled.
+
+    Debts know nothing of rounds closing: a worker may owe answers of several rounds at once, and
+    what it owes of one ends only with its answer or with a `Cancel`. Within (worker, round) a
+    mini-task is named by its slot; each attempt asks for some of them, and its answer must hold
+    just these.
+    """
+
+    def __init__(self) -> None:
+        # By (worker, round), then by slot: the mini-task, and the attempts that asked for it.
+        self._debts: dict[tuple[int, int], dict[int, tuple[MiniTask, set[int]]]] = {}
+
+    def ask(
+        self, worker: int, *, round: int, attempt: int, mini_tasks: Sequence[MiniTask]
+    ) -> list[MiniTask]:
+        """Note that a worker is sent these; return those that it did not owe before."""
+        debts = self._debts.setdefault((worker, round), {})
+        added = [task for task in mini_tasks if task.slot not in debts]
+        for task in mini_tasks:
+            debts.setdefault(task.slot, (task, set()))[1].add(attempt)
+        return added
+
+    def owed(self, answer: Arrival) -> dict[int, MiniTask]:
+        """Return what an answer settles, by slot: what its attempt asked for and is still owed."""
+        debts = self._debts.get((answer.worker, answer.round), {})
+        return {slot: task for slot, (task, by) in debts.items() if answer.attempt in by}
+
+    def settle(self, answer: Arrival) -> dict[int, MiniTask]:
+        """Forget what an answer settles, and return it."""
+        debtor, settled = (answer.worker, answer.round), self.owed(answer)
+        debts = self._debts.pop(debtor, {})
+        if left := {slot: debt for slot, debt in debts.items() if slot not in settled}:
+            self._debts[debtor] = left
+        return settled
+
+    def cancel(self, round: int, workers: Iterable[int]) -> None:
+        """Forget what these workers owe of a round."""
+        for worker in workers:
+            self._debts.pop((worker, round), None)
