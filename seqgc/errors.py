@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import operator
 from collections.abc import Iterable
 
@@ -19,6 +20,7 @@ __all__ = [
     "WorkerError",
     "did_you_mean",
     "require_int",
+    "require_number",
 ]
 
 
@@ -139,3 +141,26 @@ def require_int(
         shown = value if integer is None else integer
         raise ParameterError(argument, "must be an integer" + " and".join(limits), shown)
     return integer
+
+
+def require_number(
+    argument: str, value: float, *, least: float = -math.inf, above: float = -math.inf
+) -> float:
+    """Return a finite number, if it is at least ``least`` and greater than ``above``.
+
+    Raises
+    ------
+    ParameterError
+        If it is not.
+
+    Examples
+    --------
+    >>> require_number("mu", -1.0, least=0)
+    Traceback (most recent call last):
+        ...
+    seqgc.errors.ParameterError: `mu` must be a finite number >= 0; got -1.0
+    """
+    if not (math.isfinite(value) and value >= least and value > above):
+        bounds = [f" >= {least:g}"] * (least > -math.inf) + [f" > {above:g}"] * (above > -math.inf)
+        raise ParameterError(argument, "must be a finite number" + " and".join(bounds), value)
+    return value

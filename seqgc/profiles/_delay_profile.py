@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from seqgc.errors import ParameterError, ProfileError, require_int
+from seqgc.errors import ParameterError, ProfileError, require_int, require_number
 from seqgc.ports import FloatArray
 
 __all__ = ["SCHEMA", "DelayProfile", "ProfileMeta", "StatusArray"]
@@ -22,16 +21,9 @@ StatusArray: TypeAlias = npt.NDArray[np.int8]
 class ProfileMeta:
     """What a profile's seconds were measured on; what is not known is None or empty.
 
-    Parameters
-    ----------
-    base_load
-        The normalized load that every worker had in every round.
-    alpha
-        Seconds per unit of normalized load (docs/mathematics.md, section 7).
-    recorded_at
-        When, as text in ISO 8601.
-    schema
-        Version of the file format.
+    ``base_load`` is the normalized load that every worker had in every round, ``alpha`` the seconds
+    per unit of normalized load (docs/mathematics.md, section 7), ``recorded_at`` a text in ISO
+    8601, and ``schema`` the version of the file format.
 
     Examples
     --------
@@ -50,9 +42,9 @@ class ProfileMeta:
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
-        _check_number("base_load", self.base_load)
+        require_number("base_load", self.base_load, least=0)
         if self.alpha is not None:
-            _check_number("alpha", self.alpha)
+            require_number("alpha", self.alpha, least=0)
         if self.schema != SCHEMA:
             raise ParameterError("schema", f"must be {SCHEMA}", self.schema, "update seqgc")
 
@@ -61,14 +53,9 @@ class ProfileMeta:
 class DelayProfile:
     """Seconds from request to answer, with what they were measured on.
 
-    Parameters
-    ----------
-    times : (rounds, workers) float64
-        Seconds, finite and positive; read-only.
-    status : (rounds, workers) int8
-        0 where the worker answered; otherwise ``times`` is when it was known not to. Read-only.
-    meta
-        What the seconds were measured on.
+    ``times`` (rounds, workers) float64 are seconds, finite and positive. ``status`` (rounds,
+    workers) int8 is 0 where the worker answered; otherwise ``times`` is when it was known not to.
+    Both are read-only.
 
     Raises
     ------
@@ -123,8 +110,8 @@ class DelayProfile:
             If a worker would take no time at all.
         """
         times = self.times_at(load, alpha=alpha)
-        slope = self.meta.alpha if alpha is None else alpha
-        return replace(self, times=times, meta=replace(self.meta, base_load=load, alpha=slope))
+        meta = replace(self.meta, base_load=load, alpha=self.slope(alpha))
+        return replace(self, times=times, meta=meta)
 
     def times_at(self, loads: float | FloatArray, *, alpha: float | None = None) -> FloatArray:
         """Return the seconds (rounds, n) at other normalized loads, each worker's own (n,) or one.
@@ -138,12 +125,8 @@ class DelayProfile:
         array([[1., 4.]])
         """
         least = float(np.min(loads))
-        _check_number("load", least)
-        slope = self.meta.alpha if alpha is None else alpha
-        if slope is None:
-            rule = "must be given: the profile does not know its own"
-            raise ParameterError("alpha", rule, None, "fit it over profiles at several loads")
-        replace(self.meta, alpha=slope)  # checks it
+        require_number("load", least, least=0)
+        slope = self.slope(alpha)
         times = self.times + slope * (loads - self.meta.base_load)
         if times.min() <= 0:
             row, column = np.unravel_index(times.argmin(), times.shape)
@@ -153,6 +136,20 @@ class DelayProfile:
                 "from 0), which must be > 0: is the base load right?"
             )
         return times
+
+    def slope(self, alpha: float | None = None) -> float:
+        """Return ``alpha`` or, unless it is given, the profile's own: seconds per unit of load.
+
+        Raises
+        ------
+        ParameterError
+            If neither is known, or it is not a number >= 0.
+        """
+        slope = self.meta.alpha if alpha is None else alpha
+        if slope is None:
+            rule = "must be given: the profile does not know its own"
+            raise ParameterError("alpha", rule, None, "fit it over profiles at several loads")
+        return require_number("alpha", slope, least=0)
 
     def awaited(self) -> DelayProfile:
         """Return the profile with failures as what they cost: no answer before the slowest one.
@@ -168,8 +165,9 @@ class DelayProfile:
         answered = self.status == 0
         if answered.all():
             return self
-        if not answered.any(axis=1).all():
-            row = int(np.flatnonzero(~answered.any(axis=1))[0])
+        silent = np.flatnonzero(~answered.any(axis=1))
+        if silent.size:
+            row = int(silent[0])
             raise ProfileError(f"row {row}: nobody answered in this round; leave it out")
         slowest = np.where(answered, self.times, 0.0).max(axis=1, keepdims=True)
         times = np.where(answered, self.times, np.maximum(self.times, slowest))
@@ -183,8 +181,7 @@ class DelayProfile:
         ParameterError
             If ``factor`` is not a positive number.
         """
-        if not (math.isfinite(factor) and factor > 0):
-            raise ParameterError("factor", "must be a finite number > 0", factor)
+        require_number("factor", factor, above=0)
         alpha = None if self.meta.alpha is None else self.meta.alpha * factor
         return replace(self, times=self.times * factor, meta=replace(self.meta, alpha=alpha))
 
@@ -201,11 +198,6 @@ class DelayProfile:
             rule = f"must satisfy 0 <= start < stop <= {self.num_rounds}"
             raise ParameterError("start, stop", rule, (start, stop))
         return replace(self, times=self.times[start:stop], status=self.status[start:stop])
-
-
-def _check_number(argument: str, value: float) -> None:
-    if not (math.isfinite(value) and value >= 0):
-        raise ParameterError(argument, "must be a finite number >= 0", value)
 
 
 def _checked_times(times: npt.ArrayLike) -> FloatArray:

@@ -19,30 +19,16 @@ __all__ = ["read_profile", "write_profile"]
 
 _META_COMMENT = "# seqgc-meta: "
 _ARRAYS = ("times", "status", "meta")
-_NUMBER, _TEXT = (int, float), (str,)
 _META_TYPES: Final[dict[str, tuple[type, ...]]] = {
-    "base_load": _NUMBER,
-    "alpha": (*_NUMBER, type(None)),
+    "base_load": (int, float),
+    "alpha": (int, float, type(None)),
     "batch": (int, type(None)),
-    "model": _TEXT,
-    "provider": _TEXT,
-    "region": _TEXT,
-    "recorded_at": _TEXT,
-    "source": _TEXT,
+    **dict.fromkeys(("model", "provider", "region", "recorded_at", "source"), (str,)),
     "schema": (int,),
 }
-# What numpy, zipfile, zlib and json raise for files that are damaged or of another kind.
-_DAMAGE: Final = (
-    OSError,
-    EOFError,
-    ValueError,
-    KeyError,
-    NotImplementedError,
-    RuntimeError,
-    MemoryError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+# What numpy and json, zipfile and zlib raise for files that are damaged or of another kind.
+_DAMAGE: Final = (OSError, EOFError, KeyError, MemoryError, RuntimeError, ValueError)
+_DAMAGED_ARCHIVE: Final = (zipfile.BadZipFile, zlib.error)
 
 
 def write_profile(profile: DelayProfile, *, path: str | Path) -> None:
@@ -67,10 +53,9 @@ def write_profile(profile: DelayProfile, *, path: str | Path) -> None:
     path = _known_suffix(path)
     meta = json.dumps(asdict(profile.meta))
     if path.suffix == ".npz":
+        times, status = profile.times, profile.status
         with replacing(path) as file:
-            np.savez_compressed(
-                file, times=profile.times, status=profile.status, meta=np.array(meta)
-            )
+            np.savez_compressed(file, times=times, status=status, meta=np.array(meta))
         return
     if profile.status.any():
         raise ProfileError(f"{path}: a CSV cannot hold workers that did not answer; write a .npz")
@@ -96,7 +81,7 @@ def read_profile(path: str | Path, *, meta: ProfileMeta | None = None) -> DelayP
     path = _known_suffix(path)
     try:
         profile = _read_npz(path) if path.suffix == ".npz" else _read_csv(path)
-    except _DAMAGE as error:
+    except (*_DAMAGE, *_DAMAGED_ARCHIVE) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise ProfileError(f"{path}: not a delay profile: {reason}") from error
     except ProfileError as error:

@@ -8,15 +8,15 @@ from statistics import NormalDist
 
 import numpy as np
 
-from seqgc.errors import ParameterError, ProfileError
+from seqgc.errors import ProfileError, require_number
 from seqgc.ports import BoolArray, FloatArray
 from seqgc.profiles._delay_profile import DelayProfile
 from seqgc.profiles.gilbert_elliott import GilbertElliott
 
 __all__ = ["fit"]
 
-TAIL = 0.01  # the probability of either outer quantile
-STALL_RATIO = 10.0  # an answer that took more than so many times the fastest is a stall
+_TAIL = 0.01  # the probability of either outer quantile
+_STALL_RATIO = 10.0  # an answer that took more than so many times the fastest is a stall
 
 
 def fit(profile: DelayProfile, *, mu: float = 1.0) -> GilbertElliott:
@@ -51,15 +51,14 @@ def fit(profile: DelayProfile, *, mu: float = 1.0) -> GilbertElliott:
     >>> round(fit(profile).straggler_rate, 2)
     0.05
     """
-    if not (math.isfinite(mu) and mu > 0):
-        raise ParameterError("mu", "must be a finite number > 0", mu)
+    require_number("mu", mu, above=0)
     _check_sufficient(profile)
     fastest = profile.times.min(axis=1, keepdims=True)
     ratio = profile.times / fastest
     bad = ratio > 1 + mu
-    stalled = bad & (ratio > STALL_RATIO)
+    stalled = bad & (ratio > _STALL_RATIO)
     shift, excess, excess_spread = _shifted_lognormal(ratio[~bad], mu=mu)
-    p_bad, stay_bad = _transitions(bad)
+    before, after = bad[:-1], bad[1:]
     tail = _mean(np.log(ratio[bad & ~stalled] / (1 + mu)))
     if tail >= 1:
         raise ProfileError(
@@ -68,8 +67,8 @@ def fit(profile: DelayProfile, *, mu: float = 1.0) -> GilbertElliott:
             "workers are far slower than the fastest: raise mu, or resample the recording"
         )
     model = GilbertElliott(
-        p_bad=p_bad,
-        stay_bad=stay_bad,
+        p_bad=_mean(after[~before]),
+        stay_bad=_mean(after[before]),
         base_s=shift * float(np.median(fastest)),
         base_spread=float(np.log(fastest).std()),
         excess=excess,
@@ -87,9 +86,8 @@ def fit(profile: DelayProfile, *, mu: float = 1.0) -> GilbertElliott:
 
 def _check_sufficient(profile: DelayProfile) -> None:
     if min(profile.times.shape) < 2:
-        raise ProfileError(
-            f"too small to fit: needs 2 rounds and 2 workers; got {profile.times.shape}"
-        )
+        needs = "needs 2 rounds and 2 workers"
+        raise ProfileError(f"too small to fit: {needs}; got {profile.times.shape}")
     if profile.status.any():
         row, column = np.argwhere(profile.status != 0)[0]
         rule = "a fit needs every answer, and this worker did not answer"
@@ -104,22 +102,17 @@ def _shifted_lognormal(ratio: FloatArray, *, mu: float) -> tuple[float, float, f
     ``high`` less the shift are in geometric progression. Where there is no such shift (answers
     that lean to the fast side), it is 1, the fastest answer, and ``low`` goes unused.
     """
-    low, median, high = (float(q) for q in np.quantile(ratio, [TAIL, 0.5, 1 - TAIL]))
+    low, median, high = (float(q) for q in np.quantile(ratio, [_TAIL, 0.5, 1 - _TAIL]))
     if not 1 < median < high:
         raise ProfileError("nothing to fit: half of the good answers are their rounds' fastest")
     lean = low + high - 2 * median
     shift = (low * high - median**2) / lean if lean > 0 else 1.0
     if not (0 < shift < low and median / shift - 1 < mu):
         shift = 1.0
-    spread = math.log((high - shift) / (median - shift)) / NormalDist().inv_cdf(1 - TAIL)
+    spread = math.log((high - shift) / (median - shift)) / NormalDist().inv_cdf(1 - _TAIL)
     return shift, median / shift - 1, spread
 
 
-def _transitions(bad: BoolArray) -> tuple[float, float]:
-    """Return P(bad | good before) and P(bad | bad before), 0 where there was no such before."""
-    before, after = bad[:-1], bad[1:]
-    return _mean(after[~before]), _mean(after[before])
-
-
 def _mean(values: FloatArray | BoolArray) -> float:
+    """Return the mean, 0 of nothing."""
     return float(values.mean()) if values.size else 0.0

@@ -4,49 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 
 from seqgc.ports import FloatArray, IntArray
 from seqgc.profiles._delay_profile import DelayProfile
 
-__all__ = ["Finding", "Rule", "Severity", "lint", "lint_series"]
+__all__ = ["Finding", "lint", "lint_series"]
 
-Severity: TypeAlias = Literal["error", "warning"]
-Rule: TypeAlias = Literal[
-    "no-answer",
-    "mostly-failed",
-    "constant",
-    "too-fast",
-    "alpha",
-    "crashed",
-    "cold-start",
-    "duplicate-row",
-    "retry",
-    "stall",
-    "silent-worker",
-]
-
-LEAST_S = 1e-4  # to send a task to a process, compute anything, and read its answer
-
-COLD_RATIO = 1.5
-STALL_RATIO = 10.0
-CLUSTER_RATIO = 1.1
+_LEAST_S = 1e-4  # to send a task to a process, compute anything, and read its answer
+_COLD_RATIO = 1.5
+_STALL_RATIO = 10.0
+_CLUSTER_RATIO = 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """Something to look at, and where: round and worker from 0, None for all of them.
 
-    An ``error`` makes the recording useless; a ``warning`` may be true of the workers.
+    An ``error`` makes the recording useless; a ``warning`` may be true of the workers. The rules
+    are those of `lint` and `lint_series`.
     """
 
-    rule: Rule
-    severity: Severity
+    rule: str
+    severity: Literal["error", "warning"]
     message: str
     row: int | None = None
     column: int | None = None
+
+
+def _error(rule: str, message: str, row: int | None = None, column: int | None = None) -> Finding:
+    return Finding(rule=rule, severity="error", message=message, row=row, column=column)
+
+
+def _warning(rule: str, message: str, row: int | None = None, column: int | None = None) -> Finding:
+    return Finding(rule=rule, severity="warning", message=message, row=row, column=column)
 
 
 def lint(profile: DelayProfile) -> list[Finding]:
@@ -85,16 +78,14 @@ def lint(profile: DelayProfile) -> list[Finding]:
     """
     found = [*_errors(profile)]
     if not found:
-        found = [
-            *_without_load(profile),
-            *_rows(profile),
-            *_columns(profile),
-            *_cold_start(profile),
-            *_slow(profile),
-        ]
-    return sorted(
-        found, key=lambda f: (f.severity != "error", _place(f.row), _place(f.column), f.rule)
-    )
+        warnings = (_without_load, _rows, _columns, _cold_start, _slow)
+        found = [finding for check in warnings for finding in check(profile)]
+
+    def place(finding: Finding) -> tuple[bool, int, int, str]:
+        row, column = (-1 if at is None else at for at in (finding.row, finding.column))
+        return finding.severity != "error", row, column, finding.rule
+
+    return sorted(found, key=place)
 
 
 def lint_series(profiles: Sequence[DelayProfile]) -> list[Finding]:
@@ -131,69 +122,58 @@ def lint_series(profiles: Sequence[DelayProfile]) -> list[Finding]:
                 f"{took:.3g} s, where the others lead to {due:.3g} s: its calls may have crashed, "
                 "and ended early; leave it out, or record it again and look at the replies"
             )
-            found.append(Finding(rule="crashed", severity="warning", message=message))
+            found.append(_warning("crashed", message))
     return found
 
 
-def _place(index: int | None) -> int:
-    return -1 if index is None else index
-
-
 def _errors(profile: DelayProfile) -> Iterator[Finding]:
-    silent = (profile.status != 0).all(axis=1)
+    times, failed = profile.times, profile.status != 0
+    silent = failed.all(axis=1)
     if silent.all():
         message = "no worker answered in any round: this is no recording of delays"
-        yield Finding(rule="no-answer", severity="error", message=message)
+        yield _error("no-answer", message)
         return
     for row in np.flatnonzero(silent).tolist():
-        message = f"row {row} (round, from 0): no worker answered"
-        yield Finding(rule="no-answer", severity="error", message=message, row=row)
-    failed, calls = int(np.count_nonzero(profile.status)), profile.status.size
-    if 2 * failed >= calls:
+        yield _error("no-answer", f"row {row} (round, from 0): no worker answered", row)
+    failures = int(np.count_nonzero(failed))
+    if 2 * failures >= failed.size:
         message = (
-            f"{failed} of {calls} calls failed: the few that were answered say little of the "
-            "workers; find out why (`seqgc doctor`, the functions' logs), and record again"
+            f"{failures} of {failed.size} calls failed: the few that were answered say little of "
+            "the workers; find out why (`seqgc doctor`, the functions' logs), and record again"
         )
-        yield Finding(rule="mostly-failed", severity="error", message=message)
-    if profile.times.size > 1 and np.ptp(profile.times) == 0:
+        yield _error("mostly-failed", message)
+    if times.size > 1 and np.ptp(times) == 0:
         message = (
-            f"all times are the same, {float(profile.times[0, 0])} s: this was not measured; "
+            f"all times are the same, {float(times[0, 0])} s: this was not measured; "
             "give the matrix of times as it was recorded"
         )
-        yield Finding(rule="constant", severity="error", message=message)
-    yield from _too_fast(profile)
-
-
-def _too_fast(profile: DelayProfile) -> Iterator[Finding]:
-    fast = (profile.times < LEAST_S) & (profile.status == 0)
+        yield _error("constant", message)
+    fast = (times < _LEAST_S) & ~failed
     if fast.any():
         row, column = np.argwhere(fast)[0].tolist()
         message = (
-            f"{int(fast.sum())} answers took less than {LEAST_S * 1e3:g} ms, the first one row "
-            f"{row}, column {column} ({profile.times[row, column]:.3g} s): no worker can; the "
+            f"{int(fast.sum())} answers took less than {_LEAST_S * 1e3:g} ms, the first one row "
+            f"{row}, column {column} ({times[row, column]:.3g} s): no worker can; the "
             "clock was started after the task had left, or the times are not seconds; record again"
         )
-        yield Finding(rule="too-fast", severity="error", message=message, row=row, column=column)
+        yield _error("too-fast", message, row, column)
 
 
 def _without_load(profile: DelayProfile) -> Iterator[Finding]:
     """Answers that took less than alpha says that their data points cost."""
-    cost_s = (profile.meta.alpha or 0.0) * profile.meta.base_load
-    under = (profile.times <= cost_s) & (profile.status == 0)
-    if not under.any():
-        return
-    count, answers = int(under.sum()), int(np.count_nonzero(profile.status == 0))
-    useless = 2 * count >= answers
+    alpha = profile.meta.alpha or 0.0
+    cost_s = alpha * profile.meta.base_load
+    answered = profile.status == 0
+    count, answers = int(np.sum(answered & (profile.times <= cost_s))), int(answered.sum())
     message = (
         f"{count} of {answers} answers took less than the {cost_s:.3g} s that their data points "
-        f"cost by alpha={profile.meta.alpha:.4g} and base load {profile.meta.base_load:.4g}: "
+        f"cost by alpha={alpha:.4g} and base load {profile.meta.base_load:.4g}: "
     )
-    message += (
-        "one of the two is wrong; say --alpha, or --base-load"
-        if useless
-        else "these workers had a processor to themselves, or alpha is too large"
-    )
-    yield Finding(rule="alpha", severity="error" if useless else "warning", message=message)
+    if 2 * count >= answers:
+        yield _error("alpha", f"{message}one of the two is wrong; say --alpha, or --base-load")
+    elif count:
+        cause = "these workers had a processor to themselves, or alpha is too large"
+        yield _warning("alpha", message + cause)
 
 
 def _rows(profile: DelayProfile) -> Iterator[Finding]:
@@ -201,38 +181,35 @@ def _rows(profile: DelayProfile) -> Iterator[Finding]:
     for row, times in enumerate(profile.times):
         if profile.num_workers > 1 and np.ptp(times) == 0:
             message = f"row {row}: every worker took the same {float(times[0])} s; leave it out"
-            yield Finding(rule="constant", severity="warning", message=message, row=row)
+            yield _warning("constant", message, row)
         first = seen.setdefault(times.tobytes(), row)
         if first != row:
             message = f"row {row} repeats row {first} to the last digit; leave it out"
-            yield Finding(rule="duplicate-row", severity="warning", message=message, row=row)
+            yield _warning("duplicate-row", message, row)
 
 
 def _columns(profile: DelayProfile) -> Iterator[Finding]:
     for column in np.flatnonzero((profile.status != 0).all(axis=0)).tolist():
         message = f"column {column} (worker, from 0) answered in no round"
-        yield Finding(rule="silent-worker", severity="warning", message=message, column=column)
+        yield _warning("silent-worker", message, column=column)
 
 
 def _cold_start(profile: DelayProfile) -> Iterator[Finding]:
-    if profile.num_rounds < 3:
-        return
     medians = _medians(profile)
-    usual = float(np.median(medians[1:]))
-    if medians[0] > COLD_RATIO * usual:
+    usual = float(np.median(medians[1:])) if len(medians) > 2 else np.inf
+    if medians[0] > _COLD_RATIO * usual:
         message = (
             f"row 0: its median, {medians[0]:.3f} s, is {medians[0] / usual:.1f} times that of the "
             "other rounds: workers were cold; leave it out"
         )
-        yield Finding(rule="cold-start", severity="warning", message=message, row=0)
+        yield _warning("cold-start", message, 0)
 
 
 def _slow(profile: DelayProfile) -> Iterator[Finding]:
     medians = _medians(profile)
-    late = (profile.times > STALL_RATIO * medians[:, None]) & (profile.status == 0)
+    late = (profile.times > _STALL_RATIO * medians[:, None]) & (profile.status == 0)
     rows, columns = np.nonzero(late)
-    offsets = profile.times[late] - medians[rows]
-    cluster, sizes = _clusters(offsets)
+    cluster, sizes = _clusters(profile.times[late] - medians[rows])
     for index, (row, column) in enumerate(zip(rows.tolist(), columns.tolist(), strict=True)):
         others = int(sizes[cluster[index]]) - 1
         took = (
@@ -241,10 +218,9 @@ def _slow(profile: DelayProfile) -> Iterator[Finding]:
         )
         if others:
             message = f"{took}, and {others} more came as late: a client's time-out and retry"
+            yield _warning("retry", message, row, column)
         else:
-            message = f"{took}, and no other came as late: a stall"
-        rule: Rule = "retry" if others else "stall"
-        yield Finding(rule=rule, severity="warning", message=message, row=row, column=column)
+            yield _warning("stall", f"{took}, and no other came as late: a stall", row, column)
 
 
 def _medians(profile: DelayProfile) -> FloatArray:
@@ -262,7 +238,7 @@ def _clusters(offsets: FloatArray) -> tuple[IntArray, IntArray]:
     sizes: list[int] = []
     first = -np.inf
     for index in np.argsort(offsets, kind="stable").tolist():
-        if not sizes or offsets[index] > CLUSTER_RATIO * first:
+        if not sizes or offsets[index] > _CLUSTER_RATIO * first:
             first = offsets[index]
             sizes.append(0)
         cluster[index] = len(sizes) - 1

@@ -22,8 +22,7 @@ class LoadModel:
     """Mean seconds as a line in the normalized load: ``intercept_s + alpha * load``.
 
     ``alpha`` is in seconds per unit of normalized load; below 0 only where noise hides it.
-    ``stderr`` is its standard error, None with two recordings, which fix a line exactly, and
-    ``alpha_interval`` what that makes of it;
+    ``stderr`` is its standard error, None with two recordings, which fix a line exactly;
     ``r_squared`` the part of the means' variance that the line explains. ``loads`` and ``mean_s``
     (recordings,) are what was fitted; ``worker_alpha`` (n,) is each worker's own slope, if asked
     for. Arrays are read-only.
@@ -52,12 +51,7 @@ def fit_load_model(profiles: Sequence[DelayProfile], *, per_worker: bool = False
     Ordinary least squares of the recordings' mean times on their loads, every recording with the
     same weight. Over answers only: when a worker was known to have failed says nothing of load.
 
-    Parameters
-    ----------
-    profiles
-        Recordings of the same workers, at two base loads or more.
-    per_worker
-        Fit each worker's own line as well.
+    ``per_worker``: fit each worker's own line as well.
 
     Raises
     ------
@@ -89,6 +83,7 @@ def fit_load_model(profiles: Sequence[DelayProfile], *, per_worker: bool = False
     intercept_s = float(mean_s.mean() - alpha * loads.mean())
     unexplained = float(np.sum((mean_s - intercept_s - alpha * loads) ** 2))
     total = float(np.sum((mean_s - mean_s.mean()) ** 2))
+    free, spread = len(loads) - 2, np.sum((loads - loads.mean()) ** 2)
     worker_alpha = None
     if per_worker:
         worker_alpha = _slopes(loads, np.stack([_worker_mean_s(p) for p in profiles]))
@@ -99,7 +94,7 @@ def fit_load_model(profiles: Sequence[DelayProfile], *, per_worker: bool = False
         alpha=alpha,
         intercept_s=intercept_s,
         r_squared=1 - unexplained / total if total > 0 else 1.0,
-        stderr=_stderr(loads, unexplained),
+        stderr=float(np.sqrt(unexplained / free / spread)) if free else None,
         loads=loads,
         mean_s=mean_s,
         worker_alpha=worker_alpha,
@@ -127,19 +122,11 @@ def _slopes(loads: FloatArray, mean_s: FloatArray) -> FloatArray:
     return slopes
 
 
-def _stderr(loads: FloatArray, unexplained: float) -> float | None:
-    """Return ``sqrt(unexplained / (m - 2) / sum (load - mean)^2)`` for m recordings."""
-    free = len(loads) - 2
-    if free == 0:
-        return None
-    return float(np.sqrt(unexplained / free / np.sum((loads - loads.mean()) ** 2)))
-
-
 def _mean_s(profile: DelayProfile) -> float:
     answered = profile.status == 0
     if not answered.any():
-        where = f"at base load {profile.meta.base_load}"
-        raise ProfileError(f"no worker answered in any round of the recording {where}")
+        where = f"the recording at base load {profile.meta.base_load}"
+        raise ProfileError(f"no worker answered in any round of {where}")
     return float(profile.times[answered].mean())
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from seqgc.errors import ParameterError, require_int
+from seqgc.errors import require_int, require_number
 from seqgc.ports import BoolArray, IntArray
 from seqgc.profiles import DelayProfile
 from seqgc.stragglers._straggler_models import Arbitrary, Bursty
@@ -33,21 +32,12 @@ class SmallestLam:
 class StragglerStats:
     """What a profile's stragglers are like, at one tolerance.
 
-    Parameters
-    ----------
-    mu
-        The tolerance.
-    rate
-        P(S): the part of all (round, worker) pairs that straggles.
-    rate_after_straggling, rate_after_answering
-        P(S | S) and P(S | not S), of a worker's next round; None where there was no such round.
-    bursts : (longest,) int
-        ``bursts[k - 1]`` is how many bursts lasted ``k`` rounds: a worker's straggling rounds in
-        succession, cut at the first and the last round. Read-only.
-    smallest_s
-        The smallest ``s`` with which the pattern conforms to s-per-round.
-    smallest_lam
-        For every ``1 <= B < W``, the windows in ascending order.
+    ``rate`` is P(S), the part of all (round, worker) pairs that straggles; the other two are
+    P(S | S) and P(S | not S), of a worker's next round, None where there was no such round.
+    ``bursts[k - 1]``, read-only, is how many bursts lasted ``k`` rounds: a worker's straggling
+    rounds in succession, cut at the first and the last round. ``smallest_s`` is the smallest ``s``
+    with which the pattern conforms to s-per-round; ``smallest_lam`` is for every ``1 <= B < W``,
+    the windows in ascending order.
     """
 
     mu: float
@@ -75,8 +65,7 @@ def straggler_pattern(profile: DelayProfile, *, mu: float) -> BoolArray:
     >>> straggler_pattern(profile, mu=1.0).tolist()
     [[False, True, False], [True, False, False]]
     """
-    if not (math.isfinite(mu) and mu >= 0):
-        raise ParameterError("mu", "must be a finite number >= 0", mu)
+    require_number("mu", mu, least=0)
     answer_s = np.where(profile.status == 0, profile.times, np.inf)
     kappa_s = answer_s.min(axis=1, keepdims=True)
     stragglers: BoolArray = ~(np.isfinite(answer_s) & (answer_s <= (1 + mu) * kappa_s))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -88,13 +89,10 @@ class PerRound(StragglerModel):
     """
 
     s: int
+    window: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         _keep_integers(self, ("s", 0))
-
-    @property
-    def window(self) -> int:
-        return 1
 
     def admits(self, window: BoolArray) -> bool:
         return bool((window.sum(axis=1) <= self.s).all())
@@ -104,7 +102,8 @@ class PerRound(StragglerModel):
 
         With a delay the same s workers may straggle in every round: the others do all the work.
         """
-        _require_some(n, self.s, "s")
+        if self.s >= n:
+            raise ParameterError("s", f"must satisfy 0 <= s < n, n={n}", self.s)
         return (self.s + 1) / n if delay == 0 else 1 / (n - self.s)
 
     def describe(self) -> str:
@@ -122,13 +121,10 @@ class EveryGroup(StragglerModel):
     """
 
     size: int
+    window: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         _keep_integers(self, ("size", 1))
-
-    @property
-    def window(self) -> int:
-        return 1
 
     def admits(self, window: BoolArray) -> bool:
         groups = window.reshape(len(window), -1, self.size)
@@ -163,7 +159,8 @@ class Bursty(StragglerModel):
 
     def __post_init__(self) -> None:
         _keep_integers(self, ("B", 1), ("W", 1), ("lam", 0))
-        _require(self.B <= self.W, "B", f"must satisfy 1 <= B <= W (bursty), W={self.W}", self.B)
+        if self.B > self.W:
+            raise ParameterError("B", f"must satisfy 1 <= B <= W (bursty), W={self.W}", self.B)
 
     @property
     def window(self) -> int:
@@ -177,11 +174,10 @@ class Bursty(StragglerModel):
         first, from_last = rounds.argmax(axis=0), rounds[::-1].argmax(axis=0)
         return int((first + from_last).min()) >= len(window) - self.B
 
-    def load_lower_bound(self, n: int, *, delay: int) -> float:  # noqa: ARG002 (the same with any)
-        """``(W-1+B) / (n (W-1) + B (n-lam))`` (paper, Theorem F.1)."""
-        _require_some(n, self.lam, "lam", all_of_them=True)
-        workable = n * (self.W - 1) + self.B * (n - self.lam)
-        return (self.W - 1 + self.B) / workable if workable else math.inf
+    def load_lower_bound(self, n: int, *, delay: int) -> float:
+        """``(W-1+B) / (n (W-1) + B (n-lam))`` (paper, Theorem F.1): M-SGC's arbitrary model's."""
+        arbitrary = Arbitrary(N=self.B, W=self.W - 1 + self.B, lam=self.lam)
+        return arbitrary.load_lower_bound(n, delay=delay)
 
     def describe(self) -> str:
         return (
@@ -208,8 +204,8 @@ class Arbitrary(StragglerModel):
 
     def __post_init__(self) -> None:
         _keep_integers(self, ("N", 0), ("W", 1), ("lam", 0))
-        rule = f"must satisfy 0 <= N <= W (arbitrary), W={self.W}"
-        _require(self.N <= self.W, "N", rule, self.N)
+        if self.N > self.W:
+            raise ParameterError("N", f"must satisfy 0 <= N <= W (arbitrary), W={self.W}", self.N)
 
     @property
     def window(self) -> int:
@@ -223,7 +219,8 @@ class Arbitrary(StragglerModel):
 
     def load_lower_bound(self, n: int, *, delay: int) -> float:  # noqa: ARG002 (the same with any)
         """``W / (n (W-N) + N (n-lam))`` (paper, Theorem F.2)."""
-        _require_some(n, self.lam, "lam", all_of_them=True)
+        if self.lam > n:
+            raise ParameterError("lam", f"must satisfy 0 <= lam <= n, n={n}", self.lam)
         workable = n * (self.W - self.N) + self.N * (n - self.lam)
         return self.W / workable if workable else math.inf
 
@@ -250,9 +247,11 @@ class AnyOf(StragglerModel):
 
     def __post_init__(self) -> None:
         _keep_integers(self, ("span", 1))
-        _require(len(self.models) > 0, "models", "must name at least one model", self.models)
-        rule = "must be at least the widest window of its models"
-        _require(self.span >= max(m.window for m in self.models), "span", rule, self.span)
+        if not self.models:
+            raise ParameterError("models", "must name at least one model", self.models)
+        if self.span < max(model.window for model in self.models):
+            rule = "must be at least the widest window of its models"
+            raise ParameterError("span", rule, self.span)
 
     @property
     def window(self) -> int:
@@ -270,19 +269,7 @@ class AnyOf(StragglerModel):
         return f"every {self.span} rounds on their own: {options}"
 
 
-def _require_some(n: int, stragglers: int, argument: str, *, all_of_them: bool = False) -> None:
-    """Refuse more stragglers than there are workers; or as many, unless they may be all."""
-    if not stragglers < n + all_of_them:
-        rule = f"must satisfy 0 <= {argument} {'<=' if all_of_them else '<'} n, n={n}"
-        raise ParameterError(argument, rule, stragglers)
-
-
 def _keep_integers(model: StragglerModel, *least: tuple[str, int]) -> None:
     """Make the named fields of a model ints; each has a least value."""
     for name, bound in least:
         object.__setattr__(model, name, require_int(name, getattr(model, name), least=bound))
-
-
-def _require(holds: bool, argument: str, rule: str, value: object) -> None:
-    if not holds:
-        raise ParameterError(argument, rule, value)
