@@ -225,9 +225,9 @@ class _Memory:
         if index < len(self._free):
             memory = self._free.pop(index)
         else:
+            memory = np.empty(size, dtype=np.uint8)
             if self._free:
                 self._free.pop()  # replaced by the new: there are as many as were in use at once
-            memory = np.empty(size, dtype=np.uint8)
         return memory, memory[:size].view(dtype).reshape(rows, result.size)
 
     def give(self, memories: Iterable[_Bytes]) -> None:
