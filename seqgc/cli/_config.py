@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal, cast
 
 import tomli_w
 from pydantic import BaseModel, Field
 
-from seqgc.cli._own import search_here
 from seqgc.errors import ParameterError
 from seqgc.ports import Payload
 from seqgc.schemes import load_plugins
 from seqgc.workers import DelaySettings, FunctionSettings, Settings
 
-__all__ = ["ModelConfig", "RunConfig", "Values", "dump", "read_toml", "validated"]
+__all__ = ["ModelConfig", "RunConfig", "Values", "dump", "import_plugins", "read_toml", "validated"]
 
 Values = dict[str, object]
 
@@ -103,13 +103,7 @@ class RunConfig(Settings):
 
 
 def read_toml(path: Path) -> Values:
-    """Read a TOML file.
-
-    Raises
-    ------
-    ParameterError
-        If it is missing or not TOML.
-    """
+    """Read a TOML file, or raise `ParameterError`."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -121,10 +115,7 @@ def read_toml(path: Path) -> Values:
 def validated(values: Values) -> RunConfig:
     """Check a configuration, and import its plug-ins: before anybody reads a scheme's spec.
 
-    Raises
-    ------
-    ParameterError
-        For the first thing that is wrong, a plug-in that cannot be imported included.
+    The first thing that is wrong is a `ParameterError`.
     """
     if values.get("probe") is not None:
         scheme = values.setdefault("scheme", "uncoded")
@@ -132,9 +123,16 @@ def validated(values: Values) -> RunConfig:
             rule = "must be left out, or 'uncoded', where `probe` rounds are to find the scheme"
             raise ParameterError("scheme", rule, scheme)
     config = cast("Callable[..., RunConfig]", RunConfig)(**values)
-    search_here()
-    load_plugins(config.plugins)
+    import_plugins(config.plugins)
     return config
+
+
+def import_plugins(names: Iterable[str]) -> None:
+    """Import modules that register schemes or codes; those of the working directory are found."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    load_plugins(names)
 
 
 def dump(config: RunConfig) -> str:

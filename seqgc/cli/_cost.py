@@ -10,15 +10,14 @@ import numpy as np
 import typer
 
 from seqgc.cli._config import read_toml, validated
+from seqgc.cli._fields import apply
 from seqgc.cli._options import AsJson
 from seqgc.cli._run import PreparedRun, make_plan
-from seqgc.cli._show import print_json, print_pairs
+from seqgc.cli._show import show
 from seqgc.deploy import (
     INIT_LIMIT_S,
     START_S,
-    Architecture,
     Estimate,
-    Prices,
     Usage,
     estimate_plan,
     estimate_run,
@@ -27,43 +26,44 @@ from seqgc.deploy import (
 )
 from seqgc.errors import ParameterError
 from seqgc.profiles import read_profile
-from seqgc.workers import Forecast, FunctionWorkers, Reach, forecast, require_fit
+from seqgc.workers import (
+    Forecast,
+    FunctionSettings,
+    FunctionWorkers,
+    Reach,
+    forecast,
+    require_fit,
+)
 
-__all__ = ["cost", "print_dry_run"]
+__all__ = ["cost", "show_forecast"]
 
 Facts = dict[str, object]
+Pairs = dict[str, str]
 
 
 def cost(
     target: Annotated[Path, typer.Argument(help="A run's folder, or the TOML file of one to be.")],
-    memory_mb: Annotated[int | None, typer.Option("--memory", help="Of a function, MB.")] = None,
-    arch: Annotated[str | None, typer.Option(help="arm64 or x86_64.")] = None,
-    region: Annotated[str | None, typer.Option(help="Whose prices.")] = None,
-    timeout_s: Annotated[
-        float | None, typer.Option(help="Of a function, seconds: what bounds the cost.")
-    ] = None,
-    seconds: Annotated[
-        float | None, typer.Option(help="How long a task is expected to run (a plan).")
-    ] = None,
+    memory_mb: Annotated[int | None, "--memory", "Of a function, MB."] = None,
+    arch: Annotated[str | None, "arm64 or x86_64."] = None,
+    region: Annotated[str | None, "Whose prices."] = None,
+    timeout_s: Annotated[float | None, "Of a function, seconds: what bounds the cost."] = None,
+    seconds: Annotated[float | None, "How long a task is expected to run (a plan)."] = None,
     profile: Annotated[
-        Path | None, typer.Option(help="Expect the mean answer of this delay profile (a plan).")
+        Path | None, "Expect the mean answer of this delay profile (a plan)."
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Estimate what a plan will cost on AWS Lambda, or what a run has cost (or would have)."""
     flags = {
-        "memory_mb": memory_mb,
-        "arch": arch,
-        "region": region,
-        "timeout_s": timeout_s,
-        "expected_s": seconds if profile is None else _mean_answer(profile, seconds),
+        "function.memory_mb": memory_mb,
+        "function.arch": arch,
+        "function.region": region,
+        "function.timeout_s": timeout_s,
+        "function.expected_s": seconds if profile is None else _mean_answer(profile, seconds),
     }
     ran = target.is_dir()
-    config_file = target / "config.toml" if ran else target
-    values = read_toml(config_file)
-    table = values.setdefault("function", {})
-    if isinstance(table, dict):
-        table.update({key: value for key, value in flags.items() if value is not None})
+    values = read_toml(target / "config.toml" if ran else target)
+    apply({path: value for path, value in flags.items() if value is not None}, values)
     config = validated(values)
     # Priced by [function], in a run's file as deployed, and the flags: no deployment is read.
     plan = make_plan(config.model_copy(update={"backend": "local"}))
@@ -80,7 +80,6 @@ def cost(
         require_fit(predicted.sizes, predicted.where)
         estimate = estimate_plan(predicted.use)
     settings = predicted.settings
-    prices = read_prices(settings.region)
     facts: Facts = {
         "target": str(target),
         "kind": "run" if ran else "plan",
@@ -90,95 +89,80 @@ def cost(
         "store": predicted.where,
         "why": predicted.store.reason,
         "warm_ups": predicted.warm_ups,
-        **_cost_facts(estimate, prices, settings.arch),
     }
-    if as_json:
-        print_json(facts)
-    else:
-        about = f"{settings.memory_mb} MB, {settings.arch}, {settings.region}"
-        warmed = f"{predicted.warm_ups:,} invocations before the first round"
-        pairs = {"functions": about, "store": str(predicted.store), "warm-up": warmed}
-        print_pairs(pairs | _cost_pairs(estimate, prices, settings.arch))
+    pairs = {
+        "functions": f"{settings.memory_mb} MB, {settings.arch}, {settings.region}",
+        "store": str(predicted.store),
+        "warm-up": f"{predicted.warm_ups:,} invocations before the first round",
+    }
+    cost_facts, cost_pairs = _priced(estimate, settings)
+    show(facts | cost_facts, pairs | cost_pairs, as_json=as_json)
 
 
-def print_dry_run(prepared: PreparedRun, *, as_json: bool) -> None:
+def show_forecast(run: PreparedRun, *, as_json: bool) -> None:
     """Print a run's messages and price; start and write nothing.
 
-    Raises
-    ------
-    ParameterError
-        If its budget could not pay for the first round.
+    A budget that could not pay for the first round is refused, with `ParameterError`.
     """
-    config, plan, workers = prepared.config, prepared.plan, prepared.workers
+    config, plan, workers = run.config, run.plan, run.workers
     if config.max_usd is not None:
         workers.budget(plan, config.max_usd)
+    scheme = plan.setting(workers.n).scheme.spec
     if isinstance(workers, FunctionWorkers):
         predicted = workers.forecast(plan)
+        cost_facts, cost_pairs = _priced(estimate_plan(predicted.use), predicted.settings)
     else:
         predicted = forecast(plan, workers.n, config.function, reach=Reach(deployed=False))
-    about = {"backend": config.backend, "scheme": plan.setting(workers.n).scheme.spec}
-    facts: Facts = {**about, **_forecast_facts(predicted), "max_usd": config.max_usd}
-    pairs = about | _forecast_pairs(predicted)
-    if isinstance(workers, FunctionWorkers):
-        estimate, arch = estimate_plan(predicted.use), predicted.settings.arch
-        prices = read_prices(predicted.settings.region)
-        facts |= _cost_facts(estimate, prices, arch)
-        pairs |= _cost_pairs(estimate, prices, arch)
-    else:
-        facts |= {"usd": 0.0, "usd_at_most": 0.0}
-        pairs["cost"] = "none on your own machines; `seqgc cost` has functions' prices"
-    if as_json:
-        print_json(facts)
-    else:
-        print_pairs(pairs)
+        cost_facts = {"usd": 0.0, "usd_at_most": 0.0}
+        cost_pairs = {"cost": "none on your own machines; `seqgc cost` has functions' prices"}
+    about = {"backend": config.backend, "scheme": scheme}
+    facts = about | _forecast_facts(predicted) | {"max_usd": config.max_usd} | cost_facts
+    show(facts, about | _forecast_pairs(predicted) | cost_pairs, as_json=as_json)
 
 
-def _cost_facts(estimate: Estimate, prices: Prices, arch: Architecture) -> Facts:
-    """Return an estimate as ``--json`` has it."""
-    likely = None if estimate.likely is None else _facts_of(estimate.likely, prices, arch)
-    return {
+def _priced(estimate: Estimate, settings: FunctionSettings) -> tuple[Facts, Pairs]:
+    """Return an estimate as ``--json`` has it, and as people read it."""
+    prices, arch = read_prices(settings.region), settings.arch
+
+    def facts_of(usage: Usage) -> Facts:
+        bill = prices.bill(usage, architecture=arch)
+        return {**asdict(usage), "usd": bill.usd, "usd_by_kind": asdict(bill)}
+
+    likely = None if estimate.likely is None else facts_of(estimate.likely)
+    at_most_usd = prices.bill(estimate.at_most, architecture=arch).usd
+    facts: Facts = {
         "prices_as_of": prices_date().isoformat(),
         "usd": None if likely is None else likely["usd"],
-        "usd_at_most": prices.bill(estimate.at_most, architecture=arch).usd,
+        "usd_at_most": at_most_usd,
         "start_s": START_S,
         "init_limit_s": INIT_LIMIT_S,
         "likely": likely,
-        "at_most": _facts_of(estimate.at_most, prices, arch),
+        "at_most": facts_of(estimate.at_most),
         "unanswered": estimate.unanswered,
     }
-
-
-def _cost_pairs(estimate: Estimate, prices: Prices, arch: Architecture) -> dict[str, str]:
-    """Return an estimate as people read it."""
-    pairs = {}
-    shown = estimate.at_most if estimate.likely is None else estimate.likely
-    bill = prices.bill(shown, architecture=arch)
-    pairs["requests"] = f"{shown.requests:,}  (${bill.requests:.4f})"
-    pairs["GB-seconds"] = f"{shown.gb_seconds:,.1f}  (${bill.functions:.4f})"
+    shown = estimate.likely or estimate.at_most
+    bill, gb = prices.bill(shown, architecture=arch), 2**30
+    pairs = {
+        "requests": f"{shown.requests:,}  (${bill.requests:.4f})",
+        "GB-seconds": f"{shown.gb_seconds:,.1f}  (${bill.functions:.4f})",
+    }
     if shown.efs_read_bytes or shown.efs_write_bytes:
-        read, written = shown.efs_read_bytes / 2**30, shown.efs_write_bytes / 2**30
+        read, written = shown.efs_read_bytes / gb, shown.efs_write_bytes / gb
         pairs["EFS"] = f"{read:,.2f} GB read, {written:,.2f} GB written  (${bill.efs:.4f})"
     if shown.s3_gets or shown.s3_puts:
         pairs["S3"] = f"{shown.s3_gets:,} GET, {shown.s3_puts:,} PUT  (${bill.s3:.4f})"
     if shown.transfer_out_bytes:
-        out = shown.transfer_out_bytes / 2**30
+        out = shown.transfer_out_bytes / gb
         pairs["transfer"] = f"{out:,.2f} GB to a master outside the region  (${bill.transfer:.4f})"
-    if estimate.likely is None:
+    pairs["cost"] = f"${bill.usd:.4f}"
+    if likely is None:
         pairs["cost"] = "not known: expect a time with --seconds or --profile"
-    else:
-        pairs["cost"] = f"${bill.usd:.4f}"
-    worst = prices.bill(estimate.at_most, architecture=arch).usd
-    pairs["starts"] = f"billed (INIT): {START_S:g} s expected each, at most {INIT_LIMIT_S:g} s"
-    pairs["at most"] = (
-        f"${worst:.4f}, if what is not known is a cold start and runs to the time-out"
-    )
-    pairs["prices"] = f"as of {prices_date()}; check them"
-    return pairs
-
-
-def _facts_of(usage: Usage, prices: Prices, arch: Architecture) -> Facts:
-    bill = prices.bill(usage, architecture=arch)
-    return {**asdict(usage), "usd": bill.usd, "usd_by_kind": asdict(bill)}
+    bound = "if what is not known is a cold start and runs to the time-out"
+    return facts, pairs | {
+        "starts": f"billed (INIT): {START_S:g} s expected each, at most {INIT_LIMIT_S:g} s",
+        "at most": f"${at_most_usd:.4f}, {bound}",
+        "prices": f"as of {prices_date()}; check them",
+    }
 
 
 def _mean_answer(path: Path, seconds: float | None) -> float:
@@ -192,7 +176,7 @@ def _mean_answer(path: Path, seconds: float | None) -> float:
 
 
 def _forecast_facts(predicted: Forecast) -> Facts:
-    sizes = predicted.sizes
+    sizes, settings = predicted.sizes, predicted.settings
     return {
         "workers": predicted.workers,
         "rounds": predicted.rounds,
@@ -205,8 +189,8 @@ def _forecast_facts(predicted: Forecast) -> Facts:
         "request_bytes": predicted.request_bytes,
         "reply_bytes": sizes.reply_bytes,
         "limit_bytes": sizes.limit_bytes,
-        "warm_up_rounds": predicted.settings.warm_up,
-        "master_outside": predicted.settings.master_outside,
+        "warm_up_rounds": settings.warm_up,
+        "master_outside": settings.master_outside,
         "invocations": predicted.invocations,
         "warm_ups": predicted.warm_ups,
         "request_fits": predicted.request_fits,
@@ -215,12 +199,11 @@ def _forecast_facts(predicted: Forecast) -> Facts:
     }
 
 
-def _forecast_pairs(predicted: Forecast) -> dict[str, str]:
+def _forecast_pairs(predicted: Forecast) -> Pairs:
     sizes = predicted.sizes
     limit = f"{sizes.limit_bytes / 1e6:.2f} MB"
-    reply = "fits"
-    if not sizes.reply_fits:
-        reply = f"goes through the store, over the {limit} of a reply"
+    stored = f"goes through the store, over the {limit} of a reply"
+    reply = "fits" if sizes.reply_fits else stored
     request = "fits" if predicted.request_fits else f"over the {limit} of a request"
     return {
         "rounds": f"{predicted.rounds} of {predicted.workers} tasks, for {predicted.jobs} jobs",

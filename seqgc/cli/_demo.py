@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from seqgc.cli._config import RunConfig, Values, validated
+from seqgc.cli._config import Values, validated
 from seqgc.cli._fields import apply, configured
 from seqgc.cli._options import AsJson
 from seqgc.cli._run import make_delays, make_workers, prepare
@@ -32,29 +32,34 @@ LEARNING = {"lr": 0.02, "batch_size": 512}
 
 @configured("scheme", "workers", "steps", "delays.scale")
 def demo(
-    given: Values,
-    models: Annotated[int, typer.Option(help="Models trained at once.")] = 4,
-    seed: Annotated[int, typer.Option(help="Of the injected delays.")] = 0,
-    run: Annotated[Path, typer.Option(help="Folder of the two run folders.")] = Path("runs"),
+    flags: Values,
+    models: Annotated[int, "Models trained at once."] = 4,
+    seed: Annotated[int, "Of the injected delays."] = 0,
+    run: Annotated[Path, "Folder of the two run folders."] = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
     """Train models on real handwritten digits, uncoded and coded, under injected stragglers."""
     if models < 1:
         raise ParameterError("models", "must be >= 1", models)
-    coded_config = _config(given, models=models, seed=seed)
-    spec = parse_scheme(coded_config.scheme, n=coded_config.workers).spec
-    configs = [coded_config.model_copy(update={"scheme": each}) for each in ("uncoded", spec)]
+    values: Values = {
+        "steps": STEPS,
+        "models": [{"name": f"model-{i}", "seed": i, **LEARNING} for i in range(models)],
+        "delays": {"seed": seed},
+    }
+    apply(flags, values)
+    config = validated(values)
+    spec = parse_scheme(config.scheme, n=config.workers).spec
+    configs = [config.model_copy(update={"scheme": each}) for each in ("uncoded", spec)]
     with ExitStack() as stack:
         crews = [
-            stack.enter_context(make_workers(config, delays=make_delays(config)))
-            for config in configs
+            stack.enter_context(make_workers(each, delays=make_delays(each))) for each in configs
         ]
         from seqgc.training import new_run_path
 
-        paths = [new_run_path(run, f"demo-{config.scheme}") for config in configs]
+        paths = [new_run_path(run, f"demo-{each.scheme}") for each in configs]
         # both, before the first one runs
-        prepared = [prepare(config, crew) for config, crew in zip(configs, crews, strict=True)]
-        uncoded, coded = (p.train(run=path) for p, path in zip(prepared, paths, strict=True))
+        runs = [prepare(each, crew) for each, crew in zip(configs, crews, strict=True)]
+        uncoded, coded = (each.train(run=path) for each, path in zip(runs, paths, strict=True))
     if as_json:
         print_json({"uncoded": _facts(uncoded), "coded": _facts(coded), "seed": seed})
     else:
@@ -63,19 +68,9 @@ def demo(
     if worst < LEAST_ACCURACY:
         sys.stderr.write(
             f"seqgc: the worst model's accuracy is {worst:.3f}, below {LEAST_ACCURACY}: "
-            f"train longer than {coded_config.steps} steps\n"
+            f"train longer than {config.steps} steps\n"
         )
         raise typer.Exit(1)
-
-
-def _config(given: Values, *, models: int, seed: int) -> RunConfig:
-    values: Values = {
-        "steps": STEPS,
-        "models": [{"name": f"model-{i}", "seed": i, **LEARNING} for i in range(models)],
-        "delays": {"seed": seed},
-    }
-    apply(given, values)
-    return validated(values)
 
 
 def _accuracies(result: TrainResult) -> list[float]:
@@ -98,18 +93,19 @@ def _facts(result: TrainResult) -> dict[str, object]:
 
 
 def _print(uncoded: TrainResult, coded: TrainResult, *, seed: int) -> None:
+    both = (uncoded, coded)
     table = Table(title="The same models, workers and delays, twice")
     table.add_column("")
-    for result in (uncoded, coded):
+    for result in both:
         table.add_column(result.scheme, justify="right")
     rows = {
-        "run time": [f"{r.seconds:.1f} s" for r in (uncoded, coded)],
-        "rounds": [str(len(r.counts.round_seconds)) for r in (uncoded, coded)],
-        "median round": [f"{median(r.counts.round_seconds):.3f} s" for r in (uncoded, coded)],
-        "slowest round": [f"{max(r.counts.round_seconds):.3f} s" for r in (uncoded, coded)],
-        "stragglers survived": [str(r.counts.stragglers) for r in (uncoded, coded)],
-        "wait-outs": [str(r.counts.waited_out) for r in (uncoded, coded)],
-        "test accuracy, worst model": [f"{min(_accuracies(r)):.3f}" for r in (uncoded, coded)],
+        "run time": [f"{r.seconds:.1f} s" for r in both],
+        "rounds": [str(len(r.counts.round_seconds)) for r in both],
+        "median round": [f"{median(r.counts.round_seconds):.3f} s" for r in both],
+        "slowest round": [f"{max(r.counts.round_seconds):.3f} s" for r in both],
+        "stragglers survived": [str(r.counts.stragglers) for r in both],
+        "wait-outs": [str(r.counts.waited_out) for r in both],
+        "test accuracy, worst model": [f"{min(_accuracies(r)):.3f}" for r in both],
     }
     for name, cells in rows.items():
         table.add_row(name, *cells)

@@ -6,43 +6,29 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from seqgc.cli._options import AsJson, NumWorkers, Region
 from seqgc.cli._show import print_json
-from seqgc.deploy import DEPLOYMENT_FILE, Check, diagnose, open_session, read_deployment
+from seqgc.deploy import DEPLOYMENT_FILE, diagnose, open_session, read_deployment
 from seqgc.errors import ParameterError
-from seqgc.ports import Payload
+from seqgc.ports import Payload, payload_format
 
 __all__ = ["doctor"]
 
-_WIDTH_BYTES: Final[dict[Payload, int]] = {
-    "float64": 8,
-    "float32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-}
 _COLOURS: Final = {"ok": "green", "failed": "red", "skipped": "dim"}
 
 
 def doctor(
-    deployment: Annotated[Path, typer.Option(help="What `seqgc deploy` wrote.")] = Path(
-        DEPLOYMENT_FILE
-    ),
-    workers: Annotated[int, typer.Option("-n", "--workers", help="Number of workers.")] = 16,
-    parameters: Annotated[
-        int | None, typer.Option(help="Numbers in one worker's results of a round.")
-    ] = None,
-    payload: Annotated[Payload, typer.Option(help="Format of these numbers.")] = "float32",
-    region: Annotated[
-        str | None, typer.Option(help="AWS region; by default the AWS configuration's.")
-    ] = None,
-    probe: Annotated[
-        bool, typer.Option(help="Send two tasks, which costs two invocations.")
-    ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    deployment: Annotated[Path, "What `seqgc deploy` wrote."] = Path(DEPLOYMENT_FILE),
+    workers: NumWorkers = 16,
+    parameters: Annotated[int | None, "Numbers in one worker's results of a round."] = None,
+    payload: Annotated[Payload, "Format of these numbers."] = "float32",
+    region: Region = None,
+    probe: Annotated[bool, "Send two tasks, which costs two invocations."] = True,
+    as_json: AsJson = False,
 ) -> int:
     """Look at everything that a run on AWS Lambda needs; exit status 1 if something is to mend."""
     if workers < 1:
@@ -51,22 +37,18 @@ def doctor(
         raise ParameterError("parameters", "must be >= 1", parameters)
     absent = deployment == Path(DEPLOYMENT_FILE) and not deployment.exists()
     found = None if absent else read_deployment(deployment)
+    width = payload_format(payload).bits // 8
     checks = diagnose(
         found,
         session=open_session(region=region or (found.region if found else None)),
         workers=workers,
-        payload_bytes=None if parameters is None else parameters * _WIDTH_BYTES[payload],
+        payload_bytes=None if parameters is None else parameters * width,
         probes=probe,
     )
     healthy = all(check.status != "failed" for check in checks)
     if as_json:
         print_json({"healthy": healthy, "checks": [asdict(check) for check in checks]})
-    else:
-        _print(checks)
-    return 0 if healthy else 1
-
-
-def _print(checks: list[Check]) -> None:
+        return 0 if healthy else 1
     table = Table.grid(padding=(0, 2))
     for check in checks:
         colour = _COLOURS[check.status]
@@ -74,3 +56,4 @@ def _print(checks: list[Check]) -> None:
         if check.remedy:
             table.add_row("", "", f"[bold]{escape(check.remedy)}")
     Console().print(table)
+    return 0 if healthy else 1

@@ -2,7 +2,9 @@
 
 `configured` makes an option of each field of `RunConfig` that has a description: flag, type, help
 and default are the field's. A verb that has no configuration takes its options in groups instead,
-dataclasses whose fields are typer's options (`with_plugins`). No signature grows with the options.
+dataclasses whose fields are options (`with_plugins`). No signature grows with the options. Plain
+words beside the type of a parameter, or of a group's field, are an option's flags, if it has some
+of its own, and its help.
 """
 
 from __future__ import annotations
@@ -18,9 +20,8 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from seqgc.cli._config import RunConfig, Values
-from seqgc.cli._own import search_here
-from seqgc.schemes import load_plugins
+from seqgc.cli._config import RunConfig, Values, import_plugins
+from seqgc.cli._options import words
 
 __all__ = ["apply", "configured", "with_plugins"]
 
@@ -42,8 +43,8 @@ _FLAGS: Final = {
 def configured(*only: str) -> Callable[[Verb], Verb]:
     """Return a decorator that gives a verb an option for each field that has a description.
 
-    The verb takes what was given as ``given``, by the fields' paths (``"function.store"``). Of all
-    fields, or ``only`` of those; ``plugins`` is always there.
+    The verb takes those of the command line as ``flags``, by the fields' paths
+    (``"function.store"``). Of all fields, or ``only`` of those; ``plugins`` is always there.
     """
     chosen = {
         path: field
@@ -56,12 +57,12 @@ def configured(*only: str) -> Callable[[Verb], Verb]:
 
         @wraps(verb)
         def call(**arguments: object) -> object:
-            given = {path: arguments.pop(name) for name, path in names.items()}
-            known = {path: value for path, value in given.items() if value not in (None, [])}
-            return verb(given=known, **arguments)
+            values = {path: arguments.pop(name) for name, path in names.items()}
+            flags = {path: value for path, value in values.items() if value not in (None, [])}
+            return verb(flags=flags, **arguments)
 
         options = [_option(name, path, chosen[path]) for name, path in names.items()]
-        return _with_parameters(call, verb, options, instead_of="given")
+        return _with_parameters(call, verb, options, instead_of="flags")
 
     return decorate
 
@@ -76,24 +77,28 @@ def with_plugins(verb: Verb) -> Verb:
     }
 
     @wraps(verb)
-    def call(*, plugins_: list[str] | None = None, **arguments: object) -> object:
+    def call(*, plugins_: list[str] | None = None, **arguments: Any) -> object:
         if plugins_:
-            search_here()
-            load_plugins(plugins_)
+            import_plugins(plugins_)
         for name, kind in groups.items():
-            arguments[name] = kind(**{each.name: arguments.pop(each.name) for each in fields(kind)})
+            values = {each.name: arguments.pop(each.name) for each in fields(kind)}
+            listed = {each.name for each in fields(kind) if isinstance(each.default, tuple)}
+            arguments[name] = kind(**values | {each: words(values[each]) for each in listed})
         return verb(**arguments)
 
     option = _option("plugins_", "plugins", RunConfig.model_fields["plugins"])
     return _with_parameters(call, verb, [option])
 
 
-def apply(given: Values, values: Values) -> None:
-    """Let what was ``given`` as flags override the ``values`` of a file; every model is meant."""
-    for path, value in given.items():
+def apply(flags: Values, values: Values) -> None:
+    """Let ``flags``, by path, override the ``values`` of a file; every model is meant."""
+    for path, value in flags.items():
         table, _, key = path.rpartition(".")
         if path == "plugins":
-            values[path] = [*_listed(values.get(path)), *_listed(value)]
+            both = (values.get(path), value)
+            values[path] = [
+                name for names in both if isinstance(names, list | tuple) for name in names
+            ]
         elif not table:
             values[key] = value
         else:
@@ -101,10 +106,6 @@ def apply(given: Values, values: Values) -> None:
             for entry in entries if isinstance(entries, list) else [entries]:
                 if isinstance(entry, dict):  # or what follows refuses it
                     entry[key] = value
-
-
-def _listed(value: object) -> list[object]:
-    return list(value) if isinstance(value, list | tuple) else []
 
 
 def _described(model: type[BaseModel], table: str = "") -> dict[str, FieldInfo]:
@@ -119,9 +120,9 @@ def _described(model: type[BaseModel], table: str = "") -> dict[str, FieldInfo]:
 def _option(name: str, path: str, field: FieldInfo) -> inspect.Parameter:
     plain = path.rpartition(".")[2].replace("_", "-")
     kind = _kind(field.annotation)
-    flags: Sequence[str] = _FLAGS.get(path, (f"--{plain}",))
+    flags = _FLAGS.get(path, (f"--{plain}",))
     if kind is bool:
-        flags = [f"--{plain}/--no-{plain}"]
+        flags = (f"--{plain}/--no-{plain}",)
     shown = None if field.default in (None, ()) else str(field.default).lower()
     option = typer.Option(*flags, help=field.description, show_default=shown or False)
     return inspect.Parameter(
@@ -153,10 +154,20 @@ def _with_parameters(
 
 
 def _expanded(callable_: Any) -> Iterator[inspect.Parameter]:
-    """Yield what a verb, or the constructor of a group, takes; groups field by field."""
+    """Yield what a verb, or the constructor of a group, takes; groups field by field.
+
+    A tuple is one word on the command line, with commas.
+    """
     hints = get_type_hints(callable_, include_extras=True)
     for name, parameter in inspect.signature(callable_).parameters.items():
-        if is_dataclass(hints[name]):
-            yield from _expanded(hints[name])
-        else:
-            yield parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+        kind, default = hints[name], parameter.default
+        if is_dataclass(kind):
+            yield from _expanded(kind)
+            continue
+        if get_origin(kind) is Annotated and isinstance(kind.__metadata__[0], str):
+            plain, *flags, about = get_args(kind)
+            if isinstance(default, tuple):
+                plain, default = str, ",".join(default)
+            kind = Annotated[plain, typer.Option(*flags, help=about)]
+        by_name = inspect.Parameter.KEYWORD_ONLY
+        yield parameter.replace(annotation=kind, default=default, kind=by_name)

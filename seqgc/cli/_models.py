@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from seqgc.cli._config import ModelConfig, RunConfig
-from seqgc.cli._own import own_function, search_here
 from seqgc.errors import ParameterError, did_you_mean
 
 if TYPE_CHECKING:
@@ -21,17 +21,10 @@ __all__ = ["make_models"]
 
 
 def make_models(config: RunConfig) -> list[Model]:
-    """Return the models of a configuration.
-
-    Raises
-    ------
-    ParameterError
-        Naming the first name that is none; for functions, one that they do not have either.
-    """
+    """Return the models of a configuration; for functions, refuse what they do not have."""
     from seqgc.training import Model, Recipe
     from seqgc.training.factories import LOSSES, import_registered, workload_of
 
-    search_here()
     import_registered()
     if config.backend in ("lambda", "lambda-local"):
         workload_of(config.models, precision=config.precision)
@@ -56,7 +49,7 @@ def _module(config: ModelConfig) -> nn.Module:
     from seqgc.training.factories import module_names, named_module
 
     if ":" in config.module:
-        return cast("nn.Module", own_function(config.module, argument="module")())
+        return cast("nn.Module", _own_function(config.module, argument="module")())
     _check_named(config.module, module_names(), argument="module")
     return named_module(config.module, seed=config.seed)
 
@@ -68,10 +61,23 @@ def _data(name: str) -> tuple[PointDataset, PointDataset]:
     if ":" not in name:
         _check_named(name, data_names(), argument="data")
         return named_data(name)
-    pair = own_function(name, argument="data")()
+    pair = _own_function(name, argument="data")()
     if not isinstance(pair, tuple) or len(pair) != 2:
         raise ParameterError("data", "must return a pair (train, test) of datasets", name)
     return cast("tuple[PointDataset, PointDataset]", pair)
+
+
+def _own_function(path: str, *, argument: str) -> Callable[[], object]:
+    """Return the user's own ``package.module:function``, or raise `ParameterError`."""
+    module, _, name = path.partition(":")
+    try:
+        function = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        rule = f"must be an importable package.module:function ({error})"
+        raise ParameterError(argument, rule, path) from None
+    if not callable(function):
+        raise ParameterError(argument, "must name a function", path)
+    return cast("Callable[[], object]", function)
 
 
 def _check_named(name: str, known: Sequence[str], *, argument: str) -> None:

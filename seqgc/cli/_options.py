@@ -2,45 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, TypeVar, get_args
+from typing import Annotated, TypeVar, cast
 
 import typer
 
 from seqgc.errors import ParameterError
 from seqgc.profiles import read_profile
-from seqgc.rounds import WaitOut
 from seqgc.search import Conformity, Rehearsal
 
-__all__ = ["AsJson", "ProfileFile", "RehearsalOptions", "as_wait_out", "numbers", "words"]
+__all__ = [
+    "AsJson", "NumWorkers", "ProfileFile", "Region", "RehearsalOptions", "numbers", "words",
+]  # fmt: skip
 
 ProfileFile = Annotated[Path, typer.Argument(help="Delay profile, .npz or .csv.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+AsJson = Annotated[bool, "--json", "Print one JSON object."]
+NumWorkers = Annotated[int, "-n", "--workers", "Number of workers."]
+Region = Annotated[str | None, "AWS region; by default the AWS configuration's."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RehearsalOptions:
     """On what a replay, or all those of a search, run."""
 
-    jobs: Annotated[
-        int | None, typer.Option(help="Gradients to compute; as many as the profile holds.")
-    ] = None
-    alpha: Annotated[
-        float | None, typer.Option(help="Seconds per unit of load; the profile's own.")
-    ] = None
-    base_load: Annotated[
-        float | None, typer.Option(help="Load the profile was recorded at; its own.")
-    ] = None
+    jobs: Annotated[int | None, "Gradients to compute; as many as the profile holds."] = None
+    alpha: Annotated[float | None, "Seconds per unit of load; the profile's own."] = None
+    base_load: Annotated[float | None, "Load the profile was recorded at; its own."] = None
     batch: Annotated[
-        int | None,
-        typer.Option(help="Points in a model's batch, cut to whole ones; else loads are nominal."),
+        int | None, "Points in a model's batch, cut to whole ones; else loads are nominal."
     ] = None
-    repeat: Annotated[bool, typer.Option(help="Begin the profile again when it ends.")] = False
-    conformity: Annotated[str, typer.Option(help="What conforms: scheme, or bursty alone.")] = (
-        "scheme"
-    )
+    repeat: Annotated[bool, "Begin the profile again when it ends."] = False
+    conformity: Annotated[str, "What conforms: scheme, or bursty alone."] = "scheme"
 
     def of(self, path: Path) -> Rehearsal:
         """Return what the profile and the options come to, or raise `ParameterError`."""
@@ -53,18 +46,11 @@ class RehearsalOptions:
             alpha=self.alpha,
             batch=self.batch,
             repeat=self.repeat,
-            conformity=_one_of("conformity", self.conformity, get_args(Conformity)),
+            conformity=cast("Conformity", self.conformity),
         )
 
 
-_Name = TypeVar("_Name", bound=str)
 _Number = TypeVar("_Number", int, float)
-
-
-def as_wait_out(word: str) -> WaitOut:
-    """Return the wait-out rule of that name, or raise `ParameterError`."""
-    known: tuple[WaitOut, ...] = get_args(WaitOut)
-    return _one_of("wait_out", word, known)
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -82,10 +68,3 @@ def numbers(argument: str, text: str, kind: type[_Number]) -> tuple[_Number, ...
             rule = f"must be {'integers' if kind is int else 'numbers'}, separated by commas"
             raise ParameterError(argument, rule, word) from None
     return tuple(found)
-
-
-def _one_of(argument: str, word: str, known: Sequence[_Name]) -> _Name:
-    for name in known:
-        if name == word:
-            return name
-    raise ParameterError(argument, f"must be one of {', '.join(known)}", word)

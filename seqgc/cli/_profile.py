@@ -18,7 +18,7 @@ from seqgc.cli._fields import apply, configured, with_plugins
 from seqgc.cli._models import make_models
 from seqgc.cli._options import AsJson, ProfileFile, numbers
 from seqgc.cli._run import make_workers
-from seqgc.cli._show import RunProgress, busy, print_json, print_pairs
+from seqgc.cli._show import RunProgress, busy, print_json, print_pairs, show
 from seqgc.errors import ParameterError, ProfileError
 from seqgc.profiles import (
     DelayProfile,
@@ -38,6 +38,9 @@ from seqgc.workers import InjectedDelays
 __all__ = ["app"]
 
 Facts = dict[str, object]
+
+BaseLoads = Annotated[str | None, "The files' base loads, if they do not know them."]
+Tolerance = Annotated[float, "The tolerance that tells stragglers."]
 
 app = typer.Typer(help="Record how long workers take, or look at a recording.")
 
@@ -59,13 +62,13 @@ app = typer.Typer(help="Record how long workers take, or look at a recording.")
 )
 def record(
     context: typer.Context,
-    given: Values,
-    rounds: Annotated[int, typer.Option(help="Rounds at each load.")] = 10,
-    loads: Annotated[str, typer.Option(help="Normalized loads; 0: one data point.")] = "0,0.5,1",
-    warmup: Annotated[int, typer.Option(help="Rounds at each load that are left out.")] = 1,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="New .npz file.")] = None,
+    flags: Values,
+    rounds: Annotated[int, "Rounds at each load."] = 10,
+    loads: Annotated[str, "Normalized loads; 0: one data point."] = "0,0.5,1",
+    warmup: Annotated[int, "Rounds at each load that are left out."] = 1,
+    output: Annotated[Path | None, "-o", "--output", "New .npz file."] = None,
     every_load: Annotated[
-        bool, typer.Option("--every-load", help="Keep the heavier loads' profiles beside FILE.")
+        bool, "--every-load", "Keep the heavier loads' profiles beside FILE."
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -74,10 +77,10 @@ def record(
         return
     chosen = numbers("loads", loads, float)
     paths = _new_files(output, loads=sorted(chosen) if every_load else chosen[:1])
-    name = str(given.get("models.module", "digits-cnn")).replace(":", ".")
+    name = str(flags.get("models.module", "digits-cnn")).replace(":", ".")
     values: Values = {"models": [{"name": name, "batch_size": 512}]}
-    apply(given, values)
-    if "delays" in values and "delays.source" not in given:
+    apply(flags, values)
+    if "delays" in values and "delays.source" not in flags:
         del values["delays"]  # how much of nothing
     config = validated(values)
     if config.delays is not None and config.backend != "local":
@@ -96,9 +99,7 @@ def lint_files(
     others: Annotated[
         list[Path] | None, typer.Argument(help="The same workers at other loads.")
     ] = None,
-    loads: Annotated[
-        str | None, typer.Option(help="The files' base loads, if they do not know them.")
-    ] = None,
+    loads: BaseLoads = None,
     as_json: AsJson = False,
 ) -> None:
     """Look for accidents of the measurement; exit status 1 if the profile is of no use.
@@ -124,13 +125,9 @@ def fit_files(
     files: Annotated[
         list[Path], typer.Argument(help="A profile; more of the same workers at other loads.")
     ],
-    loads: Annotated[
-        str | None, typer.Option(help="The files' base loads, if they do not know them.")
-    ] = None,
-    mu: Annotated[float, typer.Option(help="The tolerance that tells stragglers.")] = 1.0,
-    per_worker: Annotated[
-        bool, typer.Option("--per-worker", help="Each worker's own alpha as well.")
-    ] = False,
+    loads: BaseLoads = None,
+    mu: Tolerance = 1.0,
+    per_worker: Annotated[bool, "--per-worker", "Each worker's own alpha as well."] = False,
     as_json: AsJson = False,
 ) -> None:
     """Fit a generator to the first profile, and what load costs to all of them.
@@ -151,30 +148,30 @@ def fit_files(
     if generator is not None and line is not None:
         generator = replace(generator, alpha=max(line.alpha, 0.0))
     if as_json:
-        facts = None if generator is None else asdict(generator) | {"repr": repr(generator)}
-        fitted: Facts = {"file": str(files[0]), "generator": facts, "problem": problem}
-        fitted["load_model"] = None if line is None else _load_facts(line)
-        print_json(fitted | {"findings": [asdict(found) for found in findings]})
+        facts: Facts = {"file": str(files[0]), "generator": None, "problem": problem}
+        if generator is not None:
+            facts["generator"] = asdict(generator) | {"repr": repr(generator)}
+        listed = [asdict(found) for found in findings]
+        print_json(facts | {"load_model": _load_facts(line), "findings": listed})
         return
     _print_findings(findings)
     pairs = {"generator": problem} if generator is None else _generator_pairs(generator)
-    print_pairs(pairs | ({} if line is None else _load_pairs(line)))
+    print_pairs(pairs | _load_pairs(line))
 
 
 @app.command("stats")
 @with_plugins
 def stats_of_file(
     file: ProfileFile,
-    mu: Annotated[float, typer.Option(help="The tolerance that tells stragglers.")] = 1.0,
-    max_window: Annotated[int, typer.Option(help="Longest window of the models, rounds.")] = 5,
+    mu: Tolerance = 1.0,
+    max_window: Annotated[int, "Longest window of the models, rounds."] = 5,
     as_json: AsJson = False,
 ) -> None:
     """Show who straggles, for how long, and which straggler models that conforms to."""
     profile = read_profile(file)
     stats = straggler_stats(profile, mu=mu, max_window=max_window)
     if as_json:
-        facts = asdict(stats) | {"bursts": stats.bursts.tolist()}
-        print_json({"file": str(file), **_shape(profile), **facts})
+        print_json({"file": str(file), **_shape(profile), **asdict(stats)})
     else:
         _print_stats(profile, stats)
 
@@ -209,40 +206,39 @@ def _new_files(output: Path | None, *, loads: Sequence[float]) -> list[Path]:
         raise ParameterError("output", rule, str(output))
     if not output.parent.is_dir() or not os.access(output.parent, os.W_OK):
         raise ParameterError("output", "must lie in a folder that can be written", str(output))
-    others = [output.with_name(f"{output.stem}-load{load!r}.npz") for load in loads[1:]]
-    for path in (output, *others):
+    paths = [output, *(output.with_name(f"{output.stem}-load{x!r}.npz") for x in loads[1:])]
+    for path in paths:
         if path.exists():
             rule = "must not exist: a recording never overwrites a file"
             raise ParameterError("output", rule, str(path))
-    return [output, *others]
+    return paths
 
 
 def _report(paths: list[Path], profiles: list[DelayProfile], *, as_json: bool) -> None:
     first = profiles[0]
     line = fit_load_model(profiles) if len(profiles) > 1 else None
     answered = first.status == 0
+    median_s, unanswered = float(np.median(first.times[answered])), int((~answered).sum())
+    warnings = len(lint(first))
     facts: Facts = {
         "file": str(paths[0]),
         **_shape(first),
-        "median_s": float(np.median(first.times[answered])),
+        "median_s": median_s,
         "base_load": first.meta.base_load,
         "alpha": first.meta.alpha,
-        "load_model": None if line is None else _load_facts(line),
-        "unanswered": int((~answered).sum()),
-        "warnings": len(lint(first)),
+        "load_model": _load_facts(line),
+        "unanswered": unanswered,
+        "warnings": warnings,
         "other_files": [str(path) for path in paths[1:]],
     }
-    if as_json:
-        print_json(facts)
-        return
     pairs = {
         "file": ", ".join(map(str, paths)),
         "recorded": f"{first.num_rounds} rounds of {first.num_workers} workers at each load",
-        "median answer": f"{facts['median_s']:.3f} s at load {first.meta.base_load:.3g}",
-        "unanswered": str(facts["unanswered"]),
-        "suspicious": f"{facts['warnings']}  (seqgc profile lint {paths[0]})",
+        "median answer": f"{median_s:.3f} s at load {first.meta.base_load:.3g}",
+        "unanswered": str(unanswered),
+        "suspicious": f"{warnings}  (seqgc profile lint {paths[0]})",
     }
-    print_pairs(pairs | ({} if line is None else _load_pairs(line)))
+    show(facts, pairs | _load_pairs(line), as_json=as_json)
 
 
 # ---- what is printed ----------------------------------------------------------------------------
@@ -253,9 +249,17 @@ def _shape(profile: DelayProfile) -> Facts:
 
 
 def _read(files: Sequence[Path], *, loads: str | None) -> list[DelayProfile]:
-    """Read profiles, with the base loads that are given for them."""
+    """Read profiles, with the base loads that the command line has for them."""
     profiles = [read_profile(file) for file in files]
-    return profiles if loads is None else _at_base_loads(profiles, numbers("loads", loads, float))
+    if loads is None:
+        return profiles
+    base = numbers("loads", loads, float)
+    if len(base) != len(profiles):
+        raise ParameterError("loads", f"must be {len(profiles)}, one for each file", len(base))
+    return [
+        replace(profile, meta=replace(profile.meta, base_load=load))
+        for profile, load in zip(profiles, base, strict=True)
+    ]
 
 
 def _print_findings(findings: Sequence[Finding]) -> None:
@@ -263,29 +267,13 @@ def _print_findings(findings: Sequence[Finding]) -> None:
         typer.echo(f"{found.severity} ({found.rule}): {found.message}")
 
 
-def _at_base_loads(profiles: list[DelayProfile], loads: Sequence[float]) -> list[DelayProfile]:
-    if len(loads) != len(profiles):
-        raise ParameterError("loads", f"must be {len(profiles)}, one for each file", len(loads))
-    return [
-        replace(profile, meta=replace(profile.meta, base_load=load))
-        for profile, load in zip(profiles, loads, strict=True)
-    ]
+def _load_facts(line: LoadModel | None) -> Facts | None:
+    return None if line is None else asdict(line) | {"alpha_interval": line.alpha_interval}
 
 
-def _load_facts(line: LoadModel) -> Facts:
-    return {
-        "alpha": line.alpha,
-        "intercept_s": line.intercept_s,
-        "r_squared": line.r_squared,
-        "stderr": line.stderr,
-        "alpha_interval": line.alpha_interval,
-        "loads": line.loads.tolist(),
-        "mean_s": line.mean_s.tolist(),
-        "worker_alpha": None if line.worker_alpha is None else line.worker_alpha.tolist(),
-    }
-
-
-def _load_pairs(line: LoadModel) -> dict[str, str]:
+def _load_pairs(line: LoadModel | None) -> dict[str, str]:
+    if line is None:
+        return {}
     interval = "two loads fix a line: no interval"
     if line.alpha_interval is not None:
         low, high = line.alpha_interval
@@ -318,6 +306,9 @@ def _generator_pairs(generator: GilbertElliott) -> dict[str, str]:
 
 
 def _print_stats(profile: DelayProfile, stats: StragglerStats) -> None:
+    def percent(rate: float | None) -> str:
+        return "no such round" if rate is None else f"{rate:.2%}"
+
     bursts = (
         f"{count} × {k} round{'s' if k > 1 else ''}"
         for k, count in enumerate(stats.bursts.tolist(), 1)
@@ -327,8 +318,8 @@ def _print_stats(profile: DelayProfile, stats: StragglerStats) -> None:
         {
             "recorded": f"{profile.num_rounds} rounds of {profile.num_workers} workers",
             "straggle": f"{stats.rate:.2%}, at tolerance mu = {stats.mu:g}",
-            "after straggling": _percent(stats.rate_after_straggling),
-            "after answering": _percent(stats.rate_after_answering),
+            "after straggling": percent(stats.rate_after_straggling),
+            "after answering": percent(stats.rate_after_answering),
             "bursts": ", ".join(bursts) or "none",
             "s-per-round": f"s = {stats.smallest_s}",
         }
@@ -337,13 +328,6 @@ def _print_stats(profile: DelayProfile, stats: StragglerStats) -> None:
     for name in ("W", "B", "(B, W, λ)-bursty", "(N=B, W, λ)-arbitrary"):
         table.add_column(name, justify="right")
     for row in stats.smallest_lam:
-        table.add_row(str(row.W), str(row.B), _lam(row.bursty), _lam(row.arbitrary))
+        lams = ("none" if lam is None else str(lam) for lam in (row.bursty, row.arbitrary))
+        table.add_row(str(row.W), str(row.B), *lams)
     Console().print(table)
-
-
-def _percent(rate: float | None) -> str:
-    return "no such round" if rate is None else f"{rate:.2%}"
-
-
-def _lam(lam: int | None) -> str:
-    return "none" if lam is None else str(lam)

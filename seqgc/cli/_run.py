@@ -33,39 +33,33 @@ class PreparedRun:
         """Train; ``run`` defaults to a new folder in ``runs``."""
         from seqgc.training import new_run_path, train
 
-        config, plan, given = self.config, self.plan, self.workers
+        config, plan, crew = self.config, self.plan, self.workers
         path = run or new_run_path("runs", config.scheme)
-        budget = [] if config.max_usd is None else [given.budget(plan, config.max_usd)]
+        budget = [] if config.max_usd is None else [crew.budget(plan, config.max_usd)]
         settled: Values = {"payload": plan.payload}
-        if isinstance(given, FunctionWorkers):
-            store = {"store": given.forecast(plan).where}
-            settled["function"] = given.settings.model_copy(update=store)
-        setting = plan.setting(given.n)
+        if isinstance(crew, FunctionWorkers):
+            store = {"store": crew.forecast(plan).where}
+            settled["function"] = crew.settings.model_copy(update=store)
+        setting = plan.setting(crew.n)
         rounds = plan.num_jobs(setting) + setting.scheme.delay
         with RunProgress(config.scheme, total=rounds) as progress:
             return train(
                 plan,
-                given,
+                crew,
                 run=path,
                 observers=[*budget, progress],
                 config=dump(config.model_copy(update=settled)),
             )
 
 
-def prepare(config: RunConfig, given: WorkerSet) -> PreparedRun:
-    """Make what a configuration asks for.
-
-    Raises
-    ------
-    ParameterError
-        Naming the first argument that breaks its rule.
-    """
+def prepare(config: RunConfig, crew: WorkerSet) -> PreparedRun:
+    """Make what a configuration asks for, or raise `ParameterError`."""
     with busy("importing PyTorch, checking the models"):
         plan = make_plan(config)
-    if isinstance(given, FunctionWorkers):
-        predicted = given.forecast(plan)
+    if isinstance(crew, FunctionWorkers):
+        predicted = crew.forecast(plan)
         workers.require_fit(predicted.sizes, predicted.where)
-    return PreparedRun(config=config, plan=plan, workers=given)
+    return PreparedRun(config=config, plan=plan, workers=crew)
 
 
 def make_plan(config: RunConfig) -> TrainingPlan:
@@ -100,13 +94,7 @@ def make_plan(config: RunConfig) -> TrainingPlan:
 
 
 def make_workers(config: RunConfig, *, delays: InjectedDelays | None = None) -> WorkerSet:
-    """Return the workers, of which none is started yet.
-
-    Raises
-    ------
-    ParameterError
-        If the backend does not go with other settings, or there is no deployment.
-    """
+    """Return the workers, of which none is started yet, or raise `ParameterError`."""
     n = config.workers
     if config.dask_scheduler is not None and config.backend != "dask":
         rule = "must be left out where the backend is not dask"
@@ -126,7 +114,6 @@ def make_delays(config: RunConfig) -> InjectedDelays:
     """Return what to inject in the run's rounds."""
     if config.delays is None:
         raise ParameterError("delays", "must be given", None)
-    scheme = parse_scheme(config.scheme, n=config.workers)
     jobs = config.steps * (len(config.models) // config.jobs_per_round)
-    rounds = jobs + scheme.delay
+    rounds = jobs + parse_scheme(config.scheme, n=config.workers).delay
     return InjectedDelays.of(config.delays, workers=config.workers, num_rounds=max(1, rounds))

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from seqgc.cli._show import print_json, print_pairs
+from seqgc.cli._options import AsJson, NumWorkers
+from seqgc.cli._show import show
 from seqgc.schemes import parse_scheme
 
 __all__ = ["scheme"]
@@ -14,33 +15,29 @@ __all__ = ["scheme"]
 
 def scheme(
     spec: Annotated[str, typer.Argument(help="For example gc:s=15 or m-sgc:B=1,W=2,lam=27.")],
-    workers: Annotated[int, typer.Option("-n", "--workers", help="Number of workers.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    workers: NumWorkers,
+    as_json: AsJson = False,
 ) -> None:
     """Show what a scheme costs and what it promises."""
     parsed = parse_scheme(spec, n=workers)
+    n, load, tolerates = parsed.n, parsed.normalized_load, parsed.promise.describe()
     facts = {
         "scheme": parsed.spec,
-        "n": parsed.n,
+        "n": n,
         "s": parsed.tolerated,
         "delay": parsed.delay,
-        "normalized_load": parsed.normalized_load,
-        "tolerates": parsed.promise.describe(),
+        "normalized_load": load,
+        "tolerates": tolerates,
         "load_lower_bound": parsed.load_lower_bound,
     }
-    if as_json:
-        print_json(facts)
-        return
     bound = "lower bound of load" + ("" if parsed.exact else ", if exact")
-    print_pairs(
-        {
-            "scheme": parsed.spec,
-            "workers": str(parsed.n),
-            "delay": f"{parsed.delay} rounds",
-            "normalized load": f"{parsed.normalized_load:.6f}  "
-            f"({parsed.normalized_load * parsed.n:.3f} times the uncoded)",
-            bound: f"{parsed.load_lower_bound:.6f}",
-            "tolerates": parsed.promise.describe(),
-            "inner code tolerates": f"{parsed.tolerated} missing of {parsed.n}",
-        }
-    )
+    pairs = {
+        "scheme": parsed.spec,
+        "workers": str(n),
+        "delay": f"{parsed.delay} rounds",
+        "normalized load": f"{load:.6f}  ({load * n:.3f} times the uncoded)",
+        bound: f"{parsed.load_lower_bound:.6f}",
+        "tolerates": tolerates,
+        "inner code tolerates": f"{parsed.tolerated} missing of {n}",
+    }
+    show(facts, pairs, as_json=as_json)

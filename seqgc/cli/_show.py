@@ -17,20 +17,31 @@ from rich.table import Table
 
 from seqgc.ports import Close, Finish, Notice, RoundRecord, Seen
 
-__all__ = ["RunProgress", "busy", "print_json", "print_pairs", "why_switched"]
+__all__ = ["RunProgress", "busy", "print_json", "print_pairs", "show", "why_switched"]
 
 
-def print_json(value: dict[str, object]) -> None:
+def show(facts: Mapping[str, object], pairs: dict[str, str], *, as_json: bool) -> None:
+    """Print what a verb found: the facts as one JSON object, or the pairs, for people."""
+    if as_json:
+        print_json(facts)
+    else:
+        print_pairs(pairs)
+
+
+def print_json(value: Mapping[str, object]) -> None:
     """Print one JSON object, and nothing else, on stdout; what is not a number becomes null."""
-    sys.stdout.write(json.dumps(_finite(value), allow_nan=False) + "\n")
+    sys.stdout.write(json.dumps(_plain(value), allow_nan=False) + "\n")
 
 
-def _finite(value: object) -> object:
+def _plain(value: object) -> object:
+    """Return a value as JSON has it: arrays as lists."""
     match value:
         case dict():
-            return {key: _finite(item) for key, item in value.items()}
-        case list() | tuple():
-            return [_finite(item) for item in value]
+            return {key: _plain(item) for key, item in value.items()}
+        case list() | tuple() | np.ndarray():
+            return [_plain(item) for item in value]
+        case np.generic():
+            return _plain(value.item())
         case float() if not math.isfinite(value):
             return None
         case _:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from seqgc.cli._config import Values, read_toml, validated
-from seqgc.cli._cost import print_dry_run
+from seqgc.cli._cost import show_forecast
 from seqgc.cli._fields import apply, configured
 from seqgc.cli._options import AsJson
 from seqgc.cli._run import make_delays, make_workers, prepare
-from seqgc.cli._show import print_json, print_pairs, why_switched
+from seqgc.cli._show import show, why_switched
 from seqgc.errors import ParameterError
 from seqgc.schemes import parse_scheme
 
@@ -24,67 +25,55 @@ __all__ = ["train"]
 
 @configured()
 def train(
-    given: Values,
+    flags: Values,
     config: Annotated[Path | None, typer.Argument(help="TOML file; flags override it.")] = None,
-    models: Annotated[
-        int | None, typer.Option(help="Models that differ by their seed only.")
-    ] = None,
+    models: Annotated[int | None, "Models that differ by their seed only."] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be sent; start and write nothing.")
+        bool, "--dry-run", "Say what would be sent; start and write nothing."
     ] = False,
-    run: Annotated[Path | None, typer.Option(help="New folder of the run.")] = None,
+    run: Annotated[Path | None, "New folder of the run."] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train several models at once on unreliable workers, exactly."""
     values = read_toml(config) if config is not None else {}
-    _set_models(values, count=models)
-    apply(given, values)
+    if models is not None and models < 1:
+        raise ParameterError("models", "must be >= 1", models)
+    if models is not None or "models" not in values:
+        values["models"] = [{"name": f"model-{i}", "seed": i} for i in range(models or 4)]
+    apply(flags, values)
     settings = validated(values)
     parse_scheme(settings.scheme, n=settings.workers)  # before anything that takes time
     delays = None if settings.delays is None else make_delays(settings)
     if dry_run:
-        print_dry_run(prepare(settings, make_workers(settings)), as_json=as_json)
+        show_forecast(prepare(settings, make_workers(settings)), as_json=as_json)
         return
     with make_workers(settings, delays=delays) as workers:
         result = prepare(settings, workers).train(run=run)
-    if as_json:
-        print_json(_report(result))
-    else:
-        _print_report(result)
+    show(_facts(result), _pairs(result), as_json=as_json)
 
 
-def _set_models(values: Values, *, count: int | None) -> None:
-    """Let ``count`` models take the place of the file's (4 without any)."""
-    if count is not None and count < 1:
-        raise ParameterError("models", "must be >= 1", count)
-    if count is not None or "models" not in values:
-        values["models"] = [{"name": f"model-{i}", "seed": i} for i in range(count or 4)]
-
-
-def _report(result: TrainResult) -> Values:
+def _facts(result: TrainResult) -> Values:
+    counts = result.counts
     return {
         "run": str(result.run),
         "jobs": result.jobs,
         "seconds": result.seconds,
-        "models": [
-            {"name": name, "loss": seen.loss, "accuracy": seen.accuracy}
-            for name, seen in result.evaluations.items()
-        ],
+        "models": [{"name": name, **asdict(seen)} for name, seen in result.evaluations.items()],
         "payload": result.payload,
         "scheme": result.scheme,
-        "schemes": list(result.schemes),
+        "schemes": result.schemes,
         "switches": [switch.fields for switch in result.switches],
-        "waited_out": result.counts.waited_out,
-        "rounds": len(result.counts.round_seconds),
-        "stragglers": result.counts.stragglers,
-        "failures": result.counts.failures,
-        "dropped": result.counts.dropped,
-        "approximate": result.counts.approximate,
-        "largest_error": result.counts.largest_error,
+        "waited_out": counts.waited_out,
+        "rounds": len(counts.round_seconds),
+        "stragglers": counts.stragglers,
+        "failures": counts.failures,
+        "dropped": counts.dropped,
+        "approximate": counts.approximate,
+        "largest_error": counts.largest_error,
     }
 
 
-def _print_report(result: TrainResult) -> None:
+def _pairs(result: TrainResult) -> dict[str, str]:
     from seqgc.training.adaptive import SearchFailure
 
     counts = result.counts
@@ -108,4 +97,4 @@ def _print_report(result: TrainResult) -> None:
     for name, seen in result.evaluations.items():
         accuracy = "" if seen.accuracy is None else f", accuracy {seen.accuracy:.3f}"
         pairs[name] = f"loss {seen.loss:.4f}{accuracy}"
-    print_pairs(pairs)
+    return pairs

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, cast
 
-import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from seqgc.cli._options import (
-    AsJson,
-    ProfileFile,
-    RehearsalOptions,
-    as_wait_out,
-    numbers,
-    words,
-)
+from seqgc.cli._options import AsJson, ProfileFile, RehearsalOptions, numbers, words
 from seqgc.cli._show import print_json
+from seqgc.rounds import WaitOut
 from seqgc.search import Lead, Ranked, SearchSpace, Tuning
 from seqgc.search import tune as search_rehearsal
 
@@ -38,33 +31,21 @@ def _listed(values: tuple[object, ...]) -> str:
 class SpaceOptions:
     """What is searched."""
 
-    schemes: Annotated[
-        str, typer.Option(help="Schemes to look at, for example gc-rep,m-sgc; all of them.")
-    ] = ""
-    mu: Annotated[str, typer.Option(help="Tolerances to look at.")] = _listed(_GRID.mus)
-    wait_out: Annotated[str, typer.Option(help="Closing rules to look at.")] = _listed(
-        _GRID.wait_outs
-    )
-    jobs_per_round: Annotated[str, typer.Option(help="Bundle sizes to look at.")] = _listed(
-        _GRID.jobs_per_round
-    )
-    max_delay: Annotated[int, typer.Option(help="Largest delay of a scheme, rounds.")] = (
-        _GRID.max_delay
-    )
-    models: Annotated[
-        int | None, typer.Option(help="Models to be trained; a delay of T needs T + 1 bundles.")
-    ] = None
-    coarse: Annotated[bool, typer.Option(help="Thin the grid out, for thousands.")] = False
-    inexact: Annotated[
-        bool, typer.Option("--inexact", help="Also rank, apart, schemes that approximate.")
-    ] = False
+    schemes: Annotated[str, "Schemes to look at, for example gc-rep,m-sgc; all of them."] = ""
+    mu: Annotated[str, "Tolerances to look at."] = _listed(_GRID.mus)
+    wait_out: Annotated[str, "Closing rules to look at."] = _listed(_GRID.wait_outs)
+    jobs_per_round: Annotated[str, "Bundle sizes to look at."] = _listed(_GRID.jobs_per_round)
+    max_delay: Annotated[int, "Largest delay of a scheme, rounds."] = _GRID.max_delay
+    models: Annotated[int | None, "Models to be trained; a delay of T needs T + 1 bundles."] = None
+    coarse: Annotated[bool, "Thin the grid out, for thousands."] = False
+    inexact: Annotated[bool, "--inexact", "Also rank, apart, schemes that approximate."] = False
 
     def space(self) -> SearchSpace:
         """Return what the words come to, or raise `ParameterError`."""
         return SearchSpace(
             families=words(self.schemes),
             mus=numbers("mu", self.mu, float),
-            wait_outs=tuple(as_wait_out(word) for word in words(self.wait_out)),
+            wait_outs=cast("tuple[WaitOut, ...]", words(self.wait_out)),
             jobs_per_round=numbers("jobs_per_round", self.jobs_per_round, int),
             max_delay=self.max_delay,
             models=self.models,
@@ -77,16 +58,10 @@ def tune(
     profile: ProfileFile,
     options: RehearsalOptions,
     searched: SpaceOptions,
-    holdout: Annotated[
-        float | None, typer.Option(help="Share of rounds to judge by and not to choose by.")
-    ] = None,
-    top: Annotated[int, typer.Option(help="How many to rank.")] = 20,
-    pareto: Annotated[
-        bool, typer.Option(help="Also trade run time for the bill; takes longer.")
-    ] = False,
-    seed: Annotated[
-        int | None, typer.Option(help="Draws the held-out rounds, and the bootstrap.")
-    ] = None,
+    holdout: Annotated[float | None, "Share of rounds to judge by and not to choose by."] = None,
+    top: Annotated[int, "How many to rank."] = 20,
+    pareto: Annotated[bool, "Also trade run time for the bill; takes longer."] = False,
+    seed: Annotated[int | None, "Draws the held-out rounds, and the bootstrap."] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the fastest scheme, parameters and closing rule on recorded delays."""

@@ -24,8 +24,9 @@ from seqgc.deploy._prices import Bill as Bill
 from seqgc.deploy._prices import Prices as Prices
 from seqgc.deploy._prices import prices_date as prices_date
 from seqgc.deploy._prices import read_prices as read_prices
-from seqgc.deploy._sam import deploy_commands as deploy_commands
+from seqgc.deploy._stack import check_template as check_template
 from seqgc.deploy._stack import deploy as deploy
+from seqgc.deploy._stack import deploy_commands as deploy_commands
 from seqgc.deploy._usage import INIT_LIMIT_S as INIT_LIMIT_S
 from seqgc.deploy._usage import START_S as START_S
 from seqgc.deploy._usage import FunctionSetup as FunctionSetup

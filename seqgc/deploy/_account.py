@@ -6,7 +6,7 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
-from seqgc.deploy._check import Check, Patient, failed, passed, skipped
+from seqgc.deploy._check import Finding, Patient
 
 __all__ = ["clock", "concurrency", "credentials", "quota", "region"]
 
@@ -14,37 +14,35 @@ CLOCK_LIMIT_S: Final = 300.0  # SigV4 refuses a signature that is older, or youn
 CONCURRENCY_QUOTA: Final = "L-B99A9384"  # Lambda's "Concurrent executions"
 
 
-def credentials(patient: Patient) -> Check:
+def credentials(patient: Patient) -> str:
     """Whose credentials these are; that AWS takes them."""
-    identity = patient.client("sts").get_caller_identity()
-    return passed("credentials", str(identity["Arn"]))
+    return str(patient.client("sts").get_caller_identity()["Arn"])
 
 
-def region(patient: Patient) -> Check:
+def region(patient: Patient) -> str:
     """Whether Lambda is there, and that it is where the functions are."""
     known = patient.session.get_available_regions("lambda")
     own = str(patient.session.region_name)
     if known and patient.region not in known:
         detail = f"botocore knows no Lambda in {patient.region!r}"
-        return failed("region", detail, remedy="pip install --upgrade boto3, or see --region")
+        raise Finding(detail, remedy="pip install --upgrade boto3, or see --region")
     if patient.region != own:
         detail = f"the functions are in {patient.region}, this session is in {own}"
-        return failed("region", detail, remedy=f"export AWS_REGION={patient.region}")
-    return passed("region", patient.region)
+        raise Finding(detail, remedy=f"export AWS_REGION={patient.region}")
+    return patient.region
 
 
-def clock(patient: Patient) -> Check:
+def clock(patient: Patient) -> str:
     """Whether this machine's clock is within what signatures allow for of AWS's."""
     from botocore.exceptions import ClientError
 
-    client = patient.client("sts")
     try:
-        answer: dict[str, Any] = client.get_caller_identity()
+        answer: dict[str, Any] = patient.client("sts").get_caller_identity()
     except ClientError as error:  # a refusal has a date too; a wrong clock may be its cause
         answer = dict(error.response)
     headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     if "date" not in headers:
-        return skipped("clock", "the answer has no date")
+        raise Finding("the answer has no date", status="skipped")
     theirs = parsedate_to_datetime(headers["date"])
     if theirs.tzinfo is None:
         theirs = theirs.replace(tzinfo=UTC)
@@ -52,11 +50,11 @@ def clock(patient: Patient) -> Check:
     detail = f"{abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} AWS"
     if abs(ahead_s) >= CLOCK_LIMIT_S:
         detail += f"; signatures allow {CLOCK_LIMIT_S:.0f} s"
-        return failed("clock", detail, remedy="sudo timedatectl set-ntp true")
-    return passed("clock", detail)
+        raise Finding(detail, remedy="sudo timedatectl set-ntp true")
+    return detail
 
 
-def concurrency(patient: Patient) -> Check:
+def concurrency(patient: Patient) -> str:
     """Whether as many invocations may run at a time as there are workers."""
     client, wanted = patient.client("lambda"), patient.workers
     limits = client.get_account_settings()["AccountLimit"]
@@ -65,32 +63,29 @@ def concurrency(patient: Patient) -> Check:
         if (reserved := own.get("ReservedConcurrentExecutions")) is not None:
             detail = f"{reserved} reserved for the function, {wanted} workers"
             if reserved < wanted:
-                remedy = f"seqgc deploy --reserved-concurrency {wanted}"
-                return failed("concurrency", detail, remedy=remedy)
-            return passed("concurrency", detail)
+                raise Finding(detail, remedy=f"seqgc deploy --reserved-concurrency {wanted}")
+            return detail
     free = int(limits["UnreservedConcurrentExecutions"])
     detail = f"{free} unreserved of {limits['ConcurrentExecutions']}, {wanted} workers"
-    if free < wanted:
-        return failed("concurrency", detail, remedy=_more(wanted, patient.region))
-    return passed("concurrency", detail)
+    return _enough(free, patient, detail)
 
 
-def quota(patient: Patient) -> Check:
+def quota(patient: Patient) -> str:
     """Whether the quota on concurrent executions is what the workers need."""
     answer = patient.client("service-quotas").get_service_quota(
         ServiceCode="lambda", QuotaCode=CONCURRENCY_QUOTA
     )
     value = float(answer["Quota"]["Value"])
-    detail = f"{value:.0f} concurrent executions, {patient.workers} workers"
-    if value < patient.workers:
-        return failed("quota", detail, remedy=_more(patient.workers, patient.region))
-    return passed("quota", detail)
+    return _enough(value, patient, f"{value:.0f} concurrent executions, {patient.workers} workers")
 
 
-def _more(wanted: int, where: str) -> str:
-    """Return the command that asks AWS for more; it keeps 100 for what is not reserved."""
-    return (
-        "aws service-quotas request-service-quota-increase --service-code lambda "
-        f"--quota-code {CONCURRENCY_QUOTA} --desired-value {max(1000, wanted + 100)} "
-        f"--region {where}"
-    )
+def _enough(concurrent: float, patient: Patient, detail: str) -> str:
+    """Refuse less than the workers need; AWS is to keep 100 for what is not reserved."""
+    if concurrent < patient.workers:
+        request = (
+            "aws service-quotas request-service-quota-increase --service-code lambda "
+            f"--quota-code {CONCURRENCY_QUOTA} --desired-value {max(1000, patient.workers + 100)} "
+            f"--region {patient.region}"
+        )
+        raise Finding(detail, remedy=request)
+    return detail

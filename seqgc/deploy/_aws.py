@@ -81,13 +81,7 @@ def client_config() -> object:
 
 @contextmanager
 def calls(what: str) -> Iterator[None]:
-    """Turn what botocore raises into a `DeployError` that names what was tried.
-
-    Raises
-    ------
-    DeployError
-        With AWS's own words, and a remedy where one is known.
-    """
+    """Turn what botocore raises into a `DeployError`: what was tried, AWS's words, a remedy."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:

@@ -14,9 +14,11 @@ from seqgc.errors import SeqgcError
 if TYPE_CHECKING:
     from boto3.session import Session
 
-__all__ = ["Check", "Examination", "Patient", "examine", "failed", "passed", "skipped"]
+__all__ = ["Check", "Examination", "Finding", "Patient", "examine"]
 
 Status: TypeAlias = Literal["ok", "failed", "skipped"]
+Examination: TypeAlias = Callable[[], str]
+"""Returns what it saw, if that is well; raises a `Finding` or whatever AWS refuses, if not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,19 +31,12 @@ class Check:
     remedy: str = ""
 
 
-def passed(name: str, detail: str) -> Check:
-    """Return a check that found nothing wrong."""
-    return Check(name=name, status="ok", detail=detail)
+class Finding(Exception):
+    """A fault, with the command that mends it; or why there was no use in looking."""
 
-
-def failed(name: str, detail: str, *, remedy: str) -> Check:
-    """Return a check that found a fault."""
-    return Check(name=name, status="failed", detail=detail, remedy=remedy)
-
-
-def skipped(name: str, why: str) -> Check:
-    """Return a check that there was no use in making."""
-    return Check(name=name, status="skipped", detail=why)
+    def __init__(self, detail: str, *, remedy: str = "", status: Status = "failed") -> None:
+        self.detail, self.remedy, self.status = detail, remedy, status
+        super().__init__(detail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,17 +69,17 @@ class Patient:
         return client(service, region_name=self.region, config=config)
 
 
-Examination: TypeAlias = Callable[[], Check]
-
-
 def examine(name: str, examination: Examination, *, remedy: str) -> Check:
-    """Make a check; whatever AWS refuses is what it found."""
+    """Make a check; ``remedy`` is for faults and refusals of AWS that name none of their own."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
-        return examination()
+        return Check(name=name, status="ok", detail=examination())
+    except Finding as finding:
+        known, detail, status = finding.remedy, finding.detail, finding.status
     except (BotoCoreError, ClientError) as error:
-        message, known = in_one_line(error)
-        return failed(name, message, remedy=known or remedy)
+        (detail, known), status = in_one_line(error), "failed"
     except (SeqgcError, OSError) as error:
-        return failed(name, " ".join(str(error).split()), remedy=remedy)
+        known, detail, status = "", " ".join(str(error).split()), "failed"
+    mends = (known or remedy) if status == "failed" else ""
+    return Check(name=name, status=status, detail=detail, remedy=mends)

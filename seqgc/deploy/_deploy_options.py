@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from dataclasses import asdict, dataclass
+from typing import Annotated, Final, Literal, TypeAlias
 
 from seqgc.deploy._prices import Architecture
 from seqgc.errors import ParameterError, require_int
 
-__all__ = ["DeployOptions", "Package", "ThroughputMode"]
-
-Package: TypeAlias = Literal["image", "zip"]
-ThroughputMode: TypeAlias = Literal["bursting", "elastic", "provisioned"]
+__all__ = ["DeployOptions", "in_template"]
 
 _LIMITS: Final = (
     ("memory_mb", 256, 10240),
@@ -22,14 +19,13 @@ _LIMITS: Final = (
 )
 _STACK_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
 
+Package: TypeAlias = Literal["image", "zip"]
+ThroughputMode: TypeAlias = Literal["bursting", "elastic", "provisioned"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeployOptions:
-    """The parameters of ``template.yaml``.
-
-    ``memory_mb`` in MB, ``timeout_s`` in seconds; ``reserved_concurrency`` 0 sets none aside.
-    Without ``vpc_id`` a VPC is made; with it, ``subnets`` are two of its subnets, and
-    ``route_table_id`` is theirs if it is to be given a gateway endpoint for S3.
+    """The parameters of ``template.yaml``, and options of ``seqgc deploy``: their help is here.
 
     Examples
     --------
@@ -42,20 +38,26 @@ class DeployOptions:
     seqgc.errors.ParameterError: `subnets` must be two of the existing VPC; got ()
     """
 
-    stack: str = "seqgc"
-    package: Package = "image"
-    image_uri: str = ""
-    architecture: Architecture = "arm64"
-    memory_mb: int = 2560
-    timeout_s: int = 60
-    reserved_concurrency: int = 0
-    vpc_id: str = ""
-    subnets: tuple[str, ...] = ()
-    route_table_id: str = ""
-    throughput_mode: ThroughputMode = "elastic"
-    provisioned_mibps: int = 64
-    function_url: bool = False
-    log_retention_days: int = 14
+    stack: Annotated[str, "Name of the CloudFormation stack."] = "seqgc"
+    package: Annotated[
+        Package, "image: PyTorch models; needs Docker. zip: numpy workloads only."
+    ] = "image"
+    image_uri: Annotated[str, "An image that is in ECR already; builds nothing."] = ""
+    architecture: Annotated[Architecture, "Processor of the functions."] = "arm64"
+    memory_mb: Annotated[int, "Memory of a function, MB."] = 2560
+    timeout_s: Annotated[int, "Longest invocation, seconds."] = 60
+    reserved_concurrency: Annotated[
+        int, "Invocations at a time set aside for the function; 0: none."
+    ] = 0
+    vpc_id: Annotated[str, "An existing VPC; by default one is made."] = ""
+    subnets: Annotated[tuple[str, ...], "Two subnets of the existing VPC: A,B."] = ()
+    route_table_id: Annotated[str, "Their route table, to be given a gateway endpoint for S3."] = ""
+    throughput_mode: Annotated[ThroughputMode, "Throughput mode of the file system."] = "elastic"
+    provisioned_mibps: Annotated[int, "MiB/s, if provisioned."] = 64
+    function_url: Annotated[
+        bool, "--function-url", "Make a URL too; callers sign with IAM credentials."
+    ] = False
+    log_retention_days: Annotated[int, "Days for which logs are kept."] = 14
 
     def __post_init__(self) -> None:
         if not _STACK_NAME.fullmatch(self.stack):
@@ -78,21 +80,17 @@ class DeployOptions:
 
     def parameters(self, *, prefix_list: str) -> dict[str, str]:
         """Return the template's parameters; ``prefix_list`` is the region's of S3."""
+        plain = asdict(self)
+        del plain["stack"], plain["subnets"]
         subnet_a, subnet_b = self.subnets or ("", "")
-        return {
-            "Package": self.package,
-            "ImageUri": self.image_uri,
-            "Architecture": self.architecture,
-            "MemoryMb": str(self.memory_mb),
-            "TimeoutS": str(self.timeout_s),
-            "ReservedConcurrency": str(self.reserved_concurrency),
-            "VpcId": self.vpc_id,
+        return {in_template(name): str(value) for name, value in plain.items()} | {
             "SubnetA": subnet_a,
             "SubnetB": subnet_b,
-            "RouteTableId": self.route_table_id,
             "S3PrefixListId": prefix_list,
-            "ThroughputMode": self.throughput_mode,
-            "ProvisionedMibps": str(self.provisioned_mibps),
             "FunctionUrl": "yes" if self.function_url else "no",
-            "LogRetentionDays": str(self.log_retention_days),
         }
+
+
+def in_template(field: str) -> str:
+    """Return the name that a field has in the template: ``MemoryMb`` is ``memory_mb``."""
+    return "".join(word.capitalize() for word in field.split("_"))

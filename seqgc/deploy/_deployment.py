@@ -12,6 +12,7 @@ import tomli_w
 
 from seqgc._durable import replacing
 from seqgc.deploy._aws import DeployError
+from seqgc.deploy._deploy_options import in_template
 from seqgc.errors import ParameterError
 
 __all__ = ["DEPLOYMENT_FILE", "Deployment", "read_deployment", "write_deployment"]
@@ -24,6 +25,7 @@ _KINDS: Final = {
     "bool": (bool, "true or false"),
 }
 _REMEDY = "run `seqgc deploy`"
+_OUTPUTS: Final = {"bucket": "BucketName", "prefix": "BucketPrefix"}  # all others by `in_template`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,11 @@ class Deployment:
         """The alias's name."""
         return self.alias_arn.split(":")[7]
 
+    @property
+    def deploy_command(self) -> str:
+        """The command that makes the stack what it should be."""
+        return f"seqgc deploy --stack {self.stack} --region {self.region}"
+
     @classmethod
     def from_outputs(cls, stack: str, region: str, outputs: Mapping[str, str]) -> Deployment:
         """Return the deployment that a stack of ``template.yaml`` made.
@@ -89,7 +96,8 @@ class Deployment:
             If an output is missing: it is another stack.
         """
         values: dict[str, Any] = {"stack": stack, "region": region}
-        for name, output in _OUTPUTS.items():
+        for name in (each.name for each in fields(cls) if each.name not in values):
+            output = _OUTPUTS.get(name, in_template(name))
             if output not in outputs and name != "function_url":
                 message = f"stack {stack!r} in {region} has no output {output!r}"
                 raise DeployError(message, f"it is not seqgc's: {_REMEDY} with another --stack")
@@ -100,32 +108,8 @@ class Deployment:
         return cls(**values)
 
 
-_OUTPUTS: Final = {
-    "alias_arn": "AliasArn",
-    "function_url": "FunctionUrl",
-    "bucket": "BucketName",
-    "prefix": "BucketPrefix",
-    "reaches_s3": "ReachesS3",
-    "mount_path": "MountPath",
-    "file_system_id": "FileSystemId",
-    "access_point_id": "AccessPointId",
-    "security_group_id": "SecurityGroupId",
-    "caller_policy_arn": "CallerPolicyArn",
-    "store_policy_arn": "StorePolicyArn",
-    "architecture": "Architecture",
-    "memory_mb": "MemoryMb",
-    "timeout_s": "TimeoutS",
-}
-
-
 def write_deployment(path: Path, deployment: Deployment) -> None:
-    """Write the file; it is whole or as it was.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written.
-    """
+    """Write the file; it is whole or as it was."""
     text = "# Written by `seqgc deploy`; read by `seqgc train --backend lambda`. No secrets.\n"
     text += tomli_w.dumps({"schema": _SCHEMA_VERSION} | asdict(deployment))
     with replacing(path) as file:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from seqgc.deploy import _account, _probe, _resources
-from seqgc.deploy._check import Check, Patient, examine, failed, passed, skipped
+from seqgc.deploy._check import Check, Finding, Patient, examine
 from seqgc.deploy._deployment import Deployment
 from seqgc.wire import StoreRef
 
@@ -18,21 +18,20 @@ if TYPE_CHECKING:
 
 __all__ = ["diagnose"]
 
-_ACCOUNT: Final[dict[str, Callable[[Patient], Check]]] = {
+_ACCOUNT: Final[dict[str, Callable[[Patient], str]]] = {
     "credentials": _account.credentials,
     "clock": _account.clock,
     "region": _account.region,
     "concurrency": _account.concurrency,
     "quota": _account.quota,
 }
-_DEPLOYED: Final[dict[str, Callable[[Patient, Deployment], Check]]] = {
+_DEPLOYED: Final[dict[str, Callable[[Patient, Deployment], str]]] = {
     "function": _resources.function,
     "alias": _resources.alias,
     "network": _resources.network,
     "subnets": _resources.subnets,
     "mount": _resources.mount,
 }
-_PROBES: Final = ("probe-directory", "probe-s3")
 
 
 def diagnose(
@@ -45,6 +44,8 @@ def diagnose(
     now: Callable[[], float] = time.time,
 ) -> list[Check]:
     """Look at everything that a run on Lambda needs; never stop at the first thing found.
+
+    What AWS refuses is what was found, and raised nowhere.
 
     Parameters
     ----------
@@ -61,36 +62,33 @@ def diagnose(
         they are old (`seqgc.stores.remove_forgotten`, and the bucket's own rule).
     now
         Seconds since 1970.
-
-    Raises
-    ------
-    DeployError
-        Never for what AWS refuses: that is what was found.
     """
     patient = Patient(session=session, deployment=deployment, workers=workers, now=now)
+    examinations = {name: partial(each, patient) for name, each in _ACCOUNT.items()}
+    examinations["payload"] = partial(_probe.payload, payload_bytes)
     asks = "aws sts get-caller-identity"
-    checks = [examine(name, partial(each, patient), remedy=asks) for name, each in _ACCOUNT.items()]
-    checks.append(
-        _probe.payload(payload_bytes)
-        if payload_bytes is not None
-        else skipped("payload", "how many bytes a result has is not known: --parameters")
-    )
+    checks = [examine(name, each, remedy=asks) for name, each in examinations.items()]
     if deployment is None:
-        checks.append(failed("deployment", "nothing is deployed", remedy="seqgc deploy"))
-        return checks + [skipped(name, "nothing is deployed") for name in (*_DEPLOYED, *_PROBES)]
-    checks.append(passed("deployment", f"stack {deployment.stack!r} in {deployment.region}"))
-    remedy = _resources.remedy_of(deployment)
-    for name, each in _DEPLOYED.items():
-        checks.append(examine(name, partial(each, patient, deployment), remedy=remedy))
-    for name, store in zip(_PROBES, _stores(deployment), strict=True):
-        if store.kind == "s3" and not deployment.reaches_s3:
-            checks.append(skipped(name, "the functions have no way to S3, as deployed"))
-        elif probes:
-            look = partial(_probe.probe, patient, deployment, store=store, name=name)
-            checks.append(examine(name, look, remedy=remedy))
-        else:
-            checks.append(skipped(name, "not asked for: --no-probe"))
-    return checks
+        nothing = "nothing is deployed"
+        first = Check(name="deployment", status="failed", detail=nothing, remedy="seqgc deploy")
+        others = (*_DEPLOYED, "probe-directory", "probe-s3")
+        return [*checks, first, *(Check(name=n, status="skipped", detail=nothing) for n in others)]
+    there = f"stack {deployment.stack!r} in {deployment.region}"
+    checks.append(Check(name="deployment", status="ok", detail=there))
+    examinations = {name: partial(each, patient, deployment) for name, each in _DEPLOYED.items()}
+    for store in _stores(deployment):
+        look = partial(_probe_store, patient, deployment, store, probes=probes)
+        examinations[f"probe-{store.kind}"] = look
+    again = deployment.deploy_command
+    return checks + [examine(name, each, remedy=again) for name, each in examinations.items()]
+
+
+def _probe_store(patient: Patient, deployment: Deployment, store: StoreRef, *, probes: bool) -> str:
+    if store.kind == "s3" and not deployment.reaches_s3:
+        raise Finding("the functions have no way to S3, as deployed", status="skipped")
+    if not probes:
+        raise Finding("not asked for: --no-probe", status="skipped")
+    return _probe.probe(patient, deployment, store=store)
 
 
 def _stores(deployment: Deployment) -> tuple[StoreRef, StoreRef]:

@@ -7,9 +7,8 @@ from uuid import uuid4
 
 import numpy as np
 
-from seqgc.deploy._check import Check, Patient, failed, passed
+from seqgc.deploy._check import Finding, Patient
 from seqgc.deploy._deployment import Deployment
-from seqgc.deploy._resources import remedy_of
 from seqgc.ports import Task, WeightedPoints, WeightRef, WorkItem
 from seqgc.wire import (
     MESSAGE_LIMIT_BYTES,
@@ -33,19 +32,22 @@ _PROBE: Final = 3  # numbers that the probe asks for
 _REFUSED: Final = 256  # characters of what a function says that failed
 
 
-def payload(size_bytes: int) -> Check:
+def payload(size_bytes: int | None) -> str:
     """Whether so many bytes of results (or weights) fit one request or reply."""
+    if size_bytes is None:
+        detail = "how many bytes a result has is not known: --parameters"
+        raise Finding(detail, status="skipped")
     as_json, limit = envelope_bytes(size_bytes + _FRAME_BYTES), MESSAGE_LIMIT_BYTES
     detail = f"{size_bytes} bytes are {as_json} as JSON, Lambda takes {limit}"
-    if as_json <= limit:
-        return passed("payload", detail)
-    half = envelope_bytes(size_bytes // 2 + _FRAME_BYTES) <= limit
-    narrower = "seqgc train --payload float16 if it is float32 now, or " if half else ""
-    remedy = f"{narrower}seqgc train --store directory (EFS) or --store s3"
-    return failed("payload", detail, remedy=remedy)
+    if as_json > limit:
+        half = envelope_bytes(size_bytes // 2 + _FRAME_BYTES) <= limit
+        narrower = "seqgc train --payload float16 if it is float32 now, or " if half else ""
+        remedy = f"{narrower}seqgc train --store directory (EFS) or --store s3"
+        raise Finding(detail, remedy=remedy)
+    return detail
 
 
-def probe(patient: Patient, deployment: Deployment, *, store: StoreRef, name: str) -> Check:
+def probe(patient: Patient, deployment: Deployment, *, store: StoreRef) -> str:
     """Send one task whose answer has to go through a store; see that it is answered so."""
     from botocore.config import Config
 
@@ -61,14 +63,14 @@ def probe(patient: Patient, deployment: Deployment, *, store: StoreRef, name: st
     logs = f"aws logs tail /seqgc/{deployment.stack} --since 10m --region {deployment.region}"
     if "FunctionError" in answer:
         reason = " ".join(body.decode(errors="replace").split())[:_REFUSED]
-        return failed(name, f"the function failed: {reason}", remedy=logs)
+        raise Finding(f"the function failed: {reason}", remedy=logs)
     message = decode(from_json(body), run_id=run_id)
     if isinstance(message, FailureMessage):
-        return failed(name, message.reason, remedy=logs)
+        raise Finding(message.reason, remedy=logs)
     if not isinstance(message, ReceiptMessage):
-        detail = f"the answer did not go through the store: it is a {type(message).__name__}"
-        return failed(name, detail, remedy=remedy_of(deployment))
-    return passed(name, f"one task answered, {message.size_bytes} bytes written to {store.kind}")
+        kind = type(message).__name__
+        raise Finding(f"the answer did not go through the store: it is a {kind}")
+    return f"one task answered, {message.size_bytes} bytes written to {store.kind}"
 
 
 def _question(store: StoreRef) -> InvokeMessage:

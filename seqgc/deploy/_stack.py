@@ -1,20 +1,85 @@
-"""Building, deploying, and reading the stack that this makes."""
+"""Building and deploying with AWS's own tool, `sam`, and reading the stack that this makes."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from seqgc.deploy._aws import DeployError, calls, client_config
 from seqgc.deploy._deploy_options import DeployOptions
 from seqgc.deploy._deployment import Deployment
-from seqgc.deploy._sam import Runner, deploy_commands, run_command
 from seqgc.errors import ParameterError
 
 if TYPE_CHECKING:
     from boto3.session import Session
 
-__all__ = ["check_template", "deploy", "read_outputs"]
+__all__ = ["Runner", "check_template", "deploy", "deploy_commands"]
+
+Runner: TypeAlias = Callable[[Sequence[str], Path, Mapping[str, str]], int]
+"""Runs a command in a folder with more environment variables; returns its exit status."""
+
+_BUILD: Final = Path(".aws-sam", "build")  # where `sam` itself would put it
+
+
+def check_template(template: Path) -> None:
+    """Refuse, with `ParameterError`, a template that is not there."""
+    if not template.is_file():
+        remedy = "run it in a checkout of seqgc, or pass --template"
+        raise ParameterError("template", "must be seqgc's template.yaml", str(template), remedy)
+
+
+def deploy_commands(
+    options: DeployOptions, *, template: Path, region: str, account: str, prefix_list: str
+) -> list[list[str]]:
+    """Return the commands that deploy, to be run where the template is.
+
+    Examples
+    --------
+    >>> build, deploy = deploy_commands(
+    ...     DeployOptions(package="zip"), template=Path("template.yaml"), region="eu-central-1",
+    ...     account="123456789012", prefix_list="pl-1",
+    ... )
+    >>> build[:5]
+    ['sam', 'build', 'ZipWorker', '--template-file', 'template.yaml']
+    >>> deploy[:6]
+    ['sam', 'deploy', '--template-file', '.aws-sam/build/template.yaml', '--stack-name', 'seqgc']
+    """
+    overrides = [
+        f"{name}={value or chr(34) * 2}"  # sam wants "" for an empty value
+        for name, value in options.parameters(prefix_list=prefix_list).items()
+    ]
+    # sam asks for a repository wherever a template has an image, be it built or not
+    unused = f"{account}.dkr.ecr.{region}.amazonaws.com/unused"
+    builds_image = options.package == "image" and not options.image_uri
+    build = ["sam", "build", options.function, "--template-file", template.name]
+    build += ["--build-dir", str(_BUILD), "--region", region, "--parameter-overrides", *overrides]
+    deploy = ["sam", "deploy", "--template-file"]
+    deploy += [template.name if options.image_uri else str(_BUILD / "template.yaml")]
+    deploy += ["--stack-name", options.stack, "--region", region, "--resolve-s3"]
+    deploy += ["--resolve-image-repos"] if builds_image else ["--image-repository", unused]
+    deploy += ["--capabilities", "CAPABILITY_IAM", "--no-confirm-changeset"]
+    deploy += ["--no-fail-on-empty-changeset", "--parameter-overrides", *overrides]
+    return [deploy] if options.image_uri else [build, deploy]
+
+
+def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> int:
+    """Run a command; what it prints goes to stderr. Return its exit status."""
+    program = shutil.which(command[0])
+    if program is None:
+        remedy = "pip install aws-sam-cli, or see AWS's page 'Installing the AWS SAM CLI'"
+        raise DeployError(f"`{command[0]}` is not on the PATH", remedy)
+    return subprocess.run(
+        [program, *command[1:]],
+        cwd=folder,
+        env=dict(os.environ) | dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=2,  # stdout is for what this program prints
+        check=False,
+    ).returncode
 
 
 def deploy(
@@ -22,7 +87,7 @@ def deploy(
     *,
     session: Session,
     template: Path = Path("template.yaml"),
-    run: Runner = run_command,
+    run: Runner = _run,
 ) -> Deployment:
     """Build and deploy the worker functions; return what the stack consists of.
 
@@ -36,47 +101,27 @@ def deploy(
         If AWS or the SAM CLI refuses.
     """
     check_template(template)
-    region = session.region_name
     with calls("ask AWS who calls"):
         account = session.client("sts", config=client_config()).get_caller_identity()["Account"]
     commands = deploy_commands(
         options,
         template=template,
-        region=region,
+        region=session.region_name,
         account=account,
-        prefix_list=s3_prefix_list(session),
+        prefix_list=_s3_prefix_list(session),
     )
+    # what the zip's Makefile cannot learn from sam
+    environment = {"SEQGC_ARCHITECTURE": options.architecture, "SAM_CLI_TELEMETRY": "0"}
     for command in commands:
-        # what the zip's Makefile cannot learn from sam
-        environment = {"SEQGC_ARCHITECTURE": options.architecture, "SAM_CLI_TELEMETRY": "0"}
         status = run(command, template.resolve().parent, environment)
         if status != 0:
             name = " ".join(command[:2])
             raise DeployError(f"`{name}` ended with status {status}", "what it says is above")
-    return read_outputs(options.stack, session=session)
+    return _read_outputs(options.stack, session=session)
 
 
-def check_template(template: Path) -> None:
-    """Refuse a template that is not there.
-
-    Raises
-    ------
-    ParameterError
-        If there is no such file.
-    """
-    if not template.is_file():
-        remedy = "run it in a checkout of seqgc, or pass --template"
-        raise ParameterError("template", "must be seqgc's template.yaml", str(template), remedy)
-
-
-def s3_prefix_list(session: Session) -> str:
-    """Return the id of the region's list of S3's addresses.
-
-    Raises
-    ------
-    DeployError
-        If AWS does not tell.
-    """
+def _s3_prefix_list(session: Session) -> str:
+    """Return the id of the region's list of S3's addresses."""
     name = f"com.amazonaws.{session.region_name}.s3"
     with calls("look up S3's prefix list"):
         lists = session.client("ec2", config=client_config()).describe_managed_prefix_lists(
@@ -87,14 +132,8 @@ def s3_prefix_list(session: Session) -> str:
     return str(lists[0]["PrefixListId"])
 
 
-def read_outputs(stack: str, *, session: Session) -> Deployment:
-    """Return what a stack consists of.
-
-    Raises
-    ------
-    DeployError
-        If there is no such stack, it is not seqgc's, or its last change failed.
-    """
+def _read_outputs(stack: str, *, session: Session) -> Deployment:
+    """Return what a stack consists of, unless it is not seqgc's or its last change failed."""
     with calls(f"read stack {stack!r}"):
         client = session.client("cloudformation", config=client_config())
         description = client.describe_stacks(StackName=stack)["Stacks"][0]
