@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from seqgc.training import Model
-    from seqgc.training._data import PointDataset
-    from seqgc.training.model import OptimizerFactory
+    from seqgc.training.model import OptimizerFactory, PointDataset
 
 __all__ = ["make_models"]
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from seqgc.training._jobs import JobPlan as JobPlan
-from seqgc.training.batches import batch_indices as batch_indices
+from seqgc.training._jobs import batch_indices as batch_indices
 from seqgc.training.checkpoints import load_checkpoint as load_checkpoint
 from seqgc.training.checkpoints import save_checkpoint as save_checkpoint
 from seqgc.training.compute import TorchCompute as TorchCompute
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from seqgc.training._plan import RecordingPlan as RecordingPlan
     from seqgc.training._plan import TrainingPlan as TrainingPlan
     from seqgc.training._session import RunCounts as RunCounts
-    from seqgc.training._sizes import TaskSizes as TaskSizes
-    from seqgc.training._sizes import task_sizes as task_sizes
-    from seqgc.training._workers import Crew as Crew
-    from seqgc.training._workers import Work as Work
-    from seqgc.training._workers import Workers as Workers
+    from seqgc.training._work import Crew as Crew
+    from seqgc.training._work import TaskSizes as TaskSizes
+    from seqgc.training._work import Work as Work
+    from seqgc.training._work import Workers as Workers
+    from seqgc.training._work import task_sizes as task_sizes
     from seqgc.training.adaptive import Adaptation as Adaptation
     from seqgc.training.adaptive import Switch as Switch
     from seqgc.training.record import record_profile as record_profile
@@ -48,8 +48,7 @@ if TYPE_CHECKING:
 _MASTERS = {
     "_plan": ("ROUND_LIMIT_S", "RecordingPlan", "TrainingPlan"),
     "_session": ("RunCounts",),
-    "_sizes": ("TaskSizes", "task_sizes"),
-    "_workers": ("Crew", "Work", "Workers"),
+    "_work": ("Crew", "TaskSizes", "Work", "Workers", "task_sizes"),
     "adaptive": ("Adaptation", "Switch"),
     "record": ("record_profile",),
     "run": ("TrainResult", "train"),

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Protocol
 
 import numpy as np
 
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, require_int
 from seqgc.ports import FloatArray, IntArray, WeightedPoints, WeightRef
-from seqgc.training.batches import batch_indices
 from seqgc.training.model import Model
 
-__all__ = ["ChunkedScheme", "JobPlan", "Share"]
+__all__ = ["ChunkedScheme", "JobPlan", "Share", "batch_indices"]
 
 
 class ChunkedScheme(Protocol):
@@ -58,31 +58,36 @@ class JobPlan:
     """
 
     def __init__(
-        self,
-        models: Sequence[Model],
-        *,
-        scheme: ChunkedScheme,
-        jobs_per_round: int,
-        stale: bool,
+        self, models: Sequence[Model], *, scheme: ChunkedScheme, jobs_per_round: int, stale: bool
     ) -> None:
         self.models: Final = tuple(models)
-        _require_distinct_names(self.models)
+        names = [model.name for model in self.models]
+        if not names:
+            raise ParameterError("models", "must hold at least one model", names)
+        if len(set(names)) < len(names):
+            raise ParameterError("models", "must have distinct names", names)
+        if jobs_per_round < 1 or len(names) % jobs_per_round:
+            rule = f"must be >= 1 and divide the number of models, M={len(names)}"
+            raise ParameterError("jobs_per_round", rule, jobs_per_round)
         self.jobs_per_round: Final = jobs_per_round
+        self.num_bundles: Final = len(names) // jobs_per_round
         self._stale = stale
         self.adopt(scheme)
-        self.num_bundles: Final = len(self.models) // jobs_per_round
-
-    @property
-    def delay(self) -> int:
-        """How many rounds late the gradient of a job may come."""
-        return self._delay
 
     def adopt(self, scheme: ChunkedScheme) -> None:
         """Cut batches as ``scheme`` does from now on; raises like the constructor."""
-        k, delay = self.jobs_per_round, scheme.delay
-        _require_bundles(len(self.models), jobs_per_round=k, delay=delay, stale=self._stale)
+        least = (scheme.delay + 1) * self.jobs_per_round
+        if len(self.models) < least and not self._stale:
+            raise ParameterError(
+                "models",
+                f"must number at least (T + 1) * jobs_per_round = {least}, because a gradient may "
+                f"come T={scheme.delay} rounds late",
+                len(self.models),
+                "train more models, take a scheme with a smaller delay, or allow gradients that "
+                "are applied T rounds late (stale)",
+            )
         self._starts = [_starts(scheme.cut(m.batch_size)) for m in self.models]
-        self._delay = delay
+        self.delay = scheme.delay  # rounds that the gradient of a job may be late
 
     def bundle(self, job: int) -> range:
         """Return the indices of the models whose step the job is."""
@@ -95,12 +100,9 @@ class JobPlan:
 
     def share(self, index: int, *, job: int, weights: WeightRef) -> Share:
         """Return the part of ``job`` that model ``index`` has, at the given weights."""
-        model = self.models[index]
+        model, step = self.models[index], self.step(job)
         points = batch_indices(
-            len(model.dataset),
-            batch_size=model.batch_size,
-            seed=model.seed,
-            step=self.step(job),
+            len(model.dataset), batch_size=model.batch_size, seed=model.seed, step=step
         )
         return Share(weights=weights, points=points, starts=self._starts[index])
 
@@ -111,25 +113,41 @@ def _starts(sizes: IntArray) -> IntArray:
     return starts
 
 
-def _require_distinct_names(models: Sequence[Model]) -> None:
-    names = [model.name for model in models]
-    if not names:
-        raise ParameterError("models", "must hold at least one model", names)
-    if len(set(names)) < len(names):
-        raise ParameterError("models", "must have distinct names", names)
+def batch_indices(dataset_size: int, *, batch_size: int, seed: int, step: int) -> IntArray:
+    """Return the data points of one training step, (batch_size,), read-only.
+
+    The points are positions ``step * batch_size`` up to ``(step + 1) * batch_size`` of the endless
+    concatenation of one permutation of the dataset per epoch, epoch ``e`` drawn by
+    ``numpy.random.default_rng([seed, e])``: every point comes once an epoch, and a step can be
+    computed without the steps before it.
+
+    Raises
+    ------
+    ParameterError
+        If a size is below 1, or ``seed`` or ``step`` below 0.
+
+    Examples
+    --------
+    >>> from seqgc.training import batch_indices
+    >>> steps = [batch_indices(5, batch_size=2, seed=0, step=step) for step in range(5)]
+    >>> sorted(int(point) for batch in steps for point in batch)
+    [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    """
+    size = require_int("dataset_size", dataset_size, least=1)
+    batch = require_int("batch_size", batch_size, least=1)
+    start = require_int("step", step, least=0) * batch
+    seed, stop = require_int("seed", seed, least=0), start + batch
+    pieces = [
+        _permutation(size, seed, epoch)[max(start - epoch * size, 0) : stop - epoch * size]
+        for epoch in range(start // size, (stop - 1) // size + 1)
+    ]
+    indices = np.concatenate(pieces)
+    indices.setflags(write=False)
+    return indices
 
 
-def _require_bundles(num_models: int, *, jobs_per_round: int, delay: int, stale: bool) -> None:
-    if jobs_per_round < 1 or num_models % jobs_per_round:
-        rule = f"must be >= 1 and divide the number of models, M={num_models}"
-        raise ParameterError("jobs_per_round", rule, jobs_per_round)
-    least = (delay + 1) * jobs_per_round
-    if num_models < least and not stale:
-        raise ParameterError(
-            "models",
-            f"must number at least (T + 1) * jobs_per_round = {least}, because a gradient may come "
-            f"T={delay} rounds late",
-            num_models,
-            "train more models, take a scheme with a smaller delay, or allow gradients that are "
-            "applied T rounds late (stale)",
-        )
+@lru_cache(maxsize=16)
+def _permutation(size: int, seed: int, epoch: int) -> IntArray:
+    permutation = np.random.default_rng([seed, epoch]).permutation(size).astype(np.intp)
+    permutation.setflags(write=False)
+    return permutation

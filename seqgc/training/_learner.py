@@ -1,19 +1,33 @@
-"""The master's state of one model: its weights, its optimizer, and the versions published."""
+"""The master's state of one model: its weights, its optimizer, and the versions published.
+
+Every optimizer imports ``torch._dynamo`` when it is made and when it steps, to tell it what not to
+compile (`torch.optim.optimizer`, `torch._compile`): more than a second of processor time, longer
+than a short run's first rounds, for nobody, as nothing is compiled here. Meanwhile a module stands
+in that lets everything through, and hands over to the real one as soon as anybody asks for more.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Set
-from typing import Final
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Set
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Final, ParamSpec, TypeVar
 
+import torch
 from torch import nn
 
 from seqgc.ports import FloatArray, WeightRef, WeightStore
-from seqgc.training._eager import without_compiler
 from seqgc.training._vectors import ParameterVector, Precision, torch_dtype
 from seqgc.training.model import Model, make_optimizer
 
-__all__ = ["Learner"]
+__all__ = ["Learner", "without_compiler"]
+
+_COMPILER: Final = "torch._dynamo"
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class Learner:
@@ -24,16 +38,12 @@ class Learner:
         dtype = torch_dtype(precision)
         self.module: Final[nn.Module] = copy.deepcopy(model.module).to(device="cpu", dtype=dtype)
         self._parameters = ParameterVector(self.module)
+        self.result_size: Final = self._parameters.size + 1  # then the loss
         with without_compiler():
             self._optimizer = make_optimizer(model, self._parameters.tensors)
         self._store = store
         self._steps = 0
         self._published: list[WeightRef] = []
-
-    @property
-    def result_size(self) -> int:
-        """Length of the model's part of a gradient: its parameters, then the loss."""
-        return self._parameters.size + 1
 
     def apply(self, gradient: FloatArray) -> None:
         """Take one optimizer step along ``gradient`` (P,), in the run's precision and writable."""
@@ -55,3 +65,49 @@ class Learner:
         for ref in [ref for ref in self._published if ref not in needed]:
             self._store.discard(ref)
             self._published.remove(ref)
+
+
+@contextmanager
+def without_compiler() -> Iterator[None]:
+    """Let optimizers be made and step without importing the compiler, unless it is there."""
+    if _COMPILER in sys.modules:
+        yield
+        return
+    stand_in = _NoCompiler(_COMPILER)
+    sys.modules[_COMPILER] = stand_in
+    setattr(torch, "_dynamo", stand_in)  # noqa: B010 (unknown to type checkers)
+    try:
+        yield
+    finally:
+        stand_in.leave()
+
+
+class _NoCompiler(ModuleType):
+    """What an optimizer calls of the compiler, doing nothing."""
+
+    def graph_break(self) -> None:
+        pass
+
+    def disable(self, fn: Callable[_P, _T], *options: object, **more: object) -> Callable[_P, _T]:
+        """Return ``fn``, which torch keeps for good: hidden from a compiler that comes later."""
+
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+            real = sys.modules.get(_COMPILER, self)
+            if isinstance(real, _NoCompiler):
+                return fn(*args, **kwargs)
+            hidden: Callable[_P, _T] = real.disable(fn, *options, **more)
+            return hidden(*args, **kwargs)
+
+        return call
+
+    def leave(self) -> None:
+        """Make way for the real module."""
+        if sys.modules.get(_COMPILER) is self:
+            del sys.modules[_COMPILER]
+            delattr(torch, "_dynamo")
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):  # what the import system looks for
+            raise AttributeError(name)
+        self.leave()
+        return getattr(importlib.import_module(_COMPILER), name)

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from seqgc.errors import ParameterError, require_int
-from seqgc.ports import Payload
+from seqgc.ports import Payload, payload_format
 from seqgc.rounds import Setting
 from seqgc.schemes import Scheme, parse_scheme
 from seqgc.training._jobs import JobPlan
-from seqgc.training._sizes import TaskSizes, most_mini_tasks, task_sizes
-from seqgc.training._vectors import Precision, chosen_payload, torch_dtype
-from seqgc.training._workers import Work
+from seqgc.training._vectors import Precision, torch_dtype
+from seqgc.training._work import TaskSizes, Work, most_mini_tasks, task_sizes
 from seqgc.training.adaptive import Adaptation
 from seqgc.training.model import Model
 
@@ -71,10 +70,17 @@ class TrainingPlan:
     def __post_init__(self) -> None:
         object.__setattr__(self, "models", tuple(self.models))
         object.__setattr__(self, "steps", require_int("steps", self.steps, least=1))
-        payload = chosen_payload(
-            self.precision, self.payload, stochastic_rounding=self.stochastic_rounding
-        )
+        torch_dtype(self.precision)
+        payload: Payload = self.precision if self.payload is None else self.payload
         object.__setattr__(self, "payload", payload)
+        bits, precision_bits = payload_format(payload).bits, payload_format(self.precision).bits
+        if bits > precision_bits:  # would send bits that say nothing
+            rule = f"must not be wider than the precision, {self.precision}"
+            raise ParameterError("payload", rule, payload)
+        if self.stochastic_rounding and bits == precision_bits:
+            rule = f"must be off where nothing is rounded: precision and payload are {payload}"
+            remedy = "give a narrower `payload`"
+            raise ParameterError("stochastic_rounding", rule, self.stochastic_rounding, remedy)
         if self.adaptation is not None and self.stale:
             rule = "must be off in a run that looks for a better scheme"
             raise ParameterError("stale", rule, self.stale)
@@ -93,11 +99,9 @@ class TrainingPlan:
         if setting.scheme.n != n:
             rule = f"must be {setting.scheme.n}, as many as the scheme is for"
             raise ParameterError("workers", rule, n)
+        bundle = setting.jobs_per_round
         JobPlan(  # made for its checks
-            self.models,
-            scheme=setting.scheme,
-            jobs_per_round=setting.jobs_per_round,
-            stale=self.stale,
+            self.models, scheme=setting.scheme, jobs_per_round=bundle, stale=self.stale
         )
         if math.isinf(setting.rule.timeout_s):
             return replace(setting, rule=replace(setting.rule, timeout_s=ROUND_LIMIT_S))
@@ -150,33 +154,18 @@ class TrainingPlan:
 class RecordingPlan:
     """What to record: how long workers take to answer, at each of several loads.
 
-    Parameters
-    ----------
-    model
-        Whose gradient is computed. Nothing is trained: its weights stay as they are.
-    rounds
-        Rounds of each profile.
-    loads
-        Normalized loads, distinct and >= 0; kept in ascending order.
-    warmup
-        Rounds at every load that are not recorded.
-    timeout_s
-        Who has not answered a round by then is recorded as `LATE`.
-    precision
-        Of the weights and the results.
-
     Raises
     ------
     ParameterError
         If an argument breaks its rule.
     """
 
-    model: Model
-    rounds: int
-    loads: Sequence[float]
-    warmup: int = 1
-    timeout_s: float = ROUND_LIMIT_S
-    precision: Precision = "float32"
+    model: Model  # whose gradient is computed; nothing is trained: its weights stay as they are
+    rounds: int  # of each profile
+    loads: Sequence[float]  # normalized, distinct and >= 0; kept in ascending order
+    warmup: int = 1  # rounds at every load that are not recorded
+    timeout_s: float = ROUND_LIMIT_S  # whose answer takes longer is recorded as `LATE`
+    precision: Precision = "float32"  # of the weights and the results
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rounds", require_int("rounds", self.rounds, least=1))
@@ -192,27 +181,21 @@ class RecordingPlan:
             raise ParameterError("timeout_s", "must be a finite number > 0", self.timeout_s)
         torch_dtype(self.precision)
 
-    @property
-    def sizes(self) -> TaskSizes:
-        """What a task of a whole batch weighs, or of more if more is recorded."""
-        return task_sizes(
-            [self.model],
-            load=max(1.0, *self.loads),
-            precision=self.precision,
-            payload=self.precision,
-        )
-
     def work(self, weights: Path, *, occasion: Callable[[int, int], tuple[int, float]]) -> Work:
         """Return what workers are to know of the recording."""
+        models, precision = (self.model,), self.precision
         return Work(
             name="profile",
-            models=(self.model,),
-            precision=self.precision,
-            payload=self.precision,
+            models=models,
+            precision=precision,
+            payload=precision,
             weights=weights,
             cached_weights=1,
             code="recording",
-            sizes=self.sizes,
+            # a task of a whole batch, or of more if more is recorded
+            sizes=task_sizes(
+                models, load=max(1.0, *self.loads), precision=precision, payload=precision
+            ),
             occasion=occasion,
         )
 

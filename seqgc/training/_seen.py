@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from seqgc.errors import ParameterError
+from seqgc.errors import require_int
 from seqgc.ports import Arrival, BoolArray, Dispatched, Event, FloatArray, RoundRecord
 from seqgc.profiles import DelayProfile, ProfileMeta
 
@@ -44,54 +44,33 @@ class SeenRounds:
     hides nothing. A failed task is censored too. Every worker is taken to have had the load that
     the scheme says is its own, and times are brought to the window's smallest load before they are
     compared (docs/mathematics.md, section 7).
-
-    Parameters
-    ----------
-    n : int
-        Workers.
-    window : int
-        Rounds that are kept, >= 1.
-
-    Examples
-    --------
-    >>> from seqgc.ports import Dispatched
-    >>> seen = SeenRounds(2, window=5)
-    >>> def record(round, duration_s):
-    ...     return RoundRecord(
-    ...         round=round,
-    ...         responded=np.ones(2, dtype=np.bool_),
-    ...         kappa_s=duration_s,
-    ...         duration_s=duration_s,
-    ...         reason="tolerance",
-    ...         waited_out=False,
-    ...     )
-    >>> for round, (quick, slow) in enumerate([(1.0, 7.0), (2.0, None)]):
-    ...     seen.on(Dispatched(round=round, attempt=0, workers=(0, 1), left_at=(0.0, 0.0)))
-    ...     seen.on(Arrival(round=round, worker=0, attempt=0, at=quick, results={}))
-    ...     if slow is not None:
-    ...         seen.on(Arrival(round=round, worker=1, attempt=0, at=slow, results={}))
-    ...     seen.close(record(round, slow or quick), load=0.5)
-    >>> seen.profile(alpha=1.0).times  # worker 1 was cancelled in round 1, after 2 seconds
-    array([[1., 7.],
-           [2., 7.]])
     """
 
     def __init__(self, n: int, *, window: int) -> None:
-        if window < 1:
-            raise ParameterError("window", "must be >= 1 round", window)
         self._n = n
         self._open: _Row | None = None
-        self._rows: deque[_Row] = deque(maxlen=window)
+        self._rows: deque[_Row] = deque(maxlen=require_int("window", window, least=1))
 
     def on(self, event: Event) -> None:
         """Take note of an event of the loop."""
         match event:
             case Dispatched(attempt=0):
-                self._open = self._opened(event)
-            case Arrival():
-                self._arrive(event)
-            case _:
-                pass
+                left_at = np.full(self._n, event.at)
+                left_at[list(event.workers)] = event.left_at
+                self._open = _Row(
+                    round=event.round,
+                    began_at=event.at,
+                    left_at=left_at,
+                    seconds=np.zeros(self._n),
+                    answered=np.zeros(self._n, dtype=np.bool_),
+                    loads=np.zeros(self._n),
+                )
+            case Arrival(round=round, worker=worker):
+                rows = self._rows if self._open is None else (*self._rows, self._open)
+                for row in rows:
+                    if row.round == round and not row.answered[worker]:
+                        row.seconds[worker] = event.at - row.left_at[worker]
+                        row.answered[worker] = True
 
     def close(self, record: RoundRecord, *, load: float | FloatArray) -> None:
         """Take note of how a round ended; ``load`` is that of every worker, or each one's (n,)."""
@@ -103,43 +82,20 @@ class SeenRounds:
     def profile(self, *, alpha: float) -> DelayProfile:
         """Return the window's rounds at its smallest load, censored times filled in.
 
-        ``alpha`` is in seconds per unit of load.
-
-        Raises
-        ------
-        ProfileError
-            If there is no round, or alpha makes a time negative.
+        ``alpha`` is in seconds per unit of load. ProfileError if there is no round, or if alpha
+        makes a time negative.
         """
-        rows = list(self._rows)
-        loads = np.array([row.loads for row in rows]).reshape(-1, self._n)
-        base_load = float(loads.min()) if rows else 0.0
+        shape = (len(self._rows), self._n)
+        loads = np.reshape([row.loads for row in self._rows], shape)
+        base_load = float(loads.min()) if self._rows else 0.0
         extra = alpha * (loads - base_load)
-        rests = np.array([row.rest_s for row in rows]).reshape(-1, self._n) - extra
-        times = np.array([row.seconds for row in rows]).reshape(-1, self._n) - extra
-        answered = np.array([row.answered for row in rows], dtype=np.bool_).reshape(-1, self._n)
+        rests = np.reshape([row.rest_s for row in self._rows], shape) - extra
+        times = np.reshape([row.seconds for row in self._rows], shape) - extra
+        answered = np.reshape([row.answered for row in self._rows], shape).astype(np.bool_)
         return DelayProfile.from_times(
             _completed(times, answered, rests=rests),
             meta=ProfileMeta(base_load=base_load, alpha=alpha, source="rounds of a live run"),
         )
-
-    def _opened(self, event: Dispatched) -> _Row:
-        left_at = np.full(self._n, event.at)
-        left_at[list(event.workers)] = event.left_at
-        return _Row(
-            round=event.round,
-            began_at=event.at,
-            left_at=left_at,
-            seconds=np.zeros(self._n),
-            answered=np.zeros(self._n, dtype=np.bool_),
-            loads=np.zeros(self._n),
-        )
-
-    def _arrive(self, event: Arrival) -> None:
-        rows = self._rows if self._open is None else (*self._rows, self._open)
-        for row in rows:
-            if row.round == event.round and not row.answered[event.worker]:
-                row.seconds[event.worker] = event.at - row.left_at[event.worker]
-                row.answered[event.worker] = True
 
 
 def _completed(times: FloatArray, answered: BoolArray, *, rests: FloatArray) -> FloatArray:
@@ -156,6 +112,6 @@ def _completed(times: FloatArray, answered: BoolArray, *, rests: FloatArray) -> 
 def _longer(seen: FloatArray, than: float) -> float:
     """Return the median of the times ``seen``, in order, that are longer; 0 if there is none."""
     longer = seen[np.searchsorted(seen, than, side="right") :]
-    return (
-        float(longer[(len(longer) - 1) // 2] + longer[len(longer) // 2]) / 2 if longer.size else 0.0
-    )
+    if not longer.size:
+        return 0.0
+    return float(longer[(len(longer) - 1) // 2] + longer[len(longer) // 2]) / 2

@@ -7,27 +7,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 
-from seqgc import master
+from seqgc import master, ports
 from seqgc.errors import BudgetError, ScheduleError
-from seqgc.ports import (
-    Action,
-    Arrival,
-    Backend,
-    Close,
-    Dispatch,
-    Drop,
-    Event,
-    Failure,
-    Finish,
-    Notice,
-    Observer,
-    Payload,
-    RoundRecord,
-    Seen,
-)
 from seqgc.rounds import RoundPolicy, Setting, SwitchingPolicy
 from seqgc.training._tuner import Answer, Choice, Tuner
-from seqgc.training.adaptive import Adaptation, AdaptiveDirector, Switch, answer_fields
+from seqgc.training.adaptive import Adaptation, AdaptiveDirector, Switch
 from seqgc.training.checkpoints import save_checkpoint
 from seqgc.training.rundir import EventLog, MetricsLog, RunDirectory
 from seqgc.training.workload import TorchWorkload
@@ -48,29 +32,22 @@ class RunCounts:
     approximate: int = 0  # jobs decoded approximately
     largest_error: float = 0.0  # of those (see `Decoding`)
 
-    def __call__(self, seen: Seen) -> None:
+    def __call__(self, seen: ports.Seen) -> None:
         match seen:
-            case Close(record=record):
-                self._close(record)
-            case Arrival():
+            case ports.Close(record=record):
+                self.round_seconds.append(record.duration_s)
+                self.waited_out += record.waited_out
+                self.stragglers += int((~record.responded).sum())
+            case ports.Arrival():
                 self.answers += 1
-            case Failure():
+            case ports.Failure():
                 self.failures += 1
-            case Drop():
+            case ports.Drop():
                 self.dropped += 1
-            case Finish(decoding=decoding):
-                self._finish(decoding().error)
-            case _:
-                pass
-
-    def _close(self, record: RoundRecord) -> None:
-        self.round_seconds.append(record.duration_s)
-        self.waited_out += record.waited_out
-        self.stragglers += int((~record.responded).sum())
-
-    def _finish(self, error: float) -> None:
-        self.approximate += error > 0
-        self.largest_error = max(self.largest_error, error)
+            case ports.Finish(decoding=decoding):
+                error = decoding().error
+                self.approximate += error > 0
+                self.largest_error = max(self.largest_error, error)
 
 
 class Session:
@@ -85,20 +62,18 @@ class Session:
         *,
         setting: Setting,
         num_jobs: int,
-        payload: Payload,
+        payload: ports.Payload,
         switches: list[Switch],
-        observers: Sequence[Observer],
+        observers: Sequence[ports.Observer],
     ) -> None:
         self.num_jobs, self.switches = num_jobs, switches
         self.counts = RunCounts()
         self.answers: list[Answer] = []
         self._workload, self._setting, self._payload = workload, setting, payload
-        self._observers: tuple[Observer, ...] = (*observers, self._follow, self.counts)
-        self._policy: RoundPolicy | SwitchingPolicy = RoundPolicy(
-            setting.scheme.begin(num_jobs, batches=workload.batch_sizes),
-            setting.rule,
-            payload=payload,
-        )
+        self._observers: tuple[ports.Observer, ...] = (*observers, self._follow, self.counts)
+        schedule = setting.scheme.begin(num_jobs, batches=workload.batch_sizes)
+        self._policy: RoundPolicy | SwitchingPolicy
+        self._policy = RoundPolicy(schedule, setting.rule, payload=payload)
 
     def adapt(self, adaptation: Adaptation, *, tuner: Tuner, max_delay: int) -> None:
         """Look for a better setting during the run, and switch to it."""
@@ -119,14 +94,14 @@ class Session:
             batches=sizes,
         )
 
-    def run(self, backend: Backend, directory: RunDirectory) -> float:
+    def run(self, backend: ports.Backend, directory: RunDirectory) -> float:
         """Drive the loop to its end, whatever it is; return its seconds."""
         outcome, path = "interrupted", directory.path
         with ExitStack() as logs:
             events = logs.enter_context(closing(EventLog(path / "events.jsonl")))
             metrics = MetricsLog(path / "metrics.csv", metrics=lambda: self._workload.metrics)
             self._observers += (events, logs.enter_context(closing(metrics)))
-            self._show(Notice(kind="run", fields=self._header()))
+            self._tell("run", self._header())
             began = time.perf_counter()
             try:
                 master.run(self._policy, backend, self._workload, observe=self._show)
@@ -142,13 +117,18 @@ class Session:
                 raise
             finally:
                 seconds = time.perf_counter() - began
-                self._save_checkpoints(directory)
-                self._show(Notice(kind="end", fields={"outcome": outcome}))
+                for name in self._workload.names:
+                    file = directory.checkpoints / f"{name}.safetensors"
+                    save_checkpoint(file, self._workload.module(name))
+                self._tell("end", {"outcome": outcome})
         return seconds
 
-    def _show(self, seen: Event | Action | Notice) -> None:
+    def _show(self, seen: ports.Seen) -> None:
         for observer in self._observers:
             observer(seen)
+
+    def _tell(self, kind: str, fields: dict[str, object]) -> None:
+        self._show(ports.Notice(kind=kind, fields=fields))
 
     def _header(self) -> dict[str, object]:
         setting = self._setting
@@ -164,11 +144,11 @@ class Session:
 
     def _note(self, answer: Answer) -> None:
         self.answers.append(answer)
-        self._show(Notice(kind="search", fields=answer_fields(answer)))
+        self._tell("search", answer.fields)
 
-    def _follow(self, seen: Seen) -> None:
+    def _follow(self, seen: ports.Seen) -> None:
         """If the policy has switched, be ready for the tasks that are about to leave."""
-        if not (isinstance(seen, Dispatch) and isinstance(self._policy, SwitchingPolicy)):
+        if not (isinstance(seen, ports.Dispatch) and isinstance(self._policy, SwitchingPolicy)):
             return
         segments = self._policy.segments
         if len(segments) == len(self.switches) + 1:
@@ -178,9 +158,4 @@ class Session:
         switch = Switch(first_job=first_job, first_round=first_round, choice=choice)
         self.switches.append(switch)
         self._workload.switch(switch.after.scheme)
-        self._show(Notice(kind="switch", fields=switch.fields))
-
-    def _save_checkpoints(self, directory: RunDirectory) -> None:
-        for name in self._workload.names:
-            path = directory.checkpoints / f"{name}.safetensors"
-            save_checkpoint(path, self._workload.module(name))
+        self._tell("switch", switch.fields)

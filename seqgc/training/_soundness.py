@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import pickle
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from seqgc.errors import ParameterError
 from seqgc.ports import IntArray
-from seqgc.training._data import collate, map_tensors
-from seqgc.training._losses import point_losses
+from seqgc.training._points import collate, map_tensors, point_losses
 from seqgc.training.model import Model
 
 __all__ = ["require_sound"]
@@ -46,35 +45,33 @@ def require_sound(model: Model) -> None:
     """
     with _random_state_kept():
         _require_repeatable_reads(model)
-        module = copy.deepcopy(model.module).to(_DTYPE)
-        _Trial(model=model, module=module).run()
+        trial = _Trial(model=model, module=copy.deepcopy(model.module).to(_DTYPE))
+        trial.run()
         # Weights that start at zero hide what they multiply (a zero last layer, a zero gamma).
         generator = torch.Generator().manual_seed(0)
         with torch.no_grad():
-            for p in module.parameters():
+            for p in trial.module.parameters():
                 p.add_(torch.randn(p.shape, generator=generator, dtype=_DTYPE), alpha=_NOISE)
-        _Trial(model=model, module=module).run()
+        trial.run()
 
 
 def _require_repeatable_reads(model: Model) -> None:
-    size = len(model.dataset)
-    points = np.unique(np.linspace(0, size - 1, _READ_POINTS).astype(np.intp))
+    points = np.unique(np.linspace(0, len(model.dataset) - 1, _READ_POINTS).astype(np.intp))
     before = _random_state()
     reads = [_leaves(collate(model.dataset, points, dtype=_DTYPE)) for _ in range(_READS)]
-    if _random_state() == before and all(_equal(reads[0], read) for read in reads[1:]):
-        return
-    raise ParameterError(
-        "dataset",
-        "must give the same item on every read: the workers that repeat a chunk must see the same "
-        "data, or the decoded gradient is wrong",
-        f"random items in {type(model.dataset).__name__} of model {model.name!r}",
-        "augment once, before the run, or draw from a generator seeded by the item's index",
-    )
+    if _random_state() != before or not all(_equal(reads[0], read) for read in reads[1:]):
+        raise ParameterError(
+            "dataset",
+            "must give the same item on every read: the workers that repeat a chunk must see the "
+            "same data, or the decoded gradient is wrong",
+            f"random items in {type(model.dataset).__name__} of model {model.name!r}",
+            "augment once, before the run, or draw from a generator seeded by the item's index",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trial:
-    """One module at one set of weights, called a few times."""
+    """One module, called a few times at one set of weights."""
 
     model: Model
     module: nn.Module
@@ -86,12 +83,23 @@ class _Trial:
         state = _random_state()
         original = self._call(first)
         if _random_state() != state:
-            self._refuse_drawing()
+            raise self._unsound(
+                _DRAWING,
+                "must not draw random numbers in forward: the workers that repeat a chunk would "
+                "draw others, and the decoded gradient would be wrong",
+                "set its dropout to 0 or call .eval() on it; weight decay regularises too",
+            )
+        remembers = self._unsound(
+            _REMEMBERING,
+            "must not change from call to call: what a worker's copy remembers (buffers, running "
+            "statistics) is lost, and differs from worker to worker",
+            "call .eval() on it, or set track_running_stats=False",
+        )
         if not _equal(original, self._call(first)):
-            self._refuse_remembering()
+            raise remembers
         self._require_separate(original, self._call(second))
         if any(not _close(b, buffers[name]) for name, b in self.module.named_buffers()):
-            self._refuse_remembering()
+            raise remembers
 
     def _call(self, points: IntArray) -> tuple[Tensor, ...]:
         """Return the points' losses (m,), then the module's output if it is one tensor."""
@@ -103,55 +111,40 @@ class _Trial:
         except ParameterError:
             raise
         except Exception as error:  # the user's own code: whatever it raises
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
             raise ParameterError(
                 "module",
                 "must take the dataset's points, and the loss its outputs",
-                f"{type(self.module).__name__} of model {self.model.name!r}",
-                reason,
+                self._blame(()),
+                f"{type(error).__name__}: {' '.join(str(error).split())}",
             ) from error
         return (losses, output) if isinstance(output, Tensor) else (losses,)
 
     def _require_separate(self, one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> None:
         """Compare the one point that two batches share; refuse if the others matter to it."""
-        if _close(one[0][0], other[0][0]) and _close(one[-1][0], other[-1][0]):
-            return
-        mixes_in_loss = len(one) > 1 and _close(one[-1][0], other[-1][0])
-        if mixes_in_loss:
+        same = [_close(mine[0], theirs[0]) for mine, theirs in zip(one, other, strict=False)]
+        if len(same) > 1 and same[-1] and not same[0]:  # the output is the same, the loss is not
             raise ParameterError(
                 "loss",
                 "must not compare the points of a batch: a worker sees some chunks of it only",
                 f"a loss that mixes points in model {self.model.name!r}",
                 "use a loss that is a sum over data points",
             )
-        raise ParameterError(
-            "module",
-            "must compute each point on its own: a worker sees some chunks of a batch only, so "
-            "statistics over a batch would differ from worker to worker",
-            self._blame(_MIXING),
-            "use GroupNorm or LayerNorm instead of BatchNorm, or call .eval() on it; check that "
-            "the batch is the first axis (batch_first=True)",
-        )
+        if not all(same):
+            raise self._unsound(
+                _MIXING,
+                "must compute each point on its own: a worker sees some chunks of a batch only, so "
+                "statistics over a batch would differ from worker to worker",
+                "use GroupNorm or LayerNorm instead of BatchNorm, or call .eval() on it; check "
+                "that the batch is the first axis (batch_first=True)",
+            )
 
-    def _refuse_drawing(self) -> None:
-        raise ParameterError(
-            "module",
-            "must not draw random numbers in forward: the workers that repeat a chunk would draw "
-            "others, and the decoded gradient would be wrong",
-            self._blame(_DRAWING),
-            "set its dropout to 0 or call .eval() on it; weight decay regularises too",
-        )
-
-    def _refuse_remembering(self) -> None:
-        raise ParameterError(
-            "module",
-            "must not change from call to call: what a worker's copy remembers (buffers, running "
-            "statistics) is lost, and differs from worker to worker",
-            self._blame(_REMEMBERING),
-            "call .eval() on it, or set track_running_stats=False",
-        )
+    def _unsound(
+        self, kinds: tuple[type[nn.Module], ...], rule: str, remedy: str
+    ) -> ParameterError:
+        return ParameterError("module", rule, self._blame(kinds), remedy)
 
     def _blame(self, kinds: tuple[type[nn.Module], ...]) -> str:
+        """Name the part of one of these kinds, or the whole module."""
         for name, module in self.module.named_modules():
             # `p` of dropout layers, `dropout` of attention and recurrent ones: 0 is harmless.
             rate = getattr(module, "p", getattr(module, "dropout", 1.0))
@@ -161,7 +154,7 @@ class _Trial:
 
 
 def _overlapping_batches(size: int) -> tuple[IntArray, IntArray]:
-    """Two batches of one length that have nothing but their first point in common."""
+    """Return two batches of one length that have nothing but their first point in common."""
     points = np.unique(np.linspace(0, size - 1, 7).astype(np.intp))
     rest = points[1:] if size > 1 else points
     half = max(len(rest) // 2, 1)
@@ -169,8 +162,8 @@ def _overlapping_batches(size: int) -> tuple[IntArray, IntArray]:
     return np.append(points[:1], rest[:half]), np.append(points[:1], others)
 
 
-def _leaves(value: object) -> tuple[Tensor, ...]:
-    """Every tensor of a collated value."""
+def _leaves(value: object) -> list[Tensor]:
+    """Return every tensor of a collated value."""
     leaves: list[Tensor] = []
 
     def note(tensor: Tensor) -> Tensor:
@@ -178,10 +171,10 @@ def _leaves(value: object) -> tuple[Tensor, ...]:
         return tensor
 
     map_tensors(value, note)
-    return tuple(leaves)
+    return leaves
 
 
-def _equal(one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> bool:
+def _equal(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
     return len(one) == len(other) and all(map(_close, one, other))
 
 
@@ -192,7 +185,7 @@ def _close(one: Tensor, other: Tensor) -> bool:
 
 
 def _random_state() -> bytes:
-    """Every global random state that a module or dataset may draw from, comparable."""
+    """Return every global random state that a module or dataset may draw from, comparable."""
     numpy_state = np.random.get_state()  # noqa: NPY002 (others may use the global generator)
     return pickle.dumps((torch.get_rng_state().numpy(), numpy_state, random.getstate()))
 

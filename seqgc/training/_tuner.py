@@ -27,63 +27,65 @@ WEIGHING_UP_TO = 32  # workers
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Question:
-    """What is known when a search begins.
+    """What is known when a search begins."""
 
-    ``profile`` knows its base load and alpha; ``jobs_left`` are bundles of the
-    setting's size. ``batch`` is the size of all models' batches, if they have one size.
-    """
-
-    profile: DelayProfile
+    profile: DelayProfile  # knows its base load and alpha
     current: Setting
-    jobs_left: int
+    jobs_left: int  # bundles of the setting's size
     max_delay: int
-    batch: int | None = None
+    batch: int | None = None  # the size of all models' batches, if they have one size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """The best setting for the jobs that are left, the present one unless another is well ahead.
 
-    Predicted are the seconds of those jobs: had everything stayed as it is, and had the setting
-    been changed, the present scheme's drain included. ``searched`` counts the settings replayed.
+    A search takes time, and a drain must still pay: `replace` ``jobs_left`` when it has ended.
     """
 
-    setting: Setting
     current: Setting
-    predicted_s: float
-    predicted_current_s: float
-    searched: int
-    rates: Rates | None = None
-
-    def repriced(self, *, jobs_left: int) -> Choice:
-        """Return the choice for fewer jobs: a search takes time, and a drain must still pay."""
-        if self.rates is None:
-            return self
-        return self.rates.choose(self.current, jobs_left=jobs_left, searched=self.searched)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
-    """Seconds a round of the present setting and of the best one found."""
-
     found: Setting
+    current_s: float  # seconds a round
     found_s: float
-    current_s: float
+    jobs_left: int
+    searched: int  # settings replayed
 
-    def choose(self, current: Setting, *, jobs_left: int, searched: int) -> Choice:
-        """Take the one that was found if it is well ahead, the present one's drain included."""
-        drain = current.scheme.delay
-        stay_s = self.current_s * (jobs_left + drain)
-        switch_s = self.current_s * drain + self.found_s * (jobs_left + self.found.scheme.delay)
-        switch = switch_s < (1 - LEAST_GAIN) * stay_s
-        return Choice(
-            setting=self.found if switch else current,
-            current=current,
-            predicted_s=switch_s if switch else stay_s,
-            predicted_current_s=stay_s,
-            searched=searched,
-            rates=self,
-        )
+    @property
+    def setting(self) -> Setting:
+        """What to run."""
+        well_ahead = self._switched_s < (1 - LEAST_GAIN) * self.predicted_current_s
+        return self.found if well_ahead else self.current
+
+    @property
+    def predicted_current_s(self) -> float:
+        """Seconds of the jobs left if everything stays as it is."""
+        return self.current_s * (self.jobs_left + self.current.scheme.delay)
+
+    @property
+    def predicted_s(self) -> float:
+        """Seconds of the jobs left in the chosen setting, the present scheme's drain included."""
+        return self.predicted_current_s if self.setting is self.current else self._switched_s
+
+    @property
+    def prediction(self) -> dict[str, object]:
+        """What was compared, as a part of a line of ``events.jsonl``."""
+        return {
+            "from": self.current.label,
+            "to": self.setting.label,
+            "predicted_s": {"from": self.predicted_current_s, "to": self.predicted_s},
+            "searched": self.searched,
+        }
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """The answer as a line of ``events.jsonl``."""
+        outcome = "stay" if self.setting == self.current else "switch"
+        return {"outcome": outcome} | self.prediction
+
+    @property
+    def _switched_s(self) -> float:
+        drain_s = self.current_s * self.current.scheme.delay
+        return drain_s + self.found_s * (self.jobs_left + self.found.scheme.delay)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +93,11 @@ class SearchFailure:
     """A search that came to nothing; the run goes on as before."""
 
     reason: str
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """The answer as a line of ``events.jsonl``."""
+        return {"outcome": "failed", "reason": self.reason}
 
 
 Answer: TypeAlias = Choice | SearchFailure
@@ -172,38 +179,23 @@ def choose(question: Question) -> Choice:
 
     Codes that weigh results are candidates where workers are few only: with many, answers that
     suffice may decode too badly, which no replay foresees. Leaving the present scheme costs its
-    delay in rounds.
+    delay in rounds. ProfileError if alpha makes a time negative.
 
-    Raises
-    ------
-    ProfileError
-        If alpha makes a time negative.
-
-    Examples
-    --------
     >>> from seqgc.schemes import Uncoded
     >>> profile = DelayProfile.from_times([[1.0, 1.1, 9.0, 1.2], [9.0, 1.0, 1.0, 1.1]])
+    >>> profile = profile.at_load(0.25, alpha=1.0)
     >>> current = Setting(scheme=Uncoded(n=4))
-    >>> choice = choose(
-    ...     Question(
-    ...         profile=profile.at_load(0.25, alpha=1.0),
-    ...         current=current,
-    ...         jobs_left=20,
-    ...         max_delay=0,
-    ...     )
-    ... )
+    >>> choice = choose(Question(profile=profile, current=current, jobs_left=20, max_delay=0))
     >>> choice.setting.label, round(choice.predicted_s), round(choice.predicted_current_s)
     ('gc-binary:s=1, mu=0, feasible', 31, 185)
     """
-    current, n = question.current, question.current.scheme.n
-    jobs = min(question.jobs_left, max(REPLAYED_JOBS, question.profile.num_rounds))
+    current, profile = question.current, question.profile
+    jobs = min(question.jobs_left, max(REPLAYED_JOBS, profile.num_rounds))
     num_jobs = jobs * current.jobs_per_round
-    rehearsal = Rehearsal(
-        profile=question.profile, num_jobs=num_jobs, repeat=True, batch=question.batch
-    )
-    stayed = replay(current, rehearsal)
+    rehearsal = Rehearsal(profile=profile, num_jobs=num_jobs, repeat=True, batch=question.batch)
+    present = replay(current, rehearsal)
     space = SearchSpace(
-        sums_only=n > WEIGHING_UP_TO,
+        sums_only=current.scheme.n > WEIGHING_UP_TO,
         wait_outs=("feasible", "conform"),
         jobs_per_round=(current.jobs_per_round,),
         max_delay=min(question.max_delay, LONGEST_DELAY),
@@ -211,10 +203,11 @@ def choose(question: Question) -> Choice:
     found = tune(rehearsal, space=space, top=1)
     best = found.best.setting
     rule = replace(current.rule, mu=best.rule.mu, wait_out=best.rule.wait_out)
-    rates = Rates(
+    return Choice(
+        current=current,
         found=replace(best, rule=rule),
+        current_s=present.runtime_s / (jobs + current.scheme.delay),
         found_s=found.best.runtime_s / (jobs + best.scheme.delay),
-        current_s=stayed.runtime_s / (jobs + current.scheme.delay),
+        jobs_left=question.jobs_left,
+        searched=found.evaluated + found.pruned,
     )
-    searched = found.evaluated + found.pruned
-    return rates.choose(current, jobs_left=question.jobs_left, searched=searched)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from seqgc.errors import ParameterError
-from seqgc.ports import FloatArray, Payload, payload_format
+from seqgc.ports import FloatArray
 
-__all__ = ["ParameterVector", "Precision", "chosen_payload", "torch_dtype"]
+__all__ = ["ParameterVector", "Precision", "torch_dtype"]
 
 Precision: TypeAlias = Literal["float32", "float64"]
 
@@ -23,36 +23,6 @@ def torch_dtype(precision: Precision) -> torch.dtype:
     if precision not in _DTYPES:
         raise ParameterError("precision", f"must be one of {', '.join(_DTYPES)}", precision)
     return _DTYPES[precision]
-
-
-def chosen_payload(
-    precision: Precision, payload: Payload | None, *, stochastic_rounding: bool
-) -> Payload:
-    """Return the format in which results travel: the precision unless given.
-
-    Raises
-    ------
-    ParameterError
-        If it is wider than the precision, which would send bits that say nothing; or as wide, with
-        nothing to round stochastically.
-
-    Examples
-    --------
-    >>> chosen_payload("float32", None, stochastic_rounding=False)
-    'float32'
-    """
-    torch_dtype(precision)
-    chosen: Payload = precision if payload is None else payload
-    bits, precision_bits = payload_format(chosen).bits, payload_format(precision).bits
-    if bits > precision_bits:
-        raise ParameterError(
-            "payload", f"must not be wider than the precision, {precision}", chosen
-        )
-    if stochastic_rounding and bits == precision_bits:
-        rule = f"must be off where nothing is rounded: precision and payload are {precision}"
-        remedy = "give a narrower `payload`"
-        raise ParameterError("stochastic_rounding", rule, stochastic_rounding, remedy)
-    return chosen
 
 
 class ParameterVector:
@@ -73,13 +43,13 @@ class ParameterVector:
 
     def write(self, vector: FloatArray) -> None:
         """Overwrite the parameters with ``vector`` (size,); the one copy that this costs."""
-        for p, piece in zip(self.tensors, self._split(vector), strict=True):
+        for p, piece in self._pieces(vector):
             # Through numpy's view: any strides, any read-only source, no temporary.
             p.detach().numpy()[...] = piece.reshape(p.shape)
 
     def set_gradient(self, vector: FloatArray) -> None:
         """Make ``vector`` (size,), which must be writable, the parameters' gradient, uncopied."""
-        for p, piece in zip(self.tensors, self._split(vector), strict=True):
+        for p, piece in self._pieces(vector):
             p.grad = torch.from_numpy(piece).view(p.shape)
 
     def read_gradient(self, out: FloatArray) -> None:
@@ -91,10 +61,11 @@ class ParameterVector:
         for p in self.tensors:
             p.grad = None
 
-    def _split(self, vector: FloatArray) -> list[FloatArray]:
+    def _pieces(self, vector: FloatArray) -> zip[tuple[nn.Parameter, FloatArray]]:
         if vector.shape != (self.size,):
             raise ParameterError("vector", f"must have shape ({self.size},)", vector.shape)
-        return np.split(vector, np.cumsum([p.numel() for p in self.tensors])[:-1])
+        ends = np.cumsum([p.numel() for p in self.tensors])
+        return zip(self.tensors, np.split(vector, ends[:-1]), strict=True)
 
 
 def _gradient(parameter: Tensor) -> Tensor:

@@ -4,32 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, replace
 
-from seqgc.errors import ParameterError, ProfileError
+from seqgc.errors import ParameterError, ProfileError, require_int
 from seqgc.ports import Event, RoundRecord
 from seqgc.rounds import Decision, Setting
 from seqgc.training._seen import SeenRounds
 from seqgc.training._tuner import Answer, Choice, Question, SearchFailure, Tuner
 
-__all__ = ["Adaptation", "AdaptiveDirector", "SearchFailure", "Switch", "answer_fields"]
-
-Note: TypeAlias = Callable[[Answer], None]
+__all__ = ["Adaptation", "AdaptiveDirector", "SearchFailure", "Switch"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adaptation:
     """When a run looks for a better setting.
-
-    Parameters
-    ----------
-    probe
-        Rounds before the first search; ``retune`` of them unless given.
-    retune
-        Rounds from one search to the next; None: one search only.
-    alpha
-        What another load would cost: seconds per unit of load (docs/mathematics.md, section 7).
 
     Raises
     ------
@@ -42,14 +30,15 @@ class Adaptation:
     50
     """
 
-    probe: int | None = None
-    retune: int | None = None
+    probe: int | None = None  # rounds before the first search; `retune` of them unless given
+    retune: int | None = None  # rounds from one search to the next; None: one search only
+    # What another load would cost: seconds per unit of load (docs/mathematics.md, section 7).
     alpha: float | None = None
 
     def __post_init__(self) -> None:
         for name, rounds in (("probe", self.probe), ("retune", self.retune)):
-            if rounds is not None and (isinstance(rounds, bool) or rounds < 1):
-                raise ParameterError(name, "must be >= 1 round", rounds)
+            if rounds is not None:
+                object.__setattr__(self, name, require_int(name, rounds, least=1))
         if self.probe is None and self.retune is None:
             raise ParameterError("probe", "or `retune` must be given", None)
         if self.alpha is None or not 0 <= self.alpha < math.inf:
@@ -59,11 +48,6 @@ class Adaptation:
                 self.alpha,
                 "measure it with `seqgc profile`, at several loads",
             )
-
-    @property
-    def first_search(self) -> int:
-        """Rounds before the first search."""
-        return self.probe or self.retune or 1
 
     @property
     def window(self) -> int:
@@ -80,11 +64,6 @@ class Switch:
     choice: Choice
 
     @property
-    def before(self) -> Setting:
-        """What was left."""
-        return self.choice.current
-
-    @property
     def after(self) -> Setting:
         """What was switched to."""
         return self.choice.setting
@@ -92,24 +71,7 @@ class Switch:
     @property
     def fields(self) -> dict[str, object]:
         """The switch as a line of ``events.jsonl``."""
-        return {"round": self.first_round, "job": self.first_job} | _fields(self.choice)
-
-
-def _fields(choice: Choice) -> dict[str, object]:
-    return {
-        "from": choice.current.label,
-        "to": choice.setting.label,
-        "predicted_s": {"from": choice.predicted_current_s, "to": choice.predicted_s},
-        "searched": choice.searched,
-    }
-
-
-def answer_fields(answer: Answer) -> dict[str, object]:
-    """Return a search's answer as a line of ``events.jsonl``."""
-    if isinstance(answer, SearchFailure):
-        return {"outcome": "failed", "reason": answer.reason}
-    stays = answer.setting == answer.current
-    return {"outcome": "stay" if stays else "switch"} | _fields(answer)
+        return {"round": self.first_round, "job": self.first_job} | self.choice.prediction
 
 
 class AdaptiveDirector:
@@ -119,20 +81,8 @@ class AdaptiveDirector:
     between rounds looks, without waiting, whether there is an answer. A search that fails changes
     nothing.
 
-    Parameters
-    ----------
-    adaptation
-        When to search.
-    n : int
-        Workers.
-    max_delay : int
-        Largest delay, in rounds, that a scheme may have.
-    tuner
-        Searches.
-    note
-        Told every answer, at once.
-    batch : int, optional
-        The size of all models' batches, if they have one size; else loads are nominal.
+    ``note`` is told every answer at once; ``max_delay`` is the largest, rounds, that a scheme may
+    have; ``batch`` the size of all models' batches, if they have one size: else loads are nominal.
     """
 
     def __init__(
@@ -142,14 +92,13 @@ class AdaptiveDirector:
         n: int,
         max_delay: int,
         tuner: Tuner,
-        note: Note,
+        note: Callable[[Answer], None],
         batch: int | None = None,
     ) -> None:
         self._adaptation, self._tuner, self._note = adaptation, tuner, note
-        self._batch = batch
-        self._max_delay = max_delay
+        self._batch, self._max_delay = batch, max_delay
         self._seen = SeenRounds(n, window=adaptation.window)
-        self._rounds_to_search: int | None = adaptation.first_search
+        self._rounds_to_search = adaptation.probe or adaptation.retune
         self._searching = False
 
     def on(self, event: Event) -> None:
@@ -170,19 +119,21 @@ class AdaptiveDirector:
         return None
 
     def _search(self, setting: Setting, jobs_left: int) -> None:
+        alpha = self._adaptation.alpha or 0.0
         try:
-            profile = self._seen.profile(alpha=self._adaptation.alpha or 0.0)
+            profile = self._seen.profile(alpha=alpha)
         except ProfileError as error:
-            self._note(SearchFailure(reason=f"alpha={self._adaptation.alpha}: {error}"))
+            self._note(SearchFailure(reason=f"alpha={alpha}: {error}"))
             return
-        question = Question(
-            profile=profile,
-            current=setting,
-            jobs_left=jobs_left,
-            max_delay=self._max_delay,
-            batch=self._batch,
+        self._tuner.submit(
+            Question(
+                profile=profile,
+                current=setting,
+                jobs_left=jobs_left,
+                max_delay=self._max_delay,
+                batch=self._batch,
+            )
         )
-        self._tuner.submit(question)
         self._searching = True
 
     def _answered(self, jobs_left: int) -> Decision | None:
@@ -191,6 +142,6 @@ class AdaptiveDirector:
             return None
         self._searching = False
         if isinstance(answer, Choice):
-            answer = answer.repriced(jobs_left=jobs_left)
+            answer = replace(answer, jobs_left=jobs_left)
         self._note(answer)
         return Decision(setting=answer.setting) if isinstance(answer, Choice) else None

@@ -10,12 +10,10 @@ from typing import Final, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from seqgc.errors import ParameterError
 from seqgc.ports import FloatArray, WeightedPoints, WeightRef, WeightStore
-from seqgc.training._data import collate
-from seqgc.training._losses import point_losses
+from seqgc.training._points import collate, point_losses
 from seqgc.training._vectors import ParameterVector, Precision, torch_dtype
 from seqgc.training.model import Model, Objective
 
@@ -83,9 +81,8 @@ class TorchCompute:
         cached_weights: int = DEFAULT_CACHED_WEIGHTS,
     ) -> None:
         self._precision: Final = precision
-        self._local: Final = {
-            o.name: _LocalObjective(o, torch_dtype(precision)) for o in objectives
-        }
+        dtype = torch_dtype(precision)
+        self._local: Final = {o.name: _LocalObjective(o, dtype) for o in objectives}
         # A reference names immutable weights, and is hashable: the cache is never stale.
         self._fetch: Final = lru_cache(maxsize=cached_weights)(store.fetch)
 
@@ -99,23 +96,19 @@ class TorchCompute:
         StoreError
             If the store no longer has the weights.
         """
-        locals_ = [self._find(part.model) for part in parts]
-        result = np.empty(sum(o.parameters.size + 1 for o in locals_), dtype=self._precision)
-        end = 0
-        for part, local in zip(parts, locals_, strict=True):
-            start, end = end, end + local.parameters.size + 1
-            out = result[start:end]
+        for part in parts:
+            if part.model not in self._local:
+                rule = f"must be one of {', '.join(self._local)}"
+                raise ParameterError("model", rule, part.model)
+        sizes = [self._local[part.model].parameters.size + 1 for part in parts]
+        result = np.empty(sum(sizes), dtype=self._precision)
+        pieces = np.split(result, np.cumsum(sizes))  # and an empty one
+        for part, out in zip(parts, pieces, strict=False):
             if len(part.points) == 0:
                 out[:] = 0
             else:
-                local.load(part.weights, self._fetch(part.weights))
-                local.compute(part, out=out)
+                self._local[part.model].compute(part, self._fetch(part.weights), out=out)
         return result
-
-    def _find(self, model: str) -> _LocalObjective:
-        if model not in self._local:
-            raise ParameterError("model", f"must be one of {', '.join(self._local)}", model)
-        return self._local[model]
 
 
 class _LocalObjective:
@@ -127,28 +120,22 @@ class _LocalObjective:
         self.parameters: Final = ParameterVector(self._module)
         self._loaded: WeightRef | None = None
 
-    def load(self, ref: WeightRef, weights: FloatArray) -> None:
-        if ref != self._loaded:
+    def compute(self, part: WeightedPoints, weights: FloatArray, *, out: FloatArray) -> None:
+        """Fill ``out`` (P + 1,) with one forward and one backward pass."""
+        if part.weights != self._loaded:
             self._loaded = None  # half-written weights must not pass for any version
             self.parameters.write(weights)
-            self._loaded = ref
-
-    def compute(self, part: WeightedPoints, *, out: FloatArray) -> None:
-        """Fill ``out`` (P + 1,) with one forward and one backward pass."""
-        total = self._weighted_loss(part)
+            self._loaded = part.weights
+        x, y = collate(self._objective.dataset, part.points, dtype=self._dtype)
+        losses = point_losses(self._objective.loss, self._module(x), y, count=len(part.points))
+        # Copied, because the coefficients are read-only and torch warns of such arrays.
+        coefficients = torch.tensor(part.coefficients, dtype=self._dtype)
+        total = torch.dot(coefficients, losses.to(self._dtype))
         self.parameters.clear_gradient()
         if total.requires_grad:  # not if the output uses no trainable parameter
             torch.autograd.backward(total)
         self.parameters.read_gradient(out[:-1])
         out[-1] = total.item()
-
-    def _weighted_loss(self, part: WeightedPoints) -> Tensor:
-        x, y = collate(self._objective.dataset, part.points, dtype=self._dtype)
-        output = self._module(x)
-        losses = point_losses(self._objective.loss, output, y, count=len(part.points))
-        # Copied, because the coefficients are read-only and torch warns of such arrays.
-        coefficients = torch.tensor(part.coefficients, dtype=self._dtype)
-        return torch.dot(coefficients, losses.to(self._dtype))
 
 
 class TorchComputeFactory:
@@ -156,15 +143,7 @@ class TorchComputeFactory:
 
     Left to multiprocessing, torch would move every tensor to memory shared with the master, whose
     optimizer changes weights in place, at the price of one file descriptor a tensor and process.
-
-    Parameters
-    ----------
-    models
-        The run's models.
-    store
-        Where workers fetch weights; it must mean the same in another process.
-    precision, cached_weights
-        See `TorchCompute`.
+    ``store`` is where workers fetch weights; it must mean the same in another process.
 
     Raises
     ------
@@ -189,11 +168,6 @@ class TorchComputeFactory:
         except _UNPICKLABLE as error:
             raise _culprit(objectives, store) from error
 
-    @property
-    def size_bytes(self) -> int:
-        """How much is sent to each worker."""
-        return len(self._payload)
-
     def __call__(self) -> TorchCompute:
         """Return the worker's compute function; this process then uses one torch thread."""
         # More threads than cores, which many workers on one machine would be, are far slower.
@@ -206,17 +180,14 @@ class TorchComputeFactory:
 
 def _culprit(objectives: Sequence[Objective], store: WeightStore) -> ParameterError:
     """Return the error that names what does not pickle."""
+    rule = "must pickle, to be sent to the workers"
     named = [("models", objective.name, objective) for objective in objectives]
     for argument, name, value in (*named, ("store", type(store).__name__, store)):
         try:
             pickle.dumps(value)
         except _UNPICKLABLE as error:
-            return ParameterError(
-                argument,
-                f"must pickle, to be sent to the workers ({error})",
-                name,
-                "define its classes and functions at the top level of a module, without lambdas",
+            remedy = (
+                "define its classes and functions at the top level of a module, without lambdas"
             )
-    return ParameterError(
-        "models", "must pickle, to be sent to the workers", [n for _, n, _ in named]
-    )
+            return ParameterError(argument, f"{rule} ({error})", name, remedy)
+    return ParameterError("models", rule, [name for _, name, _ in named])

@@ -17,18 +17,19 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from types import SimpleNamespace
 from typing import Final, Protocol, TypeAlias, TypeVar, cast
 
 import torch
 from torch import nn
 
-from seqgc.errors import ParameterError, did_you_mean
-from seqgc.training._data import PointDataset
-from seqgc.training._losses import per_point_loss
+from seqgc.errors import ParameterError, did_you_mean, require_int
+from seqgc.training._points import PointDataset, per_point_loss
 from seqgc.training._vectors import Precision, torch_dtype
 from seqgc.training.compute import TorchCompute
 from seqgc.training.model import Model, Objective, OptimizerFactory, Recipe
-from seqgc.training.problems import MODULES, digits, make_module
+from seqgc.training.problems import MODULES, digits
 from seqgc.wire import Json, WorkloadRef
 from seqgc.worker import FetchWeights, register
 
@@ -59,8 +60,13 @@ LOSSES: Mapping[str, Callable[[], nn.Module]] = {
 }
 """Losses by name."""
 
-_MODULES: Final[dict[str, ModuleFactory]] = {}
-_DATA: Final[dict[str, DataFactory]] = {}
+
+def _seedless(make: Callable[[], nn.Module]) -> ModuleFactory:
+    return lambda seed: make()  # noqa: ARG005 (drawn from torch's global state)
+
+
+_MODULES: Final = {name: _seedless(make) for name, make in MODULES.items()}
+_DATA: Final[dict[str, DataFactory]] = {"digits": digits}
 _FIELDS: Final = ("name", "module", "data", "loss", "seed")
 _MOST_MODELS: Final = 1000
 
@@ -96,28 +102,25 @@ def register_module(name: str) -> Callable[[ModuleFactory], ModuleFactory]:
     >>> named_module("line-example", seed=0)
     Linear(in_features=1, out_features=1, bias=True)
     """
-    return _registering(_MODULES, name, builtin=MODULES)
+    return _registering(_MODULES, name)
 
 
 def register_data(name: str) -> Callable[[DataFactory], DataFactory]:
     """Return a decorator that registers data: ``() -> (train, test)``, the same on every call.
 
-    Raises
-    ------
-    ParameterError
-        If the name is taken by another, or could be one of a Python object.
+    Names are refused as by `register_module`.
     """
-    return _registering(_DATA, name, builtin=("digits",))
+    return _registering(_DATA, name)
 
 
 def module_names() -> tuple[str, ...]:
     """Return the names of all networks that are known here."""
-    return (*MODULES, *_MODULES)
+    return tuple(_MODULES)
 
 
 def data_names() -> tuple[str, ...]:
     """Return the names of all data that are known here."""
-    return ("digits", *_DATA)
+    return tuple(_DATA)
 
 
 def named_module(name: str, *, seed: int) -> nn.Module:
@@ -128,11 +131,10 @@ def named_module(name: str, *, seed: int) -> nn.Module:
     ParameterError
         If there is none of that name.
     """
-    if name in MODULES:
-        return make_module(name, seed=seed)
+    _check_known(_MODULES, name, argument="module")
     with torch.random.fork_rng(devices=[]):  # a factory may draw from torch's global state
         torch.manual_seed(seed)
-        return _found(_MODULES, name, argument="module", builtin=MODULES)(seed)
+        return _MODULES[name](seed)
 
 
 def named_data(name: str) -> tuple[PointDataset, PointDataset]:
@@ -143,10 +145,8 @@ def named_data(name: str) -> tuple[PointDataset, PointDataset]:
     ParameterError
         If there are none of that name.
     """
-    if name == "digits":
-        split = digits()
-        return split.train, split.test
-    return _found(_DATA, name, argument="data", builtin=("digits",))()
+    _check_known(_DATA, name, argument="data")
+    return _DATA[name]()
 
 
 def registered_model(
@@ -176,12 +176,11 @@ def registered_model(
     >>> registered_model("net", module="mlp", optimizer=sgd).recipe
     Recipe(module='mlp', data='digits', loss='cross-entropy')
     """
-    _check_loss(loss)
     train, test = named_data(data)
     return Model(
         name=name,
         module=named_module(module, seed=seed),
-        loss=LOSSES[loss](),
+        loss=_named_loss(loss),
         dataset=train,
         optimizer=optimizer,
         batch_size=batch_size,
@@ -234,9 +233,9 @@ it in a module listed in SEQGC_FACTORIES)
     torch_dtype(precision)
     settings = []
     for model in models:
-        _check_known(_MODULES, model.module, argument="module", builtin=MODULES)
-        _check_known(_DATA, model.data, argument="data", builtin=("digits",))
-        _check_loss(model.loss)
+        _check_known(_MODULES, model.module, argument="module")
+        _check_known(_DATA, model.data, argument="data")
+        _named_loss(model.loss)
         settings.append({field: cast("Json", getattr(model, field)) for field in _FIELDS})
     return WorkloadRef(name="models", settings={"models": settings, "precision": precision})
 
@@ -258,88 +257,54 @@ def make_models_compute(settings: Mapping[str, Json], fetch_weights: FetchWeight
     torch_dtype(cast("Precision", precision))
     if not isinstance(models, list) or not 0 < len(models) <= _MOST_MODELS:
         raise ParameterError("models", f"must be a list of 1 to {_MOST_MODELS}", type(models))
-    specs = [_checked(model) for model in models]
-    data = {name: named_data(name)[0] for name in dict.fromkeys(str(s["data"]) for s in specs)}
+    data = cache(lambda name: named_data(name)[0])  # models of the same data share them
     torch.set_num_threads(1)
     return TorchCompute(
-        [_objective(spec, data) for spec in specs],
-        store=_Fetching(fetch_weights),
+        [_objective(model, data) for model in models],
+        store=SimpleNamespace(fetch=fetch_weights),
         precision=cast("Precision", precision),
         cached_weights=0,  # whoever fetches keeps them
     )
 
 
-class _Fetching:
-    """Weights from a function."""
-
-    def __init__(self, fetch_weights: FetchWeights) -> None:
-        self.fetch: Final = fetch_weights
-
-
-def _objective(spec: Mapping[str, Json], data: Mapping[str, PointDataset]) -> Objective:
-    return Objective(
-        name=str(spec["name"]),
-        module=named_module(str(spec["module"]), seed=cast("int", spec["seed"])),
-        loss=per_point_loss(LOSSES[str(spec["loss"])]()),
-        dataset=data[str(spec["data"])],
-    )
-
-
-def _checked(model: Json) -> Mapping[str, Json]:
-    """Return a model's settings, if they are that."""
+def _objective(model: Json, data: Callable[[str], PointDataset]) -> Objective:
+    """Rebuild the objective of a model's settings, if they are that."""
     if not isinstance(model, Mapping) or set(model) != set(_FIELDS):
         raise ParameterError("models", f"must each have {', '.join(_FIELDS)}", model)
-    seed = model["seed"]
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        raise ParameterError("seed", "must be an integer >= 0", seed)
+    seed = require_int("seed", model["seed"], least=0)
     for field in _FIELDS[:-1]:
         if not isinstance(model[field], str):
             raise ParameterError(field, "must be a string", model[field])
-    _check_loss(str(model["loss"]))
-    return model
+    name, module, points, loss = (str(model[field]) for field in _FIELDS[:-1])
+    return Objective(
+        name=name,
+        dataset=data(points),
+        module=named_module(module, seed=seed),
+        loss=per_point_loss(_named_loss(loss)),
+    )
 
 
-def _check_loss(loss: str) -> None:
-    if loss not in LOSSES:
+def _named_loss(name: str) -> nn.Module:
+    if name not in LOSSES:
         rule = f"must be one of {', '.join(LOSSES)}"
-        raise ParameterError("loss", rule, loss, did_you_mean(str(loss), LOSSES))
+        raise ParameterError("loss", rule, name, did_you_mean(str(name), LOSSES))
+    return LOSSES[name]()
 
 
-def _registering(
-    registered: dict[str, _Factory], name: str, *, builtin: Sequence[str] | Mapping[str, object]
-) -> Callable[[_Factory], _Factory]:
+def _registering(factories: dict[str, _Factory], name: str) -> Callable[[_Factory], _Factory]:
     if ":" in name or "." in name or not name:
         raise ParameterError("name", "must be a plain name, without '.' or ':'", name)
 
     def keep(factory: _Factory) -> _Factory:
-        there = registered.setdefault(name, factory)
-        ours = (factory.__module__, factory.__qualname__)
-        if name in builtin or (there.__module__, there.__qualname__) != ours:
+        there = factories.setdefault(name, factory)
+        if (there.__module__, there.__qualname__) != (factory.__module__, factory.__qualname__):
             raise ParameterError("name", "must be new: another is registered under it", name)
         return factory
 
     return keep
 
 
-def _found(
-    registered: Mapping[str, _Factory],
-    name: str,
-    *,
-    argument: str,
-    builtin: Sequence[str] | Mapping[str, object],
-) -> _Factory:
-    _check_known(registered, name, argument=argument, builtin=builtin)
-    return registered[name]
-
-
-def _check_known(
-    registered: Mapping[str, object],
-    name: str,
-    *,
-    argument: str,
-    builtin: Sequence[str] | Mapping[str, object],
-) -> None:
-    known = [*builtin, *registered]
+def _check_known(known: Mapping[str, object], name: str, *, argument: str) -> None:
     if name not in known:
         rule = (
             f"must be one of {', '.join(known)} or a name that the image registers "

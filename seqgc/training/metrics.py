@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from seqgc.errors import ParameterError
-from seqgc.training._data import PointDataset, collate
-from seqgc.training._losses import Loss, per_point_loss, point_losses
+from seqgc.training._points import Loss, PointDataset, collate, per_point_loss, point_losses
 
 __all__ = ["Evaluation", "JobMetrics", "evaluate"]
 
@@ -44,7 +43,7 @@ def evaluate(module: nn.Module, *, loss: Loss, dataset: PointDataset) -> Evaluat
     """Evaluate ``module`` in eval mode on every point of ``dataset``; its modes are put back.
 
     Points have classes if targets are integers and outputs have one more axis: then the class is
-    the argmax over axis 1.
+    the argmax over axis 1, and several targets a point count in fractions.
 
     Raises
     ------
@@ -78,7 +77,7 @@ def evaluate(module: nn.Module, *, loss: Loss, dataset: PointDataset) -> Evaluat
 
 
 def _hits(output: object, target: Tensor) -> float:
-    """How many points are classified right, fractions for many targets a point; NaN: no classes."""
+    """Return how many points are classified right; NaN: they have no classes."""
     if not isinstance(output, Tensor) or output.ndim != target.ndim + 1:
         return float("nan")
     if target.is_floating_point():

@@ -14,10 +14,9 @@ from torch.optim import Optimizer
 from torch.utils.data import IterableDataset
 
 from seqgc.errors import ParameterError, require_int
-from seqgc.training._data import PointDataset
-from seqgc.training._losses import Loss, per_point_loss
+from seqgc.training._points import Loss, PointDataset, per_point_loss
 
-__all__ = ["Model", "Objective", "OptimizerFactory", "Recipe", "make_optimizer"]
+__all__ = ["Model", "Objective", "OptimizerFactory", "PointDataset", "Recipe", "make_optimizer"]
 
 # What stores take as a model's name: checked here, before anything runs.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
@@ -27,14 +26,11 @@ OptimizerFactory: TypeAlias = Callable[[Sequence[nn.Parameter]], Optimizer]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Objective:
-    """What a worker needs of a model: its loss, point by point, as a function of the weights.
-
-    ``loss`` yields one value per point (see `Model`).
-    """
+    """What a worker needs of a `Model`: its loss, point by point, as a function of the weights."""
 
     name: str
     module: nn.Module
-    loss: Loss
+    loss: Loss  # one value per point
     dataset: PointDataset
 
 
@@ -59,16 +55,15 @@ class Model:
     name
         Tells the run's models apart.
     module
-        Any `torch.nn.Module` with trainable floating-point parameters, in the mode (``train`` or
-        ``eval``) in which it is to be trained.
+        With trainable floating-point parameters, in the mode (``train`` or ``eval``) in which it is
+        to be trained.
     loss
         ``(output, target) -> losses``, one value per data point; further axes are averaged. An nn
         loss with ``reduction='mean'`` is taken as its ``reduction='none'`` twin.
     dataset
         Map-style: ``dataset[i]`` is ``(x, y)``, the same on every read.
     optimizer
-        ``parameters -> torch.optim.Optimizer``, for example
-        ``functools.partial(torch.optim.Adam, lr=1e-3)``.
+        ``parameters -> torch.optim.Optimizer``.
     batch_size
         Data points per step.
     seed
@@ -96,8 +91,6 @@ class Model:
     ...     optimizer=functools.partial(torch.optim.SGD, lr=0.1),
     ...     batch_size=4,
     ... )
-    >>> model.loss
-    CrossEntropyLoss()
     >>> model.loss.reduction
     'none'
     """
@@ -133,12 +126,9 @@ def _check_dataset(dataset: PointDataset) -> None:
     if isinstance(dataset, IterableDataset) or not (
         hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
     ):
-        raise ParameterError(
-            "dataset",
-            "must be map-style (__len__ and __getitem__): a worker reads any chunk of any batch",
-            type(dataset).__name__,
-            "gather the items, e.g. list(dataset)",
-        )
+        rule = "must be map-style (__len__ and __getitem__): a worker reads any chunk of any batch"
+        remedy = "gather the items, e.g. list(dataset)"
+        raise ParameterError("dataset", rule, type(dataset).__name__, remedy)
     if len(dataset) < 1:
         raise ParameterError("dataset", "must hold at least one data point", len(dataset))
 
@@ -155,33 +145,23 @@ def _check_module(module: nn.Module) -> None:
                 "call it on one batch first",
             )
         if parameter.requires_grad and not parameter.is_floating_point():
-            raise ParameterError(
-                "module", "must have real floating-point parameters", f"{name}: {parameter.dtype}"
-            )
+            rule = "must have real floating-point parameters"
+            raise ParameterError("module", rule, f"{name}: {parameter.dtype}")
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ParameterError("module", "must have a parameter that requires grad", repr(module))
 
 
 def make_optimizer(model: Model, parameters: Sequence[nn.Parameter]) -> Optimizer:
-    """Return the model's optimizer over ``parameters``.
-
-    Raises
-    ------
-    ParameterError
-        If the factory makes something else, or an optimizer whose step recomputes the loss.
-    """
+    """Return the model's optimizer over ``parameters``, if it steps from one gradient."""
     try:
-        optimizer = model.optimizer(list(parameters))
+        optimizer: object = model.optimizer(list(parameters))
     except (TypeError, ValueError) as error:
         rule = f"must make an optimizer of the model's parameters ({error})"
         raise ParameterError("optimizer", rule, model.optimizer) from error
     if not isinstance(optimizer, Optimizer):
-        raise ParameterError(
-            "optimizer",
-            "must be a factory, parameters -> torch.optim.Optimizer",
-            optimizer,
-            "e.g. functools.partial(torch.optim.SGD, lr=0.1)",
-        )
+        rule = "must be a factory, parameters -> torch.optim.Optimizer"
+        remedy = "e.g. functools.partial(torch.optim.SGD, lr=0.1)"
+        raise ParameterError("optimizer", rule, optimizer, remedy)
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise ParameterError(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,8 +20,7 @@ from seqgc.ports import FloatArray
 __all__ = ["MODULES", "Split", "digits", "make_module"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Split:
+class Split(NamedTuple):
     """A dataset's points for training and for testing."""
 
     train: TensorDataset
@@ -51,8 +50,12 @@ def digits(*, seed: int = 0, test_fraction: float = 0.2) -> Split:
     table = _digits_table()
     x = (table[:, :-1].reshape(-1, 1, 8, 8) / 16).astype(np.float32)
     y = table[:, -1].astype(np.int64)
-    test = _stratified(y, fraction=test_fraction, rng=np.random.default_rng(seed))
-    return Split(train=_points(x[~test], y[~test]), test=_points(x[test], y[test]))
+    rng, test = np.random.default_rng(seed), np.zeros(len(y), dtype=np.bool_)
+    for digit in np.unique(y):
+        points = rng.permutation(np.flatnonzero(y == digit))
+        test[points[: round(test_fraction * len(points))]] = True
+    tensors = [(torch.from_numpy(x[part]), torch.from_numpy(y[part])) for part in (~test, test)]
+    return Split(*(TensorDataset(*pair) for pair in tensors))
 
 
 def _digits_table() -> FloatArray:
@@ -67,21 +70,6 @@ def _digits_table() -> FloatArray:
     file = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
     with gzip.open(file, "rt") as lines:
         return np.loadtxt(lines, delimiter=",")
-
-
-def _stratified(
-    labels: np.ndarray[tuple[int], np.dtype[np.int64]], *, fraction: float, rng: np.random.Generator
-) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Mark a random ``fraction`` of the points of every label."""
-    chosen = np.zeros(len(labels), dtype=np.bool_)
-    for label in np.unique(labels):
-        points = rng.permutation(np.flatnonzero(labels == label))
-        chosen[points[: round(fraction * len(points))]] = True
-    return chosen
-
-
-def _points(x: np.typing.NDArray[np.float32], y: np.typing.NDArray[np.int64]) -> TensorDataset:
-    return TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
 
 
 def _mlp() -> nn.Module:

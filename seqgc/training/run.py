@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +16,9 @@ from seqgc.stores import RetiringStore
 from seqgc.training._plan import TrainingPlan
 from seqgc.training._session import RunCounts, Session
 from seqgc.training._tuner import Answer, BackgroundTuner, Tuner
-from seqgc.training._workers import Crew, Workers
+from seqgc.training._work import Crew, Workers
 from seqgc.training.adaptive import Switch
-from seqgc.training.metrics import Evaluation
+from seqgc.training.metrics import Evaluation, evaluate
 from seqgc.training.rundir import RunDirectory, new_run_path, require_new
 from seqgc.training.workload import TorchWorkload
 
@@ -27,23 +27,17 @@ __all__ = ["TrainResult", "started", "train"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainResult:
-    """What a finished run came to.
-
-    ``seconds`` is the loop's time, from the first dispatch to the last decoding: workers had been
-    started before. ``evaluations`` are by model, on its test data if it has any. ``scheme`` is
-    what the run began with; ``answers`` are those of the searches for a better one; ``payload`` is
-    the format in which results travelled.
-    """
+    """What a finished run came to."""
 
     run: Path
-    scheme: str
+    scheme: str  # what the run began with
     jobs: int
-    seconds: float
+    seconds: float  # from the first dispatch to the last decoding: workers had been started before
     counts: RunCounts
-    evaluations: dict[str, Evaluation]
-    payload: Payload
+    evaluations: dict[str, Evaluation]  # by model, on its test data if it has any
+    payload: Payload  # the format in which results travelled
     switches: tuple[Switch, ...] = ()
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[Answer, ...] = ()  # of the searches for a better setting
 
     @property
     def schemes(self) -> tuple[str, ...]:
@@ -119,12 +113,12 @@ def train(
     with ExitStack() as stack:
         stack.enter_context(_one_thread())
         crew = stack.enter_context(workers.open(work))
-        store, retire = crew.store, list[Observer]()
+        store = crew.store
         if crew.grace_s is not None:
             delay = plan.max_delay(setting)
-            store = slow = RetiringStore(crew.store, rounds=delay, grace_s=crew.grace_s)
+            store = slow = RetiringStore(store, rounds=delay, grace_s=crew.grace_s)
             stack.callback(slow.close)
-            retire = [_retiring(slow)]
+            observers = [_retiring(slow), *observers]
         workload = TorchWorkload(
             plan.models,
             scheme=setting.scheme,
@@ -141,7 +135,7 @@ def train(
             num_jobs=plan.num_jobs(setting),
             payload=work.payload,
             switches=switches,
-            observers=[*retire, *observers],
+            observers=observers,
         )
         if plan.adaptation is not None:
             tuner = stack.enter_context(closing(BackgroundTuner() if tuner is None else tuner))
@@ -154,10 +148,12 @@ def train(
         seconds=seconds,
         counts=session.counts,
         evaluations={
-            m.name: workload.evaluate(
-                m.name, m.dataset if m.test_dataset is None else m.test_dataset
+            model.name: evaluate(
+                workload.module(model.name),
+                loss=model.loss,
+                dataset=model.dataset if model.test_dataset is None else model.test_dataset,
             )
-            for m in plan.models
+            for model in plan.models
         },
         payload=work.payload,
         switches=tuple(switches),
@@ -191,7 +187,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _retiring(store: RetiringStore) -> Callable[[Seen], None]:
+def _retiring(store: RetiringStore) -> Observer:
     """Return an observer that lets old weights go as rounds begin."""
 
     def retire(seen: Seen) -> None:

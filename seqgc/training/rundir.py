@@ -26,28 +26,14 @@ from typing import Final
 
 import numpy as np
 
+from seqgc import ports
 from seqgc._durable import replacing
 from seqgc.errors import ParameterError
-from seqgc.ports import (
-    Arrival,
-    Cancel,
-    Close,
-    Dispatch,
-    Dispatched,
-    Drop,
-    Failure,
-    Finish,
-    Notice,
-    Restart,
-    Seen,
-    Tick,
-)
 from seqgc.training.metrics import JobMetrics
 
 __all__ = ["EventLog", "MetricsLog", "RunDirectory", "new_run_path"]
 
 SCHEMA = 1
-Fields = dict[str, object]
 
 
 def new_run_path(root: str | Path, label: str) -> Path:
@@ -96,13 +82,7 @@ class RunDirectory:
 
 
 def require_new(path: Path) -> None:
-    """Refuse a run directory that exists, or would lie below a file.
-
-    Raises
-    ------
-    ParameterError
-        Naming the path.
-    """
+    """Refuse a run directory that exists, or would lie below a file."""
     if path.exists():
         rule = "must not exist: a run never overwrites another"
         raise ParameterError("run", rule, str(path), "choose another directory or remove it")
@@ -126,62 +106,53 @@ class EventLog:
         self._began = time.monotonic()
         self._began_at: dict[int, float] = {}  # by round, seconds on the backend's clock
         self._left_at: dict[tuple[int, int, int], float] = {}  # by round, worker, attempt
+        self.close: Final = self._file.close
 
-    def __call__(self, seen: Seen) -> None:
+    def __call__(self, seen: ports.Seen) -> None:
         match seen:
-            case Notice(kind=kind, fields=fields):
-                self._write(kind, **(_heading() if kind == "run" else {}), **fields)
-            case Dispatch():
+            case ports.Notice(kind=kind, fields=fields):
+                started_at = datetime.now(UTC).isoformat()
+                heading = {"schema": SCHEMA, "started_at": started_at} if kind == "run" else {}
+                self._write(kind, **heading, **fields)
+            case ports.Dispatch():
                 self._dispatch(seen)
-            case Dispatched():
-                self._leave(seen)
-            case Arrival() | Failure() | Drop():
+            case ports.Dispatched(round=round, attempt=attempt, workers=workers, left_at=left_at):
+                self._began_at.setdefault(round, seen.at)
+                addresses = [(round, worker, attempt) for worker in workers]
+                self._left_at |= zip(addresses, left_at, strict=True)
+            case ports.Arrival() | ports.Failure() | ports.Drop():
                 self._answer(seen)
-            case Close():
-                self._close_round(seen)
-            case Cancel(round=round, workers=workers):
+            case ports.Close():
+                self._close_round(seen.record)
+            case ports.Cancel(round=round, workers=workers):
                 self._write("cancel", round=round, workers=workers)
-            case Restart(worker=worker):
+            case ports.Restart(worker=worker):
                 self._write("restart", worker=worker)
-            case Finish(job=job, decoding=decoding):
+            case ports.Finish(job=job, decoding=decoding):
                 self._write("decode", job=job, error=decoding().error)
-            case Tick():
-                pass
 
     def _write(self, event: str, **fields: object) -> None:
         at_s = round(time.monotonic() - self._began, 6)
         self._file.write(json.dumps({"event": event, "at_s": at_s, **fields}) + "\n")
 
-    def close(self) -> None:
-        """Flush and close the file."""
-        self._file.close()
-
-    def _dispatch(self, action: Dispatch) -> None:
+    def _dispatch(self, action: ports.Dispatch) -> None:
         jobs = sorted({m.job for tasks in action.assignment.values() for m in tasks})
-        fields: Fields = {"round": action.round, "attempt": action.attempt, "jobs": jobs}
-        if action.attempt:  # to some workers, again
-            fields["workers"] = sorted(action.assignment)
-        self._write("dispatch", **fields)
+        again = {"workers": sorted(action.assignment)} if action.attempt else {}
+        self._write("dispatch", round=action.round, attempt=action.attempt, jobs=jobs, **again)
 
-    def _leave(self, event: Dispatched) -> None:
-        self._began_at.setdefault(event.round, event.at)
-        for worker, left_at in zip(event.workers, event.left_at, strict=True):
-            self._left_at[event.round, worker, event.attempt] = left_at
-
-    def _answer(self, seen: Arrival | Failure | Drop) -> None:
-        about = seen.event if isinstance(seen, Drop) else seen
+    def _answer(self, seen: ports.Arrival | ports.Failure | ports.Drop) -> None:
+        about = seen.event if isinstance(seen, ports.Drop) else seen
         address = about.round, about.worker, about.attempt
-        fields: Fields = dict(zip(("round", "worker", "attempt"), address, strict=True))
+        fields: dict[str, object] = dict(zip(("round", "worker", "attempt"), address, strict=True))
         if (began_at := self._began_at.get(about.round)) is not None:
             fields["elapsed_s"] = about.at - began_at
-        if (left_at := self._left_at.pop(address, None)) is not None:  # not told again with a drop
+        if (left_at := self._left_at.pop(address, None)) is not None:  # once, not with a drop again
             fields["took_s"] = about.at - left_at
-        if not isinstance(seen, Arrival):
+        if not isinstance(seen, ports.Arrival):
             fields["reason"] = seen.reason
         self._write(type(seen).__name__.lower(), **fields)
 
-    def _close_round(self, action: Close) -> None:
-        record = action.record
+    def _close_round(self, record: ports.RoundRecord) -> None:
         self._write(
             "close",
             round=record.round,
@@ -192,10 +163,6 @@ class EventLog:
             stragglers=np.flatnonzero(~record.responded).tolist(),
         )
         self._file.flush()  # a crash loses at most the open round
-
-
-def _heading() -> Fields:
-    return {"schema": SCHEMA, "started_at": datetime.now(UTC).isoformat()}
 
 
 class MetricsLog:
@@ -211,18 +178,12 @@ class MetricsLog:
         self._rows.writerow(["seconds", "job", "model", "step", "loss"])
         self._began = time.monotonic()
         self._written = 0
+        self.close: Final = self._file.close
 
-    def __call__(self, seen: Seen) -> None:
-        if isinstance(seen, Close) or (isinstance(seen, Notice) and seen.kind == "end"):
-            self._update()
-
-    def close(self) -> None:
-        """Flush and close the file."""
-        self._file.close()
-
-    def _update(self) -> None:
-        seconds, metrics = f"{time.monotonic() - self._began:.3f}", self._metrics()
-        for entry in metrics[self._written :]:
-            self._rows.writerow([seconds, entry.job, entry.model, entry.step, entry.loss])
-        self._written = len(metrics)
-        self._file.flush()
+    def __call__(self, seen: ports.Seen) -> None:
+        if isinstance(seen, ports.Close) or (isinstance(seen, ports.Notice) and seen.kind == "end"):
+            seconds, metrics = f"{time.monotonic() - self._began:.3f}", self._metrics()
+            for entry in metrics[self._written :]:
+                self._rows.writerow([seconds, entry.job, entry.model, entry.step, entry.loss])
+            self._written = len(metrics)
+            self._file.flush()

@@ -10,12 +10,11 @@ from torch import nn
 
 from seqgc.errors import ParameterError, ScheduleError
 from seqgc.ports import Decoding, FloatArray, MiniTask, WeightedPoints, WeightStore
-from seqgc.training._data import PointDataset
 from seqgc.training._jobs import ChunkedScheme, JobPlan, Share
 from seqgc.training._learner import Learner
 from seqgc.training._soundness import require_sound
 from seqgc.training._vectors import Precision, torch_dtype
-from seqgc.training.metrics import Evaluation, JobMetrics, evaluate
+from seqgc.training.metrics import JobMetrics
 from seqgc.training.model import Model
 
 __all__ = ["ChunkedScheme", "TorchWorkload"]
@@ -30,21 +29,10 @@ class TorchWorkload:
     sure to be decoded. With ``M/k >= T + 1`` those are all of its models' earlier jobs. With fewer
     bundles gradients are applied exactly T rounds late, whatever the stragglers do.
 
-    Parameters
-    ----------
-    models
-        With distinct names, in the order in which they take turns. Their modules are copied.
-    scheme
-        How batches are cut into chunks, and the delay.
-    store
-        Where workers find the weights. A version's number is the number of steps taken; versions
-        that no job in flight needs are discarded.
-    precision
-        Of weights, computation and results.
-    jobs_per_round
-        k, models a job; divides the number of models.
-    stale
-        Allow ``M/k < T + 1``.
+    ``scheme`` says how batches are cut into chunks, and the delay; ``store`` is where workers find
+    the weights, and loses the versions that no job in flight needs; ``precision`` is that of
+    weights, computation and results; ``stale`` allows ``M/k < T + 1``. The models' modules are
+    copied.
 
     Raises
     ------
@@ -91,12 +79,11 @@ class TorchWorkload:
         stale: bool = False,
     ) -> None:
         torch_dtype(precision)
-        self._plan: Final = JobPlan(
-            models, scheme=scheme, jobs_per_round=jobs_per_round, stale=stale
-        )
+        bundle = jobs_per_round
+        self._plan: Final = JobPlan(models, scheme=scheme, jobs_per_round=bundle, stale=stale)
         for model in models:
             require_sound(model)
-        self._store, self._precision = store, precision
+        self._precision: Final = precision
         self._learners = [Learner(m, store=store, precision=precision) for m in models]
         self._begun = 0
         self._in_flight: dict[int, tuple[Share, ...]] = {}
@@ -114,31 +101,20 @@ class TorchWorkload:
         return tuple(sorted({model.batch_size for model in self._plan.models}))
 
     @property
-    def precision(self) -> Precision:
-        """The precision of weights, computation and results."""
-        return self._precision
-
-    @property
     def names(self) -> tuple[str, ...]:
         """The models' names, in the order in which they take turns."""
         return tuple(model.name for model in self._plan.models)
 
     def result_form(self, job: int) -> tuple[np.dtype[np.floating], int]:
-        """Return the dtype and length of the job's results, whatever format they travel in."""
-        return np.dtype(self._precision), self.result_size(job)
-
-    def result_size(self, job: int) -> int:
-        """Return the length of the job's gradient vector: P + 1 over the models of its bundle."""
-        return sum(learner.result_size for learner in self._bundle(job))
+        """Return the results' dtype, whatever they travel in, and length: P + 1 over the bundle."""
+        size = sum(learner.result_size for learner in self._bundle(job))
+        return np.dtype(self._precision), size
 
     def module(self, name: str) -> nn.Module:
         """Return a model's module as trained so far; it is the run's own, to be read only."""
-        return self._find(name).module
-
-    def evaluate(self, name: str, dataset: PointDataset) -> Evaluation:
-        """Evaluate a model, as trained so far, on a dataset."""
-        learner = self._find(name)
-        return evaluate(learner.module, loss=learner.model.loss, dataset=dataset)
+        if name not in self.names:
+            raise ParameterError("name", f"must be one of {', '.join(self.names)}", name)
+        return self._learners[self.names.index(name)].module
 
     def switch(self, scheme: ChunkedScheme) -> None:
         """Let the jobs that begin from now on be another scheme's.
@@ -152,8 +128,7 @@ class TorchWorkload:
         ParameterError
             If there are too few models for its delay.
         """
-        late = [job for job, gradient in self._unapplied.items() if gradient is None]
-        if late:
+        if late := [job for job, gradient in self._unapplied.items() if gradient is None]:
             raise ScheduleError(f"the scheme cannot change: job {late[0]} has not finished")
         self._plan.adopt(scheme)
 
@@ -200,7 +175,7 @@ class TorchWorkload:
         return tuple(share.resolve(mini_task.chunks, mini_task.coefficients) for share in shares)
 
     def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
-        """Keep the ``gradient`` (`result_size`,) of a decoded job; it is applied when due.
+        """Keep the ``gradient`` of a decoded job, as long as `result_form` says, until it is due.
 
         Raises
         ------
@@ -212,12 +187,11 @@ class TorchWorkload:
         job = decoding.job
         if job not in self._unapplied or self._unapplied[job] is not None:
             raise ScheduleError(f"job {job} cannot finish: it has not begun, or finished before")
-        size = self.result_size(job)
+        dtype, size = self.result_form(job)
         if gradient.shape != (size,):
-            raise ParameterError(
-                "gradient", f"of job {job} must have shape ({size},)", gradient.shape
-            )
-        kept = self._unapplied[job] = np.array(gradient, dtype=self._precision)
+            rule = f"of job {job} must have shape ({size},)"
+            raise ParameterError("gradient", rule, gradient.shape)
+        kept = self._unapplied[job] = np.array(gradient, dtype=dtype)
         step = self._plan.step(job)
         self._metrics += [
             JobMetrics(job=job, model=learner.model.name, step=step, loss=float(part[-1]))
@@ -245,8 +219,7 @@ class TorchWorkload:
         return job - self._plan.delay - 1
 
     def _apply(self, jobs: list[int]) -> None:
-        late = [job for job in jobs if self._unapplied[job] is None]
-        if late:
+        if late := [job for job in jobs if self._unapplied[job] is None]:
             raise ScheduleError(f"job {late[0]} has not been decoded by its deadline")
         for job in jobs:
             gradient = self._unapplied.pop(job)
@@ -267,9 +240,3 @@ class TorchWorkload:
         needed = {share.weights for shares in self._in_flight.values() for share in shares}
         for learner in self._learners:
             learner.keep(needed)
-
-    def _find(self, name: str) -> Learner:
-        for learner in self._learners:
-            if learner.model.name == name:
-                return learner
-        raise ParameterError("name", f"must be one of {', '.join(self.names)}", name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +28,6 @@ from seqgc.training._tuner import (
     BackgroundTuner,
     Choice,
     Question,
-    Rates,
     SearchFailure,
     choose,
 )
@@ -59,14 +59,15 @@ class HandDriven:
         self.looked += 1
         if self.looked < self._looks:
             return None
-        spec, current = next(self._specs, "stay"), self.questions[-1].current
+        spec, question = next(self._specs, "stay"), self.questions[-1]
         if spec == "failure":
             return SearchFailure(reason="no such luck")
         return Choice(
-            setting=current if spec == "stay" else setting(spec),
-            current=current,
-            predicted_s=1.0,
-            predicted_current_s=2.0,
+            current=question.current,
+            found=question.current if spec == "stay" else setting(spec),
+            current_s=2.0,
+            found_s=2.0 if spec == "stay" else 0.5,
+            jobs_left=question.jobs_left,
             searched=3,
         )
 
@@ -157,7 +158,8 @@ def test_what_was_searched_and_switched_to_and_why_is_on_record(tmp_path: Path) 
         "uncoded, mu=0, feasible",
         "m-sgc:B=1,W=2,lam=2, mu=0, feasible",
     )
-    assert first["predicted_s"] == {"from": 2.0, "to": 1.0}
+    # Of 32 jobs left uncoded, at 2 s a round; or in a scheme of delay 1, at 0.5 s a round.
+    assert first["predicted_s"] == {"from": 64.0, "to": 16.5}
     assert (second["round"], second["job"]) == (27, 26), "one round of drain"
     assert told == [(8, 8), (27, 26)]
     question = tuner.questions[0]
@@ -401,8 +403,8 @@ def test_an_alpha_that_makes_times_negative_is_noted_and_the_run_goes_on() -> No
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"probe": 0, "alpha": 1.0}, "`probe` must be >= 1 round; got 0"),
-        ({"retune": -1, "alpha": 1.0}, "`retune` must be >= 1 round; got -1"),
+        ({"probe": 0, "alpha": 1.0}, "`probe` must be an integer >= 1; got 0"),
+        ({"retune": -1, "alpha": 1.0}, "`retune` must be an integer >= 1; got -1"),
         ({"alpha": 1.0}, "`probe` or `retune` must be given"),
         ({"probe": 3}, "`alpha` must be a finite number.*got None .*seqgc profile"),
         ({"probe": 3, "alpha": math.inf}, "`alpha` must be a finite number"),
@@ -428,7 +430,7 @@ def test_a_workload_changes_schemes_between_jobs_only_and_checks_the_delay() -> 
     workload.begin(0)
     with pytest.raises(ScheduleError, match="the scheme cannot change: job 0 has not finished"):
         workload.switch(parse_scheme("gc:s=1", n=2))
-    workload.finish(decoded(0), np.zeros(workload.result_size(0), dtype=np.float32))
+    workload.finish(decoded(0), np.zeros(workload.result_form(0)[1], dtype=np.float32))
     with pytest.raises(ParameterError, match="`models` must number at least"):
         workload.switch(parse_scheme("m-sgc:B=2,W=3,lam=1", n=2))
     workload.switch(parse_scheme("m-sgc:B=1,W=2,lam=1", n=2))
@@ -444,11 +446,12 @@ def test_a_choice_is_priced_again_for_the_jobs_that_are_left_when_it_comes() -> 
         scheme=parse_scheme("m-sgc:B=1,W=2,lam=1", n=4),
         rule=ClosingRule(mu=0.0, wait_out="feasible"),
     )
-    rates = Rates(found=found, found_s=1.0, current_s=2.0)
-    asked = rates.choose(current, jobs_left=50, searched=7)
+    asked = Choice(
+        current=current, found=found, current_s=2.0, found_s=1.0, jobs_left=50, searched=7
+    )
     # To stay: 50 + 3 rounds of 2 s. To switch: a drain of 3 such rounds, and 50 + 1 of 1 s.
     assert (asked.predicted_current_s, asked.predicted_s, asked.setting) == (106.0, 57.0, found)
-    late = asked.repriced(jobs_left=1)
+    late = replace(asked, jobs_left=1)
     assert (late.predicted_current_s, late.predicted_s, late.setting) == (8.0, 8.0, current)
-    barely = asked.repriced(jobs_left=2)
+    barely = replace(asked, jobs_left=2)
     assert (barely.predicted_current_s, barely.predicted_s, barely.setting) == (10.0, 9.0, found)

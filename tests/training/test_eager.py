@@ -38,7 +38,7 @@ def test_whoever_wants_the_compiler_later_gets_it() -> None:
 def test_what_is_asked_for_inside_is_the_real_compiler() -> None:
     python(
         "import sys, torch\n"
-        "from seqgc.training._eager import without_compiler\n"
+        "from seqgc.training._learner import without_compiler\n"
         "with without_compiler():\n"
         "    import torch._dynamo\n"
         "    assert callable(torch._dynamo.reset)\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -71,9 +72,14 @@ def test_a_fork_server_process_computes_what_this_one_does_at_the_weights_of_the
 def test_models_that_share_a_dataset_share_it_in_the_parcel() -> None:
     data = make_model().dataset
     sizes = [
-        TorchComputeFactory(
-            models=[make_model(f"m{i}", dataset=data) for i in range(count)], store=MemoryStore()
-        ).size_bytes
+        len(
+            pickle.dumps(
+                TorchComputeFactory(
+                    models=[make_model(f"m{i}", dataset=data) for i in range(count)],
+                    store=MemoryStore(),
+                )
+            )
+        )
         for count in (1, 2)
     ]
     dataset_bytes = data.tensors[0].nbytes + data.tensors[1].nbytes

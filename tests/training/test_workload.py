@@ -14,7 +14,7 @@ from seqgc.ports import FloatArray, MiniTask, WeightRef
 from seqgc.stores import MemoryStore
 from seqgc.training import Model, TorchCompute, TorchWorkload, digits, evaluate, make_module
 from tests.kit import decoded
-from tests.training.reference import SGD, Chunks, blobs, flat, make_model, run_coded, train_alone
+from tests.training.reference import SGD, Chunks, flat, make_model, run_coded, train_alone
 
 MOMENTUM = partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=1e-3, nesterov=True)
 ADAM = partial(torch.optim.Adam, lr=1e-2)
@@ -124,7 +124,7 @@ def test_adam_in_float32_reaches_the_accuracy_of_plain_training_on_digits() -> N
     workload = run([model], jobs=100, scheme=Chunks(), precision="float32")
     alone, _ = train_alone(model, steps=100, dtype=torch.float32)
     plain = evaluate(alone, loss=model.loss, dataset=data.test).accuracy
-    coded = workload.evaluate("net", data.test).accuracy
+    coded = evaluate(workload.module("net"), loss=model.loss, dataset=data.test).accuracy
     assert plain is not None
     assert coded == pytest.approx(plain, abs=0.01)
     assert coded >= 0.95
@@ -163,13 +163,13 @@ def test_only_versions_that_a_job_in_flight_needs_stay_in_the_store() -> None:
         if job >= 1:
             workload.resolve(whole(job - 1))
             workload.finish(
-                decoded(job - 1), np.ones(workload.result_size(job - 1), dtype=np.float32)
+                decoded(job - 1), np.ones(workload.result_form(job - 1)[1], dtype=np.float32)
             )
         assert len(held) == min(job + 1, 2)
     assert published == [(name, version) for version in range(3) for name in "ab"]
     with pytest.raises(StoreError):
         store.fetch(first)
-    workload.finish(decoded(5), np.ones(workload.result_size(5), dtype=np.float32))
+    workload.finish(decoded(5), np.ones(workload.result_form(5)[1], dtype=np.float32))
     workload.flush()
     assert held == set()
 
@@ -219,7 +219,7 @@ def test_an_unknown_precision_is_refused() -> None:
 
 def test_jobs_out_of_order_unfinished_or_finished_twice_are_refused_and_change_nothing() -> None:
     workload = TorchWorkload([make_model()], scheme=Chunks(), store=MemoryStore())
-    gradient = np.zeros(workload.result_size(0), dtype=np.float32)
+    gradient = np.zeros(workload.result_form(0)[1], dtype=np.float32)
     with pytest.raises(ScheduleError, match="job 1 cannot begin: the next job is 0"):
         workload.begin(1)
     with pytest.raises(ScheduleError, match="job 0 is not in flight"):
@@ -246,7 +246,7 @@ def test_jobs_out_of_order_unfinished_or_finished_twice_are_refused_and_change_n
 def test_a_job_needs_exactly_the_gradients_that_its_weights_hold(models: int, delay: int) -> None:
     nets = [make_model(f"m{i}", seed=i) for i in range(models)]
     workload = TorchWorkload(nets, scheme=Chunks(delay=delay), store=MemoryStore(), stale=True)
-    gradient = np.zeros(workload.result_size(0), dtype=np.float32)
+    gradient = np.zeros(workload.result_form(0)[1], dtype=np.float32)
     open_jobs: set[int] = set()
     for job in range(3 * models + delay):
         needed = {other for other in range(job) if workload.needs(job, other)}
@@ -264,7 +264,7 @@ def test_a_job_needs_exactly_the_gradients_that_its_weights_hold(models: int, de
 def test_a_model_that_is_not_there_is_named() -> None:
     workload = TorchWorkload([make_model()], scheme=Chunks(), store=MemoryStore())
     with pytest.raises(ParameterError, match="`name` must be one of net; got 'nets'"):
-        workload.evaluate("nets", blobs())
+        workload.module("nets")
 
 
 def test_a_batch_larger_than_the_dataset_takes_points_again() -> None:

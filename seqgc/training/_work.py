@@ -1,0 +1,175 @@
+"""What training asks of workers (processes, functions, a cluster), and what its tasks weigh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, Protocol
+
+import numpy as np
+
+from seqgc.ports import Backend, BlobStore, Payload, WeightStore, payload_format
+from seqgc.schemes import Scheme
+from seqgc.training._vectors import ParameterVector, Precision
+from seqgc.training.compute import TorchComputeFactory
+from seqgc.training.model import Model
+from seqgc.wire import MESSAGE_LIMIT_BYTES, StoreKind, envelope_bytes
+
+__all__ = ["Crew", "TaskSizes", "Work", "Workers", "most_mini_tasks", "task_sizes"]
+
+# What messages weigh: a little more than they do, so that what is said to fit fits.
+_FRAME_BYTES: Final = 4096  # of a request or reply, beside what is in it
+_POINT_BYTES: Final = 16  # an index and a coefficient
+_PART_BYTES: Final = 400  # of a part beside its points: whose weights, and their digest
+_NAMED: Final = 3  # times that a part names its model: itself, what it refers to, what it brings
+_PIECE_BYTES: Final = 64  # of a part's result beside its numbers: how many, scaled by what
+_MODEL_BYTES: Final = 100  # of a model's settings, beside its names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSizes:
+    """The bytes of the heaviest task of a run."""
+
+    weights_bytes: int  # of one job,
+    weights_files: int  # in so many files
+    mini_tasks: int  # jobs whose weights a task needs
+    task_bytes: int
+    result_bytes: int  # as they are packed
+    limit_bytes: int = MESSAGE_LIMIT_BYTES  # of a message, as JSON
+
+    def request_bytes(self, where: StoreKind) -> int:
+        """Return the length of the request as JSON; ``where`` the weights are."""
+        brought = self.mini_tasks * self.weights_bytes if where == "inline" else 0
+        return envelope_bytes(self.task_bytes + brought + _FRAME_BYTES)
+
+    @property
+    def reply_bytes(self) -> int:
+        """The length of the reply as JSON, if the results are in it."""
+        parts = self.mini_tasks * self.weights_files
+        return envelope_bytes(self.result_bytes + parts * _PIECE_BYTES + _FRAME_BYTES)
+
+    @property
+    def reply_fits(self) -> bool:
+        """Whether Lambda carries the results in a reply."""
+        return self.reply_bytes <= self.limit_bytes
+
+
+def task_sizes(
+    models: Sequence[Model],
+    *,
+    jobs_per_round: int = 1,
+    load: float,
+    mini_tasks: int = 1,
+    precision: Precision,
+    payload: Payload,
+) -> TaskSizes:
+    """Return the sizes of tasks of so many mini-tasks, at a normalized load."""
+    bundle = jobs_per_round
+    bundles = [models[i : i + bundle] for i in range(0, len(models), bundle)]
+    parameters = {model.name: ParameterVector(model.module).size for model in models}
+    largest = max(sum(parameters[model.name] for model in each) for each in bundles)
+    points = max(sum(model.batch_size for model in each) for each in bundles)
+    part_bytes = _PART_BYTES + _NAMED * max(len(model.name) for model in models)
+    task_bytes = int(np.ceil(load * points)) * _POINT_BYTES + mini_tasks * bundle * part_bytes
+    for model in models:
+        recipe = model.recipe
+        task_bytes += _MODEL_BYTES + len(model.name)
+        task_bytes += len(recipe.module + recipe.data) if recipe else 0
+    return TaskSizes(
+        weights_bytes=largest * np.dtype(precision).itemsize,
+        weights_files=bundle,
+        mini_tasks=mini_tasks,
+        task_bytes=task_bytes,
+        # and a loss each
+        result_bytes=mini_tasks * (largest + bundle) * payload_format(payload).bits // 8,
+    )
+
+
+@lru_cache(maxsize=8)
+def most_mini_tasks(scheme: Scheme, num_jobs: int) -> int:
+    """Return the most mini-tasks of any worker's round.
+
+    They come up in the first T + 1 rounds: if nobody straggles, since coded results are due then,
+    or, where a scheme has none, if all straggle as long as it bears that, since they are asked
+    again.
+    """
+    everyone = np.ones(scheme.n, dtype=np.bool_)
+    most = 0
+    for straggling in (False, True):
+        schedule = scheme.start(num_jobs)
+        while schedule.round <= scheme.delay:
+            most = max(most, *map(len, schedule.assignment()))
+            nobody = straggling and schedule.feasible(~everyone)
+            schedule.close_round(~everyone if nobody else everyone)
+    return most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Work:
+    """What workers are opened for: one run, or one recording."""
+
+    name: str  # the run's; it seeds stochastic rounding
+    models: tuple[Model, ...]
+    precision: Precision
+    payload: Payload  # the format in which results travel
+    stochastic_rounding: bool = False
+    weights: Path  # a folder of this machine, for workers that can read it
+    cached_weights: int  # versions that a worker should keep
+    code: str  # names what is computed, in every message
+    sizes: TaskSizes  # of the heaviest task
+    fixed: bool = True  # whether that stays so: not in a run that may come to another scheme
+    # (round, worker) -> which row of injected delays a task has, and its normalized load
+    occasion: Callable[[int, int], tuple[int, float]]
+
+    def compute_factory(self, store: WeightStore) -> TorchComputeFactory:
+        """Return what makes, in a worker's process, the compute function of this work."""
+        return TorchComputeFactory(
+            models=self.models,
+            store=store,
+            precision=self.precision,
+            cached_weights=self.cached_weights,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Crew:
+    """Workers that are ready to be started for one piece of work.
+
+    Parameters
+    ----------
+    start
+        Starts them, once; whoever calls it closes the backend.
+    store
+        Where they find weights, as the master sees it.
+    grace_s
+        How long versions that are needed no more are kept for stragglers that nobody can call back,
+        seconds: a function's time-out. None: they are removed at once.
+    note
+        What is worth saying of them when they have been started.
+    """
+
+    start: Callable[[], Backend]
+    store: BlobStore
+    grace_s: float | None = None
+    note: str = ""
+
+
+class Workers(Protocol):
+    """Who computes; `seqgc.workers` has them for this machine, Lambda and dask."""
+
+    @property
+    def n(self) -> int:
+        """How many there are."""
+
+    @property
+    def provider(self) -> str:
+        """What they are, in a word; kept in the profiles that are recorded on them."""
+
+    def check(self, work: Work) -> None:
+        """Refuse, with `ParameterError`, what they cannot do; starts and writes nothing."""
+
+    def open(self, work: Work) -> AbstractContextManager[Crew]:
+        """Prepare for one piece of work; nothing of it is left at the end of the block."""
