@@ -48,11 +48,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -64,15 +60,10 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
     """Yield a new folder that is removed with the block, or later if this process is killed."""
     with tempfile.TemporaryDirectory(prefix=prefix) as name:
         Path(name, f"{_OWNER}{os.getpid()}").touch()
-        _remove_orphans()
+        for mark in Path(tempfile.gettempdir()).glob(f"*/{_OWNER}*"):
+            if _is_orphaned(mark):
+                shutil.rmtree(mark.parent, ignore_errors=True)
         yield Path(name)
-
-
-def _remove_orphans() -> None:
-    """Remove the folders of processes that are no more."""
-    for mark in Path(tempfile.gettempdir()).glob(f"*/{_OWNER}*"):
-        if _is_orphaned(mark):
-            shutil.rmtree(mark.parent, ignore_errors=True)
 
 
 def _is_orphaned(mark: Path) -> bool:

@@ -56,18 +56,10 @@ class RoundPolicy:
     A failed task is sent again at once, at most ``rule.max_attempts`` times in a round; then its
     worker is this round's straggler. Answers to closed rounds, and second ones, are dropped.
 
-    Parameters
-    ----------
-    schedule
-        The scheme's run, from ``Scheme.start``.
-    rule
-        When a round closes; see `RoundGate`.
-    payload
-        The format in which results travel, where gradients are decoded: answers that would be
-        decoded too badly do not suffice. None: for decisions only, as in replay; should gradients
-        be decoded all the same, they are judged as float32's.
-    first_job, first_round
-        What the schedule's first job and round are called in the run.
+    ``payload`` is the format in which results travel, where gradients are decoded: answers that
+    would be decoded too badly do not suffice. None: for decisions only, as in replay; should
+    gradients be decoded all the same, they are judged as float32's. The run may call the schedule's
+    first job and round otherwise than 0 (``first_job``, ``first_round``).
 
     Examples
     --------

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
-from seqgc.errors import ParameterError, require_int
+from seqgc.errors import ParameterError, require_int, require_number
 from seqgc.schemes import Scheme
 
 __all__ = ["ClosingRule", "Setting", "WaitOut"]
@@ -39,8 +39,7 @@ class ClosingRule:
     max_attempts: int = 3
 
     def __post_init__(self) -> None:
-        if not 0 <= self.mu < math.inf:
-            raise ParameterError("mu", "must be a finite number >= 0", self.mu)
+        require_number("mu", self.mu, least=0)
         if self.wait_out not in get_args(WaitOut):
             rule = f"must be one of {', '.join(get_args(WaitOut))}"
             raise ParameterError("wait_out", rule, self.wait_out)

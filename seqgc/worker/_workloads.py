@@ -59,15 +59,9 @@ def run_task(
 
     Examples
     --------
-    >>> from seqgc.ports import WeightRef, WorkItem
-    >>> ref = WeightRef(model="m", version=0, digest="0" * 64, dtype="float64", size=1)
-    >>> part = WeightedPoints(
-    ...     model="m", weights=ref, points=np.array([4, 5]), coefficients=np.array([0.5, 2.0])
-    ... )
-    >>> task = Task(round=0, worker=0, attempt=0, items=(WorkItem(slot=1, parts=(part,)),))
-    >>> def compute(parts):  # every loss is w * p: its gradient is p
-    ...     return np.array([part.coefficients @ part.points for part in parts])
-    >>> run_task(task, compute)
+    >>> from seqgc.ports import WorkItem
+    >>> task = Task(round=0, worker=0, attempt=0, items=(WorkItem(slot=1, parts=()),))
+    >>> run_task(task, lambda parts: np.array([12.0]))
     {1: array([12.])}
     """
     results: dict[int, FloatArray] = {}
