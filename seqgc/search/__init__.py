@@ -1,6 +1,5 @@
 """Replay, and the search for the scheme, parameters and closing rule that suit recorded delays."""
 
-from seqgc.search._evidence import hold_out as hold_out
 from seqgc.search._recorded_run import Replay as Replay
 from seqgc.search._recorded_run import ReplayBackend as ReplayBackend
 from seqgc.search._recorded_run import replay as replay
@@ -13,6 +12,7 @@ from seqgc.search._space import family_of as family_of
 from seqgc.search._tuning import Lead as Lead
 from seqgc.search._tuning import Ranked as Ranked
 from seqgc.search._tuning import Tuning as Tuning
+from seqgc.search._tuning import hold_out as hold_out
 from seqgc.search._tuning import tune as tune
 from seqgc.search.kernel import BatchReplay as BatchReplay
 from seqgc.search.kernel import batch_replay as batch_replay

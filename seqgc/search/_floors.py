@@ -8,12 +8,11 @@ which, scheme by scheme.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
-from seqgc.codes import GradientCode, make_code
-from seqgc.ports import BoolArray, FloatArray, IntArray
+from seqgc.codes import make_code
+from seqgc.ports import FloatArray, IntArray
 from seqgc.schemes import Scheme
 from seqgc.search._rehearsal import Rehearsal
 from seqgc.search._space import Closing
@@ -27,24 +26,16 @@ _CHUNK = 2048  # candidates at a time: bounds memory
 class Floors:
     """Floors under the run time and the bill of every scheme, rule by rule.
 
-    Parameters
-    ----------
-    schemes
-        The candidates.
-    rehearsal
-        What they run on; its profile is repeated when it ends.
+    The rehearsal's profile is repeated when it ends.
     """
 
     def __init__(self, schemes: Sequence[Scheme], rehearsal: Rehearsal) -> None:
-        profile = rehearsal.profile
+        self._times = times = rehearsal.profile.times
+        self._alpha, self._base_load = rehearsal.slope, rehearsal.profile.meta.base_load
         cuts = [(s.loads_of(rehearsal.batch), rehearsal.leaves_out(s)) for s in schemes]
-        loads = [each for each, _ in cuts]
-        self.loads: FloatArray = np.array([each.max() for each in loads])
-        self._least: FloatArray = np.array([each.min() for each in loads])
-        self._mean: FloatArray = np.array([each.mean() for each in loads])
+        self._least: FloatArray = np.array([loads.min() for loads, _ in cuts])
+        self._mean: FloatArray = np.array([loads.mean() for loads, _ in cuts])
         self.delays: IntArray = np.array([scheme.delay for scheme in schemes], dtype=np.intp)
-        self._alpha, self._base_load = rehearsal.slope, profile.meta.base_load
-        self._workers = profile.num_workers
         needs = {
             conforms: [  # what is left out need not be answered
                 Need(answers=0) if leaves_out else necessary_answers(scheme, conforms=conforms)
@@ -52,91 +43,61 @@ class Floors:
             ]
             for conforms in (False, True)
         }
-        self._works_to_the_end: BoolArray = np.array([n.to_the_end for n in needs[False]])
-        self._table = _Table(np.sort(profile.times, axis=1), profile.times)
+        # Rounds after the last bundle's first in which there is work, whoever answers.
+        self._tail = np.where([need.to_the_end for need in needs[False]], self.delays, 0)
+        rows: dict[Need, int] = {}
         self._rows = {
-            conforms: np.array([self._table.row(need) for need in of_schemes])
+            conforms: np.array([rows.setdefault(need, len(rows)) for need in of_schemes])
             for conforms, of_schemes in needs.items()
         }
+        fastest_first = np.sort(times, axis=1)
+        self._first, self._slowest = fastest_first[:, 0], fastest_first[:, -1]
+        self._needed_s: FloatArray = np.stack([_come(need, times, fastest_first) for need in rows])
 
     def billed_shifts(self, jobs_per_round: int) -> FloatArray:
         """Seconds (schemes,) that a scheme's load adds to a worker's time, on average."""
         return self._alpha * (jobs_per_round * self._mean - self._base_load)
 
-    def runtimes(self, closing: Closing, *, bundles: int, of: IntArray) -> FloatArray:
-        """Seconds (m,) that no run of ``bundles`` jobs with these schemes (m,) can beat."""
-        floors = np.empty(len(of))
-        for start in range(0, len(of), _CHUNK):
-            part = slice(start, start + _CHUNK)
-            floors[part] = self._runtimes(of[part], closing, bundles)
-        return floors
-
     def bills(self, closing: Closing, *, bundles: int) -> FloatArray:
         """Worker-seconds (schemes,) that a run is billed at least, cancelled work included."""
-        rounds = bundles + np.where(self._works_to_the_end, self.delays, 0)
-        recorded = self._table.totals(int(rounds.max()))
-        bills: FloatArray = recorded[rounds] + self._workers * rounds * self.billed_shifts(
-            closing.jobs_per_round
-        )
+        rounds = bundles + self._tail
+        each = self._times.sum(axis=1)[np.arange(rounds.max()) % len(self._times)]
+        recorded = np.concatenate([[0.0], np.cumsum(each)])  # of the first 0, 1, ... rounds
+        shifts = self.billed_shifts(closing.jobs_per_round)
+        bills: FloatArray = recorded[rounds] + self._times.shape[1] * rounds * shifts
         return bills
+
+    def runtimes(self, closing: Closing, *, bundles: int, of: IntArray) -> FloatArray:
+        """Seconds (m,) that no run of ``bundles`` jobs with these schemes (m,) can beat."""
+        parts = [of[start : start + _CHUNK] for start in range(0, len(of), _CHUNK)]
+        return np.concatenate([self._runtimes(part, closing, bundles) for part in parts])
 
     def _runtimes(self, part: IntArray, closing: Closing, bundles: int) -> FloatArray:
         least = closing.jobs_per_round * self._least[part, None]
         shifts = self._alpha * (least - self._base_load)
-        last = bundles + np.where(self._works_to_the_end, self.delays, 0)[part, None]
+        last = bundles + self._tail[part, None]
         of_round = np.arange(int(last.max()))
-        needs = self._table.needs(of_round)[self._rows[closing.rule.wait_out != "feasible"][part]]
-        first, slowest = self._table.ends(of_round)
-        tolerance = np.minimum(first + closing.rule.mu * (first + shifts), slowest)
+        recorded = of_round % len(self._times)
+        rows = self._rows[closing.rule.wait_out != "feasible"][part]
+        needs, first = self._needed_s[rows[:, None], recorded], self._first[recorded]
+        tolerance = np.minimum(first + closing.rule.mu * (first + shifts), self._slowest[recorded])
         seconds = np.where(of_round < bundles, np.maximum(tolerance, needs), tolerance) + shifts
         total: FloatArray = np.where(of_round < last, seconds, 0.0).sum(axis=1)
         return total
 
 
-@dataclass(slots=True)
-class _Table:
-    """When, in each recorded round, what a need asks for had come; one row a need."""
-
-    fastest_first: FloatArray  # (rounds, n)
-    times: FloatArray  # (rounds, n)
-    _rows: dict[Need, int] = field(default_factory=dict)
-    _seconds: list[FloatArray] = field(default_factory=list)
-
-    def row(self, need: Need) -> int:
-        if need not in self._rows:
-            self._rows[need] = len(self._seconds)
-            self._seconds.append(self._when(need))
-        return self._rows[need]
-
-    def needs(self, of_round: IntArray) -> FloatArray:
-        """(needs, rounds) seconds."""
-        return np.stack(self._seconds)[:, of_round % len(self.times)]
-
-    def ends(self, of_round: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Return the times of the first and of the last answer, (rounds,) each."""
-        rounds = self.fastest_first[of_round % len(self.times)]
-        return rounds[:, 0], rounds[:, -1]
-
-    def totals(self, num_rounds: int) -> FloatArray:
-        """Worker-seconds of the first 0, 1, … rounds: (num_rounds + 1,)."""
-        each = self.times.sum(axis=1)[np.arange(num_rounds) % len(self.times)]
-        return np.concatenate([[0.0], np.cumsum(each)])
-
-    def _when(self, need: Need) -> FloatArray:
-        options: list[FloatArray] = []
-        if need.answers is not None:
-            options.append(self._answers(need.answers))
-        if need.code is not None:
-            kind, s = need.code
-            code = make_code(kind, self.times.shape[1], s)
-            options.append(self._cover(code) if code.covers else self._answers(code.n - s))
-        earliest: FloatArray = np.min(options, axis=0)
-        return earliest
-
-    def _answers(self, count: int) -> FloatArray:
-        return self.fastest_first[:, count - 1] if count > 0 else np.zeros(len(self.times))
-
-    def _cover(self, code: GradientCode) -> FloatArray:
-        covers = Covers([code])
-        first: FloatArray = covers.first(self.times[:, covers.workers])[:, 0]
-        return first
+def _come(need: Need, times: FloatArray, fastest_first: FloatArray) -> FloatArray:
+    """Return when, in each recorded round, what a need asks for had come (rounds,)."""
+    options, count = [], need.answers
+    if need.code is not None:
+        kind, s = need.code
+        code = make_code(kind, times.shape[1], s)
+        if code.covers:
+            covers = Covers([code])
+            options.append(covers.first(times[:, covers.workers])[:, 0])
+        else:  # any n - s answers will do
+            count = code.n - s if count is None else min(count, code.n - s)
+    if count is not None:
+        options.append(fastest_first[:, count - 1] if count > 0 else np.zeros(len(times)))
+    earliest: FloatArray = np.min(options, axis=0)
+    return earliest

@@ -5,7 +5,6 @@ Source: docs/mathematics.md, section 7.
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -41,15 +40,10 @@ Compute = Callable[[tuple[WeightedPoints, ...]], FloatArray]
 class ReplayBackend:
     """Answers each task at its recorded time; nobody sleeps, nobody fails.
 
-    The clock starts again at 0 with every round, so that the times that reach the policy are the
-    recorded ones to the last bit.
-
-    Parameters
-    ----------
-    times : (rounds, n) float
-        Seconds from dispatch to answer, at the load to be replayed.
-    compute
-        Makes results, for runs that decode; without it answers are empty.
+    ``times`` (rounds, n) are seconds from dispatch to answer, at the load to be replayed. The clock
+    starts again at 0 with every round, so that the times that reach the policy are the recorded
+    ones to the last bit. ``compute`` makes results, for runs that decode; without it answers are
+    empty.
 
     Examples
     --------
@@ -72,39 +66,33 @@ class ReplayBackend:
     def __init__(self, times: FloatArray, *, compute: Compute | None = None) -> None:
         if times.ndim != 2:
             raise ParameterError("times", "must be a matrix (rounds, workers)", times.shape)
-        self._times = times
-        self._compute = compute
-        self._now = 0.0
-        self._pending: list[tuple[float, int, Task]] = []
+        self._times, self._compute = times, compute
+        self._pending: list[tuple[float, Task]] = []  # the next to arrive comes last
 
     def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
         if round >= len(self._times):
             raise ParameterError("times", f"must cover round {round}", self._times.shape)
-        self._now = 0.0
-        self._pending = [(float(self._times[round, t.worker]), t.worker, t) for t in tasks]
-        heapq.heapify(self._pending)
+        self._pending = [(float(self._times[round, task.worker]), task) for task in tasks]
+        self._pending.sort(key=lambda due: (due[0], due[1].worker), reverse=True)
         return [0.0] * len(tasks)
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
         over = {(round, worker) for worker in workers}
         self._pending = [
-            (at, worker, task)
-            for at, worker, task in self._pending
-            if (task.round, worker) not in over
+            (at, task) for at, task in self._pending if (task.round, task.worker) not in over
         ]
 
     def receive(self, until: float) -> Arrival | Failure | None:
-        if not self._pending or self._pending[0][0] > until:
+        if not self._pending or self._pending[-1][0] > until:
             if math.isinf(until):
                 raise ScheduleError("the policy waits for ever: nothing is left to arrive")
-            self._now = max(self._now, until)
             return None
-        self._now, worker, task = heapq.heappop(self._pending)
+        at, task = self._pending.pop()
         results = {}
         if self._compute is not None:
             results = {item.slot: self._compute(item.parts) for item in task.items}
         return Arrival(
-            round=task.round, worker=worker, attempt=task.attempt, at=self._now, results=results
+            round=task.round, worker=task.worker, attempt=task.attempt, at=at, results=results
         )
 
     def close(self) -> None:
@@ -156,13 +144,6 @@ class Replay:
 def replay(setting: Setting, rehearsal: Rehearsal) -> Replay:
     """Run a scheme and a closing rule on recorded delays; nothing is computed or decoded.
 
-    Parameters
-    ----------
-    setting
-        The scheme, its closing rule, and how many gradients a job has.
-    rehearsal
-        The delays, and how many gradients there are.
-
     Raises
     ------
     ParameterError
@@ -177,14 +158,22 @@ def replay(setting: Setting, rehearsal: Rehearsal) -> Replay:
     >>> replayed.runtime_s, replayed.job_finish_round.tolist()
     (3.5, [0, 1])
     """
-    notes = _Notes(rehearsal.bundles(setting))
-    _drive(setting, rehearsal, notes)
+    records: list[RoundRecord] = []
+    finish_round: IntArray = np.zeros(rehearsal.bundles(setting), dtype=np.intp)
+
+    def see(seen: Event | Action) -> None:
+        if isinstance(seen, Close):
+            records.append(seen.record)
+        elif isinstance(seen, Finish):
+            finish_round[seen.job] = records[-1].round
+
+    _drive(setting, rehearsal, see)
     return Replay(
-        round_seconds=np.array([record.duration_s for record in notes.records]),
-        responded=np.stack([record.responded for record in notes.records]),
-        waited_out=np.array([record.waited_out for record in notes.records]),
-        reasons=tuple(record.reason for record in notes.records),
-        job_finish_round=notes.finish_round,
+        round_seconds=np.array([record.duration_s for record in records]),
+        responded=np.stack([record.responded for record in records]),
+        waited_out=np.array([record.waited_out for record in records]),
+        reasons=tuple(record.reason for record in records),
+        job_finish_round=finish_round,
     )
 
 
@@ -206,17 +195,3 @@ def _drive(
     times = rehearsal.times(setting)
     policy = RoundPolicy(rehearsal.schedule(setting), setting.rule)
     master.run(policy, _WholeRounds(times), observe=observe)
-
-
-class _Notes:
-    """Keeps what an observer of the loop must know of a replay."""
-
-    def __init__(self, num_jobs: int) -> None:
-        self.records: list[RoundRecord] = []
-        self.finish_round: IntArray = np.zeros(num_jobs, dtype=np.intp)
-
-    def __call__(self, seen: Event | Action) -> None:
-        if isinstance(seen, Close):
-            self.records.append(seen.record)
-        elif isinstance(seen, Finish):
-            self.finish_round[seen.job] = self.records[-1].round

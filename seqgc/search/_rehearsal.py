@@ -31,17 +31,17 @@ class Rehearsal:
     ----------
     profile
         Recorded seconds. Failures in it count as what they cost (`DelayProfile.awaited`).
-    num_jobs : int, optional
+    num_jobs
         Gradients of one model each; with ``jobs_per_round = k`` they run as ``num_jobs / k``
         bundles, each with k times the load. By default as many as the profile holds.
-    alpha : float, optional
+    alpha
         Seconds per unit of load, instead of the profile's own.
-    repeat : bool
+    repeat
         Begin again at the profile's first round when it ends.
-    conformity : {"scheme", "bursty"}
+    conformity
         What conforms: the scheme's own promise or, where that offers the bursty model among
         others, the bursty model alone.
-    batch : int, optional
+    batch
         Data points in a model's batch: workers are charged what they touch when it is cut to whole
         points, and not asked for what holds none. By default they are charged the nominal load.
 
@@ -81,18 +81,8 @@ class Rehearsal:
 
     @property
     def slope(self) -> float:
-        """Seconds per unit of load: ``alpha``, or else the profile's own.
-
-        Raises
-        ------
-        ParameterError
-            If neither is known.
-        """
-        slope = self.profile.meta.alpha if self.alpha is None else self.alpha
-        if slope is None:
-            rule = "must be given: the profile does not know its own"
-            raise ParameterError("alpha", rule, None, "fit it over profiles at several loads")
-        return slope
+        """Seconds per unit of load: ``alpha``, or else the profile's own (`DelayProfile.slope`)."""
+        return self.profile.slope(self.alpha)
 
     def jobs(self, scheme: Scheme, *, jobs_per_round: int = 1) -> int:
         """Return how many gradients a run of the scheme computes."""
@@ -114,13 +104,13 @@ class Rehearsal:
             If the gradients do not divide into them, or are too many to remember all answers.
         """
         k = setting.jobs_per_round
-        jobs = self.jobs(setting.scheme, jobs_per_round=k)
+        jobs, n = self.jobs(setting.scheme, jobs_per_round=k), setting.scheme.n
         if jobs % k:
             rule = f"must be >= 1 and divide the number of jobs, {jobs}"
             raise ParameterError("jobs_per_round", rule, k)
-        if jobs // k > _MOST_ANSWERS // setting.scheme.n:
-            rule = f"must be few enough for {_MOST_ANSWERS // setting.scheme.n} rounds of a replay"
-            raise ParameterError("jobs", rule, jobs, f"there are {setting.scheme.n} workers")
+        if jobs // k > (most := _MOST_ANSWERS // n):
+            rule = f"must be few enough for {most} rounds of a replay"
+            raise ParameterError("jobs", rule, jobs, f"there are {n} workers")
         return jobs // k
 
     def times(self, setting: Setting) -> FloatArray:
@@ -161,29 +151,8 @@ class Rehearsal:
         """Return the straggler model that says what conforms in a run of the scheme."""
         promise = scheme.promise
         if self.conformity == "bursty" and isinstance(promise, AnyOf):
-            bursty = [model for model in promise.models if isinstance(model, Bursty)]
-            return bursty[0] if bursty else promise
+            return next((model for model in promise.models if isinstance(model, Bursty)), promise)
         return promise
-
-    def zero_load_times(self) -> FloatArray:
-        """Return the seconds (rounds, n) that answers take without any data points.
-
-        Alpha is what load costs on average; an answer that had the processor to itself may have
-        taken less than its points cost the others, and comes out below 0. Bounds hold all the same.
-
-        Raises
-        ------
-        ParameterError
-            If the median would be no time at all: alpha or the profile's base load is too large.
-        """
-        alpha, base_load = self.slope, self.profile.meta.base_load
-        median = float(np.median(self.profile.times))
-        if not median > alpha * base_load:
-            rule = f"must leave times positive at load 0: the median is {median:.6g} s, "
-            rule += f"the base load {base_load:.6g}"
-            raise ParameterError("alpha", rule, alpha, "lower alpha or the base load")
-        times: FloatArray = self.profile.times - alpha * base_load
-        return times
 
     def ideal_s(self, num_jobs: int, *, jobs_per_round: int = 1) -> float:
         """Return the seconds that perfect knowledge would take for so many gradients.
@@ -195,7 +164,7 @@ class Rehearsal:
         Raises
         ------
         ParameterError
-            See `zero_load_times`.
+            If the median answer would take no time at load 0: alpha or the base load is too large.
 
         Examples
         --------
@@ -203,9 +172,16 @@ class Rehearsal:
         >>> Rehearsal(profile=profile, alpha=3.0).ideal_s(2)
         6.0
         """
-        each = clairvoyant_bound(
-            self.zero_load_times(), alpha=self.slope, jobs_per_round=jobs_per_round
-        )
+        alpha, base_load, times = self.slope, self.profile.meta.base_load, self.profile.times
+        median = float(np.median(times))
+        if not median > alpha * base_load:
+            rule = f"must leave times positive at load 0: the median is {median:.6g} s, "
+            rule += f"the base load {base_load:.6g}"
+            raise ParameterError("alpha", rule, alpha, "lower alpha or the base load")
+        # Alpha is what load costs on average: an answer that had the processor to itself may come
+        # out below 0. The bound holds all the same.
+        at_no_load = times - alpha * base_load
+        each = clairvoyant_bound(at_no_load, alpha=alpha, jobs_per_round=jobs_per_round)
         return float(each[np.arange(num_jobs // jobs_per_round) % len(each)].sum())
 
 

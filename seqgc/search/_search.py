@@ -11,13 +11,12 @@ import numpy as np
 from seqgc.errors import ParameterError
 from seqgc.ports import BoolArray, FloatArray, IntArray
 from seqgc.rounds import Setting
-from seqgc.search import _pareto
 from seqgc.search._floors import Floors
 from seqgc.search._rehearsal import Rehearsal
-from seqgc.search._space import Closing, SearchSpace, family_of
+from seqgc.search._space import SearchSpace, family_of
 from seqgc.search.kernel import batch_replay
 
-__all__ = ["Progress", "Score", "Search"]
+__all__ = ["Progress", "Score", "Search", "pareto_front"]
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the number of candidates settled, replayed or pruned, and of all."""
@@ -57,16 +56,8 @@ class _Share:
 class Search:
     """One search's state. A candidate's number says who wins a tie: the lowest.
 
-    Parameters
-    ----------
-    rehearsal
-        What candidates are replayed on, with its number of jobs.
-    space
-        Where the candidates are from.
-    exact
-        Whether those that are exact are searched, or those that are not.
-    top, pareto, prune, progress
-        See `tune`.
+    The rehearsal says its number of jobs; ``exact``: whether the candidates that are exact are
+    searched, or those that are not. The rest is as in `tune`.
     """
 
     def __init__(
@@ -80,15 +71,16 @@ class Search:
         prune: bool,
         progress: Progress | None,
     ) -> None:
-        if top < 1:
-            raise ParameterError("top", "must be >= 1", top)
         self._rehearsal, self._space = rehearsal, space
         self._num_jobs = num_jobs = rehearsal.num_jobs or 1
         self._pareto, self._prune, self._progress = pareto, prune, progress
         profile = rehearsal.profile
         self._schemes = list(space.schemes(profile.num_workers, exact=exact))
         if not self._schemes:
-            raise _no_schemes(space, exact=exact)
+            kind = "exact" if exact else "inexact"
+            remedy = "`inexact` admits those that approximate" if exact else "leave `inexact` out"
+            rule = f"must admit an {kind} candidate"
+            raise ParameterError("schemes", rule, space.families, remedy)
         # Who cuts a batch finer than it has points has no kernel, and no load that others lack.
         filled = [scheme for scheme in self._schemes if not rehearsal.leaves_out(scheme)]
         self._schemes = filled or self._schemes
@@ -129,7 +121,8 @@ class Search:
         for number, candidates in enumerate(self._candidates):
             chosen = candidates[self._families[candidates] == family]
             if len(chosen):
-                closing, bundles = self._closings[number], self._bundles(number)
+                closing = self._closings[number]
+                bundles = self._num_jobs // closing.jobs_per_round
                 floors = self._floors.runtimes(closing, bundles=bundles, of=chosen)
                 bills = np.zeros(len(chosen))
                 if self._pareto:
@@ -157,11 +150,8 @@ class Search:
         """Return the trade between time and bill, the fastest first; empty unless asked for."""
         if not self._pareto:
             return []
-        chosen = _pareto.front(self._seconds.ravel(), bills=self._bills.ravel())
+        chosen = pareto_front(self._seconds.ravel(), bills=self._bills.ravel())
         return [self._score(int(i)) for i in chosen]
-
-    def _bundles(self, closing: int) -> int:
-        return self._num_jobs // self._closings[closing].jobs_per_round
 
     def _admitted(self) -> tuple[list[IntArray], int]:
         """Return the schemes to look at, by rule, and how many more the profile cannot hold."""
@@ -172,21 +162,14 @@ class Search:
             for wait_out in self._space.wait_outs
         }
         admitted, unfit = [], 0
-        for number, closing in enumerate(self._closings):
-            allowed = new[closing.rule.wait_out] & self._has_models(closing)
-            rounds = self._bundles(number) + self._floors.delays
-            fits = rounds <= self._rehearsal.profile.num_rounds
-            if self._rehearsal.repeat:
-                fits[:] = True
+        delays, recorded = self._floors.delays, self._rehearsal.profile.num_rounds
+        for closing in self._closings:
+            k = closing.jobs_per_round
+            allowed = new[closing.rule.wait_out] & self._space.has_models(delays, jobs_per_round=k)
+            fits = (self._num_jobs // k + delays <= recorded) | self._rehearsal.repeat
             admitted.append(np.flatnonzero(allowed & fits))
             unfit += int(np.count_nonzero(allowed & ~fits))
         return admitted, unfit
-
-    def _has_models(self, closing: Closing) -> BoolArray:
-        k, delays = closing.jobs_per_round, self._floors.delays
-        longest = int(delays.max(initial=0))
-        enough = [self._space.has_models(d, jobs_per_round=k) for d in range(longest + 1)]
-        return np.array(enough, dtype=np.bool_)[delays]
 
     def _nothing_fits(self) -> ParameterError:
         jobs, rounds = self._num_jobs, self._rehearsal.profile.num_rounds
@@ -199,36 +182,9 @@ class Search:
     def _replay(self, share: _Share) -> None:
         """Replay what may be ranked and was not replayed yet."""
         new = np.isinf(self._seconds[share.closing, share.schemes])
-        share = share.of(np.flatnonzero(new & self._may_be_ranked(share)))
-        if len(share.schemes):
-            self._evaluate(share.closing, share.schemes)
-
-    def _sweep(self, share: _Share) -> None:
-        """Replay the rest of a share, sorted by floors, in batches; each may prune the next."""
-        for start in range(0, len(share.schemes), _BATCH):
-            self._replay(share.of(np.arange(start, min(start + _BATCH, len(share.schemes)))))
-        self._settled += len(share.schemes)
-        if self._progress is not None:
-            self._progress(self._settled, self.total)
-
-    def _may_be_ranked(self, share: _Share) -> BoolArray:
-        if not self._prune:
-            return np.ones(len(share.schemes), dtype=np.bool_)
-        floors = share.floors * _SLACK
-        beaten_by = np.maximum(self._best[self._families[share.schemes]], self._threshold())
-        kept: BoolArray = floors <= beaten_by
-        if self._pareto:
-            seconds, bills = self._front
-            kept |= ~_pareto.dominated(
-                floors, bills=share.bills * _SLACK, by_seconds=seconds, by_bills=bills
-            )
-        return kept
-
-    def _threshold(self) -> float:
-        """Seconds above which nothing is among the best of all."""
-        return float(self._top[-1]) if len(self._top) == self._top_size else np.inf
-
-    def _evaluate(self, number: int, chosen: IntArray) -> None:
+        number, chosen = share.closing, share.schemes[new & self._may_be_ranked(share)]
+        if not len(chosen):
+            return
         closing = self._closings[number]
         replayed = batch_replay(
             [self._schemes[i] for i in chosen],
@@ -246,8 +202,33 @@ class Search:
         if self._pareto:
             known = np.concatenate([self._front[0], seconds])
             known_bills = np.concatenate([self._front[1], bills])
-            rows = _pareto.front(known, bills=known_bills)
+            rows = pareto_front(known, bills=known_bills)
             self._front = (known[rows], known_bills[rows])
+
+    def _sweep(self, share: _Share) -> None:
+        """Replay the rest of a share, sorted by floors, in batches; each may prune the next."""
+        for start in range(0, len(share.schemes), _BATCH):
+            self._replay(share.of(np.arange(start, min(start + _BATCH, len(share.schemes)))))
+        self._settled += len(share.schemes)
+        if self._progress is not None:
+            self._progress(self._settled, self.total)
+
+    def _may_be_ranked(self, share: _Share) -> BoolArray:
+        if not self._prune:
+            return np.ones(len(share.schemes), dtype=np.bool_)
+        floors = share.floors * _SLACK
+        beaten_by = np.maximum(self._best[self._families[share.schemes]], self._threshold())
+        kept: BoolArray = floors <= beaten_by
+        if self._pareto:
+            seconds, bills = self._front
+            kept |= ~_dominated(
+                floors, bills=share.bills * _SLACK, by_seconds=seconds, by_bills=bills
+            )
+        return kept
+
+    def _threshold(self) -> float:
+        """Seconds above which nothing is among the best of all."""
+        return float(self._top[-1]) if len(self._top) == self._top_size else np.inf
 
     def _billed(self, round_seconds: FloatArray, shifts: FloatArray) -> FloatArray:
         """Worker-seconds (candidates,): every task that was sent, to its end.
@@ -273,8 +254,35 @@ class Search:
         )
 
 
-def _no_schemes(space: SearchSpace, *, exact: bool) -> ParameterError:
-    kind, remedy = "exact", "`inexact` admits those that approximate"
-    if not exact:
-        kind, remedy = "inexact", "leave `inexact` out"
-    return ParameterError("schemes", f"must admit an {kind} candidate", space.families, remedy)
+def pareto_front(seconds: FloatArray, *, bills: FloatArray) -> IntArray:
+    """Return who is best for some price of time against worker-seconds, the fastest first.
+
+    Of equals the first counts. ``seconds`` and ``bills`` (candidates,); returns indices.
+
+    Examples
+    --------
+    >>> pareto_front(np.array([2.0, 1.0, 3.0]), bills=np.array([5.0, 9.0, 6.0]))
+    array([1, 0])
+    """
+    order = np.lexsort((np.arange(len(seconds)), bills, seconds))
+    cheapest_before = np.minimum.accumulate(np.concatenate([[np.inf], bills[order]]))[:-1]
+    return order[bills[order] < cheapest_before]
+
+
+def _dominated(
+    seconds: FloatArray, *, bills: FloatArray, by_seconds: FloatArray, by_bills: FloatArray
+) -> BoolArray:
+    """Return which candidates (m,) a front (f,), the fastest first, leaves no place for.
+
+    Some of the front is faster at the same bill or a lower one.
+
+    Examples
+    --------
+    >>> two = np.array([2.5, 2.5])
+    >>> one = np.array([2.0])
+    >>> _dominated(two, bills=np.array([5.0, 4.0]), by_seconds=one, by_bills=np.array([5.0]))
+    array([ True, False])
+    """
+    faster = np.searchsorted(by_seconds, seconds, side="left")
+    cheapest = np.concatenate([[np.inf], by_bills])  # a front's bills fall as its seconds grow
+    return cheapest[faster] <= bills

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from seqgc.errors import ParameterError, did_you_mean
+from seqgc.ports import BoolArray, IntArray
 from seqgc.rounds import ClosingRule, WaitOut
 from seqgc.schemes import Grid, Scheme, entry_of, registered
 from seqgc.search.kernel import adds_results, conforms_as_feasible, stands_for_others
@@ -105,11 +108,12 @@ class SearchSpace:
         for schemes in sorted(by_name.values(), key=len):
             yield from schemes
 
-    def has_models(self, delay: int, *, jobs_per_round: int) -> bool:
-        """Whether the models suffice for a delay (rounds) in bundles of that many."""
+    def has_models(self, delays: IntArray, *, jobs_per_round: int) -> BoolArray:
+        """Whether the models suffice, (m,), for delays (m,) (rounds) in bundles of that many."""
         if self.models is None:
-            return True
-        return self.models % jobs_per_round == 0 and delay < self.models // jobs_per_round
+            return np.ones(delays.shape, dtype=np.bool_)
+        bundles, rest = divmod(self.models, jobs_per_round)
+        return delays < (0 if rest else bundles)
 
     def repeats(self, scheme: Scheme, *, wait_out: WaitOut) -> bool:
         """Whether another candidate does the same under another name."""

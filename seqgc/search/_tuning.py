@@ -9,37 +9,29 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from seqgc.errors import ParameterError
-from seqgc.ports import FloatArray
+from seqgc.ports import FloatArray, IntArray
+from seqgc.profiles import DelayProfile
 from seqgc.rounds import Setting
-from seqgc.search._evidence import bootstrap_total, hold_out
 from seqgc.search._recorded_run import decoding_errors, replay
 from seqgc.search._rehearsal import Rehearsal
 from seqgc.search._search import Progress, Score, Search
 from seqgc.search._space import SearchSpace, family_of
 
-__all__ = ["Lead", "Ranked", "Tuning", "tune"]
+__all__ = ["Lead", "Ranked", "Tuning", "bootstrap_total", "hold_out", "tune"]
 
 _CONFIDENCE = 0.95
+_FEWEST_ROUNDS = 10  # a block bootstrap over fewer is too sure of itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranked:
     """One candidate, and what its run comes to.
 
-    Parameters
-    ----------
-    setting
-        The scheme, the closing rule, and how many gradients a job has.
-    runtime_s, ideal_s : float
-        Seconds on the rounds that the search chose by; of the run, and of the clairvoyant bound
-        for as many jobs a round.
-    holdout_s, holdout_ideal_s : float, optional
-        The same on the rounds that were held out.
-    billed_worker_s : float
-        Worker-seconds of all tasks sent, in full: a function that is cancelled runs to its end.
-    error : float, optional
-        Of a scheme that is not exact: the largest error bound of its gradients on those rounds
-        (see `seqgc.ports.Decoding`).
+    ``runtime_s`` and ``ideal_s`` are seconds on the rounds that the search chose by, of the run and
+    of the clairvoyant bound for as many jobs a round; ``holdout_s`` and ``holdout_ideal_s`` the
+    same on the rounds that were held out. ``billed_worker_s`` are worker-seconds of all tasks sent,
+    in full: a function that is cancelled runs to its end. ``error`` is, of a scheme that is not
+    exact, the largest error bound of its gradients on those rounds (see `seqgc.ports.Decoding`).
     """
 
     setting: Setting
@@ -56,9 +48,6 @@ class Ranked:
         if self.holdout_s is None or self.holdout_ideal_s is None:
             return self.runtime_s / self.ideal_s
         return self.holdout_s / self.holdout_ideal_s
-
-
-_FEWEST_ROUNDS = 10  # a block bootstrap over fewer is too sure of itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,3 +255,60 @@ def _lead(ranking: Sequence[Ranked], *, on: Rehearsal, seed: int) -> Lead | None
         confidence=_CONFIDENCE,
         rounds=len(each),
     )
+
+
+def hold_out(
+    profile: DelayProfile, *, fraction: float, seed: int | None = None
+) -> tuple[DelayProfile, DelayProfile]:
+    """Cut a profile's rounds into those to choose by and those to judge by.
+
+    Held out are consecutive rounds, because bursts last: the profile's last ones, or with a seed
+    a block at a place drawn with it. ``fraction`` is their share; each part gets one round at
+    least.
+
+    Raises
+    ------
+    ParameterError
+        If the fraction is not between 0 and 1, or there is but one round.
+
+    Examples
+    --------
+    >>> profile = DelayProfile.from_times([[1.0], [2.0], [3.0], [4.0]])
+    >>> chosen, held_out = hold_out(profile, fraction=0.5)
+    >>> chosen.times.ravel(), held_out.times.ravel()
+    (array([1., 2.]), array([3., 4.]))
+    """
+    if not 0 < fraction < 1:
+        raise ParameterError("holdout", "must satisfy 0 < holdout < 1 (share of rounds)", fraction)
+    rounds = profile.num_rounds
+    if rounds < 2:
+        raise ParameterError("holdout", "needs a profile of two rounds or more", fraction)
+    size = min(rounds - 1, max(1, round(fraction * rounds)))
+    start = rounds - size
+    if seed is not None:
+        start = int(np.random.default_rng(seed).integers(rounds - size + 1))
+    held = np.arange(start, start + size)
+    kept = np.delete(np.arange(rounds), held)
+
+    def part(rows: IntArray) -> DelayProfile:
+        return replace(profile, times=profile.times[rows], status=profile.status[rows])
+
+    return part(kept), part(held)
+
+
+def bootstrap_total(
+    differences: FloatArray, *, seed: int, confidence: float = 0.95, resamples: int = 2000
+) -> tuple[float, float]:
+    """Return an interval for the sum of a series whose neighbours depend on each other.
+
+    Moving-block bootstrap (Künsch 1989) of ``differences`` (m,): blocks of ``ceil(m^(1/3))``
+    consecutive values, drawn with replacement until there are m; percentiles of the sums.
+    """
+    m = len(differences)
+    block = math.ceil(m ** (1 / 3))
+    rng = np.random.default_rng(seed)
+    starts = rng.integers(m - block + 1, size=(resamples, math.ceil(m / block)))
+    rows = (starts[:, :, None] + np.arange(block)).reshape(resamples, -1)[:, :m]
+    totals = differences[rows].sum(axis=1)
+    low, high = np.quantile(totals, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)

@@ -22,9 +22,9 @@ from seqgc.search import (
     replay,
     tune,
 )
-from seqgc.search._evidence import bootstrap_total
 from seqgc.search._floors import Floors
-from seqgc.search._pareto import front
+from seqgc.search._search import pareto_front
+from seqgc.search._tuning import bootstrap_total
 from seqgc.stragglers import clairvoyant_bound
 
 CANADA = "cnn-canada-batch2048-load{:.3f}-30rounds-d.csv"
@@ -242,7 +242,7 @@ def test_the_pareto_front_runs_from_the_fastest_to_the_cheapest() -> None:
 
 
 def test_of_equal_points_the_front_keeps_the_first() -> None:
-    chosen = front(np.array([1.0, 1.0, 2.0]), bills=np.array([3.0, 3.0, 3.0]))
+    chosen = pareto_front(np.array([1.0, 1.0, 2.0]), bills=np.array([3.0, 3.0, 3.0]))
     np.testing.assert_array_equal(chosen, [0])
 
 
