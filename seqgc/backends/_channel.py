@@ -55,8 +55,7 @@ class Channel:
 
     def push(self, frame: bytes) -> None:
         """Send a frame, or as much of it as is taken now; the rest waits for `flush`."""
-        self._unsent.append(memoryview(_LENGTH.pack(len(frame))))
-        self._unsent.append(memoryview(frame))
+        self._unsent += (memoryview(_LENGTH.pack(len(frame))), memoryview(frame))
         self.flush()
 
     def flush(self) -> None:
@@ -70,15 +69,17 @@ class Channel:
             except (BrokenPipeError, ConnectionResetError):
                 self._unsent.clear()  # reading says when it is over: answers may still be there
                 return
-            self._forget(sent)
+            while sent >= len(self._unsent[0]):
+                sent -= len(self._unsent.popleft())
+                if not self._unsent:
+                    return
+            self._unsent[0] = self._unsent[0][sent:]
 
     def pull(self) -> list[bytearray]:
         """Return the frames that have come in whole; sets ``ended`` at the end of the stream.
 
-        Raises
-        ------
-        WireError
-            If a frame is longer than ``max_bytes``; nothing has been allocated for it.
+        Raises `WireError` if a frame is longer than ``max_bytes``; nothing has been allocated for
+        it.
         """
         frames: list[bytearray] = []
         while not self.ended:
@@ -90,8 +91,18 @@ class Channel:
                 count = 0
             self.ended = count == 0
             self._filled += count
-            if self._filled == len(self._buffer):
-                frames.extend(self._take())
+            if self._filled < len(self._space):
+                continue
+            full, self._in_body = self._buffer, not self._in_body
+            if self._in_body:
+                (size,) = _LENGTH.unpack(full)
+                if not 0 < size <= self._max_bytes:
+                    rule = f"1 to {self._max_bytes} may be"
+                    raise WireError(f"a frame of {size} bytes was announced; {rule}")
+                self._expect(size)
+            else:
+                frames.append(full)
+                self._expect(_LENGTH.size)
         return frames
 
     def close(self) -> None:
@@ -102,26 +113,3 @@ class Channel:
     def _expect(self, size: int) -> None:
         self._buffer = bytearray(size)
         self._space, self._filled = memoryview(self._buffer), 0
-
-    def _take(self) -> list[bytearray]:
-        """Turn a full buffer into a frame, or into the buffer for the frame that it announces."""
-        full = self._buffer
-        if self._in_body:
-            self._in_body = False
-            self._expect(_LENGTH.size)
-            return [full]
-        (size,) = _LENGTH.unpack(full)
-        if not 0 < size <= self._max_bytes:
-            raise WireError(f"a frame of {size} bytes was announced; 1 to {self._max_bytes} may be")
-        self._in_body = True
-        self._expect(size)
-        return []
-
-    def _forget(self, sent: int) -> None:
-        while sent:
-            head = self._unsent[0]
-            if sent < len(head):
-                self._unsent[0] = head[sent:]
-                return
-            sent -= len(head)
-            self._unsent.popleft()

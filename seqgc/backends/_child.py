@@ -15,13 +15,11 @@ from collections import deque
 from multiprocessing import parent_process
 
 from seqgc.backends._channel import Channel
-from seqgc.backends._waiting import LONGEST_WAIT_S
+from seqgc.backends._events import LONGEST_WAIT_S
 from seqgc.ports import Task
 from seqgc.wire import (
     CancelMessage,
-    FailureMessage,
     ReadyMessage,
-    ResultMessage,
     TaskMessage,
     decode,
     encode,
@@ -36,14 +34,17 @@ def main(end: socket.socket, worker: int, run_id: str, max_bytes: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # stopping is the master's decision
     threading.Thread(target=_die_with_master, daemon=True).start()
     channel = Channel(end, max_bytes=max_bytes)
-    factory = _first_frame(channel)
-    if factory is None:
-        return
+    frames: list[bytearray] = []
+    while not frames:
+        if channel.ended:
+            return
+        _wait(channel, select.POLLIN)
+        frames = channel.pull()  # one: the master sends no other before it hears from us
     try:
         # Not from the wire: the master's own object over its own socket pair, as multiprocessing
         # passes arguments itself, but unpickled here, where a module that cannot be imported is a
         # cause that can be told.
-        compute: Compute = pickle.loads(factory)()  # noqa: S301
+        compute: Compute = pickle.loads(frames.pop())()  # noqa: S301
     except Exception as error:
         problem = ReadyMessage(worker=worker, problem=_line(error))
         _send(channel, encode(problem, run_id=run_id, sealed=False))
@@ -57,15 +58,6 @@ def _die_with_master() -> None:
     if (master := parent_process()) is not None:
         master.join()
         os._exit(1)
-
-
-def _first_frame(channel: Channel) -> bytearray | None:
-    """Wait for the first frame; None if the master is gone before it came."""
-    while not channel.ended:
-        _wait(channel, select.POLLIN)
-        for frame in channel.pull():  # the master sends no other before it hears from us
-            return frame
-    return None
 
 
 def _line(error: BaseException) -> str:
@@ -102,16 +94,12 @@ class _Server:
 
     def serve(self) -> None:
         while not self._channel.ended:
-            self._listen(self._idle_s())
+            idle_s = self._due[0][0] - time.monotonic() if self._due else math.inf
+            self._listen(0.0 if self._todo else max(0.0, idle_s))
             if self._todo:
                 self._work(*self._todo.popleft())
             while self._due and self._due[0][0] <= time.monotonic():
                 _send(self._channel, heapq.heappop(self._due)[-1])
-
-    def _idle_s(self) -> float:
-        if self._todo:
-            return 0.0
-        return max(0.0, self._due[0][0] - time.monotonic()) if self._due else math.inf
 
     def _listen(self, timeout_s: float) -> None:
         """Take in what the master has said, or says within the timeout."""
@@ -121,13 +109,10 @@ class _Server:
                 case TaskMessage() as message:
                     self._todo.append((time.monotonic(), message))
                 case CancelMessage(round=round):
-                    self._cancel(round)
-
-    def _cancel(self, round: int) -> None:
-        self._cancelled.add(round)
-        self._todo = deque(entry for entry in self._todo if entry[1].task.round != round)
-        self._due = [entry for entry in self._due if entry[2] != round]
-        heapq.heapify(self._due)
+                    self._cancelled.add(round)
+                    self._todo = deque(e for e in self._todo if e[1].task.round != round)
+                    self._due = [entry for entry in self._due if entry[2] != round]
+                    heapq.heapify(self._due)
 
     def _work(self, received: float, message: TaskMessage) -> None:
         """Compute a task and put its answer down for its time; failures are told at once."""
@@ -137,15 +122,14 @@ class _Server:
             results = run_task(task, self._compute, cancelled=lambda: self._unwanted(task))
             if results is None or self._unwanted(task):
                 return
-            when, frame = received + message.delay_s, self._frame(message.result(results))
+            when = received + message.delay_s
+            frame = encode(message.result(results), run_id=self._run_id, sealed=False)
         except Exception as error:
-            when, frame = received, self._frame(message.failure(_line(error)))
+            when = received
+            frame = encode(message.failure(_line(error)), run_id=self._run_id, sealed=False)
         heapq.heappush(self._due, (when, self._order, task.round, frame))
         self._order += 1
 
     def _unwanted(self, task: Task) -> bool:
         self._listen(0.0)
         return self._channel.ended or task.round in self._cancelled
-
-    def _frame(self, answer: ResultMessage | FailureMessage) -> bytes:
-        return encode(answer, run_id=self._run_id, sealed=False)

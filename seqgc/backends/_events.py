@@ -1,55 +1,150 @@
-"""What every backend does with events: queue them, hand them out in time, refuse when closed."""
+"""What every backend does: check tasks, make their messages, queue events, refuse when closed."""
 
 from __future__ import annotations
 
+import hashlib
+import math
+import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
-from types import TracebackType
-from typing import Final, Self
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Self, TypeAlias
 
-from seqgc.backends._tasks import MonotonicClock, TaskMessages, check_worker
-from seqgc.errors import WorkerError
-from seqgc.ports import Arrival, Clock, Failure, Task
+from seqgc.errors import ParameterError, WorkerError, require_int
+from seqgc.ports import Arrival, Clock, Failure, Payload, Task, payload_format
 from seqgc.wire import FailureMessage, ResultMessage, TaskMessage
 
-__all__ = ["EventBackend", "event_of", "failure_of"]
+__all__ = [
+    "LONGEST_WAIT_S",
+    "Delays",
+    "EventBackend",
+    "Messaging",
+    "MonotonicClock",
+    "event_of",
+    "failure_of",
+]
+
+LONGEST_WAIT_S: Final = 3600.0
+"""Seconds; then a backend waits again. No system call takes infinity, some at most 24 days."""
+
+Delays: TypeAlias = Callable[[int, int], float]
+"""``delays(round, worker)``: the least response time of a first attempt, seconds."""
 
 
-class EventBackend(ABC):
-    """Most of a `seqgc.ports.Backend`, and a context manager that closes it.
+class MonotonicClock:
+    """Seconds of `time.monotonic`."""
 
-    A backend queues its events by `_tell`, in the order of their times.
+    def now(self) -> float:
+        """Return the time, seconds."""
+        return time.monotonic()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Messaging:
+    """What a run's messages say beside their tasks, and how its results travel.
 
     Parameters
     ----------
-    messages
-        Makes the messages of its tasks.
-    clock
-        What events are stamped with; None: `time.monotonic`.
+    run_id
+        Written into every frame; frames of another run are refused. Functions keep what they make
+        for a run by it: no two runs on the same functions may share one.
+    rounding_name
+        Seeds stochastic rounding, with round, worker, attempt and slot, so that a repeated run of
+        that name rounds the same results alike; ``run_id`` unless given.
+    code
+        Names the code that the run uses, at most 100 characters; written into every frame.
+    delays
+        ``delays(round, worker)``, seconds: the answer leaves the worker no earlier than this after
+        the task was received (the response time as a whole, not an addition to computing). First
+        attempts only: a repeated attempt stands for a fresh environment. None: no delays.
+    payload
+        The format in which results travel (see `seqgc.ports`); workers round, events hold what
+        comes out of it. None: the results' own dtype.
+    stochastic_rounding
+        Round to ``payload`` stochastically.
+
+    Raises
+    ------
+    ParameterError
+        If there is no such ``payload``, or none is given to round to stochastically.
+
+    Examples
+    --------
+    >>> messaging = Messaging(delays=lambda round, worker: 0.5, payload="bfloat16")
+    >>> messaging.message(Task(round=3, worker=1, attempt=0, items=())).delay_s
+    0.5
     """
 
-    def __init__(self, messages: TaskMessages, *, clock: Clock | None) -> None:
-        self._messages: Final = messages
-        self._clock: Final[Clock] = MonotonicClock() if clock is None else clock
-        self._events: Final[deque[Arrival | Failure]] = deque()
-        self._closed = False
+    run_id: str = "run"
+    rounding_name: str | None = None
+    code: str = ""
+    delays: Delays | None = None
+    payload: Payload | None = None
+    stochastic_rounding: bool = False
+
+    def __post_init__(self) -> None:
+        if self.payload is not None:
+            payload_format(self.payload)
+        elif self.stochastic_rounding:
+            rule = "must be given where `stochastic_rounding` is: nothing is rounded else"
+            raise ParameterError("payload", rule, self.payload)
 
     @property
-    def n(self) -> int:
-        """Number of workers."""
-        return self._messages.n
+    def seed(self) -> int | None:
+        """Of stochastic rounding, 0 to 2**48; None if nothing is rounded so."""
+        if not self.stochastic_rounding:
+            return None
+        name = self.run_id if self.rounding_name is None else self.rounding_name
+        # Not `hash`, which differs from process to process.
+        return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "little")
+
+    def message(self, task: Task) -> TaskMessage:
+        """Return a task's message; raises `ParameterError` if its delay is no time."""
+        delay_s = 0.0
+        if self.delays is not None and task.attempt == 0:
+            delay_s = float(self.delays(task.round, task.worker))
+        if not 0 <= delay_s < math.inf:
+            where = f"round {task.round}, worker {task.worker}"
+            raise ParameterError("delays", f"must be finite seconds >= 0 ({where})", delay_s)
+        return TaskMessage(
+            task=task,
+            delay_s=delay_s,
+            payload=self.payload,
+            rounding_seed=self.seed,
+            code=self.code,
+        )
+
+
+class EventBackend(ABC):
+    """Most of a `seqgc.ports.Backend` of ``n`` workers, and a context manager that closes it.
+
+    Its events, queued by `_tell` in the order of their times, are stamped by ``clock`` (None:
+    `time.monotonic`). A dispatch is refused as a whole, before any of its tasks is sent.
+
+    Raises
+    ------
+    ParameterError
+        If ``n`` is not positive; by `dispatch`, `cancel` and `restart` if a worker does not exist,
+        a task is another round's, or its delay is no time.
+    WireError
+        By `dispatch`, if a task cannot be sent.
+    WorkerError
+        By whatever is called once the backend is closed.
+    """
+
+    def __init__(self, n: int, *, messaging: Messaging | None, clock: Clock | None) -> None:
+        self.n: Final = require_int("n", n, least=1)
+        self._messaging: Final = messaging or Messaging()
+        self._clock: Final[Clock] = clock or MonotonicClock()
+        self._events: Final[deque[Arrival | Failure]] = deque()
+        self._closed = False
 
     def receive(self, until: float) -> Arrival | Failure | None:
         """Return the next event whose ``at`` is at most ``until``; None once ``until`` has passed.
 
         Events are returned in the order of their times. One that came after ``until`` stays for a
         later call: who asks about a deadline gets what kept it, not what this call happened to see.
-
-        Raises
-        ------
-        WorkerError
-            If the backend is closed.
         """
         self._check_open()
         while True:
@@ -70,12 +165,7 @@ class EventBackend(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # ---- what a backend brings ------------------------------------------------------------------
@@ -96,12 +186,20 @@ class EventBackend(ABC):
     def _requests(self, round: int, tasks: Sequence[Task]) -> list[TaskMessage]:
         """Return the messages of a dispatch, refused if one is wrong or the backend closed."""
         self._check_open()
-        return [self._messages.message(round, task) for task in tasks]
+        for task in tasks:
+            self._check_worker(task.worker)
+            if task.round != round:
+                raise ParameterError("tasks", f"must all be of round {round}", task.round)
+        return [self._messaging.message(task) for task in tasks]
 
     def _check_cancel(self, workers: Sequence[int]) -> None:
         self._check_open()
         for worker in workers:
-            check_worker(worker, self.n)
+            self._check_worker(worker)
+
+    def _check_worker(self, worker: int) -> None:
+        if not 0 <= worker < self.n:
+            raise ParameterError("worker", f"must satisfy 0 <= worker < {self.n}", worker)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -118,15 +216,15 @@ def event_of(answer: ResultMessage | FailureMessage, *, at: float) -> Arrival | 
     >>> event_of(FailureMessage(subject=subject, reason="no\nfile"), at=5.0).reason
     'no file'
     """
-    address = answer.subject.address
     if isinstance(answer, FailureMessage):
-        return failure_of(address, at=at, reason=answer.reason)
-    round, worker, attempt = address
+        return failure_of(answer.subject.address, at=at, reason=answer.reason)
+    round, worker, attempt = answer.subject.address
     return Arrival(round=round, worker=worker, attempt=attempt, at=at, results=answer.results)
 
 
-def failure_of(address: tuple[int, int, int], *, at: float, reason: str) -> Failure:
-    """Return that a task (round, worker, attempt) failed, for a reason made one line."""
+def failure_of(address: tuple[int, int, int], *, at: float, reason: str | BaseException) -> Failure:
+    """Return that a task (round, worker, attempt) failed, for a reason or error made one line."""
     round, worker, attempt = address
-    line = " ".join(reason.split())
+    text = reason if isinstance(reason, str) else f"{type(reason).__name__}: {reason}"
+    line = " ".join(text.split())
     return Failure(round=round, worker=worker, attempt=attempt, at=at, reason=line)

@@ -32,28 +32,17 @@ import selectors
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
-from seqgc.backends._process import WorkerProcess
-from seqgc.backends._waiting import LONGEST_WAIT_S
+from seqgc.backends._events import LONGEST_WAIT_S, event_of
+from seqgc.backends._processes import WorkerProcess
 from seqgc.errors import WireError, WorkerError
-from seqgc.ports import Clock
-from seqgc.wire import MAX_FRAME_BYTES, FailureMessage, ReadyMessage, ResultMessage, decode
+from seqgc.ports import Arrival, Clock, Failure
+from seqgc.wire import FailureMessage, ReadyMessage, ResultMessage, decode
 
-__all__ = ["Answer", "Heard", "Lost", "WorkerPool"]
+__all__ = ["Lost", "WorkerPool"]
 
 _MAX_FAILED_STARTS = 3  # in a row: the fourth would fail for the same reason
 _CLOSE_GRACE_S = 1.0
-
-Answer: TypeAlias = ResultMessage | FailureMessage
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Heard:
-    """A worker's answer, read at ``at``."""
-
-    at: float
-    answer: Answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +77,6 @@ class WorkerPool:
         """The process id of each worker; 0 where it has been given up."""
         return tuple(0 if p.process is None else p.process.pid for p in self._places)
 
-    @property
-    def num_ready(self) -> int:
-        """How many workers take tasks now."""
-        return sum(p.process is not None and p.process.ready for p in self._places)
-
     def given_up(self, worker: int) -> str:
         """Return why a worker will never be ready, or the empty string."""
         place = self._places[worker]
@@ -101,20 +85,22 @@ class WorkerPool:
     def start(self, timeout_s: float) -> None:
         """Start all processes; return once every worker is ready.
 
-        Raises
-        ------
-        WorkerError
-            If a worker cannot start, or not all are ready in time; names the first cause.
+        Raises `WorkerError` if one cannot start, or not all are ready in time; names the first
+        cause.
         """
-        deadline = time.monotonic() + timeout_s
-        for worker in range(len(self._places)):
+        deadline, n = time.monotonic() + timeout_s, len(self._places)
+        for worker in range(n):
             self._start(worker)
-        while self.num_ready < len(self._places):
-            for worker in range(len(self._places)):
+        while (ready := sum(p.process is not None and p.process.ready for p in self._places)) < n:
+            for worker in range(n):
                 if cause := self.given_up(worker):
                     raise WorkerError(f"worker {worker} does not start: {cause}", worker=worker)
             if (left := deadline - time.monotonic()) <= 0:
-                raise WorkerError(self._why_not_ready(timeout_s))
+                causes = [f"; last problem: {p.cause}" for p in self._places if p.cause]
+                raise WorkerError(
+                    f"{ready} of {n} workers were ready within {timeout_s:g} s{''.join(causes[:1])}"
+                    "; raise `start_timeout_s`, or preload what they import"
+                )
             for _ in self.poll(left):
                 pass  # nothing has been sent, so nothing can be answered or lost
 
@@ -139,7 +125,7 @@ class WorkerPool:
             place.process.terminate()
             yield from self._replace(place.process, because="the worker was restarted")
 
-    def poll(self, timeout_s: float) -> Iterator[Heard | Lost]:
+    def poll(self, timeout_s: float) -> Iterator[Arrival | Failure | Lost]:
         """Wait for news, at most ``timeout_s`` seconds or an hour; yield what there is."""
         for key, mask in self._selector.select(min(timeout_s, LONGEST_WAIT_S)):
             process: WorkerProcess = key.data
@@ -163,13 +149,23 @@ class WorkerPool:
                 process.bury(grace_s=max(0.0, deadline - time.monotonic()))
         self._selector.close()
 
-    def _attend(self, process: WorkerProcess, *, ended: bool) -> Iterator[Heard | Lost]:
+    def _attend(self, process: WorkerProcess, *, ended: bool) -> Iterator[Arrival | Failure | Lost]:
         """Read what a process says; if it has ended, what it said last, then replace it."""
         try:
             for frame in process.channel.pull():
                 at = self._clock.now()
-                if (answer := self._understand(process, frame)) is not None:
-                    yield Heard(at=at, answer=answer)
+                match decode(frame, run_id=self._run_id, sealed=False):
+                    case ResultMessage() | FailureMessage() as answer if (
+                        answer.subject.worker == process.worker
+                    ):
+                        yield event_of(answer, at=at)
+                    case ReadyMessage(worker=process.worker, problem=problem):
+                        process.problem = problem
+                        if not problem:
+                            self._welcome(process)
+                    case message:
+                        kind = type(message).__name__
+                        raise WireError(f"worker {process.worker} sent a foreign {kind}")
         except WireError as error:
             # Its stream cannot be trusted from here on, nor told apart from an old one's.
             process.terminate()
@@ -177,20 +173,6 @@ class WorkerPool:
             return
         if ended or process.channel.ended:
             yield from self._replace(process)
-
-    def _understand(self, process: WorkerProcess, frame: bytearray) -> Answer | None:
-        match decode(frame, run_id=self._run_id, sealed=False):
-            case ResultMessage(subject=subject) | FailureMessage(subject=subject) as answer if (
-                subject.worker == process.worker
-            ):
-                return answer
-            case ReadyMessage(worker=process.worker, problem=problem):
-                process.problem = problem
-                if not problem:
-                    self._welcome(process)
-                return None
-            case message:
-                raise WireError(f"worker {process.worker} sent a foreign {type(message).__name__}")
 
     def _welcome(self, process: WorkerProcess) -> None:
         """Send a process that has become ready what was held for it."""
@@ -208,8 +190,8 @@ class WorkerPool:
         self._selector.unregister(process.channel)
         self._selector.unregister(process.sentinel)
         place.process = None
-        how = process.bury()
-        reason = because or how
+        end = process.bury()
+        reason = because or end
         if not process.ready:
             place.failed_starts += 1
             place.cause = reason
@@ -222,17 +204,13 @@ class WorkerPool:
         place = self._places[worker]
         while place.process is None and place.failed_starts < _MAX_FAILED_STARTS:
             try:
-                place.process = WorkerProcess(
-                    worker, run_id=self._run_id, max_bytes=MAX_FRAME_BYTES, factory=self._factory
-                )
+                place.process = WorkerProcess(worker, run_id=self._run_id, factory=self._factory)
             except WorkerError as error:
                 place.failed_starts += 1
                 place.cause = str(error)
                 continue
-            self._selector.register(place.process.channel, selectors.EVENT_READ, data=place.process)
-            self._selector.register(
-                place.process.sentinel, selectors.EVENT_READ, data=place.process
-            )
+            for source in (place.process.channel, place.process.sentinel):
+                self._selector.register(source, selectors.EVENT_READ, data=place.process)
             self._watch(place.process)  # what it is made from may take more than one send
         if place.process is None:
             place.held.clear()
@@ -244,10 +222,3 @@ class WorkerPool:
             events |= selectors.EVENT_WRITE
         if self._selector.get_key(process.channel).events != events:
             self._selector.modify(process.channel, events, data=process)
-
-    def _why_not_ready(self, timeout_s: float) -> str:
-        causes = [f"; last problem: {p.cause}" for p in self._places if p.cause]
-        return (
-            f"{self.num_ready} of {len(self._places)} workers were ready within {timeout_s:g} s"
-            f"{causes[0] if causes else ''}; raise `start_timeout_s`, or preload what they import"
-        )

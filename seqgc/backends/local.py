@@ -5,10 +5,9 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 
-from seqgc.backends import _forkserver
-from seqgc.backends._events import EventBackend, event_of, failure_of
+from seqgc.backends._events import EventBackend, Messaging, failure_of
 from seqgc.backends._pool import Lost, WorkerPool
-from seqgc.backends._tasks import Messaging, TaskMessages
+from seqgc.backends._processes import set_preload
 from seqgc.errors import ParameterError
 from seqgc.ports import Arrival, Clock, Task
 from seqgc.wire import CancelMessage, encode
@@ -83,15 +82,22 @@ class LocalBackend(EventBackend):
         start_timeout_s: float = 60.0,
         clock: Clock | None = None,
     ) -> None:
-        messaging = messaging or Messaging()
-        super().__init__(TaskMessages(n=n, messaging=messaging), clock=clock)
+        super().__init__(n, messaging=messaging, clock=clock)
         if not start_timeout_s > 0:
             raise ParameterError("start_timeout_s", "must be > 0 seconds", start_timeout_s)
-        self._run_id = messaging.run_id
-        self._outstanding: list[set[tuple[int, int]]] = [set() for _ in range(n)]
-        factory = _pickled(compute)
-        _forkserver.set_preload(preload)
-        self._pool = WorkerPool(n, run_id=self._run_id, factory=factory, clock=self._clock)
+        try:
+            factory = pickle.dumps(compute)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            rule = "must be picklable, it crosses processes"
+            remedy = (
+                "use a module-level function, functools.partial of one, or a dataclass with "
+                "__call__"
+            )
+            raise ParameterError("compute", rule, compute, remedy) from error
+        self._outstanding: list[set[tuple[int, int]]] = [set() for _ in range(self.n)]
+        self._run_id = self._messaging.run_id
+        self._pool = WorkerPool(self.n, run_id=self._run_id, factory=factory, clock=self._clock)
+        set_preload(preload)
         try:
             self._pool.start(start_timeout_s)
         except BaseException:
@@ -104,19 +110,7 @@ class LocalBackend(EventBackend):
         return self._pool.pids
 
     def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
-        """Send the tasks; return when each of them left, in their order. Never blocks.
-
-        What a connection does not take at once is sent by `receive`.
-
-        Raises
-        ------
-        ParameterError
-            If a task is another round's, its worker does not exist, or its delay is no time.
-        WireError
-            If a task cannot be sent; then none has been.
-        WorkerError
-            If the backend is closed.
-        """
+        """Send the tasks, without blocking: what is not taken at once is sent by `receive`."""
         requests = self._requests(round, tasks)
         frames = [encode(message, run_id=self._run_id, sealed=False) for message in requests]
         left_at = []
@@ -130,7 +124,7 @@ class LocalBackend(EventBackend):
         return left_at
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
-        """Tell these workers that their tasks of the round are of no more use. Never blocks.
+        """Tell these workers, without blocking, that their tasks of the round are of no more use.
 
         A worker drops mini-tasks that it has not begun, and an answer that still waits for its
         time; one that is on its way arrives, late. Should its process end, that is no `Failure`.
@@ -145,15 +139,7 @@ class LocalBackend(EventBackend):
                 self._pool.send(worker, encode(message, run_id=self._run_id, sealed=False))
 
     def restart(self, worker: int) -> None:
-        """Replace a worker's process at once; each task that it still owes is a `Failure`.
-
-        Raises
-        ------
-        ParameterError
-            If there is no such worker.
-        WorkerError
-            If the backend is closed.
-        """
+        """Replace a worker's process at once."""
         self._check_cancel([worker])
         for lost in self._pool.restart(worker):
             self._lose(lost)
@@ -162,34 +148,19 @@ class LocalBackend(EventBackend):
         for news in self._pool.poll(timeout_s):
             if isinstance(news, Lost):
                 self._lose(news)
-            else:
-                answer = news.answer
-                round, worker, attempt = answer.subject.address
-                event, owed = event_of(answer, at=news.at), self._outstanding[worker]
-                # What was cancelled may well fail: its weights may be gone. That is no event.
-                if isinstance(event, Arrival) or (round, attempt) in owed:
-                    self._tell(event)
-                owed.discard((round, attempt))
+                continue
+            owed, address = self._outstanding[news.worker], (news.round, news.attempt)
+            # What was cancelled may well fail: its weights may be gone. That is no event.
+            if isinstance(news, Arrival) or address in owed:
+                self._tell(news)
+            owed.discard(address)
 
     def _lose(self, lost: Lost) -> None:
         """Report as failed all that a worker still owed."""
         for round, attempt in sorted(self._outstanding[lost.worker]):
-            address = round, lost.worker, attempt
-            self._tell(failure_of(address, at=lost.at, reason=lost.reason))
+            self._tell(failure_of((round, lost.worker, attempt), at=lost.at, reason=lost.reason))
         self._outstanding[lost.worker].clear()
 
     def _end(self) -> None:
         """End all workers, at once whatever they do."""
         self._pool.close()
-
-
-def _pickled(compute: ComputeFactory) -> bytes:
-    try:
-        return pickle.dumps(compute)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise ParameterError(
-            "compute",
-            "must be picklable, it crosses processes",
-            compute,
-            "use a module-level function, functools.partial of one, or a dataclass with __call__",
-        ) from error

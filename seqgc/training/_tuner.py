@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from seqgc.backends import _forkserver
+from seqgc.backends import fork_process, start_fork_server
 from seqgc.profiles import DelayProfile
 from seqgc.rounds import Setting
 from seqgc.search import Rehearsal, SearchSpace, replay, tune
@@ -124,15 +125,10 @@ class BackgroundTuner:
 
     def submit(self, question: Question) -> None:
         self.close()
-        ours, theirs = _forkserver.CONTEXT.Pipe(duplex=False)
+        ours, theirs = Pipe(duplex=False)
         try:
-            _forkserver.set_preload(["seqgc.training"])  # of no effect where workers run already
-            _forkserver.ensure_running()
-            process = _forkserver.CONTEXT.Process(
-                target=_search, args=(theirs, question), name="seqgc-tuner", daemon=True
-            )
-            with _forkserver.main_script_hidden():
-                process.start()
+            start_fork_server(["seqgc.training"])  # of no effect where workers run already
+            process = fork_process(_search, (theirs, question), name="seqgc-tuner")
         except BaseException:
             ours.close()
             raise

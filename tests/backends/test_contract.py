@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from seqgc.backends import LocalBackend, Messaging, TaskMessages, lambda_
+from seqgc.backends import LocalBackend, lambda_
 from seqgc.backends.dask_ import DaskBackend
 from seqgc.backends.lambda_ import LambdaBackend
 from seqgc.errors import ParameterError
@@ -19,6 +19,7 @@ from seqgc.ports import Backend
 from seqgc.testing import BackendContract, Scripted, SerialBackendContract
 from seqgc.testing.scripted import task
 from tests.backends.dask import warm as warm
+from tests.backends.lambda_.in_memory import open_backend
 from tests.backends.lambda_.local import TRANSPORTS, inline, open_transport, scripted_workload
 
 Factory = Callable[..., Backend]
@@ -101,6 +102,6 @@ def test_every_transport_that_there_is_has_its_tests(lambda_service: LocalLambda
 def test_a_task_that_cannot_be_sent_is_refused_in_one_line(
     round: int, worker: int, rule: str
 ) -> None:
-    messages = TaskMessages(n=2, messaging=Messaging(delays=lambda *_: float("nan")))
+    backend, _ = open_backend(2, delays=lambda *_: float("nan"))
     with pytest.raises(ParameterError, match=f"^{rule}$"):
-        messages.message(round, task(1, worker))
+        backend.dispatch(round, [task(1, worker)])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from seqgc.backends import EventBackend, Messaging, TaskMessages, event_of, failure_of
+from seqgc.backends import EventBackend, event_of, failure_of
 from seqgc.errors import ParameterError, WorkerError
 from seqgc.ports import Arrival, Failure
 from seqgc.testing import HandWoundClock as Clock
@@ -18,7 +18,7 @@ class ByHand(EventBackend):
     """Each look at what has come in is one step of the test's."""
 
     def __init__(self, clock: Clock, *steps: Callable[[ByHand], None]) -> None:
-        super().__init__(TaskMessages(n=2, messaging=Messaging()), clock=clock)
+        super().__init__(2, messaging=None, clock=clock)
         self.clock, self.steps = clock, list(steps)
         self.waited: list[float] = []
         self.ends = 0

@@ -15,11 +15,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from seqgc.backends._events import EventBackend, event_of, failure_of
-from seqgc.backends._tasks import Messaging, TaskMessages
-from seqgc.backends._waiting import LONGEST_WAIT_S
-from seqgc.backends.dask_._cluster import Cluster
-from seqgc.backends.dask_._worker import Address, answer, forget
+from seqgc.backends._events import (
+    LONGEST_WAIT_S,
+    EventBackend,
+    Messaging,
+    event_of,
+    failure_of,
+)
+from seqgc.backends.dask_._cluster import Address, Cluster, answer, forget
 from seqgc.errors import ParameterError, WireError
 from seqgc.ports import Arrival, Clock, Failure, Task
 from seqgc.wire import FailureMessage, ResultMessage, TaskMessage, decode, encode
@@ -112,19 +115,18 @@ class DaskBackend(EventBackend):
         start_timeout_s: float = 60.0,
         clock: Clock | None = None,
     ) -> None:
-        messaging = messaging or Messaging()
-        super().__init__(TaskMessages(n=n, messaging=messaging), clock=clock)
+        super().__init__(n, messaging=messaging, clock=clock)
         if not start_timeout_s > 0:
             raise ParameterError("start_timeout_s", "must be > 0 seconds", start_timeout_s)
-        self._run_id, self._name = messaging.run_id, f"seqgc-{uuid.uuid4().hex}"
+        self._run_id, self._name = self._messaging.run_id, f"seqgc-{uuid.uuid4().hex}"
         self._lock = threading.Lock()  # of the lines: the client's loop sends what comes next
-        self._lines = [_Line() for _ in range(n)]
+        self._lines = [_Line() for _ in range(self.n)]
         self._following: set[concurrent.futures.Future[None]] = set()
-        self._outcomes: queue.SimpleQueue[tuple[_Job, bytes | BaseException]] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[tuple[_Job, bytes | Exception]] = queue.SimpleQueue()
         self._held: list[tuple[float, int, Arrival | Failure]] = []  # due, order: a heap
         self._serial = 0
         self._cluster = Cluster(
-            n, client=client, processes=processes, start_timeout_s=start_timeout_s
+            self.n, client=client, processes=processes, start_timeout_s=start_timeout_s
         )
         # The client's own, which runs in a thread of its own.
         self._loop: asyncio.AbstractEventLoop = self._cluster.client.loop.asyncio_loop  # type: ignore[union-attr]
@@ -135,18 +137,11 @@ class DaskBackend(EventBackend):
             raise
 
     def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
-        """Send the tasks; return when each of them left, in their order.
-
-        Raises
-        ------
-        ParameterError
-            If a task is another round's, its worker does not exist, or its delay is no time.
-        WireError
-            If a task cannot be sent; then none has been.
-        WorkerError
-            If the backend is closed.
-        """
-        jobs = [self._job(each) for each in self._requests(round, tasks)]
+        """Give the tasks to dask, each worker's one after the other."""
+        jobs = [
+            _Job(request=each, frame=encode(each, run_id=self._run_id))
+            for each in self._requests(round, tasks)
+        ]
         left_at = []
         with self._lock:
             for job in jobs:
@@ -162,45 +157,35 @@ class DaskBackend(EventBackend):
 
         Mini-tasks that have not begun are dropped, and answers that wait for their time; one that
         is being computed arrives, late.
-
-        Raises
-        ------
-        ParameterError
-            If there is no such worker.
-        WorkerError
-            If the backend is closed.
         """
         self._check_cancel(workers)
         chosen = set(workers)
         with self._lock:
-            unfinished = [a for worker in chosen for a in self._drop(self._lines[worker], round)]
+            unfinished = [a for worker in chosen for a in _dropped(self._lines[worker], round)]
         self._collect(0.0)  # what is due has arrived, and stays
         self._held = [
             held for held in self._held if held[2].round != round or held[2].worker not in chosen
         ]
         heapq.heapify(self._held)
-        if unfinished:
-            self._forget(unfinished)
+        if unfinished:  # their other mini-tasks shall not begin; best effort, as cancelling is
+            with suppress(TimeoutError, OSError):
+                self._cluster.client.run(
+                    forget,
+                    self._name,
+                    unfinished,
+                    on_error="ignore",
+                    callback_timeout=_FORGET_TIMEOUT_S,
+                )
 
     # ---- sending: in the caller's thread, or in the client's loop; with the lock ----------------
-
-    def _job(self, request: TaskMessage) -> _Job:
-        frame = encode(request, run_id=self._run_id)
-        return _Job(request=request, frame=frame)
 
     def _advance(self, line: _Line) -> None:
         """Give dask the line's next job, if it has none of it."""
         if line.running is not None or not line.todo or self._closed:
             return
         job = line.running = line.todo.popleft()
-        client = self._cluster.client
-        future = client.submit(
-            answer,
-            self._name,
-            job.frame,
-            key=f"{self._name}-{uuid.uuid4().hex}",
-            pure=False,
-        )
+        key = f"{self._name}-{uuid.uuid4().hex}"
+        future = self._cluster.client.submit(answer, self._name, job.frame, key=key, pure=False)
         following = asyncio.run_coroutine_threadsafe(self._follow(line, job, future), self._loop)
         self._following.add(following)
         following.add_done_callback(self._following.discard)
@@ -218,75 +203,42 @@ class DaskBackend(EventBackend):
             line.running = None
             self._advance(line)
 
-    def _drop(self, line: _Line, round: int) -> list[Address]:
-        """Cancel a line's tasks of a round; return those with mini-tasks that may yet begin."""
-        line.todo = deque(job for job in line.todo if job.request.task.round != round)
-        job = line.running
-        if job is None or job.request.task.round != round:
-            return []
-        job.cancelled = True
-        return [job.address] if len(job.request.task.items) > 1 else []
-
-    def _forget(self, addresses: list[Address]) -> None:
-        """Let running tasks begin no more mini-tasks; best effort, as cancelling is."""
-        with suppress(TimeoutError, OSError):
-            self._cluster.client.run(
-                forget,
-                self._name,
-                addresses,
-                on_error="ignore",
-                callback_timeout=_FORGET_TIMEOUT_S,
-            )
-
     # ---- receiving: in the caller's thread ------------------------------------------------------
 
     def _collect(self, timeout_s: float) -> None:
         if self._held:
             timeout_s = min(timeout_s, self._held[0][0] - time.monotonic())
-        self._take_all(min(max(0.0, timeout_s), LONGEST_WAIT_S))
+        timeout_s = min(max(0.0, timeout_s), LONGEST_WAIT_S)
+        with suppress(queue.Empty):
+            while True:
+                self._hold(*self._outcomes.get(timeout=timeout_s))
+                timeout_s = 0.0
         while self._held and self._held[0][0] <= time.monotonic():
             event = heapq.heappop(self._held)[2]
             self._tell(replace(event, at=self._clock.now()))
 
-    def _take_all(self, timeout_s: float) -> None:
-        """Hold every outcome that there is until it is due; wait for the first one."""
-        try:
-            job, outcome = self._outcomes.get(timeout=timeout_s) if timeout_s else self._next()
-            while True:
-                self._hold(job, outcome)
-                job, outcome = self._next()
-        except queue.Empty:
-            pass
-
-    def _next(self) -> tuple[_Job, bytes | BaseException]:
-        return self._outcomes.get_nowait()
-
-    def _hold(self, job: _Job, outcome: bytes | BaseException) -> None:
-        answered = self._understood(job, outcome)
-        if answered is None:
+    def _hold(self, job: _Job, outcome: bytes | Exception) -> None:
+        """Keep the event that an outcome is until it is due, not stamped yet."""
+        if outcome == b"":  # forgotten
             return
-        due = job.due if isinstance(answered, Arrival) else 0.0  # failures are told at once
+        due, event = job.due, self._read(job, outcome)
+        if isinstance(event, Failure):
+            if job.cancelled:  # it may well fail: its weights may be gone. That is no event
+                return
+            due = 0.0  # failures are told at once
         self._serial += 1
-        heapq.heappush(self._held, (due, self._serial, answered))
+        heapq.heappush(self._held, (due, self._serial, event))
 
-    def _understood(self, job: _Job, outcome: bytes | BaseException) -> Arrival | Failure | None:
-        """Return the event, not stamped yet; None if there is none to tell of."""
-        answered = self._read(job, outcome)
-        # What was cancelled may well fail: its weights may be gone. That is of no use to know.
-        return None if job.cancelled and isinstance(answered, Failure) else answered
-
-    def _read(self, job: _Job, outcome: bytes | BaseException) -> Arrival | Failure | None:
-        if isinstance(outcome, BaseException):
-            return _failed(job, outcome)
-        if not outcome:  # forgotten
-            return None
+    def _read(self, job: _Job, outcome: bytes | Exception) -> Arrival | Failure:
+        if isinstance(outcome, Exception):
+            return failure_of(job.address, at=0.0, reason=outcome)
         try:
             message = decode(outcome, run_id=self._run_id)
             if not isinstance(message, ResultMessage | FailureMessage):
                 raise WireError(f"a {type(message).__name__} is no answer")
             job.request.check(message)
         except WireError as error:
-            return _failed(job, error)
+            return failure_of(job.address, at=0.0, reason=error)
         return event_of(message, at=0.0)
 
     # ---- the end --------------------------------------------------------------------------------
@@ -302,5 +254,11 @@ class DaskBackend(EventBackend):
         self._cluster.close()
 
 
-def _failed(job: _Job, error: BaseException) -> Failure:
-    return failure_of(job.address, at=0.0, reason=f"{type(error).__name__}: {error}")
+def _dropped(line: _Line, round: int) -> list[Address]:
+    """Cancel a line's tasks of a round; return those with mini-tasks that may yet begin."""
+    line.todo = deque(job for job in line.todo if job.request.task.round != round)
+    job = line.running
+    if job is None or job.request.task.round != round:
+        return []
+    job.cancelled = True
+    return [job.address] if len(job.request.task.items) > 1 else []

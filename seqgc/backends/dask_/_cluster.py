@@ -1,41 +1,36 @@
-"""A dask cluster on this machine, or a client that somebody else owns."""
+"""A dask cluster on this machine, or a client that somebody else owns; and what runs there.
+
+A run's compute function is kept on every dask worker as a plugin, its `Station`. The functions that
+dask calls there (`answer`, `prepare`, `forget`) find it by its name.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import threading
+from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import Final
+from typing import Final, TypeAlias
 
 import dask
-from distributed import Client, LocalCluster, WorkerPlugin, wait
+from distributed import Client, LocalCluster, Worker, WorkerPlugin, get_worker, wait
 
-from seqgc.backends.dask_._worker import Station, prepare
 from seqgc.errors import ParameterError, WorkerError
-from seqgc.worker import ComputeFactory
+from seqgc.wire import TaskMessage, decode, encode
+from seqgc.worker import Compute, ComputeFactory, run_task
 
-__all__ = ["Cluster"]
+__all__ = ["Address", "Cluster", "Station", "answer", "forget", "prepare"]
+
+Address: TypeAlias = tuple[int, int, int]  # round, worker, attempt
 
 
 class Cluster:
-    """The dask workers of one run, and what must be undone at its end.
+    """The dask workers of one run, over which its ``n`` workers are spread.
 
-    Parameters
-    ----------
-    n
-        Number of seqgc's workers; they are spread over the dask workers.
-    client
-        Somebody's own, left as it was found; None: a new cluster on this machine, of ``processes``
-        (as many as cores unless given; 0: threads of this process).
-    start_timeout_s
-        How long dask workers may take to be there, seconds.
-
-    Raises
-    ------
-    ParameterError
-        If ``processes`` is negative, or given together with a client.
-    WorkerError
-        If no dask worker is there in time.
+    They are those of ``client``, which is left as it was found, or of a new cluster on this
+    machine, of ``processes`` (None: as many as cores; 0: threads of this process). They must be
+    there within ``start_timeout_s`` seconds; `close` undoes everything.
     """
 
     def __init__(
@@ -48,7 +43,11 @@ class Cluster:
         self._stack = ExitStack()
         try:
             self.client: Final = self._started(n, processes) if client is None else client
-            self._await_workers()
+            try:  # a cluster of our own has started with all of them
+                self.client.wait_for_workers(1, timeout=start_timeout_s)
+            except TimeoutError:
+                message = f"no dask worker was there within {start_timeout_s:g} s"
+                raise WorkerError(f"{message}; start one, or raise `start_timeout_s`") from None
         except BaseException:
             self.close()
             raise
@@ -56,12 +55,8 @@ class Cluster:
     def open(self, name: str, *, run_id: str, factory: ComputeFactory) -> None:
         """Bring a run's compute function to every dask worker, now and later; make it.
 
-        Raises
-        ------
-        ParameterError
-            If the factory cannot cross processes.
-        WorkerError
-            If it cannot be made there; names the cause.
+        Raises `ParameterError` if the factory cannot cross processes, and `WorkerError` with the
+        cause if it cannot be made there.
         """
         plugin: WorkerPlugin = Station(name, run_id=run_id, factory=factory)
         try:
@@ -70,10 +65,8 @@ class Cluster:
             rule = f"must cross processes ({error})"
             raise ParameterError("compute", rule, factory, "define it in a module") from error
         self._stack.callback(self.client.unregister_worker_plugin, name)
-        ready = [
-            self.client.submit(prepare, name, workers=[address], pure=False)
-            for address in self.addresses()
-        ]
+        addresses = sorted(self.client.scheduler_info(n_workers=-1)["workers"])
+        ready = [self.client.submit(prepare, name, workers=[a], pure=False) for a in addresses]
         try:
             wait(ready, timeout=self._timeout_s)
             self.client.gather(ready)
@@ -82,10 +75,6 @@ class Cluster:
             raise WorkerError(f"{message}; raise `start_timeout_s`") from None
         except Exception as error:
             raise WorkerError(f"a worker does not start: {type(error).__name__}: {error}") from None
-
-    def addresses(self) -> list[str]:
-        """Return the dask workers' addresses now, always in the same order."""
-        return sorted(self.client.scheduler_info(n_workers=-1)["workers"])
 
     def close(self) -> None:
         """Undo everything; harmless if done already."""
@@ -97,22 +86,82 @@ class Cluster:
         # A task that was on a worker whose process ended has failed: who repeats it is decided by
         # the round's policy, not by the cluster.
         with dask.config.set({"distributed.scheduler.allowed-failures": 0}):
-            cluster = self._stack.enter_context(
-                LocalCluster(
-                    n_workers=workers,
-                    threads_per_worker=-(-n // workers),
-                    processes=count > 0,
-                    dashboard_address="127.0.0.1:0",
-                    silence_logs=logging.CRITICAL,
-                )
+            cluster = LocalCluster(
+                n_workers=workers,
+                threads_per_worker=-(-n // workers),
+                processes=count > 0,
+                dashboard_address="127.0.0.1:0",
+                silence_logs=logging.CRITICAL,
             )
+            self._stack.enter_context(cluster)
         client: Client = self._stack.enter_context(Client(cluster))
         return client
 
-    def _await_workers(self) -> None:
-        """Wait for the first dask worker; a cluster of our own has started with all of them."""
-        try:
-            self.client.wait_for_workers(1, timeout=self._timeout_s)
-        except TimeoutError:
-            message = f"no dask worker was there within {self._timeout_s:g} s"
-            raise WorkerError(f"{message}; start one, or raise `start_timeout_s`") from None
+
+# ---- on a dask worker ---------------------------------------------------------------------------
+
+
+class Station(WorkerPlugin):
+    """One run's compute function on a dask worker; also on workers that join later.
+
+    It is made by the first task, in a thread that computes, not in the event loop: imports take
+    seconds, in which the worker would look dead.
+    """
+
+    def __init__(self, name: str, *, run_id: str, factory: ComputeFactory) -> None:
+        self.name, self.run_id = name, run_id
+        self._factory = factory
+
+    def setup(self, worker: Worker) -> None:
+        """Be ready to make the compute function (called by dask)."""
+        del worker
+        self.forgotten: set[Address] = set()
+        self._lock = threading.Lock()
+        self._computes = threading.local()
+
+    def compute(self) -> Compute:
+        """Return this thread's compute function; tasks of several threads must not share one."""
+        if not hasattr(self._computes, "own"):
+            with self._lock:
+                self._computes.own = self._factory()
+        own: Compute = self._computes.own
+        return own
+
+
+def prepare(name: str) -> None:
+    """Make a run's compute function on this dask worker."""
+    _station(name).compute()
+
+
+def answer(name: str, frame: bytes) -> bytes:
+    """Return the frame of the answer to a task; nothing if it was forgotten on the way."""
+    station = _station(name)
+    request = decode(frame, run_id=station.run_id)
+    if not isinstance(request, TaskMessage):
+        raise TypeError(f"a task must be asked for, not {type(request).__name__}")
+    task = request.task
+    address = (task.round, task.worker, task.attempt)
+    try:
+        results = run_task(task, station.compute(), cancelled=lambda: address in station.forgotten)
+        if results is None:
+            return b""
+        return encode(request.result(results), run_id=station.run_id)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        return encode(request.failure(reason), run_id=station.run_id)
+    finally:
+        station.forgotten.discard(address)
+
+
+def forget(name: str, addresses: Iterable[Address], dask_worker: Worker) -> None:
+    """Let tasks that run on a dask worker begin no further mini-task (runs in its event loop)."""
+    station = dask_worker.plugins.get(name)
+    if isinstance(station, Station):
+        station.forgotten.update(addresses)
+
+
+def _station(name: str) -> Station:
+    station = get_worker().plugins[name]
+    if not isinstance(station, Station):
+        raise TypeError(f"plugin {name} is another's")
+    return station

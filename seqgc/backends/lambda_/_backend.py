@@ -37,8 +37,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
-from seqgc.backends._events import EventBackend, failure_of
-from seqgc.backends._tasks import Messaging, TaskMessages
+from seqgc.backends._events import EventBackend, Messaging, failure_of
 from seqgc.backends.lambda_._calls import Call, Calls
 from seqgc.backends.lambda_._messages import Invocations
 from seqgc.backends.lambda_._threads import CallThreads, Ended
@@ -163,10 +162,10 @@ class LambdaBackend(EventBackend):
         invoking: Invoking | None = None,
         clock: Clock | None = None,
     ) -> None:
-        messaging, invoking = messaging or Messaging(), invoking or Invoking()
-        super().__init__(TaskMessages(n=n, messaging=messaging), clock=clock)
+        super().__init__(n, messaging=messaging, clock=clock)
+        invoking = invoking or Invoking()
         self._invocations = Invocations(
-            run_id=messaging.run_id,
+            run_id=self._messaging.run_id,
             workload=workload,
             store=store,
             shared=shared,

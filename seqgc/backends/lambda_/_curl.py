@@ -7,8 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from seqgc.backends._tasks import MonotonicClock
-from seqgc.backends._waiting import LONGEST_WAIT_S
+from seqgc.backends._events import LONGEST_WAIT_S, MonotonicClock
 from seqgc.backends.lambda_._errors import connection_error, reply_of
 from seqgc.backends.lambda_._signer import Signer
 from seqgc.backends.lambda_._target import Target

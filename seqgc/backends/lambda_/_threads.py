@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, TypeVar
 
-from seqgc.backends._tasks import MonotonicClock
-from seqgc.backends._waiting import LONGEST_WAIT_S
+from seqgc.backends._events import LONGEST_WAIT_S, MonotonicClock
 from seqgc.backends.lambda_._errors import connection_error
 from seqgc.backends.lambda_._sockets import Sockets
 from seqgc.backends.lambda_._transport import Limits, Reply
