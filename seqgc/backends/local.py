@@ -35,22 +35,18 @@ class LocalBackend(EventBackend):
 
     Parameters
     ----------
-    n
-        Number of workers.
     compute
         Called without arguments in each worker, returns its `seqgc.worker.Compute`. It crosses
         processes: a module-level function, a `functools.partial` of one, a dataclass instance. One
         that the running script itself defines makes every worker import the script, which then
         needs its ``if __name__ == "__main__"``.
-    messaging
-        What messages say beside their tasks, and how results travel; None: the usual.
+    messaging, clock
+        See `Messaging` and `EventBackend`; None: the usual.
     preload
         Modules that the workers' common parent imports, once; name the one that imports torch.
         Only the first backend of a master process has a say: the parent serves all later ones.
     start_timeout_s
         How long all workers together may take to become ready, seconds.
-    clock
-        What events are stamped with; `time.monotonic` unless given.
 
     Raises
     ------

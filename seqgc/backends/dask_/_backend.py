@@ -241,8 +241,6 @@ class DaskBackend(EventBackend):
             return failure_of(job.address, at=0.0, reason=error)
         return event_of(message, at=0.0)
 
-    # ---- the end --------------------------------------------------------------------------------
-
     def _end(self) -> None:
         """Forget all tasks, and end what the backend has started."""
         with self._lock:

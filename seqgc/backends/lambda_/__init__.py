@@ -2,11 +2,11 @@
 
 from seqgc.backends.lambda_._backend import Invoking as Invoking
 from seqgc.backends.lambda_._backend import LambdaBackend as LambdaBackend
-from seqgc.backends.lambda_._boto3 import Boto3Transport as Boto3Transport
+from seqgc.backends.lambda_._blocking import Boto3Transport as Boto3Transport
+from seqgc.backends.lambda_._blocking import HttpTransport as HttpTransport
+from seqgc.backends.lambda_._calls import ThrottlePolicy as ThrottlePolicy
 from seqgc.backends.lambda_._curl import CurlTransport as CurlTransport
-from seqgc.backends.lambda_._requests import HttpTransport as HttpTransport
 from seqgc.backends.lambda_._target import Target as Target
-from seqgc.backends.lambda_._throttle import ThrottlePolicy as ThrottlePolicy
 from seqgc.backends.lambda_._transport import Limits as Limits
 from seqgc.backends.lambda_._transport import Reply as Reply
 from seqgc.backends.lambda_._transport import Transport as Transport

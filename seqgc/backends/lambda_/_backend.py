@@ -32,89 +32,69 @@ submitted again, an answer in the store is removed unread, and a failure is no e
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
-from seqgc.backends._events import EventBackend, Messaging, failure_of
-from seqgc.backends.lambda_._calls import Call, Calls
+from seqgc.backends._events import EventBackend, Messaging, event_of, failure_of
+from seqgc.backends.lambda_._calls import Call, Calls, ThrottlePolicy
 from seqgc.backends.lambda_._messages import Invocations
 from seqgc.backends.lambda_._threads import CallThreads, Ended
-from seqgc.backends.lambda_._throttle import ThrottlePolicy
 from seqgc.backends.lambda_._transport import Reply, Transport
-from seqgc.errors import ParameterError, StoreError, WireError, WorkerError
-from seqgc.ports import Arrival, BlobStore, Clock, Failure, FloatArray, Task
+from seqgc.errors import StoreError, WireError, WorkerError, require_int
+from seqgc.ports import Arrival, BlobStore, Clock, Failure, Task
 from seqgc.wire import (
     MESSAGE_LIMIT_BYTES,
     FailureMessage,
     ReceiptMessage,
+    ResultMessage,
     StoreRef,
     TaskMessage,
     WorkloadRef,
+    from_json,
 )
 
 __all__ = ["Invoking", "LambdaBackend"]
 
 _FETCHES = 8  # at once: what boto3's usual pool of connections has room for
 
-
-_Ended: TypeAlias = Ended[Mapping[int, FloatArray]]
-_Outcome: TypeAlias = Mapping[int, FloatArray] | Exception | str  # results, or why there are none
+_Outcome: TypeAlias = ResultMessage | FailureMessage | Exception | str  # or why there is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invoking:
     """How a backend invokes its function.
 
-    Parameters
-    ----------
-    throttling
-        How HTTP 429 is met.
-    max_body_bytes
-        Of an invocation, and of its answer, as JSON.
-    warm_up_rounds
-        How often to invoke every worker before the backend is there (see `LambdaBackend.warm_up`).
-
-    Raises
-    ------
-    ParameterError
-        If there cannot be so many warm-up rounds.
+    ``throttling`` is how HTTP 429 is met; ``max_body_bytes`` holds for an invocation and for its
+    answer, as JSON. Before the backend is there, every worker is invoked ``warm_up_rounds`` times
+    (see `LambdaBackend.warm_up`).
     """
 
     throttling: ThrottlePolicy = field(default_factory=ThrottlePolicy)
     max_body_bytes: int = MESSAGE_LIMIT_BYTES
     warm_up_rounds: int = 0
 
-    def __post_init__(self) -> None:
-        if self.warm_up_rounds < 0:
-            raise ParameterError("warm_up_rounds", "must be >= 0", self.warm_up_rounds)
-
 
 class LambdaBackend(EventBackend):
     """``n`` workers, each round's tasks as invocations; a `seqgc.ports.Backend`.
-
-    A worker is a number: which of the function's environments serves its task is Lambda's choice,
-    and one that still computes for an old round keeps nobody waiting.
 
     - What fails is a `Failure`, in one line: an error in computing, a function that crashed or ran
       out of time (with the last line it logged), a refused or broken connection, a damaged answer,
       or one to something else. Nothing is repeated here: that is the policy's decision.
     - But a throttled invocation, which no function has seen, is submitted again by ``throttling``,
       and a `Failure` only when its patience ends.
-    - An answer that lies in the store is fetched by a thread, several at once, and arrives when it
-      is there: whoever waits for another one is not held up.
+    - An answer that lies in the store arrives when it has been fetched.
     - Invocations cannot be stopped. `cancel` takes back what throttling has kept from being
       submitted; others run out, their answers are `Arrival` events, late, and their failures are
       no events. A late answer that lies in the store is removed unread: it has no results.
-    - Nothing is sent that Lambda would not carry, nor anything whose answer it would not.
+    - Nothing is sent that Lambda would not carry, nor anything whose answer it would not, nor a
+      task whose weights must travel along and are not in the store (`StoreError`).
 
     Parameters
     ----------
-    n
-        Number of workers.
     transport
-        Carries the invocations; `close` closes it.
+        Carries the invocations; `close` closes it. It must have the same ``clock``.
     workload
         What the function computes: a factory's name in its registry, and JSON settings.
     store
@@ -122,19 +102,14 @@ class LambdaBackend(EventBackend):
     shared
         The same store as the master sees it, which several threads may use; may be None where
         ``store`` is of kind "inline": then no weights travel.
-    messaging
-        What messages say beside their tasks, and how results travel; None: the usual. What is
-        delayed is paid for.
-    invoking
-        Throttling, sizes, warm-up; None: the usual.
-    clock
-        What events are stamped with; `time.monotonic` unless given. The transport must have the
-        same.
+    messaging, invoking, clock
+        See `Messaging` (what is delayed is paid for), `Invoking` and `EventBackend`; None: the
+        usual.
 
     Raises
     ------
     ParameterError
-        If ``n`` is not positive, there is no such ``payload``, or ``shared`` is missing.
+        If ``n`` is not positive, or ``shared`` is missing.
     WorkerError
         If no worker answers a warm-up round.
 
@@ -173,7 +148,7 @@ class LambdaBackend(EventBackend):
         )
         self._transport = transport
         self._calls = Calls(invoking.throttling)
-        self._fetches = CallThreads[Mapping[int, FloatArray]](
+        self._fetches = CallThreads[ResultMessage](
             limit=_FETCHES, clock=self._clock, on_end=transport.wake
         )
         self._warmed: list[Arrival | Failure] = []
@@ -190,19 +165,7 @@ class LambdaBackend(EventBackend):
         return len(self._calls)
 
     def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
-        """Submit the tasks; return when each of them left, in their order.
-
-        Raises
-        ------
-        ParameterError
-            If a task is another round's, its worker does not exist, or its delay is no time.
-        WireError
-            If a task cannot be sent, or its answer could not be; then none has been.
-        StoreError
-            If weights that must travel along are not in the store; then no task has been sent.
-        WorkerError
-            If the backend is closed.
-        """
+        """Submit an invocation for each task; return once they have left."""
         requests = self._requests(round, tasks)
         bodies = [self._invocations.body(each) for each in requests]
         left_at = []
@@ -213,10 +176,7 @@ class LambdaBackend(EventBackend):
         return left_at
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
-        """Take note that these workers' tasks of the round are of no more use.
-
-        What waits because it was throttled is not submitted any more.
-        """
+        """Take note that these workers' tasks of the round are of no more use."""
         self._check_cancel(workers)
         self._calls.cancel(round, set(workers))
 
@@ -224,16 +184,9 @@ class LambdaBackend(EventBackend):
         """Invoke every worker, ``rounds`` times, with a task that asks for nothing.
 
         Environments start, import what they need and make the workload before anything is timed;
-        none of it is an event, or part of a profile.
-
-        Parameters
-        ----------
-        rounds
-            How often, >= 0.
-        hold_s
-            Each invocation takes at least this long, seconds, so that no environment serves two.
-        timeout_s
-            For each round, seconds; who has not answered by then is left alone.
+        none of it is an event, or part of a profile. Each invocation takes at least ``hold_s``
+        seconds, so that no environment serves two. Who has not answered ``timeout_s`` seconds after
+        a round has begun is left alone.
 
         Raises
         ------
@@ -243,9 +196,7 @@ class LambdaBackend(EventBackend):
             If nobody answers; names the first cause. Or if the backend is closed.
         """
         self._check_open()
-        if rounds < 0:
-            raise ParameterError("warm_up_rounds", "must be >= 0", rounds)
-        for number in range(rounds):
+        for number in range(require_int("warm_up_rounds", rounds, least=0)):
             self._warm_up_once(number, hold_s, timeout_s)
 
     # ---- invocations out ------------------------------------------------------------------------
@@ -255,10 +206,10 @@ class LambdaBackend(EventBackend):
         self._transport.submit(tag, body)
         return tag
 
-    def _submit_again(self) -> list[_Ended]:
+    def _submit_again(self) -> list[Ended[ResultMessage]]:
         """Submit the throttled invocations that are due; return those that cannot be any more."""
         now = self._clock.now()
-        ended: list[_Ended] = []
+        ended: list[Ended[ResultMessage]] = []
         for tag, call in self._calls.due(now=now):
             try:
                 body = self._invocations.body(call.request)
@@ -274,9 +225,8 @@ class LambdaBackend(EventBackend):
         for worker in range(self.n):
             task = Task(round=number, worker=worker, attempt=0, items=())
             request = TaskMessage(task=task, delay_s=hold_s)
-            tags.append(
-                self._submit(Call(request=request, warm_up=True), self._invocations.body(request))
-            )
+            body = self._invocations.body(request)
+            tags.append(self._submit(Call(request=request, warm_up=True), body))
         give_up_at = self._clock.now() + timeout_s
         while len(self._warmed) < self.n and (left := give_up_at - self._clock.now()) > 0:
             self._collect(left)
@@ -289,7 +239,7 @@ class LambdaBackend(EventBackend):
     # ---- replies in -----------------------------------------------------------------------------
 
     def _collect(self, timeout_s: float) -> None:
-        news: list[Reply | _Ended] = [*self._submit_again()]
+        news: list[Reply | Ended[ResultMessage]] = [*self._submit_again()]
         due_s = 0.0 if news else self._calls.wake_at - self._clock.now()
         news += self._transport.poll(max(0.0, min(timeout_s, due_s)))
         news += self._fetches.take()
@@ -302,13 +252,16 @@ class LambdaBackend(EventBackend):
     def _take(self, reply: Reply) -> None:
         if (call := self._calls.replied(reply)) is None:
             return
-        answer = self._understood(call, reply)
-        if isinstance(answer, ReceiptMessage):
-            self._fetch(reply.tag, call, answer)
+        outcome = self._outcome(call, reply)
+        if isinstance(outcome, ReceiptMessage):
+            call.fetching = True
+            redeem = self._invocations.redeem
+            fetch = partial(redeem, call.request, outcome, wanted=lambda: not call.cancelled)
+            self._fetches.submit(reply.tag, fetch)
         else:
-            self._settle(reply.tag, answer, at=reply.at)
+            self._settle(reply.tag, outcome, at=reply.at)
 
-    def _understood(self, call: Call, reply: Reply) -> _Outcome | ReceiptMessage:
+    def _outcome(self, call: Call, reply: Reply) -> _Outcome | ReceiptMessage:
         if reply.throttled:
             return (
                 f"{reply.error}; throttled {call.refusals} times in a row: raise the "
@@ -317,24 +270,21 @@ class LambdaBackend(EventBackend):
         if reply.body is None:
             return reply.error or "the reply is empty"
         try:
-            answer = self._invocations.answer(call.request, reply.body)
-        except (WireError, StoreError) as error:
+            return self._invocations.answer(call.request, from_json(reply.body))
+        except WireError as error:
             return error
-        return answer.reason if isinstance(answer, FailureMessage) else answer
-
-    def _fetch(self, tag: int, call: Call, receipt: ReceiptMessage) -> None:
-        call.fetching = True
-        redeemed = partial(
-            self._invocations.redeemed, call.request, receipt, wanted=lambda: not call.cancelled
-        )
-        self._fetches.submit(tag, redeemed)
 
     def _settle(self, tag: int, outcome: _Outcome, *, at: float) -> None:
         """Make an invocation's outcome its event."""
         if (call := self._calls.settled(tag)) is None:
             return  # a warm-up that nobody waited for
         self._latest = max(self._latest, at)  # in order, whatever thread saw it first
-        event = _event(call.request.task, outcome, at=self._latest)
+        if isinstance(outcome, ResultMessage | FailureMessage):
+            event = event_of(outcome, at=self._latest)
+        else:
+            task = call.request.task
+            address = task.round, task.worker, task.attempt
+            event = failure_of(address, at=self._latest, reason=outcome)
         if call.warm_up:
             self._warmed.append(event)
         elif isinstance(event, Arrival) or not call.cancelled:
@@ -345,12 +295,3 @@ class LambdaBackend(EventBackend):
         self._calls.clear()
         self._transport.close()
         self._fetches.close()
-
-
-def _event(task: Task, outcome: _Outcome, *, at: float) -> Arrival | Failure:
-    round, worker, attempt = task.round, task.worker, task.attempt
-    if isinstance(outcome, Exception):
-        outcome = f"{type(outcome).__name__}: {outcome}"
-    if isinstance(outcome, str):
-        return failure_of((round, worker, attempt), at=at, reason=outcome)
-    return Arrival(round=round, worker=worker, attempt=attempt, at=at, results=outcome)

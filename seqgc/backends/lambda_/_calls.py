@@ -1,16 +1,141 @@
-"""Which invocations are on their way, and what becomes of those that the service refuses."""
+"""Which invocations are on their way, and when those that the service refuses are sent again.
+
+A throttled invocation waits with full jitter before it is submitted again, and few are on trial at
+once. All of it is sans-I/O: times are arguments.
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import Final
 
-from seqgc.backends.lambda_._throttle import Throttle, ThrottlePolicy
+import numpy as np
+
 from seqgc.backends.lambda_._transport import Reply
+from seqgc.errors import ParameterError, require_int
 from seqgc.wire import TaskMessage
 
-__all__ = ["Call", "Calls"]
+__all__ = ["Call", "Calls", "Throttle", "ThrottlePolicy"]
+
+_DOUBLINGS: Final = 30  # beyond any longest wait, and no overflow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThrottlePolicy:
+    """How a backend meets throttling (HTTP 429).
+
+    The wait before an invocation's k-th re-submission is uniform between 0 and
+    ``min(longest_s, first_s * 2**(k - 1))`` seconds ("full jitter"), so that those which were
+    refused together do not come back together. What the service asks for (Retry-After) is waited
+    for before that, but no longer than ``longest_s``. How many may be on trial at once is a window:
+    each refusal halves it, each accepted invocation widens it by one, never beyond ``window``.
+
+    Parameters
+    ----------
+    max_resubmissions
+        Of one invocation, >= 0; the next refusal is its `seqgc.ports.Failure`.
+    first_s, longest_s
+        The waits' bounds, seconds, ``0 < first_s <= longest_s``.
+    window
+        Most re-submissions on trial at once, >= 1.
+    trial_s
+        A re-submission that has not been refused for this long counts as accepted: a function
+        that computes, or hangs, does not hold up others.
+    seed
+        Of the waits' generator.
+
+    Raises
+    ------
+    ParameterError
+        If a value is outside its range.
+
+    Examples
+    --------
+    >>> ThrottlePolicy(first_s=0.1, longest_s=5.0).bound_s(3)
+    0.4
+    """
+
+    max_resubmissions: int = 8
+    first_s: float = 0.1
+    longest_s: float = 5.0
+    window: int = 64
+    trial_s: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for argument, least in (("max_resubmissions", 0), ("window", 1)):
+            value = require_int(argument, getattr(self, argument), least=least)
+            object.__setattr__(self, argument, value)
+        if not 0 < self.first_s <= self.longest_s < math.inf:
+            got = (self.first_s, self.longest_s)
+            raise ParameterError("first_s", "must satisfy 0 < first_s <= longest_s", got)
+        if not 0 < self.trial_s < math.inf:
+            raise ParameterError("trial_s", "must be > 0 seconds", self.trial_s)
+
+    def bound_s(self, refusals: int) -> float:
+        """Return the longest wait, seconds, after this many refusals of one invocation."""
+        return min(self.longest_s, self.first_s * 2.0 ** min(refusals - 1, _DOUBLINGS))
+
+
+class Throttle:
+    """The waiting invocations of one backend, by their tags, and the window."""
+
+    def __init__(self, policy: ThrottlePolicy) -> None:
+        self._policy = policy
+        self._rng = np.random.default_rng(policy.seed)
+        self._due: dict[int, float] = {}  # waiting: tag -> when it may be submitted again
+        self._trials: dict[int, float] = {}  # submitted again: tag -> when it counts as accepted
+        self._window = float(policy.window)
+
+    @property
+    def wake_at(self) -> float:
+        """When `ready` may return something; infinity if nothing waits."""
+        if not self._due:
+            return math.inf
+        due = min(self._due.values())
+        return due if self._room > 0 else max(due, min(self._trials.values()))
+
+    def refused(self, tag: int, *, refusals: int, now: float, least_s: float = 0.0) -> float:
+        """Take note that ``tag`` was throttled, the ``refusals``-th time; return when it is due.
+
+        ``least_s``: what the service wants it to wait, seconds.
+        """
+        self.abandoned(tag)
+        begin = now + min(least_s, self._policy.longest_s)
+        self._due[tag] = begin + self._rng.uniform(0.0, self._policy.bound_s(refusals))
+        return self._due[tag]
+
+    def accepted(self, tag: int) -> None:
+        """Take note that ``tag`` was answered, by whatever it is."""
+        self._trials.pop(tag, None)
+        self._window = min(float(self._policy.window), self._window + 1)
+
+    def abandoned(self, tag: int) -> None:
+        """Take note that ``tag`` was throttled and will not be submitted again."""
+        self._trials.pop(tag, None)
+        self._window = max(1.0, self._window / 2)
+
+    def forget(self, tag: int) -> bool:
+        """Take back a waiting invocation; return whether it was waiting."""
+        return self._due.pop(tag, None) is not None
+
+    def ready(self, *, now: float) -> list[int]:
+        """Return the tags to be submitted now, those due first first; they are on trial then."""
+        for tag in [tag for tag, until in self._trials.items() if until <= now]:
+            self.accepted(tag)
+        due = sorted((at, tag) for tag, at in self._due.items() if at <= now)
+        tags = [tag for _, tag in due[: max(0, self._room)]]
+        for tag in tags:
+            del self._due[tag]
+            self._trials[tag] = now + self._policy.trial_s
+        return tags
+
+    @property
+    def _room(self) -> int:
+        return int(self._window) - len(self._trials)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -25,7 +150,7 @@ class Call:
 
 
 class Calls:
-    """The invocations of one backend that are no event yet; sans-I/O: times are arguments.
+    """The invocations of one backend that are no event yet.
 
     Examples
     --------
@@ -64,7 +189,7 @@ class Calls:
     def replied(self, reply: Reply) -> Call | None:
         """Return the invocation that a reply is the end of.
 
-        None: nobody request, or it has been replied to, or it will be submitted again.
+        None: the tag is unknown, or it has been replied to, or it will be submitted again.
         """
         call = self._calls.get(reply.tag)
         if call is None or call.fetching:

@@ -8,17 +8,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from seqgc.backends._events import LONGEST_WAIT_S, MonotonicClock
-from seqgc.backends.lambda_._errors import connection_error, reply_of
-from seqgc.backends.lambda_._signer import Signer
-from seqgc.backends.lambda_._target import Target
+from seqgc.backends.lambda_._target import Signer, Target
 from seqgc.backends.lambda_._transport import Limits, Reply
 from seqgc.errors import WorkerError
 from seqgc.ports import Clock
 
 if TYPE_CHECKING:
     from botocore.credentials import Credentials
-
-    from seqgc.backends.lambda_._transfers import Exchange
 
 __all__ = ["CurlTransport"]
 
@@ -34,8 +30,6 @@ class CurlTransport:
 
     Parameters
     ----------
-    target
-        Where to post.
     limits
         Of time, connections and bytes; None: the default ones.
     credentials
@@ -74,22 +68,15 @@ class CurlTransport:
             remedy = "pip install pycurl, or choose boto3 or http"
             raise WorkerError(f"the transport curl needs pycurl ({error}): {remedy}") from None
         self._limits = limits or Limits()
-        self._clock: Clock = MonotonicClock() if clock is None else clock
         self._signer = Signer(target, credentials=credentials)
-        self._transfers = Transfers(target.url, self._limits)
+        self._transfers = Transfers(target.url, self._limits, clock=clock or MonotonicClock())
         self._waiting: deque[tuple[int, bytes]] = deque()  # for a connection
         self._replies: list[Reply] = []
         self._returned = 0  # by the latest poll
         self._closed = False
 
     def submit(self, tag: int, body: bytes) -> None:
-        """Invoke the function with ``body``; returns at once.
-
-        Raises
-        ------
-        WorkerError
-            If the transport is closed.
-        """
+        """Invoke the function with ``body``; returns at once."""
         if self._closed:
             raise WorkerError("the transport is closed: make a new one")
         self._waiting.append((tag, body))
@@ -128,17 +115,10 @@ class CurlTransport:
             self._transfers.close()
 
     def _turn(self, timeout_s: float) -> None:
-        for ended in self._transfers.turn(timeout_s):
-            self._replies.append(self._reply(ended))
+        self._replies += self._transfers.turn(timeout_s)
         self._start_waiting()
 
     def _start_waiting(self) -> None:
         while self._waiting and len(self._transfers) < self._limits.connections:
             tag, body = self._waiting.popleft()
             self._transfers.start(tag, self._signer.headers(body), body)
-
-    def _reply(self, ended: Exchange) -> Reply:
-        at = self._clock.now()
-        if ended.error is not None:
-            return Reply(tag=ended.tag, at=at, error=connection_error(ended.error))
-        return reply_of(ended.tag, at, ended.status, ended.body, ended.headers)

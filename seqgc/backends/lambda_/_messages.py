@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from seqgc.backends.lambda_._transport import Body
 from seqgc.errors import ParameterError, StoreError, WireError
-from seqgc.ports import BlobStore, FloatArray, Task, WeightRef, payload_format
+from seqgc.ports import BlobStore, FloatArray, Task, WeightedPoints, WeightRef, payload_format
 from seqgc.wire import (
     MESSAGE_LIMIT_BYTES,
-    FailureMessage,
+    AnswerMessage,
     InvokeMessage,
     ReceiptMessage,
     ResultMessage,
@@ -25,7 +24,6 @@ from seqgc.wire import (
     decode,
     encode,
     envelope_bytes,
-    from_json,
     to_json,
 )
 
@@ -38,24 +36,12 @@ _SPARE_BYTES: Final = 4096  # of an answer: its header, and the JSON's spaces
 class Invocations:
     """Makes invocations of one run and reads their answers.
 
-    Parameters
-    ----------
-    run_id
-        Written into every frame; frames of another run are refused.
-    workload
-        What the function computes: a factory's name and its settings.
-    store
-        Where functions find weights, and put answers that are too large for a reply.
-    shared
-        The same store as the master sees it. With a store of kind "inline" it holds the weights
-        that travel along; None: none do.
-    max_body_bytes
-        Of an invocation and of its reply, as JSON.
+    Functions find weights in ``store``, and put answers there that are too large for a reply.
+    ``shared`` is the same store as the master sees it; with a store of kind "inline" it holds the
+    weights that travel along (None: none do). ``max_body_bytes`` are an invocation's and its
+    reply's, as JSON.
 
-    Raises
-    ------
-    ParameterError
-        If answers may go into a store that the master does not see.
+    Raises `ParameterError` if answers may go into a store that the master does not see.
     """
 
     run_id: str
@@ -72,20 +58,20 @@ class Invocations:
     def body(self, request: TaskMessage) -> bytes:
         """Return the body of the invocation that asks this.
 
-        Raises
-        ------
-        WireError
-            If it has no frame, or it or its answer is larger than Lambda carries.
-        StoreError
-            If the weights that must travel along are not in the store.
+        Raises `WireError` if it has no frame, or it or its answer is larger than Lambda carries,
+        and `StoreError` if the weights that must travel along are not in the store.
         """
         self._check_answer(request)
+        weights: tuple[tuple[WeightRef, FloatArray], ...] = ()
+        if self.store.kind == "inline" and self.shared is not None:
+            refs = dict.fromkeys(part.weights for part in _parts(request.task))
+            weights = tuple((ref, self.shared.fetch(ref)) for ref in refs)
         message = InvokeMessage(
             request=request,
             workload=self.workload,
             store=self.store,
             inline_limit_bytes=self.max_body_bytes - _SPARE_BYTES,
-            weights=self._weights(request.task),
+            weights=weights,
         )
         frame = encode(message, run_id=self.run_id)
         if (size := envelope_bytes(len(frame))) > self.max_body_bytes:
@@ -93,43 +79,28 @@ class Invocations:
             raise self._too_large(request.task, "the task", size, remedy)
         return to_json(frame)
 
-    def answer(
-        self, request: TaskMessage, body: Body
-    ) -> Mapping[int, FloatArray] | FailureMessage | ReceiptMessage:
-        """Return what a reply's body says: results, why there are none, or where they lie.
+    def answer(self, request: TaskMessage, frame: bytes) -> AnswerMessage:
+        """Return what a frame says; raises `WireError` if it is damaged, or no answer to this."""
+        message = decode(frame, run_id=self.run_id)
+        if not isinstance(message, AnswerMessage):
+            raise WireError(f"a function answered with a {type(message).__name__}; drop it")
+        request.check(message)
+        return message
 
-        Raises
-        ------
-        WireError
-            If it is damaged, or no answer to what was request.
-        StoreError
-            If the results lie in a store, and there is none.
-        """
-        message = self._decoded(request, from_json(body))
-        if isinstance(message, ReceiptMessage) and self.shared is None:
-            raise StoreError(f"the answer is under {message.key!r} of a store that is none")
-        return message.results if isinstance(message, ResultMessage) else message
-
-    def redeemed(
+    def redeem(
         self, request: TaskMessage, receipt: ReceiptMessage, *, wanted: Callable[[], bool]
-    ) -> Mapping[int, FloatArray]:
-        """Return the results that a receipt is for; any thread may call it.
+    ) -> ResultMessage:
+        """Return the answer that a receipt is for; any thread may call it.
 
         What lay in the store is removed, if it can be. An answer that is not ``wanted`` any more
-        is not fetched from there: it has no results then.
-
-        Raises
-        ------
-        WireError
-            If they are damaged, or no answer to what was request.
-        StoreError
-            If the store does not have what the receipt promises, or cannot be read.
+        is not fetched from there: it has no results then. Raises `WireError` if it is damaged, or
+        no answer to this, and `StoreError` if the store does not have it, or cannot be read.
         """
         if self.shared is None:
             raise StoreError(f"the answer is under {receipt.key!r} of a store that is none")
         try:
             if not wanted():
-                return {}
+                return ResultMessage(subject=request.subject, results={})
             frame = self.shared.get(
                 receipt.key, digest=receipt.digest, size_bytes=receipt.size_bytes
             )
@@ -139,38 +110,21 @@ class Invocations:
         finally:
             with suppress(Exception):  # what stays behind costs only space
                 self.shared.remove(receipt.key)
-        message = self._decoded(request, frame)
+        message = self.answer(request, frame)
         if not isinstance(message, ResultMessage):
             raise WireError(f"a {type(message).__name__} lies under {receipt.key!r}; drop it")
-        return message.results
-
-    def _decoded(
-        self, request: TaskMessage, frame: bytes
-    ) -> ResultMessage | FailureMessage | ReceiptMessage:
-        message = decode(frame, run_id=self.run_id)
-        if not isinstance(message, ResultMessage | FailureMessage | ReceiptMessage):
-            raise WireError(f"a function answered with a {type(message).__name__}; drop it")
-        request.check(message)
         return message
-
-    def _weights(self, task: Task) -> tuple[tuple[WeightRef, FloatArray], ...]:
-        if self.store.kind != "inline" or self.shared is None:
-            return ()
-        refs = dict.fromkeys(part.weights for item in task.items for part in item.parts)
-        return tuple((ref, self.shared.fetch(ref)) for ref in refs)
 
     def _check_answer(self, request: TaskMessage) -> None:
         """Refuse a task whose answer cannot come back: it is as long as the weights it is about."""
         if self.store.kind != "inline":
             return
-        parts = [part for item in request.task.items for part in item.parts]
-        if request.payload is not None:
-            item_bytes = payload_format(request.payload).bits // 8
-            least = item_bytes * sum(part.weights.size for part in parts)
-        else:  # no narrower than float32, which is all that is known
-            least = sum(
-                part.weights.size * max(4, np.dtype(part.weights.dtype).itemsize) for part in parts
-            )
+        least = 0
+        for weights in (part.weights for part in _parts(request.task)):
+            if request.payload is not None:
+                least += weights.size * payload_format(request.payload).bits // 8
+            else:  # no narrower than float32, which is all that is known
+                least += weights.size * max(4, np.dtype(weights.dtype).itemsize)
         if (size := envelope_bytes(least)) > self.max_body_bytes - _SPARE_BYTES:
             remedy = "a store (EFS or S3) for answers, or a narrower `payload`"
             raise self._too_large(request.task, "its answer", size, remedy)
@@ -182,3 +136,7 @@ class Invocations:
             f"{where}: {what} of {megabytes:g} MB as JSON ({size} bytes) exceeds the "
             f"{self.max_body_bytes} bytes that Lambda carries: use {remedy}"
         )
+
+
+def _parts(task: Task) -> list[WeightedPoints]:
+    return [part for item in task.items for part in item.parts]

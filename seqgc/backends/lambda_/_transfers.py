@@ -12,7 +12,7 @@ well as in a script; and between two calls answers wait in the system's buffers.
 What a round of 256 answers of half a megabyte costs is moving 136 MB, so each byte is moved as
 rarely as possible, and by nobody's Python code. libcurl hands over what it has received, or
 decrypted, 16 KB at a time, to `io.BytesIO.write`, which is C. The same memory is written again from
-its beginning when another answer comes (`Memory`): of fresh memory the system would have to map
+its beginning when another answer comes (`_Memory`): of fresh memory the system would have to map
 and clear every page.
 
 An invocation must not be sent twice, since a function may have seen it. libcurl sends a request
@@ -31,18 +31,19 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from io import BytesIO
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+import certifi
 import pycurl
 
-from seqgc.backends.lambda_._transport import Limits
+from seqgc.backends.lambda_._transport import Limits, Reply, connection_error, reply_of
+from seqgc.ports import Clock
 
-__all__ = ["Exchange", "Memory", "Transfers"]
+__all__ = ["Transfers"]
 
 _BUFFER_BYTES: Final = 512 << 10  # libcurl's own, for reading from a socket: fewer system calls
 _KEPT_BYTES: Final = 256 << 20
@@ -51,34 +52,8 @@ _BAD_CERTIFICATE = (pycurl.E_PEER_FAILED_VERIFICATION, pycurl.E_SSL_CACERT_BADFI
 _FIXED = ("Expect:", "Accept:", "Accept-Encoding: identity")  # nothing after it: not sent at all
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
-    """A transfer that is over: an answer, or the ``error`` that there was instead.
-
-    ``headers`` have lower-case names. ``body`` is lent, whatever happened (see `Memory`).
-    """
-
-    tag: int
-    status: int = 0
-    headers: Mapping[str, str]
-    body: memoryview
-    error: Exception | None = None
-
-
-class Memory:
-    """Memory that is written again and again; `lend` makes a body of what has been written.
-
-    Examples
-    --------
-    >>> memory = Memory()
-    >>> buffer = memory.take()
-    >>> _ = buffer.write(b"answer")
-    >>> bytes(memory.lend(buffer))
-    b'answer'
-    >>> memory.take_back(1)  # nobody reads it any more
-    >>> memory.take() is buffer
-    True
-    """
+class _Memory:
+    """Memory that is written again and again; `lend` makes a body of what has been written."""
 
     def __init__(self) -> None:
         self._room = _KEPT_BYTES  # for what is free; beyond it memory is the system's again
@@ -87,9 +62,7 @@ class Memory:
 
     def take(self) -> BytesIO:
         """Return memory that is to be written from its beginning."""
-        if not self._free:
-            return BytesIO()
-        buffer, size = self._free.pop()
+        buffer, size = self._free.pop() if self._free else (BytesIO(), 0)
         self._room += size
         return buffer
 
@@ -116,19 +89,11 @@ class Memory:
 
 
 class Transfers:
-    """POST requests to one URL that are under way.
+    """POST requests to one URL that are under way."""
 
-    Parameters
-    ----------
-    url
-        ``http://`` or ``https://``.
-    limits
-        Of time, of bytes, and of connections that are kept.
-    """
-
-    def __init__(self, url: str, limits: Limits) -> None:
-        self._options = _options(url, limits)
-        self.memory = Memory()
+    def __init__(self, url: str, limits: Limits, *, clock: Clock) -> None:
+        self._clock, self._options = clock, _options(url, limits)
+        self.memory = _Memory()
         self.woken = False  # by `wake`; whoever sees it resets it
         self._idle: list[_Transfer] = []
         self._busy: dict[pycurl.Curl, _Transfer] = {}
@@ -162,12 +127,12 @@ class Transfers:
         self._busy[transfer.handle] = transfer
         self._fresh.add(transfer)
 
-    def turn(self, timeout_s: float) -> list[Exchange]:
-        """Have libcurl do what can be done; return what has ended.
+    def turn(self, timeout_s: float) -> list[Reply]:
+        """Have libcurl do what can be done; return the replies of what has ended, bodies on loan.
 
         Waits until something can be done, or `wake` is called, at most ``timeout_s`` seconds.
         """
-        ended: list[Exchange] = []
+        ended: list[Reply] = []
         if self._alarm <= time.monotonic():
             self._alarm = math.inf
             self._multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
@@ -199,25 +164,23 @@ class Transfers:
         for end in (self._bell, self._button):
             end.close()
 
-    def _take_ended(self) -> list[Exchange]:
+    def _take_ended(self) -> list[Reply]:
         _, complete, failed = self._multi.info_read()
         return [
             *(self._end(handle) for handle in complete),
             *(self._end(handle, error=_error(*why)) for handle, *why in failed),
         ]
 
-    def _end(self, handle: pycurl.Curl, error: Exception | None = None) -> Exchange:
+    def _end(self, handle: pycurl.Curl, error: Exception | None = None) -> Reply:
         transfer = self._busy.pop(handle)
         self._multi.remove_handle(handle)
         self._unsent.discard(transfer)
         self._idle.append(transfer)
-        return Exchange(
-            tag=transfer.tag,
-            status=int(handle.getinfo(pycurl.RESPONSE_CODE)),
-            headers=transfer.headers(),
-            body=self.memory.lend(transfer.buffer),
-            error=error,
-        )
+        tag, at, body = transfer.tag, self._clock.now(), self.memory.lend(transfer.buffer)
+        if error is not None:
+            return Reply(tag=tag, at=at, error=connection_error(error))
+        status = int(handle.getinfo(pycurl.RESPONSE_CODE))
+        return reply_of(tag, at, status, body, transfer.headers())
 
     def _watch(self, events: int, descriptor: int, *_: object) -> None:
         """Take note of what libcurl waits for at a socket."""
@@ -278,7 +241,8 @@ def _error(code: int, message: str) -> Exception:
 
 
 def _options(url: str, limits: Limits) -> dict[int, object]:
-    bundle = _bundle()
+    # Whom to trust: whom AWS's own tools would, and else whom requests would.
+    bundle = next(filter(None, map(os.environ.get, _BUNDLES)), None) or certifi.where()
     options: dict[int, object] = {
         pycurl.URL: url,
         pycurl.POST: 1,
@@ -292,24 +256,13 @@ def _options(url: str, limits: Limits) -> dict[int, object]:
         pycurl.NOSIGNAL: 1,
         pycurl.CAPATH if Path(bundle).is_dir() else pycurl.CAINFO: bundle,
     }
-    if _is_this_machine(urlsplit(url).hostname or ""):
+    host = urlsplit(url).hostname or ""
+    with suppress(ValueError):  # a name
+        host = "localhost" if ip_address(host).is_loopback else host
+    if host == "localhost":
         options[pycurl.PROXY] = ""  # none, whatever the environment says
     return options
 
 
-def _bundle() -> str:
-    """Return whom to trust: what AWS's own tools would, and else what requests would."""
-    from certifi import where
-
-    return next(filter(None, map(os.environ.get, _BUNDLES)), None) or where()
-
-
 def _milliseconds(seconds: float) -> int:
     return max(1, round(1e3 * seconds))
-
-
-def _is_this_machine(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import binascii
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, require_int
 
-__all__ = ["Body", "Limits", "Reply", "Transport"]
+__all__ = ["Body", "Limits", "Reply", "Transport", "connection_error", "reply_of"]
 
 Body: TypeAlias = bytes | bytearray | memoryview
+
+_LINE_CHARACTERS: Final = 500
+_SECONDS = re.compile("[0-9]{1,9}")  # of a date, HTTP's other form, Lambda makes no use
+_PLATFORM = ("START ", "END ", "REPORT ", "INIT_", "XRAY ", "RequestId:")
+
+_REMEDIES = {
+    403: "may the caller invoke it? `seqgc doctor` says",
+    404: "deploy it, or name another function, alias or region",
+    413: "use a store for weights and results, or a narrower payload",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +71,8 @@ class Limits:
         if not self.grace_s >= 0:
             raise ParameterError("grace_s", "must be >= 0 seconds", self.grace_s)
         for argument in ("connections", "max_answer_bytes"):
-            if getattr(self, argument) < 1:
-                raise ParameterError(argument, "must be >= 1", getattr(self, argument))
+            value = require_int(argument, getattr(self, argument), least=1)
+            object.__setattr__(self, argument, value)
 
     @property
     def answer_s(self) -> float:
@@ -91,7 +105,10 @@ class Transport(Protocol):
     """
 
     def submit(self, tag: int, body: bytes) -> None:
-        """Invoke the function with ``body``; returns at once, perhaps before that has left."""
+        """Invoke the function with ``body``; returns at once, perhaps before that has left.
+
+        Raises `seqgc.errors.WorkerError` if the transport is closed.
+        """
 
     def flush(self) -> None:
         """Return once what was submitted has left, or after a second: then it leaves later."""
@@ -104,3 +121,79 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Abandon what is on its way, within about a second; leave no thread and no socket."""
+
+
+# ---- what a response means ----------------------------------------------------------------------
+
+
+def reply_of(
+    tag: int,
+    at: float,
+    status: int,
+    body: Body,
+    headers: Mapping[str, str],
+) -> Reply:
+    r"""Return what an HTTP response means; what went wrong in one line, with its remedy.
+
+    Four headers are read (names in lower case): that the function failed, the tail of its log in
+    base64, the service's name of an error, and how many seconds to wait.
+
+    Examples
+    --------
+    >>> refused = reply_of(1, 0.0, 429, b'{"message": "Rate Exceeded."}', {"retry-after": "2"})
+    >>> refused.throttled, refused.retry_after_s
+    (True, 2.0)
+    >>> body = b'{"errorType": "KeyError", "errorMessage": "no model"}'
+    >>> log = base64.b64encode(b"START x\nloading cnn\nEND x\nREPORT x").decode()
+    >>> headers = {"x-amz-function-error": "Unhandled", "x-amz-log-result": log}
+    >>> reply_of(1, 0.0, 200, body, headers).error
+    'KeyError: no model; last log line: loading cnn'
+    """
+    if headers.get("x-amz-function-error"):
+        error = _function_error(_fields(body), headers.get("x-amz-log-result", ""))
+        return Reply(tag=tag, at=at, error=_line(error))
+    if 200 <= status < 300:
+        return Reply(tag=tag, at=at, body=body)
+    fields, start = _fields(body), bytes(body[:200]).decode(errors="replace")
+    message = fields.get("Message") or fields.get("message") or start
+    head = f"HTTP {status} {headers.get('x-amzn-errortype', '')}".rstrip()
+    parts = [f"{head}: {message}" if message else head, fields.get("Reason"), _REMEDIES.get(status)]
+    retry_after = headers.get("retry-after", "")
+    return Reply(
+        tag=tag,
+        at=at,
+        error=_line("; ".join(str(part) for part in parts if part)),
+        throttled=status == 429,
+        retry_after_s=float(retry_after) if _SECONDS.fullmatch(retry_after) else 0.0,
+    )
+
+
+def connection_error(error: BaseException) -> str:
+    """Return why no response came, of whatever library the error is."""
+    return _line(f"{type(error).__name__}: {error}")
+
+
+def _function_error(fields: Mapping[str, object], log_tail: str) -> str:
+    """Return a function's error, and the last line that it logged itself."""
+    parts = [str(part) for name in ("errorType", "errorMessage") if (part := fields.get(name))]
+    error = ": ".join(parts) or "the function failed without a word"
+    try:
+        text = base64.b64decode(log_tail, validate=True).decode(errors="replace")
+    except (binascii.Error, ValueError):
+        return error
+    lines = [line.strip() for line in text.splitlines()]
+    own = [line for line in lines if line and not line.startswith(_PLATFORM)]
+    return f"{error}; last log line: {own[-1]}" if own else error
+
+
+def _fields(body: Body) -> dict[str, object]:
+    try:
+        value = json.loads(bytes(body))
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LINE_CHARACTERS else line[: _LINE_CHARACTERS - 1] + "…"

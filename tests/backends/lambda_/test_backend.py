@@ -370,7 +370,7 @@ def test_a_warm_up_that_nobody_answers_names_the_cause() -> None:
     assert silent.outstanding == 0
     wire.fail(0, "too late")
     assert silent.receive(wire.clock.time) is None
-    with pytest.raises(ParameterError, match="`warm_up_rounds` must be >= 0"):
+    with pytest.raises(ParameterError, match="`warm_up_rounds` must be an integer >= 0"):
         silent.warm_up(-1)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from seqgc.backends.lambda_ import ThrottlePolicy
-from seqgc.backends.lambda_._throttle import Throttle
+from seqgc.backends.lambda_._calls import Throttle
 from seqgc.errors import ParameterError
 from seqgc.stores import MemoryStore
 from seqgc.testing.scripted import address, task

@@ -297,8 +297,8 @@ def is_socket(descriptor: Path) -> bool:
 @pytest.mark.parametrize(
     ("argument", "value", "rule"),
     [
-        ("connections", 0, "must be >= 1"),
-        ("max_answer_bytes", -1, "must be >= 1"),
+        ("connections", 0, "must be an integer >= 1"),
+        ("max_answer_bytes", -1, "must be an integer >= 1"),
         ("timeout_s", 0.0, "must be > 0 seconds"),
         ("connect_timeout_s", math.nan, "must be > 0 seconds"),
         ("grace_s", -1.0, "must be >= 0 seconds"),

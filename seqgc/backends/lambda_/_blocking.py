@@ -1,0 +1,276 @@
+"""Transports on HTTP libraries that block, boto3 and requests: a thread per invocation."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from http.cookiejar import DefaultCookiePolicy
+from typing import TYPE_CHECKING, cast
+
+from seqgc.backends._events import MonotonicClock
+from seqgc.backends.lambda_._target import Signer, Target
+from seqgc.backends.lambda_._threads import CallThreads
+from seqgc.backends.lambda_._transport import Limits, Reply, connection_error, reply_of
+from seqgc.errors import ParameterError
+from seqgc.ports import Clock
+
+if TYPE_CHECKING:
+    from boto3.session import Session
+    from botocore.credentials import Credentials
+    from urllib3.connectionpool import HTTPConnectionPool
+
+__all__ = ["Boto3Transport", "HttpTransport"]
+
+
+class _Sockets:
+    """The open connections of urllib3 pools (requests and botocore use it); thread-safe.
+
+    No HTTP library stops a read that another thread waits in, and an invocation may take fifteen
+    minutes. Shutting the socket down does: the read ends as if the peer had hung up.
+    """
+
+    def __init__(self) -> None:
+        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        self._lock = threading.Lock()
+
+    def watched(
+        self, pools: Mapping[str, type[HTTPConnectionPool]]
+    ) -> dict[str, type[HTTPConnectionPool]]:
+        """Return kinds of ``pools``, by scheme, whose connections are known here once open."""
+        return {scheme: self._watched(pool) for scheme, pool in pools.items()}
+
+    def _watched(self, pool: type[HTTPConnectionPool]) -> type[HTTPConnectionPool]:
+        connection = pool.ConnectionCls
+
+        def connect(self_: object) -> None:
+            connection.connect(self_)  # type: ignore[arg-type]
+            opened = getattr(self_, "sock", None)
+            if isinstance(opened, socket.socket):
+                with self._lock:
+                    self._sockets.add(opened)
+
+        watched = type(f"Watched{connection.__name__}", (connection,), {"connect": connect})
+        kind = type(f"Watched{pool.__name__}", (pool,), {"ConnectionCls": watched})
+        return cast("type[HTTPConnectionPool]", kind)
+
+    def abort(self) -> None:
+        """End what is being read or written on every connection, now."""
+        with self._lock:
+            sockets = list(self._sockets)
+        for each in sockets:
+            with suppress(OSError):  # closed meanwhile, or by the other side
+                # Not TLS's own, which would wait for the thread that reads.
+                socket.socket.shutdown(each, socket.SHUT_RDWR)
+
+
+class _ThreadedTransport(ABC):
+    """Most of a `Transport`: ``limits.connections`` threads at most, each waiting for a reply."""
+
+    def __init__(self, limits: Limits | None, *, clock: Clock | None) -> None:
+        self._limits = limits or Limits()
+        self._sockets = _Sockets()
+        self._threads = CallThreads[Reply](
+            limit=self._limits.connections,
+            clock=clock or MonotonicClock(),
+            abort=self._sockets.abort,
+        )
+
+    def submit(self, tag: int, body: bytes) -> None:
+        """Invoke the function with ``body``; returns at once."""
+        self._threads.submit(tag, partial(self._send, tag, body))
+
+    def flush(self) -> None:  # noqa: B027 (nothing is the right thing for all)
+        """Do nothing: threads send what was submitted."""
+
+    def poll(self, timeout_s: float) -> Sequence[Reply]:
+        """Return the replies that have come, in order of time; wait for one if there is none."""
+        return [
+            Reply(tag=each.tag, at=each.at, error=connection_error(each.value))
+            if isinstance(each.value, Exception)
+            else replace(each.value, at=each.at)
+            for each in self._threads.take(timeout_s)
+        ]
+
+    def wake(self) -> None:
+        """Have `poll` return, now or the next time, although no reply has come."""
+        self._threads.wake()
+
+    def close(self) -> None:
+        """Abandon what is on its way, within about a second; harmless if done already."""
+        self._threads.close()
+        self._release()
+
+    def _whole(self, read: Callable[[int], bytes]) -> bytes:
+        """Return the body that ``read(count)`` gives pieces of, no longer than it may be."""
+        most = self._limits.max_answer_bytes
+        body = read(most + 1)
+        while len(body) <= most and (piece := read(most + 1 - len(body))):
+            body += piece
+        if len(body) > most:
+            raise ConnectionError(f"the answer has more than {most} bytes")
+        return body
+
+    @abstractmethod
+    def _send(self, tag: int, body: bytes) -> Reply:
+        """Invoke the function and wait for its answer; the reply's time is anything yet."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Close the library's client."""
+
+
+class Boto3Transport(_ThreadedTransport):
+    """Invokes by ``boto3.client("lambda").invoke``, in a thread each; a `Transport`.
+
+    It is the one to begin with: credentials, endpoints, proxies and certificates are boto3's
+    business. Its cost is the processor's time, a few ms per invocation: see `CurlTransport`.
+
+    Parameters
+    ----------
+    function_name
+        The function's name or ARN.
+    qualifier
+        An alias or version; None: the newest, unpublished one.
+    limits, clock
+        See `CurlTransport`.
+    region, endpoint_url, session
+        As boto3's; None: what it finds.
+
+    Raises
+    ------
+    ParameterError
+        If the endpoint is no URL.
+
+    Examples
+    --------
+    >>> transport = Boto3Transport("seqgc-worker", region="eu-west-1")
+    >>> transport.poll(0.0)
+    []
+    >>> transport.close()
+    """
+
+    def __init__(
+        self,
+        function_name: str,
+        *,
+        qualifier: str | None = None,
+        limits: Limits | None = None,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        session: Session | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        import boto3
+        from botocore.config import Config
+
+        super().__init__(limits, clock=clock)
+        config = Config(
+            retries={"total_max_attempts": 1},  # who repeats an invocation decides the scheduler
+            max_pool_connections=self._limits.connections,
+            connect_timeout=self._limits.connect_timeout_s,
+            read_timeout=self._limits.answer_s,
+            tcp_keepalive=True,  # a silent quarter of an hour is longer than many a NAT remembers
+        )
+        try:
+            self._client = (session or boto3.Session()).client(
+                "lambda", config=config, region_name=region, endpoint_url=endpoint_url
+            )
+        except ValueError as error:  # boto3's own, of what is given or configured
+            raise ParameterError("endpoint_url", f"must be a URL ({error})", endpoint_url) from None
+        self._function = {"FunctionName": function_name}
+        if qualifier is not None:
+            self._function["Qualifier"] = qualifier
+        # botocore has no public way to reach its connections; a session of our own would have to
+        # guess its proxies and certificates.
+        http = self._client._endpoint.http_session
+        watched = self._sockets.watched(http._pool_classes_by_scheme)
+        http._pool_classes_by_scheme = http._manager.pool_classes_by_scheme = watched
+
+    def _send(self, tag: int, body: bytes) -> Reply:
+        from botocore.exceptions import ClientError
+
+        try:
+            answer = self._client.invoke(**self._function, Payload=body, LogType="Tail")
+        except ClientError as error:
+            refusal, meta = error.response, error.response["ResponseMetadata"]
+            fields = {"Message": refusal["Error"].get("Message"), "Reason": refusal.get("Reason")}
+            code = refusal["Error"].get("Code", "")
+            headers = {**meta["HTTPHeaders"], "x-amzn-errortype": code}
+            return reply_of(tag, 0.0, meta["HTTPStatusCode"], json.dumps(fields).encode(), headers)
+        whole, headers = (
+            self._whole(answer["Payload"].read),
+            answer["ResponseMetadata"]["HTTPHeaders"],
+        )
+        return reply_of(tag, 0.0, answer["StatusCode"], whole, headers)
+
+    def _release(self) -> None:
+        self._client.close()
+
+
+class HttpTransport(_ThreadedTransport):
+    """Posts to a function URL (or the Invoke API) with requests, a thread each; a `Transport`.
+
+    It is for where there is no libcurl. Requests are signed for AWS_IAM authentication. Function
+    URLs bring no tail of the log. Arguments and errors are those of `CurlTransport`.
+
+    Examples
+    --------
+    >>> from botocore.credentials import Credentials
+    >>> target = Target.function_url("https://abc.lambda-url.eu-west-1.on.aws/")
+    >>> transport = HttpTransport(target, credentials=Credentials("key", "secret"))
+    >>> transport.poll(0.0)
+    []
+    >>> transport.close()
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        limits: Limits | None = None,
+        credentials: Credentials | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        import requests
+        from requests.adapters import HTTPAdapter
+
+        super().__init__(limits, clock=clock)
+        self._target, self._signer = target, Signer(target, credentials=credentials)
+        connections = self._limits.connections
+        adapter = HTTPAdapter(pool_connections=1, pool_maxsize=connections, max_retries=0)
+        watched = self._sockets.watched(adapter.poolmanager.pool_classes_by_scheme)
+        adapter.poolmanager.pool_classes_by_scheme = cast("dict[str, type]", watched)
+        self._session = requests.Session()
+        for scheme in ("http://", "https://"):
+            self._session.mount(scheme, adapter)
+        # Threads share cookies.
+        self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+        # Proxies and certificates, looked up once. Not per request, where requests would also look
+        # for passwords (.netrc), and put them in the place of the signature.
+        self._settings = self._session.merge_environment_settings(
+            target.url, {}, True, os.environ.get("AWS_CA_BUNDLE"), None
+        )
+
+    def _send(self, tag: int, body: bytes) -> Reply:
+        import requests
+
+        headers = {**self._signer.headers(body), "Accept-Encoding": "identity"}
+        timeout_s = (self._limits.connect_timeout_s, self._limits.answer_s)
+        request = requests.Request("POST", self._target.url, data=body, headers=headers).prepare()
+        with self._session.send(
+            request, timeout=timeout_s, allow_redirects=False, **self._settings
+        ) as response:
+            # Not `response.content`, which has no bound and decodes what it is told to.
+            answer = self._whole(response.raw.read)
+            return reply_of(tag, 0.0, response.status_code, answer, response.headers)
+
+    def _release(self) -> None:
+        self._session.close()
