@@ -185,21 +185,17 @@ class EventBackend(ABC):
 
     def _requests(self, round: int, tasks: Sequence[Task]) -> list[TaskMessage]:
         """Return the messages of a dispatch, refused if one is wrong or the backend closed."""
-        self._check_open()
-        for task in tasks:
-            self._check_worker(task.worker)
-            if task.round != round:
-                raise ParameterError("tasks", f"must all be of round {round}", task.round)
+        self._check_workers([task.worker for task in tasks])
+        if strange := [task.round for task in tasks if task.round != round]:
+            raise ParameterError("tasks", f"must all be of round {round}", strange[0])
         return [self._messaging.message(task) for task in tasks]
 
-    def _check_cancel(self, workers: Sequence[int]) -> None:
+    def _check_workers(self, workers: Sequence[int]) -> None:
+        """Refuse workers that do not exist, and everything once the backend is closed."""
         self._check_open()
         for worker in workers:
-            self._check_worker(worker)
-
-    def _check_worker(self, worker: int) -> None:
-        if not 0 <= worker < self.n:
-            raise ParameterError("worker", f"must satisfy 0 <= worker < {self.n}", worker)
+            if not 0 <= worker < self.n:
+                raise ParameterError("worker", f"must satisfy 0 <= worker < {self.n}", worker)
 
     def _check_open(self) -> None:
         if self._closed:

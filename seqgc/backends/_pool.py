@@ -7,8 +7,8 @@ worker's *place*. A place is in one of three states:
 
 - *starting*: there is a process, which has not said `ReadyMessage` yet. Frames for it are held, and
   sent as soon as it is ready.
-- *ready*: frames go to the process. If it ends, all that it was sent is `Lost`, and another process
-  starts: whether a task is sent again is not the pool's decision but the policy's.
+- *ready*: frames go to the process. If it ends, each task that it still owes is a `Failure`, and
+  another process starts: whether a task is sent again is not the pool's decision but the policy's.
 - *given up*: three starts in a row have failed. Only `restart` tries again.
 
 *Nothing blocks.* A frame may be larger than what a connection takes at once, and a worker that
@@ -21,9 +21,9 @@ connection: they are read before it is replaced. Events of a process that was re
 the same list are passed over, and a connection whose frames make no sense ends its process: what
 follows could not be told from the answers of another.
 
-Example: worker 3 is killed while it computes. The selector sees its end, `poll` yields `Lost` for
-worker 3, the backend reports each of its open tasks as a `Failure`, and the policy sends them once
-more, to the process that has started in the meantime.
+Example: worker 3 is killed while it computes. The selector sees its end, `poll` yields a `Failure`
+for each of its open tasks, and the policy sends them once more, to the process that has started in
+the meantime.
 """
 
 from __future__ import annotations
@@ -33,25 +33,16 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from seqgc.backends._events import LONGEST_WAIT_S, event_of
+from seqgc.backends._events import LONGEST_WAIT_S, event_of, failure_of
 from seqgc.backends._processes import WorkerProcess
 from seqgc.errors import WireError, WorkerError
-from seqgc.ports import Arrival, Clock, Failure
+from seqgc.ports import Arrival, Clock, Failure, Task
 from seqgc.wire import FailureMessage, ReadyMessage, ResultMessage, decode
 
-__all__ = ["Lost", "WorkerPool"]
+__all__ = ["WorkerPool"]
 
 _MAX_FAILED_STARTS = 3  # in a row: the fourth would fail for the same reason
 _CLOSE_GRACE_S = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
-    """At ``at`` everything that ``worker`` had been sent was lost, for this reason."""
-
-    at: float
-    worker: int
-    reason: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,6 +51,7 @@ class _Place:
 
     process: WorkerProcess | None = None
     held: list[bytes] = field(default_factory=list)  # frames for a process that is not ready yet
+    owed: set[tuple[int, int]] = field(default_factory=set)  # tasks, by round and attempt
     failed_starts: int = 0  # in a row
     cause: str = ""  # of the last failed start
 
@@ -77,11 +69,6 @@ class WorkerPool:
         """The process id of each worker; 0 where it has been given up."""
         return tuple(0 if p.process is None else p.process.pid for p in self._places)
 
-    def given_up(self, worker: int) -> str:
-        """Return why a worker will never be ready, or the empty string."""
-        place = self._places[worker]
-        return place.cause if place.process is None else ""
-
     def start(self, timeout_s: float) -> None:
         """Start all processes; return once every worker is ready.
 
@@ -92,9 +79,10 @@ class WorkerPool:
         for worker in range(n):
             self._start(worker)
         while (ready := sum(p.process is not None and p.process.ready for p in self._places)) < n:
-            for worker in range(n):
-                if cause := self.given_up(worker):
-                    raise WorkerError(f"worker {worker} does not start: {cause}", worker=worker)
+            for worker, place in enumerate(self._places):
+                if place.process is None:
+                    message = f"worker {worker} does not start: {place.cause}"
+                    raise WorkerError(message, worker=worker)
             if (left := deadline - time.monotonic()) <= 0:
                 causes = [f"; last problem: {p.cause}" for p in self._places if p.cause]
                 raise WorkerError(
@@ -104,18 +92,26 @@ class WorkerPool:
             for _ in self.poll(left):
                 pass  # nothing has been sent, so nothing can be answered or lost
 
-    def send(self, worker: int, frame: bytes) -> None:
-        """Send a worker a frame, as soon as it is ready for one; never blocks."""
-        place = self._places[worker]
-        if place.process is None:
-            return
-        if not place.process.ready:
-            place.held.append(frame)
-            return
-        place.process.channel.push(frame)
-        self._watch(place.process)
+    def submit(self, task: Task, frame: bytes) -> None:
+        """Send a task's frame to its worker, as soon as that is ready for one; never blocks."""
+        self._places[task.worker].owed.add((task.round, task.attempt))
+        self._send(task.worker, frame)
 
-    def restart(self, worker: int) -> Iterator[Lost]:
+    def cancel(self, round: int, worker: int, frame: bytes) -> None:
+        """Send a worker this frame if it owes tasks of the round; they are no failures any more."""
+        place = self._places[worker]
+        kept = {task for task in place.owed if task[0] != round}
+        if kept != place.owed:
+            place.owed = kept
+            self._send(worker, frame)
+
+    def refuse(self) -> Iterator[Failure]:
+        """Yield each task of workers that have been given up as a failure."""
+        for worker, place in enumerate(self._places):
+            if place.process is None:
+                yield from self._lose(worker, place.cause, at=self._clock.now())
+
+    def restart(self, worker: int) -> Iterator[Failure]:
         """End a worker's process and start another, also for one that had been given up."""
         place = self._places[worker]
         place.failed_starts = 0
@@ -125,7 +121,7 @@ class WorkerPool:
             place.process.terminate()
             yield from self._replace(place.process, because="the worker was restarted")
 
-    def poll(self, timeout_s: float) -> Iterator[Arrival | Failure | Lost]:
+    def poll(self, timeout_s: float) -> Iterator[Arrival | Failure]:
         """Wait for news, at most ``timeout_s`` seconds or an hour; yield what there is."""
         for key, mask in self._selector.select(min(timeout_s, LONGEST_WAIT_S)):
             process: WorkerProcess = key.data
@@ -149,7 +145,7 @@ class WorkerPool:
                 process.bury(grace_s=max(0.0, deadline - time.monotonic()))
         self._selector.close()
 
-    def _attend(self, process: WorkerProcess, *, ended: bool) -> Iterator[Arrival | Failure | Lost]:
+    def _attend(self, process: WorkerProcess, *, ended: bool) -> Iterator[Arrival | Failure]:
         """Read what a process says; if it has ended, what it said last, then replace it."""
         try:
             for frame in process.channel.pull():
@@ -158,7 +154,12 @@ class WorkerPool:
                     case ResultMessage() | FailureMessage() as answer if (
                         answer.subject.worker == process.worker
                     ):
-                        yield event_of(answer, at=at)
+                        event, owed = event_of(answer, at=at), self._places[process.worker].owed
+                        task = event.round, event.attempt
+                        # What was cancelled may well fail: its weights may be gone. No event, then.
+                        if isinstance(event, Arrival) or task in owed:
+                            yield event
+                        owed.discard(task)
                     case ReadyMessage(worker=process.worker, problem=problem):
                         process.problem = problem
                         if not problem:
@@ -174,6 +175,16 @@ class WorkerPool:
         if ended or process.channel.ended:
             yield from self._replace(process)
 
+    def _send(self, worker: int, frame: bytes) -> None:
+        place = self._places[worker]
+        if place.process is None:
+            return
+        if not place.process.ready:
+            place.held.append(frame)
+            return
+        place.process.channel.push(frame)
+        self._watch(place.process)
+
     def _welcome(self, process: WorkerProcess) -> None:
         """Send a process that has become ready what was held for it."""
         process.ready = True
@@ -184,7 +195,7 @@ class WorkerPool:
         place.held.clear()
         self._watch(process)
 
-    def _replace(self, process: WorkerProcess, *, because: str = "") -> Iterator[Lost]:
+    def _replace(self, process: WorkerProcess, *, because: str = "") -> Iterator[Failure]:
         """Start another process; what a ready one had been sent is lost with it."""
         worker, place = process.worker, self._places[process.worker]
         self._selector.unregister(process.channel)
@@ -198,7 +209,14 @@ class WorkerPool:
         at = self._clock.now()
         self._start(worker)
         if process.ready or place.process is None:
-            yield Lost(at=at, worker=worker, reason=reason)
+            yield from self._lose(worker, reason, at=at)
+
+    def _lose(self, worker: int, reason: str, *, at: float) -> Iterator[Failure]:
+        """Yield all that a worker still owes as failures."""
+        place = self._places[worker]
+        for round, attempt in sorted(place.owed):
+            yield failure_of((round, worker, attempt), at=at, reason=reason)
+        place.owed.clear()
 
     def _start(self, worker: int) -> None:
         place = self._places[worker]

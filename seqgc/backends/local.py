@@ -5,11 +5,11 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 
-from seqgc.backends._events import EventBackend, Messaging, failure_of
-from seqgc.backends._pool import Lost, WorkerPool
+from seqgc.backends._events import EventBackend, Messaging
+from seqgc.backends._pool import WorkerPool
 from seqgc.backends._processes import set_preload
 from seqgc.errors import ParameterError
-from seqgc.ports import Arrival, Clock, Task
+from seqgc.ports import Clock, Task
 from seqgc.wire import CancelMessage, encode
 from seqgc.worker import ComputeFactory
 
@@ -90,7 +90,6 @@ class LocalBackend(EventBackend):
                 "__call__"
             )
             raise ParameterError("compute", rule, compute, remedy) from error
-        self._outstanding: list[set[tuple[int, int]]] = [set() for _ in range(self.n)]
         self._run_id = self._messaging.run_id
         self._pool = WorkerPool(self.n, run_id=self._run_id, factory=factory, clock=self._clock)
         set_preload(preload)
@@ -111,12 +110,9 @@ class LocalBackend(EventBackend):
         frames = [encode(message, run_id=self._run_id, sealed=False) for message in requests]
         left_at = []
         for task, frame in zip(tasks, frames, strict=True):
-            self._outstanding[task.worker].add((task.round, task.attempt))
             left_at.append(self._clock.now())
-            self._pool.send(task.worker, frame)
-        for task in tasks:
-            if cause := self._pool.given_up(task.worker):
-                self._lose(Lost(at=self._clock.now(), worker=task.worker, reason=cause))
+            self._pool.submit(task, frame)
+        self._events.extend(self._pool.refuse())
         return left_at
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
@@ -125,37 +121,18 @@ class LocalBackend(EventBackend):
         A worker drops mini-tasks that it has not begun, and an answer that still waits for its
         time; one that is on its way arrives, late. Should its process end, that is no `Failure`.
         """
-        self._check_cancel(workers)
+        self._check_workers(workers)
         for worker in workers:
-            owed = self._outstanding[worker]
-            kept = {address for address in owed if address[0] != round}
-            if kept != owed:
-                self._outstanding[worker] = kept
-                message = CancelMessage(round=round, worker=worker)
-                self._pool.send(worker, encode(message, run_id=self._run_id, sealed=False))
+            message = CancelMessage(round=round, worker=worker)
+            self._pool.cancel(round, worker, encode(message, run_id=self._run_id, sealed=False))
 
     def restart(self, worker: int) -> None:
         """Replace a worker's process at once."""
-        self._check_cancel([worker])
-        for lost in self._pool.restart(worker):
-            self._lose(lost)
+        self._check_workers([worker])
+        self._events.extend(self._pool.restart(worker))
 
     def _collect(self, timeout_s: float) -> None:
-        for news in self._pool.poll(timeout_s):
-            if isinstance(news, Lost):
-                self._lose(news)
-                continue
-            owed, address = self._outstanding[news.worker], (news.round, news.attempt)
-            # What was cancelled may well fail: its weights may be gone. That is no event.
-            if isinstance(news, Arrival) or address in owed:
-                self._tell(news)
-            owed.discard(address)
-
-    def _lose(self, lost: Lost) -> None:
-        """Report as failed all that a worker still owed."""
-        for round, attempt in sorted(self._outstanding[lost.worker]):
-            self._tell(failure_of((round, lost.worker, attempt), at=lost.at, reason=lost.reason))
-        self._outstanding[lost.worker].clear()
+        self._events.extend(self._pool.poll(timeout_s))
 
     def _end(self) -> None:
         """End all workers, at once whatever they do."""

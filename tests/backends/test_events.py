@@ -85,7 +85,7 @@ def test_closing_ends_it_every_time_and_it_refuses_what_comes_after() -> None:
 
 def test_the_workers_of_a_cancellation_are_checked() -> None:
     with pytest.raises(ParameterError, match="`worker` must satisfy 0 <= worker < 2; got 2"):
-        ByHand(Clock())._check_cancel([0, 2])
+        ByHand(Clock())._check_workers([0, 2])
 
 
 def test_answers_are_events() -> None:

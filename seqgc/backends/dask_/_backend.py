@@ -158,7 +158,7 @@ class DaskBackend(EventBackend):
         Mini-tasks that have not begun are dropped, and answers that wait for their time; one that
         is being computed arrives, late.
         """
-        self._check_cancel(workers)
+        self._check_workers(workers)
         chosen = set(workers)
         with self._lock:
             unfinished = [a for worker in chosen for a in _dropped(self._lines[worker], round)]

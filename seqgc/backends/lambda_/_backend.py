@@ -177,7 +177,7 @@ class LambdaBackend(EventBackend):
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
         """Take note that these workers' tasks of the round are of no more use."""
-        self._check_cancel(workers)
+        self._check_workers(workers)
         self._calls.cancel(round, set(workers))
 
     def warm_up(self, rounds: int, *, hold_s: float = 0.2, timeout_s: float = 120.0) -> None:

@@ -74,6 +74,8 @@ class _Sockets:
 class _ThreadedTransport(ABC):
     """Most of a `Transport`: ``limits.connections`` threads at most, each waiting for a reply."""
 
+    _release: Callable[[], None]  # closes the library's client
+
     def __init__(self, limits: Limits | None, *, clock: Clock | None) -> None:
         self._limits = limits or Limits()
         self._sockets = _Sockets()
@@ -121,10 +123,6 @@ class _ThreadedTransport(ABC):
     @abstractmethod
     def _send(self, tag: int, body: bytes) -> Reply:
         """Invoke the function and wait for its answer; the reply's time is anything yet."""
-
-    @abstractmethod
-    def _release(self) -> None:
-        """Close the library's client."""
 
 
 class Boto3Transport(_ThreadedTransport):
@@ -185,6 +183,7 @@ class Boto3Transport(_ThreadedTransport):
             )
         except ValueError as error:  # boto3's own, of what is given or configured
             raise ParameterError("endpoint_url", f"must be a URL ({error})", endpoint_url) from None
+        self._release = self._client.close
         self._function = {"FunctionName": function_name}
         if qualifier is not None:
             self._function["Qualifier"] = qualifier
@@ -210,9 +209,6 @@ class Boto3Transport(_ThreadedTransport):
             answer["ResponseMetadata"]["HTTPHeaders"],
         )
         return reply_of(tag, 0.0, answer["StatusCode"], whole, headers)
-
-    def _release(self) -> None:
-        self._client.close()
 
 
 class HttpTransport(_ThreadedTransport):
@@ -248,14 +244,15 @@ class HttpTransport(_ThreadedTransport):
         adapter = HTTPAdapter(pool_connections=1, pool_maxsize=connections, max_retries=0)
         watched = self._sockets.watched(adapter.poolmanager.pool_classes_by_scheme)
         adapter.poolmanager.pool_classes_by_scheme = cast("dict[str, type]", watched)
-        self._session = requests.Session()
+        self._client = requests.Session()
+        self._release = self._client.close
         for scheme in ("http://", "https://"):
-            self._session.mount(scheme, adapter)
+            self._client.mount(scheme, adapter)
         # Threads share cookies.
-        self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+        self._client.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
         # Proxies and certificates, looked up once. Not per request, where requests would also look
         # for passwords (.netrc), and put them in the place of the signature.
-        self._settings = self._session.merge_environment_settings(
+        self._settings = self._client.merge_environment_settings(
             target.url, {}, True, os.environ.get("AWS_CA_BUNDLE"), None
         )
 
@@ -265,12 +262,9 @@ class HttpTransport(_ThreadedTransport):
         headers = {**self._signer.headers(body), "Accept-Encoding": "identity"}
         timeout_s = (self._limits.connect_timeout_s, self._limits.answer_s)
         request = requests.Request("POST", self._target.url, data=body, headers=headers).prepare()
-        with self._session.send(
+        with self._client.send(
             request, timeout=timeout_s, allow_redirects=False, **self._settings
         ) as response:
             # Not `response.content`, which has no bound and decodes what it is told to.
             answer = self._whole(response.raw.read)
             return reply_of(tag, 0.0, response.status_code, answer, response.headers)
-
-    def _release(self) -> None:
-        self._session.close()
