@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-from seqgc.local_lambda import _error_bodies
 from seqgc.local_lambda._function_settings import MAX_RESPONSE_BYTES
 from seqgc.local_lambda._http_server import HttpServer, Request, Response
-from seqgc.local_lambda._logs import LogPipe
 
-__all__ = ["Environment", "Invocation", "InvocationAnswer"]
+__all__ = ["KEPT_LOG_BYTES", "Environment", "Invocation", "InvocationAnswer"]
+
+KEPT_LOG_BYTES = 1 << 20  # of one request's log, and of all that the function keeps
 
 _API = "/2018-06-01/runtime/"
+_JSON = (("Content-Type", "application/json"),)
 _MAX_HEAD_BYTES = 1 << 21  # an error's trace travels in a header of up to 1 MiB
-_ACCEPTED = Response(
-    status=202, headers=(("Content-Type", "application/json"),), body=b'{"status":"OK"}\n'
-)
+_PIPE_BYTES = 1 << 16
+_ACCEPTED = Response(status=202, headers=_JSON, body=b'{"status":"OK"}\n')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,19 +46,70 @@ class InvocationAnswer:
     failed: bool = False
     timed_out: bool = False
 
+    @classmethod
+    def error(cls, type_: str, message: str, *, timed_out: bool = False) -> Self:
+        """Return the answer of a function that failed."""
+        fields = {"errorType": type_, "errorMessage": message}
+        body = json.dumps(fields, separators=(",", ":")).encode()
+        return cls(body=body, failed=True, timed_out=timed_out)
+
+    @classmethod
+    def exited(cls, request_id: str, code: int) -> Self:
+        """Return the answer of a function whose process ended; a negative code is a signal's."""
+        if code < 0:
+            name = signal.strsignal(-code) or str(-code)
+            how = f"Runtime exited with error: signal: {name.lower()}"
+        elif code > 0:
+            how = f"Runtime exited with error: exit status {code}"
+        else:
+            how = "Runtime exited without providing a reason"
+        return cls.error("Runtime.ExitError", f"RequestId: {request_id} Error: {how}")
+
+
+class LogPipe:
+    """The reading end of an environment's stdout and stderr; reads as it is written to.
+
+    ``writing`` is the other end, for the environment; whoever sends it there closes it here.
+    """
+
+    def __init__(self) -> None:
+        self._reading, self.writing = os.pipe()
+        os.set_blocking(self._reading, False)
+        self._text = bytearray()
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._reading, self._read)
+
+    def _read(self) -> None:
+        with suppress(BlockingIOError):
+            while data := os.read(self._reading, _PIPE_BYTES):
+                self._text += data
+                del self._text[:-KEPT_LOG_BYTES]
+            self._loop.remove_reader(self._reading)  # the other end is closed
+
+    def take(self) -> bytes:
+        """Return what has been written and not yet taken, with ordinary line ends.
+
+        The runtime ends the lines of a traceback with carriage returns, which CloudWatch shows as
+        lines and a terminal does not.
+        """
+        self._read()
+        text = bytes(self._text).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        self._text.clear()
+        return text
+
+    def close(self) -> None:
+        """Release the reading end."""
+        self._loop.remove_reader(self._reading)
+        os.close(self._reading)
+
 
 class Environment:
     """An environment: started once, asked one thing at a time, killed in the end.
 
-    Parameters
-    ----------
-    number
-        Counted from 0 in the order of cold starts.
-    kill
-        Ends the process, at once and whatever it is doing.
+    ``number`` counts cold starts from 0; ``kill`` ends the process, at once and whatever it does.
     """
 
-    def __init__(self, number: int, *, kill: Callable[[int], None]) -> None:
+    def __init__(self, number: int, *, kill: Callable[[], object]) -> None:
         self.number = number
         self.pid = 0
         self.started = False
@@ -75,15 +129,11 @@ class Environment:
         self._answer: InvocationAnswer | None = None
         self._exit_code = 0
 
-    async def open(self) -> dict[str, str]:
-        """Open the Runtime API; return the variables that the process needs to find it."""
+    async def open(self) -> int:
+        """Open the Runtime API; return its port."""
         self.started = True
         await self._server.start()
-        day = time.strftime("%Y/%m/%d", time.gmtime())
-        return {
-            "AWS_LAMBDA_RUNTIME_API": f"127.0.0.1:{self._server.port}",
-            "AWS_LAMBDA_LOG_STREAM_NAME": f"{day}/[$LATEST]{self.number:032x}",
-        }
+        return self._server.port
 
     async def ready(self) -> bool:
         """Wait until the process asks for its first request; False if it ended before."""
@@ -98,31 +148,23 @@ class Environment:
 
     def begin(self, invocation: Invocation) -> None:
         """Give the process a request."""
-        self._invocation, self._answer = invocation, None
+        self._invocation = invocation
         if self.alive:
             self._settled.clear()
         waiting, self._next = self._next, None  # nothing here keeps what may be megabytes
         if waiting is not None and not waiting.done():
             waiting.set_result(_event(invocation))
 
-    async def settled(self, request_id: str) -> InvocationAnswer:
-        """Wait until the process wants the next request, or has ended; return its answer."""
+    async def answer(self, request_id: str) -> InvocationAnswer:
+        """Return the process's answer once it wants the next request, or else how it has ended."""
         await self._settled.wait()
-        self._invocation = None
-        return self.take_answer(request_id)
-
-    def take_answer(self, request_id: str) -> InvocationAnswer:
-        """Return what the process has answered, or else, as it has ended, how."""
-        answer, self._answer = self._answer, None
-        if answer is not None:
-            return answer
-        body = _error_bodies.exited(request_id, self._exit_code)
-        return InvocationAnswer(body=body, failed=True)
+        answer, self._answer, self._invocation = self._answer, None, None
+        return answer or InvocationAnswer.exited(request_id, self._exit_code)
 
     async def end(self) -> None:
         """Kill the process, whatever it is doing, and wait for its end."""
         if self.alive:
-            self._kill(self.number)
+            self._kill()
         await self._over.wait()
 
     def ended(self, code: int) -> None:
@@ -147,52 +189,49 @@ class Environment:
 
     async def _respond(self, request: Request) -> Response:
         """Answer the Runtime API."""
-        if not request.path.startswith(_API):
-            return Response(status=404)
-        match request.method, request.path.removeprefix(_API).split("/"):
-            case "GET", ["invocation", "next"]:
+        match request.method, *request.path.removeprefix(_API).split("/"):
+            case "GET", "invocation", "next":
                 self._next = asyncio.get_running_loop().create_future()
                 self._settled.set()
                 return await self._next
-            case "POST", ["invocation", request_id, "response"]:
-                return self._take(request_id, request, failed=False)
-            case "POST", ["invocation", request_id, "error"]:
-                return self._take(request_id, request, failed=True)
-            case "POST", ["init", "error"]:
+            case "POST", "invocation", request_id, ("response" | "error") as kind:
+                return self._take(request_id, request.body, failed=kind == "error")
+            case "POST", "init", "error":
                 self._answer = InvocationAnswer(body=request.body or b"", failed=True)
                 return _ACCEPTED
         return Response(status=404)
 
-    def _take(self, request_id: str, request: Request, *, failed: bool) -> Response:
+    def _take(self, request_id: str, body: bytearray | None, *, failed: bool) -> Response:
         due = self._invocation
         if due is None or due.request_id != request_id or self._answer is not None:
             return _complaint(400, "InvalidRequestID", "Invalid request ID")
-        if request.body is None:
-            self._answer = InvocationAnswer(body=_error_bodies.too_large(), failed=True)
+        if body is None:
+            self._answer = InvocationAnswer.error(
+                "Function.ResponseSizeTooLarge",
+                "Response payload size exceeded maximum allowed payload size "
+                f"({MAX_RESPONSE_BYTES} bytes).",
+            )
             return _complaint(413, "RequestEntityTooLarge", "Exceeded maximum allowed payload size")
-        self._answer = InvocationAnswer(body=request.body, failed=failed)
+        self._answer = InvocationAnswer(body=body, failed=failed)
         return _ACCEPTED
 
 
 def _event(invocation: Invocation) -> Response:
     """Return the response to /next that holds a request."""
+    root = invocation.request_id.replace("-", "")[:24]
+    trace = f"Root=1-{int(invocation.deadline):08x}-{root};Sampled=0"
     headers = [
-        ("Content-Type", "application/json"),
+        *_JSON,
         ("Lambda-Runtime-Aws-Request-Id", invocation.request_id),
         ("Lambda-Runtime-Deadline-Ms", str(round(1e3 * invocation.deadline))),
         ("Lambda-Runtime-Invoked-Function-Arn", invocation.arn),
-        ("Lambda-Runtime-Trace-Id", _trace_id(invocation)),
+        ("Lambda-Runtime-Trace-Id", trace),
     ]
     if invocation.client_context:
         headers.append(("Lambda-Runtime-Client-Context", invocation.client_context))
     return Response(headers=headers, body=invocation.body)
 
 
-def _trace_id(invocation: Invocation) -> str:
-    root = invocation.request_id.replace("-", "")[:24]
-    return f"Root=1-{int(invocation.deadline):08x}-{root};Sampled=0"
-
-
 def _complaint(status: int, type_: str, message: str) -> Response:
     body = json.dumps({"errorType": type_, "errorMessage": message}).encode()
-    return Response(status=status, headers=(("Content-Type", "application/json"),), body=body)
+    return Response(status=status, headers=_JSON, body=body)

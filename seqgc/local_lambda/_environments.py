@@ -22,12 +22,12 @@ parent kills them; if the parent is killed, the service kills the environments t
 (`_lost`) and ends.
 
 An environment is either idle (at the end of a list: the latest used is the first to be used again,
-so that few are kept warm), or belongs to one request, from `acquire` to `release`. It is started
-by its first request, whose time includes that. One that has ended is forgotten when it is released;
-one that ends while it is idle, at once. `concurrency` counts all of them, and a request beyond it
-is throttled: there is no queue, as Lambda has none. Environments share the memory that their
-parent had when it forked them; what each writes to is copied, page by page, which is why large
-memory is given back at once and why all that can be is imported before.
+so that few are kept warm), or `lent` to one request. It is started by its first request, whose time
+includes that. One that has ended is forgotten when its request ends; one that ends while it is
+idle, at once. As many requests are answered at a time as the function's concurrency allows, and one
+beyond it is throttled: there is no queue, as Lambda has none. Environments share the memory that
+their parent had when it forked them; what each writes to is copied, page by page, which is why
+large memory is given back at once and why all that can be is imported before.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ import asyncio
 import os
 import signal
 import socket
-from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+import struct
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 
 from seqgc.local_lambda._environment import Environment
-from seqgc.local_lambda._fork_channel import Sender, receive
+from seqgc.local_lambda._parent import ORDER, REPORT
 
 __all__ = ["Environments"]
 
@@ -49,51 +50,46 @@ _INIT_LIMIT_S = 60.0  # Lambda has 10 s, but no hundred environments that start 
 
 
 class Environments:
-    """At most ``concurrency`` environments.
+    """All environments; as many as are lent at a time, at most.
 
-    Parameters
-    ----------
-    channel
-        Leads to the process that environments are forked from.
-    on_loss
-        Called should that process end by itself.
+    ``channel`` leads to the process that environments are forked from; ``on_loss`` is called should
+    that process end by itself.
     """
 
-    def __init__(
-        self, concurrency: int, *, channel: socket.socket, on_loss: Callable[[], None]
-    ) -> None:
+    def __init__(self, channel: socket.socket, *, on_loss: Callable[[], None]) -> None:
         self.cold_starts = 0
-        self._concurrency = concurrency
         self._channel = channel
-        self._sender = Sender(channel)
         self._on_loss = on_loss
         self._environments: dict[int, Environment] = {}
         self._idle: list[Environment] = []
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        # The parent may block while it reports. Were this process to block while it gives an order,
+        # the two would wait for each other as soon as some hundred orders are under way.
+        self._sender = ThreadPoolExecutor(1)
         asyncio.get_running_loop().add_reader(channel, self._hear)
 
     def __len__(self) -> int:
         return len(self._environments)
 
-    def next_number(self) -> int | None:
-        """Return the environment that `acquire` would take; None if all are busy."""
-        if self._idle:
-            return self._idle[-1].number
-        return self.cold_starts if len(self._environments) < self._concurrency else None
+    def next_number(self) -> int:
+        """Return the number of the environment that would be lent next."""
+        return self._idle[-1].number if self._idle else self.cold_starts
 
-    def acquire(self) -> Environment:
-        """Take an idle environment, or a new one that is still to be started."""
-        if self._idle:
-            return self._idle.pop()
-        environment = Environment(self.cold_starts, kill=self._kill)
-        self.cold_starts += 1
-        self._environments[environment.number] = environment
-        return environment
+    @contextmanager
+    def lent(self) -> Iterator[Environment]:
+        """Lend an idle environment, or a new one that is still to be started."""
+        environment = self._idle.pop() if self._idle else self._new()
+        try:
+            yield environment
+        finally:
+            if environment.alive:
+                self._idle.append(environment)
+            else:
+                self._forget(environment)
 
     async def start(self, environment: Environment) -> bool:
         """Start a new environment; False if it has ended before it asked for a request."""
-        message = {"fork": environment.number, "environment": await environment.open()}
-        self._sender.send(message, descriptor=environment.log.writing)
+        port, log = await environment.open(), environment.log.writing
+        self._sender.submit(self._send, environment.number, port, log)
         try:
             async with asyncio.timeout(_INIT_LIMIT_S):
                 return await environment.ready()
@@ -101,60 +97,54 @@ class Environments:
             await environment.end()
             return False
 
-    def release(self, environment: Environment) -> None:
-        """Give an environment back, or what is left of it."""
-        if environment.alive:
-            self._idle.append(environment)
-        else:
-            self._forget(environment)
-        while self._waiting:
-            if not (waiting := self._waiting.popleft()).done():
-                waiting.set_result(None)
-                break
-
-    async def vacancy(self) -> None:
-        """Wait until an environment has been given back."""
-        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiting)
-        await waiting
-
     def close(self) -> None:
         """Release ports and descriptors; the processes are their parent's."""
         asyncio.get_running_loop().remove_reader(self._channel)
-        self._sender.close()
+        self._sender.shutdown(wait=False, cancel_futures=True)
         for environment in self._environments.values():
             environment.close()
         self._environments.clear()
         self._idle.clear()
 
+    def _new(self) -> Environment:
+        number = self.cold_starts
+        self.cold_starts += 1
+        environment = Environment(number, kill=lambda: self._sender.submit(self._send, number))
+        self._environments[number] = environment
+        return environment
+
     def _forget(self, environment: Environment) -> None:
         if self._environments.pop(environment.number, None) is not None:
             environment.close()
 
-    def _kill(self, number: int) -> None:
-        self._sender.send({"kill": number})
+    def _send(self, number: int, port: int = 0, *logs: int) -> None:
+        """Order the end of an environment, or its beginning, for which it needs port and log."""
+        with suppress(OSError):  # the parent has gone, which is noticed where it is heard
+            socket.send_fds(self._channel, [ORDER.pack(number, port)], logs)
+        for log in logs:
+            os.close(log)
 
     def _hear(self) -> None:
-        """Take one message of the parent's."""
+        """Take one report of the parent's."""
         try:
-            message, _ = receive(self._channel)
-        except (OSError, EOFError):
-            message = None
-        if message is None:
+            number, pid, code = REPORT.unpack(self._channel.recv(REPORT.size))
+        except (OSError, struct.error):
             self._lost()
-        elif "forked" in message:
-            if (environment := self._environments.get(message["forked"])) is not None:
-                environment.pid = message["pid"]
-        elif (environment := self._environments.get(message["ended"])) is not None:
-            environment.ended(message["code"])
-            if environment in self._idle:
-                self._idle.remove(environment)
-                self._forget(environment)
+            return
+        if (environment := self._environments.get(number)) is None:
+            return
+        if pid:
+            environment.pid = pid
+            return
+        environment.ended(code)
+        if environment in self._idle:
+            self._idle.remove(environment)
+            self._forget(environment)
 
     def _lost(self) -> None:
         """Kill what the parent can kill no more."""
         asyncio.get_running_loop().remove_reader(self._channel)
-        for environment in tuple(self._environments.values()):
+        for environment in self._environments.values():
             if environment.pid:
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(environment.pid, signal.SIGKILL)

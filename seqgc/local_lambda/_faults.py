@@ -16,6 +16,7 @@ FaultKind: TypeAlias = Literal[
     "delay", "crash", "hang", "throttle", "corrupt", "duplicate", "error", "none"
 ]
 _KINDS: tuple[str, ...] = get_args(FaultKind)
+_Reader: TypeAlias = Callable[[bytes | bytearray], tuple[int, ...] | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +38,8 @@ class FaultSubject:
 
     def key(self, by: str) -> tuple[int, ...] | None:
         """Return what faults are drawn for, or None if the request has no such thing."""
-        match by:
-            case "request":
-                return (self.request,)
-            case "environment":
-                return (self.environment,)
-        return self.body
+        keys = {"request": (self.request,), "environment": (self.environment,)}
+        return keys.get(by, self.body)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +124,7 @@ class FaultPlan:
         kind = self.script.get(key) or self._drawn(int.from_bytes(digest[:8]) / 2**64)
         return Fault(kind=kind, delay_s=self.delay_s, seed=int.from_bytes(digest[8:16]))
 
-    def reader(self) -> Callable[[bytes | bytearray], tuple[int, ...] | None]:
+    def reader(self) -> _Reader:
         """Return what reads a request's key in its body; it needs none unless ``by`` says so.
 
         Raises
@@ -139,12 +136,11 @@ class FaultPlan:
         if not module:
             return lambda _: None
         try:
-            found: Callable[[bytes | bytearray], tuple[int, ...] | None]
-            found = getattr(importlib.import_module(module), function)
+            read: _Reader = getattr(importlib.import_module(module), function)
         except (ImportError, AttributeError) as error:
             rule = f"must name a function that can be imported ({error})"
             raise ParameterError("by", rule, self.by) from None
-        return found
+        return read
 
     def _drawn(self, u: float) -> FaultKind:
         """Return the kind whose interval of [0, 1) holds ``u``."""

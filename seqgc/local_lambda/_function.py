@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import signal
 import time
 import uuid
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
-from seqgc.local_lambda import _error_bodies, _logs
-from seqgc.local_lambda._environment import Environment, Invocation, InvocationAnswer
+from seqgc.local_lambda._environment import (
+    KEPT_LOG_BYTES,
+    Environment,
+    Invocation,
+    InvocationAnswer,
+)
 from seqgc.local_lambda._environments import Environments
 from seqgc.local_lambda._faults import Fault, FaultSubject
 from seqgc.local_lambda._function_settings import ServiceSettings
+from seqgc.local_lambda.service import Statistics
 
 __all__ = ["Function", "Outcome"]
 
@@ -23,12 +30,31 @@ _FLIPS = 8  # bits flipped in a response that a fault corrupts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A request's answer and log; ``failed`` if the answer is a function error."""
+    """A request's answer and log, as CloudWatch would show it."""
 
     request_id: str
-    body: bytes | bytearray
-    failed: bool
+    answer: InvocationAnswer
     log: bytes
+
+
+class LogBook:
+    """The logs of the latest requests, up to 1 MiB."""
+
+    def __init__(self) -> None:
+        self._entries: deque[tuple[str, bytes]] = deque()
+        self._bytes = 0
+
+    def add(self, request_id: str, text: bytes) -> None:
+        """Keep a request's log."""
+        self._entries.append((request_id, text))
+        self._bytes += len(text)
+        while self._bytes > KEPT_LOG_BYTES:
+            self._bytes -= len(self._entries.popleft()[1])
+
+    def text(self, request_id: str | None) -> str:
+        """Return one request's log, or all there are."""
+        wanted = (text for id_, text in self._entries if request_id in (None, id_))
+        return b"".join(wanted).decode("utf-8", "replace")
 
 
 class Function:
@@ -36,81 +62,88 @@ class Function:
 
     def __init__(self, settings: ServiceSettings, *, environments: Environments) -> None:
         self.settings = settings
-        self.counts: Counter[str] = Counter()
-        self.faults: Counter[str] = Counter()
-        self.logs = _logs.LogBook()
+        self.logs = LogBook()
+        self._counts: Counter[str] = Counter()
+        self._faults: Counter[str] = Counter()
         self._environments = environments
+        self._free = asyncio.Semaphore(settings.concurrency)
         self._key_of = settings.faults.reader()
         self._last: bytes | bytearray = b""  # the latest answer that is no error
+
+    def statistics(self) -> Statistics:
+        """Return what has happened until now."""
+        return Statistics(
+            requests=self._counts["requests"],
+            cold_starts=self._environments.cold_starts,
+            throttled=self._counts["throttled"],
+            failed=self._counts["failed"],
+            timed_out=self._counts["timed_out"],
+            environments=len(self._environments),
+            faults=dict(self._faults),
+        )
 
     async def invoke(
         self, body: bytes | bytearray, *, client_context: str = "", patient: bool = False
     ) -> Outcome | None:
         """Have the function answer; None if it is throttled, unless ``patient``: then wait."""
-        index = self.counts["requests"]
-        self.counts["requests"] += 1
-        while (number := self._environments.next_number()) is None and patient:
-            await self._environments.vacancy()
-        fault = self._fault(index, number, body)
-        if number is None or fault.kind == "throttle":
-            self.counts["throttled"] += 1
-            return None
-        environment = self._environments.acquire()
-        request_id = str(uuid.uuid4())
-        try:
-            return await self._invoke(environment, request_id, body, client_context, fault)
-        finally:
-            self._environments.release(environment)
+        index = self._counts["requests"]
+        self._counts["requests"] += 1
+        if patient or not self._free.locked():
+            async with self._free:
+                if (fault := self._fault(index, body)).kind != "throttle":
+                    with self._environments.lent() as environment:
+                        return await self._invoke(environment, body, client_context, fault)
+        self._counts["throttled"] += 1
+        return None
 
-    def _fault(self, index: int, number: int | None, body: bytes | bytearray) -> Fault:
-        if number is None:
-            return Fault(kind="none")  # throttled anyway
+    def _fault(self, index: int, body: bytes | bytearray) -> Fault:
+        number = self._environments.next_number()
         subject = FaultSubject(request=index, environment=number, body=self._key_of(body))
         fault = self.settings.faults.fault(subject)
         if fault.kind != "none":
-            self.faults[fault.kind] += 1
+            self._faults[fault.kind] += 1
         return fault
 
     async def _invoke(
-        self,
-        environment: Environment,
-        request_id: str,
-        body: bytes | bytearray,
-        client_context: str,
-        fault: Fault,
+        self, environment: Environment, body: bytes | bytearray, client_context: str, fault: Fault
     ) -> Outcome:
         ready = environment.started or await self._environments.start(environment)
         log = environment.log.take()  # what its initialization has said
         begin = time.perf_counter()
         invocation = Invocation(
-            request_id=request_id,
+            request_id=str(uuid.uuid4()),
             body=body,
-            arn=self.settings.arn,
+            arn=self.settings.deployed.arn,
             deadline=time.time() + self.settings.timeout_s,
             client_context=client_context,
         )
+        request_id = invocation.request_id
         if ready:
             answer = await self._timely(environment, invocation, fault)
         else:
-            answer = environment.take_answer(request_id)
+            answer = await environment.answer(request_id)
         duration_s = time.perf_counter() - begin
         log += f"START RequestId: {request_id} Version: $LATEST\n".encode()
         log += environment.log.take()
         log += self._report(environment, request_id, duration_s, answer)
-        return self._outcome(request_id, answer, log)
+        self._counts["failed"] += answer.failed
+        self._counts["timed_out"] += answer.timed_out
+        if not answer.failed:
+            self._last = answer.body
+        self.logs.add(request_id, log)
+        return Outcome(request_id=request_id, answer=answer, log=log)
 
     async def _timely(
         self, environment: Environment, invocation: Invocation, fault: Fault
     ) -> InvocationAnswer:
         """Have the environment answer before its time-out, or end it."""
-        limit_s = self.settings.timeout_s
         try:
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout(self.settings.timeout_s):
                 return await self._befall(environment, invocation, fault)
         except TimeoutError:
             await environment.end()
-            body = _error_bodies.timed_out(invocation.request_id, limit_s)
-            return InvocationAnswer(body=body, failed=True, timed_out=True)
+            message = f"RequestId: {invocation.request_id} Error: {self._time_is_up}"
+            return InvocationAnswer.error("Sandbox.Timedout", message, timed_out=True)
 
     async def _befall(
         self, environment: Environment, invocation: Invocation, fault: Fault
@@ -119,7 +152,8 @@ class Function:
         request_id = invocation.request_id
         match fault.kind:
             case "error":
-                return InvocationAnswer(body=_error_bodies.scripted(request_id), failed=True)
+                message = f"RequestId: {request_id} Error: scripted fault"
+                return InvocationAnswer.error("ScriptedFault", message)
             case "duplicate" if self._last:
                 return InvocationAnswer(body=self._last)
             case "hang":
@@ -127,39 +161,36 @@ class Function:
             case "crash":
                 environment.begin(invocation)
                 await environment.end()
-                return InvocationAnswer(
-                    body=_error_bodies.exited(request_id, -signal.SIGKILL), failed=True
-                )
+                return InvocationAnswer.exited(request_id, -signal.SIGKILL)
             case "delay":
                 await asyncio.sleep(fault.delay_s)
         environment.begin(invocation)
-        answer = await environment.settled(request_id)
+        answer = await environment.answer(request_id)
         return _corrupted(answer, fault.seed) if fault.kind == "corrupt" else answer
+
+    @property
+    def _time_is_up(self) -> str:
+        return f"Task timed out after {self.settings.timeout_s:.2f} seconds"
 
     def _report(
         self, environment: Environment, request_id: str, duration_s: float, answer: InvocationAnswer
     ) -> bytes:
+        """Return the log's last lines; a cold start's initialization is billed too."""
         text = ""
         if answer.timed_out:
-            late = _error_bodies.time_is_up(self.settings.timeout_s)
-            text = f"{_logs.now()} {request_id} {late}\n\n"
-        text += f"END RequestId: {request_id}\n"
-        text += _logs.report(
-            request_id,
-            duration_s=duration_s,
-            init_s=environment.take_init_s(),
-            memory_mb=self.settings.memory_mb,
-            used_mb=environment.memory_mb(),
-        )
-        return text.encode()
-
-    def _outcome(self, request_id: str, answer: InvocationAnswer, log: bytes) -> Outcome:
-        self.counts["failed"] += answer.failed
-        self.counts["timed_out"] += answer.timed_out
-        if not answer.failed:
-            self._last = answer.body
-        self.logs.add(request_id, log)
-        return Outcome(request_id=request_id, body=answer.body, failed=answer.failed, log=log)
+            now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            text = f"{now} {request_id} {self._time_is_up}\n\n"
+        init_s = environment.take_init_s()
+        parts = [
+            f"REPORT RequestId: {request_id}",
+            f"Duration: {1e3 * duration_s:.2f} ms",
+            f"Billed Duration: {math.ceil(1e3 * (duration_s + (init_s or 0.0)))} ms",
+            f"Memory Size: {self.settings.deployed.memory_mb} MB",
+            f"Max Memory Used: {environment.memory_mb()} MB",
+        ]
+        if init_s is not None:
+            parts.append(f"Init Duration: {1e3 * init_s:.2f} ms")
+        return (text + f"END RequestId: {request_id}\n" + "\t".join(parts) + "\t\n").encode()
 
 
 def _corrupted(answer: InvocationAnswer, seed: int) -> InvocationAnswer:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import time
 import uuid
-from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qs, unquote
 
-from seqgc.local_lambda._error_bodies import retry_after
 from seqgc.local_lambda._function import Function
 from seqgc.local_lambda._function_settings import ACCOUNT
 from seqgc.local_lambda._http_server import Request, Response
-from seqgc.local_lambda._invoke_api import is_signed
+from seqgc.local_lambda._invoke_api import is_signed, retry_after
 
-__all__ = ["FunctionUrl", "event_of", "response_of"]
+__all__ = ["FunctionUrl"]
 
 _JSON = (("Content-Type", "application/json"),)
 _TEXTUAL = ("text/", "application/json", "application/javascript", "application/xml")
@@ -35,26 +32,23 @@ class FunctionUrl:
         if not is_signed(request):
             return Response(status=403, headers=_JSON, body=b'{"Message":"Forbidden"}')
         if request.body is None:
-            return Response(
-                status=413, headers=_JSON, body=b'{"Message":"Request Entity Too Large"}'
-            )
+            body = b'{"Message":"Request Entity Too Large"}'
+            return Response(status=413, headers=_JSON, body=body)
         settings = self._function.settings
-        event = event_of(request, region=settings.region)
+        event = _event(request, region=settings.deployed.region)
         outcome = await self._function.invoke(json.dumps(event).encode())
         if outcome is None:
             headers = (*_JSON, *retry_after(settings.retry_after_s))
             return Response(status=429, headers=headers, body=b'{"Message":"Rate Exceeded."}')
         identity = ("x-amzn-RequestId", outcome.request_id)
-        if outcome.failed:
-            headers = (identity, ("Content-Type", "text/plain"))
-            return Response(status=502, headers=headers, body=b"Internal Server Error")
-        return response_of(outcome.body, identity=identity)
+        if outcome.answer.failed:
+            return _bad_gateway(identity, "text/plain")
+        return _response(outcome.answer.body, identity)
 
 
-def event_of(request: Request, *, region: str) -> dict[str, Any]:
+def _event(request: Request, *, region: str) -> dict[str, Any]:
     """Return the event that Lambda makes of a request."""
     headers = {name: value for name, value in request.headers.items() if name != "cookie"}
-    domain = f"{_DOMAIN_ID}.lambda-url.{region}.on.aws"
     now = time.time()
     event: dict[str, Any] = {
         "version": "2.0",
@@ -66,13 +60,13 @@ def event_of(request: Request, *, region: str) -> dict[str, Any]:
             "accountId": ACCOUNT,
             "apiId": _DOMAIN_ID,
             "authorizer": {"iam": {"accountId": ACCOUNT}},
-            "domainName": domain,
+            "domainName": f"{_DOMAIN_ID}.lambda-url.{region}.on.aws",
             "domainPrefix": _DOMAIN_ID,
             "http": {
                 "method": request.method,
                 "path": unquote(request.path),
                 "protocol": "HTTP/1.1",
-                "sourceIp": request.peer,
+                "sourceIp": "127.0.0.1",  # where alone the server listens
                 "userAgent": headers.get("user-agent", ""),
             },
             "requestId": str(uuid.uuid4()),
@@ -85,20 +79,30 @@ def event_of(request: Request, *, region: str) -> dict[str, Any]:
     }
     if cookies := request.headers.get("cookie"):
         event["cookies"] = [cookie.strip() for cookie in cookies.split(";")]
-    if pairs := parse_qsl(request.query, keep_blank_values=True):
-        event["queryStringParameters"] = _joined(pairs)
+    if values := parse_qs(request.query, keep_blank_values=True):
+        event["queryStringParameters"] = {name: ",".join(each) for name, each in values.items()}
     if request.body:
-        event |= _body_of(request.body, headers.get("content-type", ""))
+        event |= _encoded(request.body, headers.get("content-type", ""))
     return event
 
 
-def response_of(body: bytes | bytearray, *, identity: tuple[str, str]) -> Response:
+def _encoded(body: bytearray, content_type: str) -> dict[str, Any]:
+    if content_type.lower().startswith(_TEXTUAL):
+        try:
+            return {"body": body.decode("utf-8"), "isBase64Encoded": False}
+        except UnicodeDecodeError:
+            pass
+    return {"body": base64.b64encode(body).decode(), "isBase64Encoded": True}
+
+
+def _response(body: bytes | bytearray, identity: tuple[str, str]) -> Response:
     """Return the response that Lambda makes of a function's answer.
 
     An object with a status code is a response by itself; any other JSON is a body.
     """
-    described = _described(body)
-    if described is None:
+    # A large answer is not parsed to find that out.
+    described = json.loads(body) if b'"statusCode"' in body else None
+    if not (isinstance(described, dict) and "statusCode" in described):
         return Response(headers=(identity, *_JSON), body=body)
     try:
         headers = {str(k).lower(): str(v) for k, v in (described.get("headers") or {}).items()}
@@ -110,35 +114,16 @@ def response_of(body: bytes | bytearray, *, identity: tuple[str, str]) -> Respon
             body=_content(described),
         )
     except (TypeError, ValueError, AttributeError):
-        return Response(status=502, headers=(identity, *_JSON), body=b"Internal Server Error")
+        return _bad_gateway(identity, "application/json")
 
 
-def _described(body: bytes | bytearray) -> Mapping[str, Any] | None:
-    if b'"statusCode"' not in body:  # a large answer is not parsed to find that out
-        return None
-    answer = json.loads(body)
-    return answer if isinstance(answer, dict) and "statusCode" in answer else None
-
-
-def _content(described: Mapping[str, Any]) -> bytes:
+def _content(described: dict[str, Any]) -> bytes:
     content = described.get("body", "")
     text = content if isinstance(content, str) else json.dumps(content)
-    return (
-        base64.b64decode(text, validate=True) if described.get("isBase64Encoded") else text.encode()
-    )
+    encoded = described.get("isBase64Encoded")
+    return base64.b64decode(text, validate=True) if encoded else text.encode()
 
 
-def _body_of(body: bytearray, content_type: str) -> dict[str, Any]:
-    if content_type.lower().startswith(_TEXTUAL):
-        try:
-            return {"body": body.decode("utf-8"), "isBase64Encoded": False}
-        except UnicodeDecodeError:
-            pass
-    return {"body": binascii.b2a_base64(body, newline=False).decode(), "isBase64Encoded": True}
-
-
-def _joined(pairs: list[tuple[str, str]]) -> dict[str, str]:
-    joined: dict[str, str] = {}
-    for name, value in pairs:
-        joined[name] = f"{joined[name]},{value}" if name in joined else value
-    return joined
+def _bad_gateway(identity: tuple[str, str], content_type: str) -> Response:
+    headers = (identity, ("Content-Type", content_type))
+    return Response(status=502, headers=headers, body=b"Internal Server Error")

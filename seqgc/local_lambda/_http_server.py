@@ -6,14 +6,14 @@ Requests of one connection are answered in turn: while one is being answered, no
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
+from http.client import responses
 
 import httptools
 
-__all__ = ["HttpServer", "Request", "Respond", "Response"]
+__all__ = ["HttpServer", "Request", "Response"]
 
 _SCRATCH = memoryview(bytearray(1 << 16))  # shared: filled and emptied within one callback
 _ONE_LINE = {ord("\r"): " ", ord("\n"): " "}  # or a function could write headers of its own
@@ -30,7 +30,6 @@ class Request:
     query: str
     headers: dict[str, str]
     body: bytearray | None
-    peer: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,28 +41,25 @@ class Response:
     body: bytes | bytearray = b""
 
 
-Respond = Callable[[Request], Awaitable[Response]]
-
-
 class HttpServer:
     """Listens on a free port of the loopback interface until it is closed.
 
-    Parameters
-    ----------
-    respond
-        Returns the response to a request; its exceptions are answered with status 500.
-    max_body_bytes, max_head_bytes
-        A longer body is read to its end and thrown away, a longer head ends the connection.
+    ``respond`` returns the response to a request; its exceptions are answered with status 500. A
+    body longer than ``max_body_bytes`` is read to its end and thrown away, a head longer than
+    ``max_head_bytes`` ends the connection.
     """
 
     def __init__(
-        self, respond: Respond, *, max_body_bytes: int, max_head_bytes: int = 1 << 16
+        self,
+        respond: Callable[[Request], Awaitable[Response]],
+        *,
+        max_body_bytes: int,
+        max_head_bytes: int = 1 << 16,
     ) -> None:
         self.respond = respond
         self.max_body_bytes = max_body_bytes
         self.max_head_bytes = max_head_bytes
         self.connections: set[_Connection] = set()
-        self.tasks: set[asyncio.Task[None]] = set()
         self.port = 0
         self._server: asyncio.Server | None = None
 
@@ -79,32 +75,29 @@ class HttpServer:
         """Stop listening and hang up on everybody."""
         if self._server is not None:
             self._server.close()
-        for connection in tuple(self.connections):
-            connection.transport.abort()
-        for task in tuple(self.tasks):
-            task.cancel()
+        for connection in self.connections:
+            connection.abort()
 
 
 class _Connection(asyncio.BufferedProtocol):
     """One client's; the methods ``on_...`` are called by the parser, in their order."""
 
-    transport: asyncio.Transport
+    _transport: asyncio.Transport
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
-        self._requests: deque[Request] = deque()
-        self._busy = False
+        self._requests: asyncio.Queue[Request | None] = asyncio.Queue()  # None: the end
         self._parser = httptools.HttpRequestParser(self)
         self.on_message_begin()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        self.transport = transport  # asyncio has set TCP_NODELAY
-        self._peer = transport.get_extra_info("peername")[0]
+        self._transport = transport  # asyncio has set TCP_NODELAY
+        self._task = asyncio.get_running_loop().create_task(self._answer_all())
         self._server.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's)
-        self._server.connections.discard(self)
+        self._requests.put_nowait(None)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 (asyncio's)
         return _SCRATCH
@@ -117,6 +110,10 @@ class _Connection(asyncio.BufferedProtocol):
             self._refuse(HTTPStatus.BAD_REQUEST)
         if self._in_head and self._head_bytes > self._server.max_head_bytes:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+
+    def abort(self) -> None:
+        self._transport.abort()
+        self._task.cancel()
 
     # ---- a request, piece by piece --------------------------------------------------------------
 
@@ -136,7 +133,7 @@ class _Connection(asyncio.BufferedProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         if self._headers.get("expect", "").lower() == "100-continue":
-            self.transport.write(_CONTINUE)
+            self._transport.write(_CONTINUE)
 
     def on_body(self, piece: bytes) -> None:
         if self._body is not None:
@@ -152,63 +149,51 @@ class _Connection(asyncio.BufferedProtocol):
             query=query,
             headers=self._headers,
             body=self._body,
-            peer=self._peer,
         )
-        self._requests.append(request)
+        self._transport.pause_reading()
+        self._requests.put_nowait(request)
         self._head_bytes, self._body = 0, None
-        self._answer_next()
 
     # ---- the response ---------------------------------------------------------------------------
 
-    def _answer_next(self) -> None:
-        if self._busy or not self._requests:
-            return
-        self._busy = True
-        self.transport.pause_reading()
-        task = asyncio.get_running_loop().create_task(self._answer(self._requests.popleft()))
-        self._server.tasks.add(task)
-        task.add_done_callback(self._server.tasks.discard)
+    async def _answer_all(self) -> None:
+        try:
+            while await self._answer(await self._requests.get()):
+                pass
+        finally:
+            self._server.connections.discard(self)
 
-    async def _answer(self, request: Request) -> None:
+    async def _answer(self, request: Request | None) -> bool:
+        """Answer one request; False if no further one is to be answered."""
+        if request is None:
+            return False
         try:
             response = await self._server.respond(request)
         except Exception:
             self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR)
             raise
-        if self.transport.is_closing():
-            return
+        if self._transport.is_closing():
+            return False
         self._write(response)
         if request.headers.get("connection", "").lower() == "close":
-            self.transport.close()
-            return
-        self._busy = False
-        self.transport.resume_reading()
-        self._answer_next()
+            self._transport.close()
+            return False
+        if self._requests.empty():
+            self._transport.resume_reading()
+        return True
 
     def _write(self, response: Response) -> None:
-        head = _head(response)
+        lines = [f"HTTP/1.1 {response.status} {responses.get(response.status, 'Unknown')}"]
+        lines += [f"{name}: {value}".translate(_ONE_LINE) for name, value in response.headers]
+        lines += [f"Content-Length: {len(response.body)}", "", ""]
+        head = "\r\n".join(lines).encode("latin-1", "replace")
         if len(response.body) <= _JOINED_BYTES:
-            self.transport.write(head + response.body)
+            self._transport.write(head + response.body)
         else:
-            self.transport.write(head)
-            self.transport.write(response.body)
+            self._transport.write(head)
+            self._transport.write(response.body)
 
     def _refuse(self, status: HTTPStatus) -> None:
-        self._busy = True
-        if not self.transport.is_closing():
+        if not self._transport.is_closing():
             self._write(Response(status=status, headers=(("Connection", "close"),)))
-            self.transport.close()
-
-
-def _head(response: Response) -> bytes:
-    lines = [f"HTTP/1.1 {response.status} {_reason(response.status)}"]
-    lines += [f"{name}: {value}".translate(_ONE_LINE) for name, value in response.headers]
-    lines.append(f"Content-Length: {len(response.body)}")
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
-
-
-def _reason(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return "Unknown"
+            self._transport.close()

@@ -9,14 +9,13 @@ import re
 import uuid
 from urllib.parse import parse_qs, unquote
 
-from seqgc.local_lambda import _logs
-from seqgc.local_lambda._error_bodies import api_error, retry_after
 from seqgc.local_lambda._function import Function, Outcome
 from seqgc.local_lambda._function_settings import ACCOUNT, MAX_EVENT_BYTES, MAX_REQUEST_BYTES
 from seqgc.local_lambda._http_server import Request, Response
 
-__all__ = ["InvokeApi", "is_signed"]
+__all__ = ["InvokeApi", "is_signed", "retry_after"]
 
+_TAIL_BYTES = 4096  # of a log, as much as a header carries
 _PATH = re.compile(r"/2015-03-31/functions/([^/]+)/invocations/?\Z")
 _FUNCTION = re.compile(  # a name, or a whole or partial resource name; with a qualifier or without
     r"(?:(?:arn:aws[a-z-]*:lambda:[a-z0-9-]+:)?(?P<account>\d{12}):function:)?"
@@ -33,59 +32,33 @@ class InvokeApi:
 
     def __init__(self, function: Function) -> None:
         self._function = function
-        self._settings = function.settings
         self._background: set[asyncio.Task[Outcome | None]] = set()
 
     async def respond(self, request: Request) -> Response:
         """Answer one request."""
         if (match := _PATH.match(request.path)) is None or request.method != "POST":
-            return api_error(404, "UnknownOperationException", f"no operation {request.path}")
+            return _error(404, "UnknownOperationException", f"no operation {request.path}")
         if not is_signed(request):
-            return api_error(
-                403, "MissingAuthenticationTokenException", "Missing Authentication Token"
-            )
-        version = self._version(unquote(match[1]), request.query)
-        if version is None:
-            arn = f"{self._settings.arn.rpartition(':')[0]}:{unquote(match[1])}"
-            return api_error(404, "ResourceNotFoundException", f"Function not found: {arn}")
+            message = "Missing Authentication Token"
+            return _error(403, "MissingAuthenticationTokenException", message)
+        name = unquote(match[1])
+        if (version := self._version(name, request.query)) is None:
+            arn = f"{self._function.settings.deployed.arn.rpartition(':')[0]}:{name}"
+            return _error(404, "ResourceNotFoundException", f"Function not found: {arn}")
         kind = request.headers.get("x-amz-invocation-type", "RequestResponse")
         if (refusal := _refusal(request.body, kind)) is not None:
             return refusal
         if kind == "DryRun":
-            return Response(status=204, headers=_identity(str(uuid.uuid4())))
-        if kind == "Event":
-            return self._accept(request)
-        return await self._wait(request, version)
-
-    async def _wait(self, request: Request, version: str) -> Response:
-        outcome = await self._function.invoke(
-            request.body or b"{}",
-            client_context=_client_context(request),
-        )
-        if outcome is None:
-            return _throttled(self._settings.retry_after_s)
-        headers = [
-            *_identity(outcome.request_id),
-            ("Content-Type", "application/json"),
-            ("X-Amz-Executed-Version", version),
-        ]
-        if outcome.failed:
-            headers.append(("X-Amz-Function-Error", "Unhandled"))
-        if request.headers.get("x-amz-log-type") == "Tail":
-            headers.append(("X-Amz-Log-Result", _logs.tail(outcome.log)))
-        return Response(headers=headers, body=outcome.body)
-
-    def _accept(self, request: Request) -> Response:
-        """Have the function answer some time; nobody waits for it, and it is not tried again."""
-        invoked = self._function.invoke(
-            request.body or b"{}",
-            client_context=_client_context(request),
-            patient=True,
-        )
-        task = asyncio.get_running_loop().create_task(invoked)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        return Response(status=202, headers=_identity(str(uuid.uuid4())))
+            return Response(status=204, headers=(_identity(),))
+        body, context = request.body or b"{}", _client_context(request)
+        if kind == "Event":  # nobody waits for it, and it is not tried again
+            invoked = self._function.invoke(body, client_context=context, patient=True)
+            task = asyncio.get_running_loop().create_task(invoked)
+            self._background.add(task)
+            task.add_done_callback(self._background.discard)
+            return Response(status=202, headers=(_identity(),))
+        outcome = await self._function.invoke(body, client_context=context)
+        return self._response(outcome, version, tail=request.headers.get("x-amz-log-type"))
 
     def close(self) -> None:
         """Give up what nobody waits for."""
@@ -94,15 +67,37 @@ class InvokeApi:
 
     def _version(self, named: str, query: str) -> str | None:
         """Return the version that a request means; None if there is no such function."""
+        deployed = self._function.settings.deployed
         match = _FUNCTION.match(named)
-        if match is None or match["name"] != self._settings.name:
+        if match is None or match["name"] != deployed.function_name:
             return None
         if match["account"] not in (None, ACCOUNT):
             return None
         qualifier = match["qualifier"] or parse_qs(query).get("Qualifier", ["$LATEST"])[0]
         if qualifier == "$LATEST":
             return qualifier
-        return "1" if qualifier in self._settings.aliases else None
+        return "1" if qualifier in deployed.aliases else None
+
+    def _response(self, outcome: Outcome | None, version: str, *, tail: str | None) -> Response:
+        if outcome is None:
+            return _error(
+                429,
+                "TooManyRequestsException",
+                "Rate Exceeded.",
+                reason="ReservedFunctionConcurrentInvocationLimitExceeded",
+                headers=retry_after(self._function.settings.retry_after_s),
+            )
+        headers = [
+            _identity(outcome.request_id),
+            ("Content-Type", "application/json"),
+            ("X-Amz-Executed-Version", version),
+        ]
+        if outcome.answer.failed:
+            headers.append(("X-Amz-Function-Error", "Unhandled"))
+        if tail == "Tail":
+            log = base64.b64encode(outcome.log[-_TAIL_BYTES:]).decode("ascii")
+            headers.append(("X-Amz-Log-Result", log))
+        return Response(headers=headers, body=outcome.answer.body)
 
 
 def is_signed(request: Request) -> bool:
@@ -110,30 +105,24 @@ def is_signed(request: Request) -> bool:
     return _SIGNED.match(request.headers.get("authorization", "")) is not None
 
 
+def retry_after(seconds: int) -> tuple[tuple[str, str], ...]:
+    """Return the headers that ask a throttled caller to wait; none if it need not."""
+    return (("Retry-After", str(seconds)),) if seconds else ()
+
+
 def _refusal(body: bytearray | None, kind: str) -> Response | None:
     limit = MAX_EVENT_BYTES if kind == "Event" else MAX_REQUEST_BYTES
     if body is None or len(body) > limit:
         message = f"Request must be smaller than {limit} bytes for the InvokeFunction operation"
-        return api_error(413, "RequestEntityTooLargeException", message)
+        return _error(413, "RequestEntityTooLargeException", message)
     if kind not in ("RequestResponse", "Event", "DryRun"):
-        return api_error(400, "InvalidParameterValueException", f"no invocation type {kind}")
+        return _error(400, "InvalidParameterValueException", f"no invocation type {kind}")
     try:
         json.loads(body or b"{}")
     except ValueError as error:
         message = f"Could not parse request body into json: {error}"
-        return api_error(400, "InvalidRequestContentException", message)
+        return _error(400, "InvalidRequestContentException", message)
     return None
-
-
-def _throttled(retry_after_s: int) -> Response:
-    """Return the answer to a request beyond the function's concurrency."""
-    return api_error(
-        429,
-        "TooManyRequestsException",
-        "Rate Exceeded.",
-        reason="ReservedFunctionConcurrentInvocationLimitExceeded",
-        headers=retry_after(retry_after_s),
-    )
 
 
 def _client_context(request: Request) -> str:
@@ -145,5 +134,21 @@ def _client_context(request: Request) -> str:
         return ""
 
 
-def _identity(request_id: str) -> tuple[tuple[str, str], ...]:
-    return (("x-amzn-RequestId", request_id),)
+def _identity(request_id: str = "") -> tuple[str, str]:
+    return "x-amzn-RequestId", request_id or str(uuid.uuid4())
+
+
+def _error(
+    status: int,
+    type_: str,
+    message: str,
+    *,
+    reason: str = "",
+    headers: tuple[tuple[str, str], ...] = (),
+) -> Response:
+    """Return a response that AWS's clients raise as the exception ``type_``."""
+    fields = {"Type": "User", "Message": message, "message": message}
+    if reason:
+        fields["Reason"] = reason
+    headers = (("Content-Type", "application/json"), ("x-amzn-ErrorType", type_), *headers)
+    return Response(status=status, headers=headers, body=json.dumps(fields).encode())

@@ -14,16 +14,21 @@ import os
 import selectors
 import signal
 import socket
+import struct
 import sys
+import time
 import traceback
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from seqgc.local_lambda._fork_channel import receive, send
 from seqgc.local_lambda._function_settings import ServiceSettings
 
-__all__ = ["Parent"]
+__all__ = ["ORDER", "REPORT", "Parent"]
+
+# Messages are short and all alike: what handles them touches few pages, each of which an
+# environment would keep a copy of.
+ORDER = struct.Struct("<ii")  # environment, port of its Runtime API (with its log); 0: kill it
+REPORT = struct.Struct("<iii")  # environment, its process id, 0; or, ended: 0, its exit code
 
 # The compiled half of awslambdaric's client. It reads the address of its Runtime API when it is
 # loaded, so every environment loads it itself; without it, all else can be loaded before.
@@ -50,7 +55,7 @@ class Parent:
         self._preload()
         _return_memory_early()
         try:
-            with contextlib.suppress(OSError, EOFError):
+            with contextlib.suppress(OSError):
                 self._serve()
         finally:
             for pid in tuple(self._numbers):
@@ -94,36 +99,36 @@ class Parent:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            number = self._numbers.pop(pid)
             code = os.waitstatus_to_exitcode(status)
-            send(self._channel, {"ended": number, "code": code})
+            self._channel.sendall(REPORT.pack(self._numbers.pop(pid), 0, code))
 
     def _obey(self, selector: selectors.BaseSelector) -> bool:
-        message, descriptors = receive(self._channel)
-        if message is None:
+        """Take one order; False if there will be none any more."""
+        order, descriptors, _, _ = socket.recv_fds(self._channel, ORDER.size, 1)
+        if not order:
             return False
-        if "kill" in message:
-            for pid, number in tuple(self._numbers.items()):
-                if number == message["kill"]:
-                    _kill(pid)
+        number, port = ORDER.unpack(order)
+        if port == 0:
+            for pid in [pid for pid, each in self._numbers.items() if each == number]:
+                _kill(pid)
             return True
+        (log,) = descriptors
         try:
             pid = os.fork()
         except OSError:  # too many processes, or too little memory
-            os.close(descriptors[0])
-            send(self._channel, {"ended": message["fork"], "code": 1})
-            return True
-        if pid == 0:
-            selector.close()
-            self._become(descriptors[0], message["environment"])
-        with contextlib.suppress(OSError):  # done already by the child, which may even have ended
-            os.setpgid(pid, pid)
-        self._numbers[pid] = message["fork"]
-        os.close(descriptors[0])
-        send(self._channel, {"forked": message["fork"], "pid": pid})
+            self._channel.sendall(REPORT.pack(number, 0, 1))
+        else:
+            if pid == 0:
+                selector.close()
+                self._become(log, number, port)
+            with contextlib.suppress(OSError):  # done by the child already, which may have ended
+                os.setpgid(pid, pid)
+            self._numbers[pid] = number
+            self._channel.sendall(REPORT.pack(number, pid, 0))
+        os.close(log)
         return True
 
-    def _become(self, log: int, environment: Mapping[str, str]) -> NoReturn:
+    def _become(self, log: int, number: int, port: int) -> NoReturn:
         """Be an environment, in a process group of its own, until its runtime ends."""
         code = 1
         try:
@@ -135,7 +140,9 @@ class Parent:
             for descriptor in (1, 2):
                 os.dup2(log, descriptor)
             os.close(log)
-            os.environ.update(environment)
+            os.environ["AWS_LAMBDA_RUNTIME_API"] = f"127.0.0.1:{port}"
+            stream = time.strftime(f"%Y/%m/%d/[$LATEST]{number:032x}", time.gmtime())
+            os.environ["AWS_LAMBDA_LOG_STREAM_NAME"] = stream
             _reseed()
             code = _run_runtime(self._settings.handler)
         except BaseException:

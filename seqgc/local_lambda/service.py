@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import Pipe
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from seqgc.errors import ParameterError, WorkerError
 from seqgc.local_lambda._faults import FaultPlan
-from seqgc.local_lambda._function_settings import ServiceSettings
+from seqgc.local_lambda._function_settings import DeployedAs, ServiceSettings
 
-__all__ = ["DeployedAs", "LocalLambda", "Statistics"]
+__all__ = ["LocalLambda", "Statistics"]
 
-_START_LIMIT_S = 60.0
+_ANSWER_LIMIT_S = 60.0
 _GRACE_S = 10.0
 _INHERITED = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TMPDIR", "LANG")
 _ONE_THREAD = (
@@ -45,28 +43,6 @@ class Statistics:
     timed_out: int
     environments: int
     faults: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeployedAs:
-    """A function as its service knows it.
-
-    Parameters
-    ----------
-    function_name, aliases, region
-        As requests name them.
-    memory_mb
-        What the function sees and logs show, in MB; not enforced.
-    code
-        Directory that modules are imported from first, and the working directory; None: the current
-        one. After it comes this process's import path.
-    """
-
-    function_name: str = "seqgc-worker"
-    aliases: tuple[str, ...] = ("live",)
-    region: str = "us-east-1"
-    memory_mb: int = 1769
-    code: Path | None = None
 
 
 class LocalLambda:
@@ -126,17 +102,14 @@ class LocalLambda:
         if mount is not None and not mount.is_dir():
             raise ParameterError("mount", "must be a directory", str(mount))
         deployed = deployed or DeployedAs()
-        code = Path.cwd() if deployed.code is None else deployed.code.absolute()
+        code = (deployed.code or Path()).absolute()
         settings = ServiceSettings(
             handler=handler,
-            name=deployed.function_name,
+            deployed=deployed,
             concurrency=concurrency,
             timeout_s=timeout_s,
-            memory_mb=deployed.memory_mb,
-            region=deployed.region,
-            aliases=deployed.aliases,
-            code=str(code),
-            search=(str(code), *(path for path in map(os.path.abspath, sys.path))),
+            code=code,
+            search=(str(code), *map(os.path.abspath, sys.path)),
             environment=dict(environment or {}),
             faults=faults or FaultPlan(),
             retry_after_s=retry_after_s,
@@ -146,20 +119,15 @@ class LocalLambda:
                 "the local Lambda service runs awslambdaric: pip install awslambdaric"
             )
         self.function_name = deployed.function_name
-        self.function_arn = settings.arn
+        self.function_arn = deployed.arn
         self._lock = threading.Lock()
         self._start(settings, _variables(settings, mount))
 
     def _start(self, settings: ServiceSettings, variables: Mapping[str, str]) -> None:
-        self._control, theirs = socket.socketpair()
+        self._control, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "seqgc.local_lambda._service",
-                    str(theirs.fileno()),
-                ],
+                [sys.executable, "-m", "seqgc.local_lambda._service", str(theirs.fileno())],
                 cwd=settings.code,
                 env={**variables, "PYTHONPATH": os.pathsep.join(settings.search)},
                 stdin=subprocess.DEVNULL,
@@ -167,18 +135,14 @@ class LocalLambda:
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,  # Ctrl-C is for whoever started this, who will close it
             )
-        self._lines = self._control.makefile("rb")
-        self._control.settimeout(_START_LIMIT_S)
         try:
-            self._control.sendall(settings.to_json().encode() + b"\n")
-            if not (line := self._lines.readline()):
-                raise WorkerError("the local Lambda service ended while it started; see its stderr")
-        except (OSError, WorkerError) as error:
+            api, url = self._exchange(settings)
+        except (OSError, EOFError) as error:
             self.close()
-            raise WorkerError(f"the local Lambda service did not start: {error}") from error
-        ports = json.loads(line)
-        self.endpoint_url = f"http://127.0.0.1:{ports['api']}"
-        self.function_url = f"http://127.0.0.1:{ports['url']}/"
+            reason = str(error) or "it ended while it started; see its stderr"
+            raise WorkerError(f"the local Lambda service did not start: {reason}") from error
+        self.endpoint_url = f"http://127.0.0.1:{api}"
+        self.function_url = f"http://127.0.0.1:{url}/"
 
     @property
     def pid(self) -> int:
@@ -187,16 +151,16 @@ class LocalLambda:
 
     def log(self, request_id: str | None = None) -> str:
         """Return what a request has logged, or all of the latest requests, 1 MiB at most."""
-        text: str = self._ask({"ask": "log", "request_id": request_id})["log"]
+        text: str = self._ask("log", request_id)
         return text
 
     def statistics(self) -> Statistics:
         """Return what has happened until now."""
-        return Statistics(**self._ask({"ask": "statistics"}))
+        statistics: Statistics = self._ask("statistics", None)
+        return statistics
 
     def close(self) -> None:
         """End the service and everything it has started; a second call does nothing."""
-        self._lines.close()
         self._control.close()  # what the service ends by
         try:
             self._process.wait(_GRACE_S)
@@ -215,33 +179,37 @@ class LocalLambda:
     ) -> None:
         self.close()
 
-    def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
-        with self._lock:
-            answer = b""
-            with suppress(OSError, ValueError):  # ValueError: closed
-                self._control.sendall(json.dumps(message).encode() + b"\n")
-                answer = self._lines.readline()
-        if not answer:
-            raise WorkerError("the local Lambda service has ended; start another")
-        answered: dict[str, Any] = json.loads(answer)
-        return answered
+    def _ask(self, question: str, request_id: str | None) -> Any:
+        try:
+            with self._lock:
+                return self._exchange((question, request_id))
+        except (OSError, EOFError):
+            raise WorkerError("the local Lambda service has ended; start another") from None
+
+    def _exchange(self, message: object) -> Any:
+        """Send one message to the service, and return its answer."""
+        self._control.send(message)
+        if not self._control.poll(_ANSWER_LIMIT_S):
+            raise TimeoutError("timed out")
+        return self._control.recv()
 
 
 def _variables(settings: ServiceSettings, mount: Path | None) -> dict[str, str]:
     """Return the environment's variables: Lambda's own, and the function's."""
+    deployed = settings.deployed
     own = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     own |= dict.fromkeys(_ONE_THREAD, "1")  # an environment has one core's worth of memory
     own |= {
         "_HANDLER": settings.handler,
-        "AWS_DEFAULT_REGION": settings.region,
+        "AWS_DEFAULT_REGION": deployed.region,
         "AWS_EXECUTION_ENV": f"AWS_Lambda_python{sys.version_info.major}.{sys.version_info.minor}",
-        "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": str(settings.memory_mb),
-        "AWS_LAMBDA_FUNCTION_NAME": settings.name,
+        "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": str(deployed.memory_mb),
+        "AWS_LAMBDA_FUNCTION_NAME": deployed.function_name,
         "AWS_LAMBDA_FUNCTION_VERSION": "$LATEST",
         "AWS_LAMBDA_INITIALIZATION_TYPE": "on-demand",
-        "AWS_LAMBDA_LOG_GROUP_NAME": f"/aws/lambda/{settings.name}",
-        "AWS_REGION": settings.region,
-        "LAMBDA_TASK_ROOT": settings.code,
+        "AWS_LAMBDA_LOG_GROUP_NAME": f"/aws/lambda/{deployed.function_name}",
+        "AWS_REGION": deployed.region,
+        "LAMBDA_TASK_ROOT": str(settings.code),
         "TZ": ":UTC",
     }
     if mount is not None:

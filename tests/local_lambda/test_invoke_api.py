@@ -3,6 +3,8 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import math
+import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
@@ -32,8 +34,11 @@ def test_log_tail_has_the_lines_of_its_request_only(aws: Any, service: LocalLamb
     assert start == f"START RequestId: {reply.request_id} Version: $LATEST"
     assert said == "two"
     assert end == f"END RequestId: {reply.request_id}"
-    assert report.startswith(f"REPORT RequestId: {reply.request_id}\tDuration: ")
-    assert "\tMemory Size: 1769 MB\t" in report
+    figures = r"Duration: (\S+) ms\tBilled Duration: (\d+) ms\tMemory Size: 1769 MB\tMax Memory Us"
+    match = re.fullmatch(rf"REPORT RequestId: (\S+)\t{figures}ed: \d+ MB", report)
+    assert match is not None, report
+    assert match[1] == reply.request_id
+    assert int(match[3]) == math.ceil(float(match[2]))
     assert service.log(reply.request_id) == reply.log
 
 
@@ -64,11 +69,21 @@ def test_timeout_kills_the_environment(aws: Any, service: LocalLambda) -> None:
     assert call(aws, service).value["pid"] != before
 
 
-def test_end_of_the_process_is_a_function_error(aws: Any, service: LocalLambda) -> None:
-    reply = call(aws, service, do="kill")
+@pytest.mark.parametrize(
+    ("event", "how"),
+    [
+        ({"do": "kill"}, "Runtime exited with error: signal: killed"),
+        ({"do": "exit", "code": 3}, "Runtime exited with error: exit status 3"),
+        ({"do": "exit", "code": 0}, "Runtime exited without providing a reason"),
+    ],
+)
+def test_end_of_the_process_is_a_function_error(
+    aws: Any, service: LocalLambda, event: dict[str, Any], how: str
+) -> None:
+    reply = call(aws, service, **event)
 
     assert reply.value["errorType"] == "Runtime.ExitError"
-    assert reply.value["errorMessage"].endswith("Runtime exited with error: signal: killed")
+    assert reply.value["errorMessage"] == f"RequestId: {reply.request_id} Error: {how}"
     assert call(aws, service).error == ""
 
 

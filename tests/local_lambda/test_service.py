@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -24,8 +25,14 @@ def _gone(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    status = Path(f"/proc/{pid}/stat")
-    return status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z"
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return _stat(pid)[0] == "Z"
+    return not Path(f"/proc/{pid}").exists()
+
+
+def _stat(pid: int) -> list[str]:
+    """What the system says about a process, from its state and its parent on."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def _refuses(url: str) -> bool:
@@ -100,6 +107,23 @@ def test_environments_end_with_a_service_that_is_killed() -> None:
         os.kill(service.pid, signal.SIGKILL)
         eventually(lambda: _gone(environment), "the end of the environment")
         aws.close()
+
+
+def test_service_goes_on_while_the_parent_of_environments_stops_and_ends_with_it() -> None:
+    """More orders than a socket's buffer takes: it would block, or wait for who waits for it."""
+    count = 600
+    with LocalLambda(HANDLER, concurrency=count) as service:
+        aws = client(service)
+        environment = call(aws, service).value["pid"]
+        parent = int(_stat(environment)[1])
+        os.kill(parent, signal.SIGSTOP)
+        name, payload = service.function_name, b'{"do": "wait", "seconds": 60}'
+        for _ in range(count):
+            aws.invoke(FunctionName=name, Payload=payload, InvocationType="Event")
+        eventually(lambda: service.statistics().environments == count, "starting")
+        aws.close()
+        os.kill(parent, signal.SIGKILL)
+        eventually(lambda: all(map(_gone, (environment, service.pid))), "the end of both")
 
 
 def test_environment_that_dies_between_requests_is_replaced() -> None:
