@@ -30,7 +30,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from seqgc.codes._linear import Span
+from seqgc.codes._arrays import Span
 from seqgc.codes._solutions import Solutions
 from seqgc.ports import BoolArray, FloatArray, IntArray
 
@@ -161,25 +161,20 @@ class SpanDecoder:
     """For any code of ``s`` stragglers; ``matrix`` makes its encoding matrix E (n, k)."""
 
     def __init__(self, s: int, matrix: Callable[[], FloatArray]) -> None:
-        self._s, self._make = s, matrix
-
-    @cached_property
-    def _matrix(self) -> FloatArray:
-        return self._make()
+        self._s, self._matrix = s, matrix
 
     @cached_property
     def _span(self) -> Span:
-        return Span(self._matrix, np.ones(self._matrix.shape[1]))
+        return Span(self._matrix(), np.ones(self._matrix().shape[1]))
 
     def suffices(self, responded: BoolArray) -> bool:
         if np.count_nonzero(~responded) <= self._s:
             return True
-        return self._span.distance(responded) <= _SPANNED * math.sqrt(self._matrix.shape[1])
+        return self._span.distance(responded) <= _SPANNED * math.sqrt(self._matrix().shape[1])
 
     def solve(self, responded: BoolArray) -> Solved | None:
         if not self.suffices(responded):
             return None
-        rows = self._matrix[responded]
-        vector = np.zeros(len(responded))
-        vector[responded] = np.linalg.lstsq(rows.T, np.ones(rows.shape[1]))[0]
-        return Solved(vector, float(np.linalg.norm(vector @ self._matrix - 1.0)))
+        matrix, vector = self._matrix(), np.zeros(len(responded))
+        vector[responded] = np.linalg.lstsq(matrix[responded].T, np.ones(matrix.shape[1]))[0]
+        return Solved(vector, float(np.linalg.norm(vector @ matrix - 1.0)))

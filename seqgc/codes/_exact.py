@@ -33,9 +33,8 @@ from functools import cached_property
 
 import numpy as np
 
-from seqgc.codes._checks import check_mask, check_rows, check_tolerance, read_only
+from seqgc.codes._arrays import check_mask, check_rows, check_tolerance, combine, read_only
 from seqgc.codes._decoders import CoverDecoder, Decoder, SpanDecoder
-from seqgc.codes._linear import combine
 from seqgc.errors import IllConditionedError, NotDecodableError, ParameterError, require_int
 from seqgc.ports import BoolArray, FloatArray, IntArray, Payload, payload_format
 
@@ -51,13 +50,9 @@ _KEPT_VECTORS = 1024
 class Layout:
     """Who holds what.
 
-    Parameters
-    ----------
-    supports
-        Worker ``i``'s chunks, in the order of its coefficients: n arrays of different integers
-        ``0 <= chunk < k``.
-    sizes : (k,)
-        How large each chunk is, in any unit. Integers keep loads exact.
+    ``supports`` are each worker's chunks, in the order of its coefficients: n arrays of different
+    integers ``0 <= chunk < k``. ``sizes`` (k,) say how large each chunk is, in any unit; integers
+    keep loads exact.
     """
 
     supports: tuple[IntArray, ...]
@@ -70,10 +65,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class ExactCode(ABC):
-    """What `GradientCode` is without approximation.
-
-    Who computes what, which answers determine the gradient, and by which sum of them, guarded.
-    """
+    """What `GradientCode` is without approximation."""
 
     n: int
     s: int
@@ -122,18 +114,10 @@ class ExactCode(ABC):
         return self._rows[require_int("worker", worker, least=0, most=self.n - 1)]
 
     def encode(self, worker: int, partials: FloatArray) -> FloatArray:
-        """Return ``worker``'s result.
+        """Return the result (p,) of ``worker``, ``0 <= worker < n``.
 
-        Parameters
-        ----------
-        worker : int
-            ``0 <= worker < n``.
-        partials : (|support|, p) floating
-            The partial gradients of the worker's chunks, in the order of `support`.
-
-        Returns
-        -------
-        (p,) array of the partials' dtype, in which sums are taken (those of float16 in float32).
+        ``partials`` (|support|, p) are the partial gradients of its chunks, in the order of
+        `support`: floats, in whose dtype sums are taken (those of float16 in float32).
         """
         values = self.coefficients(worker)
         check_rows("partials", partials, len(values), "(|support|, p)")

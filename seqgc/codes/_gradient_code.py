@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from seqgc.codes._checks import check_rows, payload_as_exact_as, read_only
+from seqgc.codes._arrays import Span, check_rows, combine, read_only
 from seqgc.codes._exact import ExactCode
-from seqgc.codes._linear import Span, combine
 from seqgc.errors import IllConditionedError, NotDecodableError, ParameterError
 from seqgc.ports import BoolArray, FloatArray, Payload, payload_format
 
@@ -56,15 +55,10 @@ class GradientCode(ExactCode):
     ``_coefficients``, what ``n`` and ``s`` it takes, ``_check_parameters``, which results add up,
     ``_make_covers``, or how to decode, ``_make_decoder``. `seqgc.testing.check_code` checks it.
 
-    Parameters
-    ----------
-    n, s : int
-        Workers, and stragglers tolerated whoever they are; ``0 <= s < n``.
-
     Raises
     ------
     ParameterError
-        If ``n`` or ``s`` is out of range for the family.
+        If not ``0 <= s < n``, or ``n`` and ``s`` are out of range for the family.
 
     Examples
     --------
@@ -98,7 +92,9 @@ class GradientCode(ExactCode):
         payload: Payload | None = None,
         tolerance: float | None = None,
     ) -> ApproximateGradient:
-        """Return the gradient, or an approximation within ``allow_error``, and its error bound.
+        """Return the gradient (p,), or an approximation within ``allow_error``, and its error.
+
+        The gradient has the results' dtype, in which sums are taken (those of float16 in float32).
 
         Parameters
         ----------
@@ -113,11 +109,6 @@ class GradientCode(ExactCode):
         tolerance : float
             Largest predicted relative error from rounding that is let pass (see `check_error`).
 
-        Returns
-        -------
-        (p,) array of the results' dtype, in which sums are taken (those of float16 in float32), and
-        its error bound, 0 where answers suffice.
-
         Raises
         ------
         NotDecodableError
@@ -128,12 +119,10 @@ class GradientCode(ExactCode):
             If finite results add up to more than their dtype holds.
         """
         check_rows("results", results, self.n, "(n, p)")
+        formats: dict[int, Payload] = {2: "float16", 4: "float32"}
+        precision = formats.get(results.dtype.itemsize, "float64")
         # Rounded to the payload format on their way, and to the array's here.
-        coarsest = max(
-            payload or "float64",
-            payload_as_exact_as(results.dtype),
-            key=lambda p: payload_format(p).rounding,
-        )
+        coarsest = max(payload or "float64", precision, key=lambda p: payload_format(p).rounding)
         used = self.usable_vector(responded, coarsest, tolerance=tolerance, allow_error=allow_error)
         return ApproximateGradient(combine(used.vector, results), used.error)
 
@@ -145,15 +134,10 @@ class GradientCode(ExactCode):
         tolerance: float | None = None,
         allow_error: float = 0.0,
     ) -> Approximation:
-        """Return what `decode` decodes with: exact where it can be, else within ``allow_error``.
+        """Return what `decode_within` decodes with; raises what that raises.
 
         Answers that determine the gradient, but only with amplified rounding errors, are used like
         answers that do not: by least squares without the directions that amplify.
-
-        Raises
-        ------
-        NotDecodableError, IllConditionedError, ParameterError
-            See `decode`.
         """
         if not 0 <= allow_error < 1:
             raise ParameterError("allow_error", "must satisfy 0 <= allow_error < 1", allow_error)
@@ -198,9 +182,7 @@ class GradientCode(ExactCode):
 
         That of `approximation`, but for nearly dependent rows.
         """
-        if self.can_decode(responded):
-            return 0.0
-        return self._span.distance(responded)
+        return 0.0 if self.can_decode(responded) else self._span.distance(responded)
 
     def is_within(self, responded: BoolArray, allow_error: float) -> bool:
         """Return whether these answers (n,) give the gradient to within an error bound."""

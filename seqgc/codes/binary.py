@@ -8,9 +8,9 @@ from typing import final
 
 import numpy as np
 
-from seqgc.codes._code_kinds import register_code
 from seqgc.codes._exact import Layout
 from seqgc.codes._gradient_code import GradientCode
+from seqgc.codes._make import register_code
 from seqgc.ports import IntArray
 
 __all__ = ["BinaryCode"]

@@ -7,11 +7,11 @@ from typing import final
 
 import numpy as np
 
-from seqgc.codes._code_kinds import register_code
 from seqgc.codes._cyclic_design import design
 from seqgc.codes._decoders import CoverDecoder, Decoder, NullSpaceDecoder
 from seqgc.codes._exact import Layout
 from seqgc.codes._gradient_code import GradientCode
+from seqgc.codes._make import register_code
 from seqgc.codes._survivors import contiguous_sets
 from seqgc.ports import FloatArray, IntArray
 

@@ -23,13 +23,13 @@ from seqgc.testing.scripted import ScriptedBackend as ScriptedBackend
 
 if TYPE_CHECKING:
     from seqgc.testing.backends import BackendContract as BackendContract
-    from seqgc.testing.serial import SerialBackendContract as SerialBackendContract
+    from seqgc.testing.backends import SerialBackendContract as SerialBackendContract
     from seqgc.testing.stores import BlobStoreContract as BlobStoreContract
     from seqgc.testing.stores import StoreContract as StoreContract
 
 _OF_PYTEST = {
     "BackendContract": "seqgc.testing.backends",
-    "SerialBackendContract": "seqgc.testing.serial",
+    "SerialBackendContract": "seqgc.testing.backends",
     "BlobStoreContract": "seqgc.testing.stores",
     "StoreContract": "seqgc.testing.stores",
 }
@@ -41,6 +41,5 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import pytest
 
-    homes = set(_OF_PYTEST.values())
-    pytest.register_assert_rewrite(*homes - sys.modules.keys())  # a failure shows the values
+    pytest.register_assert_rewrite(*set(_OF_PYTEST.values()) - sys.modules.keys())  # shows values
     return getattr(import_module(_OF_PYTEST[name]), name)

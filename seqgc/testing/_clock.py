@@ -17,12 +17,8 @@ PATIENCE_S: Final = 60.0
 class HandWoundClock:
     """A `seqgc.ports.Clock` that moves when it is wound, and at no other time.
 
-    Parameters
-    ----------
-    time : float
-        What it shows first, seconds.
-    step : float
-        How far every look at it moves it on, seconds: no two looks see the same time.
+    It shows ``time`` first, seconds; every look at it moves it on by ``step`` seconds, so that with
+    a step no two looks see the same time.
 
     Examples
     --------
@@ -58,10 +54,7 @@ def eventually(
 ) -> _Found:
     """Wait until a condition holds that other threads or processes bring about; return its value.
 
-    Raises
-    ------
-    AssertionError
-        If it does not in ``within_s`` seconds: then ``what`` did not happen.
+    `AssertionError` after ``within_s`` seconds: ``what`` did not happen.
 
     Examples
     --------

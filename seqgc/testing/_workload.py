@@ -15,18 +15,9 @@ __all__ = ["ChunkWorkload"]
 class ChunkWorkload:
     """A `seqgc.ports.Workload` of one data point a chunk, which checks the gradients it is handed.
 
-    Job t's partial gradients are a random matrix of its own; ``compute`` is what a worker does with
-    them. ``begun`` lists the jobs that have begun; ``errors[t]`` is the relative error of job t's
-    gradient.
-
-    Parameters
-    ----------
-    scheme : Scheme
-        Says how many chunks there are.
-    seed : int
-        Of the partial gradients.
-    size : int
-        How many components a gradient has.
+    Job t's partial gradients, one for each of the scheme's chunks, are a random matrix of its own
+    with rows of ``size`` components; ``compute`` is what a worker does with them. ``begun`` lists
+    the jobs that have begun; ``errors[t]`` is the relative error of job t's gradient.
 
     Examples
     --------
@@ -76,13 +67,7 @@ class ChunkWorkload:
         return part.coefficients @ self.partials(part.weights.version)[part.points]
 
     def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
-        """Compare a gradient with the sum of the job's partial ones.
-
-        Raises
-        ------
-        AssertionError
-            If the job has finished before.
-        """
+        """Compare a gradient with the sum of the job's partial ones; once, or `AssertionError`."""
         job = decoding.job
         if job in self.errors:
             raise AssertionError(f"job {job} finished twice")

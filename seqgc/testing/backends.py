@@ -14,33 +14,30 @@ import pytest
 
 from seqgc.backends import Messaging
 from seqgc.errors import ParameterError, WireError, WorkerError
-from seqgc.ports import (
-    PAYLOADS,
-    Arrival,
-    Backend,
-    Clock,
-    Failure,
-    Payload,
-    Task,
-    quantize,
-    restore,
-)
+from seqgc.ports import PAYLOADS, Arrival, Backend, Clock, Failure, Payload, Task, quantize, restore
 from seqgc.testing._clock import HandWoundClock, eventually
 from seqgc.testing.scripted import (
     Scripted,
     address,
     gradient,
+    next_arrival,
     next_event,
     next_events,
     part,
     task,
 )
 
-__all__ = ["BackendContract", "Open"]
+__all__ = ["BackendContract", "Open", "SerialBackendContract"]
 
 _HOURS = 10_000.0
 Open: TypeAlias = Callable[..., Backend]
 """``open_backend(n, delays=..., clock=..., payload=...)``: a backend of n workers."""
+
+
+def _require_next(backend: Backend, round: int, *, attempt: int = 0) -> None:
+    """Require that a new task of worker 0 is what a backend answers next."""
+    backend.dispatch(round, [task(round, 0, attempt=attempt)])
+    assert address(next_event(backend)) == ("Arrival", round, 0, attempt)
 
 
 class BackendContract:
@@ -53,11 +50,6 @@ class BackendContract:
     test's temporary folder. Each backend is closed when its test ends; that nothing stays behind is
     for the caller's own fixtures to see to.
 
-    Attributes
-    ----------
-    closes_at_once : bool
-        False where closing must wait for what still computes, as it must for threads.
-
     Examples
     --------
     >>> from seqgc.backends import LocalBackend
@@ -68,6 +60,7 @@ class BackendContract:
     """
 
     closes_at_once: ClassVar[bool] = True
+    """False where closing must wait for what still computes, as it must for threads."""
 
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
@@ -86,9 +79,8 @@ class BackendContract:
                 clock: Clock | None = None,
                 payload: Payload | None = None,
             ) -> Backend:
-                computation = Scripted(folder=folder)
                 messaging = Messaging(delays=delays, payload=payload)
-                backend = factory(n, computation, messaging=messaging, clock=clock)
+                backend = factory(n, Scripted(folder=folder), messaging=messaging, clock=clock)
                 stack.callback(backend.close)
                 return backend
 
@@ -98,24 +90,16 @@ class BackendContract:
 
     def test_every_task_is_answered_once_with_its_own_results(self, open_backend: Open) -> None:
         backend = open_backend(3)
-        backend.dispatch(4, [task(4, worker, *["plain"] * worker) for worker in (1, 2)])
-        events = sorted(next_events(backend, 2), key=lambda event: event.worker)
-        assert [address(event) for event in events] == [("Arrival", 4, 1, 0), ("Arrival", 4, 2, 0)]
+        idle = Task(round=4, worker=0, attempt=0, items=())
+        backend.dispatch(4, [idle, task(4, 1), task(4, 2, "plain", "plain")])
+        events = sorted((next_arrival(backend) for _ in range(3)), key=lambda event: event.worker)
+        assert [address(event)[1:] for event in events] == [(4, worker, 0) for worker in range(3)]
+        assert [list(event.results) for event in events] == [[], [0], [0, 10]]
         expected = gradient(part())
-        for event, slots in zip(events, ([0], [0, 10]), strict=True):
-            assert isinstance(event, Arrival)
-            assert list(event.results) == slots
-            for result in event.results.values():
-                assert (result.dtype, result.tobytes()) == (expected.dtype, expected.tobytes())
-                assert not result.flags.writeable
+        for result in (result for event in events for result in event.results.values()):
+            assert (result.dtype, result.tobytes()) == (expected.dtype, expected.tobytes())
+            assert not result.flags.writeable
         assert backend.receive(time.monotonic()) is None
-
-    def test_a_task_with_nothing_to_do_is_answered(self, open_backend: Open) -> None:
-        backend = open_backend(1)
-        backend.dispatch(0, [Task(round=0, worker=0, attempt=0, items=())])
-        event = next_event(backend)
-        assert isinstance(event, Arrival)
-        assert event.results == {}
 
     def test_a_repeated_attempt_is_answered_too(self, open_backend: Open) -> None:
         backend = open_backend(1)
@@ -135,14 +119,13 @@ class BackendContract:
         self, open_backend: Open
     ) -> None:
         backend = open_backend(4, clock=HandWoundClock(step=1.0))
-        left_at = backend.dispatch(0, [task(0, worker) for worker in (2, 0, 3, 1)])
-        assert len(set(left_at)) == 4
-        assert list(left_at) == sorted(left_at)
-        of_worker = dict(zip((2, 0, 3, 1), left_at, strict=True))
-        for _ in range(4):
+        workers = (2, 0, 3, 1)
+        left_at = backend.dispatch(0, [task(0, worker) for worker in workers])
+        assert list(left_at) == sorted(set(left_at))
+        for _ in workers:
             event = backend.receive(math.inf)
             assert event is not None
-            assert event.at > of_worker[event.worker]
+            assert event.at > left_at[workers.index(event.worker)]
 
     def test_results_of_400_kb_arrive_as_they_are_from_all_at_once(
         self, open_backend: Open
@@ -150,9 +133,8 @@ class BackendContract:
         backend = open_backend(4)
         backend.dispatch(0, [task(0, worker, size=50_000) for worker in range(4)])
         expected = gradient(part(size=50_000))
-        for event in next_events(backend, 4):
-            assert isinstance(event, Arrival)
-            assert np.array_equal(event.results[0], expected)
+        for _ in range(4):
+            assert np.array_equal(next_arrival(backend).results[0], expected)
 
     @pytest.mark.parametrize("payload", PAYLOADS)
     def test_results_arrive_as_the_payload_format_made_them(
@@ -160,12 +142,10 @@ class BackendContract:
     ) -> None:
         backend = open_backend(1, payload=payload)
         backend.dispatch(0, [task(0, 0, "a", "b", size=4)])
-        event = next_event(backend)
-        assert isinstance(event, Arrival)
-        exact = gradient(part(size=4))
+        results, exact = next_arrival(backend).results, gradient(part(size=4))
         due = restore(quantize(exact, payload), exact.dtype)
-        assert list(event.results) == [0, 10]
-        for result in event.results.values():
+        assert list(results) == [0, 10]
+        for result in results.values():
             assert (result.dtype, result.tobytes()) == (due.dtype, due.tobytes())
 
     # ---- the time of an event --------------------------------------------------------------------
@@ -181,42 +161,31 @@ class BackendContract:
             eventually((folder / f"begun {name}").exists, "computing")
         clock.wind(7.0)
         (folder / "go a").touch()
-        first: list[Arrival | Failure | None] = []
 
-        def arrived() -> bool:
+        def received() -> object:
             assert backend.receive(106.9) is None  # reads the answer, and stamps it
-            first[:] = [backend.receive(107.0)]
-            return first[0] is not None
+            return backend.receive(107.0)
 
-        eventually(arrived, "the answer")
+        first = eventually(received, "the answer")
         clock.wind(93.0)
         (folder / "go b").touch()
-        assert [_place(event) for event in (*first, backend.receive(math.inf))] == [
-            (107.0, 0),
-            (200.0, 1),
-        ]
+        events = [first, backend.receive(math.inf)]
+        assert [(e.at, e.worker) for e in events if isinstance(e, Arrival)] == [(107, 0), (200, 1)]
 
-    def test_a_deadline_in_the_past_returns_at_once(self, open_backend: Open) -> None:
+    def test_the_deadline_ends_the_waiting_and_one_in_the_past_at_once(
+        self, open_backend: Open
+    ) -> None:
         backend = open_backend(1, delays=lambda *_: _HOURS)
-        backend.dispatch(0, [task(0, 0)])
-        assert backend.receive(-math.inf) is None
-        assert backend.receive(0.0) is None
-
-    def test_the_deadline_ends_the_waiting(self, open_backend: Open) -> None:
-        backend = open_backend(1, delays=lambda *_: _HOURS)
-        until = backend.dispatch(0, [task(0, 0)])[0] + 0.05
-        assert backend.receive(until) is None
+        (left_at,) = backend.dispatch(0, [task(0, 0)])
+        for until in (-math.inf, 0.0, left_at + 0.05):
+            assert backend.receive(until) is None
         assert time.monotonic() >= until
 
     # ---- failures --------------------------------------------------------------------------------
 
     @pytest.mark.parametrize(
         ("model", "reason"),
-        [
-            ("raise", "TypeError: the loss is a string"),
-            ("nan", "finite"),
-            ("matrix", "vector"),
-        ],
+        [("raise", "TypeError: the loss is a string"), ("nan", "finite"), ("matrix", "vector")],
     )
     def test_an_error_in_computing_is_a_failure_and_the_worker_lives_on(
         self, open_backend: Open, model: str, reason: str
@@ -225,11 +194,10 @@ class BackendContract:
         backend.dispatch(0, [task(0, 0, "plain", model, attempt=2)])
         failure = next_event(backend)
         assert isinstance(failure, Failure)
-        assert address(failure) == ("Failure", 0, 0, 2)
+        assert address(failure)[1:] == (0, 0, 2)
         assert reason in failure.reason
         assert "\n" not in failure.reason
-        backend.dispatch(1, [task(1, 0)])
-        assert address(next_event(backend)) == ("Arrival", 1, 0, 0)
+        _require_next(backend, 1)
 
     # ---- injected delays -------------------------------------------------------------------------
 
@@ -244,22 +212,15 @@ class BackendContract:
     def test_a_repeated_attempt_is_not_delayed(self, open_backend: Open) -> None:
         backend = open_backend(1, delays=lambda *_: _HOURS)
         backend.dispatch(0, [task(0, 0)])
-        backend.dispatch(0, [task(0, 0, attempt=1)])
-        assert address(next_event(backend)) == ("Arrival", 0, 0, 1)
+        _require_next(backend, 0, attempt=1)
 
-    def test_a_waiting_answer_does_not_hold_up_the_next_task(self, open_backend: Open) -> None:
-        backend = open_backend(1, delays=lambda round, _: _HOURS if round == 0 else 0.0)
-        backend.dispatch(0, [task(0, 0)])
-        backend.dispatch(1, [task(1, 0)])
-        assert address(next_event(backend)) == ("Arrival", 1, 0, 0)
-
-    def test_an_answer_that_nobody_cancelled_arrives_after_newer_tasks(
+    def test_a_waiting_answer_holds_up_no_newer_task_and_arrives_if_nobody_cancels_it(
         self, open_backend: Open
     ) -> None:
-        backend = open_backend(1, delays=lambda round, _: 0.05 if round == 0 else 0.0)
-        backend.dispatch(0, [task(0, 0)])
-        backend.dispatch(1, [task(1, 0)])
-        assert {event.round for event in next_events(backend, 2)} == {0, 1}
+        backend = open_backend(1, delays=lambda round, _: (_HOURS, 0.05, 0.0)[round])
+        for round in range(3):
+            backend.dispatch(round, [task(round, 0)])
+        assert {next_arrival(backend).round for _ in range(2)} == {1, 2}
 
     @pytest.mark.parametrize("delay_s", [-0.1, math.nan, math.inf])
     def test_a_delay_that_is_no_time_is_refused(self, open_backend: Open, delay_s: float) -> None:
@@ -278,11 +239,10 @@ class BackendContract:
         backend.cancel(0, [0, 1])
         (folder / "go a").touch()
         backend.dispatch(1, [task(1, 0), task(1, 1)])
-        arrived: list[tuple[int, ...]] = []
+        arrived: list[tuple[int, int]] = []
         while not {(1, 0), (1, 1)} <= set(arrived):
-            kind, *at, _ = address(next_event(backend))
-            assert kind == "Arrival"
-            arrived.append(tuple(at))
+            event = next_arrival(backend)
+            arrived.append((event.round, event.worker))
         assert len(set(arrived)) == len(arrived), "an answer came twice"
 
     def test_a_round_can_be_attempted_again_after_it_was_cancelled(
@@ -291,14 +251,12 @@ class BackendContract:
         backend = open_backend(1, delays=lambda *_: _HOURS)
         backend.dispatch(0, [task(0, 0)])
         backend.cancel(0, [0])
-        backend.dispatch(0, [task(0, 0, attempt=1)])
-        assert address(next_event(backend)) == ("Arrival", 0, 0, 1)
+        _require_next(backend, 0, attempt=1)
 
     def test_cancelling_what_was_never_dispatched_changes_nothing(self, open_backend: Open) -> None:
         backend = open_backend(2)
         backend.cancel(5, [0, 1])
-        backend.dispatch(5, [task(5, 0)])
-        assert address(next_event(backend)) == ("Arrival", 5, 0, 0)
+        _require_next(backend, 5)
 
     # ---- misuse, and the end ---------------------------------------------------------------------
 
@@ -311,19 +269,15 @@ class BackendContract:
         backend = open_backend(2)
         with pytest.raises(ParameterError, match=f"`{argument}`"):
             backend.dispatch(round, [task(round, 0), task(1, worker)])
-        backend.dispatch(9, [task(9, 0)])
-        assert next_event(backend).round == 9
+        _require_next(backend, 9)
 
     def test_a_task_that_cannot_be_sent_stops_the_whole_dispatch(self, open_backend: Open) -> None:
         backend = open_backend(2)
-        bad = part()
-        bad.coefficients[0] = np.nan
         broken = task(0, 1)
-        object.__setattr__(broken.items[0], "parts", (bad,))
+        broken.items[0].parts[0].coefficients[0] = np.nan
         with pytest.raises(WireError, match="finite"):
             backend.dispatch(0, [task(0, 0), broken])
-        backend.dispatch(1, [task(1, 0)])
-        assert next_event(backend).round == 1
+        _require_next(backend, 1)
 
     def test_closing_twice_is_closing_once_and_a_closed_backend_refuses(
         self, open_backend: Open
@@ -352,6 +306,55 @@ class BackendContract:
         (folder / "go a").touch()
 
 
-def _place(event: Arrival | Failure | None) -> tuple[float, int]:
-    assert isinstance(event, Arrival)
-    return event.at, event.worker
+class SerialBackendContract(BackendContract):
+    """The same, where a worker takes one task after the other and hears when one is cancelled."""
+
+    def test_a_cancelled_answer_that_waits_for_its_time_is_never_sent(
+        self, open_backend: Open, folder: Path
+    ) -> None:
+        backend = open_backend(1, delays=lambda round, _: (0.0, 0.5, 0.0, 0.5)[round])
+        for round, model in enumerate(("gate a", "plain", "gate b")):
+            backend.dispatch(round, [task(round, 0, model)])
+        (folder / "go a").touch()
+        eventually((folder / "begun b").exists, "round 2's computing")  # so round 1 is computed
+        backend.cancel(1, [0])
+        backend.dispatch(3, [task(3, 0)])  # due after round 1 would have been
+        (folder / "go b").touch()
+        assert [event.round for event in next_events(backend, 3)] == [0, 2, 3]
+
+    def test_mini_tasks_of_a_cancelled_round_are_not_begun(
+        self, open_backend: Open, folder: Path
+    ) -> None:
+        backend = open_backend(1)
+        backend.dispatch(0, [task(0, 0, "gate first", "gate second")])
+        eventually((folder / "begun first").exists, "the first mini-task")
+        backend.dispatch(1, [task(1, 0, "gate queued")])
+        backend.cancel(0, [0])
+        backend.cancel(1, [0])
+        backend.dispatch(2, [task(2, 0)])
+        (folder / "go first").touch()
+        assert address(next_event(backend)) == ("Arrival", 2, 0, 0)
+        assert [path.name for path in folder.glob("begun *")] == ["begun first"]
+
+    def test_a_straggler_that_fails_once_it_is_cancelled_is_no_failure(
+        self, open_backend: Open, folder: Path
+    ) -> None:
+        backend = open_backend(1)
+        backend.dispatch(0, [task(0, 0, "gate-raise a")])
+        eventually((folder / "begun a").exists, "round 0's computing")
+        backend.cancel(0, [0])
+        (folder / "go a").touch()
+        _require_next(backend, 1)  # after the other, in order
+        backend.dispatch(2, [task(2, 0, "raise")])  # and what is not cancelled fails as ever
+        assert address(next_event(backend)) == ("Failure", 2, 0, 0)
+
+    def test_an_answer_sent_before_its_round_was_cancelled_arrives(
+        self, open_backend: Open, folder: Path
+    ) -> None:
+        backend = open_backend(1)
+        backend.dispatch(0, [task(0, 0)])
+        backend.dispatch(1, [task(1, 0, "gate a")])
+        eventually((folder / "begun a").exists, "round 1's computing")
+        backend.cancel(0, [0])
+        (folder / "go a").touch()
+        assert [event.round for event in next_events(backend, 2)] == [0, 1]

@@ -35,6 +35,7 @@ __all__ = [
     "ScriptedBackend",
     "address",
     "gradient",
+    "next_arrival",
     "next_event",
     "next_events",
     "part",
@@ -49,13 +50,8 @@ class Scripted:
     """A compute factory: each part's model says what happens.
 
     ``plain``: nothing, the result is `gradient`; ``gate a``: the worker makes the file ``begun a``
-    and goes on when there is a file ``go a`` (``gate-raise a``: then it raises); ``raise``:
-    computing raises; ``nan`` and ``matrix``: the result is none.
-
-    Parameters
-    ----------
-    folder : Path
-        Where worker and test find each other's files.
+    in the folder and goes on when there is a file ``go a`` (``gate-raise a``: then it raises);
+    ``raise``: computing raises; ``nan`` and ``matrix``: the result is none.
 
     Examples
     --------
@@ -115,9 +111,6 @@ def task(
     return Task(round=round, worker=worker, attempt=attempt, items=items)
 
 
-# ---- what comes back ----------------------------------------------------------------------------
-
-
 def next_event(backend: Backend) -> Arrival | Failure:
     """Return a backend's next event, which must come (its clock shows the machine's seconds)."""
     event = backend.receive(time.monotonic() + PATIENCE_S)
@@ -129,6 +122,14 @@ def next_event(backend: Backend) -> Arrival | Failure:
 def next_events(backend: Backend, count: int) -> list[Arrival | Failure]:
     """Return a backend's next events."""
     return [next_event(backend) for _ in range(count)]
+
+
+def next_arrival(backend: Backend) -> Arrival:
+    """Return a backend's next event, which must be an answer."""
+    event = next_event(backend)
+    if isinstance(event, Failure):
+        raise AssertionError(f"{event} is no answer")
+    return event
 
 
 def address(event: Arrival | Failure) -> tuple[str, int, int, int]:
@@ -144,11 +145,9 @@ Address: TypeAlias = tuple[int, int, int]
 class ScriptedBackend:
     """A backend whose answers come when a script says, on a hand-wound clock.
 
-    Parameters
-    ----------
-    script
-        By (round, worker, attempt): after how many seconds the answer comes (inf: never), or a pair
-        of seconds and the reason of a failure. Who is not in it answers after one second.
+    The script says by (round, worker, attempt) after how many seconds the answer comes (inf:
+    never), or gives a pair of seconds and the reason of a failure. Who is not in it answers after
+    one second.
 
     Examples
     --------
@@ -168,25 +167,20 @@ class ScriptedBackend:
 
     def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
         """Note the tasks; queue what will become of them."""
-        for task in tasks:
-            self.sent.append((round, task.worker, task.attempt))
-            self._queue(self.sent[-1])
+        now = self.clock.now()
+        for worker, attempt in ((task.worker, task.attempt) for task in tasks):
+            self.sent.append((round, worker, attempt))
+            turn = self._script.get(self.sent[-1], 1.0)
+            if isinstance(turn, tuple):
+                at, reason = now + turn[0], turn[1]
+                failure = Failure(round=round, worker=worker, attempt=attempt, at=at, reason=reason)
+                self._events.append(failure)
+            elif turn < math.inf:
+                at = now + turn
+                answer = Arrival(round=round, worker=worker, attempt=attempt, at=at, results={})
+                self._events.append(answer)
         self._events.sort(key=lambda event: event.at)
-        return [self.clock.now()] * len(tasks)
-
-    def _queue(self, address: Address) -> None:
-        turn = self._script.get(address, 1.0)
-        after_s, reason = turn if isinstance(turn, tuple) else (turn, None)
-        round, worker, attempt = address
-        at = self.clock.now() + after_s
-        if reason is not None:
-            self._events.append(
-                Failure(round=round, worker=worker, attempt=attempt, at=at, reason=reason)
-            )
-        elif after_s < math.inf:
-            self._events.append(
-                Arrival(round=round, worker=worker, attempt=attempt, at=at, results={})
-            )
+        return [now] * len(tasks)
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
         """Note who is not needed any more; what they send comes all the same."""

@@ -1,16 +1,56 @@
-"""Sums of vectors with weights, at the speed of memory; and how far from their span a vector is."""
+"""Arrays: what codes ask of them, sums with weights at the speed of memory, distance from a span.
+
+Each check raises `ParameterError`.
+"""
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, require_int
 from seqgc.ports import BoolArray, FloatArray
 
-__all__ = ["Span", "combine"]
+__all__ = ["Span", "check_mask", "check_rows", "check_tolerance", "combine", "read_only"]
+
+_Array = TypeVar("_Array", bound=np.ndarray)
 
 # What is left of a row of length 1 or so after projection, below which it adds no direction.
 _NEGLIGIBLE = 1e-9
+
+
+def check_tolerance(n: int, s: int) -> tuple[int, int]:
+    """Return workers and the stragglers that they tolerate as ints; ``0 <= s < n``."""
+    n, s = require_int("n", n, least=1), require_int("s", s)
+    if not 0 <= s < n:
+        raise ParameterError("s", f"must satisfy 0 <= s < n, n={n}", s)
+    return n, s
+
+
+def check_mask(responded: BoolArray, n: int) -> BoolArray:
+    """Return the mask; it must be an array (n,) of bool."""
+    if not isinstance(responded, np.ndarray) or responded.dtype != np.bool_:
+        found = getattr(responded, "dtype", type(responded).__name__)
+        raise ParameterError("responded", "must be a numpy array of bool", str(found))
+    if responded.shape != (n,):
+        raise ParameterError("responded", f"must have shape ({n},)", responded.shape)
+    return responded
+
+
+def check_rows(argument: str, array: FloatArray, rows: int, shape: str) -> None:
+    """Ask for a matrix of floats with so many rows; ``shape`` is its name in the message."""
+    if not isinstance(array, np.ndarray) or not np.issubdtype(array.dtype, np.floating):
+        found = getattr(array, "dtype", type(array).__name__)
+        raise ParameterError(argument, "must be a numpy array of floats", str(found))
+    if array.ndim != 2 or len(array) != rows:
+        raise ParameterError(argument, f"must have shape {shape} with {rows} rows", array.shape)
+
+
+def read_only(array: _Array) -> _Array:
+    """Return the array itself; from now on nobody writes to it."""
+    array.setflags(write=False)
+    return array
 
 
 def combine(weights: FloatArray, vectors: FloatArray) -> FloatArray:
@@ -27,8 +67,10 @@ def combine(weights: FloatArray, vectors: FloatArray) -> FloatArray:
     dtype = np.promote_types(vectors.dtype, np.float32)
     total = np.zeros(vectors.shape[1], dtype=dtype)
     with np.errstate(over="ignore", invalid="ignore"):  # refused below
-        for rows in _runs(np.flatnonzero(weights)):
-            total += weights[rows].astype(dtype) @ vectors[rows].astype(dtype, copy=False)
+        used = np.flatnonzero(weights)
+        for rows in np.split(used, np.flatnonzero(np.diff(used) > 1) + 1) if used.size else ():
+            run = slice(rows[0], rows[-1] + 1)
+            total += weights[run].astype(dtype) @ vectors[run].astype(dtype, copy=False)
         result: FloatArray = total.astype(vectors.dtype, copy=False)
     if not np.isfinite(result).all() and np.isfinite(vectors[weights != 0]).all():
         largest = float(np.abs(vectors[weights != 0]).max())
@@ -36,15 +78,6 @@ def combine(weights: FloatArray, vectors: FloatArray) -> FloatArray:
         remedy = "scale them down or use a wider dtype"
         raise ParameterError("vectors", rule, f"coordinates up to {largest:.1e}", remedy)
     return result
-
-
-def _runs(rows: np.ndarray[tuple[int], np.dtype[np.intp]]) -> list[slice]:
-    """Return slices of consecutive numbers that make up ascending ``rows``."""
-    if not rows.size:
-        return []
-    breaks = np.flatnonzero(np.diff(rows) > 1) + 1
-    firsts, lasts = rows[np.r_[0, breaks]], rows[np.r_[breaks - 1, rows.size - 1]]
-    return [slice(int(a), int(b) + 1) for a, b in zip(firsts, lasts, strict=True)]
 
 
 class Span:
