@@ -104,11 +104,9 @@ class Gatherer:
             If the gradient is not finite: finite results overflowed.
         """
         job = self._jobs.pop(decoding.job, _Results())
-        try:
-            gradient = job.combine(decoding)
-        finally:
-            self._of_blocks.give(block.memory for block in job.blocks.values())
-            self._of_sums.give(s.memory for s in job.sums.values() if not s.is_taken)
+        gradient = job.combine(decoding)
+        self._of_blocks.give(block.memory for block in job.blocks.values())
+        self._of_sums.give(s.memory for s in job.sums.values() if s.vector is not gradient)
         if not np.isfinite(gradient).all():
             fault = f"the sum of finite results overflows {gradient.dtype}"
             remedy = "lower the learning rate, or train in float64"
@@ -152,11 +150,11 @@ class _Results:
                 raise _broken(decoding.job, f"a part of cover {cover}, or a place of it twice")
         with np.errstate(over="ignore", invalid="ignore"):  # an overflow is found at the end
             parts = [self.blocks[r].weighted(w) for r, w in weights.items() if w.any()]
-            sums = [self.sums[cover] for cover in covers]
+            sums = [self.sums[cover].vector for cover in covers]
             if not parts and not sums:
                 raise _broken(decoding.job, "no result")
-            total = parts.pop() if parts else sums.pop().taken()
-            for part in [*parts, *(s.vector for s in sums)]:
+            total = parts.pop() if parts else sums.pop()
+            for part in [*parts, *sums]:
                 total += part
         return total
 
@@ -168,7 +166,6 @@ class _Sum:
         self.memory, matrix = source.take(1, result)
         self.vector: FloatArray = matrix[0]
         self.places: set[int] = set()
-        self.is_taken = False
 
     def add(self, place: int, result: FloatArray) -> None:
         if not self.places:
@@ -177,11 +174,6 @@ class _Sum:
             with np.errstate(over="ignore", invalid="ignore"):  # an overflow is found at the end
                 self.vector += result
         self.places.add(place)
-
-    def taken(self) -> FloatArray:
-        """Return the sum (p,), in memory that is the caller's from now on."""
-        self.is_taken = True
-        return self.vector
 
 
 class _Rows:

@@ -92,13 +92,7 @@ class PayloadFormat:
         return _NORMAL_ROUNDING * self.unit_roundoff
 
     def holds(self, dtype: npt.DTypeLike) -> bool:
-        """Whether every float of this dtype is one of the format, so that nothing is rounded.
-
-        Examples
-        --------
-        >>> payload_format("float32").holds("float16"), payload_format("bfloat16").holds("float16")
-        (True, False)
-        """
+        """Whether every float of this dtype is one of the format, so that nothing is rounded."""
         return self.storage.kind == "f" and np.can_cast(dtype, self.storage, "safe")
 
 

@@ -109,10 +109,7 @@ class RoundPolicy:
     def on(self, event: Event) -> Sequence[Action]:
         """Take one event; return what is to be done about it, in order.
 
-        Raises
-        ------
-        WorkerError
-            If the round cannot end; names the first failure.
+        `WorkerError` if the round cannot end; it names the first failure.
         """
         self._now = event.at
         try:

@@ -122,13 +122,7 @@ class SwitchingPolicy:
         return self._policy.wake_at
 
     def scheme_of(self, job: int) -> Scheme:
-        """Return the scheme under which a job that has started runs.
-
-        Raises
-        ------
-        ParameterError
-            If there is no such job.
-        """
+        """Return the scheme under which a job that has started runs, or raise `ParameterError`."""
         if not 0 <= job < self._num_jobs:
             raise ParameterError("job", f"must satisfy 0 <= job < {self._num_jobs}", job)
         return next(s.setting.scheme for s in reversed(self._segments) if s.first_job <= job)

@@ -108,17 +108,10 @@ def decode(
 def decode_invocation(
     data: bytes | bytearray, *, max_bytes: int = MAX_FRAME_BYTES
 ) -> tuple[str, InvokeMessage]:
-    """Return the run, whichever it is, and the invocation in a frame.
-
-    Raises
-    ------
-    WireError
-        As `decode`, and if it is another kind of message.
-    """
+    """Return the run, whichever it is, and the invocation in a frame; raise like `decode`."""
     run, message = _opened(data, sealed=True, max_bytes=max_bytes)
     if not isinstance(message, InvokeMessage):
-        got = type(message).__name__
-        raise WireError(f"a function is asked by an InvokeMessage; got a {got}")
+        raise WireError(f"a function is asked by an InvokeMessage; got a {type(message).__name__}")
     return run, message
 
 

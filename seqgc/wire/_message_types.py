@@ -181,13 +181,10 @@ class TaskMessage:
         return ReceiptMessage(subject=self.subject, key=key, digest=digest, size_bytes=size_bytes)
 
     def check(self, answer: AnswerMessage) -> None:
-        """Insist that ``answer`` is one to this task.
+        """Raise `WireError` unless ``answer`` is one to this task.
 
-        Raises
-        ------
-        WireError
-            If it is of another round, worker, attempt or code, was computed on other weights, its
-            results are other slots', or in another format, or it lies under another answer's key.
+        It is of its round, worker, attempt, code and weights; results are its slots', in its
+        format; a receipt's key is the answer's own.
         """
         subject = self.subject
         for name in Subject.__struct_fields__:

@@ -6,13 +6,14 @@ import hashlib
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from seqgc.errors import WireError, WorkerError
-from seqgc.ports import BlobStore
+from seqgc.errors import StoreError, WireError, WorkerError
+from seqgc.ports import BlobStore, FloatArray, WeightRef, WeightStore
 from seqgc.wire import (
     MAX_FRAME_BYTES,
     InvokeMessage,
@@ -23,7 +24,6 @@ from seqgc.wire import (
     from_json,
     to_mapping,
 )
-from seqgc.worker._weights import RunWeights, WeightCache, cache_bytes
 from seqgc.worker._workloads import Compute, Registry, run_task
 
 __all__ = ["FunctionWorker", "InvocationReport", "task_address", "worker_address"]
@@ -96,9 +96,9 @@ class FunctionWorker:
     ) -> None:
         self._registry, self._max_bytes = registry, max_bytes
         self._now, self._sleep = now, sleep
-        limit_bytes = cache_bytes(os.environ) if cached_bytes is None else cached_bytes
-        self._cache: Final = WeightCache(limit_bytes=limit_bytes)
-        self._warm: Final[OrderedDict[tuple[str, str], tuple[Compute, RunWeights]]] = OrderedDict()
+        limit_bytes = _cache_bytes(os.environ) if cached_bytes is None else cached_bytes
+        self._cache: Final = _WeightCache(limit_bytes=limit_bytes)
+        self._warm: Final[OrderedDict[tuple[str, str], tuple[Compute, _RunWeights]]] = OrderedDict()
         self._store: Final = lru_cache(maxsize=_STORES)(open_store)
 
     def answer(self, event: Mapping[str, object]) -> dict[str, object]:
@@ -155,11 +155,11 @@ class FunctionWorker:
             raise WorkerError("the task was cancelled", round=message.request.task.round)
         return encode(message.request.result(results), run_id=run_id)
 
-    def _compute(self, run_id: str, message: InvokeMessage) -> tuple[Compute, RunWeights]:
+    def _compute(self, run_id: str, message: InvokeMessage) -> tuple[Compute, _RunWeights]:
         key = (run_id, message.workload.canonical)
         if key not in self._warm:
             factory = self._registry.find(message.workload.name)
-            weights = RunWeights(self._cache)
+            weights = _RunWeights(self._cache)
             self._warm[key] = factory(message.workload.settings, weights.fetch), weights
             while len(self._warm) > _WARM:
                 _, (_, forgotten) = self._warm.popitem(last=False)
@@ -177,10 +177,95 @@ class FunctionWorker:
         return encode(receipt, run_id=run_id)
 
 
+# ---- the weights of runs: kept, brought along, or in the store -----------------------------------
+
+_MOST_BYTES = 256 << 20
+
+
+def _cache_bytes(environment: Mapping[str, str]) -> int:
+    """Return how many bytes of weights to keep: most memory is for model, data and gradients."""
+    megabytes = environment.get("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "")
+    quarter = (int(megabytes) << 20) // 4 if megabytes.isdecimal() else _MOST_BYTES
+    return min(quarter, _MOST_BYTES)
+
+
+class _WeightCache:
+    """Weights of several runs, of ``limit_bytes`` in all or one version, if that is larger.
+
+    The run that was not used for longest loses its weights first, the lowest version before others.
+    """
+
+    def __init__(self, *, limit_bytes: int) -> None:
+        self._limit_bytes: Final = limit_bytes
+        self._runs: Final[OrderedDict[_RunWeights, dict[WeightRef, FloatArray]]] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, run: _RunWeights, ref: WeightRef) -> FloatArray | None:
+        """Return a run's weights if they are kept."""
+        if run not in self._runs:
+            return None
+        self._runs.move_to_end(run)
+        return self._runs[run].get(ref)
+
+    def put(self, run: _RunWeights, ref: WeightRef, params: FloatArray) -> None:
+        """Keep a run's weights, and drop others if there is no room for all."""
+        if self.get(run, ref) is not None:
+            return
+        while self._runs and self._bytes + params.nbytes > self._limit_bytes:
+            oldest, kept = next(iter(self._runs.items()))
+            self._bytes -= kept.pop(min(kept, key=lambda ref: ref.version)).nbytes
+            if not kept:
+                del self._runs[oldest]
+        self._runs.setdefault(run, {})[ref] = params
+        self._runs.move_to_end(run)
+        self._bytes += params.nbytes
+
+    def forget(self, run: _RunWeights) -> None:
+        """Keep nothing of a run."""
+        self._bytes -= sum(params.nbytes for params in self._runs.pop(run, {}).values())
+
+
+class _RunWeights:
+    """Fetches one run's weights, which wire or store have compared with the reference's digest."""
+
+    def __init__(self, cache: _WeightCache) -> None:
+        self._cache: Final = cache
+        self._inline: Mapping[WeightRef, FloatArray] = {}
+        self._open: Callable[[], WeightStore] | None = None
+
+    @contextmanager
+    def lent(
+        self, inline: Mapping[WeightRef, FloatArray], open_store: Callable[[], WeightStore]
+    ) -> Iterator[None]:
+        """For the block's time, fetch from ``inline`` or from the store, unless they are kept."""
+        self._inline, self._open = inline, open_store
+        try:
+            yield
+        finally:
+            self._inline, self._open = {}, None
+
+    def fetch(self, ref: WeightRef) -> FloatArray:
+        """Return the weights (size,) that ``ref`` stands for, read-only, or raise `StoreError`."""
+        if (kept := self._cache.get(self, ref)) is not None:
+            return kept
+        if (brought := self._inline.get(ref)) is not None:
+            params = brought.copy()  # a view of the whole invocation's bytes would keep them all
+            params.flags.writeable = False
+        elif self._open is None:
+            raise StoreError(f"weights of {ref.model!r}, version {ref.version} were asked for late")
+        else:
+            params = self._open().fetch(ref)
+        self._cache.put(self, ref, params)
+        return params
+
+
+# ---- to which task a request is addressed: for services that know nothing of tasks ---------------
+
+
 def task_address(body: bytes | bytearray) -> tuple[int, int, int] | None:
     """Return the (round, worker, attempt) of the task in a request; None if it holds none.
 
-    A fault plan (`seqgc.local_lambda.FaultPlan`) may draw by it: a service knows nothing of tasks.
+    A fault plan (`seqgc.local_lambda.FaultPlan`) may draw by it.
     """
     try:
         task = decode_invocation(from_json(body))[1].request.task
