@@ -17,6 +17,7 @@ from seqgc.cli._fields import apply, configured
 from seqgc.cli._options import AsJson
 from seqgc.cli._run import make_delays, make_workers, prepare
 from seqgc.cli._show import print_json
+from seqgc.cli._train import facts_of
 from seqgc.errors import ParameterError
 from seqgc.schemes import parse_scheme
 
@@ -77,19 +78,9 @@ def _accuracies(result: TrainResult) -> list[float]:
     return [seen.accuracy or 0.0 for seen in result.evaluations.values()]
 
 
-def _facts(result: TrainResult) -> dict[str, object]:
-    counts = result.counts
-    return {
-        "run": str(result.run),
-        "scheme": result.scheme,
-        "jobs": result.jobs,
-        "rounds": len(counts.round_seconds),
-        "seconds": result.seconds,
-        "round_seconds": sum(counts.round_seconds),
-        "stragglers": counts.stragglers,
-        "waited_out": counts.waited_out,
-        "accuracy": _accuracies(result),
-    }
+def _facts(result: TrainResult) -> Values:
+    seconds = sum(result.counts.round_seconds)
+    return facts_of(result) | {"round_seconds": seconds, "accuracy": _accuracies(result)}
 
 
 def _print(uncoded: TrainResult, coded: TrainResult, *, seed: int) -> None:

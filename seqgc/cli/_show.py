@@ -7,17 +7,31 @@ import math
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from types import TracebackType
 from typing import cast
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from seqgc.ports import Close, Finish, Notice, RoundRecord, Seen
 
-__all__ = ["RunProgress", "busy", "print_json", "print_pairs", "show", "why_switched"]
+__all__ = [
+    "RunProgress",
+    "busy",
+    "print_json",
+    "print_pairs",
+    "progress_bar",
+    "show",
+    "why_switched",
+]
 
 
 def show(facts: Mapping[str, object], pairs: dict[str, str], *, as_json: bool) -> None:
@@ -73,6 +87,13 @@ def busy(doing: str) -> Iterator[None]:
         yield
 
 
+def progress_bar(*columns: ProgressColumn) -> Progress:
+    """Return a bar with what it is of and the time left, on stderr if that is a terminal."""
+    console = Console(stderr=True)
+    first, last = TextColumn("{task.description}"), (TimeRemainingColumn(), TextColumn("left"))
+    return Progress(first, *columns, *last, console=console, disable=not console.is_terminal)
+
+
 class RunProgress:
     """Shows on stderr how far a run is: a bar on a terminal, one line per round otherwise.
 
@@ -80,18 +101,9 @@ class RunProgress:
     """
 
     def __init__(self, label: str, *, total: int) -> None:
-        console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("rounds{task.fields[more]}"),
-            TimeRemainingColumn(),
-            TextColumn("left"),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self._lines = not console.is_terminal
+        rounds = TextColumn("rounds{task.fields[more]}")
+        self._bar = progress_bar(BarColumn(), MofNCompleteColumn(), rounds)
+        self._lines = not self._bar.console.is_terminal
         self._task = self._bar.add_task(label, total=total, more="")
         self._stragglers = 0
         self._closing: RoundRecord | None = None
@@ -128,12 +140,7 @@ class RunProgress:
         self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._bar.stop()
         self._show()
 

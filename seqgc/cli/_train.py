@@ -20,7 +20,7 @@ from seqgc.schemes import parse_scheme
 if TYPE_CHECKING:
     from seqgc.training import TrainResult
 
-__all__ = ["train"]
+__all__ = ["facts_of", "train"]
 
 
 @configured()
@@ -49,10 +49,11 @@ def train(
         return
     with make_workers(settings, delays=delays) as workers:
         result = prepare(settings, workers).train(run=run)
-    show(_facts(result), _pairs(result), as_json=as_json)
+    show(facts_of(result), _pairs(result), as_json=as_json)
 
 
-def _facts(result: TrainResult) -> Values:
+def facts_of(result: TrainResult) -> Values:
+    """Return what a run came to as ``--json`` has it."""
     counts = result.counts
     return {
         "run": str(result.run),

@@ -8,11 +8,11 @@ from typing import Annotated, cast
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn
 from rich.table import Table
 
 from seqgc.cli._options import AsJson, ProfileFile, RehearsalOptions, numbers, words
-from seqgc.cli._show import print_json
+from seqgc.cli._show import print_json, progress_bar
 from seqgc.rounds import WaitOut
 from seqgc.search import Lead, Ranked, SearchSpace, Tuning
 from seqgc.search import tune as search_rehearsal
@@ -67,7 +67,7 @@ def tune(
     """Find the fastest scheme, parameters and closing rule on recorded delays."""
     space, rehearsal = searched.space(), options.of(profile)
     began = time.monotonic()
-    with _progress() as bar:
+    with progress_bar(BarColumn(), TextColumn("{task.percentage:.0f} %,")) as bar:
         task = bar.add_task("search", total=None)
         found = search_rehearsal(
             rehearsal,
@@ -83,20 +83,6 @@ def tune(
         print_json(_report(found, seconds))
     else:
         _print(found, seconds)
-
-
-def _progress() -> Progress:
-    """Return a bar with the time left, on stderr if that is a terminal."""
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("search"),
-        BarColumn(),
-        TextColumn("{task.percentage:.0f} %,"),
-        TimeRemainingColumn(),
-        TextColumn("left"),
-        console=console,
-        disable=not console.is_terminal,
-    )
 
 
 def _report(found: Tuning, seconds: float) -> dict[str, object]:

@@ -45,23 +45,12 @@ def diagnose(
 ) -> list[Check]:
     """Look at everything that a run on Lambda needs; never stop at the first thing found.
 
-    What AWS refuses is what was found, and raised nowhere.
-
-    Parameters
-    ----------
-    deployment
-        What is deployed; None: nothing is yet, and only the account is looked at.
-    session
-        The caller's credentials and region.
-    workers
-        How many invocations are to run at a time.
-    payload_bytes
-        Of one worker's results in a round, as they travel; None: not known.
-    probes
-        Whether two tasks are sent, which costs two invocations, and leaves two small files until
-        they are old (`seqgc.stores.remove_forgotten`, and the bucket's own rule).
-    now
-        Seconds since 1970.
+    What AWS refuses is what was found, and raised nowhere. Without a ``deployment`` nothing is
+    deployed yet, and only the account is looked at. ``workers`` invocations are to run at a time,
+    and ``payload_bytes``, if known, are those of one worker's results in a round as they travel.
+    ``probes`` are two tasks, which cost two invocations, and leave two small files until they are
+    old (`seqgc.stores.remove_forgotten`, and the bucket's own rule). ``now`` tells the seconds
+    since 1970.
     """
     patient = Patient(session=session, deployment=deployment, workers=workers, now=now)
     examinations = {name: partial(each, patient) for name, each in _ACCOUNT.items()}

@@ -3,13 +3,13 @@
 from seqgc.workers._base import WorkerSet as WorkerSet
 from seqgc.workers._delays import InjectedDelays as InjectedDelays
 from seqgc.workers._delays import LoadDelays as LoadDelays
-from seqgc.workers._deployed import functions as functions
 from seqgc.workers._forecast import Forecast as Forecast
 from seqgc.workers._forecast import Reach as Reach
 from seqgc.workers._forecast import forecast as forecast
 from seqgc.workers._forecast import require_fit as require_fit
 from seqgc.workers._functions import FunctionWorkers as FunctionWorkers
-from seqgc.workers._lambda_service import lambda_local as lambda_local
+from seqgc.workers._lambda import functions as functions
+from seqgc.workers._lambda import lambda_local as lambda_local
 from seqgc.workers._processes import custom as custom
 from seqgc.workers._processes import dask as dask
 from seqgc.workers._processes import local as local

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, ExitStack
-from types import TracebackType
+from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
+from seqgc.backends import Messaging
 from seqgc.deploy import Budget
 from seqgc.errors import ParameterError, require_int
 from seqgc.workers._delays import LoadDelays
@@ -54,19 +55,31 @@ class WorkerSet(ABC):
             raise ParameterError("max_usd", rule, max_usd)
         return self._budget(plan, max_usd)
 
-    def _budget(self, plan: TrainingPlan, max_usd: float) -> Budget:  # noqa: ARG002 (functions')
-        return Budget(max_usd, model=None)
+    @abstractmethod
+    def _budget(self, plan: TrainingPlan, max_usd: float) -> Budget:
+        """Return it for a plan whose scheme stays."""
+
+    def _messaging(self, work: Work, *, run_id: str | None = None) -> Messaging:
+        """Return what the work's messages say beside its tasks; it names the run unless told."""
+        return Messaging(
+            run_id=run_id or work.name,
+            rounding_name=work.name,
+            code=work.code,
+            delays=None if self._delays is None else partial(_injected, self._delays, work),
+            payload=work.payload,
+            stochastic_rounding=work.stochastic_rounding,
+        )
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stack.close()
+
+
+def _injected(delays: LoadDelays, work: Work, round: int, worker: int) -> float:
+    row, load = work.occasion(round, worker)
+    return delays(row, worker, load)
 
 
 def missing(backend: str, extra: str, error: ImportError) -> ParameterError:

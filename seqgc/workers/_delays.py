@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -15,10 +15,7 @@ from seqgc.ports import FloatArray
 from seqgc.profiles import LAMBDA_CNN, DelayProfile, read_profile
 from seqgc.workers._settings import DelaySettings
 
-if TYPE_CHECKING:
-    from seqgc.training import Work
-
-__all__ = ["InjectedDelays", "LoadDelays", "injected_into"]
+__all__ = ["InjectedDelays", "LoadDelays"]
 
 LoadDelays: TypeAlias = Callable[[int, int, float], float]
 """``delays(round, worker, load)``: the least response time of a first attempt, seconds."""
@@ -56,25 +53,17 @@ class InjectedDelays:
 
     @classmethod
     def of(cls, settings: DelaySettings, *, workers: int, num_rounds: int) -> InjectedDelays:
-        """Return what a configuration asks for.
-
-        Raises
-        ------
-        ParameterError
-            If the source is neither a generator nor a file, the profile has fewer than so many
-            workers, or what load costs is not known.
-        """
+        """Return what a configuration asks for, for so many workers, or raise `ParameterError`."""
         profile = _source(settings, workers=workers, num_rounds=num_rounds)
         if profile.num_workers < workers:
             rule = f"must have a column for each of the {workers} workers"
             found = f"{settings.source}: {profile.num_workers}"
             raise ParameterError("delays.source", rule, found)
-        own = profile.meta
-        meta = replace(
-            own,
-            alpha=own.alpha if settings.alpha is None else settings.alpha,
-            base_load=own.base_load if settings.base_load is None else settings.base_load,
-        )
+        meta = profile.meta
+        if settings.alpha is not None:
+            meta = replace(meta, alpha=settings.alpha)
+        if settings.base_load is not None:
+            meta = replace(meta, base_load=settings.base_load)
         return cls(replace(profile, meta=meta).scaled(settings.scale))
 
     def __call__(self, round: int, worker: int, load: float) -> float:
@@ -83,19 +72,6 @@ class InjectedDelays:
 
     def _column(self, worker: int, load: float) -> FloatArray:
         return self._at_load(load).times[:, worker].copy()
-
-
-def injected_into(work: Work, delays: LoadDelays | None) -> Callable[[int, int], float] | None:
-    """Return the delays of a backend that does this work."""
-    if delays is None:
-        return None
-    at_load = delays
-
-    def of_task(round: int, worker: int) -> float:
-        row, load = work.occasion(round, worker)
-        return at_load(row, worker, load)
-
-    return of_task
 
 
 def _source(settings: DelaySettings, *, workers: int, num_rounds: int) -> DelayProfile:

@@ -74,8 +74,7 @@ class Forecast:
     @property
     def setup(self) -> FunctionSetup:
         """What sets the price of an invocation."""
-        function = self.settings
-        return FunctionSetup(memory_mb=function.memory_mb, timeout_s=function.timeout_s)
+        return FunctionSetup(memory_mb=self.settings.memory_mb, timeout_s=self.settings.timeout_s)
 
     @property
     def use(self) -> PlannedUse:
@@ -93,10 +92,7 @@ class Forecast:
     def budget(self, max_usd: float) -> Budget:
         """Return what stops the run before it costs more than ``max_usd`` US dollars.
 
-        Raises
-        ------
-        ParameterError
-            If the warm-up and a single round could pass it, or the region has no prices.
+        The warm-up and a single round must not be able to, and the region must have prices.
         """
         model = PriceModel(
             read_prices(self.settings.region),
@@ -123,13 +119,13 @@ def forecast(plan: TrainingPlan, n: int, settings: FunctionSettings, *, reach: R
     """
     setting = plan.setting(n)
     sizes, jobs = plan.sizes(setting), plan.num_jobs(setting)
-    fixed = plan.adaptation is None
+    known = sizes if plan.adaptation is None else None
     return Forecast(
         workers=n,
         rounds=jobs + setting.scheme.delay,
         jobs=jobs,
         sizes=sizes,
-        store=choose(settings, sizes if fixed else None, workers=n, reach=reach),
+        store=choose(settings, known, workers=n, reach=reach),
         settings=settings,
     )
 
@@ -143,12 +139,8 @@ def choose(
     functions have a way there, and the file system if the master has it mounted. Functions of this
     machine share a folder of it, which is no slower than messages (measured: as quick for weights
     of 28 KB, twice as quick for 1 MB). Where sizes are not known (None), in a run that finds its
-    schemes by itself, it is what takes any: the file system if it is mounted, else the bucket.
-
-    Raises
-    ------
-    ParameterError
-        If the store is out of the functions' reach.
+    schemes by itself, it is what takes any: the file system if it is mounted, else the bucket. One
+    out of the functions' reach is refused.
     """
     if settings.store == "s3" and not reach.s3:
         if not reach.deployed:
@@ -192,13 +184,7 @@ def traffic_of(sizes: TaskSizes, where: StoreKind, *, master_outside: bool) -> T
 
 
 def require_fit(sizes: TaskSizes, where: StoreKind) -> None:
-    """Refuse a run whose messages Lambda would not carry.
-
-    Raises
-    ------
-    ParameterError
-        Naming the size and the remedy.
-    """
+    """Refuse, with `ParameterError`, a run whose messages Lambda would not carry."""
     limit, request_bytes = sizes.limit_bytes, sizes.request_bytes(where)
     carried = f"{limit} bytes that Lambda carries"
     if request_bytes > limit:

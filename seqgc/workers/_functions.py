@@ -7,7 +7,7 @@ import uuid
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +20,6 @@ from seqgc.wire import StoreKind, StoreRef, WorkloadRef
 from seqgc.workers._base import WorkerSet
 from seqgc.workers._delays import LoadDelays
 from seqgc.workers._forecast import Forecast, Reach, choose, forecast, require_fit
-from seqgc.workers._messaging import messaging_of
 from seqgc.workers._settings import FunctionSettings
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from seqgc.ports import Backend
     from seqgc.training import Crew, TrainingPlan, Work
 
-__all__ = ["FunctionWorkers", "Functions", "store_ref", "unique_name"]
+__all__ = ["FunctionWorkers", "Functions", "unique_name"]
 
 _MOST_CONNECTIONS: Final = 1024
 
@@ -39,19 +38,28 @@ _MOST_CONNECTIONS: Final = 1024
 class Functions:
     """Functions as their master reaches them.
 
-    ``session`` signs for it. ``endpoint_url`` is that of the Invoke API, unless it is AWS's own;
-    ``url`` the function's, empty if it has none. ``mount`` is where the master has their file
-    system, and ``bucket`` their ``s3://bucket/prefix``; empty if they have none.
+    ``session``, of their region, signs for it. ``endpoint_url`` is that of the Invoke API, unless
+    it is AWS's own; ``url`` the function's, empty if it has none. ``mount`` is where the master has
+    their file system, and ``bucket`` their ``s3://bucket/prefix``; empty if they have none.
     """
 
     name: str
-    region: str
     session: Session
     alias: str | None = None
     endpoint_url: str | None = None
     url: str = ""
     mount: Path | None = None
     bucket: str = ""
+
+    def store_ref(self, kind: StoreKind, run_id: str) -> StoreRef:
+        """Return where they find a run's weights, and put large answers."""
+        match kind:
+            case "directory":
+                return StoreRef(kind=kind, location=run_id)
+            case "s3":
+                return StoreRef(kind=kind, location=f"{self.bucket}/{run_id}")
+            case "inline":
+                return StoreRef(kind=kind)
 
 
 class FunctionWorkers(WorkerSet):
@@ -61,7 +69,7 @@ class FunctionWorkers(WorkerSet):
         self, n: int, settings: FunctionSettings | None, *, delays: LoadDelays | None
     ) -> None:
         super().__init__(n, delays=delays)
-        self._given: Final = FunctionSettings() if settings is None else settings
+        self._wanted: Final = FunctionSettings() if settings is None else settings
 
     @property
     @abstractmethod
@@ -91,7 +99,7 @@ class FunctionWorkers(WorkerSet):
 
         functions, choice = self._connect(work), self._choice(work)
         run_id = unique_name(work.name)
-        ref = store_ref(choice.kind, functions, run_id)
+        ref = functions.store_ref(choice.kind, run_id)
         s3_client = partial(functions.session.client, "s3")
         shared = open_store(ref, mount=functions.mount, s3_client=s3_client)
         transport = self._transport(functions)
@@ -105,7 +113,7 @@ class FunctionWorkers(WorkerSet):
                 workload=_workload(work),
                 store=ref,
                 shared=shared,
-                messaging=messaging_of(work, self._delays, run_id=run_id),
+                messaging=self._messaging(work, run_id=run_id),
                 invoking=Invoking(warm_up_rounds=self.settings.warm_up),
             )
 
@@ -131,49 +139,32 @@ class FunctionWorkers(WorkerSet):
         return choose(self.settings, sizes, workers=self.n, reach=self.reach)
 
     def _transport(self, functions: Functions) -> Transport:
-        from seqgc.backends.lambda_ import (
-            Boto3Transport,
-            CurlTransport,
-            HttpTransport,
-            Limits,
-            Target,
-        )
+        from seqgc.backends import lambda_
 
-        kind = self.settings.transport
-        limits = Limits(
-            timeout_s=self.settings.timeout_s, connections=max(_MOST_CONNECTIONS, 4 * self.n)
-        )
+        kind, session = self.settings.transport, functions.session
+        region = session.region_name
+        connections = max(_MOST_CONNECTIONS, 4 * self.n)
+        limits = lambda_.Limits(timeout_s=self.settings.timeout_s, connections=connections)
         if kind == "boto3":
-            return Boto3Transport(
+            return lambda_.Boto3Transport(
                 functions.name,
                 qualifier=functions.alias,
                 limits=limits,
-                region=functions.region,
+                region=region,
                 endpoint_url=functions.endpoint_url,
-                session=functions.session,
+                session=session,
             )
         if kind == "http" and functions.url:
-            target = Target.function_url(functions.url, region=functions.region)
+            target = lambda_.Target.function_url(functions.url, region=region)
         else:
-            target = Target.invoke_api(
+            target = lambda_.Target.invoke_api(
                 functions.name,
-                region=functions.region,
+                region=region,
                 qualifier=functions.alias,
                 endpoint_url=functions.endpoint_url,
             )
-        signed = CurlTransport if kind == "curl" else HttpTransport
-        return signed(target, limits=limits, credentials=functions.session.get_credentials())
-
-
-def store_ref(kind: StoreKind, functions: Functions, run_id: str) -> StoreRef:
-    """Return where a run's functions find weights, and put large answers."""
-    match kind:
-        case "directory":
-            return StoreRef(kind=kind, location=run_id)
-        case "s3":
-            return StoreRef(kind=kind, location=f"{functions.bucket}/{run_id}")
-        case "inline":
-            return StoreRef(kind=kind)
+        signed = lambda_.CurlTransport if kind == "curl" else lambda_.HttpTransport
+        return signed(target, limits=limits, credentials=session.get_credentials())
 
 
 def unique_name(name: str) -> str:
@@ -192,14 +183,5 @@ def _workload(work: Work) -> WorkloadRef:
             rule = "must each have a recipe where workers are functions, which are sent no code"
             remedy = "make it with seqgc.training.registered_model"
             raise ParameterError("models", rule, model.name, remedy)
-        recipe = model.recipe
-        specs.append(
-            SimpleNamespace(
-                name=model.name,
-                module=recipe.module,
-                data=recipe.data,
-                loss=recipe.loss,
-                seed=model.seed,
-            )
-        )
+        specs.append(SimpleNamespace(name=model.name, seed=model.seed, **asdict(model.recipe)))
     return workload_of(specs, precision=work.precision)

@@ -10,21 +10,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Self, TypeAlias
 
 from seqgc.backends import LocalBackend, start_fork_server
+from seqgc.deploy import Budget
 from seqgc.errors import ParameterError
 from seqgc.ports import Backend
 from seqgc.stores import DirectoryStore
 from seqgc.workers._base import WorkerSet, missing
 from seqgc.workers._delays import LoadDelays
-from seqgc.workers._messaging import messaging_of
 
 if TYPE_CHECKING:
     from distributed import Client
 
-    from seqgc.training import Crew, TorchComputeFactory, Work
+    from seqgc.training import Crew, TorchComputeFactory, TrainingPlan, Work
 
 __all__ = ["BackendFactory", "ProcessWorkers", "custom", "dask", "local"]
 
 BackendFactory: TypeAlias = "Callable[[int, TorchComputeFactory], Backend]"
+_Start: TypeAlias = "Callable[[TorchComputeFactory], Backend]"
 
 _PRELOADED = ("seqgc.training",)
 
@@ -39,18 +40,16 @@ class ProcessWorkers(WorkerSet):
     def open(self, work: Work) -> Iterator[Crew]:
         from seqgc.training import Crew
 
-        self._connect()
+        start = self._reach(work)
         store = DirectoryStore(work.weights)  # also for workers elsewhere that have it mounted
-        factory = work.compute_factory(store)
-        yield Crew(start=partial(self._start, work, factory), store=store)
+        yield Crew(start=partial(start, work.compute_factory(store)), store=store)
+
+    def _budget(self, plan: TrainingPlan, max_usd: float) -> Budget:  # noqa: ARG002 (functions')
+        return Budget(max_usd, model=None)
 
     @abstractmethod
-    def _connect(self) -> None:
-        """Reach what is to start them; refuse if it cannot be reached."""
-
-    @abstractmethod
-    def _start(self, work: Work, factory: TorchComputeFactory) -> Backend:
-        """Start them."""
+    def _reach(self, work: Work) -> _Start:
+        """Reach what is to start them, or refuse; return what starts them."""
 
 
 class _Local(ProcessWorkers):
@@ -61,16 +60,9 @@ class _Local(ProcessWorkers):
         start_fork_server(_PRELOADED)
         return self
 
-    def _connect(self) -> None:
-        pass
-
-    def _start(self, work: Work, factory: TorchComputeFactory) -> Backend:
-        return LocalBackend(
-            self.n,
-            factory,
-            messaging=messaging_of(work, self._delays),
-            preload=_PRELOADED,
-        )
+    def _reach(self, work: Work) -> _Start:
+        messaging = self._messaging(work)
+        return partial(LocalBackend, self.n, messaging=messaging, preload=_PRELOADED)
 
 
 class _Custom(ProcessWorkers):
@@ -80,11 +72,8 @@ class _Custom(ProcessWorkers):
         super().__init__(n)
         self._make = make
 
-    def _connect(self) -> None:
-        pass
-
-    def _start(self, work: Work, factory: TorchComputeFactory) -> Backend:  # noqa: ARG002
-        return self._make(self.n, factory)
+    def _reach(self, work: Work) -> _Start:  # noqa: ARG002 (it is the factory's)
+        return partial(self._make, self.n)
 
 
 class _Dask(ProcessWorkers):
@@ -95,32 +84,22 @@ class _Dask(ProcessWorkers):
         self._scheduler = scheduler
         self._client: Client | None = None
 
-    def _connect(self) -> None:
+    def _reach(self, work: Work) -> _Start:
         try:
-            import seqgc.backends.dask_  # noqa: F401 (is it there?)
+            from seqgc.backends.dask_ import DaskBackend
         except ImportError as error:
             raise missing("dask", "dask", error) from None
         if self._scheduler is not None and self._client is None:
             self._client = self._stack.enter_context(_client(self._scheduler))
-
-    def _start(self, work: Work, factory: TorchComputeFactory) -> Backend:
-        from seqgc.backends.dask_ import DaskBackend
-
-        return DaskBackend(
-            self.n,
-            factory,
-            messaging=messaging_of(work, self._delays),
-            client=self._client,
-        )
+        messaging = self._messaging(work)
+        return partial(DaskBackend, self.n, messaging=messaging, client=self._client)
 
 
 def local(n: int, *, delays: LoadDelays | None = None) -> ProcessWorkers:
     """Return ``n`` worker processes of this machine.
 
-    Parameters
-    ----------
-    delays
-        ``(round, worker, load) -> seconds``: stragglers to inject, for example `InjectedDelays`.
+    ``delays``, ``(round, worker, load) -> seconds``, are stragglers to inject, for example
+    `InjectedDelays`.
 
     Examples
     --------
@@ -136,12 +115,8 @@ def dask(
 ) -> ProcessWorkers:
     """Return ``n`` workers of a dask cluster; the run's folder must be the same folder for all.
 
-    Parameters
-    ----------
-    scheduler
-        Address of a running scheduler; without one dask starts on this machine.
-    delays
-        See `local`.
+    ``scheduler`` is the address of a running scheduler; without one dask starts on this machine.
+    For ``delays`` see `local`.
 
     Raises
     ------
@@ -152,12 +127,9 @@ def dask(
 
 
 def custom(n: int, make: BackendFactory) -> ProcessWorkers:
-    """Return the ``n`` workers of a backend of your own.
+    """Return the ``n`` workers of a backend of your own, ``make(n, compute_factory)``.
 
-    Parameters
-    ----------
-    make
-        ``(n, compute factory) -> Backend``; it rounds results to the run's payload itself.
+    It rounds results to the run's payload itself.
     """
     return _Custom(n, make)
 

@@ -24,7 +24,6 @@ from seqgc.profiles import read_profile
 from seqgc.stores import DirectoryStore, S3Store, open_store
 from seqgc.wire import StoreRef
 from seqgc.workers import FunctionSettings, functions
-from seqgc.workers._functions import store_ref
 from tests.cli.kit import REGION, TRAIN, Out, deploy, events, weights
 from tests.cli.kit import local_weights as local_weights
 from tests.cli.refused import refused
@@ -167,7 +166,7 @@ def test_a_directory_must_be_mounted_here_too(capsys: Out) -> None:
 
 def test_objects_are_where_functions_may_have_them() -> None:
     reached = functions(1, FunctionSettings(store="s3")).functions()
-    ref = store_ref("s3", reached, "run-7")
+    ref = reached.store_ref("s3", "run-7")
     assert ref == StoreRef(kind="s3", location="s3://a-bucket/runs/run-7")
     assert isinstance(open_store(ref, s3_allowed=["s3://a-bucket/runs"]), S3Store)  # of the image
     assert (reached.session.region_name, reached.mount) == (REGION, None)

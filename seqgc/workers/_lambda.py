@@ -1,0 +1,190 @@
+"""Functions on AWS Lambda, as `seqgc deploy` has made them, and of a service on this machine."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from seqgc._durable import temporary_folder
+from seqgc.deploy import Deployment, read_deployment
+from seqgc.errors import ParameterError
+from seqgc.workers._base import missing
+from seqgc.workers._delays import LoadDelays
+from seqgc.workers._forecast import Reach
+from seqgc.workers._functions import Functions, FunctionWorkers
+from seqgc.workers._settings import FunctionSettings
+
+if TYPE_CHECKING:
+    from boto3.session import Session
+
+    from seqgc.training import Work
+
+__all__ = ["functions", "lambda_local"]
+
+_HANDLER: Final = "lambda_handlers.gradient_worker.handler.handler"
+_REGION: Final = "us-east-1"  # the service has none; signatures must name one
+
+
+class _Deployed(FunctionWorkers):
+    provider = "lambda"
+
+    @cached_property
+    def _deployment(self) -> Deployment:
+        return read_deployment(Path(self._wanted.deployment))
+
+    @property
+    def settings(self) -> FunctionSettings:
+        deployment = self._deployment
+        deployed = {
+            "memory_mb": deployment.memory_mb,
+            "timeout_s": float(deployment.timeout_s),
+            "arch": deployment.architecture,
+            "region": deployment.region,
+        }
+        return self._wanted.model_copy(update=deployed)
+
+    @property
+    def reach(self) -> Reach:
+        return Reach(deployed=True, s3=self._deployment.reaches_s3)
+
+    def _connect(self, work: Work) -> Functions:
+        mount = self._wanted.mount
+        offered = mount is not None and self._wanted.store == "auto"
+        if (offered or self._choice(work).kind == "directory") and not (
+            mount is not None and Path(mount).is_dir()
+        ):
+            rule = "must be the folder where the functions' file system is mounted"
+            remedy = "mount it, or leave it out and take --store s3"
+            raise ParameterError("function.mount", rule, mount, remedy)
+        return self.functions()
+
+    def functions(self) -> Functions:
+        """Return how they are called: as whoever botocore finds."""
+        deployment, mount = self._deployment, self._wanted.mount
+        return Functions(
+            name=deployment.function_name,
+            session=_session_of_caller(deployment.region),
+            alias=deployment.alias,
+            url=deployment.function_url,
+            mount=None if mount is None else Path(mount),
+            bucket=f"s3://{deployment.bucket}/{deployment.prefix}",
+        )
+
+
+class _OnThisMachine(FunctionWorkers):
+    """A folder stands for the file system that they share."""
+
+    provider = "lambda-local"
+    _functions: Functions | None = None
+
+    @property
+    def settings(self) -> FunctionSettings:
+        return self._wanted
+
+    @property
+    def reach(self) -> Reach:
+        return Reach(deployed=False, s3=False)
+
+    def _connect(self, work: Work) -> Functions:  # noqa: ARG002 (for any work)
+        if self._functions is None:
+            self._functions = self._started()
+        return self._functions
+
+    def _started(self) -> Functions:
+        try:
+            import boto3
+
+            from seqgc.local_lambda import DeployedAs, LocalLambda
+        except ImportError as error:
+            raise missing("lambda-local", "lambda-local", error) from None
+        wanted = self._wanted
+        if wanted.mount is None:
+            mount = self._stack.enter_context(temporary_folder("seqgc-shared-"))
+        else:
+            mount = Path(wanted.mount)
+        service = self._stack.enter_context(
+            LocalLambda(
+                _HANDLER,
+                concurrency=wanted.environments or 2 * self.n,  # stragglers hold theirs
+                timeout_s=wanted.timeout_s,
+                mount=mount,
+                environment=_environment(),
+                deployed=DeployedAs(memory_mb=wanted.memory_mb, region=_REGION),
+            )
+        )
+        # The service does not ask who signs.
+        session = boto3.Session("nobody", "nothing", region_name=_REGION)
+        return Functions(
+            name=service.function_name,
+            session=session,
+            endpoint_url=service.endpoint_url,
+            mount=mount,
+        )
+
+
+def functions(
+    n: int, settings: FunctionSettings | None = None, *, delays: LoadDelays | None = None
+) -> FunctionWorkers:
+    """Return ``n`` workers that are functions on AWS Lambda, as `seqgc deploy` has made them.
+
+    ``settings`` say where the deployment's file is, and how functions are reached. For ``delays``
+    see `seqgc.workers.local`; the functions are paid for them.
+
+    Raises
+    ------
+    ParameterError
+        When a run begins: if the deployment cannot be read, the file system is not mounted where
+        it is said to be, or there are no credentials.
+    """
+    return _Deployed(n, settings, delays=delays)
+
+
+def lambda_local(
+    n: int, settings: FunctionSettings | None = None, *, delays: LoadDelays | None = None
+) -> FunctionWorkers:
+    """Return ``n`` workers that are functions of a Lambda service on this machine.
+
+    The service, which runs the very handler that is deployed, starts with the first run and ends
+    with the block. The functions are priced as the ones of AWS which they stand for. For
+    ``delays`` see `seqgc.workers.local`.
+
+    Raises
+    ------
+    ParameterError
+        When a run begins, if something that it needs is not installed.
+    """
+    return _OnThisMachine(n, settings, delays=delays)
+
+
+def _environment() -> dict[str, str]:
+    """Return what functions on this machine must have of this process's environment.
+
+    Modules that are named are imported by the environments' parent, once, and not by each.
+    """
+    modules = ["seqgc.training.factories", os.environ.get("SEQGC_FACTORIES", "")]
+    variables = {"OMP_NUM_THREADS": "1", "SEQGC_FACTORIES": ",".join(filter(None, modules))}
+    if data := os.environ.get("SEQGC_DATA"):  # where factories find their data sets
+        variables["SEQGC_DATA"] = data
+    return variables
+
+
+def _session_of_caller(region: str) -> Session:
+    """Return a session that signs as whoever runs this: better unknown now than in mid-run."""
+    try:
+        import boto3
+        from botocore.exceptions import BotoCoreError, ClientError
+    except ImportError as error:
+        raise missing("lambda", "aws", error) from None
+    remedy = "run `aws configure`, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    try:
+        session = boto3.Session(region_name=region)
+        credentials = session.get_credentials()
+        if credentials is not None:
+            credentials.get_frozen_credentials()  # renews what has expired, if it can
+    except (BotoCoreError, ClientError) as error:
+        raise ParameterError("credentials", f"must be of use ({error})", None, remedy) from None
+    if credentials is None:
+        raise ParameterError("credentials", "must be given or found", None, remedy)
+    return session
