@@ -13,8 +13,6 @@ import numpy.typing as npt
 from seqgc.errors import NotDecodableError, ScheduleError
 from seqgc.ports import Decoding, FloatArray, MiniTask, Term
 
-__all__ = ["Gatherer"]
-
 _Kind: TypeAlias = tuple[np.dtype[np.floating], tuple[int, ...]]  # dtype and shape
 _Bytes: TypeAlias = npt.NDArray[np.uint8]
 _Key: TypeAlias = tuple[int, int, int]  # worker, round, slot

@@ -11,8 +11,6 @@ from seqgc.errors import ParameterError
 from seqgc.master._gathering import Gatherer
 from seqgc.ports import Action, Arrival, Decoding, Dispatch, Event, MiniTask, Task, Workload
 
-__all__ = ["run"]
-
 _Show: TypeAlias = Callable[[Event | Action], None]
 
 

@@ -27,35 +27,6 @@ from seqgc.ports._records import (
     WeightRef,
 )
 
-__all__ = [
-    "Action",
-    "AnyBackend",
-    "Arrival",
-    "Backend",
-    "BlobStore",
-    "Cancel",
-    "Clock",
-    "Close",
-    "CloseReason",
-    "Dispatch",
-    "Dispatched",
-    "Drop",
-    "Event",
-    "Failure",
-    "Finish",
-    "Notice",
-    "Observer",
-    "Policy",
-    "Restart",
-    "RestartingBackend",
-    "RoundRecord",
-    "Seen",
-    "Tick",
-    "Timetable",
-    "WeightStore",
-    "Workload",
-]
-
 # ---- events: from the backend to the policy -----------------------------------------------------
 
 

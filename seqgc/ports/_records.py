@@ -8,19 +8,6 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "BoolArray",
-    "Decoding",
-    "FloatArray",
-    "IntArray",
-    "MiniTask",
-    "Task",
-    "Term",
-    "WeightRef",
-    "WeightedPoints",
-    "WorkItem",
-]
-
 FloatArray: TypeAlias = npt.NDArray[np.floating]
 IntArray: TypeAlias = npt.NDArray[np.intp]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]

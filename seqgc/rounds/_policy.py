@@ -47,8 +47,6 @@ from seqgc.rounds._gate import RoundGate
 from seqgc.rounds._rule import ClosingRule
 from seqgc.schemes import Assignment, MiniTasks, Schedule
 
-__all__ = ["RoundPolicy"]
-
 
 class RoundPolicy:
     """A schedule and a gate, as a policy: what the loop drives for every round-based scheme.

@@ -9,8 +9,6 @@ from typing import Literal, TypeAlias, get_args
 from seqgc.errors import ParameterError, require_int, require_number
 from seqgc.schemes import Scheme
 
-__all__ = ["ClosingRule", "Setting", "WaitOut"]
-
 WaitOut: TypeAlias = Literal["all", "conform", "feasible"]
 
 

@@ -12,8 +12,6 @@ from seqgc.rounds._policy import RoundPolicy
 from seqgc.rounds._rule import Setting
 from seqgc.schemes import Scheme
 
-__all__ = ["Decision", "Director", "Segment", "SwitchingPolicy"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:

@@ -32,14 +32,14 @@ made earlier says which bytes they must be. That takes SHA-256, in the reference
 an envelope: `to_json`, `from_json`.
 """
 
+from seqgc.wire._codec import MESSAGE_LIMIT_BYTES as MESSAGE_LIMIT_BYTES
 from seqgc.wire._codec import decode as decode
 from seqgc.wire._codec import decode_invocation as decode_invocation
 from seqgc.wire._codec import encode as encode
-from seqgc.wire._envelope import MESSAGE_LIMIT_BYTES as MESSAGE_LIMIT_BYTES
-from seqgc.wire._envelope import envelope_bytes as envelope_bytes
-from seqgc.wire._envelope import from_json as from_json
-from seqgc.wire._envelope import to_json as to_json
-from seqgc.wire._envelope import to_mapping as to_mapping
+from seqgc.wire._codec import envelope_bytes as envelope_bytes
+from seqgc.wire._codec import from_json as from_json
+from seqgc.wire._codec import to_json as to_json
+from seqgc.wire._codec import to_mapping as to_mapping
 from seqgc.wire._frame import MAX_FRAME_BYTES as MAX_FRAME_BYTES
 from seqgc.wire._frame import SCHEMA_VERSION as SCHEMA_VERSION
 from seqgc.wire._message_types import STORE_KINDS as STORE_KINDS

@@ -12,8 +12,6 @@ import xxhash
 
 from seqgc.errors import WireError
 
-__all__ = ["MAX_FRAME_BYTES", "SCHEMA_VERSION", "Array", "Body", "one_line", "pack", "unpack"]
-
 Array: TypeAlias = npt.NDArray[Any]
 
 SCHEMA_VERSION = 4

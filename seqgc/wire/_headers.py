@@ -43,8 +43,6 @@ from seqgc.wire._message_types import (
     WorkloadRef,
 )
 
-__all__ = ["InvokeHeader", "ResultHeader", "TaskHeader"]
-
 # ---- tasks: all points in one array, all coefficients in another ---------------------------------
 
 

@@ -24,29 +24,6 @@ from seqgc.errors import WireError
 from seqgc.ports import FloatArray, Payload, Task, WeightRef, WorkItem
 from seqgc.wire._frame import MAX_FRAME_BYTES, one_line
 
-__all__ = [
-    "MAX_PIECES",
-    "STORE_KINDS",
-    "AnswerMessage",
-    "CancelMessage",
-    "Count",
-    "Digest",
-    "FailureMessage",
-    "InvokeMessage",
-    "Json",
-    "Message",
-    "Name",
-    "ReadyMessage",
-    "ReceiptMessage",
-    "Record",
-    "ResultMessage",
-    "StoreKind",
-    "StoreRef",
-    "Subject",
-    "TaskMessage",
-    "WorkloadRef",
-]
-
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 StoreKind: TypeAlias = Literal["directory", "s3", "inline"]
 STORE_KINDS: Final[tuple[StoreKind, ...]] = get_args(StoreKind)

@@ -26,8 +26,6 @@ from seqgc.wire import (
 )
 from seqgc.worker._workloads import Compute, Registry, run_task
 
-__all__ = ["FunctionWorker", "InvocationReport", "task_address", "worker_address"]
-
 _WARM = 2  # computes kept: this run's, and one that it takes turns with
 _STORES = 4
 

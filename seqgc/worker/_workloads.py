@@ -15,17 +15,6 @@ from seqgc.errors import ParameterError, WorkerError, did_you_mean
 from seqgc.ports import FloatArray, Task, WeightedPoints, WeightRef
 from seqgc.wire import Json
 
-__all__ = [
-    "FACTORIES",
-    "Compute",
-    "ComputeFactory",
-    "FetchWeights",
-    "Registry",
-    "WorkloadFactory",
-    "register",
-    "run_task",
-]
-
 
 class Compute(Protocol):
     """Computes gradients: one result vector per mini-task, its parts' gradients concatenated.
