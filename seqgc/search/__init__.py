@@ -6,11 +6,11 @@ from seqgc.search._recorded_run import replay as replay
 from seqgc.search._rehearsal import Conformity as Conformity
 from seqgc.search._rehearsal import Rehearsal as Rehearsal
 from seqgc.search._search import Progress as Progress
+from seqgc.search._search import Ranked as Ranked
 from seqgc.search._space import Closing as Closing
 from seqgc.search._space import SearchSpace as SearchSpace
 from seqgc.search._space import family_of as family_of
 from seqgc.search._tuning import Lead as Lead
-from seqgc.search._tuning import Ranked as Ranked
 from seqgc.search._tuning import Tuning as Tuning
 from seqgc.search._tuning import hold_out as hold_out
 from seqgc.search._tuning import tune as tune

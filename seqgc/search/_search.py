@@ -12,11 +12,12 @@ from seqgc.errors import ParameterError
 from seqgc.ports import BoolArray, FloatArray, IntArray
 from seqgc.rounds import Setting
 from seqgc.search._floors import Floors
+from seqgc.search._recorded_run import decoding_errors, replay
 from seqgc.search._rehearsal import Rehearsal
 from seqgc.search._space import SearchSpace, family_of
 from seqgc.search.kernel import batch_replay
 
-__all__ = ["Progress", "Score", "Search", "pareto_front"]
+__all__ = ["Progress", "Ranked", "Search", "pareto_front"]
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the number of candidates settled, replayed or pruned, and of all."""
@@ -27,42 +28,44 @@ _SLACK = 1 - 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
-    """A candidate that was replayed."""
+class Ranked:
+    """One candidate, and what its run comes to.
+
+    ``runtime_s`` and ``ideal_s`` are seconds on the rounds that the search chose by, of the run and
+    of the clairvoyant bound for as many jobs a round; ``holdout_s`` and ``holdout_ideal_s`` the
+    same on the rounds that were held out. ``billed_worker_s`` are worker-seconds of all tasks sent,
+    in full: a function that is cancelled runs to its end. ``error`` is, of a scheme that is not
+    exact, the largest error bound of its gradients on those rounds (see `seqgc.ports.Decoding`).
+    """
 
     setting: Setting
     runtime_s: float
+    ideal_s: float
     billed_worker_s: float
+    holdout_s: float | None = None
+    holdout_ideal_s: float | None = None
+    error: float | None = None
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Share:
-    """Schemes of one family closed in one way, with what their runs cost at least; (m,) each."""
-
-    closing: int
-    schemes: IntArray
-    floors: FloatArray
-    bills: FloatArray
-
-    def of(self, rows: IntArray) -> _Share:
-        return _Share(
-            closing=self.closing,
-            schemes=self.schemes[rows],
-            floors=self.floors[rows],
-            bills=self.bills[rows],
-        )
+    @property
+    def ratio(self) -> float:
+        """Run time over the clairvoyant bound, on the held-out rounds if there are any."""
+        if self.holdout_s is None or self.holdout_ideal_s is None:
+            return self.runtime_s / self.ideal_s
+        return self.holdout_s / self.holdout_ideal_s
 
 
 class Search:
-    """One search's state. A candidate's number says who wins a tie: the lowest.
+    """One search's state: arrays (closing rules, schemes), of which many rows stay empty.
 
-    The rehearsal says its number of jobs; ``exact``: whether the candidates that are exact are
-    searched, or those that are not. The rest is as in `tune`.
+    What is chosen by is ``seen``, which says its number of jobs, and what is judged by ``held``.
+    ``exact``: whether the candidates that are exact are searched, or those that are not. The rest
+    is as in `tune`. A candidate's number says who wins a tie: the lowest.
     """
 
     def __init__(
         self,
-        rehearsal: Rehearsal,
+        seen: Rehearsal,
+        held: Rehearsal | None,
         *,
         space: SearchSpace,
         exact: bool,
@@ -71,24 +74,23 @@ class Search:
         prune: bool,
         progress: Progress | None,
     ) -> None:
-        self._rehearsal, self._space = rehearsal, space
-        self._num_jobs = num_jobs = rehearsal.num_jobs or 1
+        self._seen, self._held, self._space = seen, held, space
         self._pareto, self._prune, self._progress = pareto, prune, progress
-        profile = rehearsal.profile
-        self._schemes = list(space.schemes(profile.num_workers, exact=exact))
+        self._num_jobs = num_jobs = seen.num_jobs or 1
+        self._schemes = list(space.schemes(seen.profile.num_workers, exact=exact))
         if not self._schemes:
             kind = "exact" if exact else "inexact"
             remedy = "`inexact` admits those that approximate" if exact else "leave `inexact` out"
             rule = f"must admit an {kind} candidate"
             raise ParameterError("schemes", rule, space.families, remedy)
         # Who cuts a batch finer than it has points has no kernel, and no load that others lack.
-        filled = [scheme for scheme in self._schemes if not rehearsal.leaves_out(scheme)]
+        filled = [scheme for scheme in self._schemes if not seen.leaves_out(scheme)]
         self._schemes = filled or self._schemes
         self._closings = [c for c in space.closings() if num_jobs % c.jobs_per_round == 0]
         names = [family_of(scheme) for scheme in self._schemes]
         places = {name: place for place, name in enumerate(dict.fromkeys(names))}
         self._families: IntArray = np.array([places[name] for name in names])
-        self._floors = Floors(self._schemes, rehearsal)
+        self._floors = Floors(self._schemes, seen)
         self._candidates, self.unfit = self._admitted()
         self.total = sum(map(len, self._candidates))
         if not self.total:
@@ -96,6 +98,7 @@ class Search:
         shape = (len(self._closings), len(self._schemes))
         self._seconds: FloatArray = np.full(shape, np.inf)
         self._bills: FloatArray = np.full(shape, np.inf)
+        self._least_s, self._least_bills = np.full(shape, np.inf), np.zeros(shape)
         self._top_size = top
         self._top: FloatArray = np.zeros(0)  # run times, the fastest first, each once
         self._best: FloatArray = np.full(len(places), np.inf)  # of each family
@@ -108,29 +111,22 @@ class Search:
         Families that are quickly done come first, and in each the rule that promises most, so that
         what follows meets good incumbents.
         """
+        self._find_floors()
         for family in range(len(self._best)):
-            shares = self._shares(family)
-            for share in shares:  # a few of each, to know what is good
-                spread = np.linspace(0, len(share.schemes) - 1, _SAMPLE).astype(np.intp)
-                self._replay(share.of(np.unique(spread)))
-            for share in shares:
-                self._sweep(share.of(np.argsort(share.floors, kind="stable")))
+            shares = [
+                (number, candidates[self._families[candidates] == family])
+                for number, candidates in enumerate(self._candidates)
+            ]
+            shares = [(number, chosen) for number, chosen in shares if len(chosen)]
+            shares.sort(key=lambda share: float(self._least_s[share].min()))
+            for number, chosen in shares:  # a few of each, to know what is good
+                spread = np.linspace(0, len(chosen) - 1, _SAMPLE).astype(np.intp)
+                self._replay(number, chosen[np.unique(spread)])
+            for number, chosen in shares:
+                order = np.argsort(self._least_s[number, chosen], kind="stable")
+                self._sweep(number, chosen[order])
 
-    def _shares(self, family: int) -> list[_Share]:
-        shares = []
-        for number, candidates in enumerate(self._candidates):
-            chosen = candidates[self._families[candidates] == family]
-            if len(chosen):
-                closing = self._closings[number]
-                bundles = self._num_jobs // closing.jobs_per_round
-                floors = self._floors.runtimes(closing, bundles=bundles, of=chosen)
-                bills = np.zeros(len(chosen))
-                if self._pareto:
-                    bills = self._floors.bills(closing, bundles=bundles)[chosen]
-                shares.append(_Share(closing=number, schemes=chosen, floors=floors, bills=bills))
-        return sorted(shares, key=lambda share: float(share.floors.min()))
-
-    def ranking(self) -> list[Score]:
+    def ranking(self) -> list[Ranked]:
         """Return the best of all and of every family, the fastest first.
 
         Of those in a family that take the same time to the last bit, which differ in name only,
@@ -144,14 +140,14 @@ class Search:
         outcomes = np.stack([families[short], seconds[order[short]]])
         _, first = np.unique(outcomes, axis=1, return_index=True)
         places = np.union1d(best, short[np.sort(first)][: self._top_size])
-        return [self._score(int(i)) for i in order[places]]
+        return [self._ranked(int(i)) for i in order[places]]
 
-    def front(self) -> list[Score]:
+    def front(self) -> list[Ranked]:
         """Return the trade between time and bill, the fastest first; empty unless asked for."""
         if not self._pareto:
             return []
         chosen = pareto_front(self._seconds.ravel(), bills=self._bills.ravel())
-        return [self._score(int(i)) for i in chosen]
+        return [self._ranked(int(i)) for i in chosen]
 
     def _admitted(self) -> tuple[list[IntArray], int]:
         """Return the schemes to look at, by rule, and how many more the profile cannot hold."""
@@ -162,33 +158,53 @@ class Search:
             for wait_out in self._space.wait_outs
         }
         admitted, unfit = [], 0
-        delays, recorded = self._floors.delays, self._rehearsal.profile.num_rounds
+        delays, recorded = self._floors.delays, self._seen.profile.num_rounds
         for closing in self._closings:
             k = closing.jobs_per_round
             allowed = new[closing.rule.wait_out] & self._space.has_models(delays, jobs_per_round=k)
-            fits = (self._num_jobs // k + delays <= recorded) | self._rehearsal.repeat
+            fits = (self._num_jobs // k + delays <= recorded) | self._seen.repeat
             admitted.append(np.flatnonzero(allowed & fits))
             unfit += int(np.count_nonzero(allowed & ~fits))
         return admitted, unfit
 
     def _nothing_fits(self) -> ParameterError:
-        jobs, rounds = self._num_jobs, self._rehearsal.profile.num_rounds
         if self.unfit:
+            rounds = self._seen.profile.num_rounds
             rule = f"plus the delay must not exceed the profile's {rounds} rounds"
-            return ParameterError("jobs", rule, jobs, "take fewer jobs, or --repeat the profile")
+            remedy = "take fewer jobs, or --repeat the profile"
+            return ParameterError("jobs", rule, self._num_jobs, remedy)
         rule = "must admit a candidate: jobs_per_round must divide the jobs and the models"
         return ParameterError("jobs_per_round", rule, self._space.jobs_per_round)
 
-    def _replay(self, share: _Share) -> None:
-        """Replay what may be ranked and was not replayed yet."""
-        new = np.isinf(self._seconds[share.closing, share.schemes])
-        number, chosen = share.closing, share.schemes[new & self._may_be_ranked(share)]
+    def _find_floors(self) -> None:
+        for number, candidates in enumerate(self._candidates):
+            if not len(candidates):
+                continue
+            closing = self._closings[number]
+            bundles = self._num_jobs // closing.jobs_per_round
+            floors = self._floors.runtimes(closing, bundles=bundles, of=candidates)
+            self._least_s[number, candidates] = floors
+            if self._pareto:
+                self._least_bills[number] = self._floors.bills(closing, bundles=bundles)
+
+    def _sweep(self, number: int, chosen: IntArray) -> None:
+        """Replay what is left of some schemes, sorted by floors, in batches; each prunes others."""
+        for start in range(0, len(chosen), _BATCH):
+            self._replay(number, chosen[start : start + _BATCH])
+        self._settled += len(chosen)
+        if self._progress is not None:
+            self._progress(self._settled, self.total)
+
+    def _replay(self, number: int, chosen: IntArray) -> None:
+        """Replay, closed in one way, what may be ranked and was not replayed yet."""
+        new = np.isinf(self._seconds[number, chosen])
+        chosen = chosen[new & self._may_be_ranked(number, chosen)]
         if not len(chosen):
             return
         closing = self._closings[number]
         replayed = batch_replay(
             [self._schemes[i] for i in chosen],
-            self._rehearsal,
+            self._seen,
             rule=closing.rule,
             jobs_per_round=closing.jobs_per_round,
         )
@@ -205,25 +221,16 @@ class Search:
             rows = pareto_front(known, bills=known_bills)
             self._front = (known[rows], known_bills[rows])
 
-    def _sweep(self, share: _Share) -> None:
-        """Replay the rest of a share, sorted by floors, in batches; each may prune the next."""
-        for start in range(0, len(share.schemes), _BATCH):
-            self._replay(share.of(np.arange(start, min(start + _BATCH, len(share.schemes)))))
-        self._settled += len(share.schemes)
-        if self._progress is not None:
-            self._progress(self._settled, self.total)
-
-    def _may_be_ranked(self, share: _Share) -> BoolArray:
+    def _may_be_ranked(self, number: int, chosen: IntArray) -> BoolArray:
         if not self._prune:
-            return np.ones(len(share.schemes), dtype=np.bool_)
-        floors = share.floors * _SLACK
-        beaten_by = np.maximum(self._best[self._families[share.schemes]], self._threshold())
+            return np.ones(len(chosen), dtype=np.bool_)
+        floors = self._least_s[number, chosen] * _SLACK
+        beaten_by = np.maximum(self._best[self._families[chosen]], self._threshold())
         kept: BoolArray = floors <= beaten_by
         if self._pareto:
             seconds, bills = self._front
-            kept |= ~_dominated(
-                floors, bills=share.bills * _SLACK, by_seconds=seconds, by_bills=bills
-            )
+            least = self._least_bills[number, chosen] * _SLACK
+            kept |= ~_dominated(floors, bills=least, by_seconds=seconds, by_bills=bills)
         return kept
 
     def _threshold(self) -> float:
@@ -235,22 +242,27 @@ class Search:
 
         In a round that takes no time nobody had anything to do.
         """
-        times = self._rehearsal.profile.times
+        times = self._seen.profile.times
         worked = round_seconds > 0
         recorded = times.sum(axis=1)[np.arange(worked.shape[1]) % len(times)]
         billed: FloatArray = worked @ recorded + times.shape[1] * shifts * worked.sum(axis=1)
         return billed
 
-    def _score(self, candidate: int) -> Score:
-        closing, scheme = divmod(candidate, len(self._schemes))
-        return Score(
-            setting=Setting(
-                scheme=self._schemes[scheme],
-                rule=self._closings[closing].rule,
-                jobs_per_round=self._closings[closing].jobs_per_round,
-            ),
-            runtime_s=float(self._seconds[closing, scheme]),
-            billed_worker_s=float(self._bills[closing, scheme]),
+    def _ranked(self, candidate: int) -> Ranked:
+        number, scheme = divmod(candidate, len(self._schemes))
+        rule, k = self._closings[number].rule, self._closings[number].jobs_per_round
+        setting = Setting(scheme=self._schemes[scheme], rule=rule, jobs_per_round=k)
+        held, error = self._held, None
+        if not setting.scheme.exact:
+            error = float(decoding_errors(setting, held or self._seen).max())
+        return Ranked(
+            setting=setting,
+            runtime_s=float(self._seconds[number, scheme]),
+            ideal_s=self._seen.ideal_s(self._num_jobs, jobs_per_round=k),
+            billed_worker_s=float(self._bills[number, scheme]),
+            holdout_s=replay(setting, held).runtime_s if held else None,
+            holdout_ideal_s=held.ideal_s(self._num_jobs, jobs_per_round=k) if held else None,
+            error=error,
         )
 
 

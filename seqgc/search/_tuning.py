@@ -11,43 +11,15 @@ import numpy as np
 from seqgc.errors import ParameterError
 from seqgc.ports import FloatArray, IntArray
 from seqgc.profiles import DelayProfile
-from seqgc.rounds import Setting
-from seqgc.search._recorded_run import decoding_errors, replay
+from seqgc.search._recorded_run import replay
 from seqgc.search._rehearsal import Rehearsal
-from seqgc.search._search import Progress, Score, Search
+from seqgc.search._search import Progress, Ranked, Search
 from seqgc.search._space import SearchSpace, family_of
 
-__all__ = ["Lead", "Ranked", "Tuning", "bootstrap_total", "hold_out", "tune"]
+__all__ = ["Lead", "Tuning", "bootstrap_total", "hold_out", "tune"]
 
 _CONFIDENCE = 0.95
 _FEWEST_ROUNDS = 10  # a block bootstrap over fewer is too sure of itself
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranked:
-    """One candidate, and what its run comes to.
-
-    ``runtime_s`` and ``ideal_s`` are seconds on the rounds that the search chose by, of the run and
-    of the clairvoyant bound for as many jobs a round; ``holdout_s`` and ``holdout_ideal_s`` the
-    same on the rounds that were held out. ``billed_worker_s`` are worker-seconds of all tasks sent,
-    in full: a function that is cancelled runs to its end. ``error`` is, of a scheme that is not
-    exact, the largest error bound of its gradients on those rounds (see `seqgc.ports.Decoding`).
-    """
-
-    setting: Setting
-    runtime_s: float
-    ideal_s: float
-    billed_worker_s: float
-    holdout_s: float | None = None
-    holdout_ideal_s: float | None = None
-    error: float | None = None
-
-    @property
-    def ratio(self) -> float:
-        """Run time over the clairvoyant bound, on the held-out rounds if there are any."""
-        if self.holdout_s is None or self.holdout_ideal_s is None:
-            return self.runtime_s / self.ideal_s
-        return self.holdout_s / self.holdout_ideal_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,23 +129,29 @@ def tune(
 
     def search(*, exact: bool) -> Search:
         search = Search(
-            seen, space=space, exact=exact, top=top, pareto=pareto, prune=prune, progress=progress
+            seen,
+            held,
+            space=space,
+            exact=exact,
+            top=top,
+            pareto=pareto,
+            prune=prune,
+            progress=progress,
         )
         search.run()
         return search
 
     found = search(exact=True)
-    ranking = [_ranked(each, seen=seen, held=held) for each in found.ranking()]
-    inexact = search(exact=False).ranking() if space.inexact else []
+    ranking = found.ranking()
     return Tuning(
         ranking=tuple(ranking),
-        pareto=tuple(_ranked(each, seen=seen, held=held) for each in found.front()),
+        pareto=tuple(found.front()),
         lead=_lead(ranking, on=held or seen, seed=seed or 0),
         num_jobs=seen.num_jobs or 0,
         evaluated=found.evaluated,
         pruned=found.total - found.evaluated,
         unfit=found.unfit,
-        inexact=tuple(_ranked(each, seen=seen, held=held) for each in inexact),
+        inexact=tuple(search(exact=False).ranking()) if space.inexact else (),
     )
 
 
@@ -205,25 +183,6 @@ def _default_jobs(num_rounds: int, space: SearchSpace, *, repeat: bool) -> int:
         return bundle * num_rounds
     rounds = max(num_rounds - space.max_delay, num_rounds // 2, 1)
     return max(rounds - rounds % bundle, 1)
-
-
-def _ranked(found: Score, *, seen: Rehearsal, held: Rehearsal | None) -> Ranked:
-    setting, num_jobs = found.setting, seen.num_jobs or 1
-    holdout_s = holdout_ideal_s = error = None
-    if held is not None:
-        holdout_s = replay(setting, held).runtime_s
-        holdout_ideal_s = held.ideal_s(num_jobs, jobs_per_round=setting.jobs_per_round)
-    if not setting.scheme.exact:
-        error = float(decoding_errors(setting, held or seen).max())
-    return Ranked(
-        setting=setting,
-        runtime_s=found.runtime_s,
-        ideal_s=seen.ideal_s(num_jobs, jobs_per_round=setting.jobs_per_round),
-        billed_worker_s=found.billed_worker_s,
-        holdout_s=holdout_s,
-        holdout_ideal_s=holdout_ideal_s,
-        error=error,
-    )
 
 
 def _lead(ranking: Sequence[Ranked], *, on: Rehearsal, seed: int) -> Lead | None:
