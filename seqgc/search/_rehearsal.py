@@ -13,7 +13,7 @@ from seqgc.ports import FloatArray
 from seqgc.profiles import DelayProfile
 from seqgc.rounds import Setting
 from seqgc.schemes import Schedule, Scheme
-from seqgc.stragglers import AnyOf, Bursty, StragglerModel, clairvoyant_bound
+from seqgc.stragglers import AnyOf, Bursty, clairvoyant_bound
 
 __all__ = ["Conformity", "Rehearsal"]
 
@@ -27,23 +27,14 @@ _MOST_ANSWERS = 2**26  # of all rounds: half a gigabyte of seconds
 class Rehearsal:
     """Recorded delays, and how a run on them is to be taken: the object that replays run on.
 
-    Parameters
-    ----------
-    profile
-        Recorded seconds. Failures in it count as what they cost (`DelayProfile.awaited`).
-    num_jobs
-        Gradients of one model each; with ``jobs_per_round = k`` they run as ``num_jobs / k``
-        bundles, each with k times the load. By default as many as the profile holds.
-    alpha
-        Seconds per unit of load, instead of the profile's own.
-    repeat
-        Begin again at the profile's first round when it ends.
-    conformity
-        What conforms: the scheme's own promise or, where that offers the bursty model among
-        others, the bursty model alone.
-    batch
-        Data points in a model's batch: workers are charged what they touch when it is cut to whole
-        points, and not asked for what holds none. By default they are charged the nominal load.
+    Failures in the profile count as what they cost (`DelayProfile.awaited`); with ``repeat`` its
+    first round follows its last. ``num_jobs`` are gradients of one model each; with
+    ``jobs_per_round = k`` they run as ``num_jobs / k`` bundles, each with k times the load. By
+    default there are as many as the profile holds. ``alpha`` are seconds per unit of load, instead
+    of the profile's own. What conforms is the scheme's own promise or, with ``"bursty"`` and where
+    that offers the bursty model among others, the bursty model alone. ``batch`` are the data points
+    in a model's batch: workers are charged what they touch when it is cut to whole points, and not
+    asked for what holds none. By default they are charged the nominal load.
 
     Raises
     ------
@@ -113,15 +104,13 @@ class Rehearsal:
             raise ParameterError("jobs", rule, jobs, f"there are {n} workers")
         return jobs // k
 
-    def times(self, setting: Setting) -> FloatArray:
-        """Return the seconds (rounds, n) that each worker takes: each is charged its own load.
+    def num_rounds(self, setting: Setting) -> int:
+        """Return how many rounds a run has.
 
         Raises
         ------
         ParameterError
-            If the profile is too short, has other workers, or alpha is not known.
-        ProfileError
-            If a worker would take no time at all.
+            If the profile is too short, or has other workers; and see `bundles`.
         """
         scheme, profile = setting.scheme, self.profile
         num_rounds = self.bundles(setting) + scheme.delay
@@ -131,28 +120,29 @@ class Rehearsal:
         if num_rounds > profile.num_rounds and not self.repeat:
             rule = f"plus the delay must not exceed the profile's {profile.num_rounds} rounds"
             raise ParameterError("jobs", rule, num_rounds, "take fewer jobs, or repeat the profile")
-        loads = setting.jobs_per_round * scheme.loads_of(self.batch)
-        loaded = profile.times_at(loads, alpha=self.alpha)
-        return loaded[np.arange(num_rounds) % profile.num_rounds]
+        return num_rounds
+
+    def times(self, setting: Setting) -> FloatArray:
+        """Return the seconds (rounds, n) that each worker takes: each is charged its own load.
+
+        Raises like `num_rounds`, and like `DelayProfile.times_at`.
+        """
+        rounds = np.arange(self.num_rounds(setting)) % self.profile.num_rounds
+        loads = setting.jobs_per_round * setting.scheme.loads_of(self.batch)
+        return self.profile.times_at(loads, alpha=self.alpha)[rounds]
 
     def schedule(self, setting: Setting) -> Schedule:
         """Begin the run of a setting."""
-        return setting.scheme.begin(
-            self.bundles(setting),
-            conformity=self.model_of(setting.scheme),
-            batches=() if self.batch is None else (self.batch,),
-        )
+        conformity = setting.scheme.promise
+        if self.conformity == "bursty" and isinstance(conformity, AnyOf):
+            bursty = (model for model in conformity.models if isinstance(model, Bursty))
+            conformity = next(bursty, conformity)
+        batches = () if self.batch is None else (self.batch,)
+        return setting.scheme.begin(self.bundles(setting), conformity=conformity, batches=batches)
 
     def leaves_out(self, scheme: Scheme) -> bool:
         """Whether some mini-task of the scheme holds no point of the batch, and is never sent."""
         return self.batch is not None and _leaves_out(scheme, self.batch)
-
-    def model_of(self, scheme: Scheme) -> StragglerModel:
-        """Return the straggler model that says what conforms in a run of the scheme."""
-        promise = scheme.promise
-        if self.conformity == "bursty" and isinstance(promise, AnyOf):
-            return next((model for model in promise.models if isinstance(model, Bursty)), promise)
-        return promise
 
     def ideal_s(self, num_jobs: int, *, jobs_per_round: int = 1) -> float:
         """Return the seconds that perfect knowledge would take for so many gradients.

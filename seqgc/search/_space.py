@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from seqgc.errors import ParameterError, did_you_mean
+from seqgc.errors import ParameterError, did_you_mean, require_int
 from seqgc.ports import BoolArray, IntArray
 from seqgc.rounds import ClosingRule, WaitOut
 from seqgc.schemes import Grid, Scheme, entry_of, registered
@@ -34,17 +34,17 @@ class SearchSpace:
         Names of schemes, as specs begin; all that are registered unless given.
     mus, wait_outs, jobs_per_round
         Values of the closing rule, and of models in a bundle.
-    max_delay : int
+    max_delay
         Largest delay T of a scheme, rounds. SR-SGC's windows end at ``2 max_delay`` rounds: its
         delay B alone would let them grow for ever.
-    models : int, optional
+    models
         Models that will be trained. A model's next step needs its last gradient, so that a delay
         of T rounds needs T + 1 bundles of them.
-    coarse : bool
+    coarse
         Thin the grid out, geometrically, for thousands of workers.
-    sums_only : bool
+    sums_only
         Leave out schemes that weigh results: among many workers, some sets of answers decode badly.
-    inexact : bool
+    inexact
         Also look at schemes whose gradients are approximations; they are ranked apart.
 
     Examples
@@ -70,16 +70,15 @@ class SearchSpace:
             if name not in known:
                 rule = f"must be among {', '.join(known)}"
                 raise ParameterError("schemes", rule, name, did_you_mean(name, known))
-        if self.max_delay < 0:
-            raise ParameterError("max_delay", "must be >= 0 rounds", self.max_delay)
-        if self.models is not None and self.models < 1:
-            raise ParameterError("models", "must be >= 1", self.models)
+        require_int("max_delay", self.max_delay, least=0)
+        if self.models is not None:
+            require_int("models", self.models, least=1)
         for name in ("mus", "wait_outs", "jobs_per_round"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
                 raise ParameterError(name, "must be values that differ, one at least", values)
-        if (least := min(self.jobs_per_round)) < 1:
-            raise ParameterError("jobs_per_round", "must be >= 1", least)
+        for k in self.jobs_per_round:
+            require_int("jobs_per_round", k, least=1)
         list(self.closings())  # each checks itself
 
     def closings(self) -> Iterator[Closing]:

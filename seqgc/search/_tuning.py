@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from seqgc.errors import ParameterError
-from seqgc.ports import FloatArray, IntArray
+from seqgc.errors import ParameterError, require_int
+from seqgc.ports import FloatArray
 from seqgc.profiles import DelayProfile
 from seqgc.search._recorded_run import replay
 from seqgc.search._rehearsal import Rehearsal
@@ -87,25 +87,13 @@ def tune(
     above the ``top`` best and the best of their own scheme. The ranking is that of the whole space;
     given a batch, without schemes that cut it finer than it has points, unless all do.
 
-    Parameters
-    ----------
-    rehearsal
-        The delays, and how many gradients there are; as many as they hold unless it says.
-    space
-        The candidates, by default all that are exact.
-    holdout
-        Share of the rounds that the choice does not see and is judged by; see `hold_out`. Both
-        parts are repeated as often as the jobs need.
-    top
-        How many are ranked, at least.
-    pareto
-        Also find the whole trade between run time and bill, which prunes less.
-    prune
-        False replays everything.
-    seed
-        For the place of the held-out rounds and for the bootstrap; None: the last rounds, and 0.
-    progress
-        Called with the number of candidates settled so far, and of all.
+    There are as many gradients as the delays hold unless the rehearsal says; candidates are, by
+    default, all that are exact. ``holdout`` is the share of the rounds that the choice does not see
+    and is judged by (`hold_out`); both parts are repeated as often as the jobs need. At least
+    ``top`` are ranked. ``pareto`` also finds the whole trade between run time and bill, which
+    prunes less; ``prune=False`` replays everything. ``seed`` is for the place of the held-out
+    rounds and for the bootstrap; None: the last rounds, and 0. ``progress`` is called with the
+    number of candidates settled so far, and of all.
 
     Raises
     ------
@@ -114,17 +102,14 @@ def tune(
 
     Examples
     --------
-    >>> from seqgc.profiles import DelayProfile
     >>> profile = DelayProfile.from_times([[1.0, 5.0, 2.0, 1.0], [3.0, 1.0, 1.5, 1.0]])
     >>> rehearsal = Rehearsal(profile=profile, num_jobs=2, alpha=1.0)
     >>> tune(rehearsal, space=SearchSpace(jobs_per_round=(1,))).best.setting.label
     'gc-rep:s=1, mu=0, feasible'
     """
     space = space or SearchSpace()
-    if seed is not None and seed < 0:
-        raise ParameterError("seed", "must be >= 0", seed)
-    if top < 1:
-        raise ParameterError("top", "must be >= 1", top)
+    require_int("seed", seed or 0, least=0)
+    require_int("top", top, least=1)
     seen, held = _stages(rehearsal, space, holdout=holdout, seed=seed)
 
     def search(*, exact: bool) -> Search:
@@ -163,12 +148,9 @@ def _stages(
     if holdout is not None:
         seen, held = hold_out(seen, fraction=holdout, seed=seed)
     repeat = rehearsal.repeat or held is not None
-    num_jobs = rehearsal.num_jobs
-    if num_jobs is None:
-        num_jobs = _default_jobs(seen.num_rounds, space, repeat=repeat)
-    stage = replace(
-        rehearsal, profile=seen, num_jobs=num_jobs, alpha=rehearsal.slope, repeat=repeat
-    )
+    num_jobs = rehearsal.num_jobs or _default_jobs(seen.num_rounds, space, repeat=repeat)
+    alpha = rehearsal.slope
+    stage = replace(rehearsal, profile=seen, num_jobs=num_jobs, alpha=alpha, repeat=repeat)
     stage.ideal_s(num_jobs)  # checks that the profile can be used at all
     return stage, None if held is None else replace(stage, profile=held)
 
@@ -246,13 +228,9 @@ def hold_out(
     start = rounds - size
     if seed is not None:
         start = int(np.random.default_rng(seed).integers(rounds - size + 1))
-    held = np.arange(start, start + size)
-    kept = np.delete(np.arange(rounds), held)
-
-    def part(rows: IntArray) -> DelayProfile:
-        return replace(profile, times=profile.times[rows], status=profile.status[rows])
-
-    return part(kept), part(held)
+    kept = np.delete(np.arange(rounds), np.s_[start : start + size])
+    held = profile.select_rounds(start, stop=start + size)
+    return replace(profile, times=profile.times[kept], status=profile.status[kept]), held
 
 
 def bootstrap_total(

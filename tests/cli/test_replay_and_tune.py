@@ -264,8 +264,8 @@ def test_tune_speaks_to_people_too(profile: Path, capsys: Out) -> None:
         (["--mu", ","], "`mus` must be values that differ"),
         (["--holdout", "1.5"], "`holdout` must satisfy 0 < holdout < 1"),
         (["--alpha", "9", "--base-load", "0.5"], "`alpha` must leave times positive at load 0"),
-        (["--top", "0"], "`top` must be >= 1"),
-        (["--models", "0"], "`models` must be >= 1"),
+        (["--top", "0"], "`top` must be an integer >= 1"),
+        (["--models", "0"], "`models` must be an integer >= 1"),
     ],
 )
 def test_tune_refuses_in_one_line(

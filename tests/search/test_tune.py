@@ -327,13 +327,13 @@ def test_what_cannot_be_searched_is_refused_in_one_line() -> None:
         tune(Rehearsal(profile=profile, num_jobs=2))
     with pytest.raises(ParameterError, match="`holdout` must satisfy"):
         tune(Rehearsal(profile=profile, num_jobs=2, alpha=1.0), holdout=1.0)
-    with pytest.raises(ParameterError, match="`top` must be >= 1"):
+    with pytest.raises(ParameterError, match="`top` must be an integer >= 1"):
         tune(Rehearsal(profile=profile, num_jobs=2, alpha=1.0), top=0)
     with pytest.raises(ParameterError, match=r"`schemes` must be among .*did you mean 'm-sgc'"):
         SearchSpace(families=("m-sgd",))
     with pytest.raises(ParameterError, match="`mu` must be"):
         SearchSpace(mus=(-1.0,))
-    with pytest.raises(ParameterError, match="`jobs_per_round` must be >= 1"):
+    with pytest.raises(ParameterError, match="`jobs_per_round` must be an integer >= 1"):
         SearchSpace(jobs_per_round=(0,))
 
 

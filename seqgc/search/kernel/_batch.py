@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -122,7 +123,7 @@ def batch_replay(
     if not schemes:
         none = np.zeros(0, dtype=np.intp)
         return BatchReplay(round_seconds=np.zeros((0, 0)), num_rounds=none, waited_out=none)
-    _refuse_what_replay_refuses(schemes, conditions)
+    num_rounds = np.array([rehearsal.num_rounds(conditions.setting(s)) for s in schemes])
     loads = np.stack([scheme.loads_of(rehearsal.batch) for scheme in schemes])
     for load in (float(loads.min()), float(loads.max())):
         rehearsal.profile.times_at(jobs_per_round * load, alpha=rehearsal.alpha)
@@ -142,68 +143,64 @@ def batch_replay(
     ]
     same = np.array([first.setdefault(key, len(first)) for key in keys])
     _, distinct = np.unique(same, return_index=True)
-    batch = _by_groups(
-        [(schemes[i], kernels[i]) for i in distinct], shifts[distinct, 0], conditions
-    )
+    candidates = [
+        _Candidate(schemes[i], kernels[i], int(num_rounds[i]), float(shifts[i, 0]))
+        for i in distinct
+    ]
+    seconds, waited_out = _by_groups(candidates, conditions)
     return BatchReplay(
-        round_seconds=batch.round_seconds[same],
-        num_rounds=batch.num_rounds[same],
-        waited_out=batch.waited_out[same],
+        round_seconds=seconds[same], num_rounds=num_rounds, waited_out=waited_out[same]
     )
 
 
-def _refuse_what_replay_refuses(schemes: Sequence[Scheme], conditions: Conditions) -> None:
-    """Raise what a replay would raise: for one of these schemes if for any."""
-    profile = conditions.rehearsal.profile
-    for scheme in schemes:
-        too_long = conditions.bundles(scheme) + scheme.delay > profile.num_rounds
-        if scheme.n != profile.num_workers or (too_long and not conditions.rehearsal.repeat):
-            conditions.rehearsal.times(conditions.setting(scheme))
+class _Candidate(NamedTuple):
+    """A scheme that decides differently from others; ``shift``: seconds that its load adds."""
 
-
-_Candidate = tuple[Scheme, Kernel | None]
+    scheme: Scheme
+    kernel: Kernel | None
+    num_rounds: int
+    shift: float
 
 
 def _by_groups(
-    candidates: Sequence[_Candidate], shifts: FloatArray, conditions: Conditions
-) -> BatchReplay:
-    """Replay candidates that decide differently; ``shifts`` (candidates,) seconds their loads add.
+    candidates: Sequence[_Candidate], conditions: Conditions
+) -> tuple[FloatArray, IntArray]:
+    """Return `BatchReplay.round_seconds` and `waited_out`.
 
     Those without a kernel are replayed in general.
     """
-    schemes = [scheme for scheme, _ in candidates]
-    num_rounds = np.array([conditions.bundles(scheme) + scheme.delay for scheme in schemes])
-    most, recorded = int(num_rounds.max()), conditions.rehearsal.profile.times
+    most, recorded = max(c.num_rounds for c in candidates), conditions.rehearsal.profile.times
     arrivals = Arrivals(recorded[np.arange(most) % len(recorded)])
-    seconds = np.zeros((len(schemes), most))
-    waited_out = np.zeros(len(schemes), dtype=np.intp)
-    for kernel, block in _blocks(candidates, arrivals.n):
-        rounds = int(num_rounds[block[0]])
+    seconds = np.zeros((len(candidates), most))
+    waited_out = np.zeros(len(candidates), dtype=np.intp)
+    for block in _blocks(candidates, arrivals.n):
+        together = [candidates[i] for i in block]
+        scheme, kernel, rounds, _ = together[0]
         if kernel is None:
-            (i,) = block
-            run = replay(conditions.setting(schemes[i]), conditions.rehearsal)
-            seconds[i, :rounds] = run.round_seconds
-            waited_out[i] = np.count_nonzero(run.waited_out)
+            run = replay(conditions.setting(scheme), conditions.rehearsal)
+            seconds[block, :rounds] = run.round_seconds
+            waited_out[block] = np.count_nonzero(run.waited_out)
             continue
         history = History(arrivals, len(block))
-        thresholds = kernel.thresholds([schemes[i] for i in block], history, conditions)
-        closings = Closings(arrivals, shifts[block], num_rounds=rounds, rule=conditions.rule)
+        thresholds = kernel.thresholds([c.scheme for c in together], history, conditions)
+        shifts = np.array([c.shift for c in together])
+        closings = Closings(arrivals, shifts, num_rounds=rounds, rule=conditions.rule)
         for round in range(rounds):
             idle = thresholds.idle(round)
             history.close(closings.close(round, thresholds.needed(round), idle=idle))
             thresholds.close(round)
         seconds[block, :rounds] = closings.seconds.T
         waited_out[block] = closings.waited_out.sum(axis=0)
-    return BatchReplay(round_seconds=seconds, num_rounds=num_rounds, waited_out=waited_out)
+    return seconds, waited_out
 
 
-def _blocks(candidates: Sequence[_Candidate], n: int) -> Iterator[tuple[Kernel | None, IntArray]]:
+def _blocks(candidates: Sequence[_Candidate], n: int) -> Iterator[list[int]]:
     """Yield which candidates to compute together: few enough for the processor's cache."""
     groups: dict[object, list[int]] = {}
-    for i, (scheme, kernel) in enumerate(candidates):
-        key = ("alone", i) if kernel is None else (kernel.group, scheme.delay)
+    for i, each in enumerate(candidates):
+        key = i if each.kernel is None else (each.kernel.group, each.scheme.delay)
         groups.setdefault(key, []).append(i)
     width = max(_LEAST_WIDTH, _BLOCK // n)
     for group in groups.values():
         for start in range(0, len(group), width):
-            yield candidates[group[0]][1], np.array(group[start : start + width])
+            yield group[start : start + width]
