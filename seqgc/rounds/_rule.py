@@ -18,12 +18,7 @@ class ClosingRule:
 
     A round stays open until ``(1 + mu)`` times its first answer's time, ``mu`` >= 0; then
     ``wait_out`` says what it waits for if its answers do not suffice. It never takes more than
-    ``timeout_s`` > 0 seconds, and sends a worker's task ``max_attempts`` times at most.
-
-    Raises
-    ------
-    ParameterError
-        Naming the argument, the rule and the value.
+    ``timeout_s`` > 0 seconds, and sends a worker's task ``max_attempts`` >= 1 times at most.
 
     Examples
     --------

@@ -143,11 +143,14 @@ class SwitchingPolicy:
         self._answers.append(record.responded)
         self._rounds += 1
         self._director.close(record, setting=segment.setting)
-        restarts: tuple[Restart, ...] = ()
+        decision = Decision()
         if self._next is None:
             self._started = min(segment.first_job + len(self._answers), self._num_jobs)
-            self._next, restarts = self._decided(segment.setting)
-            if self._next is not None:
+            if (left := self._num_jobs - self._started) > 0:
+                chosen = self._director.choose(setting=segment.setting, jobs_left=left)
+                decision = chosen or decision
+            if decision.setting not in (None, segment.setting):
+                self._next = decision.setting
                 # The end of the segment, as if its jobs had always been these few: how many jobs
                 # will follow has no part in what a schedule does before its last one starts, so
                 # one of the jobs that have started, given who responded, is where this one is.
@@ -156,20 +159,12 @@ class SwitchingPolicy:
         begins = self._next is not None and self._policy.done
         if self._next is not None and begins:
             self._policy, self._next = self._enter(self._next), None
+        restarts = [Restart(worker=worker) for worker in decision.restart]
         closing = [action for action in actions if not isinstance(action, Dispatch)]
         opening = [action for action in actions if isinstance(action, Dispatch)]
         if self._policy is not before:  # what it has opened was never sent: this takes its place
             opening = [replace(a, begins_segment=begins) for a in self._policy.start()]
         return [*closing, *restarts, *opening]
-
-    def _decided(self, setting: Setting) -> tuple[Setting | None, tuple[Restart, ...]]:
-        """Return what to switch to, None for what runs already, and who is to be restarted."""
-        jobs_left = self._num_jobs - self._started
-        if not jobs_left:
-            return None, ()
-        decision = self._director.choose(setting=setting, jobs_left=jobs_left) or Decision()
-        restarts = tuple(Restart(worker=worker) for worker in decision.restart)
-        return (None if decision.setting == setting else decision.setting), restarts
 
     def _enter(self, setting: Setting) -> RoundPolicy:
         """Return the policy of a new segment: the setting, over every job that has not started."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from seqgc.errors import StoreError, WireError, WorkerError
+from seqgc.errors import StoreError, WireError
 from seqgc.ports import BlobStore, FloatArray, WeightRef, WeightStore
 from seqgc.wire import (
     MAX_FRAME_BYTES,
@@ -107,11 +107,7 @@ class FunctionWorker:
         """Answer an invocation; return the reply, and how it went.
 
         Whatever goes wrong in computing is an answer too, a `FailureMessage` with the error's line.
-
-        Raises
-        ------
-        WireError
-            If ``event`` is no invocation; the service then reports the function's failure.
+        `WireError` if ``event`` is no invocation: the service then reports the function's failure.
         """
         received = self._now()
         frame = from_json(event, max_bytes=self._max_bytes)
@@ -149,8 +145,7 @@ class FunctionWorker:
         compute, weights = self._compute(run_id, message)
         with weights.lent(dict(message.weights), lambda: self._store(message.store)):
             results = run_task(message.request.task, compute)
-        if results is None:  # cannot be: nobody cancels an invocation
-            raise WorkerError("the task was cancelled", round=message.request.task.round)
+        assert results is not None, "nobody cancels an invocation"
         return encode(message.request.result(results), run_id=run_id)
 
     def _compute(self, run_id: str, message: InvokeMessage) -> tuple[Compute, _RunWeights]:

@@ -59,12 +59,9 @@ def run_task(
             return None
         result = np.asarray(compute(item.parts))
         if result.ndim != 1 or result.dtype not in ("f4", "f8"):
-            raise WorkerError(
-                f"`compute` must return a vector of float32 or float64; got {result.dtype} of "
-                f"shape {result.shape} for slot {item.slot}",
-                round=task.round,
-                worker=task.worker,
-            )
+            rule = "`compute` must return a vector of float32 or float64"
+            fault = f"{rule}; got {result.dtype} of shape {result.shape} for slot {item.slot}"
+            raise WorkerError(fault, round=task.round, worker=task.worker)
         results[item.slot] = result
     return results
 
@@ -103,9 +100,8 @@ class Registry:
 
         def keep(factory: WorkloadFactory) -> WorkloadFactory:
             there = self._factories.setdefault(name, factory)
-            if _origin(there) != _origin(factory):
-                rule = f"must be new; {'.'.join(_origin(there))} is registered under it"
-                raise ParameterError("name", rule, name)
+            if (holder := _origin(there)) != _origin(factory):
+                raise ParameterError("name", f"must be new; {holder} is registered under it", name)
             return factory
 
         return keep
@@ -126,10 +122,8 @@ class Registry:
         if name not in self._factories:
             known = sorted(self._factories)
             rule = f"must be registered in this image, as are {', '.join(known) or 'none'}"
-            remedy = did_you_mean(name, known) or (
-                "import the module that registers it: list it in the image's SEQGC_FACTORIES"
-            )
-            raise ParameterError("workload", rule, name, remedy)
+            how = "import the module that registers it: list it in the image's SEQGC_FACTORIES"
+            raise ParameterError("workload", rule, name, did_you_mean(name, known) or how)
         return self._factories[name]
 
     def _import_next(self) -> None:
@@ -142,13 +136,10 @@ class Registry:
         del self._modules[0]
 
 
-def _origin(factory: WorkloadFactory) -> tuple[str, str]:
+def _origin(factory: WorkloadFactory) -> str:
     """Return where a factory is defined."""
     kind = type(factory)
-    return (
-        getattr(factory, "__module__", kind.__module__),
-        getattr(factory, "__qualname__", kind.__qualname__),
-    )
+    return f"{factory.__module__}.{getattr(factory, '__qualname__', kind.__qualname__)}"
 
 
 FACTORIES: Final = Registry()
