@@ -28,29 +28,10 @@ ROUND_LIMIT_S: Final = 60.0
 class TrainingPlan:
     """What to train, by which scheme, for how long.
 
-    Parameters
-    ----------
-    models
-        See `Model`; they take turns, so that there must be more than the scheme's delay bundles of
-        ``jobs_per_round`` (or ``stale``, see `TorchWorkload`).
-    scheme
-        A spec such as ``"gc-rep:s=1"``, a scheme, or a setting, which has a closing rule and a
-        bundle size as well. A rule without a time limit has `ROUND_LIMIT_S` in live rounds.
-    steps
-        Optimizer steps of each model.
-    precision
-        Of weights, computation and gradients.
-    payload
-        Format in which results travel (see `seqgc.ports`), no wider than ``precision``, which it
-        is unless given.
-    stochastic_rounding
-        Whether workers round results to ``payload`` stochastically; seeded, among others, from the
-        name of the run's folder.
-    stale
-        Allow fewer bundles than the scheme's delay + 1.
-    adaptation
-        When to look for a better setting, and switch to it; not with ``stale``. Only schemes are
-        taken whose delay the number of models allows.
+    Models take turns, so that there must be more of them than the scheme's delay bundles of
+    ``jobs_per_round``, unless ``stale`` (see `TorchWorkload`). The ``scheme`` is a spec such as
+    ``"gc-rep:s=1"``, a scheme, or a setting, which has a closing rule and a bundle size as well; a
+    rule without a time limit has `ROUND_LIMIT_S` in live rounds.
 
     Raises
     ------
@@ -60,11 +41,15 @@ class TrainingPlan:
 
     models: Sequence[Model]
     scheme: str | Scheme | Setting
-    steps: int
-    precision: Precision = "float32"
-    payload: Payload | None = None
+    steps: int  # optimizer steps of each model
+    precision: Precision = "float32"  # of weights, computation and gradients
+    payload: Payload | None = None  # how results travel: no wider than `precision`, its default
+    # Whether workers round results to `payload` stochastically; seeded, among others, from the
+    # name of the run's folder.
     stochastic_rounding: bool = False
-    stale: bool = False
+    stale: bool = False  # allow fewer bundles than the scheme's delay + 1
+    # When to look for a better setting, and switch to it; not with `stale`. Only schemes are taken
+    # whose delay the number of models allows.
     adaptation: Adaptation | None = None
 
     def __post_init__(self) -> None:
@@ -88,11 +73,7 @@ class TrainingPlan:
     def setting(self, n: int) -> Setting:
         """Return how rounds are run at first, on ``n`` workers.
 
-        Raises
-        ------
-        ParameterError
-            If the scheme is for another number of workers, or breaks a rule; if there are too few
-            models for it.
+        ParameterError if the scheme is not for so many, or there are too few models for it.
         """
         scheme = parse_scheme(self.scheme, n=n) if isinstance(self.scheme, str) else self.scheme
         setting = scheme if isinstance(scheme, Setting) else Setting(scheme=scheme)

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from seqgc import master, ports
 from seqgc.errors import BudgetError, ScheduleError
 from seqgc.rounds import RoundPolicy, Setting, SwitchingPolicy
+from seqgc.training._plan import TrainingPlan
 from seqgc.training._tuner import Answer, Choice, Tuner
-from seqgc.training.adaptive import Adaptation, AdaptiveDirector, Switch
+from seqgc.training.adaptive import AdaptiveDirector, Switch
 from seqgc.training.checkpoints import save_checkpoint
 from seqgc.training.rundir import EventLog, MetricsLog, RunDirectory
 from seqgc.training.workload import TorchWorkload
@@ -53,44 +54,44 @@ class RunCounts:
 class Session:
     """One pass of the loop, with everything about it on record.
 
-    ``setting`` is what the loop begins with; ``switches`` is appended to as it takes others.
+    ``setting`` is what the loop begins with; ``switches`` is appended to as it takes others, which
+    a ``tuner`` finds if the plan says so.
     """
 
     def __init__(
         self,
         workload: TorchWorkload,
         *,
+        plan: TrainingPlan,
         setting: Setting,
-        num_jobs: int,
-        payload: ports.Payload,
         switches: list[Switch],
+        tuner: Tuner | None,
         observers: Sequence[ports.Observer],
     ) -> None:
-        self.num_jobs, self.switches = num_jobs, switches
+        self.num_jobs, self.switches = plan.num_jobs(setting), switches
         self.counts = RunCounts()
         self.answers: list[Answer] = []
-        self._workload, self._setting, self._payload = workload, setting, payload
+        self._workload, self._setting, self._payload = workload, setting, plan.payload
         self._observers: tuple[ports.Observer, ...] = (*observers, self._follow, self.counts)
-        schedule = setting.scheme.begin(num_jobs, batches=workload.batch_sizes)
         self._policy: RoundPolicy | SwitchingPolicy
-        self._policy = RoundPolicy(schedule, setting.rule, payload=payload)
-
-    def adapt(self, adaptation: Adaptation, *, tuner: Tuner, max_delay: int) -> None:
-        """Look for a better setting during the run, and switch to it."""
-        sizes = self._workload.batch_sizes
+        sizes = workload.batch_sizes
+        if plan.adaptation is None or tuner is None:
+            schedule = setting.scheme.begin(self.num_jobs, batches=sizes)
+            self._policy = RoundPolicy(schedule, setting.rule, payload=plan.payload)
+            return
         director = AdaptiveDirector(
-            adaptation,
-            n=self._setting.scheme.n,
-            max_delay=max_delay,
+            plan.adaptation,
+            n=setting.scheme.n,
+            max_delay=plan.max_delay(setting),
             tuner=tuner,
             note=self._note,
             batch=sizes[0] if len(sizes) == 1 else None,
         )
         self._policy = SwitchingPolicy(
-            self._setting,
+            setting,
             num_jobs=self.num_jobs,
             director=director,
-            payload=self._payload,
+            payload=plan.payload,
             batches=sizes,
         )
 

@@ -138,17 +138,10 @@ class Work:
 class Crew:
     """Workers that are ready to be started for one piece of work.
 
-    Parameters
-    ----------
-    start
-        Starts them, once; whoever calls it closes the backend.
-    store
-        Where they find weights, as the master sees it.
-    grace_s
-        How long versions that are needed no more are kept for stragglers that nobody can call back,
-        seconds: a function's time-out. None: they are removed at once.
-    note
-        What is worth saying of them when they have been started.
+    ``start`` starts them, once; whoever calls it closes the backend. ``store`` is where they find
+    weights, as the master sees it. ``grace_s``: how long versions that are needed no more are kept
+    for stragglers that nobody can call back, seconds: a function's time-out (None: they are removed
+    at once). ``note`` is what is worth saying of them when they have been started.
     """
 
     start: Callable[[], Backend]

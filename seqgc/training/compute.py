@@ -39,16 +39,9 @@ class TorchCompute:
     with P parameters is P + 1 long. The loss is as linear in the chunks as the gradient, so the
     decoded last element is the batch's mean loss, for free.
 
-    Parameters
-    ----------
-    objectives
-        What the parts may name; their modules are copied.
-    store
-        Where the weights are.
-    precision
-        Of the weights, the floating-point inputs, the computation and the results.
-    cached_weights
-        How many versions of weights to keep at hand; 0 where the store keeps them itself.
+    The modules of ``objectives``, which parts may name, are copied. ``precision`` is that of the
+    weights, the floating-point inputs, the computation and the results. ``cached_weights`` versions
+    are kept at hand: 0 where the store keeps them itself.
 
     Examples
     --------
@@ -89,12 +82,8 @@ class TorchCompute:
     def __call__(self, parts: tuple[WeightedPoints, ...]) -> FloatArray:
         """Return the parts' results, concatenated: (sum of P + 1 over the parts,), a new array.
 
-        Raises
-        ------
-        ParameterError
-            If a part names an unknown model, or weights of another size.
-        StoreError
-            If the store no longer has the weights.
+        ParameterError if a part names an unknown model, or weights of another size; StoreError if
+        the store no longer has the weights.
         """
         for part in parts:
             if part.model not in self._local:

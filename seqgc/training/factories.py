@@ -217,13 +217,7 @@ def workload_of(models: Sequence[ModelSpec], *, precision: Precision) -> Workloa
 
     Examples
     --------
-    >>> from types import SimpleNamespace
-    >>> model = SimpleNamespace(
-    ...     name="a", module="mlp", data="digits", loss="cross-entropy", seed=3, lr=0.1
-    ... )
-    >>> workload_of([model], precision="float64").settings["models"][0]["module"]
-    'mlp'
-    >>> model.module = "mine.nets:resnet"
+    >>> model = SimpleNamespace(name="a", module="mine:net", data="digits", loss="mse", seed=3)
     >>> workload_of([model], precision="float64")
     Traceback (most recent call last):
         ...

@@ -50,28 +50,14 @@ class Recipe:
 class Model:
     """One network to train; the module given is the starting point, and is never changed.
 
-    Parameters
-    ----------
-    name
-        Tells the run's models apart.
-    module
-        With trainable floating-point parameters, in the mode (``train`` or ``eval``) in which it is
-        to be trained.
-    loss
-        ``(output, target) -> losses``, one value per data point; further axes are averaged. An nn
-        loss with ``reduction='mean'`` is taken as its ``reduction='none'`` twin.
-    dataset
-        Map-style: ``dataset[i]`` is ``(x, y)``, the same on every read.
-    optimizer
-        ``parameters -> torch.optim.Optimizer``.
-    batch_size
-        Data points per step.
-    seed
-        Of the order in which data points are used.
-    test_dataset
-        What it is evaluated on when it has been trained; ``dataset`` unless given.
-    recipe
-        By which names functions know it; workers of other kinds need none.
+    ``module`` has trainable floating-point parameters, in the mode (``train`` or ``eval``) in which
+    it is to be trained. ``loss`` is ``(output, target) -> losses``, one value per data point;
+    further axes are averaged, and an nn loss with ``reduction='mean'`` is taken as its
+    ``reduction='none'`` twin. ``dataset`` is map-style: ``dataset[i]`` is ``(x, y)``, the same on
+    every read; the trained model is evaluated on ``test_dataset`` (``dataset`` unless given).
+    ``optimizer`` is ``parameters -> torch.optim.Optimizer``. A step takes ``batch_size`` data
+    points, in an order drawn by ``seed``. ``name`` tells the run's models apart; by their
+    ``recipe`` functions know them, and workers of other kinds need none.
 
     Raises
     ------

@@ -44,23 +44,14 @@ def record_profile(
     least, and the master waits for everyone. The loads take turns, round by round, and who begins
     moves on each time: a drift of the workers' speed then looks like noise, not like load.
 
-    Parameters
-    ----------
-    plan
-        What to record. Delays are injected by ``row`` of the profile (the warm-up has those of row
-        0), worker and load.
-    workers
-        Whom to record; see `seqgc.workers`.
-    observers
-        Are shown a `seqgc.ports.Notice` of kind ``round`` after every round, warm-up included.
+    Delays are injected by row of the profile (the warm-up has those of row 0), worker and load.
+    ``observers`` are shown a `seqgc.ports.Notice` of kind ``round`` after every round, warm-up
+    included.
 
-    Returns
-    -------
-    profiles
-        One per load, in ascending order: ``base_load`` is the data points that each worker had
-        over ``batch_size``, and ``alpha`` the slope of all of them together (`fit_load_model`; 0
-        where noise turns it negative, None with fewer than two loads). ``status`` is `FAILED`
-        or `LATE` where there was no answer.
+    Returns a profile per load, in ascending order: ``base_load`` is the data points that each
+    worker had over ``batch_size``, and ``alpha`` the slope of all of them together
+    (`fit_load_model`; 0 where noise turns it negative, None with fewer than two loads). ``status``
+    is `FAILED` or `LATE` where there was no answer.
 
     Raises
     ------
@@ -72,22 +63,13 @@ def record_profile(
     Examples
     --------
     >>> import functools, torch
-    >>> from seqgc import workers
-    >>> from seqgc.training import Model
-    >>> points = torch.utils.data.TensorDataset(torch.ones(8, 1), torch.ones(8, 1))
-    >>> line = Model(
-    ...     name="line",
-    ...     module=torch.nn.Linear(1, 1),
-    ...     loss=torch.nn.MSELoss(),
-    ...     dataset=points,
-    ...     optimizer=functools.partial(torch.optim.SGD, lr=0.1),
-    ...     batch_size=4,
-    ... )
-    >>> plan = RecordingPlan(model=line, rounds=3, loads=(0.5, 1.0))
+    >>> from seqgc import registered_model, workers
+    >>> sgd = functools.partial(torch.optim.SGD, lr=0.1)
+    >>> model = registered_model("net", module="mlp", optimizer=sgd)
     >>> with workers.local(2) as w:
-    ...     idle, busy = record_profile(plan, w)
+    ...     idle, busy = record_profile(RecordingPlan(model=model, rounds=3, loads=(0.5, 1.0)), w)
     >>> idle.times.shape, idle.meta.base_load, busy.meta.base_load, idle.meta.batch
-    ((3, 2), 0.5, 1.0, 4)
+    ((3, 2), 0.5, 1.0, 256)
     """
     turns, model = tuple(_turns(plan)), plan.model
 

@@ -19,6 +19,7 @@ from seqgc.training._tuner import Answer, BackgroundTuner, Tuner
 from seqgc.training._work import Crew, Workers
 from seqgc.training.adaptive import Switch
 from seqgc.training.metrics import Evaluation, evaluate
+from seqgc.training.model import Model
 from seqgc.training.rundir import RunDirectory, new_run_path, require_new
 from seqgc.training.workload import TorchWorkload
 
@@ -56,21 +57,10 @@ def train(
 ) -> TrainResult:
     """Train several models at once on unreliable workers, exactly.
 
-    Parameters
-    ----------
-    plan
-        What to train, and how.
-    workers
-        Who computes; see `seqgc.workers`.
-    run
-        Folder of the run, which must not exist; a new one in ``runs`` unless given.
-    observers
-        Are shown all that happens (see `seqgc.ports.Observer`), before it goes on record: logs,
-        progress, a `seqgc.deploy.Budget`.
-    config
-        Text for the run's ``config.toml``.
-    tuner
-        Searches for better settings; a process in the background unless given. Closed at the end.
+    ``run`` is the folder of the run, which must not exist; a new one in ``runs`` unless given. Into
+    its ``config.toml`` goes the text ``config``. ``observers`` (logs, progress, a
+    `seqgc.deploy.Budget`) are shown all that happens, before it goes on record. The ``tuner``
+    searches for better settings, a process in the background unless given; it is closed at the end.
 
     Raises
     ------
@@ -84,17 +74,9 @@ def train(
     Examples
     --------
     >>> import functools, tempfile, torch
-    >>> from seqgc import workers
-    >>> from seqgc.training import Model
-    >>> points = torch.utils.data.TensorDataset(torch.ones(8, 1), torch.ones(8, 1))
-    >>> model = Model(
-    ...     name="line",
-    ...     module=torch.nn.Linear(1, 1),
-    ...     loss=torch.nn.MSELoss(),
-    ...     dataset=points,
-    ...     optimizer=functools.partial(torch.optim.SGD, lr=0.1),
-    ...     batch_size=4,
-    ... )
+    >>> from seqgc import registered_model, workers
+    >>> sgd = functools.partial(torch.optim.SGD, lr=0.1)
+    >>> model = registered_model("net", module="mlp", optimizer=sgd)
     >>> plan = TrainingPlan(models=[model], scheme="gc:s=1", steps=3)
     >>> with tempfile.TemporaryDirectory() as folder, workers.local(2) as w:
     ...     result = train(plan, w, run=Path(folder, "run"))
@@ -129,17 +111,16 @@ def train(
         )
         stack.callback(workload.abandon)  # in a run that failed some have not been discarded
         backend = stack.enter_context(started(crew, workers, observers=observers))
-        session = Session(
-            workload,
-            setting=setting,
-            num_jobs=plan.num_jobs(setting),
-            payload=work.payload,
-            switches=switches,
-            observers=observers,
-        )
         if plan.adaptation is not None:
             tuner = stack.enter_context(closing(BackgroundTuner() if tuner is None else tuner))
-            session.adapt(plan.adaptation, tuner=tuner, max_delay=plan.max_delay(setting))
+        session = Session(
+            workload,
+            plan=plan,
+            setting=setting,
+            switches=switches,
+            tuner=tuner,
+            observers=observers,
+        )
         seconds = session.run(backend, RunDirectory(path, config=config))
     return TrainResult(
         run=path,
@@ -147,18 +128,16 @@ def train(
         jobs=session.num_jobs,
         seconds=seconds,
         counts=session.counts,
-        evaluations={
-            model.name: evaluate(
-                workload.module(model.name),
-                loss=model.loss,
-                dataset=model.dataset if model.test_dataset is None else model.test_dataset,
-            )
-            for model in plan.models
-        },
+        evaluations={model.name: _evaluated(model, workload) for model in plan.models},
         payload=work.payload,
         switches=tuple(switches),
         answers=tuple(session.answers),
     )
+
+
+def _evaluated(model: Model, workload: TorchWorkload) -> Evaluation:
+    data = model.dataset if model.test_dataset is None else model.test_dataset
+    return evaluate(workload.module(model.name), loss=model.loss, dataset=data)
 
 
 @contextmanager

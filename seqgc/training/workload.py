@@ -39,6 +39,8 @@ class TorchWorkload:
     ParameterError
         If an argument breaks its rule, or a model's gradient is not a sum over chunks: batch
         statistics, dropout, random augmentation, an optimizer that needs a closure.
+    ScheduleError
+        By a method that is called out of turn; nothing has changed then.
 
     Examples
     --------
@@ -48,16 +50,9 @@ class TorchWorkload:
     >>> from seqgc.ports import Decoding, MiniTask
     >>> from seqgc.schemes import parse_scheme
     >>> from seqgc.stores import MemoryStore
-    >>> from seqgc.training import Model, TorchCompute, TorchWorkload
-    >>> model = Model(
-    ...     name="line",
-    ...     module=torch.nn.Linear(1, 1),
-    ...     loss=torch.nn.MSELoss(),
-    ...     dataset=torch.utils.data.TensorDataset(torch.ones(8, 1), torch.ones(8, 1)),
-    ...     optimizer=functools.partial(torch.optim.SGD, lr=0.1),
-    ...     batch_size=4,
-    ... )
-    >>> store = MemoryStore()
+    >>> from seqgc.training import TorchCompute, TorchWorkload, registered_model
+    >>> sgd = functools.partial(torch.optim.SGD, lr=0.1)
+    >>> model, store = registered_model("net", module="mlp", optimizer=sgd), MemoryStore()
     >>> workload = TorchWorkload([model], scheme=parse_scheme("uncoded", n=2), store=store)
     >>> compute = TorchCompute([model.objective], store=store)
     >>> workload.begin(0)
@@ -65,7 +60,7 @@ class TorchWorkload:
     >>> workload.finish(Decoding(job=0, terms=()), compute(workload.resolve(both)))
     >>> workload.flush()
     >>> [(entry.job, entry.model, entry.step) for entry in workload.metrics]
-    [(0, 'line', 0)]
+    [(0, 'net', 0)]
     """
 
     def __init__(
@@ -117,16 +112,9 @@ class TorchWorkload:
         return self._learners[self.names.index(name)].module
 
     def switch(self, scheme: ChunkedScheme) -> None:
-        """Let the jobs that begin from now on be another scheme's.
+        """Let the jobs that begin from now on be another scheme's; every earlier one has finished.
 
         As no earlier job is in flight then, what a job's weights hold is as certain as before.
-
-        Raises
-        ------
-        ScheduleError
-            If a job has begun and not finished; nothing has changed then.
-        ParameterError
-            If there are too few models for its delay.
         """
         if late := [job for job, gradient in self._unapplied.items() if gradient is None]:
             raise ScheduleError(f"the scheme cannot change: job {late[0]} has not finished")
@@ -141,13 +129,7 @@ class TorchWorkload:
         return same_models and finished <= self._horizon(job)
 
     def begin(self, job: int) -> None:
-        """Fix the weights and the batch of ``job``; jobs begin in order, without gaps.
-
-        Raises
-        ------
-        ScheduleError
-            If it is not the next job, or a gradient that it needs has not been decoded.
-        """
+        """Fix the weights and the batch of ``job``; jobs begin in order, without gaps."""
         if job != self._begun:
             raise ScheduleError(f"job {job} cannot begin: the next job is {self._begun}")
         self._apply([j for j in self._unapplied if self.needs(job, j)])
@@ -162,28 +144,14 @@ class TorchWorkload:
         self._discard_weights()
 
     def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
-        """Return the data points of a mini-task, one part per model of its job's bundle.
-
-        Raises
-        ------
-        ScheduleError
-            If its job has not begun, or began more than T jobs ago.
-        """
+        """Return the data points of a mini-task, one part per model of its job's bundle."""
         if mini_task.job not in self._in_flight:
             raise ScheduleError(f"job {mini_task.job} is not in flight: {self._begun} have begun")
         shares = self._in_flight[mini_task.job]
         return tuple(share.resolve(mini_task.chunks, mini_task.coefficients) for share in shares)
 
     def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
-        """Keep the ``gradient`` of a decoded job, as long as `result_form` says, until it is due.
-
-        Raises
-        ------
-        ScheduleError
-            If the job has not begun or is finished already.
-        ParameterError
-            If the gradient has another length.
-        """
+        """Keep a decoded job's ``gradient``, as long as `result_form` says, until it is due."""
         job = decoding.job
         if job not in self._unapplied or self._unapplied[job] is not None:
             raise ScheduleError(f"job {job} cannot finish: it has not begun, or finished before")
@@ -201,10 +169,7 @@ class TorchWorkload:
     def flush(self) -> None:
         """End the run: apply every gradient that is left, in order, and discard all weights.
 
-        Raises
-        ------
-        ScheduleError
-            If a job has begun and not finished; nothing is applied then.
+        ScheduleError if a job has begun and not finished; nothing is applied then.
         """
         self._apply(list(self._unapplied))
         self.abandon()
