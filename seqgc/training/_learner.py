@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import copy
 import importlib
+import inspect
 import sys
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Final, ParamSpec, TypeVar
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
+from seqgc.errors import ParameterError
 from seqgc.ports import FloatArray, WeightRef, WeightStore
-from seqgc.training._vectors import ParameterVector, Precision, torch_dtype
-from seqgc.training.model import Model, make_optimizer
+from seqgc.training.model import Model, ParameterVector, Precision, torch_dtype
 
 __all__ = ["Learner", "without_compiler"]
 
@@ -40,7 +42,7 @@ class Learner:
         self._parameters = ParameterVector(self.module)
         self.result_size: Final = self._parameters.size + 1  # then the loss
         with without_compiler():
-            self._optimizer = make_optimizer(model, self._parameters.tensors)
+            self._optimizer = _make_optimizer(model, self._parameters.tensors)
         self._store = store
         self._steps = 0
         self._published: list[WeightRef] = []
@@ -65,6 +67,29 @@ class Learner:
         for ref in [ref for ref in self._published if ref not in needed]:
             self._store.discard(ref)
             self._published.remove(ref)
+
+
+def _make_optimizer(model: Model, parameters: Sequence[nn.Parameter]) -> Optimizer:
+    """Return the model's optimizer over ``parameters``, if it steps from one gradient."""
+    try:
+        optimizer: object = model.optimizer(list(parameters))
+    except (TypeError, ValueError) as error:
+        rule = f"must make an optimizer of the model's parameters ({error})"
+        raise ParameterError("optimizer", rule, model.optimizer) from error
+    if not isinstance(optimizer, Optimizer):
+        rule = "must be a factory, parameters -> torch.optim.Optimizer"
+        remedy = "e.g. functools.partial(torch.optim.SGD, lr=0.1)"
+        raise ParameterError("optimizer", rule, optimizer, remedy)
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ParameterError(
+            "optimizer",
+            "must step from one gradient, not from a closure that computes the loss again: "
+            "gradients come from the workers, one a job",
+            type(optimizer).__name__,
+            "use a first-order optimizer, e.g. torch.optim.SGD or torch.optim.Adam",
+        )
+    return optimizer
 
 
 @contextmanager

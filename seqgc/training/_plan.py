@@ -13,10 +13,9 @@ from seqgc.ports import Payload, payload_format
 from seqgc.rounds import Setting
 from seqgc.schemes import Scheme, parse_scheme
 from seqgc.training._jobs import JobPlan
-from seqgc.training._vectors import Precision, torch_dtype
 from seqgc.training._work import TaskSizes, Work, most_mini_tasks, task_sizes
 from seqgc.training.adaptive import Adaptation
-from seqgc.training.model import Model
+from seqgc.training.model import Model, Precision, torch_dtype
 
 __all__ = ["ROUND_LIMIT_S", "RecordingPlan", "TrainingPlan", "num_points"]
 

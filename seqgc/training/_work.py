@@ -13,9 +13,8 @@ import numpy as np
 
 from seqgc.ports import Backend, BlobStore, Payload, WeightStore, payload_format
 from seqgc.schemes import Scheme
-from seqgc.training._vectors import ParameterVector, Precision
 from seqgc.training.compute import TorchComputeFactory
-from seqgc.training.model import Model
+from seqgc.training.model import Model, ParameterVector, Precision
 from seqgc.wire import MESSAGE_LIMIT_BYTES, StoreKind, envelope_bytes
 
 __all__ = ["Crew", "TaskSizes", "Work", "Workers", "most_mini_tasks", "task_sizes"]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from seqgc.errors import ParameterError, ProfileError, require_int
-from seqgc.ports import Event, RoundRecord
+from seqgc.ports import Arrival, BoolArray, Dispatched, Event, FloatArray, RoundRecord
+from seqgc.profiles import DelayProfile, ProfileMeta
 from seqgc.rounds import Decision, Setting
-from seqgc.training._seen import SeenRounds
 from seqgc.training._tuner import Answer, Choice, Question, SearchFailure, Tuner
 
-__all__ = ["Adaptation", "AdaptiveDirector", "SearchFailure", "Switch"]
+__all__ = ["Adaptation", "AdaptiveDirector", "SearchFailure", "SeenRounds", "Switch"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,3 +148,106 @@ class AdaptiveDirector:
             answer = replace(answer, jobs_left=jobs_left)
         self._note(answer)
         return Decision(setting=answer.setting) if isinstance(answer, Choice) else None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Row:
+    """One round: when each worker's task left, and how long the answers took from then on."""
+
+    round: int
+    began_at: float
+    left_at: FloatArray
+    seconds: FloatArray
+    answered: BoolArray
+    loads: FloatArray
+    duration_s: float = 0.0
+
+    @property
+    def rest_s(self) -> FloatArray:
+        """What was left of the round (n,) when each worker's task left."""
+        return self.duration_s - (self.left_at - self.began_at)
+
+
+class SeenRounds:
+    """Keeps the answers' times of the latest rounds, late ones included.
+
+    A worker's time is from when its task first left to its answer, in whichever attempt. A
+    straggler that is cancelled may never answer: all that is known of its time is that it is longer
+    than what was left of the round, a *censored* time. As what it would have been counts the median
+    of the longer times that were seen in the window: the worker's own, or everyone's if it has
+    none, or the rest of the round if nobody has. So what the stragglers would have taken is what
+    stragglers did take wherever they were waited for. An uncoded round waits for everybody, and
+    hides nothing. A failed task is censored too. Every worker is taken to have had the load that
+    the scheme says is its own, and times are brought to the window's smallest load before they are
+    compared (docs/mathematics.md, section 7).
+    """
+
+    def __init__(self, n: int, *, window: int) -> None:
+        self._n = n
+        self._open: _Row | None = None
+        self._rows: deque[_Row] = deque(maxlen=require_int("window", window, least=1))
+
+    def on(self, event: Event) -> None:
+        """Take note of an event of the loop."""
+        match event:
+            case Dispatched(attempt=0):
+                left_at = np.full(self._n, event.at)
+                left_at[list(event.workers)] = event.left_at
+                self._open = _Row(
+                    round=event.round,
+                    began_at=event.at,
+                    left_at=left_at,
+                    seconds=np.zeros(self._n),
+                    answered=np.zeros(self._n, dtype=np.bool_),
+                    loads=np.zeros(self._n),
+                )
+            case Arrival(round=round, worker=worker):
+                rows = self._rows if self._open is None else (*self._rows, self._open)
+                for row in rows:
+                    if row.round == round and not row.answered[worker]:
+                        row.seconds[worker] = event.at - row.left_at[worker]
+                        row.answered[worker] = True
+
+    def close(self, record: RoundRecord, *, load: float | FloatArray) -> None:
+        """Take note of how a round ended; ``load`` is that of every worker, or each one's (n,)."""
+        if self._open is not None and self._open.round == record.round:
+            self._open.loads[:], self._open.duration_s = load, record.duration_s
+            self._rows.append(self._open)
+        self._open = None
+
+    def profile(self, *, alpha: float) -> DelayProfile:
+        """Return the window's rounds at its smallest load, censored times filled in.
+
+        ``alpha`` is in seconds per unit of load. ProfileError if there is no round, or if alpha
+        makes a time negative.
+        """
+        shape = (len(self._rows), self._n)
+        loads = np.reshape([row.loads for row in self._rows], shape)
+        base_load = float(loads.min()) if self._rows else 0.0
+        extra = alpha * (loads - base_load)
+        rests = np.reshape([row.rest_s for row in self._rows], shape) - extra
+        times = np.reshape([row.seconds for row in self._rows], shape) - extra
+        answered = np.reshape([row.answered for row in self._rows], shape).astype(np.bool_)
+        return DelayProfile.from_times(
+            _completed(times, answered, rests=rests),
+            meta=ProfileMeta(base_load=base_load, alpha=alpha, source="rounds of a live run"),
+        )
+
+
+def _completed(times: FloatArray, answered: BoolArray, *, rests: FloatArray) -> FloatArray:
+    """Return ``times`` (rounds, n) with the censored ones filled in; see `SeenRounds`."""
+    full, everyone = times.copy(), np.sort(times[answered])
+    for worker in np.flatnonzero(~answered.all(axis=0)):
+        own = np.sort(times[answered[:, worker], worker])
+        for row in np.flatnonzero(~answered[:, worker]):
+            than = float(rests[row, worker])
+            full[row, worker] = _longer(own, than) or _longer(everyone, than) or than
+    return full
+
+
+def _longer(seen: FloatArray, than: float) -> float:
+    """Return the median of the times ``seen``, in order, that are longer; 0 if there is none."""
+    longer = seen[np.searchsorted(seen, than, side="right") :]
+    if not longer.size:
+        return 0.0
+    return float(longer[(len(longer) - 1) // 2] + longer[len(longer) // 2]) / 2

@@ -14,8 +14,7 @@ import torch
 from seqgc.errors import ParameterError
 from seqgc.ports import FloatArray, WeightedPoints, WeightRef, WeightStore
 from seqgc.training._points import collate, point_losses
-from seqgc.training._vectors import ParameterVector, Precision, torch_dtype
-from seqgc.training.model import Model, Objective
+from seqgc.training.model import Model, Objective, ParameterVector, Precision, torch_dtype
 
 __all__ = ["FetchingStore", "TorchCompute", "TorchComputeFactory"]
 

@@ -26,9 +26,8 @@ from torch import nn
 
 from seqgc.errors import ParameterError, did_you_mean, require_int
 from seqgc.training._points import PointDataset, per_point_loss
-from seqgc.training._vectors import Precision, torch_dtype
 from seqgc.training.compute import TorchCompute
-from seqgc.training.model import Model, Objective, OptimizerFactory, Recipe
+from seqgc.training.model import Model, Objective, OptimizerFactory, Precision, Recipe, torch_dtype
 from seqgc.training.problems import MODULES, digits
 from seqgc.wire import Json, WorkloadRef
 from seqgc.worker import FetchWeights, register

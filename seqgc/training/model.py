@@ -1,26 +1,39 @@
-"""`Model`: one neural network to train, and everything that its training needs."""
+"""`Model`: one neural network to train, what its training needs, its parameters as a vector."""
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, Literal, TypeAlias
 
-from torch import nn
+import numpy as np
+import torch
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.utils.data import IterableDataset
 
 from seqgc.errors import ParameterError, require_int
+from seqgc.ports import FloatArray
 from seqgc.training._points import Loss, PointDataset, per_point_loss
 
-__all__ = ["Model", "Objective", "OptimizerFactory", "PointDataset", "Recipe", "make_optimizer"]
+__all__ = [
+    "Model",
+    "Objective",
+    "OptimizerFactory",
+    "ParameterVector",
+    "PointDataset",
+    "Precision",
+    "Recipe",
+    "torch_dtype",
+]
 
+_DTYPES: Final = {"float32": torch.float32, "float64": torch.float64}
 # What stores take as a model's name: checked here, before anything runs.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
+Precision: TypeAlias = Literal["float32", "float64"]
 OptimizerFactory: TypeAlias = Callable[[Sequence[nn.Parameter]], Optimizer]
 
 
@@ -107,6 +120,13 @@ class Model:
         return Objective(name=self.name, module=self.module, loss=self.loss, dataset=self.dataset)
 
 
+def torch_dtype(precision: Precision) -> torch.dtype:
+    """Return the dtype of the name; ParameterError for any other name."""
+    if precision not in _DTYPES:
+        raise ParameterError("precision", f"must be one of {', '.join(_DTYPES)}", precision)
+    return _DTYPES[precision]
+
+
 def _check_dataset(dataset: PointDataset) -> None:
     # IterableDataset inherits a __getitem__ that only raises.
     if isinstance(dataset, IterableDataset) or not (
@@ -137,24 +157,51 @@ def _check_module(module: nn.Module) -> None:
         raise ParameterError("module", "must have a parameter that requires grad", repr(module))
 
 
-def make_optimizer(model: Model, parameters: Sequence[nn.Parameter]) -> Optimizer:
-    """Return the model's optimizer over ``parameters``, if it steps from one gradient."""
-    try:
-        optimizer: object = model.optimizer(list(parameters))
-    except (TypeError, ValueError) as error:
-        rule = f"must make an optimizer of the model's parameters ({error})"
-        raise ParameterError("optimizer", rule, model.optimizer) from error
-    if not isinstance(optimizer, Optimizer):
-        rule = "must be a factory, parameters -> torch.optim.Optimizer"
-        remedy = "e.g. functools.partial(torch.optim.SGD, lr=0.1)"
-        raise ParameterError("optimizer", rule, optimizer, remedy)
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
-        raise ParameterError(
-            "optimizer",
-            "must step from one gradient, not from a closure that computes the loss again: "
-            "gradients come from the workers, one a job",
-            type(optimizer).__name__,
-            "use a first-order optimizer, e.g. torch.optim.SGD or torch.optim.Adam",
-        )
-    return optimizer
+class ParameterVector:
+    """The trainable parameters of a CPU module, in the order of ``module.parameters()``.
+
+    Frozen parameters are left out; a tied parameter counts once.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.tensors: Final = tuple(p for p in module.parameters() if p.requires_grad)
+        self.size: Final = sum(p.numel() for p in self.tensors)
+
+    def read(self) -> FloatArray:
+        """Return a copy of the parameters, (size,), read-only."""
+        vector: FloatArray = torch.cat([p.detach().reshape(-1) for p in self.tensors]).numpy()
+        vector.setflags(write=False)
+        return vector
+
+    def write(self, vector: FloatArray) -> None:
+        """Overwrite the parameters with ``vector`` (size,); the one copy that this costs."""
+        for p, piece in self._pieces(vector):
+            # Through numpy's view: any strides, any read-only source, no temporary.
+            p.detach().numpy()[...] = piece.reshape(p.shape)
+
+    def set_gradient(self, vector: FloatArray) -> None:
+        """Make ``vector`` (size,), which must be writable, the parameters' gradient, uncopied."""
+        for p, piece in self._pieces(vector):
+            p.grad = torch.from_numpy(piece).view(p.shape)
+
+    def read_gradient(self, out: FloatArray) -> None:
+        """Write the parameters' gradient into ``out`` (size,); zero where there is none."""
+        torch.cat([_gradient(p).reshape(-1) for p in self.tensors], out=torch.from_numpy(out))
+
+    def clear_gradient(self) -> None:
+        """Forget the parameters' gradient."""
+        for p in self.tensors:
+            p.grad = None
+
+    def _pieces(self, vector: FloatArray) -> zip[tuple[nn.Parameter, FloatArray]]:
+        if vector.shape != (self.size,):
+            raise ParameterError("vector", f"must have shape ({self.size},)", vector.shape)
+        ends = np.cumsum([p.numel() for p in self.tensors])
+        return zip(self.tensors, np.split(vector, ends[:-1]), strict=True)
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    if parameter.grad is None:
+        return torch.zeros_like(parameter)
+    # nn.Embedding(sparse=True) yields sparse gradients; a code combines dense vectors.
+    return parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad

@@ -25,8 +25,8 @@ from seqgc.ports import (
 from seqgc.profiles import DelayProfile, ProfileMeta, fit_load_model
 from seqgc.training._jobs import batch_indices
 from seqgc.training._plan import RecordingPlan, num_points
-from seqgc.training._vectors import ParameterVector
 from seqgc.training._work import Workers
+from seqgc.training.model import ParameterVector
 from seqgc.training.run import started
 
 __all__ = ["FAILED", "LATE", "record_profile"]

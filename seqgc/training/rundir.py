@@ -11,7 +11,7 @@ A replay sends all tasks of a round at once, at 0. So what must be replayed to g
 decisions again, to the last bit, is ``elapsed_s``: the sending is then a part of each answer's
 time, as it was for the closing rule. What says how workers would do under another scheme or another
 master, and what a profile is made of, is ``took_s``; recordings (`seqgc.training.record`) and the
-rounds that an adaptive run searches on (`seqgc.training._seen`) hold these seconds.
+rounds that an adaptive run searches on (`seqgc.training.adaptive`) hold these seconds.
 """
 
 from __future__ import annotations

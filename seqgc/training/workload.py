@@ -13,9 +13,8 @@ from seqgc.ports import Decoding, FloatArray, MiniTask, WeightedPoints, WeightSt
 from seqgc.training._jobs import ChunkedScheme, JobPlan, Share
 from seqgc.training._learner import Learner
 from seqgc.training._soundness import require_sound
-from seqgc.training._vectors import Precision, torch_dtype
 from seqgc.training.metrics import JobMetrics
-from seqgc.training.model import Model
+from seqgc.training.model import Model, Precision, torch_dtype
 
 __all__ = ["ChunkedScheme", "TorchWorkload"]
 

@@ -22,7 +22,6 @@ from seqgc.search import Rehearsal, ReplayBackend, replay
 from seqgc.stores import MemoryStore
 from seqgc.testing import eventually
 from seqgc.training import TorchWorkload, TrainingPlan, train
-from seqgc.training._seen import SeenRounds
 from seqgc.training._tuner import (
     Answer,
     BackgroundTuner,
@@ -31,7 +30,7 @@ from seqgc.training._tuner import (
     SearchFailure,
     choose,
 )
-from seqgc.training.adaptive import Adaptation, AdaptiveDirector
+from seqgc.training.adaptive import Adaptation, AdaptiveDirector, SeenRounds
 from tests.kit import decoded, left
 from tests.training.reference import flat, make_model, train_alone
 
