@@ -22,11 +22,13 @@ __all__ = ["make_models"]
 def make_models(config: RunConfig) -> list[Model]:
     """Return the models of a configuration; for functions, refuse what they do not have."""
     from seqgc.training import Model, Recipe
-    from seqgc.training.factories import LOSSES, import_registered, workload_of
+    from seqgc.training.factories import LOSSES, check_recipe, import_registered
 
     import_registered()
+    recipes = [Recipe(module=m.module, data=m.data, loss=m.loss) for m in config.models]
     if config.backend in ("lambda", "lambda-local"):
-        workload_of(config.models, precision=config.precision)
+        for recipe in recipes:
+            check_recipe(recipe)
     data = {name: _data(name) for name in dict.fromkeys(m.data for m in config.models)}
     return [
         Model(
@@ -38,9 +40,9 @@ def make_models(config: RunConfig) -> list[Model]:
             batch_size=model.batch_size,
             seed=model.seed,
             test_dataset=data[model.data][1],
-            recipe=Recipe(module=model.module, data=model.data, loss=model.loss),
+            recipe=recipe,
         )
-        for model in config.models
+        for model, recipe in zip(config.models, recipes, strict=True)
     ]
 
 

@@ -86,7 +86,8 @@ class JobPlan:
                 "train more models, take a scheme with a smaller delay, or allow gradients that "
                 "are applied T rounds late (stale)",
             )
-        self._starts = [_starts(scheme.cut(m.batch_size)) for m in self.models]
+        cuts = [scheme.cut(model.batch_size) for model in self.models]
+        self._starts = [np.concatenate([[0], np.cumsum(cut)]).astype(np.intp) for cut in cuts]
         self.delay = scheme.delay  # rounds that the gradient of a job may be late
 
     def bundle(self, job: int) -> range:
@@ -105,12 +106,6 @@ class JobPlan:
             len(model.dataset), batch_size=model.batch_size, seed=model.seed, step=step
         )
         return Share(weights=weights, points=points, starts=self._starts[index])
-
-
-def _starts(sizes: IntArray) -> IntArray:
-    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.intp)
-    starts.setflags(write=False)
-    return starts
 
 
 def batch_indices(dataset_size: int, *, batch_size: int, seed: int, step: int) -> IntArray:

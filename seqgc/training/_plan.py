@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from seqgc.errors import ParameterError, require_int
+from seqgc.errors import ParameterError, require_int, require_number
 from seqgc.ports import Payload, payload_format
 from seqgc.rounds import Setting
 from seqgc.schemes import Scheme, parse_scheme
@@ -132,13 +132,7 @@ class TrainingPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RecordingPlan:
-    """What to record: how long workers take to answer, at each of several loads.
-
-    Raises
-    ------
-    ParameterError
-        If an argument breaks its rule.
-    """
+    """What to record: how long workers take to answer, at each of several loads."""
 
     model: Model  # whose gradient is computed; nothing is trained: its weights stay as they are
     rounds: int  # of each profile
@@ -157,8 +151,7 @@ class RecordingPlan:
             rule = f"must come to different numbers of data points, of batches of {batch_size}"
             raise ParameterError("loads", rule, list(loads))
         object.__setattr__(self, "loads", tuple(sorted(loads)))
-        if not 0 < self.timeout_s < math.inf:
-            raise ParameterError("timeout_s", "must be a finite number > 0", self.timeout_s)
+        require_number("timeout_s", self.timeout_s, above=0)
         torch_dtype(self.precision)
 
     def work(self, weights: Path, *, occasion: Callable[[int, int], tuple[int, float]]) -> Work:

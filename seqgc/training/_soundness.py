@@ -10,8 +10,8 @@ from __future__ import annotations
 import copy
 import pickle
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,7 +43,9 @@ def require_sound(model: Model) -> None:
         If reading a data point twice differs; if the module or loss draws random numbers, remembers
         earlier calls, or makes a point's result depend on the other points of its batch.
     """
-    with _random_state_kept():
+    with torch.random.fork_rng(devices=[]), ExitStack() as states:
+        states.callback(random.setstate, random.getstate())
+        states.callback(np.random.set_state, np.random.get_state())  # noqa: NPY002 (others use it)
         _require_repeatable_reads(model)
         trial = _Trial(model=model, module=copy.deepcopy(model.module).to(_DTYPE))
         trial.run()
@@ -188,14 +190,3 @@ def _random_state() -> bytes:
     """Return every global random state that a module or dataset may draw from, comparable."""
     numpy_state = np.random.get_state()  # noqa: NPY002 (others may use the global generator)
     return pickle.dumps((torch.get_rng_state().numpy(), numpy_state, random.getstate()))
-
-
-@contextmanager
-def _random_state_kept() -> Iterator[None]:
-    numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002 (as above)
-    with torch.random.fork_rng(devices=[]):
-        try:
-            yield
-        finally:
-            np.random.set_state(numpy_state)  # noqa: NPY002 (as above)
-            random.setstate(python_state)

@@ -14,8 +14,9 @@ import numpy as np
 from seqgc.ports import Backend, BlobStore, Payload, WeightStore, payload_format
 from seqgc.schemes import Scheme
 from seqgc.training.compute import TorchComputeFactory
+from seqgc.training.factories import workload_of
 from seqgc.training.model import Model, ParameterVector, Precision
-from seqgc.wire import MESSAGE_LIMIT_BYTES, StoreKind, envelope_bytes
+from seqgc.wire import MESSAGE_LIMIT_BYTES, StoreKind, WorkloadRef, envelope_bytes
 
 __all__ = ["Crew", "TaskSizes", "Work", "Workers", "most_mini_tasks", "task_sizes"]
 
@@ -131,6 +132,10 @@ class Work:
             precision=self.precision,
             cached_weights=self.cached_weights,
         )
+
+    def workload(self) -> WorkloadRef:
+        """Return the names by which functions rebuild the models."""
+        return workload_of(self.models, precision=self.precision)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -29,8 +29,8 @@ class Adaptation:
 
     Examples
     --------
-    >>> Adaptation(probe=20, retune=50, alpha=1.12).window
-    50
+    >>> Adaptation(probe=20, retune=50, alpha=1.12)
+    Adaptation(probe=20, retune=50, alpha=1.12)
     """
 
     probe: int | None = None  # rounds before the first search; `retune` of them unless given
@@ -51,11 +51,6 @@ class Adaptation:
                 self.alpha,
                 "measure it with `seqgc profile`, at several loads",
             )
-
-    @property
-    def window(self) -> int:
-        """The latest rounds that a search looks at: as many as probed or, if more, retuned on."""
-        return max(self.probe or 1, self.retune or 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +95,8 @@ class AdaptiveDirector:
     ) -> None:
         self._adaptation, self._tuner, self._note = adaptation, tuner, note
         self._batch, self._max_delay = batch, max_delay
-        self._seen = SeenRounds(n, window=adaptation.window)
+        # A search looks at as many rounds as were probed or, if more, retuned on.
+        self._seen = SeenRounds(n, window=max(adaptation.probe or 1, adaptation.retune or 1))
         self._rounds_to_search = adaptation.probe or adaptation.retune
         self._searching = False
 
@@ -114,12 +110,19 @@ class AdaptiveDirector:
             self._rounds_to_search -= 1
 
     def choose(self, *, setting: Setting, jobs_left: int) -> Decision | None:
-        if self._searching:
-            return self._answered(jobs_left)
-        if self._rounds_to_search is not None and self._rounds_to_search <= 0:
-            self._rounds_to_search = self._adaptation.retune
-            self._search(setting, jobs_left)
-        return None
+        if not self._searching:
+            if self._rounds_to_search is not None and self._rounds_to_search <= 0:
+                self._rounds_to_search = self._adaptation.retune
+                self._search(setting, jobs_left)
+            return None
+        answer = self._tuner.result()
+        if answer is None:
+            return None
+        self._searching = False
+        if isinstance(answer, Choice):
+            answer = replace(answer, jobs_left=jobs_left)
+        self._note(answer)
+        return Decision(setting=answer.setting) if isinstance(answer, Choice) else None
 
     def _search(self, setting: Setting, jobs_left: int) -> None:
         alpha = self._adaptation.alpha or 0.0
@@ -138,16 +141,6 @@ class AdaptiveDirector:
             )
         )
         self._searching = True
-
-    def _answered(self, jobs_left: int) -> Decision | None:
-        answer = self._tuner.result()
-        if answer is None:
-            return None
-        self._searching = False
-        if isinstance(answer, Choice):
-            answer = replace(answer, jobs_left=jobs_left)
-        self._note(answer)
-        return Decision(setting=answer.setting) if isinstance(answer, Choice) else None
 
 
 @dataclass(slots=True, kw_only=True)

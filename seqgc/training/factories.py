@@ -17,9 +17,10 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import cache
 from types import SimpleNamespace
-from typing import Final, Protocol, TypeAlias, TypeVar, cast
+from typing import Final, TypeAlias, TypeVar, cast
 
 import torch
 from torch import nn
@@ -34,9 +35,7 @@ from seqgc.worker import FetchWeights, register
 
 __all__ = [
     "LOSSES",
-    "DataFactory",
-    "ModelSpec",
-    "ModuleFactory",
+    "check_recipe",
     "data_names",
     "import_registered",
     "make_models_compute",
@@ -68,21 +67,6 @@ _MODULES: Final = {name: _seedless(make) for name, make in MODULES.items()}
 _DATA: Final[dict[str, DataFactory]] = {"digits": digits}
 _FIELDS: Final = ("name", "module", "data", "loss", "seed")
 _MOST_MODELS: Final = 1000
-
-
-class ModelSpec(Protocol):
-    """A model as a configuration has it: names, and the seed of its initial weights."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def module(self) -> str: ...
-    @property
-    def data(self) -> str: ...
-    @property
-    def loss(self) -> str: ...
-    @property
-    def seed(self) -> int: ...
 
 
 def register_module(name: str) -> Callable[[ModuleFactory], ModuleFactory]:
@@ -123,13 +107,7 @@ def data_names() -> tuple[str, ...]:
 
 
 def named_module(name: str, *, seed: int) -> nn.Module:
-    """Return a new network: one of `seqgc.training.MODULES`, or one that is registered.
-
-    Raises
-    ------
-    ParameterError
-        If there is none of that name.
-    """
+    """Return a new network: one of `seqgc.training.MODULES`, or one that is registered."""
     _check_known(_MODULES, name, argument="module")
     with torch.random.fork_rng(devices=[]):  # a factory may draw from torch's global state
         torch.manual_seed(seed)
@@ -137,13 +115,7 @@ def named_module(name: str, *, seed: int) -> nn.Module:
 
 
 def named_data(name: str) -> tuple[PointDataset, PointDataset]:
-    """Return the data to train on and to test on: ``digits``, or what is registered.
-
-    Raises
-    ------
-    ParameterError
-        If there are none of that name.
-    """
+    """Return the data to train on and to test on: ``digits``, or what is registered."""
     _check_known(_DATA, name, argument="data")
     return _DATA[name]()
 
@@ -190,13 +162,7 @@ def registered_model(
 
 
 def import_registered(environment: Mapping[str, str] = os.environ) -> None:
-    """Import the modules of ``SEQGC_FACTORIES``, so that the master knows the image's names.
-
-    Raises
-    ------
-    ParameterError
-        If one of them cannot be imported.
-    """
+    """Import the modules of ``SEQGC_FACTORIES``, so that the master knows the image's names."""
     for module in environment.get("SEQGC_FACTORIES", "").split(","):
         if module.strip():
             try:
@@ -206,30 +172,38 @@ def import_registered(environment: Mapping[str, str] = os.environ) -> None:
                 raise ParameterError("SEQGC_FACTORIES", rule, module.strip()) from error
 
 
-def workload_of(models: Sequence[ModelSpec], *, precision: Precision) -> WorkloadRef:
-    """Return the reference from which functions rebuild these models' objectives.
+def check_recipe(recipe: Recipe) -> None:
+    """Refuse what functions could not rebuild: a module or data that are no registered name."""
+    _check_known(_MODULES, recipe.module, argument="module")
+    _check_known(_DATA, recipe.data, argument="data")
+    _named_loss(recipe.loss)
+
+
+def workload_of(models: Sequence[Model], *, precision: Precision) -> WorkloadRef:
+    """Return the reference from which functions, which are sent no code, rebuild the objectives.
 
     Raises
     ------
     ParameterError
-        If a module or data are no registered name, or there is no such loss or precision.
+        If a model has no recipe, or its module or data are no registered name.
 
     Examples
     --------
-    >>> model = SimpleNamespace(name="a", module="mine:net", data="digits", loss="mse", seed=3)
-    >>> workload_of([model], precision="float64")
-    Traceback (most recent call last):
-        ...
-    seqgc.errors.ParameterError: `module` must be one of digits-cnn, mlp, paper-cnn... (register \
-it in a module listed in SEQGC_FACTORIES)
+    >>> import functools
+    >>> sgd = functools.partial(torch.optim.SGD, lr=0.1)
+    >>> model = registered_model("net", module="mlp", optimizer=sgd)
+    >>> workload_of([model], precision="float64").settings["models"]
+    [{'name': 'net', 'module': 'mlp', 'data': 'digits', 'loss': 'cross-entropy', 'seed': 0}]
     """
     torch_dtype(precision)
-    settings = []
+    settings: list[Json] = []
     for model in models:
-        _check_known(_MODULES, model.module, argument="module")
-        _check_known(_DATA, model.data, argument="data")
-        _named_loss(model.loss)
-        settings.append({field: cast("Json", getattr(model, field)) for field in _FIELDS})
+        if model.recipe is None:
+            rule = "must each have a recipe where workers are functions, which are sent no code"
+            remedy = "make it with seqgc.training.registered_model"
+            raise ParameterError("models", rule, model.name, remedy)
+        check_recipe(model.recipe)
+        settings.append({"name": model.name, **asdict(model.recipe), "seed": model.seed})
     return WorkloadRef(name="models", settings={"models": settings, "precision": precision})
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,7 +65,10 @@ def evaluate(module: nn.Module, *, loss: Loss, dataset: PointDataset) -> Evaluat
     loss = per_point_loss(loss)
     dtype = next((p.dtype for p in module.parameters()), torch.float32)
     total, hits = 0.0, 0.0
-    with _eval_mode(module), torch.no_grad():
+    with ExitStack() as modes, torch.no_grad():
+        for part in module.modules():  # a module in training may hold parts frozen in eval mode
+            modes.callback(setattr, part, "training", part.training)
+        module.eval()
         for start in range(0, size, _EVALUATION_BATCH):
             points = np.arange(start, min(start + _EVALUATION_BATCH, size))
             x, y = collate(dataset, points, dtype=dtype)
@@ -84,15 +86,3 @@ def _hits(output: object, target: Tensor) -> float:
         return float("nan")
     right = (output.argmax(1) == target).double()
     return float(right.reshape(len(right), -1).mean(1).sum())
-
-
-@contextmanager
-def _eval_mode(module: nn.Module) -> Iterator[None]:
-    # Mode by mode: a module in training may hold parts that are frozen in eval mode.
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, training in modes:
-            part.training = training

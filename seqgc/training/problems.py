@@ -15,7 +15,6 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from seqgc.errors import ParameterError, did_you_mean
-from seqgc.ports import FloatArray
 
 __all__ = ["MODULES", "Split", "digits", "make_module"]
 
@@ -47,7 +46,13 @@ def digits(*, seed: int = 0, test_fraction: float = 0.2) -> Split:
     """
     if not 0 < test_fraction < 1:
         raise ParameterError("test_fraction", "must be between 0 and 1", test_fraction)
-    table = _digits_table()
+    package = find_spec("sklearn")  # to import it for the file that is in it takes a second
+    if package is None or not package.submodule_search_locations:
+        rule = "needs scikit-learn, in which the digits are"
+        raise ParameterError("data", rule, "digits", "pip install 'seqgc[demo]'")
+    file = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
+    with gzip.open(file, "rt") as lines:
+        table = np.loadtxt(lines, delimiter=",")  # of each image 64 pixels, then the digit
     x = (table[:, :-1].reshape(-1, 1, 8, 8) / 16).astype(np.float32)
     y = table[:, -1].astype(np.int64)
     rng, test = np.random.default_rng(seed), np.zeros(len(y), dtype=np.bool_)
@@ -56,20 +61,6 @@ def digits(*, seed: int = 0, test_fraction: float = 0.2) -> Split:
         test[points[: round(test_fraction * len(points))]] = True
     tensors = [(torch.from_numpy(x[part]), torch.from_numpy(y[part])) for part in (~test, test)]
     return Split(*(TensorDataset(*pair) for pair in tensors))
-
-
-def _digits_table() -> FloatArray:
-    """Return a row of 64 pixels and the digit for each image, from the file in scikit-learn.
-
-    To import scikit-learn for it takes a second.
-    """
-    package = find_spec("sklearn")
-    if package is None or not package.submodule_search_locations:
-        rule = "needs scikit-learn, in which the digits are"
-        raise ParameterError("data", rule, "digits", "pip install 'seqgc[demo]'")
-    file = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
-    with gzip.open(file, "rt") as lines:
-        return np.loadtxt(lines, delimiter=",")
 
 
 def _mlp() -> nn.Module:

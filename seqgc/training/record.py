@@ -10,18 +10,9 @@ from typing import Final
 
 import numpy as np
 
+from seqgc import ports
 from seqgc._durable import temporary_folder
 from seqgc.errors import WorkerError
-from seqgc.ports import (
-    Arrival,
-    Backend,
-    Notice,
-    Observer,
-    Task,
-    WeightedPoints,
-    WeightRef,
-    WorkItem,
-)
 from seqgc.profiles import DelayProfile, ProfileMeta, fit_load_model
 from seqgc.training._jobs import batch_indices
 from seqgc.training._plan import RecordingPlan, num_points
@@ -36,7 +27,7 @@ LATE: Final = 2  # status: no answer within the time limit, which is its time
 
 
 def record_profile(
-    plan: RecordingPlan, workers: Workers, *, observers: Sequence[Observer] = ()
+    plan: RecordingPlan, workers: Workers, *, observers: Sequence[ports.Observer] = ()
 ) -> list[DelayProfile]:
     """Measure how long workers take to answer, at each of several loads, with a model's gradient.
 
@@ -95,7 +86,9 @@ def record_profile(
             if row is not None:
                 rows[load].append((seconds, status))
             for observer in observers:
-                observer(Notice(kind="round", fields={"done": number + 1, "total": len(turns)}))
+                observer(
+                    ports.Notice(kind="round", fields={"done": number + 1, "total": len(turns)})
+                )
     now = datetime.now(UTC).isoformat(timespec="seconds")
     profiles = [
         DelayProfile(
@@ -128,8 +121,8 @@ def _turns(plan: RecordingPlan) -> Iterator[tuple[float, int | None]]:
 
 
 def _tasks(
-    plan: RecordingPlan, number: int, load: float, *, weights: WeightRef, workers: int
-) -> Iterator[Task]:
+    plan: RecordingPlan, number: int, load: float, *, weights: ports.WeightRef, workers: int
+) -> Iterator[ports.Task]:
     """Yield the workers' tasks: shares of one batch, which begin where those of others do not.
 
     Loads above 1, as of bundles of models, go round the batch more than once.
@@ -138,18 +131,18 @@ def _tasks(
     batch = batch_indices(len(model.dataset), batch_size=size, seed=model.seed, step=number)
     coefficients = np.full(num_points(load, size), 1 / size)
     for worker in range(workers):
-        part = WeightedPoints(
+        part = ports.WeightedPoints(
             model=model.name,
             weights=weights,
             points=batch[(worker * size // workers + np.arange(len(coefficients))) % size],
             coefficients=coefficients,
         )
-        items = (WorkItem(slot=0, parts=(part,)),)
-        yield Task(round=number, worker=worker, attempt=0, items=items)
+        items = (ports.WorkItem(slot=0, parts=(part,)),)
+        yield ports.Task(round=number, worker=worker, attempt=0, items=items)
 
 
 def _play(
-    backend: Backend, tasks: Sequence[Task], *, timeout_s: float
+    backend: ports.Backend, tasks: Sequence[ports.Task], *, timeout_s: float
 ) -> tuple[list[float], list[int], str]:
     """Play one round until everybody answered or failed, or the time is over.
 
@@ -165,7 +158,7 @@ def _play(
             continue  # an answer to an earlier round, too late for it
         waiting.remove(event.worker)
         seconds[event.worker] = event.at - left_at[event.worker]
-        if isinstance(event, Arrival):
+        if isinstance(event, ports.Arrival):
             status[event.worker] = 0
         else:
             status[event.worker], reason = FAILED, event.reason

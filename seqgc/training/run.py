@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 
 from seqgc.ports import Backend, Dispatch, Notice, Observer, Payload, Seen
-from seqgc.rounds import Setting
 from seqgc.stores import RetiringStore
 from seqgc.training._plan import TrainingPlan
 from seqgc.training._session import RunCounts, Session
@@ -86,14 +85,12 @@ def train(
     setting, switches = plan.setting(workers.n), list[Switch]()
     path = new_run_path("runs", setting.scheme.spec) if run is None else Path(run)
     require_new(path)
-
-    def now() -> Setting:
-        return switches[-1].after if switches else setting
-
-    work = plan.work(path, setting=setting, now=now)
+    work = plan.work(path, setting=setting, now=lambda: switches[-1].after if switches else setting)
     workers.check(work)
     with ExitStack() as stack:
-        stack.enter_context(_one_thread())
+        # The cores are the workers': a second thread of the master would spin on one of them.
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(1)
         crew = stack.enter_context(workers.open(work))
         store = crew.store
         if crew.grace_s is not None:
@@ -153,17 +150,6 @@ def started(crew: Crew, workers: Workers, *, observers: Sequence[Observer]) -> I
     with closing(crew.start()) as backend:
         tell("ready", {"seconds": time.monotonic() - began, "note": crew.note})
         yield backend
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Leave the cores to the workers: a second thread of the master would spin on one of them."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _retiring(store: RetiringStore) -> Observer:

@@ -7,16 +7,14 @@ import uuid
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final
 
 from seqgc.deploy import Budget
-from seqgc.errors import ParameterError
 from seqgc.stores import DirectoryStore, StoreChoice, open_store, remove_forgotten
-from seqgc.wire import StoreKind, StoreRef, WorkloadRef
+from seqgc.wire import StoreKind, StoreRef
 from seqgc.workers._base import WorkerSet
 from seqgc.workers._delays import LoadDelays
 from seqgc.workers._forecast import Forecast, Reach, choose, forecast, require_fit
@@ -86,7 +84,7 @@ class FunctionWorkers(WorkerSet):
         """Make sure that they can be called, and return how; starts what must be started."""
 
     def check(self, work: Work) -> None:
-        _workload(work)
+        work.workload()  # made for its checks
         require_fit(work.sizes, self._choice(work).kind)
 
     @contextmanager
@@ -110,7 +108,7 @@ class FunctionWorkers(WorkerSet):
             return LambdaBackend(
                 self.n,
                 transport,
-                workload=_workload(work),
+                workload=work.workload(),
                 store=ref,
                 shared=shared,
                 messaging=self._messaging(work, run_id=run_id),
@@ -171,17 +169,3 @@ def unique_name(name: str) -> str:
     """Return a run's name that no other run has, of characters that every store takes."""
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:80].lstrip(".-") or "run"
     return f"{plain}-{uuid.uuid4().hex[:12]}"
-
-
-def _workload(work: Work) -> WorkloadRef:
-    """Return the names by which functions rebuild the models."""
-    from seqgc.training.factories import workload_of
-
-    specs = []
-    for model in work.models:
-        if model.recipe is None:
-            rule = "must each have a recipe where workers are functions, which are sent no code"
-            remedy = "make it with seqgc.training.registered_model"
-            raise ParameterError("models", rule, model.name, remedy)
-        specs.append(SimpleNamespace(name=model.name, seed=model.seed, **asdict(model.recipe)))
-    return workload_of(specs, precision=work.precision)

@@ -107,7 +107,7 @@ def test_messages_are_as_large_as_planned_and_hardly_smaller(
     shared = DirectoryStore(tmp_path)
     invocations = Invocations(
         run_id=RUN_ID,
-        workload=workload_of(run.config.models, precision=run.config.precision),
+        workload=workload_of(run.plan.models, precision=run.config.precision),
         store=StoreRef(kind=store),  # type: ignore[arg-type]
         shared=shared,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from torch.nn.utils import parameters_to_vector
 from seqgc.errors import ParameterError
 from seqgc.ports import WeightedPoints
 from seqgc.stores import DirectoryStore
-from seqgc.training import Model, TorchComputeFactory
+from seqgc.training import Model, Recipe, TorchComputeFactory
 from seqgc.training import factories as factories_module
 from seqgc.training.factories import (
     LOSSES,
@@ -63,6 +63,7 @@ def model_of(spec: Spec) -> Model:
         optimizer=partial(torch.optim.SGD, lr=0.1),
         batch_size=16,
         seed=spec.seed,
+        recipe=Recipe(module=spec.module, data=spec.data, loss=spec.loss),
     )
 
 
@@ -87,7 +88,7 @@ def test_gradients_are_the_local_workers_bit_for_bit(
     ]
     models, store = [model_of(spec) for spec in specs], DirectoryStore(tmp_path)
     local = TorchComputeFactory(models=models, store=store, precision=precision)()
-    sent = json.loads(json.dumps(workload_of(specs, precision=precision).settings))
+    sent = json.loads(json.dumps(workload_of(models, precision=precision).settings))
     remote = make_models_compute(sent, store.fetch)
     rng = np.random.default_rng(0)
     for version in range(2):
@@ -119,20 +120,14 @@ def test_models_share_their_data() -> None:
         read.append(1)
         return named_data("digits")
 
-    specs = [Spec(name=name, data="read-once") for name in "ab"]
-    make_models_compute(workload_of(specs, precision="float32").settings, lambda _: np.ones(1))
+    models = [model_of(Spec(name=name, data="read-once")) for name in "ab"]
+    read.clear()
+    make_models_compute(workload_of(models, precision="float32").settings, lambda _: np.ones(1))
     assert read == [1]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Configured(Spec):
-    """What a configuration says of a model: more than a worker needs."""
-
-    lr: float
-
-
-def test_of_a_configurations_models_workers_get_what_they_need() -> None:
-    workload = workload_of([Configured(name="a", seed=5, lr=0.5)], precision="float64")
+def test_of_a_model_workers_get_what_they_need() -> None:
+    workload = workload_of([model_of(Spec(name="a", seed=5))], precision="float64")
     assert workload.name == "models"
     assert workload.settings == {
         "models": [
@@ -151,9 +146,9 @@ def test_of_a_configurations_models_workers_get_what_they_need() -> None:
 @pytest.mark.parametrize("field", ["module", "data"])
 @pytest.mark.parametrize("path", ["mine.nets:resnet", "os:system", "os.system"])
 def test_code_of_your_own_is_asked_to_be_registered(field: str, path: str) -> None:
-    spec: Any = Spec(name="a", **{field: path})
+    recipe: Any = Recipe(**{"module": "mlp", "data": "digits", "loss": "mse", field: path})
     with pytest.raises(ParameterError) as caught:
-        workload_of([spec], precision="float32")
+        workload_of([replace(model_of(Spec(name="a")), recipe=recipe)], precision="float32")
     settings = {
         "models": [{**Spec(name="a").__dict__, field: path}],
         "precision": "float32",
