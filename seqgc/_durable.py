@@ -23,20 +23,7 @@ _OWNER = ".seqgc-owner-"
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Yield a file that takes the place of ``path`` once the block ends well, and never otherwise.
 
-    Raises
-    ------
-    OSError
-        If the folder is absent or cannot be written to; ``path`` is then as it was.
-
-    Examples
-    --------
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> path = Path(folder.name, "a.txt")
-    >>> with replacing(path) as file:
-    ...     _ = file.write(b"whole")
-    >>> path.read_bytes(), os.listdir(folder.name)
-    (b'whole', ['a.txt'])
-    >>> folder.cleanup()
+    `OSError` if the folder is absent or cannot be written to; ``path`` is then as it was.
     """
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", suffix=".tmp", dir=path.parent)
     try:

@@ -75,7 +75,9 @@ class _Loop:
         self._observe(event)
         actions = self._policy.on(event)
         if isinstance(event, Arrival) and not any(isinstance(a, ports.Drop) for a in actions):
-            self._take(event)
+            for slot, task in self._debts.settle(event).items():
+                result = event.results[slot]
+                self._gatherer.take(task, result, worker=event.worker, round=event.round)
         self._perform(actions)
 
     def _screen(self, answer: Arrival) -> Arrival | ports.Failure:
@@ -85,11 +87,6 @@ class _Loop:
             return answer
         round, worker, attempt = answer.round, answer.worker, answer.attempt
         return ports.Failure(round=round, worker=worker, attempt=attempt, at=answer.at, reason=flaw)
-
-    def _take(self, answer: Arrival) -> None:
-        for slot, task in self._debts.settle(answer).items():
-            result = answer.results[slot]
-            self._gatherer.take(task, result, worker=answer.worker, round=answer.round)
 
     def _perform(self, actions: Sequence[Action]) -> None:
         for action in actions:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from msgspec import Meta
@@ -57,7 +57,9 @@ class _Weights(Record, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, ref: WeightRef) -> _Weights:
-        return cls(**{name: getattr(ref, name) for name in cls.__struct_fields__})
+        model, version, digest, size = ref.model, ref.version, ref.digest, ref.size
+        dtype: Any = ref.dtype
+        return cls(model=model, version=version, digest=digest, dtype=dtype, size=size)
 
     def ref(self) -> WeightRef:
         return WeightRef(**asdict(self))

@@ -63,22 +63,19 @@ class FunctionWorker:
 
     Examples
     --------
-    >>> import numpy as np
     >>> from seqgc.ports import Task
     >>> from seqgc.wire import TaskMessage, WorkloadRef, decode
     >>> registry = Registry()
-    >>> @registry.register("zeros")
-    ... def zeros(settings, fetch_weights):
-    ...     return lambda parts: np.zeros(settings["size"])
+    >>> _ = registry.register("nothing")(lambda settings, fetch_weights: None)
     >>> worker = FunctionWorker(registry, lambda ref: None)  # no store: nothing is large
     >>> message = InvokeMessage(
     ...     request=TaskMessage(task=Task(round=4, worker=1, attempt=0, items=())),
-    ...     workload=WorkloadRef(name="zeros", settings={"size": 3}),
+    ...     workload=WorkloadRef(name="nothing", settings={}),
     ...     store=StoreRef(kind="inline"),
     ...     inline_limit_bytes=6_000_000,
     ... )
-    >>> answer = worker.answer(to_mapping(encode(message, run_id="r")))
-    >>> decode(from_json(answer), run_id="r").subject.round
+    >>> report = worker.serve(to_mapping(encode(message, run_id="r")))
+    >>> decode(from_json(report.reply), run_id="r").subject.round
     4
     """
 
@@ -98,10 +95,6 @@ class FunctionWorker:
         self._cache: Final = _WeightCache(limit_bytes=limit_bytes)
         self._warm: Final[OrderedDict[tuple[str, str], tuple[Compute, _RunWeights]]] = OrderedDict()
         self._store: Final = lru_cache(maxsize=_STORES)(open_store)
-
-    def answer(self, event: Mapping[str, object]) -> dict[str, object]:
-        """Return the reply to an invocation, both JSON objects (see `serve`)."""
-        return dict(self.serve(event).reply)
 
     def serve(self, event: Mapping[str, object] | str | bytes) -> InvocationReport:
         """Answer an invocation; return the reply, and how it went.

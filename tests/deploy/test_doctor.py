@@ -71,7 +71,7 @@ def made(account: Any, tmp_path: Path) -> Deployment:
     worker = make_worker(environment)
 
     def invoke(params: dict[str, Any]) -> dict[str, Any]:
-        reply = json.dumps(worker.answer(json.loads(params["body"]))).encode()
+        reply = json.dumps(worker.serve(json.loads(params["body"])).reply).encode()
         return {"StatusCode": 200, "Payload": io.BytesIO(reply)}
 
     scripted(account, "lambda.Invoke", invoke)

@@ -75,7 +75,7 @@ def invocation(
 
 def ask(worker: FunctionWorker, message: InvokeMessage, *, run_id: str = "r") -> Message:
     """Return the worker's answer, which is one to the task."""
-    reply = worker.answer(to_mapping(encode(message, run_id=run_id)))
+    reply = worker.serve(to_mapping(encode(message, run_id=run_id))).reply
     answer: Any = decode(from_json(reply), run_id=run_id)
     message.request.check(answer)
     return answer  # type: ignore[no-any-return]

@@ -170,14 +170,14 @@ def test_a_name_that_is_not_registered_is_refused_and_imports_nothing(name: str)
 )
 def test_what_is_no_invocation_raises(event: dict[str, object]) -> None:
     with pytest.raises(WireError):
-        worker_of(Scales()).answer(event)
+        worker_of(Scales()).serve(event)
 
 
 def test_a_frame_above_the_limit_raises() -> None:
     worker = worker_of(Scales(), max_bytes=1000)
     event = to_mapping(encode(invocation(np.zeros(200)), run_id="r"))
     with pytest.raises(WireError, match="more than the 1000 bytes"):
-        worker.answer(event)
+        worker.serve(event)
 
 
 # ---- what it keeps ------------------------------------------------------------------------------
