@@ -91,8 +91,9 @@ class FunctionWorker:
     ) -> None:
         self._registry, self._max_bytes = registry, max_bytes
         self._now, self._sleep = now, sleep
-        limit_bytes = _cache_bytes(os.environ) if cached_bytes is None else cached_bytes
-        self._cache: Final = _WeightCache(limit_bytes=limit_bytes)
+        self.cached_bytes: Final = (
+            _cache_bytes(os.environ) if cached_bytes is None else cached_bytes
+        )
         self._warm: Final[OrderedDict[tuple[str, str], tuple[Compute, _RunWeights]]] = OrderedDict()
         self._store: Final = lru_cache(maxsize=_STORES)(open_store)
 
@@ -145,13 +146,26 @@ class FunctionWorker:
         key = (run_id, message.workload.canonical)
         if key not in self._warm:
             factory = self._registry.find(message.workload.name)
-            weights = _RunWeights(self._cache)
+            weights = _RunWeights(self._make_room)
             self._warm[key] = factory(message.workload.settings, weights.fetch), weights
             while len(self._warm) > _WARM:
-                _, (_, forgotten) = self._warm.popitem(last=False)
-                self._cache.forget(forgotten)
+                self._warm.popitem(last=False)
         self._warm.move_to_end(key)
         return self._warm[key]
+
+    def _make_room(self, size: int) -> None:
+        """Drop weights until so many bytes more are within the bound, or there are none.
+
+        The run that was not used for longest loses its weights first, the lowest version before
+        others: later rounds use higher ones.
+        """
+        runs = [weights.kept for _, weights in self._warm.values()]
+        while any(runs):
+            kept_bytes = sum(params.nbytes for kept in runs for params in list(kept.values()))
+            if kept_bytes + size <= self.cached_bytes:
+                break
+            oldest = next(kept for kept in runs if kept)
+            oldest.pop(min(list(oldest), key=lambda ref: ref.version), None)
 
     def _fitted(self, run_id: str, message: InvokeMessage, result: bytes) -> bytes:
         """Return ``result`` if a reply takes it, else the receipt for it, which is in the store."""
@@ -175,47 +189,12 @@ def _cache_bytes(environment: Mapping[str, str]) -> int:
     return min(quarter, _MOST_BYTES)
 
 
-class _WeightCache:
-    """Weights of several runs, of ``limit_bytes`` in all or one version, if that is larger.
-
-    The run that was not used for longest loses its weights first, the lowest version before others.
-    """
-
-    def __init__(self, *, limit_bytes: int) -> None:
-        self._limit_bytes: Final = limit_bytes
-        self._runs: Final[OrderedDict[_RunWeights, dict[WeightRef, FloatArray]]] = OrderedDict()
-        self._bytes = 0
-
-    def get(self, run: _RunWeights, ref: WeightRef) -> FloatArray | None:
-        """Return a run's weights if they are kept."""
-        if run not in self._runs:
-            return None
-        self._runs.move_to_end(run)
-        return self._runs[run].get(ref)
-
-    def put(self, run: _RunWeights, ref: WeightRef, params: FloatArray) -> None:
-        """Keep a run's weights, and drop others if there is no room for all."""
-        if self.get(run, ref) is not None:
-            return
-        while self._runs and self._bytes + params.nbytes > self._limit_bytes:
-            oldest, kept = next(iter(self._runs.items()))
-            self._bytes -= kept.pop(min(kept, key=lambda ref: ref.version)).nbytes
-            if not kept:
-                del self._runs[oldest]
-        self._runs.setdefault(run, {})[ref] = params
-        self._runs.move_to_end(run)
-        self._bytes += params.nbytes
-
-    def forget(self, run: _RunWeights) -> None:
-        """Keep nothing of a run."""
-        self._bytes -= sum(params.nbytes for params in self._runs.pop(run, {}).values())
-
-
 class _RunWeights:
     """Fetches one run's weights, which wire or store have compared with the reference's digest."""
 
-    def __init__(self, cache: _WeightCache) -> None:
-        self._cache: Final = cache
+    def __init__(self, make_room: Callable[[int], None]) -> None:
+        self.kept: Final[dict[WeightRef, FloatArray]] = {}
+        self._make_room = make_room
         self._inline: Mapping[WeightRef, FloatArray] = {}
         self._open: Callable[[], WeightStore] | None = None
 
@@ -232,7 +211,7 @@ class _RunWeights:
 
     def fetch(self, ref: WeightRef) -> FloatArray:
         """Return the weights (size,) that ``ref`` stands for, read-only, or raise `StoreError`."""
-        if (kept := self._cache.get(self, ref)) is not None:
+        if (kept := self.kept.get(ref)) is not None:
             return kept
         if (brought := self._inline.get(ref)) is not None:
             params = brought.copy()  # a view of the whole invocation's bytes would keep them all
@@ -241,7 +220,9 @@ class _RunWeights:
             raise StoreError(f"weights of {ref.model!r}, version {ref.version} were asked for late")
         else:
             params = self._open().fetch(ref)
-        self._cache.put(self, ref, params)
+        if ref not in self.kept:  # another thread may have been faster
+            self._make_room(params.nbytes)
+            self.kept[ref] = params
         return params
 
 

@@ -254,14 +254,14 @@ def test_runs_share_the_bound_and_the_one_that_was_not_used_for_longest_goes_fir
 
 def test_a_run_that_is_forgotten_leaves_its_room() -> None:
     store = CountingStore()
-    for version in range(2):
-        store.publish("cnn", version, WEIGHTS + version)
+    refs = [store.publish("cnn", version, WEIGHTS + version) for version in range(2)]
     worker = worker_of(Scales(), store, cached_bytes=3 * WEIGHTS.nbytes)
     for run in ("a", "b", "c", "d"):  # of which two are kept
-        ask(worker, invocation(WEIGHTS, bring=False), run_id=run)
-    assert worker._cache._bytes == 2 * WEIGHTS.nbytes
-    ask(worker, invocation(WEIGHTS, bring=False), run_id="c")
+        ask(worker, invocation(store=SHARED, task=task_of(refs[0])), run_id=run)
     assert store.fetched == [0] * 4
+    for run, version in (("d", 1), ("c", 0), ("d", 0), ("d", 1)):  # three fit
+        ask(worker, invocation(store=SHARED, task=task_of(refs[version])), run_id=run)
+    assert store.fetched == [*[0] * 4, 1]
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_what_is_kept_is_a_quarter_of_the_functions_memory_at_most(
     monkeypatch.delenv("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", raising=False)
     if memory_mb is not None:
         monkeypatch.setenv("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", memory_mb)
-    assert worker_of(Scales())._cache._limit_bytes == kept_mb << 20
+    assert worker_of(Scales()).cached_bytes == kept_mb << 20
 
 
 def test_weights_that_two_threads_of_a_compute_fetch_at_once_count_once() -> None:
