@@ -47,7 +47,7 @@ class Aliasing:
 def test_a_store_that_breaks_its_contract_is_found_out() -> None:
     contract, store = BlobStoreContract(), Aliasing()
     with pytest.raises(AssertionError):
-        contract.test_what_the_caller_does_to_its_array_afterwards_changes_nothing(store)
+        contract.test_the_callers_array_may_change_afterwards(store)
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
         contract.test_discarded_weights_are_gone_and_the_others_are_not(store)
     with pytest.raises(StoreError):
@@ -62,9 +62,9 @@ def test_a_backend_that_breaks_its_contract_is_found_out() -> None:
     with pytest.raises(AssertionError):
         contract.test_every_task_is_answered_once_with_its_own_results(careless)
     with pytest.raises(AssertionError):
-        contract.test_every_task_has_left_at_its_own_time_and_no_answer_is_earlier(careless)
+        contract.test_a_task_leaves_at_its_own_time_its_answer_later(careless)
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
-        contract.test_closing_twice_is_closing_once_and_a_closed_backend_refuses(careless)
+        contract.test_a_closed_backend_refuses_but_to_close_again(careless)
 
 
 def test_a_script_says_who_answers_and_when_and_nobody_waits() -> None:

@@ -41,7 +41,7 @@ import numpy as np
 
 from seqgc.codes._solutions import Solutions
 from seqgc.codes._survivors import contiguous_sets, random_sets, strided_sets
-from seqgc.ports import FloatArray, IntArray
+from seqgc.ports import FloatArray
 
 __all__ = ["CyclicDesign", "design"]
 
@@ -61,13 +61,12 @@ _BLOCK = 1 << 22  # numbers in one batch of matrices
 
 
 class CyclicDesign(NamedTuple):
-    """The encoding matrix's nonzeros, and the ``solutions`` that follow from them.
+    """The encoding matrix's nonzeros, and the solutions that follow from them.
 
-    ``coefficients`` (n, s+1): worker ``i``'s on chunks ``i ... i+s (mod n)``, of unit norm, the
-    first one positive.
+    Worker ``i``'s coefficients are on chunks ``i ... i+s (mod n)``, of unit norm, the first one > 0.
     """
 
-    coefficients: FloatArray
+    coefficients: FloatArray  # (n, s+1)
     solutions: Solutions
 
 
@@ -82,8 +81,18 @@ def design(n: int, s: int) -> CyclicDesign:
     ]
     if draws == 1:
         return designs[0]
-    sets = _straggler_sets(n, s, rng)
-    return min(designs, key=lambda candidate: _badness(candidate, sets))
+    if math.comb(n, s) <= _ALL_SETS:
+        worst = at_large = np.array(list(itertools.combinations(range(n), s)))
+    else:
+        worst = contiguous_sets(n, s)
+        at_large = np.concatenate([strided_sets(n, s), random_sets(n, s, _RANDOM_SETS, rng)])
+
+    def badness(candidate: CyclicDesign) -> float:
+        """Return the larger of the first sets' longest and the others' 90 % decoding vector."""
+        longest = candidate.solutions.lengths(worst).max()
+        return float(max(longest, np.quantile(candidate.solutions.lengths(at_large), 0.9)))
+
+    return min(designs, key=badness)
 
 
 def _parity(n: int, s: int, jitter: float, detuning: float, rng: np.random.Generator) -> FloatArray:
@@ -146,18 +155,3 @@ def _batches(count: int, numbers: int) -> list[slice]:
     """Return slices of ``count`` matrices of so many numbers each; a slice fits into memory."""
     step = max(1, _BLOCK // numbers)
     return [slice(low, low + step) for low in range(0, count, step)]
-
-
-def _straggler_sets(n: int, s: int, rng: np.random.Generator) -> tuple[IntArray, IntArray]:
-    """Return sets of stragglers to judge by: (m, s) by their worst, (m', s) by their 90 %."""
-    if math.comb(n, s) <= _ALL_SETS:
-        every = np.array(list(itertools.combinations(range(n), s)))
-        return every, every
-    at_large = np.concatenate([strided_sets(n, s), random_sets(n, s, _RANDOM_SETS, rng)])
-    return contiguous_sets(n, s), at_large
-
-
-def _badness(candidate: CyclicDesign, sets: tuple[IntArray, IntArray]) -> float:
-    """Return the larger of the first sets' longest and the others' 90 % decoding vector."""
-    longest = candidate.solutions.lengths(sets[0]).max()
-    return float(max(longest, np.quantile(candidate.solutions.lengths(sets[1]), 0.9)))

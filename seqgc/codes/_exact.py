@@ -144,12 +144,8 @@ class ExactCode(ABC):
     def decoding_vector(self, responded: BoolArray) -> FloatArray:
         """Return ``a`` (n,), read-only: ``a @ encoding_matrix == 1``, 0 where not ``responded``.
 
-        Raises
-        ------
-        NotDecodableError
-            If not `can_decode`.
-        IllConditionedError
-            If ``a`` solves its equations too badly, or float64 results would be too inexact.
+        `NotDecodableError`: not `can_decode`; `IllConditionedError`: ``a`` solves its equations too
+        badly, or float64 results would be too inexact.
         """
         key = check_mask(responded, self.n).tobytes()
         if key in self._vectors:
@@ -185,11 +181,8 @@ class ExactCode(ABC):
     ) -> None:
         """Refuse to decode results in a payload format with ``vector`` (n,) if too inexact.
 
-        Raises
-        ------
-        IllConditionedError
-            If `predicted_error` exceeds ``tolerance``, by default the format's own: 1e-2 for 16
-            bit, 1e-4 for float32 and float64.
+        `IllConditionedError`: `predicted_error` exceeds ``tolerance``, by default the format's own:
+        1e-2 for 16 bit, 1e-4 for float32 and float64.
         """
         bound = payload_format(payload).tolerance if tolerance is None else tolerance
         if not bound > 0:

@@ -43,22 +43,18 @@ class ApproximateGradient(NamedTuple):
 
 @dataclass(frozen=True)
 class GradientCode(ExactCode):
-    """An (n, s) gradient code: ``n`` workers, any ``s`` of which may be missing.
+    """An (n, s) gradient code: ``n`` workers, any ``s`` of which may be missing, ``0 <= s < n``.
 
     Worker ``i`` returns ``l_i = sum_k encoding_matrix[i, k] * g_k``; from the workers that
     answered, the decoding vector ``a`` satisfies ``a @ encoding_matrix == 1``, so ``a @ l`` is the
     gradient ``sum_k g_k`` (Tandon et al. 2017, section 2; a row of their ``B`` is a worker's).
-    Immutable, picklable, equal and hashable by content.
+    Immutable, picklable, equal and hashable by content. `ParameterError`: the family has no code
+    for these ``n`` and ``s``.
 
     A family of codes is a frozen dataclass that derives from this (`register_code` has an example).
     It must say who holds what, ``_make_layout``; it may say with which coefficients,
     ``_coefficients``, what ``n`` and ``s`` it takes, ``_check_parameters``, which results add up,
     ``_make_covers``, or how to decode, ``_make_decoder``. `seqgc.testing.check_code` checks it.
-
-    Raises
-    ------
-    ParameterError
-        If not ``0 <= s < n``, or ``n`` and ``s`` are out of range for the family.
 
     Examples
     --------

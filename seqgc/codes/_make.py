@@ -47,12 +47,9 @@ def register_code(kind: str, *, preference: int = 1000) -> Callable[[_Code], _Co
     ``make_code("auto", ...)`` takes the one of least ``preference``: repetition has 1, cyclic 2,
     binary 3; where that is equal, the first registered.
 
-    Raises
-    ------
-    ParameterError
-        If the name is malformed or another class has it (a class defined again, as when a
-        notebook's cell is run twice, takes its own place); or if it is no frozen dataclass that
-        derives from `GradientCode` and says who holds what.
+    `ParameterError`: the name is malformed or another class has it (a class defined again, as when
+    a notebook's cell is run twice, takes its own place); or it is no frozen dataclass that derives
+    from `GradientCode` and says who holds what.
 
     Examples
     --------
@@ -126,11 +123,7 @@ def make_code(kind: str, n: int, s: int, *, payload: Payload = "float32") -> Gra
 
     ``kind`` is one of `code_kinds`; or ``auto``, the one of least load that decodes exactly enough,
     in the ``payload`` format in which results travel, whoever is missing (see `compare_codes`).
-
-    Raises
-    ------
-    ParameterError
-        If the kind is unknown, or ``n`` and ``s`` do not suit it.
+    `ParameterError`: the kind is unknown, or ``n`` and ``s`` do not suit it.
 
     Examples
     --------
@@ -192,12 +185,8 @@ def compare_codes(n: int, s: int, *, payload: Payload = "float32") -> CodeCompar
 
     Among those whose predicted relative error stays low whoever is missing, as far as a bounded
     search for the worst survivors can tell (`worst_survivors`), the one of least load is chosen;
-    of equal loads, the one of least preference.
-
-    Raises
-    ------
-    ParameterError
-        If ``n``, ``s`` or ``payload`` is out of range.
+    of equal loads, the one of least preference. `ParameterError`: ``n``, ``s`` or ``payload`` is
+    out of range.
 
     Examples
     --------
@@ -222,20 +211,16 @@ def _compared(
             rows.append(ComparedCode(kind=kind, why_not=f"`{error.argument}` {error.rule}"))
             continue
         _, amplification = worst_survivors(code)
+        predicted = amplification * rounding
         row = ComparedCode(
             kind=kind,
             load=code.load,
             amplification=amplification,
-            predicted_error=amplification * rounding,
-            why_not="" if amplification * rounding <= allowed else f"more than {allowed:.0e}",
+            predicted_error=predicted,
+            why_not="" if predicted <= allowed else f"more than {allowed:.0e}",
         )
         rows.append(row)
     # There always is one: the binary code takes any n and s, and amplifies nothing.
     best = min((row for row in rows if not row.why_not), key=lambda row: row.load)
-    return CodeComparison(
-        n=n,
-        s=s,
-        payload=payload,
-        rows=tuple(replace(row, chosen=row is best) for row in rows),
-        code=codes[best.kind],
-    )
+    marked = tuple(replace(row, chosen=row is best) for row in rows)
+    return CodeComparison(n=n, s=s, payload=payload, rows=marked, code=codes[best.kind])

@@ -63,8 +63,8 @@ class Solutions:
             if sets.shape[1] == len(self.null_space):
                 return _squares(np.linalg.solve(equations, values)[:, :, 0], axis=1)
             # ||z|| is that of its coordinates in the equations' span.
-            _, triangle = np.linalg.qr(_adjoint(equations))
-            return _squares(np.linalg.solve(_adjoint(triangle), values)[:, :, 0], axis=1)
+            _, triangle = np.linalg.qr(equations.conj().mT)
+            return _squares(np.linalg.solve(triangle.conj().mT, values)[:, :, 0], axis=1)
         except np.linalg.LinAlgError:  # one of them is singular; find which
             if len(sets) == 1:
                 return np.array([math.inf])
@@ -82,11 +82,11 @@ class Solutions:
         result (m,) is the factor by which ``||z||`` grows.
         """
         everyone = self.null_space.T
-        basis, triangle = np.linalg.qr(_adjoint(everyone[sets]))
-        dual = _adjoint(np.linalg.solve(triangle, _adjoint(basis)))  # (m, d, s)
+        basis, triangle = np.linalg.qr(everyone[sets].conj().mT)
+        dual = np.linalg.solve(triangle, basis.conj().mT).conj().mT  # (m, d, s)
         dual /= np.linalg.norm(dual, axis=1, keepdims=True)
-        z = basis @ np.linalg.solve(_adjoint(triangle), self.shortest[sets][:, :, None])
-        along, outside = _adjoint(dual) @ z, everyone @ dual  # (m, s, 1), (m, n, s)
+        z = basis @ np.linalg.solve(triangle.conj().mT, self.shortest[sets][:, :, None])
+        along, outside = dual.conj().mT @ z, everyone @ dual  # (m, s, 1), (m, n, s)
         residual = (self.shortest[:, None] - everyone @ z) + outside * along[:, None, :, 0]
         reach = _squares(outside, axis=None)
         if sets.shape[1] < len(self.null_space):
@@ -105,11 +105,6 @@ class Solutions:
         swapped[chains, chosen % sets.shape[1]] = chosen // sets.shape[1]
         grown = np.maximum(now + after[chains, chosen], 0.0)
         return swapped, np.sqrt(grown / np.maximum(now, np.finfo(np.float64).tiny))
-
-
-def _adjoint(matrices: FloatArray) -> FloatArray:
-    adjoint: FloatArray = matrices.conj().swapaxes(-1, -2)
-    return adjoint
 
 
 def _squares(values: FloatArray, *, axis: int | None) -> FloatArray:

@@ -7,7 +7,7 @@ try (1e24 at n = 256, s = 15). One set is cheap, though: a system of ``s`` equat
 length of its shortest decoding vector, by which rounding errors are multiplied (`Solutions`).
 
 *Where to look.* Codes are regular, and so are failures: neighbours, every m-th worker, workers of
-equal residue. The search starts from those sets and from random ones (`_starts`).
+equal residue. The search starts from those sets and from random ones.
 
 *From a set to a worse one.* Replace one straggler by one who answered. What each of the
 ``s (n - s)`` swaps does to the length follows from the one factorisation that the set needs anyway
@@ -66,8 +66,7 @@ def strided_sets(n: int, s: int) -> IntArray:
 def residue_sets(n: int, s: int) -> IntArray:
     """Return the first ``s`` workers in the order of their number mod ``m``, m = 2 ... n/2.
 
-    Whole residue classes are missing, and part of the next one, wherever they are shorter than
-    ``s``: (n//2 - 1, s), sorted rows.
+    Whole residue classes, and part of the next one: (n//2 - 1, s), sorted rows.
     """
     moduli = np.arange(2, n // 2 + 1)[:, None]
     order = np.argsort(np.arange(n) % moduli, axis=1, kind="stable")
@@ -86,22 +85,10 @@ def worst_survivors(
 ) -> tuple[BoolArray, float]:
     """Search for the survivors who amplify a code's rounding errors most, ``s`` being missing.
 
-    Parameters
-    ----------
-    code : GradientCode
-        If it decodes by plain sums (`GradientCode.covers`), every set is as good as any other.
-    seed : int
-        Of the random sets; the same seed finds the same set.
-    budget : float
-        Floating-point operations to spend, roughly.
-
-    Returns
-    -------
-    responded : (n,) bool
-        The survivors.
-    amplification : float
-        `GradientCode.amplification` of the best vector that decodes their answers; infinite if
-        there is none.
+    Returns them, (n,), and the `GradientCode.amplification` of the best vector that decodes their
+    answers, infinite if there is none. If a code decodes by plain sums (`GradientCode.covers`),
+    every set is as good as any other. The same ``seed`` of the random sets finds the same set;
+    ``budget`` is how many floating-point operations to spend, roughly.
 
     Examples
     --------
@@ -123,14 +110,14 @@ def worst_survivors(
 def worst_of(
     solutions: Solutions, s: int, *, seed: int = 0, budget: float = 1e9
 ) -> tuple[IntArray, float]:
-    """Return the set (s,) with the longest ``||a||`` found, and that length.
-
-    Starts from contiguous, strided, residue-class and random sets, and climbs from the worst of
-    them, then from random ones, by the best swap of one straggler until none is worthwhile.
-    """
+    """Return the set (s,) with the longest ``||a||`` found, and that length."""
     n = solutions.shortest.size
     rng = np.random.default_rng([seed, n, s])
-    starts = _starts(n, s, rng, most=max(_CHAINS, int(budget / 2 / (s**3 + 100 * s))))
+    fixed = (contiguous_sets(n, s), strided_sets(n, s), residue_sets(n, s))
+    kinds = (*fixed, random_sets(n, s, _RANDOM_STARTS, rng))
+    most = max(_CHAINS, int(budget / 2 / (s**3 + 100 * s)))
+    thinning = max(1, -(-sum(map(len, kinds)) // most))  # evenly of every kind
+    starts = np.concatenate([sets[::thinning] for sets in kinds])
     lengths = solutions.lengths(starts)
     order = np.argsort(-lengths, kind="stable")
     worst, longest = starts[order[0]], float(lengths[order[0]])
@@ -152,15 +139,3 @@ def worst_of(
         if lengths[top] > longest:
             worst, longest = chains[top].copy(), float(lengths[top])
     return np.sort(worst), longest
-
-
-def _starts(n: int, s: int, rng: np.random.Generator, *, most: int) -> IntArray:
-    """Return about ``most`` sets or fewer, evenly taken from every kind: (m, s)."""
-    kinds = (
-        contiguous_sets(n, s),
-        strided_sets(n, s),
-        residue_sets(n, s),
-        random_sets(n, s, _RANDOM_STARTS, rng),
-    )
-    thinning = max(1, -(-sum(map(len, kinds)) // most))
-    return np.concatenate([sets[::thinning] for sets in kinds])

@@ -15,17 +15,10 @@ MiniTasks = tuple[MiniTask, ...]
 class Assignment(Sequence[MiniTasks]):
     """Each worker's mini-tasks of a round, in order of slot; () for one that has nothing to do.
 
-    Decisions do not depend on a single mini-task: a replay reads none. So they are made when they
-    are asked for, once each. Making those of 256 workers takes longer than to decide the round, and
-    the first coded one designs its code's coefficients.
-
-    Parameters
-    ----------
-    busy : (n,) bool
-        The workers that have anything to do.
-    tasks_of
-        Makes the mini-tasks of such a worker. What the closing of the round changes must not
-        change them.
+    Decisions do not depend on a single mini-task: a replay reads none. So ``tasks_of`` makes those
+    of a ``busy`` (n,) worker when they are asked for, once each; what the closing of the round
+    changes must not change them. Making those of 256 workers takes longer than to decide the round,
+    and the first coded one designs its code's coefficients.
 
     Examples
     --------

@@ -76,17 +76,14 @@ class Scheme(ABC):
 
     @classmethod
     def candidates(cls, n: int, grid: Grid) -> Iterable[Scheme]:  # noqa: ARG003 (for overriding)
-        """Yield the schemes of this class that a search should look at, smaller parameters first.
-
-        None unless a class says otherwise: it is replayed when asked for, and not searched.
-        """
+        """Yield what a search should look at, smaller parameters first; nothing by default."""
         return ()
 
     def points_touched(self, sizes: IntArray) -> IntArray | None:  # noqa: ARG002 (for overriding)
-        """Return how many data points each worker touches in a round at most, (n,).
+        """Return how many of the chunks' data points each worker touches in a round at most, (n,).
 
-        ``sizes`` (num_chunks,) are the chunks' data points. None: it has not been worked out for
-        this scheme; then batches are cut by largest remainder, and loads are nominal.
+        None: it has not been worked out; then batches are cut by largest remainder, and loads are
+        nominal.
         """
         return None
 
@@ -107,11 +104,7 @@ class Scheme(ABC):
         """Return how many of a batch's data points each chunk takes, (num_chunks,), read-only.
 
         They sum to the batch, and the busiest worker touches as few as may be; chunks may be empty.
-
-        Raises
-        ------
-        ParameterError
-            If ``batch_size < 1``.
+        `ParameterError`: ``batch_size < 1``.
 
         Examples
         --------
@@ -123,10 +116,9 @@ class Scheme(ABC):
         return _cut(self, batch_size)
 
     def loads_of(self, batch_size: int | None) -> FloatArray:
-        """Return the loads (n,) of the workers where batches of a size are cut to whole points.
+        """Return the loads (n,) where batches of a size are cut to whole points; None: the nominal.
 
         Workers that have equal loads but for that are all charged what the busiest one touches.
-        None: of no batch in particular, `worker_loads`.
         """
         return self.worker_loads if batch_size is None else _cut_loads(self, batch_size)
 
@@ -221,10 +213,7 @@ ENTRIES: Final[dict[str, Entry]] = {}
 def entry_of(scheme: Scheme) -> Entry:
     """Return the entry that names a scheme.
 
-    Raises
-    ------
-    ParameterError
-        If its class, or its choice of fixed fields, is not registered.
+    `ParameterError`: its class, or its choice of fixed fields, is not registered.
     """
     fitting = [
         entry
@@ -292,26 +281,22 @@ class Schedule(ABC):
     def conforms(self, responded: BoolArray) -> bool:
         """Whether the pattern so far, this round included, fits the scheme's straggler model.
 
-        More answers never hurt: what conforms still does if another worker answers.
-        Only windows that end with this round are judged: the earlier ones were, when they closed.
+        More answers never hurt. Only windows that end with this round are judged: the earlier ones
+        were, when they closed.
         """
         responded = self._checked(responded)
         return self._model.admits(np.concatenate([self._past, ~responded[None]]))
 
     def feasible(self, responded: BoolArray) -> bool:
-        """Whether closing the round with these answers loses no job.
+        """Whether closing the round with these answers loses no job; more answers never hurt.
 
         That is, if nobody straggled from then on, every job in flight would be decoded by its
-        deadline, and the job due now can be decoded (docs/mathematics.md, section 6). More answers
-        never hurt.
+        deadline, and the job due now can be decoded (docs/mathematics.md, section 6).
         """
         return self._feasible(self._checked(responded))
 
     def decodes_well(self, responded: BoolArray, payload: Payload = "float64") -> bool:
-        """Whether what closing the round would settle can be decoded to a useful precision.
-
-        Judges every set of answers of a gradient code to which later rounds can add none.
-        """
+        """Whether what closing the round would settle, for good, decodes to a useful precision."""
         try:
             for code, answers in self._settles(self._checked(responded)):
                 code.usable_vector(answers, payload, allow_error=self._allow_error)
@@ -383,10 +368,8 @@ class Schedule(ABC):
         return responded | self._excused
 
     def _late(self, job: int) -> NotDecodableError:
-        message = (
-            f"job {job} is due in round {self._round} and cannot be decoded: wait for more answers"
-        )
-        return NotDecodableError(message, job=job, round=self._round)
+        what = f"job {job} is due in round {self._round} and cannot be decoded"
+        return NotDecodableError(f"{what}: wait for more answers", job=job, round=self._round)
 
     def _not_finished(self, job: int) -> ScheduleError:
         return ScheduleError(f"job {job} was not finished by the round closed last: decode it then")

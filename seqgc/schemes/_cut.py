@@ -21,12 +21,8 @@ def chunk_sizes(batch_size: int, fractions: FloatArray) -> IntArray:
 
     Largest remainder: each chunk gets the integer part of its quota ``batch_size * fraction``, and
     the points left over go, one each, to the largest remainders, the lowest index first among
-    equals. Chunks may be empty.
-
-    Raises
-    ------
-    ParameterError
-        If ``batch_size < 1``, or ``fractions`` are not non-negative numbers that sum to 1.
+    equals. Chunks may be empty. `ParameterError`: ``batch_size < 1``, or ``fractions`` that are not
+    non-negative numbers that sum to 1.
 
     Examples
     --------

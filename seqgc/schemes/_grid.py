@@ -13,14 +13,8 @@ __all__ = ["Grid"]
 class Grid:
     """What `Scheme.candidates` is asked for.
 
-    Parameters
-    ----------
-    max_delay : int
-        Largest delay T that a scheme may have, rounds.
-    coarse : bool
-        Thin ranges out, geometrically, for thousands of workers.
-    inexact : bool
-        Yield schemes whose gradients are approximations, too.
+    Delays T of at most ``max_delay`` rounds; ``coarse``: ranges thinned out, geometrically, for
+    thousands of workers; ``inexact``: schemes whose gradients are approximations, too.
 
     Examples
     --------

@@ -37,12 +37,8 @@ def register(name: str, **fixed: object) -> Callable[[_Kind], _Kind]:
     """Register a scheme under a name; a decorator for its frozen dataclass.
 
     Specs begin with ``name``: lower-case letters, digits and hyphens, for example ``gc-rep``. It
-    stands for the ``fixed`` values of fields.
-
-    Raises
-    ------
-    ParameterError
-        If the name is taken or ill-formed, or the class breaks `Scheme`'s contract.
+    stands for the ``fixed`` values of fields. `ParameterError`: the name is taken or ill-formed, or
+    the class breaks `Scheme`'s contract.
 
     Examples
     --------
@@ -101,10 +97,7 @@ def registered(name: str | None = None) -> dict[str, Entry]:
 def load_plugins(modules: Iterable[str]) -> None:
     """Import modules that register schemes or codes.
 
-    Raises
-    ------
-    ParameterError
-        If a module cannot be imported, or what it registers breaks a contract.
+    `ParameterError`: one cannot be imported, or what it registers breaks a contract.
     """
     for module in modules:
         _load(partial(importlib.import_module, module), "plugin", module)
@@ -121,11 +114,8 @@ def _load(load: Callable[[], object], argument: str, module: str, remedy: str = 
 def parse_scheme(spec: str, *, n: int) -> Scheme:
     """Read a scheme spec such as ``m-sgc:B=1,W=2,lam=27``; the inverse of ``Scheme.spec``.
 
-    Raises
-    ------
-    ParameterError
-        For an unknown scheme or parameter (with the nearest known name), a missing, repeated or
-        ill-typed one, a value outside its range, and a scheme that breaks its contract.
+    `ParameterError`: an unknown scheme or parameter (with the nearest known name), a missing,
+    repeated or ill-typed one, a value outside its range, a scheme that breaks its contract.
 
     Examples
     --------
@@ -159,8 +149,9 @@ def _parameter(entry: Entry, pair: str) -> tuple[str, int | float | str]:
     """Read one ``key=value``."""
     match = re.fullmatch(r"\s*(\w+)\s*=\s*(\S+)\s*", pair)
     if match is None:
-        rule = f"{entry.name}: parameters are key=value, comma-separated"
-        raise ParameterError("scheme", rule, pair)
+        raise ParameterError(
+            "scheme", f"{entry.name}: parameters are key=value, comma-separated", pair
+        )
     key, word = match.groups()
     if key not in entry.parameters:
         takes = ", ".join(entry.parameters) or "no parameters"

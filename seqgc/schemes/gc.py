@@ -81,19 +81,14 @@ class Uncoded(CodedScheme):
 @register("gc", family="cyclic")
 @dataclass(frozen=True, kw_only=True)
 class GC(CodedScheme):
-    """(n, s) gradient coding with a code of the given family; delay 0, load (s+1)/n.
+    """(n, s) gradient coding with a code of a family; delay 0, load (s+1)/n; ``0 <= s < n``.
 
-    Parameters
-    ----------
-    n, s : int
-        Workers, and stragglers tolerated in each round; ``0 <= s < n``.
-    family
-        A kind of code (`seqgc.codes.make_code`), ``cyclic``, ``rep`` or ``binary`` among them;
-        ``rep`` (GC-Rep) needs ``(s+1) | n``; ``binary`` has load ``1 / floor(n / (s+1))``.
-    allow_error : float
-        Not 0: answers that do not determine the gradient suffice as well if the error bound of
-        their least-squares combination (`GradientCode.approximation`) is at most this. Declared
-        here, recorded with every such gradient, and nothing for `conforms`.
+    The ``family`` is a kind of code (`seqgc.codes.make_code`), ``cyclic``, ``rep`` or ``binary``
+    among them; ``rep`` (GC-Rep) needs ``(s+1) | n``, ``binary`` has load ``1 / floor(n / (s+1))``.
+
+    Where ``allow_error`` is not 0, answers that do not determine the gradient suffice as well if
+    the error bound of their least-squares combination (`GradientCode.approximation`) is at most
+    this. Declared here, recorded with every such gradient, and nothing for `conforms`.
 
     Examples
     --------
@@ -218,14 +213,8 @@ def coded_mini_task(
     """
     support = code.support(worker)
     cover, place = (code.place_of(worker) if sums else None) or (None, 0)
-    return MiniTask(
-        job=job,
-        slot=0,
-        chunks=first_chunk + support if first_chunk else support,
-        coefficients=code.coefficients(worker),
-        cover=cover,
-        place=place,
-    )
+    chunks, values = first_chunk + support if first_chunk else support, code.coefficients(worker)
+    return MiniTask(job=job, slot=0, chunks=chunks, coefficients=values, cover=cover, place=place)
 
 
 def terms_of(weights: FloatArray, rounds: IntArray, *, slot: int = 0) -> tuple[Term, ...]:

@@ -30,17 +30,10 @@ __all__ = ["MSGC", "MSGCSchedule"]
 class MSGC(Scheme):
     """(B, W, lam) multiplexed sequential gradient coding; delay W - 2 + B.
 
-    Parameters
-    ----------
-    n : int
-        Workers.
-    B, W : int
-        Burst length and window, ``1 <= B < W``.
-    lam : int
-        Distinct stragglers in a window, ``0 <= lam <= n``.
-    family : {"cyclic", "rep", "binary"}
-        The code of the D2 groups; ``rep`` (M-SGC-Rep) needs ``(lam+1) | n``, ``binary`` only
-        ``lam < n``. Without D2, for ``lam = n``, there is nothing to encode: that is ``cyclic``'s.
+    For bursts of ``B`` rounds and at most ``lam`` distinct stragglers in a window of ``W``, where
+    ``1 <= B < W``, ``0 <= lam <= n``. The code of the D2 groups is of the ``family`` ``cyclic``,
+    ``rep`` (M-SGC-Rep: ``(lam+1) | n``) or ``binary`` (``lam < n``). For ``lam = n`` there is no
+    D2, nothing to encode: that is ``cyclic``'s.
 
     Examples
     --------

@@ -28,17 +28,9 @@ __all__ = ["SRSGC", "SRSGCSchedule"]
 class SRSGC(CodedScheme):
     """(B, W, lam) selective-reattempt sequential gradient coding; delay B, load (s+1)/n.
 
-    Parameters
-    ----------
-    n : int
-        Workers.
-    B, W : int
-        Burst length and window, ``W = x B + 1`` with an integer ``x >= 1``.
-    lam : int
-        Distinct stragglers in a window; ``1 <= lam <= n``, and
-        ``s = ceil(B lam / (W - 1 + B))`` must be below n.
-    family : {"cyclic", "rep"}
-        The base code; ``rep`` needs ``(s+1) | n``.
+    For bursts of ``B`` rounds and at most ``lam`` distinct stragglers in a window of ``W``, where
+    ``W = x B + 1`` with an integer ``x >= 1``, ``1 <= lam <= n``, ``s < n``. The ``family`` of the
+    base code is ``cyclic`` or ``rep``, which needs ``(s+1) | n``.
 
     Examples
     --------

@@ -1,21 +1,25 @@
-"""`check_code`: whether a gradient code keeps its contract."""
+"""`check_code`: whether a gradient code keeps its contract; and what `check_scheme` needs of it."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
+import pickle
 import sys
-from collections.abc import Callable, Iterator
-from typing import cast
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeVar, cast
 
 import numpy as np
 
 from seqgc.codes import GradientCode
 from seqgc.errors import IllConditionedError, NotDecodableError, ParameterError
 from seqgc.ports import BoolArray, FloatArray, IntArray
-from seqgc.testing._complaints import calling, check_value, complaining, refuses
 
-__all__ = ["check_code"]
+__all__ = ["calling", "check_code", "check_value", "complaining"]
+
+_Value = TypeVar("_Value")
 
 _ALL_SETS = 1024  # try every set of survivors if there are no more
 _DRAWN_SETS = 300  # else so many, and n sets of neighbours
@@ -37,15 +41,9 @@ def check_code(code: GradientCode, *, seed: int = 0) -> None:
     whatever else `can_decode` accepts, to the sum of the partial gradients, without the results of
     who is missing; what it refuses cannot be decoded; the covers add up; arrays are read-only;
     equal content is equal, hashes, pickles and prints alike; wrong arguments are named.
-    Few survivor sets are all tried, many are sampled. A code of about a hundred workers takes
-    seconds; several small ``n`` and ``s`` find more than one large pair.
-
-    Parameters
-    ----------
-    code
-        Of a class defined at the top of a module, so that it can be pickled.
-    seed : int
-        Of the survivors and partial gradients drawn.
+    Few survivor sets are all tried, of many some are drawn from ``seed``. A code of about a hundred
+    workers takes seconds; several small ``n`` and ``s`` find more than one large pair. The class
+    must be at the top of a module, so that the code can be pickled.
 
     Raises
     ------
@@ -78,11 +76,68 @@ def check_code(code: GradientCode, *, seed: int = 0) -> None:
     with complaining(repr(code)):
         assert isinstance(code, GradientCode), "is no seqgc.codes.GradientCode"
         _check_layout(code)
-        _check_results(code, rng)
-        _check_covers(code, rng)
+        for worker in range(code.n):
+            _check_worker(code, worker, rng)
+        _check_covers(code)
         _check_survivors(code, rng)
-        _check_content(code)
+        module = vars(sys.modules[type(code).__module__])
+        for name, clone in check_value(code, module, field="s"):
+            same = np.array_equal(clone.encoding_matrix, code.encoding_matrix)
+            assert same, f"{name} has another encoding_matrix"
         _check_refusals(code)
+
+
+# ---- what is wrong is one line ------------------------------------------------------------------
+
+
+@contextmanager
+def complaining(subject: str, remark: str = "") -> Iterator[None]:
+    """Say in every failed assertion what it is about."""
+    try:
+        yield
+    except AssertionError as error:
+        raise AssertionError(f"{subject}: {error}{remark}") from error.__cause__
+
+
+@contextmanager
+def calling(what: str) -> Iterator[None]:
+    """Turn any error in a call that must succeed, bad conditioning aside, into one line."""
+    try:
+        yield
+    except (AssertionError, IllConditionedError):
+        raise
+    except Exception as error:
+        raise AssertionError(f"{what} raised {type(error).__name__}: {error}") from error
+
+
+def _refuses(name: str, call: Callable[[], object], error: type[Exception]) -> None:
+    """Require that a call raises this error and nothing else."""
+    try:
+        call()
+    except error:
+        return
+    except Exception as other:
+        line = f"{name} raises {type(other).__name__}, not {error.__name__}: {other}"
+        raise AssertionError(line) from other
+    raise AssertionError(f"{name} raises no {error.__name__}")
+
+
+def check_value(
+    value: _Value, names: Mapping[str, object], *, field: str
+) -> Iterator[tuple[str, _Value]]:
+    """Require a frozen value that its repr, its pickle and its copy give again; yield these."""
+    assert "<locals>" not in type(value).__qualname__, "define the class at the top of a module"
+    with calling("eval of its repr"):
+        printed = eval(repr(value), dict(names))
+    with calling("pickling"):
+        pickled = pickle.loads(pickle.dumps(value))
+    copied = copy.deepcopy(value)
+    for name, clone in (("its repr", printed), ("its pickle", pickled), ("its copy", copied)):
+        assert clone == value, f"{name} gives {clone!r}, which is not equal"
+        assert hash(clone) == hash(value), f"{name} has another hash"
+        yield name, clone
+    same = getattr(value, field)
+    _refuses(f"setting {field}", lambda: setattr(value, field, same), AttributeError)
 
 
 def _check_array(name: str, array: object, shape: tuple[int, ...], kind: str = "f") -> None:
@@ -101,48 +156,42 @@ def _check_array(name: str, array: object, shape: tuple[int, ...], kind: str = "
 def _check_layout(code: GradientCode) -> None:
     with calling("the layout"):
         fractions, matrix, loads = code.chunk_fractions, code.encoding_matrix, code.worker_loads
-    chunks, most = len(fractions), float(loads.max())
-    _check_array("chunk_fractions", fractions, (chunks,))
+    _check_array("chunk_fractions", fractions, (fractions.size,))
     assert (fractions > 0).all(), "chunk_fractions are not all positive"
     assert abs(fractions.sum() - 1) < _EXACT, f"chunk_fractions add to {fractions.sum()}"
-    _check_array("encoding_matrix", matrix, (code.n, chunks))
+    _check_array("encoding_matrix", matrix, (code.n, fractions.size))
     _check_array("worker_loads", loads, (code.n,))
-    assert code.load == most, f"load is {code.load:g}, the largest of all {most:g}"
-    for worker, row in enumerate(matrix):
-        support, values = code.support(worker), code.coefficients(worker)
-        _check_array(f"support({worker})", support, (len(support),), kind="i")
-        _check_array(f"coefficients({worker})", values, (len(support),))
-        distinct = set(support.tolist())
-        assert distinct <= set(range(chunks)), f"support({worker}) is {distinct}, k={chunks}"
-        assert len(distinct) == len(support), f"support({worker}) repeats chunks"
-        assert values.all(), f"coefficients({worker}) has zeros"
-        agrees = (row[support] == values).all() and np.count_nonzero(row) == len(support)
-        assert agrees, f"row {worker} of encoding_matrix differs from support and coefficients"
-        held, load = float(fractions[support].sum()), loads[worker]
-        line = f"worker {worker} holds {held:g} of the batch; worker_loads: {load:g}"
-        assert abs(held - load) < _EXACT, line
-    for chunk, holders in enumerate(np.count_nonzero(matrix, axis=0).tolist()):
-        line = f"chunk {chunk} has {holders} holders, and any {code.s} may be missing"
-        assert holders > code.s, line
+    assert code.load == loads.max(), f"load is {code.load:g}, the largest of all {loads.max():g}"
 
 
-def _check_results(code: GradientCode, rng: np.random.Generator) -> None:
-    for worker, dtype in itertools.product(range(code.n), _ROUNDING):
-        name, values = f"encode({worker}, ...) of {dtype}", code.coefficients(worker)
-        partials: FloatArray = rng.standard_normal((len(values), 3)).astype(dtype)
+def _check_worker(code: GradientCode, worker: int, rng: np.random.Generator) -> None:
+    support, values = code.support(worker), code.coefficients(worker)
+    _check_array(f"support({worker})", support, (len(support),), kind="i")
+    _check_array(f"coefficients({worker})", values, (len(support),))
+    distinct, chunks = set(support.tolist()), len(code.chunk_fractions)
+    assert distinct <= set(range(chunks)), f"support({worker}) is {distinct}, k={chunks}"
+    assert len(distinct) == len(support), f"support({worker}) repeats chunks"
+    assert values.all(), f"coefficients({worker}) has zeros"
+    row = np.zeros(chunks)
+    row[support] = values
+    same = (row == code.encoding_matrix[worker]).all()
+    assert same, f"row {worker} of encoding_matrix differs from support and coefficients"
+    held, load = float(code.chunk_fractions[support].sum()), code.worker_loads[worker]
+    line = f"worker {worker} holds {held:g} of the batch; worker_loads: {load:g}"
+    assert abs(held - load) < _EXACT, line
+    for dtype, rounding in _ROUNDING.items():
+        name, partials = f"encode({worker}, ...) of {dtype}", rng.standard_normal((len(values), 3))
+        rounded: FloatArray = partials.astype(dtype)
         with calling(name):
-            result = code.encode(worker, partials)
+            result = code.encode(worker, rounded)
         assert result.dtype == dtype, f"{name} is of {result.dtype}"
         assert result.shape == (3,), f"{name} has shape {result.shape}"
-        off = np.abs(result - values @ partials.astype(np.float64))
-        reach = np.abs(values) @ np.abs(partials.astype(np.float64))
-        assert (off <= _ROUNDING[dtype] * reach).all(), f"{name} is not coefficients @ partials"
+        off = np.abs(result - values @ rounded.astype(np.float64))
+        near = off <= rounding * (np.abs(values) @ np.abs(rounded.astype(np.float64)))
+        assert near.all(), f"{name} is not coefficients @ partials"
 
 
-# ---- sums ---------------------------------------------------------------------------------------
-
-
-def _check_covers(code: GradientCode, rng: np.random.Generator) -> None:
+def _check_covers(code: GradientCode) -> None:
     places = dict[int, tuple[int, int]]()
     for number, cover in enumerate(code.covers):
         _check_array(f"covers[{number}]", cover, cover.shape, kind="i")
@@ -157,37 +206,39 @@ def _check_covers(code: GradientCode, rng: np.random.Generator) -> None:
     for worker in range(code.n):
         found, expected = code.place_of(worker), places.get(worker)
         assert found == expected, f"place_of({worker}) is {found}, not {expected}"
-    for responded in _masks(code, rng) if code.covers else ():
-        whole = any(responded[cover].any(axis=0).all() for cover in code.covers)
-        line = f"{_named(responded)}: can_decode is {not whole}, and the covers say {whole}"
-        assert code.can_decode(responded) == whole, line
 
 
 # ---- who may be missing -------------------------------------------------------------------------
 
 
 def _check_survivors(code: GradientCode, rng: np.random.Generator) -> None:
+    for chunk, holders in enumerate(np.count_nonzero(code.encoding_matrix, axis=0).tolist()):
+        line = f"chunk {chunk} has {holders} holders, and any {code.s} may be missing"
+        assert holders > code.s, line
     partials = rng.standard_normal((len(code.chunk_fractions), 3))
     results = np.stack([code.encode(i, partials[code.support(i)]) for i in range(code.n)])
     for responded in _masks(code, rng):
-        who, missing = _named(responded), np.count_nonzero(~responded)
+        who = f"survivors {np.flatnonzero(responded).tolist()}"
+        missing = np.count_nonzero(~responded)
         with calling(f"{who}: can_decode"):
             enough = code.can_decode(responded)
+        if code.covers:
+            whole = any(responded[cover].any(axis=0).all() for cover in code.covers)
+            assert enough == whole, f"{who}: can_decode is {enough}, and the covers say {whole}"
         assert enough or missing > code.s, f"{who}: can_decode is False"
         if not enough:
-            _check_refused(code, responded, results)
+            _check_refused(code, responded, results, f"{who}: can_decode is False, but")
             continue
         try:
-            _check_decoded(code, responded, results, partials.sum(axis=0))
+            _check_decoded(code, responded, results, partials.sum(axis=0), who)
         except IllConditionedError as error:
             if missing <= code.s:
                 raise AssertionError(f"{who} cannot be decoded: {error}") from error
 
 
 def _check_decoded(
-    code: GradientCode, responded: BoolArray, results: FloatArray, gradient: FloatArray
+    code: GradientCode, responded: BoolArray, results: FloatArray, gradient: FloatArray, who: str
 ) -> None:
-    who = _named(responded)
     with calling(f"{who}: decoding_vector"):
         vector = code.decoding_vector(responded)
     _check_array(f"{who}: decoding_vector", vector, (code.n,))
@@ -201,14 +252,15 @@ def _check_decoded(
     assert error <= 100 * bound, f"{who}: decode has a relative error of {error:g}"
 
 
-def _check_refused(code: GradientCode, responded: BoolArray, results: FloatArray) -> None:
-    who = f"{_named(responded)}: can_decode is False, but"
+def _check_refused(
+    code: GradientCode, responded: BoolArray, results: FloatArray, where: str
+) -> None:
     rows, ones = code.encoding_matrix[responded], np.ones(len(code.chunk_fractions))
     left = ones - rows.T @ np.linalg.lstsq(rows.T, ones)[0] if len(rows) else ones
     spanned = np.linalg.norm(left) <= _SPANNED * np.linalg.norm(ones)
-    assert not spanned, f"{who} their rows span the ones"
-    refuses(f"{who} decoding_vector", lambda: code.decoding_vector(responded), NotDecodableError)
-    refuses(f"{who} decode", lambda: code.decode(results, responded), NotDecodableError)
+    assert not spanned, f"{where} their rows span the ones"
+    _refuses(f"{where} decoding_vector", lambda: code.decoding_vector(responded), NotDecodableError)
+    _refuses(f"{where} decode", lambda: code.decode(results, responded), NotDecodableError)
 
 
 def _masks(code: GradientCode, rng: np.random.Generator) -> Iterator[BoolArray]:
@@ -217,36 +269,22 @@ def _masks(code: GradientCode, rng: np.random.Generator) -> Iterator[BoolArray]:
     if 2**n <= _ALL_SETS:
         yield from map(np.array, itertools.product([True, False], repeat=n))
         return
-    neighbours = ((first + np.arange(s)) % n for first in range(n))
-    drawn = (
-        rng.permutation(n)[: s if draw % 2 else rng.integers(n + 1)] for draw in range(_DRAWN_SETS)
-    )
-    for missing in itertools.chain[IntArray](neighbours, drawn):
-        yield ~np.isin(np.arange(n), missing)
+    neighbours: list[IntArray] = [(first + np.arange(s)) % n for first in range(n)]
+    counts = [s if draw % 2 else int(rng.integers(n + 1)) for draw in range(_DRAWN_SETS)]
+    missing = [*neighbours, *(rng.permutation(n)[:count] for count in counts)]
+    yield from (~np.isin(np.arange(n), stragglers) for stragglers in missing)
 
 
-def _named(responded: BoolArray) -> str:
-    return f"survivors {np.flatnonzero(responded).tolist()}"
-
-
-# ---- the object ---------------------------------------------------------------------------------
-
-
-def _check_content(code: GradientCode) -> None:
-    cls = type(code)
-    assert "<locals>" not in cls.__qualname__, "define the class at the top of a module"
-    for name, clone in check_value(code, vars(sys.modules[cls.__module__]), field="s"):
-        same = np.array_equal(clone.encoding_matrix, code.encoding_matrix)
-        assert same, f"{name} has another encoding_matrix"
-    narrow = dataclasses.replace(code, n=np.int64(code.n), s=np.int16(code.s))  # type: ignore[arg-type]
-    assert repr(narrow) == repr(code), f"made with numpy's integers it is {narrow!r}"
+# ---- wrong arguments ----------------------------------------------------------------------------
 
 
 def _check_refusals(code: GradientCode) -> None:
+    replace: Callable[..., GradientCode] = dataclasses.replace  # with values of wrong types, too
+    narrow = replace(code, n=np.int64(code.n), s=np.int16(code.s))
+    assert repr(narrow) == repr(code), f"made with numpy's integers it is {narrow!r}"
     n, everybody = code.n, np.ones(code.n, dtype=np.bool_)
     parts = np.ones((len(code.support(0)), 2))
     integers = cast("FloatArray", parts.astype(np.int64))
-    replace: Callable[..., GradientCode] = dataclasses.replace  # with values of wrong types, too
     calls: dict[str, Callable[[], object]] = {
         "n=0": lambda: replace(code, n=0, s=0),
         f"n={n}.0": lambda: replace(code, n=float(n)),
@@ -264,4 +302,4 @@ def _check_refusals(code: GradientCode) -> None:
         "decode of n + 1 results": lambda: code.decode(np.ones((n + 1, 2)), everybody),
     }
     for name, call in calls.items():
-        refuses(name, call, ParameterError)
+        _refuses(name, call, ParameterError)

@@ -7,14 +7,14 @@ from typing import Final
 import numpy as np
 
 import seqgc.schemes
-from seqgc.errors import NotDecodableError, SeqgcError
+from seqgc.errors import NotDecodableError
 from seqgc.ports import BoolArray, Decoding, FloatArray
 from seqgc.profiles import DelayProfile, ProfileMeta
 from seqgc.rounds import ClosingRule, Setting, WaitOut
 from seqgc.schemes import Assignment, Grid, Schedule, Scheme, entry_of, parse_scheme
 from seqgc.search import Rehearsal, batch_replay, replay
 from seqgc.stragglers import StragglerModel
-from seqgc.testing._complaints import check_value, complaining
+from seqgc.testing._codes import calling, check_value, complaining
 
 __all__ = ["check_scheme"]
 
@@ -31,16 +31,8 @@ def check_scheme(scheme: Scheme, *, patterns: int = 20, seed: int = 0) -> None:
     chunks are what its tasks touch; every job is decoded once, by its deadline and right, over
     random patterns of stragglers; more answers never hurt; what conforms loses no job; a refused
     transition changes nothing; what a search may know of it is what a replay does. A scheme that
-    is not exact must stay within the error that it reports.
-
-    Parameters
-    ----------
-    scheme
-        Of few workers: each pattern is followed round by round.
-    patterns : int
-        How many runs are drawn.
-    seed : int
-        Of everything drawn; part of every complaint.
+    is not exact must stay within the error that it reports. Take few workers: each of the
+    ``patterns``, drawn from ``seed``, is followed round by round.
 
     Raises
     ------
@@ -68,13 +60,9 @@ def check_scheme(scheme: Scheme, *, patterns: int = 20, seed: int = 0) -> None:
 def _check_content(scheme: Scheme) -> None:
     """Require a frozen value that its spec spells, and numbers of the right kind."""
     names = vars(seqgc.schemes) | {type(scheme).__name__: type(scheme)}
-    clones = dict(check_value(scheme, names, field="n"))
-    assert len(clones) == 3
-    try:
-        named = parse_scheme(scheme.spec, n=scheme.n)  # looks at loads, fractions, delay, ...
-    except SeqgcError as error:
-        raise AssertionError(str(error)) from error
-    assert named == scheme, "must be what its spec names"
+    list(check_value(scheme, names, field="n"))
+    with calling("reading its spec"):  # which looks at loads, fractions, delay and promise
+        assert parse_scheme(scheme.spec, n=scheme.n) == scheme, "must be what its spec names"
     for name in ("worker_loads", "chunk_fractions"):
         assert not getattr(scheme, name).flags.writeable, f"{name} must be read-only"
     assert type(scheme.delay) is int, "delay must be an int"
@@ -213,10 +201,8 @@ def _check_replays(scheme: Scheme, rng: np.random.Generator) -> None:
     rules: tuple[WaitOut, ...] = ("all", "conform", "feasible")
     for wait_out in rules:
         rule = ClosingRule(mu=0.2, wait_out=wait_out)
-        try:
+        with calling(f"replay ({wait_out})"):
             alone = replay(Setting(scheme=scheme, rule=rule), rehearsal).round_seconds
             (batch,) = batch_replay([scheme], rehearsal, rule=rule).round_seconds
-        except SeqgcError as error:
-            raise AssertionError(str(error)) from error
         same = batch[: len(alone)].tolist() == alone.tolist()
         assert same, f"replayed with others ({wait_out}) it decides otherwise"

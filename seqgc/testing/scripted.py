@@ -64,10 +64,7 @@ class Scripted:
 
     def __call__(self) -> Compute:
         """Return the compute function of one worker."""
-        return self._compute
-
-    def _compute(self, parts: tuple[WeightedPoints, ...]) -> FloatArray:
-        return np.concatenate([self._act(part) for part in parts])
+        return lambda parts: np.concatenate([self._act(part) for part in parts])
 
     def _act(self, part: WeightedPoints) -> FloatArray:
         act, _, name = part.model.partition(" ")
@@ -94,10 +91,8 @@ def gradient(part: WeightedPoints) -> FloatArray:
 def part(model: str = "plain", *, size: int = 3, points: int = 2) -> WeightedPoints:
     """Return a part whose result has ``size`` components."""
     weights = WeightRef(model="w", version=0, digest="0" * 64, dtype="float64", size=size)
-    coefficients = np.linspace(0.1, 0.7, points)
-    return WeightedPoints(
-        model=model, weights=weights, points=np.arange(points), coefficients=coefficients
-    )
+    p, coefficients = np.arange(points), np.linspace(0.1, 0.7, points)
+    return WeightedPoints(model=model, weights=weights, points=p, coefficients=coefficients)
 
 
 def task(
