@@ -22,19 +22,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 class Channel:
-    """One end of a connection; owns the socket.
-
-    Examples
-    --------
-    >>> left, right = (Channel(end, max_bytes=100) for end in socket.socketpair())
-    >>> left.push(b"hello")
-    >>> right.pull()
-    [bytearray(b'hello')]
-    >>> left.close()
-    >>> right.pull(), right.ended
-    ([], True)
-    >>> right.close()
-    """
+    """One end of a connection; owns the socket."""
 
     def __init__(self, end: socket.socket, *, max_bytes: int) -> None:
         end.setblocking(False)

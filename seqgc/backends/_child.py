@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 import os
 import pickle
@@ -17,13 +18,7 @@ from multiprocessing import parent_process
 from seqgc.backends._channel import Channel
 from seqgc.backends._events import LONGEST_WAIT_S
 from seqgc.ports import Task
-from seqgc.wire import (
-    CancelMessage,
-    ReadyMessage,
-    TaskMessage,
-    decode,
-    encode,
-)
+from seqgc.wire import CancelMessage, ReadyMessage, TaskMessage, decode, encode
 from seqgc.worker import Compute, run_task
 
 __all__ = ["main"]
@@ -46,8 +41,8 @@ def main(end: socket.socket, worker: int, run_id: str, max_bytes: int) -> None:
         # cause that can be told.
         compute: Compute = pickle.loads(frames.pop())()  # noqa: S301
     except Exception as error:
-        problem = ReadyMessage(worker=worker, problem=_line(error))
-        _send(channel, encode(problem, run_id=run_id, sealed=False))
+        ready = ReadyMessage(worker=worker, problem=f"{type(error).__name__}: {error}")
+        _send(channel, encode(ready, run_id=run_id, sealed=False))
         raise SystemExit(1) from None  # the master knows: no traceback on the terminal
     _send(channel, encode(ReadyMessage(worker=worker), run_id=run_id, sealed=False))
     _Server(channel, compute, run_id).serve()
@@ -58,10 +53,6 @@ def _die_with_master() -> None:
     if (master := parent_process()) is not None:
         master.join()
         os._exit(1)
-
-
-def _line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def _send(channel: Channel, frame: bytes) -> None:
@@ -89,7 +80,7 @@ class _Server:
         self._channel, self._compute, self._run_id = channel, compute, run_id
         self._todo: deque[tuple[float, TaskMessage]] = deque()
         self._due: list[tuple[float, int, int, bytes]] = []  # when, order, round, frame: a heap
-        self._order = 0
+        self._order = itertools.count()
         self._cancelled: set[int] = set()  # rounds
 
     def serve(self) -> None:
@@ -125,10 +116,9 @@ class _Server:
             when = received + message.delay_s
             frame = encode(message.result(results), run_id=self._run_id, sealed=False)
         except Exception as error:
-            when = received
-            frame = encode(message.failure(_line(error)), run_id=self._run_id, sealed=False)
-        heapq.heappush(self._due, (when, self._order, task.round, frame))
-        self._order += 1
+            when, failure = received, message.failure(f"{type(error).__name__}: {error}")
+            frame = encode(failure, run_id=self._run_id, sealed=False)
+        heapq.heappush(self._due, (when, next(self._order), task.round, frame))
 
     def _unwanted(self, task: Task) -> bool:
         self._listen(0.0)

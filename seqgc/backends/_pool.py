@@ -176,14 +176,12 @@ class WorkerPool:
             yield from self._replace(process)
 
     def _send(self, worker: int, frame: bytes) -> None:
-        place = self._places[worker]
-        if place.process is None:
-            return
-        if not place.process.ready:
-            place.held.append(frame)
-            return
-        place.process.channel.push(frame)
-        self._watch(place.process)
+        process = self._places[worker].process
+        if process is not None and process.ready:
+            process.channel.push(frame)
+            self._watch(process)
+        elif process is not None:
+            self._places[worker].held.append(frame)
 
     def _welcome(self, process: WorkerProcess) -> None:
         """Send a process that has become ready what was held for it."""

@@ -122,11 +122,7 @@ def start_fork_server(preload: Sequence[str]) -> None:
 
 
 def fork_process(
-    target: Callable[..., object],
-    args: tuple[object, ...],
-    *,
-    name: str,
-    with_script: bool = False,
+    target: Callable[..., object], args: tuple[object, ...], *, name: str, with_script: bool = False
 ) -> ForkServerProcess:
     """Return a running process that calls ``target(*args)``, forked from the fork server.
 

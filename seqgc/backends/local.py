@@ -28,8 +28,8 @@ class LocalBackend(EventBackend):
       process. One that fails three times in a row before it was ever ready is given up: every
       dispatch to it is a `Failure` that names the cause.
     - An exception in ``compute`` is a `Failure` with its last line; the process lives on.
-    - Answers are never dropped here: late ones, of cancelled rounds, are `Arrival` events too.
-    - Events are stamped when they are read.
+    - Events are stamped when they are read; late answers, of cancelled rounds, are `Arrival` events
+      too.
     - Ctrl-C interrupts the master only; `close` ends the workers within about a second. Workers
       whose master is gone, however it went, end by themselves.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import heapq
+import itertools
 import queue
 import threading
 import time
@@ -15,13 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from seqgc.backends._events import (
-    LONGEST_WAIT_S,
-    EventBackend,
-    Messaging,
-    event_of,
-    failure_of,
-)
+from seqgc.backends._events import LONGEST_WAIT_S, EventBackend, Messaging, event_of, failure_of
 from seqgc.backends.dask_._cluster import Address, Cluster, answer, forget
 from seqgc.errors import ParameterError, WireError
 from seqgc.ports import Arrival, Clock, Failure, Task
@@ -124,7 +119,7 @@ class DaskBackend(EventBackend):
         self._following: set[concurrent.futures.Future[None]] = set()
         self._outcomes: queue.SimpleQueue[tuple[_Job, bytes | Exception]] = queue.SimpleQueue()
         self._held: list[tuple[float, int, Arrival | Failure]] = []  # due, order: a heap
-        self._serial = 0
+        self._order = itertools.count()
         self._cluster = Cluster(
             self.n, client=client, processes=processes, start_timeout_s=start_timeout_s
         )
@@ -226,8 +221,7 @@ class DaskBackend(EventBackend):
             if job.cancelled:  # it may well fail: its weights may be gone. That is no event
                 return
             due = 0.0  # failures are told at once
-        self._serial += 1
-        heapq.heappush(self._held, (due, self._serial, event))
+        heapq.heappush(self._held, (due, next(self._order), event))
 
     def _read(self, job: _Job, outcome: bytes | Exception) -> Arrival | Failure:
         if isinstance(outcome, Exception):

@@ -81,9 +81,8 @@ class LambdaBackend(EventBackend):
 
     - What fails is a `Failure`, in one line: an error in computing, a function that crashed or ran
       out of time (with the last line it logged), a refused or broken connection, a damaged answer,
-      or one to something else. Nothing is repeated here: that is the policy's decision.
-    - But a throttled invocation, which no function has seen, is submitted again by ``throttling``,
-      and a `Failure` only when its patience ends.
+      or one to something else. Nothing is repeated here, that is the policy's decision, but
+      throttled invocations, which no function has seen, as long as `ThrottlePolicy` has patience.
     - An answer that lies in the store arrives when it has been fetched.
     - Invocations cannot be stopped. `cancel` takes back what throttling has kept from being
       submitted; others run out, their answers are `Arrival` events, late, and their failures are
@@ -115,7 +114,6 @@ class LambdaBackend(EventBackend):
 
     Examples
     --------
-    >>> import math
     >>> from seqgc.backends.lambda_ import CurlTransport, Limits, Target
     >>> from seqgc.wire import StoreRef, WorkloadRef
     >>> target = Target.invoke_api("seqgc-worker", region="eu-west-1", qualifier="live")
@@ -193,53 +191,42 @@ class LambdaBackend(EventBackend):
         ParameterError
             If ``rounds`` is negative.
         WorkerError
-            If nobody answers; names the first cause. Or if the backend is closed.
+            If nobody answers; names the first cause.
         """
         self._check_open()
         for number in range(require_int("warm_up_rounds", rounds, least=0)):
-            self._warm_up_once(number, hold_s, timeout_s)
-
-    # ---- invocations out ------------------------------------------------------------------------
+            self._warmed.clear()
+            tags = []
+            for worker in range(self.n):
+                task = Task(round=number, worker=worker, attempt=0, items=())
+                request = TaskMessage(task=task, delay_s=hold_s)
+                body = self._invocations.body(request)
+                tags.append(self._submit(Call(request=request, warm_up=True), body))
+            give_up_at = self._clock.now() + timeout_s
+            while len(self._warmed) < self.n and (left := give_up_at - self._clock.now()) > 0:
+                self._collect(left)
+            self._calls.forget(tags)  # an answer after this is nobody's
+            if not any(isinstance(event, Arrival) for event in self._warmed):
+                causes = [event.reason for event in self._warmed if isinstance(event, Failure)]
+                cause = causes[0] if causes else f"nobody answered in {timeout_s:g} s"
+                raise WorkerError(f"no worker answers in the warm-up: {cause}", worker=0)
 
     def _submit(self, call: Call, body: bytes) -> int:
         tag = self._calls.add(call)
         self._transport.submit(tag, body)
         return tag
 
-    def _submit_again(self) -> list[Ended[ResultMessage]]:
-        """Submit the throttled invocations that are due; return those that cannot be any more."""
+    def _collect(self, timeout_s: float) -> None:
+        """Submit the throttled invocations that are due; settle those that have ended."""
+        news: list[Reply | Ended[ResultMessage]] = []
         now = self._clock.now()
-        ended: list[Ended[ResultMessage]] = []
         for tag, call in self._calls.due(now=now):
             try:
                 body = self._invocations.body(call.request)
             except (WireError, StoreError) as error:  # its weights may be gone
-                ended.append(Ended(tag=tag, at=now, value=error))
+                news.append(Ended(tag=tag, at=now, value=error))
             else:
                 self._transport.submit(tag, body)
-        return ended
-
-    def _warm_up_once(self, number: int, hold_s: float, timeout_s: float) -> None:
-        self._warmed.clear()
-        tags = []
-        for worker in range(self.n):
-            task = Task(round=number, worker=worker, attempt=0, items=())
-            request = TaskMessage(task=task, delay_s=hold_s)
-            body = self._invocations.body(request)
-            tags.append(self._submit(Call(request=request, warm_up=True), body))
-        give_up_at = self._clock.now() + timeout_s
-        while len(self._warmed) < self.n and (left := give_up_at - self._clock.now()) > 0:
-            self._collect(left)
-        self._calls.forget(tags)  # an answer after this is nobody's
-        if not any(isinstance(event, Arrival) for event in self._warmed):
-            causes = [event.reason for event in self._warmed if isinstance(event, Failure)]
-            cause = causes[0] if causes else f"nobody answered in {timeout_s:g} s"
-            raise WorkerError(f"no worker answers in the warm-up: {cause}", worker=0)
-
-    # ---- replies in -----------------------------------------------------------------------------
-
-    def _collect(self, timeout_s: float) -> None:
-        news: list[Reply | Ended[ResultMessage]] = [*self._submit_again()]
         due_s = 0.0 if news else self._calls.wake_at - self._clock.now()
         news += self._transport.poll(max(0.0, min(timeout_s, due_s)))
         news += self._fetches.take()

@@ -131,16 +131,9 @@ class Boto3Transport(_ThreadedTransport):
     It is the one to begin with: credentials, endpoints, proxies and certificates are boto3's
     business. Its cost is the processor's time, a few ms per invocation: see `CurlTransport`.
 
-    Parameters
-    ----------
-    function_name
-        The function's name or ARN.
-    qualifier
-        An alias or version; None: the newest, unpublished one.
-    limits, clock
-        See `CurlTransport`.
-    region, endpoint_url, session
-        As boto3's; None: what it finds.
+    ``function_name`` may be an ARN; ``qualifier`` is an alias or version, None the newest,
+    unpublished one. ``region``, ``endpoint_url`` and ``session`` are as boto3's, None what it
+    finds. Replies are stamped by ``clock`` (None: `time.monotonic`).
 
     Raises
     ------

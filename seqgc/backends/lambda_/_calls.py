@@ -150,18 +150,7 @@ class Call:
 
 
 class Calls:
-    """The invocations of one backend that are no event yet.
-
-    Examples
-    --------
-    >>> from seqgc.ports import Task
-    >>> calls = Calls(ThrottlePolicy())
-    >>> request = TaskMessage(task=Task(round=0, worker=1, attempt=0, items=()))
-    >>> tag = calls.add(Call(request=request))
-    >>> calls.replied(Reply(tag=tag, at=5.0, throttled=True))  # None: it is submitted again
-    >>> [again for again, _ in calls.due(now=6.0)] == [tag]
-    True
-    """
+    """The invocations of one backend that are no event yet."""
 
     def __init__(self, policy: ThrottlePolicy) -> None:
         self._policy, self._throttle = policy, Throttle(policy)

@@ -26,16 +26,9 @@ class CurlTransport:
     """Posts invocations through libcurl, without threads; a `Transport`.
 
     It is the one for hundreds of workers: it takes a fraction of boto3's processor time. Proxies
-    are those of ``HTTPS_PROXY`` and ``NO_PROXY``, certificates those of ``AWS_CA_BUNDLE``.
-
-    Parameters
-    ----------
-    limits
-        Of time, connections and bytes; None: the default ones.
-    credentials
-        The caller's; None: those that botocore finds.
-    clock
-        What replies are stamped with; `time.monotonic` unless given.
+    are those of ``HTTPS_PROXY`` and ``NO_PROXY``, certificates those of ``AWS_CA_BUNDLE``, and
+    ``credentials``, if None, those that botocore finds. Replies are stamped by ``clock`` (None:
+    `time.monotonic`).
 
     Raises
     ------

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from seqgc.errors import ParameterError, StoreError, WireError
-from seqgc.ports import BlobStore, FloatArray, Task, WeightedPoints, WeightRef, payload_format
+from seqgc.ports import BlobStore, FloatArray, Task, WeightRef, payload_format
 from seqgc.wire import (
     MESSAGE_LIMIT_BYTES,
     AnswerMessage,
@@ -64,7 +64,7 @@ class Invocations:
         self._check_answer(request)
         weights: tuple[tuple[WeightRef, FloatArray], ...] = ()
         if self.store.kind == "inline" and self.shared is not None:
-            refs = dict.fromkeys(part.weights for part in _parts(request.task))
+            refs = dict.fromkeys(p.weights for item in request.task.items for p in item.parts)
             weights = tuple((ref, self.shared.fetch(ref)) for ref in refs)
         message = InvokeMessage(
             request=request,
@@ -120,11 +120,12 @@ class Invocations:
         if self.store.kind != "inline":
             return
         least = 0
-        for weights in (part.weights for part in _parts(request.task)):
+        for part in (part for item in request.task.items for part in item.parts):
             if request.payload is not None:
-                least += weights.size * payload_format(request.payload).bits // 8
+                item_bytes = payload_format(request.payload).bits // 8
             else:  # no narrower than float32, which is all that is known
-                least += weights.size * max(4, np.dtype(weights.dtype).itemsize)
+                item_bytes = max(4, np.dtype(part.weights.dtype).itemsize)
+            least += part.weights.size * item_bytes
         if (size := envelope_bytes(least)) > self.max_body_bytes - _SPARE_BYTES:
             remedy = "a store (EFS or S3) for answers, or a narrower `payload`"
             raise self._too_large(request.task, "its answer", size, remedy)
@@ -136,7 +137,3 @@ class Invocations:
             f"{where}: {what} of {megabytes:g} MB as JSON ({size} bytes) exceeds the "
             f"{self.max_body_bytes} bytes that Lambda carries: use {remedy}"
         )
-
-
-def _parts(task: Task) -> list[WeightedPoints]:
-    return [part for item in task.items for part in item.parts]

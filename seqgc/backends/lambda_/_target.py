@@ -57,13 +57,9 @@ class Target:
     ) -> Target:
         """Return the Invoke API's address of a function, by its name or ARN.
 
-        Parameters
-        ----------
-        qualifier
-            An alias or version; None: the newest, unpublished one.
-        endpoint_url
-            A VPC endpoint, or a service of this machine; None: what every client of AWS takes,
-            from ``AWS_ENDPOINT_URL_LAMBDA``, the profile, or else the region's public one.
+        ``qualifier`` is an alias or version, None the newest, unpublished one. ``endpoint_url`` is
+        a VPC endpoint, or a service of this machine; None: what every client of AWS takes, from
+        ``AWS_ENDPOINT_URL_LAMBDA``, the profile, or else the region's public one.
 
         Raises
         ------
@@ -127,14 +123,6 @@ class Signer:
 
     Without ``credentials`` it takes those that botocore finds (environment, profile, role), and
     raises `ParameterError` if there are none. Temporary ones are renewed by botocore.
-
-    Examples
-    --------
-    >>> from botocore.credentials import Credentials
-    >>> target = Target.invoke_api("f", region="us-east-1")
-    >>> signer = Signer(target, credentials=Credentials("key", "secret"), now=lambda: 0.0)
-    >>> signer.headers(b"{}")["X-Amz-Date"]
-    '19700101T000000Z'
     """
 
     def __init__(

@@ -38,15 +38,6 @@ class CallThreads(Generic[_Value]):
     daemons: what cannot be ended does not keep the interpreter from ending. ``abort`` makes every
     call that is under way raise; `close` calls it, more than once. ``on_end`` is called by the
     thread whose call has ended, once `take` would return it.
-
-    Examples
-    --------
-    >>> from seqgc.backends import MonotonicClock
-    >>> threads = CallThreads[int](limit=2, clock=MonotonicClock())
-    >>> threads.submit(7, lambda: 6 * 7)
-    >>> [(each.tag, each.value) for each in threads.take(10.0)]
-    [(7, 42)]
-    >>> threads.close()
     """
 
     def __init__(
@@ -81,8 +72,8 @@ class CallThreads(Generic[_Value]):
                 thread.start()
             except RuntimeError as error:  # the system's limit: calls wait for those that there are
                 if not count:
-                    remedy = "raise the limit on processes (ulimit -u)"
-                    raise WorkerError(f"{error}: {remedy}") from error
+                    limit = "the limit on processes (ulimit -u)"
+                    raise WorkerError(f"{error}: raise {limit}") from error
             else:
                 self._threads.append(thread)
         with self._news:

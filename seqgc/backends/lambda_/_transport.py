@@ -126,28 +126,11 @@ class Transport(Protocol):
 # ---- what a response means ----------------------------------------------------------------------
 
 
-def reply_of(
-    tag: int,
-    at: float,
-    status: int,
-    body: Body,
-    headers: Mapping[str, str],
-) -> Reply:
-    r"""Return what an HTTP response means; what went wrong in one line, with its remedy.
+def reply_of(tag: int, at: float, status: int, body: Body, headers: Mapping[str, str]) -> Reply:
+    """Return what an HTTP response means; what went wrong in one line, with its remedy.
 
     Four headers are read (names in lower case): that the function failed, the tail of its log in
     base64, the service's name of an error, and how many seconds to wait.
-
-    Examples
-    --------
-    >>> refused = reply_of(1, 0.0, 429, b'{"message": "Rate Exceeded."}', {"retry-after": "2"})
-    >>> refused.throttled, refused.retry_after_s
-    (True, 2.0)
-    >>> body = b'{"errorType": "KeyError", "errorMessage": "no model"}'
-    >>> log = base64.b64encode(b"START x\nloading cnn\nEND x\nREPORT x").decode()
-    >>> headers = {"x-amz-function-error": "Unhandled", "x-amz-log-result": log}
-    >>> reply_of(1, 0.0, 200, body, headers).error
-    'KeyError: no model; last log line: loading cnn'
     """
     if headers.get("x-amz-function-error"):
         error = _function_error(_fields(body), headers.get("x-amz-log-result", ""))
