@@ -125,12 +125,12 @@ class EventBackend(ABC):
     Raises
     ------
     ParameterError
-        If ``n`` is not positive; by `dispatch`, `cancel` and `restart` if a worker does not exist,
-        a task is another round's, or its delay is no time.
+        If ``n`` is not positive, a worker does not exist, a task is another round's, or its delay
+        is no time.
     WireError
-        By `dispatch`, if a task cannot be sent.
+        If a task cannot be sent.
     WorkerError
-        By whatever is called once the backend is closed.
+        If the backend is closed.
     """
 
     def __init__(self, n: int, *, messaging: Messaging | None, clock: Clock | None) -> None:

@@ -185,13 +185,11 @@ class WorkerPool:
 
     def _welcome(self, process: WorkerProcess) -> None:
         """Send a process that has become ready what was held for it."""
-        process.ready = True
-        place = self._places[process.worker]
+        process.ready, place = True, self._places[process.worker]
         place.failed_starts = 0
         for frame in place.held:
-            process.channel.push(frame)
+            self._send(process.worker, frame)
         place.held.clear()
-        self._watch(process)
 
     def _replace(self, process: WorkerProcess, *, because: str = "") -> Iterator[Failure]:
         """Start another process; what a ready one had been sent is lost with it."""
@@ -233,8 +231,6 @@ class WorkerPool:
 
     def _watch(self, process: WorkerProcess) -> None:
         """Ask the selector to say when a process takes more, while something waits for it."""
-        events = selectors.EVENT_READ
-        if process.channel.unsent:
-            events |= selectors.EVENT_WRITE
+        events = selectors.EVENT_READ | selectors.EVENT_WRITE * process.channel.unsent
         if self._selector.get_key(process.channel).events != events:
             self._selector.modify(process.channel, events, data=process)

@@ -85,11 +85,8 @@ class LocalBackend(EventBackend):
             factory = pickle.dumps(compute)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             rule = "must be picklable, it crosses processes"
-            remedy = (
-                "use a module-level function, functools.partial of one, or a dataclass with "
-                "__call__"
-            )
-            raise ParameterError("compute", rule, compute, remedy) from error
+            kinds = "module-level function, functools.partial of one, or a dataclass with __call__"
+            raise ParameterError("compute", rule, compute, f"use a {kinds}") from error
         self._run_id = self._messaging.run_id
         self._pool = WorkerPool(self.n, run_id=self._run_id, factory=factory, clock=self._clock)
         set_preload(preload)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DaskBackend"]
 
-_FORGET_TIMEOUT_S = 2.0
+_FORGET_S = 2.0
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -39,11 +39,6 @@ class _Job:
     frame: bytes
     due: float = 0.0  # its answer is not to be seen before, seconds of `time.monotonic`
     cancelled: bool = False
-
-    @property
-    def address(self) -> Address:
-        task = self.request.task
-        return task.round, task.worker, task.attempt
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -88,15 +83,11 @@ class DaskBackend(EventBackend):
 
     Examples
     --------
-    >>> import functools, math, operator
-    >>> from seqgc.ports import Task
+    >>> import functools, operator
     >>> factory = functools.partial(operator.attrgetter, "points")  # stands for a real gradient
-    >>> task = Task(round=0, worker=1, attempt=0, items=())
-    >>> with DaskBackend(2, factory, processes=0) as backend:
-    ...     (left,) = backend.dispatch(0, [task])
-    ...     event = backend.receive(math.inf)
-    >>> event.worker, event.round, event.at > left, event.results
-    (1, 0, True, {})
+    >>> with DaskBackend(2, factory, processes=0) as backend:  # from here on as `LocalBackend`
+    ...     backend.receive(until=0.0) is None
+    True
     """
 
     def __init__(
@@ -155,21 +146,24 @@ class DaskBackend(EventBackend):
         """
         self._check_workers(workers)
         chosen = set(workers)
+        unfinished: list[Address] = []
         with self._lock:
-            unfinished = [a for worker in chosen for a in _dropped(self._lines[worker], round)]
+            for line in (self._lines[worker] for worker in chosen):
+                line.todo = deque(job for job in line.todo if job.request.task.round != round)
+                job = line.running
+                if job is not None and job.request.task.round == round:
+                    job.cancelled = True
+                    if len(job.request.task.items) > 1:  # mini-tasks that may yet begin
+                        unfinished.append(job.request.subject.address)
         self._collect(0.0)  # what is due has arrived, and stays
         self._held = [
             held for held in self._held if held[2].round != round or held[2].worker not in chosen
         ]
         heapq.heapify(self._held)
-        if unfinished:  # their other mini-tasks shall not begin; best effort, as cancelling is
+        if unfinished:  # best effort, as cancelling is
             with suppress(TimeoutError, OSError):
                 self._cluster.client.run(
-                    forget,
-                    self._name,
-                    unfinished,
-                    on_error="ignore",
-                    callback_timeout=_FORGET_TIMEOUT_S,
+                    forget, self._name, unfinished, on_error="ignore", callback_timeout=_FORGET_S
                 )
 
     # ---- sending: in the caller's thread, or in the client's loop; with the lock ----------------
@@ -225,14 +219,14 @@ class DaskBackend(EventBackend):
 
     def _read(self, job: _Job, outcome: bytes | Exception) -> Arrival | Failure:
         if isinstance(outcome, Exception):
-            return failure_of(job.address, at=0.0, reason=outcome)
+            return failure_of(job.request.subject.address, at=0.0, reason=outcome)
         try:
             message = decode(outcome, run_id=self._run_id)
             if not isinstance(message, ResultMessage | FailureMessage):
                 raise WireError(f"a {type(message).__name__} is no answer")
             job.request.check(message)
         except WireError as error:
-            return failure_of(job.address, at=0.0, reason=error)
+            return failure_of(job.request.subject.address, at=0.0, reason=error)
         return event_of(message, at=0.0)
 
     def _end(self) -> None:
@@ -244,13 +238,3 @@ class DaskBackend(EventBackend):
         for each in following:
             each.cancel()
         self._cluster.close()
-
-
-def _dropped(line: _Line, round: int) -> list[Address]:
-    """Cancel a line's tasks of a round; return those with mini-tasks that may yet begin."""
-    line.todo = deque(job for job in line.todo if job.request.task.round != round)
-    job = line.running
-    if job is None or job.request.task.round != round:
-        return []
-    job.cancelled = True
-    return [job.address] if len(job.request.task.items) > 1 else []

@@ -269,8 +269,7 @@ class LambdaBackend(EventBackend):
         if isinstance(outcome, ResultMessage | FailureMessage):
             event = event_of(outcome, at=self._latest)
         else:
-            task = call.request.task
-            address = task.round, task.worker, task.attempt
+            address = call.request.subject.address
             event = failure_of(address, at=self._latest, reason=outcome)
         if call.warm_up:
             self._warmed.append(event)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from http.cookiejar import DefaultCookiePolicy
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from seqgc.backends._events import MonotonicClock
 from seqgc.backends.lambda_._target import Signer, Target
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Boto3Transport", "HttpTransport"]
 
+_Pool: TypeAlias = "type[HTTPConnectionPool]"
+
 
 class _Sockets:
     """The open connections of urllib3 pools (requests and botocore use it); thread-safe.
@@ -41,13 +43,11 @@ class _Sockets:
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._lock = threading.Lock()
 
-    def watched(
-        self, pools: Mapping[str, type[HTTPConnectionPool]]
-    ) -> dict[str, type[HTTPConnectionPool]]:
+    def watched(self, pools: Mapping[str, _Pool]) -> dict[str, _Pool]:
         """Return kinds of ``pools``, by scheme, whose connections are known here once open."""
         return {scheme: self._watched(pool) for scheme, pool in pools.items()}
 
-    def _watched(self, pool: type[HTTPConnectionPool]) -> type[HTTPConnectionPool]:
+    def _watched(self, pool: _Pool) -> _Pool:
         connection = pool.ConnectionCls
 
         def connect(self_: object) -> None:
@@ -59,7 +59,7 @@ class _Sockets:
 
         watched = type(f"Watched{connection.__name__}", (connection,), {"connect": connect})
         kind = type(f"Watched{pool.__name__}", (pool,), {"ConnectionCls": watched})
-        return cast("type[HTTPConnectionPool]", kind)
+        return cast("_Pool", kind)
 
     def abort(self) -> None:
         """End what is being read or written on every connection, now."""
@@ -197,10 +197,8 @@ class Boto3Transport(_ThreadedTransport):
             code = refusal["Error"].get("Code", "")
             headers = {**meta["HTTPHeaders"], "x-amzn-errortype": code}
             return reply_of(tag, 0.0, meta["HTTPStatusCode"], json.dumps(fields).encode(), headers)
-        whole, headers = (
-            self._whole(answer["Payload"].read),
-            answer["ResponseMetadata"]["HTTPHeaders"],
-        )
+        whole = self._whole(answer["Payload"].read)
+        headers = answer["ResponseMetadata"]["HTTPHeaders"]
         return reply_of(tag, 0.0, answer["StatusCode"], whole, headers)
 
 
@@ -237,15 +235,14 @@ class HttpTransport(_ThreadedTransport):
         adapter = HTTPAdapter(pool_connections=1, pool_maxsize=connections, max_retries=0)
         watched = self._sockets.watched(adapter.poolmanager.pool_classes_by_scheme)
         adapter.poolmanager.pool_classes_by_scheme = cast("dict[str, type]", watched)
-        self._client = requests.Session()
-        self._release = self._client.close
+        session = requests.Session()
+        session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))  # threads share them
         for scheme in ("http://", "https://"):
-            self._client.mount(scheme, adapter)
-        # Threads share cookies.
-        self._client.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+            session.mount(scheme, adapter)
+        self._client, self._release = session, session.close
         # Proxies and certificates, looked up once. Not per request, where requests would also look
         # for passwords (.netrc), and put them in the place of the signature.
-        self._settings = self._client.merge_environment_settings(
+        self._settings = session.merge_environment_settings(
             target.url, {}, True, os.environ.get("AWS_CA_BUNDLE"), None
         )
 

@@ -1,7 +1,6 @@
 """Which invocations are on their way, and when those that the service refuses are sent again.
 
-A throttled invocation waits with full jitter before it is submitted again, and few are on trial at
-once. All of it is sans-I/O: times are arguments.
+They wait with full jitter, and few are on trial at once. All is sans-I/O: times are arguments.
 """
 
 from __future__ import annotations

@@ -247,8 +247,8 @@ def _options(url: str, limits: Limits) -> dict[int, object]:
         pycurl.URL: url,
         pycurl.POST: 1,
         pycurl.HTTP_VERSION: pycurl.CURL_HTTP_VERSION_1_1,  # one invocation, one connection
-        pycurl.CONNECTTIMEOUT_MS: _milliseconds(limits.connect_timeout_s),
-        pycurl.TIMEOUT_MS: _milliseconds(limits.connect_timeout_s + limits.answer_s),
+        pycurl.CONNECTTIMEOUT_MS: max(1, round(1e3 * limits.connect_timeout_s)),
+        pycurl.TIMEOUT_MS: max(1, round(1e3 * (limits.connect_timeout_s + limits.answer_s))),
         pycurl.MAXFILESIZE_LARGE: limits.max_answer_bytes,
         pycurl.BUFFERSIZE: _BUFFER_BYTES,
         pycurl.TCP_KEEPALIVE: 1,  # a silent quarter of an hour is longer than many a NAT remembers
@@ -262,7 +262,3 @@ def _options(url: str, limits: Limits) -> dict[int, object]:
     if host == "localhost":
         options[pycurl.PROXY] = ""  # none, whatever the environment says
     return options
-
-
-def _milliseconds(seconds: float) -> int:
-    return max(1, round(1e3 * seconds))
