@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seqgc.errors import ParameterError, ProfileError, require_int, require_number
-from seqgc.ports import FloatArray
+from seqgc.ports import BoolArray, FloatArray
 
 __all__ = ["SCHEMA", "DelayProfile", "ProfileMeta", "StatusArray"]
 
@@ -109,9 +109,8 @@ class DelayProfile:
         ProfileError
             If a worker would take no time at all.
         """
-        times = self.times_at(load, alpha=alpha)
         meta = replace(self.meta, base_load=load, alpha=self.slope(alpha))
-        return replace(self, times=times, meta=meta)
+        return replace(self, times=self.times_at(load, alpha=alpha), meta=meta)
 
     def times_at(self, loads: float | FloatArray, *, alpha: float | None = None) -> FloatArray:
         """Return the seconds (rounds, n) at other normalized loads, each worker's own (n,) or one.
@@ -124,9 +123,7 @@ class DelayProfile:
         >>> profile.times_at(np.array([0.0, 0.5]), alpha=4.0)
         array([[1., 4.]])
         """
-        least = float(np.min(loads))
-        require_number("load", least, least=0)
-        slope = self.slope(alpha)
+        least, slope = require_number("load", float(np.min(loads)), least=0), self.slope(alpha)
         times = self.times + slope * (loads - self.meta.base_load)
         if times.min() <= 0:
             row, column = np.unravel_index(times.argmin(), times.shape)
@@ -151,6 +148,12 @@ class DelayProfile:
             raise ParameterError("alpha", rule, None, "fit it over profiles at several loads")
         return require_number("alpha", slope, least=0)
 
+    @property
+    def answered(self) -> BoolArray:
+        """Who answered, (rounds, workers)."""
+        answered: BoolArray = self.status == 0
+        return answered
+
     def awaited(self) -> DelayProfile:
         """Return the profile with failures as what they cost: no answer before the slowest one.
 
@@ -162,15 +165,14 @@ class DelayProfile:
         ProfileError
             If nobody answered in some round.
         """
-        answered = self.status == 0
-        if answered.all():
+        if self.answered.all():
             return self
-        silent = np.flatnonzero(~answered.any(axis=1))
-        if silent.size:
-            row = int(silent[0])
-            raise ProfileError(f"row {row}: nobody answered in this round; leave it out")
-        slowest = np.where(answered, self.times, 0.0).max(axis=1, keepdims=True)
-        times = np.where(answered, self.times, np.maximum(self.times, slowest))
+        silent = ~self.answered.any(axis=1)
+        if silent.any():
+            rule = "nobody answered in this round; leave it out"
+            raise ProfileError(f"row {int(silent.argmax())}: {rule}")
+        slowest = np.where(self.answered, self.times, 0.0).max(axis=1, keepdims=True)
+        times = np.where(self.answered, self.times, np.maximum(self.times, slowest))
         return replace(self, times=times)
 
     def scaled(self, factor: float) -> DelayProfile:
@@ -224,8 +226,8 @@ def _checked_status(status: npt.ArrayLike, shape: tuple[int, ...]) -> StatusArra
     if codes.shape != shape or codes.dtype.kind not in "iu":
         rule = f"`status` must be integers of the shape of `times`, {shape}"
         raise ProfileError(f"{rule}; got {codes.dtype} of shape {codes.shape}")
-    if codes.min() < 0 or codes.max() > np.iinfo(np.int8).max:
-        bounds = (int(codes.min()), int(codes.max()))
+    bounds = (int(codes.min()), int(codes.max()))
+    if bounds[0] < 0 or bounds[1] > np.iinfo(np.int8).max:
         raise ProfileError(f"`status` must lie in 0 ... 127; got values in {bounds}")
     narrow = codes.astype(np.int8)
     narrow.flags.writeable = False

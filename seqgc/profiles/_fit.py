@@ -45,7 +45,6 @@ def fit(profile: DelayProfile, *, mu: float = 1.0) -> GilbertElliott:
 
     Examples
     --------
-    >>> import numpy as np
     >>> from seqgc.profiles import LAMBDA_CNN
     >>> profile = LAMBDA_CNN.profile(200, workers=64, rng=np.random.default_rng(1))
     >>> round(fit(profile).straggler_rate, 2)
@@ -80,7 +79,7 @@ def fit(profile: DelayProfile, *, mu: float = 1.0) -> GilbertElliott:
     if not stalled.any():
         return model
     stall_s = profile.times[stalled]
-    p_stall = int(stalled.sum()) / int(bad.sum())
+    p_stall = len(stall_s) / int(bad.sum())
     return replace(model, p_stall=p_stall, stall_s=(float(stall_s.min()), float(stall_s.max())))
 
 
@@ -88,8 +87,8 @@ def _check_sufficient(profile: DelayProfile) -> None:
     if min(profile.times.shape) < 2:
         needs = "needs 2 rounds and 2 workers"
         raise ProfileError(f"too small to fit: {needs}; got {profile.times.shape}")
-    if profile.status.any():
-        row, column = np.argwhere(profile.status != 0)[0]
+    if not profile.answered.all():
+        row, column = np.argwhere(~profile.answered)[0]
         rule = "a fit needs every answer, and this worker did not answer"
         raise ProfileError(f"row {row}, column {column} (round, worker; from 0): {rule}")
 

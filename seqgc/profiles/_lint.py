@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from seqgc.ports import FloatArray, IntArray
+from seqgc.ports import FloatArray
 from seqgc.profiles._delay_profile import DelayProfile
 
 __all__ = ["Finding", "lint", "lint_series"]
@@ -23,8 +23,8 @@ _CLUSTER_RATIO = 1.1
 class Finding:
     """Something to look at, and where: round and worker from 0, None for all of them.
 
-    An ``error`` makes the recording useless; a ``warning`` may be true of the workers. The rules
-    are those of `lint` and `lint_series`.
+    An ``error`` makes the recording useless; a ``warning`` may be true of the workers. What the
+    rules are, `lint` and `lint_series` say.
     """
 
     rule: str
@@ -78,8 +78,7 @@ def lint(profile: DelayProfile) -> list[Finding]:
     """
     found = [*_errors(profile)]
     if not found:
-        warnings = (_without_load, _rows, _columns, _cold_start, _slow)
-        found = [finding for check in warnings for finding in check(profile)]
+        found = [*_without_load(profile), *_accidents(profile), *_slow(profile)]
 
     def place(finding: Finding) -> tuple[bool, int, int, str]:
         row, column = (-1 if at is None else at for at in (finding.row, finding.column))
@@ -106,9 +105,9 @@ def lint_series(profiles: Sequence[DelayProfile]) -> list[Finding]:
     >>> [found.rule for found in lint_series(series)], lint_series(series[1:])
     (['crashed'], [])
     """
-    known = [p for p in profiles if (p.status == 0).any()]
+    known = [p for p in profiles if p.answered.any()]
     loads = np.array([p.meta.base_load for p in known])
-    medians = np.array([float(np.median(p.times[p.status == 0])) for p in known])
+    medians = np.array([float(np.median(p.times[p.answered])) for p in known])
     found = []
     for index, profile in enumerate(known):
         others = np.arange(len(known)) != index
@@ -127,7 +126,7 @@ def lint_series(profiles: Sequence[DelayProfile]) -> list[Finding]:
 
 
 def _errors(profile: DelayProfile) -> Iterator[Finding]:
-    times, failed = profile.times, profile.status != 0
+    times, failed = profile.times, ~profile.answered
     silent = failed.all(axis=1)
     if silent.all():
         message = "no worker answered in any round: this is no recording of delays"
@@ -163,20 +162,20 @@ def _without_load(profile: DelayProfile) -> Iterator[Finding]:
     """Answers that took less than alpha says that their data points cost."""
     alpha = profile.meta.alpha or 0.0
     cost_s = alpha * profile.meta.base_load
-    answered = profile.status == 0
-    count, answers = int(np.sum(answered & (profile.times <= cost_s))), int(answered.sum())
+    answers = profile.times[profile.answered]
+    count, total = int(np.sum(answers <= cost_s)), len(answers)
     message = (
-        f"{count} of {answers} answers took less than the {cost_s:.3g} s that their data points "
+        f"{count} of {total} answers took less than the {cost_s:.3g} s that their data points "
         f"cost by alpha={alpha:.4g} and base load {profile.meta.base_load:.4g}: "
     )
-    if 2 * count >= answers:
+    if 2 * count >= total:
         yield _error("alpha", f"{message}one of the two is wrong; say --alpha, or --base-load")
     elif count:
         cause = "these workers had a processor to themselves, or alpha is too large"
         yield _warning("alpha", message + cause)
 
 
-def _rows(profile: DelayProfile) -> Iterator[Finding]:
+def _accidents(profile: DelayProfile) -> Iterator[Finding]:
     seen: dict[bytes, int] = {}
     for row, times in enumerate(profile.times):
         if profile.num_workers > 1 and np.ptp(times) == 0:
@@ -186,15 +185,9 @@ def _rows(profile: DelayProfile) -> Iterator[Finding]:
         if first != row:
             message = f"row {row} repeats row {first} to the last digit; leave it out"
             yield _warning("duplicate-row", message, row)
-
-
-def _columns(profile: DelayProfile) -> Iterator[Finding]:
-    for column in np.flatnonzero((profile.status != 0).all(axis=0)).tolist():
+    for column in np.flatnonzero((~profile.answered).all(axis=0)).tolist():
         message = f"column {column} (worker, from 0) answered in no round"
         yield _warning("silent-worker", message, column=column)
-
-
-def _cold_start(profile: DelayProfile) -> Iterator[Finding]:
     medians = _medians(profile)
     usual = float(np.median(medians[1:])) if len(medians) > 2 else np.inf
     if medians[0] > _COLD_RATIO * usual:
@@ -207,11 +200,10 @@ def _cold_start(profile: DelayProfile) -> Iterator[Finding]:
 
 def _slow(profile: DelayProfile) -> Iterator[Finding]:
     medians = _medians(profile)
-    late = (profile.times > _STALL_RATIO * medians[:, None]) & (profile.status == 0)
+    late = (profile.times > _STALL_RATIO * medians[:, None]) & profile.answered
     rows, columns = np.nonzero(late)
-    cluster, sizes = _clusters(profile.times[late] - medians[rows])
-    for index, (row, column) in enumerate(zip(rows.tolist(), columns.tolist(), strict=True)):
-        others = int(sizes[cluster[index]]) - 1
+    as_late = _as_late(profile.times[late] - medians[rows])
+    for row, column, others in zip(rows.tolist(), columns.tolist(), as_late, strict=True):
         took = (
             f"row {row}, column {column}: took {profile.times[row, column]:.3f} s, "
             f"{profile.times[row, column] / medians[row]:.0f} times its round's median"
@@ -225,22 +217,20 @@ def _slow(profile: DelayProfile) -> Iterator[Finding]:
 
 def _medians(profile: DelayProfile) -> FloatArray:
     """Return each round's median (rounds,) over the workers that answered; all rounds have some."""
-    rows = zip(profile.times, profile.status == 0, strict=True)
-    return np.array([np.median(times[answered]) for times, answered in rows])
+    times: FloatArray = np.where(profile.answered, profile.times, np.nan)
+    return np.nanmedian(times, axis=1)
 
 
-def _clusters(offsets: FloatArray) -> tuple[IntArray, IntArray]:
-    """Return each offset's cluster, and the clusters' sizes.
+def _as_late(offsets: FloatArray) -> list[int]:
+    """Return how many others are in each offset's cluster.
 
     From the smallest offset up, a cluster takes what is at most 1.1 times its smallest member.
     """
-    cluster = np.empty(len(offsets), dtype=np.intp)
-    sizes: list[int] = []
-    first = -np.inf
+    cluster = np.zeros(len(offsets), dtype=np.intp)
+    number, first = -1, -np.inf
     for index in np.argsort(offsets, kind="stable").tolist():
-        if not sizes or offsets[index] > _CLUSTER_RATIO * first:
-            first = offsets[index]
-            sizes.append(0)
-        cluster[index] = len(sizes) - 1
-        sizes[-1] += 1
-    return cluster, np.array(sizes, dtype=np.intp)
+        if offsets[index] > _CLUSTER_RATIO * first:
+            number, first = number + 1, offsets[index]
+        cluster[index] = number
+    others: list[int] = (np.bincount(cluster)[cluster] - 1).tolist()
+    return others

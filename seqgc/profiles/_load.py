@@ -84,9 +84,8 @@ def fit_load_model(profiles: Sequence[DelayProfile], *, per_worker: bool = False
     unexplained = float(np.sum((mean_s - intercept_s - alpha * loads) ** 2))
     total = float(np.sum((mean_s - mean_s.mean()) ** 2))
     free, spread = len(loads) - 2, np.sum((loads - loads.mean()) ** 2)
-    worker_alpha = None
-    if per_worker:
-        worker_alpha = _slopes(loads, np.stack([_worker_mean_s(p) for p in profiles]))
+    worker_mean_s = [_worker_mean_s(profile) for profile in profiles] if per_worker else None
+    worker_alpha = None if worker_mean_s is None else _slopes(loads, np.stack(worker_mean_s))
     for array in (loads, mean_s, worker_alpha):
         if array is not None:
             array.flags.writeable = False
@@ -104,8 +103,8 @@ def fit_load_model(profiles: Sequence[DelayProfile], *, per_worker: bool = False
 def _student(free: int) -> float:
     """Return the 97.5 % quantile of Student's t with ``free`` degrees of freedom.
 
-    From a table, and beyond it Fisher's expansion about the normal quantile z to second order
-    (Abramowitz and Stegun 26.7.5), which is 0.1 % low at 11 and better after.
+    Beyond the table, Fisher's expansion about the normal quantile z to second order (Abramowitz and
+    Stegun 26.7.5), which is 0.1 % low at 11 and better after.
     """
     if free <= len(_STUDENT_975):
         return _STUDENT_975[free - 1]
@@ -118,23 +117,20 @@ def _slopes(loads: FloatArray, mean_s: FloatArray) -> FloatArray:
     """Return the least-squares slopes of the columns of ``mean_s`` (recordings, ...) on loads."""
     offset = loads - loads.mean()
     covariance = np.tensordot(offset, mean_s - mean_s.mean(axis=0), axes=1)
-    slopes: FloatArray = np.asarray(covariance / np.sum(offset**2))
-    return slopes
+    return np.asarray(covariance / np.sum(offset**2))
 
 
 def _mean_s(profile: DelayProfile) -> float:
-    answered = profile.status == 0
-    if not answered.any():
+    if not profile.answered.any():
         where = f"the recording at base load {profile.meta.base_load}"
         raise ProfileError(f"no worker answered in any round of {where}")
-    return float(profile.times[answered].mean())
+    return float(profile.times[profile.answered].mean())
 
 
 def _worker_mean_s(profile: DelayProfile) -> FloatArray:
-    answered = profile.status == 0
-    counts = answered.sum(axis=0)
+    counts = profile.answered.sum(axis=0)
     if not counts.all():
         where = f"at base load {profile.meta.base_load}"
         raise ProfileError(f"column {int(counts.argmin())} has no answer in the recording {where}")
-    means: FloatArray = np.where(answered, profile.times, 0.0).sum(axis=0) / counts
+    means: FloatArray = np.where(profile.answered, profile.times, 0.0).sum(axis=0) / counts
     return means

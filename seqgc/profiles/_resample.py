@@ -40,10 +40,16 @@ def concatenate(profiles: Sequence[DelayProfile]) -> DelayProfile:
     if len(set(loads)) > 1:
         remedy = "bring them to one load with at_load"
         raise ParameterError("profiles", "must be of one base load", loads, remedy)
+    first, unknown = profiles[0].meta, ProfileMeta()
+    disputed = {
+        field.name: getattr(unknown, field.name)
+        for field in fields(first)
+        if len({getattr(profile.meta, field.name) for profile in profiles}) > 1
+    }
     return DelayProfile(
         times=np.concatenate([profile.times for profile in profiles]),
         status=np.concatenate([profile.status for profile in profiles]),
-        meta=_common([profile.meta for profile in profiles]),
+        meta=replace(first, **disputed),
     )
 
 
@@ -93,14 +99,3 @@ def resample_workers(
     """
     chosen = rng.integers(profile.num_workers, size=require_int("workers", workers, least=1))
     return replace(profile, times=profile.times[:, chosen], status=profile.status[:, chosen])
-
-
-def _common(metas: Sequence[ProfileMeta]) -> ProfileMeta:
-    """Return the first one's fields, without those that another one contradicts."""
-    first, unknown = metas[0], ProfileMeta()
-    disputed = {
-        f.name: getattr(unknown, f.name)
-        for f in fields(first)
-        if any(getattr(meta, f.name) != getattr(first, f.name) for meta in metas)
-    }
-    return replace(first, **disputed)

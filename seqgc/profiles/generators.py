@@ -38,21 +38,14 @@ class ProfileGenerator(Protocol):
 class PowerLaw:
     """Independent Pareto times: ``P(time > t) = (least_s / t) ** index`` for ``t >= least_s``.
 
-    Parameters
-    ----------
-    least_s
-        Seconds that an answer takes at least.
-    index
-        Above 1, so that the mean, ``least_s * index / (index - 1)``, is finite; the smaller, the
-        heavier the tail.
-    alpha
-        Seconds per unit of normalized load, passed on to the profiles.
+    An answer takes ``least_s`` seconds at least. The smaller ``index``, the heavier the tail; it is
+    above 1, so that the mean, ``least_s * index / (index - 1)``, is finite. ``alpha``, seconds per
+    unit of normalized load, is passed on to the profiles.
 
     Examples
     --------
-    >>> profile = PowerLaw(least_s=0.5, index=3.0).profile(
-    ...     400, workers=25, rng=np.random.default_rng(0)
-    ... )
+    >>> generator = PowerLaw(least_s=0.5, index=3.0)
+    >>> profile = generator.profile(400, workers=25, rng=np.random.default_rng(0))
     >>> bool(profile.times.min() >= 0.5), round(float((profile.times > 1.0).mean()), 2)
     (True, 0.12)
     """
@@ -119,8 +112,7 @@ class SlowWorkers(_Slowed):
         require_number("factor", self.factor, above=1)
         workers = tuple(require_int("workers", worker, least=0) for worker in self.workers)
         if not workers or len(set(workers)) < len(workers):
-            rule = "must be distinct numbers, at least one"
-            raise ParameterError("workers", rule, self.workers)
+            raise ParameterError("workers", "must be distinct numbers, at least one", workers)
         object.__setattr__(self, "workers", workers)
 
     def _mark(self, slow: BoolArray, rng: np.random.Generator) -> None:  # noqa: ARG002

@@ -25,32 +25,19 @@ class GilbertElliott:
     worker and ``x`` is Pareto with index ``1 / tail``, or it stalls. So, wherever a worker is good,
     the bad ones are exactly those that the tolerance ``mu`` calls stragglers.
 
-    Parameters
-    ----------
-    p_bad, stay_bad
-        P(good → bad) and P(bad → bad) from one round to the next. A worker's first state is
-        drawn from the stationary distribution.
-    base_s, base_spread
-        Median of the rounds' bases in seconds, and standard deviation of their logarithm.
-    excess, excess_spread
-        Median of ``e`` (below ``mu``) and standard deviation of its logarithm, before the redraw.
-    tail
-        Mean logarithm of ``x``; below 1, so that the mean time is finite.
-    p_stall, stall_s
-        Probability that a bad answer is a stall, and the range (seconds) of its uniform duration.
-    mu
-        The tolerance that tells stragglers.
-    alpha
-        Seconds per unit of normalized load, passed on to the profiles; times are those at load 0.
+    ``p_bad`` and ``stay_bad`` are P(good → bad) and P(bad → bad) from one round to the next; a
+    worker's first state is drawn from the stationary distribution. ``base_s`` is the median of the
+    rounds' bases in seconds and ``base_spread`` the standard deviation of their logarithm;
+    ``excess`` (below ``mu``) and ``excess_spread`` are those of ``e``, before the redraw. ``tail``
+    is the mean logarithm of ``x``, below 1 so that the mean time is finite. A bad answer stalls
+    with probability ``p_stall``, for a time (seconds) uniform in the range ``stall_s``. ``alpha``,
+    seconds per unit of normalized load, is passed on to the profiles; times are those at load 0.
 
     Examples
     --------
-    >>> import numpy as np
     >>> profile = LAMBDA_CNN.profile(100, workers=16, rng=np.random.default_rng(7))
-    >>> profile.times.shape
-    (100, 16)
-    >>> round(LAMBDA_CNN.straggler_rate, 2)
-    0.05
+    >>> profile.times.shape, round(LAMBDA_CNN.straggler_rate, 2)
+    ((100, 16), 0.05)
     """
 
     p_bad: float
@@ -100,19 +87,18 @@ class GilbertElliott:
         return DelayProfile.from_times(times, meta=meta)
 
     def _bad_states(self, rounds: int, workers: int, rng: np.random.Generator) -> BoolArray:
-        uniform = rng.random((rounds, workers))
-        bad = np.empty((rounds, workers), dtype=np.bool_)
         p_now = np.full(workers, self.straggler_rate)
-        for round, draw in enumerate(uniform):
-            bad[round] = draw < p_now
-            p_now = np.where(bad[round], self.stay_bad, self.p_bad)
-        return bad
+        bad = []
+        for draw in rng.random((rounds, workers)):
+            bad.append(draw < p_now)
+            p_now = np.where(bad[-1], self.stay_bad, self.p_bad)
+        return np.stack(bad)
 
     def _good_excess(self, shape: tuple[int, ...], rng: np.random.Generator) -> FloatArray:
         drawn = self.excess * np.exp(self.excess_spread * rng.standard_normal(shape))
         while np.any(late := drawn > self.mu):  # at most half of them: the median is below mu
-            redrawn = rng.standard_normal(int(late.sum()))
-            drawn[late] = self.excess * np.exp(self.excess_spread * redrawn)
+            again = rng.standard_normal(int(late.sum()))
+            drawn[late] = self.excess * np.exp(self.excess_spread * again)
         return drawn
 
     def _bad_s(

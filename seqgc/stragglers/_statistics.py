@@ -66,7 +66,7 @@ def straggler_pattern(profile: DelayProfile, *, mu: float) -> BoolArray:
     [[False, True, False], [True, False, False]]
     """
     require_number("mu", mu, least=0)
-    answer_s = np.where(profile.status == 0, profile.times, np.inf)
+    answer_s = np.where(profile.answered, profile.times, np.inf)
     kappa_s = answer_s.min(axis=1, keepdims=True)
     stragglers: BoolArray = ~(np.isfinite(answer_s) & (answer_s <= (1 + mu) * kappa_s))
     return stragglers
