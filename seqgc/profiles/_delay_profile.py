@@ -137,10 +137,7 @@ class DelayProfile:
     def slope(self, alpha: float | None = None) -> float:
         """Return ``alpha`` or, unless it is given, the profile's own: seconds per unit of load.
 
-        Raises
-        ------
-        ParameterError
-            If neither is known, or it is not a number >= 0.
+        Raises `ParameterError` if neither is known, or it is not a number >= 0.
         """
         slope = self.meta.alpha if alpha is None else alpha
         if slope is None:
@@ -176,25 +173,13 @@ class DelayProfile:
         return replace(self, times=times)
 
     def scaled(self, factor: float) -> DelayProfile:
-        """Return the profile of a world in which everything takes ``factor`` times as long.
-
-        Raises
-        ------
-        ParameterError
-            If ``factor`` is not a positive number.
-        """
+        """Return the profile of a world in which everything takes ``factor`` > 0 times as long."""
         require_number("factor", factor, above=0)
         alpha = None if self.meta.alpha is None else self.meta.alpha * factor
         return replace(self, times=self.times * factor, meta=replace(self.meta, alpha=alpha))
 
     def select_rounds(self, start: int, *, stop: int) -> DelayProfile:
-        """Return rounds ``start <= round < stop``.
-
-        Raises
-        ------
-        ParameterError
-            If there are no such rounds.
-        """
+        """Return rounds ``start <= round < stop``; `ParameterError` if there are none such."""
         start, stop = require_int("start", start), require_int("stop", stop)
         if not 0 <= start < stop <= self.num_rounds:
             rule = f"must satisfy 0 <= start < stop <= {self.num_rounds}"

@@ -30,7 +30,7 @@ class ProfileGenerator(Protocol):
         Raises
         ------
         ParameterError
-            If there is not at least one round and one worker, or not a worker that it speaks of.
+            If there is not at least one round and one worker, or no worker that is to be slow.
         """
 
 
@@ -88,13 +88,7 @@ class _Slowed(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowWorkers(_Slowed):
-    """A base whose workers number ``workers`` take ``factor`` times as long, always.
-
-    Raises
-    ------
-    ParameterError
-        If ``factor`` is not a finite number above 1, or ``workers`` are not distinct and >= 0;
-        from `profile`, if one of them does not exist.
+    """A base whose workers number ``workers``, all distinct, take ``factor`` > 1 times as long.
 
     Examples
     --------
@@ -126,13 +120,8 @@ class SlowWorkers(_Slowed):
 class DisruptedMachine(_Slowed):
     """A base with neighbouring workers on one machine, which is slow for some rounds.
 
-    Workers ``first ... first + size - 1`` take ``factor`` times as long in rounds
+    Workers ``first ... first + size - 1`` take ``factor`` > 1 times as long in rounds
     ``start <= round < stop``; rounds that the profile does not have do not matter.
-
-    Raises
-    ------
-    ParameterError
-        If an argument breaks its rule; from `profile`, if a worker of the machine does not exist.
 
     Examples
     --------
@@ -169,13 +158,8 @@ class DisruptedMachine(_Slowed):
 class PersistentStragglers(_Slowed):
     """A base in which ``count`` workers, drawn at random, are slow for ``life`` rounds on end.
 
-    Then as many others are drawn. They take ``factor`` times as long. With ``life`` as long as the
-    profile the stragglers never change.
-
-    Raises
-    ------
-    ParameterError
-        If an argument breaks its rule; from `profile`, if there are fewer than ``count`` workers.
+    Then as many others are drawn. They take ``factor`` > 1 times as long. With ``life`` as long as
+    the profile the stragglers never change.
 
     Examples
     --------

@@ -69,8 +69,11 @@ class Floors:
 
     def runtimes(self, closing: Closing, *, bundles: int, of: IntArray) -> FloatArray:
         """Seconds (m,) that no run of ``bundles`` jobs with these schemes (m,) can beat."""
-        parts = [of[start : start + _CHUNK] for start in range(0, len(of), _CHUNK)]
-        return np.concatenate([self._runtimes(part, closing, bundles) for part in parts])
+        floors = np.empty(len(of))
+        for start in range(0, len(of), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            floors[part] = self._runtimes(of[part], closing, bundles)
+        return floors
 
     def _runtimes(self, part: IntArray, closing: Closing, bundles: int) -> FloatArray:
         least = closing.jobs_per_round * self._least[part, None]

@@ -38,8 +38,6 @@ class Rehearsal:
 
     Raises
     ------
-    ParameterError
-        If an argument breaks its rule.
     ProfileError
         If nobody answered in some round.
 
@@ -89,10 +87,7 @@ class Rehearsal:
     def bundles(self, setting: Setting) -> int:
         """Return how many jobs of ``jobs_per_round`` gradients each that makes.
 
-        Raises
-        ------
-        ParameterError
-            If the gradients do not divide into them, or are too many to remember all answers.
+        They must divide into them, and must not be too many to remember all answers.
         """
         k = setting.jobs_per_round
         jobs, n = self.jobs(setting.scheme, jobs_per_round=k), setting.scheme.n
@@ -110,7 +105,7 @@ class Rehearsal:
         Raises
         ------
         ParameterError
-            If the profile is too short, or has other workers; and see `bundles`.
+            If the profile is too short or has other workers, or the gradients make no `bundles`.
         """
         scheme, profile = setting.scheme, self.profile
         num_rounds = self.bundles(setting) + scheme.delay

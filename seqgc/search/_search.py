@@ -91,27 +91,27 @@ class Search:
         places = {name: place for place, name in enumerate(dict.fromkeys(names))}
         self._families: IntArray = np.array([places[name] for name in names])
         self._floors = Floors(self._schemes, seen)
-        self._candidates, self.unfit = self._admitted()
-        self.total = sum(map(len, self._candidates))
-        if not self.total:
-            raise self._nothing_fits()
         shape = (len(self._closings), len(self._schemes))
         self._seconds: FloatArray = np.full(shape, np.inf)
         self._bills: FloatArray = np.full(shape, np.inf)
         self._least_s, self._least_bills = np.full(shape, np.inf), np.zeros(shape)
+        self._candidates: list[IntArray] = []  # by closing rule
+        self.unfit = self._admit()
+        self.total = sum(map(len, self._candidates))
+        if not self.total:
+            raise self._nothing_fits()
         self._top_size = top
         self._top: FloatArray = np.zeros(0)  # run times, the fastest first, each once
         self._best: FloatArray = np.full(len(places), np.inf)  # of each family
         self._front: tuple[FloatArray, FloatArray] = (np.zeros(0), np.zeros(0))
         self.evaluated = self._settled = 0
 
-    def run(self) -> None:
-        """Replay whatever may be ranked.
+    def run(self) -> Search:
+        """Replay whatever may be ranked, and return itself.
 
         Families that are quickly done come first, and in each the rule that promises most, so that
         what follows meets good incumbents.
         """
-        self._find_floors()
         for family in range(len(self._best)):
             shares = [
                 (number, candidates[self._families[candidates] == family])
@@ -125,6 +125,7 @@ class Search:
             for number, chosen in shares:
                 order = np.argsort(self._least_s[number, chosen], kind="stable")
                 self._sweep(number, chosen[order])
+        return self
 
     def ranking(self) -> list[Ranked]:
         """Return the best of all and of every family, the fastest first.
@@ -149,23 +150,29 @@ class Search:
         chosen = pareto_front(self._seconds.ravel(), bills=self._bills.ravel())
         return [self._ranked(int(i)) for i in chosen]
 
-    def _admitted(self) -> tuple[list[IntArray], int]:
-        """Return the schemes to look at, by rule, and how many more the profile cannot hold."""
-        new: dict[str, BoolArray] = {
+    def _admit(self) -> int:
+        """Find the schemes to look at and their floors; return how many the profile cannot hold."""
+        delays, unfit = self._floors.delays, 0
+        new = {
             wait_out: np.array(
-                [not self._space.repeats(s, wait_out=wait_out) for s in self._schemes], dtype=bool
+                [not self._space.repeats(s, wait_out=wait_out) for s in self._schemes]
             )
             for wait_out in self._space.wait_outs
         }
-        admitted, unfit = [], 0
-        delays, recorded = self._floors.delays, self._seen.profile.num_rounds
-        for closing in self._closings:
+        for number, closing in enumerate(self._closings):
             k = closing.jobs_per_round
+            bundles = self._num_jobs // k
             allowed = new[closing.rule.wait_out] & self._space.has_models(delays, jobs_per_round=k)
-            fits = (self._num_jobs // k + delays <= recorded) | self._seen.repeat
-            admitted.append(np.flatnonzero(allowed & fits))
+            fits = (bundles + delays <= self._seen.profile.num_rounds) | self._seen.repeat
+            chosen = np.flatnonzero(allowed & fits)
+            self._candidates.append(chosen)
             unfit += int(np.count_nonzero(allowed & ~fits))
-        return admitted, unfit
+            self._least_s[number, chosen] = self._floors.runtimes(
+                closing, bundles=bundles, of=chosen
+            )
+            if self._pareto:
+                self._least_bills[number] = self._floors.bills(closing, bundles=bundles)
+        return unfit
 
     def _nothing_fits(self) -> ParameterError:
         if self.unfit:
@@ -175,17 +182,6 @@ class Search:
             return ParameterError("jobs", rule, self._num_jobs, remedy)
         rule = "must admit a candidate: jobs_per_round must divide the jobs and the models"
         return ParameterError("jobs_per_round", rule, self._space.jobs_per_round)
-
-    def _find_floors(self) -> None:
-        for number, candidates in enumerate(self._candidates):
-            if not len(candidates):
-                continue
-            closing = self._closings[number]
-            bundles = self._num_jobs // closing.jobs_per_round
-            floors = self._floors.runtimes(closing, bundles=bundles, of=candidates)
-            self._least_s[number, candidates] = floors
-            if self._pareto:
-                self._least_bills[number] = self._floors.bills(closing, bundles=bundles)
 
     def _sweep(self, number: int, chosen: IntArray) -> None:
         """Replay what is left of some schemes, sorted by floors, in batches; each prunes others."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -112,21 +113,10 @@ def tune(
     require_int("top", top, least=1)
     seen, held = _stages(rehearsal, space, holdout=holdout, seed=seed)
 
-    def search(*, exact: bool) -> Search:
-        search = Search(
-            seen,
-            held,
-            space=space,
-            exact=exact,
-            top=top,
-            pareto=pareto,
-            prune=prune,
-            progress=progress,
-        )
-        search.run()
-        return search
-
-    found = search(exact=True)
+    search = partial(
+        Search, seen, held, space=space, top=top, pareto=pareto, prune=prune, progress=progress
+    )
+    found = search(exact=True).run()
     ranking = found.ranking()
     return Tuning(
         ranking=tuple(ranking),
@@ -136,7 +126,7 @@ def tune(
         evaluated=found.evaluated,
         pruned=found.total - found.evaluated,
         unfit=found.unfit,
-        inexact=tuple(search(exact=False).ranking()) if space.inexact else (),
+        inexact=tuple(search(exact=False).run().ranking()) if space.inexact else (),
     )
 
 
@@ -147,24 +137,18 @@ def _stages(
     seen, held = rehearsal.profile, None
     if holdout is not None:
         seen, held = hold_out(seen, fraction=holdout, seed=seed)
-    repeat = rehearsal.repeat or held is not None
-    num_jobs = rehearsal.num_jobs or _default_jobs(seen.num_rounds, space, repeat=repeat)
+    repeat, num_jobs = rehearsal.repeat or held is not None, rehearsal.num_jobs
+    if num_jobs is None:
+        bundle, rounds = math.lcm(*space.jobs_per_round), seen.num_rounds
+        if repeat:  # every bundle size sees every round equally often
+            num_jobs = bundle * rounds
+        else:  # as many as there are rounds for with every delay, or half of them if that is more
+            rounds = max(rounds - space.max_delay, rounds // 2, 1)
+            num_jobs = max(rounds - rounds % bundle, 1)
     alpha = rehearsal.slope
     stage = replace(rehearsal, profile=seen, num_jobs=num_jobs, alpha=alpha, repeat=repeat)
     stage.ideal_s(num_jobs)  # checks that the profile can be used at all
     return stage, None if held is None else replace(stage, profile=held)
-
-
-def _default_jobs(num_rounds: int, space: SearchSpace, *, repeat: bool) -> int:
-    """As many jobs as the profile holds for every delay, or half of it where that is more.
-
-    Where it repeats, so many that every bundle size sees every round equally often.
-    """
-    bundle = math.lcm(*space.jobs_per_round)
-    if repeat:
-        return bundle * num_rounds
-    rounds = max(num_rounds - space.max_delay, num_rounds // 2, 1)
-    return max(rounds - rounds % bundle, 1)
 
 
 def _lead(ranking: Sequence[Ranked], *, on: Rehearsal, seed: int) -> Lead | None:

@@ -66,9 +66,8 @@ def straggler_pattern(profile: DelayProfile, *, mu: float) -> BoolArray:
     [[False, True, False], [True, False, False]]
     """
     require_number("mu", mu, least=0)
-    answer_s = np.where(profile.answered, profile.times, np.inf)
-    kappa_s = answer_s.min(axis=1, keepdims=True)
-    stragglers: BoolArray = ~(np.isfinite(answer_s) & (answer_s <= (1 + mu) * kappa_s))
+    kappa_s = np.where(profile.answered, profile.times, np.inf).min(axis=1, keepdims=True)
+    stragglers: BoolArray = ~profile.answered | (profile.times > (1 + mu) * kappa_s)
     return stragglers
 
 
@@ -113,9 +112,8 @@ def _mean(values: BoolArray) -> float | None:
 
 def _bursts(pattern: BoolArray) -> IntArray:
     """Return how many bursts lasted 1, 2, ... rounds, up to the longest."""
-    quiet = np.zeros((1, pattern.shape[1]), dtype=np.int8)
     # Worker by worker: +1 where a burst begins, -1 in the round after its end, in turns.
-    edges = np.diff(np.concatenate([quiet, pattern.astype(np.int8), quiet]), axis=0).T
+    edges = np.diff(pattern.astype(np.int8), axis=0, prepend=0, append=0).T
     begins, ends = (np.nonzero(edges == sign)[1] for sign in (1, -1))
     counts: IntArray = np.bincount(ends - begins, minlength=1)[1:].astype(np.intp)
     counts.flags.writeable = False

@@ -63,8 +63,7 @@ class StragglerModel(ABC):
             If `pattern` is not a boolean matrix, or has no rounds.
         """
         if not isinstance(pattern, np.ndarray) or pattern.ndim != 2 or pattern.dtype != np.bool_:
-            kind = type(pattern).__name__
-            value = (getattr(pattern, "dtype", kind), np.shape(pattern))
+            value = (getattr(pattern, "dtype", type(pattern).__name__), np.shape(pattern))
             raise ParameterError("pattern", "must be a boolean array (rounds, n)", value)
         if not len(pattern):
             raise ParameterError("pattern", "must have at least one round", pattern.shape)
@@ -180,10 +179,8 @@ class Bursty(StragglerModel):
         return arbitrary.load_lower_bound(n, delay=delay)
 
     def describe(self) -> str:
-        return (
-            f"in every {self.W} rounds at most {self.lam} distinct stragglers, "
-            f"each in a burst of at most {self.B}"
-        )
+        promise = f"in every {self.W} rounds at most {self.lam} distinct stragglers"
+        return f"{promise}, each in a burst of at most {self.B}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,10 +222,8 @@ class Arbitrary(StragglerModel):
         return self.W / workable if workable else math.inf
 
     def describe(self) -> str:
-        return (
-            f"in every {self.W} rounds at most {self.lam} distinct stragglers, "
-            f"each in at most {self.N} of them"
-        )
+        promise = f"in every {self.W} rounds at most {self.lam} distinct stragglers"
+        return f"{promise}, each in at most {self.N} of them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,12 +67,7 @@ class Closings:
     """
 
     def __init__(
-        self,
-        arrivals: Arrivals,
-        shifts: FloatArray,
-        *,
-        num_rounds: int,
-        rule: ClosingRule,
+        self, arrivals: Arrivals, shifts: FloatArray, *, num_rounds: int, rule: ClosingRule
     ) -> None:
         self._arrivals, self._shifts, self._wait_out = arrivals, shifts, rule.wait_out
         kappa = arrivals.seconds[:num_rounds, :1] + shifts

@@ -93,11 +93,7 @@ class BatchReplay:
 
 
 def batch_replay(
-    schemes: Sequence[Scheme],
-    rehearsal: Rehearsal,
-    *,
-    rule: ClosingRule,
-    jobs_per_round: int = 1,
+    schemes: Sequence[Scheme], rehearsal: Rehearsal, *, rule: ClosingRule, jobs_per_round: int = 1
 ) -> BatchReplay:
     """Replay many schemes under one closing rule: what `seqgc.search.replay` gives, bit for bit.
 

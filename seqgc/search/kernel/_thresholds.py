@@ -82,8 +82,6 @@ class Recent:
 
     def close(self, round: int) -> None:
         """Move on by a round."""
-        if self._length == 0:
-            return
         self.times += self._history.stragglers(round)
         if round >= self._length:
             self.times -= self._history.stragglers(round - self._length)
