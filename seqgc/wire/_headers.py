@@ -15,19 +15,9 @@ import numpy as np
 from msgspec import Meta
 from msgspec.structs import asdict
 
+from seqgc import ports
 from seqgc.errors import ParameterError, WireError
-from seqgc.ports import (
-    FloatArray,
-    Payload,
-    Quantized,
-    Task,
-    WeightedPoints,
-    WeightRef,
-    WorkItem,
-    payload_format,
-    quantize,
-    restore,
-)
+from seqgc.ports import FloatArray, Payload, Quantized, Task, WeightedPoints, WeightRef, WorkItem
 from seqgc.wire._frame import Array, Body
 from seqgc.wire._message_types import (
     MAX_PIECES,
@@ -69,10 +59,8 @@ class _Weights(Record, frozen=True, kw_only=True):
         params = body.take(np.dtype(self.dtype), self.size)
         little = params.astype(params.dtype.newbyteorder("<"), copy=False)
         if (found := hashlib.sha256(little.data).hexdigest()) != self.digest:
-            raise WireError(
-                f"weights of {self.model!r} have digest {found[:12]}… where {self.digest[:12]}… is "
-                "due"
-            )
+            got, due = found[:12], self.digest[:12]
+            raise WireError(f"weights of {self.model!r} have digest {got}… where {due}… is due")
         return params
 
 
@@ -145,10 +133,9 @@ class TaskHeader(Record, frozen=True, kw_only=True, tag="task"):
             rounding_seed=self.rounding_seed,
             code=self.subject.code,
         )
-        if (named := self.subject.weights_digest) != (due := message.subject.weights_digest):
-            raise WireError(
-                f"task frame is about weights {named[:12]!r}…, its task about {due[:12]!r}…"
-            )
+        got, due = self.subject.weights_digest[:12], message.subject.weights_digest[:12]
+        if self.subject.weights_digest != message.subject.weights_digest:
+            raise WireError(f"task frame is about weights {got!r}…, its task about {due!r}…")
         return message
 
     def _work_items(self, points: Array, coefficients: Array) -> Iterator[WorkItem]:
@@ -284,12 +271,12 @@ class ResultHeader(Record, frozen=True, kw_only=True, tag="result"):
 
     def _restored(self, pieces: Sequence[_Piece], body: Body) -> FloatArray:
         payload: Payload = self.payload or self.dtype
-        storage = payload_format(payload).storage
+        storage = ports.payload_format(payload).storage
         vectors = []
         for size, exponent in pieces:
             values = body.take(storage, size)
             quantized = Quantized(payload=payload, values=values, exponent=exponent)
-            vectors.append(restore(quantized, self.dtype))
+            vectors.append(ports.restore(quantized, self.dtype))
         vector = vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
         vector.flags.writeable = False
         return vector
@@ -308,9 +295,9 @@ def _quantized(message: ResultMessage, slot: int, vector: FloatArray) -> list[Qu
     if seed is not None:
         rng = np.random.default_rng([seed, *message.subject.address, slot])
     try:
-        whole = len(lengths) == 1 or payload_format(payload).holds(vector.dtype)
+        whole = len(lengths) == 1 or ports.payload_format(payload).holds(vector.dtype)
         parts = [vector] if whole else np.split(vector, np.cumsum(lengths)[:-1])
-        return [quantize(part, payload, rng=rng) for part in parts]
+        return [ports.quantize(part, payload, rng=rng) for part in parts]
     except ParameterError as error:
         if np.isfinite(vector).all():
             raise WireError(f"a result cannot be sent: {error}") from error
