@@ -6,13 +6,14 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Literal, cast
+from typing import Annotated, Literal, cast
 
 import tomli_w
 from pydantic import BaseModel, Field
 
 from seqgc.errors import ParameterError
 from seqgc.ports import Payload
+from seqgc.rounds import WaitOut
 from seqgc.schemes import load_plugins
 from seqgc.workers import DelaySettings, FunctionSettings, Settings
 
@@ -28,71 +29,56 @@ class ModelConfig(Settings):
     """
 
     name: str
-    module: str = Field(
-        default="digits-cnn", description="Network: a name, or package.module:function."
-    )
-    data: str = Field(default="digits", description="Data: digits, or package.module:function.")
-    loss: Literal["cross-entropy", "mse"] = Field(
-        default="cross-entropy", description="cross-entropy or mse."
-    )
-    optimizer: str = Field(default="adam", description="A class of torch.optim, in any case.")
-    lr: float = Field(default=0.003, gt=0, description="Learning rate.")
-    momentum: float | None = Field(default=None, ge=0, description="The optimizer's momentum.")
-    weight_decay: float | None = Field(
-        default=None, ge=0, description="The optimizer's weight decay."
-    )
-    batch_size: int = Field(default=256, ge=1, description="Data points per step.")
+    module: Annotated[str, "Network: a name, or package.module:function."] = "digits-cnn"
+    data: Annotated[str, "Data: digits, or package.module:function."] = "digits"
+    loss: Annotated[Literal["cross-entropy", "mse"], "cross-entropy or mse."] = "cross-entropy"
+    optimizer: Annotated[str, "A class of torch.optim, in any case."] = "adam"
+    lr: Annotated[float, Field(gt=0), "Learning rate."] = 0.003
+    momentum: Annotated[float | None, Field(ge=0), "The optimizer's momentum."] = None
+    weight_decay: Annotated[float | None, Field(ge=0), "The optimizer's weight decay."] = None
+    batch_size: Annotated[int, Field(ge=1), "Data points per step."] = 256
     seed: int = Field(default=0, ge=0)
 
 
 class RunConfig(Settings):
-    """Everything about a run; the fields that are described are options of the verbs."""
+    """Everything about a run; the fields with words beside their types are options of the verbs."""
 
-    scheme: str = Field(default="gc-rep:s=1", description="Scheme spec, for example gc-rep:s=1.")
-    workers: int = Field(default=16, ge=1, le=10_000, description="Number of workers.")
-    steps: int = Field(default=60, ge=1, le=10**9, description="Optimizer steps of each model.")
-    mu: float = Field(default=0.0, ge=0, description="Tolerance of the closing rule.")
-    wait_out: Literal["all", "conform", "feasible"] = Field(
-        default="feasible", description="all, conform or feasible."
+    scheme: Annotated[str, "Scheme spec, for example gc-rep:s=1."] = "gc-rep:s=1"
+    workers: Annotated[int, Field(ge=1, le=10_000), "Number of workers."] = 16
+    steps: Annotated[int, Field(ge=1, le=10**9), "Optimizer steps of each model."] = 60
+    mu: Annotated[float, Field(ge=0), "Tolerance of the closing rule."] = 0.0
+    wait_out: Annotated[WaitOut, "all, conform or feasible."] = "feasible"
+    timeout_s: Annotated[float, Field(gt=0), "Hard limit of a round, seconds."] = 60.0
+    max_attempts: Annotated[
+        int, Field(ge=1), "Times a worker's failed task is sent in one round."
+    ] = 3
+    jobs_per_round: Annotated[int, Field(ge=1), "Models a job (bundle)."] = 1
+    stale: Annotated[bool, "Fewer models than delay + 1: gradients T rounds late."] = False
+    probe: Annotated[
+        int | None, Field(ge=1), "Train uncoded for N rounds, then find the best scheme."
+    ] = None
+    retune: Annotated[int | None, Field(ge=1), "Look for a better scheme every N rounds."] = None
+    alpha: Annotated[
+        float | None, Field(ge=0), "Seconds per unit of load, for --probe and --retune."
+    ] = None
+    precision: Annotated[Literal["float32", "float64"], "float32 or float64."] = "float32"
+    payload: Annotated[
+        Payload | None, "Results travel in float64, float32, float16 or bfloat16."
+    ] = None
+    stochastic_rounding: Annotated[bool, "Round results to the payload at random, unbiased."] = (
+        False
     )
-    timeout_s: float = Field(default=60.0, gt=0, description="Hard limit of a round, seconds.")
-    max_attempts: int = Field(
-        default=3, ge=1, description="Times a worker's failed task is sent in one round."
-    )
-    jobs_per_round: int = Field(default=1, ge=1, description="Models a job (bundle).")
-    stale: bool = Field(
-        default=False, description="Fewer models than delay + 1: gradients T rounds late."
-    )
-    probe: int | None = Field(
-        default=None, ge=1, description="Train uncoded for N rounds, then find the best scheme."
-    )
-    retune: int | None = Field(
-        default=None, ge=1, description="Look for a better scheme every N rounds."
-    )
-    alpha: float | None = Field(
-        default=None, ge=0, description="Seconds per unit of load, for --probe and --retune."
-    )
-    precision: Literal["float32", "float64"] = Field(
-        default="float32", description="float32 or float64."
-    )
-    payload: Payload | None = Field(
-        default=None, description="Results travel in float64, float32, float16 or bfloat16."
-    )
-    stochastic_rounding: bool = Field(
-        default=False, description="Round results to the payload at random, unbiased."
-    )
-    backend: Literal["local", "lambda-local", "lambda", "dask"] = Field(
-        default="local", description="Workers: local, lambda-local, lambda or dask."
-    )
-    dask_scheduler: str | None = Field(
-        default=None, description="Address of a running dask scheduler."
-    )
-    max_usd: float | None = Field(
-        default=None, ge=0, description="Stop before functions cost more, US dollars."
-    )
-    plugins: tuple[str, ...] = Field(
-        default=(), description="A package.module that registers schemes or codes; repeatable."
-    )
+    backend: Annotated[
+        Literal["local", "lambda-local", "lambda", "dask"],
+        "Workers: local, lambda-local, lambda or dask.",
+    ] = "local"
+    dask_scheduler: Annotated[str | None, "Address of a running dask scheduler."] = None
+    max_usd: Annotated[
+        float | None, Field(ge=0), "Stop before functions cost more, US dollars."
+    ] = None
+    plugins: Annotated[
+        tuple[str, ...], "A package.module that registers schemes or codes; repeatable."
+    ] = ()
     function: FunctionSettings = FunctionSettings()
     delays: DelaySettings | None = None
     models: tuple[ModelConfig, ...] = Field(min_length=1)

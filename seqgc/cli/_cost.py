@@ -69,31 +69,28 @@ def cost(
     plan = make_plan(config.model_copy(update={"backend": "local"}))
     reach = Reach(deployed=config.backend == "lambda")
     predicted = forecast(plan, config.workers, config.function, reach=reach)
+    use, settings = predicted.use, predicted.settings
     if ran:
         estimate = estimate_run(
-            target,
-            function=predicted.setup,
-            traffic=predicted.traffic,
-            warm_ups=predicted.warm_ups,
+            target, function=use.function, traffic=use.traffic, warm_ups=use.warm_ups
         )
     else:
         require_fit(predicted.sizes, predicted.where)
-        estimate = estimate_plan(predicted.use)
-    settings = predicted.settings
+        estimate = estimate_plan(use)
     facts: Facts = {
         "target": str(target),
         "kind": "run" if ran else "plan",
         "region": settings.region,
         "arch": settings.arch,
-        **asdict(predicted.setup),
+        **asdict(use.function),
         "store": predicted.where,
         "why": predicted.store.reason,
-        "warm_ups": predicted.warm_ups,
+        "warm_ups": use.warm_ups,
     }
     pairs = {
         "functions": f"{settings.memory_mb} MB, {settings.arch}, {settings.region}",
         "store": str(predicted.store),
-        "warm-up": f"{predicted.warm_ups:,} invocations before the first round",
+        "warm-up": f"{use.warm_ups:,} invocations before the first round",
     }
     cost_facts, cost_pairs = _priced(estimate, settings)
     show(facts | cost_facts, pairs | cost_pairs, as_json=as_json)
@@ -176,11 +173,11 @@ def _mean_answer(path: Path, seconds: float | None) -> float:
 
 
 def _forecast_facts(predicted: Forecast) -> Facts:
-    sizes, settings = predicted.sizes, predicted.settings
+    use, sizes, settings = predicted.use, predicted.sizes, predicted.settings
     return {
-        "workers": predicted.workers,
-        "rounds": predicted.rounds,
-        "jobs": predicted.jobs,
+        "workers": use.workers,
+        "rounds": use.rounds,
+        "jobs": use.jobs,
         "where": predicted.where,
         "why": predicted.store.reason,
         "weights_bytes": sizes.weights_bytes,
@@ -191,24 +188,24 @@ def _forecast_facts(predicted: Forecast) -> Facts:
         "limit_bytes": sizes.limit_bytes,
         "warm_up_rounds": settings.warm_up,
         "master_outside": settings.master_outside,
-        "invocations": predicted.invocations,
-        "warm_ups": predicted.warm_ups,
+        "invocations": use.tasks,
+        "warm_ups": use.warm_ups,
         "request_fits": predicted.request_fits,
         "reply_fits": sizes.reply_fits,
-        "results_stored": predicted.traffic.results_stored,
+        "results_stored": use.traffic.results_stored,
     }
 
 
 def _forecast_pairs(predicted: Forecast) -> Pairs:
-    sizes = predicted.sizes
+    use, sizes = predicted.use, predicted.sizes
     limit = f"{sizes.limit_bytes / 1e6:.2f} MB"
     stored = f"goes through the store, over the {limit} of a reply"
     reply = "fits" if sizes.reply_fits else stored
     request = "fits" if predicted.request_fits else f"over the {limit} of a request"
     return {
-        "rounds": f"{predicted.rounds} of {predicted.workers} tasks, for {predicted.jobs} jobs",
-        "invocations": f"{predicted.invocations:,}, without repeated attempts",
-        "warm-up": f"{predicted.warm_ups:,} invocations before the first round",
+        "rounds": f"{use.rounds} of {use.workers} tasks, for {use.jobs} jobs",
+        "invocations": f"{use.tasks:,}, without repeated attempts",
+        "warm-up": f"{use.warm_ups:,} invocations before the first round",
         "weights of a job": f"{sizes.weights_bytes:,} bytes",
         "store": str(predicted.store),
         "largest request": f"{predicted.request_bytes:,} bytes as JSON: {request}",

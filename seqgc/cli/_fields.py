@@ -1,10 +1,9 @@
 """Options of verbs: of a configuration's fields, and of groups that several verbs share.
 
-`configured` makes an option of each field of `RunConfig` that has a description: flag, type, help
-and default are the field's. A verb that has no configuration takes its options in groups instead,
-dataclasses whose fields are options (`with_plugins`). No signature grows with the options. Plain
-words beside the type of a parameter, or of a group's field, are an option's flags, if it has some
-of its own, and its help.
+Plain words beside a type are an option's help, after its flags, if it has some of its own.
+`configured` makes an option of each field of `RunConfig` that has such words: flag, type, help and
+default are the field's. A verb that has no configuration takes its options in groups instead,
+dataclasses whose fields are options (`with_plugins`). No signature grows with the options.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _FLAGS: Final = {
 
 
 def configured(*only: str) -> Callable[[Verb], Verb]:
-    """Return a decorator that gives a verb an option for each field that has a description.
+    """Return a decorator that gives a verb an option for each field that has words beside it.
 
     The verb takes those of the command line as ``flags``, by the fields' paths
     (``"function.store"``). Of all fields, or ``only`` of those; ``plugins`` is always there.
@@ -110,11 +109,15 @@ def apply(flags: Values, values: Values) -> None:
 
 def _described(model: type[BaseModel], table: str = "") -> dict[str, FieldInfo]:
     """Return the fields that are described, by path, those of the tables inside included."""
-    own = {f"{table}{k}": f for k, f in model.model_fields.items() if f.description is not None}
+    own = {f"{table}{key}": field for key, field in model.model_fields.items() if _about(field)}
     inside = model.tables() if issubclass(model, RunConfig) else {}
     for key, other in inside.items():
         own |= _described(other, f"{key}.")
     return own
+
+
+def _about(field: FieldInfo) -> str:
+    return next((words for words in field.metadata if isinstance(words, str)), "")
 
 
 def _option(name: str, path: str, field: FieldInfo) -> inspect.Parameter:
@@ -124,7 +127,7 @@ def _option(name: str, path: str, field: FieldInfo) -> inspect.Parameter:
     if kind is bool:
         flags = (f"--{plain}/--no-{plain}",)
     shown = None if field.default in (None, ()) else str(field.default).lower()
-    option = typer.Option(*flags, help=field.description, show_default=shown or False)
+    option = typer.Option(*flags, help=_about(field), show_default=shown or False)
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,

@@ -38,6 +38,11 @@ class PlannedUse:
         if self.seconds_per_task is not None and self.seconds_per_task < 0:
             raise ParameterError("seconds", "must be >= 0", self.seconds_per_task)
 
+    @property
+    def tasks(self) -> int:
+        """How many are sent, without repeated attempts."""
+        return self.workers * self.rounds
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
@@ -70,15 +75,14 @@ def estimate_plan(plan: PlannedUse) -> Estimate:
     >>> estimate.likely.requests, estimate.likely.gb_seconds, estimate.at_most.gb_seconds
     (6, 8.0, 120.0)
     """
-    tasks = plan.workers * plan.rounds
     published = plan.traffic.publication().times(plan.jobs)
-    invocations = tasks + plan.warm_ups
+    invocations = plan.tasks + plan.warm_ups
     worst = plan.function.invocation(plan.function.longest_s).times(invocations) + published
-    worst += plan.traffic.task(fresh=True).times(tasks)
+    worst += plan.traffic.task(fresh=True).times(plan.tasks)
     if plan.seconds_per_task is None:
         return Estimate(likely=None, at_most=worst)
     likely = plan.function.invocation(plan.seconds_per_task).times(invocations) + published
-    likely += plan.traffic.task().times(tasks) + plan.function.start().times(plan.workers)
+    likely += plan.traffic.task().times(plan.tasks) + plan.function.start().times(plan.workers)
     return Estimate(likely=likely, at_most=worst)
 
 

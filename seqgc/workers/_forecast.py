@@ -29,27 +29,12 @@ class Reach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """How much a run sends, by way of which store, to functions of these ``settings``.
+    """What a run sends, by way of which store, to functions of these ``settings``."""
 
-    Before the first round every worker is invoked ``settings.warm_up`` times.
-    """
-
-    workers: int
-    rounds: int
-    jobs: int
+    use: PlannedUse
     sizes: TaskSizes
     store: StoreChoice
     settings: FunctionSettings
-
-    @property
-    def invocations(self) -> int:
-        """How many tasks are sent, without repeated attempts."""
-        return self.workers * self.rounds
-
-    @property
-    def warm_ups(self) -> int:
-        """How many invocations there are before the first round."""
-        return self.workers * self.settings.warm_up
 
     @property
     def where(self) -> StoreKind:
@@ -66,47 +51,25 @@ class Forecast:
         """Whether Lambda carries the largest task."""
         return self.request_bytes <= self.sizes.limit_bytes
 
-    @property
-    def traffic(self) -> Traffic:
-        """The bytes that a task moves."""
-        return traffic_of(self.sizes, self.where, master_outside=self.settings.master_outside)
-
-    @property
-    def setup(self) -> FunctionSetup:
-        """What sets the price of an invocation."""
-        return FunctionSetup(memory_mb=self.settings.memory_mb, timeout_s=self.settings.timeout_s)
-
-    @property
-    def use(self) -> PlannedUse:
-        """What `seqgc.deploy.estimate_plan` takes."""
-        return PlannedUse(
-            workers=self.workers,
-            rounds=self.rounds,
-            jobs=self.jobs,
-            seconds_per_task=self.settings.expected_s,
-            function=self.setup,
-            traffic=self.traffic,
-            warm_ups=self.warm_ups,
-        )
-
     def budget(self, max_usd: float) -> Budget:
         """Return what stops the run before it costs more than ``max_usd`` US dollars.
 
         The warm-up and a single round must not be able to, and the region must have prices.
         """
+        use = self.use
         model = PriceModel(
             read_prices(self.settings.region),
             architecture=self.settings.arch,
-            function=self.setup,
-            traffic=self.traffic,
+            function=use.function,
+            traffic=use.traffic,
         )
-        least = self.warm_ups * model.warm_up_usd + model.job_usd
-        least += self.workers * model.task_usd(model.longest_s)
+        least = use.warm_ups * model.warm_up_usd + model.job_usd
+        least += use.workers * model.task_usd(model.longest_s)
         if max_usd < least:
-            sent = "the warm-up and a round" if self.warm_ups else "a round"
+            sent = "the warm-up and a round" if use.warm_ups else "a round"
             bound = f"${least:.6f}, for {sent} of cold starts that run to the time-out"
             raise ParameterError("max_usd", f"must be at least {bound}", max_usd)
-        return Budget(max_usd, model=model, warm_ups=self.warm_ups)
+        return Budget(max_usd, model=model, warm_ups=use.warm_ups)
 
 
 def forecast(plan: TrainingPlan, n: int, settings: FunctionSettings, *, reach: Reach) -> Forecast:
@@ -120,14 +83,17 @@ def forecast(plan: TrainingPlan, n: int, settings: FunctionSettings, *, reach: R
     setting = plan.setting(n)
     sizes, jobs = plan.sizes(setting), plan.num_jobs(setting)
     known = sizes if plan.adaptation is None else None
-    return Forecast(
+    store = choose(settings, known, workers=n, reach=reach)
+    use = PlannedUse(
         workers=n,
         rounds=jobs + setting.scheme.delay,
         jobs=jobs,
-        sizes=sizes,
-        store=choose(settings, known, workers=n, reach=reach),
-        settings=settings,
+        seconds_per_task=settings.expected_s,
+        function=FunctionSetup(memory_mb=settings.memory_mb, timeout_s=settings.timeout_s),
+        traffic=traffic_of(sizes, store.kind, master_outside=settings.master_outside),
+        warm_ups=n * settings.warm_up,
     )
+    return Forecast(use=use, sizes=sizes, store=store, settings=settings)
 
 
 def choose(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -77,17 +77,13 @@ class Settings(_Base):
 class DelaySettings(Settings):
     """Stragglers to inject into workers: a profile's seconds, adjusted to the scheme's load."""
 
-    source: str = Field(
-        default="lambda-cnn", description="Inject delays: a profile's file, or lambda-cnn."
-    )
-    scale: float = Field(default=0.1, gt=0, description="Times the delays' seconds.")
-    seed: int = Field(default=0, ge=0, description="Seed of generated delays.")
-    alpha: float | None = Field(
-        default=None, ge=0, description="The delays' seconds per unit of load."
-    )
-    base_load: float | None = Field(
-        default=None, ge=0, description="The load at which the delays were recorded."
-    )
+    source: Annotated[str, "Inject delays: a profile's file, or lambda-cnn."] = "lambda-cnn"
+    scale: Annotated[float, Field(gt=0), "Times the delays' seconds."] = 0.1
+    seed: Annotated[int, Field(ge=0), "Seed of generated delays."] = 0
+    alpha: Annotated[float | None, Field(ge=0), "The delays' seconds per unit of load."] = None
+    base_load: Annotated[
+        float | None, Field(ge=0), "The load at which the delays were recorded."
+    ] = None
 
 
 class FunctionSettings(Settings):
@@ -103,41 +99,37 @@ class FunctionSettings(Settings):
     and region are given here; those of this machine are priced as the ones which they stand for.
     """
 
-    transport: Literal["boto3", "http", "curl"] = Field(
-        default="boto3", description="To functions: boto3, http or curl."
+    transport: Annotated[Literal["boto3", "http", "curl"], "To functions: boto3, http or curl."] = (
+        "boto3"
     )
-    store: Literal["auto", "directory", "s3", "inline"] = Field(
-        default="auto", description="Of functions: auto, directory, s3 or inline."
+    store: Annotated[
+        Literal["auto", "directory", "s3", "inline"], "Of functions: auto, directory, s3 or inline."
+    ] = "auto"
+    mount: Annotated[str | None, "Where the functions' file system is mounted here."] = None
+    master: Annotated[
+        Literal["inside", "outside"] | None,
+        "Whether the master is inside or outside the functions' region.",
+    ] = None
+    deployment: Annotated[str, "What `seqgc deploy` wrote (lambda)."] = "seqgc-lambda.toml"
+    environments: Annotated[
+        int | None,
+        Field(ge=1, le=10_000),
+        "Functions at once, at most (lambda-local); twice as many as workers.",
+    ] = None
+    memory_mb: Annotated[int, Field(ge=128, le=10240), "Of a function, MB."] = 2560
+    timeout_s: Annotated[
+        float, Field(gt=0, le=900), "After which a function is ended, seconds."
+    ] = 60.0
+    arch: Annotated[Literal["arm64", "x86_64"], "Processor of the functions, arm64 or x86_64."] = (
+        "arm64"
     )
-    mount: str | None = Field(
-        default=None, description="Where the functions' file system is mounted here."
-    )
-    master: Literal["inside", "outside"] | None = Field(
-        default=None, description="Whether the master is inside or outside the functions' region."
-    )
-    deployment: str = Field(
-        default="seqgc-lambda.toml", description="What `seqgc deploy` wrote (lambda)."
-    )
-    environments: int | None = Field(
-        default=None,
-        ge=1,
-        le=10_000,
-        description="Functions at once, at most (lambda-local); twice as many as workers.",
-    )
-    memory_mb: int = Field(default=2560, ge=128, le=10240, description="Of a function, MB.")
-    timeout_s: float = Field(
-        default=60.0, gt=0, le=900, description="After which a function is ended, seconds."
-    )
-    arch: Literal["arm64", "x86_64"] = Field(
-        default="arm64", description="Processor of the functions, arm64 or x86_64."
-    )
-    region: str = Field(default="us-east-1", description="Region of the functions: whose prices.")
-    expected_s: float | None = Field(
-        default=None, ge=0, description="How long a task is expected to run; for prices only."
-    )
-    warm_up: int = Field(
-        default=1, ge=0, description="Times each function is invoked before the first round."
-    )
+    region: Annotated[str, "Region of the functions: whose prices."] = "us-east-1"
+    expected_s: Annotated[
+        float | None, Field(ge=0), "How long a task is expected to run; for prices only."
+    ] = None
+    warm_up: Annotated[
+        int, Field(ge=0), "Times each function is invoked before the first round."
+    ] = 1
 
     @property
     def master_outside(self) -> bool:

@@ -160,7 +160,7 @@ def test_a_master_is_outside_unless_it_has_the_mount(
     function: dict[str, object], outside: bool
 ) -> None:
     run = prepared(scheme="uncoded", workers=2, function=function)
-    traffic = predicted(run).traffic
+    traffic = predicted(run).use.traffic
     assert (traffic.task().transfer_out_bytes > 0) == traffic.master_outside == outside
     budget = run.workers.budget(run.plan, 1.0)
     model = PriceModel(
@@ -237,7 +237,7 @@ def test_large_weights_are_where_a_round_costs_less() -> None:
     s3 = (1 + 4) * 0.000005 + 4 * 2 * 0.0000004
     shown = f"${s3:.4f} a round, on the directory ${efs / 2**30:.4f}; more than the 6.29 MB"
     assert plan.store.reason.startswith(shown)
-    assert plan.traffic.results_stored
+    assert plan.use.traffic.results_stored
 
 
 @pytest.mark.parametrize("settings", [{"scheme": "uncoded"}, LARGE])
