@@ -6,10 +6,10 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated, ClassVar, Literal, cast
 
 import tomli_w
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from seqgc.errors import ParameterError
 from seqgc.ports import Payload
@@ -83,9 +83,11 @@ class RunConfig(Settings):
     delays: DelaySettings | None = None
     models: tuple[ModelConfig, ...] = Field(min_length=1)
 
-    @classmethod
-    def tables(cls) -> dict[str, type[BaseModel]]:
-        return {"models": ModelConfig, "delays": DelaySettings, "function": FunctionSettings}
+    tables: ClassVar = {
+        "models": ModelConfig,
+        "delays": DelaySettings,
+        "function": FunctionSettings,
+    }
 
 
 def read_toml(path: Path) -> Values:

@@ -9,31 +9,14 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from seqgc import deploy, workers
 from seqgc.cli._config import read_toml, validated
 from seqgc.cli._fields import apply
 from seqgc.cli._options import AsJson
 from seqgc.cli._run import PreparedRun, make_plan
 from seqgc.cli._show import show
-from seqgc.deploy import (
-    INIT_LIMIT_S,
-    START_S,
-    Estimate,
-    Usage,
-    estimate_plan,
-    estimate_run,
-    prices_date,
-    read_prices,
-)
 from seqgc.errors import ParameterError
 from seqgc.profiles import read_profile
-from seqgc.workers import (
-    Forecast,
-    FunctionSettings,
-    FunctionWorkers,
-    Reach,
-    forecast,
-    require_fit,
-)
 
 __all__ = ["cost", "show_forecast"]
 
@@ -67,16 +50,16 @@ def cost(
     config = validated(values)
     # Priced by [function], in a run's file as deployed, and the flags: no deployment is read.
     plan = make_plan(config.model_copy(update={"backend": "local"}))
-    reach = Reach(deployed=config.backend == "lambda")
-    predicted = forecast(plan, config.workers, config.function, reach=reach)
+    reach = workers.Reach(deployed=config.backend == "lambda")
+    predicted = workers.forecast(plan, config.workers, config.function, reach=reach)
     use, settings = predicted.use, predicted.settings
     if ran:
-        estimate = estimate_run(
+        estimate = deploy.estimate_run(
             target, function=use.function, traffic=use.traffic, warm_ups=use.warm_ups
         )
     else:
-        require_fit(predicted.sizes, predicted.where)
-        estimate = estimate_plan(use)
+        workers.require_fit(predicted.sizes, predicted.where)
+        estimate = deploy.estimate_plan(use)
     facts: Facts = {
         "target": str(target),
         "kind": "run" if ran else "plan",
@@ -101,15 +84,16 @@ def show_forecast(run: PreparedRun, *, as_json: bool) -> None:
 
     A budget that could not pay for the first round is refused, with `ParameterError`.
     """
-    config, plan, workers = run.config, run.plan, run.workers
+    config, plan, crew = run.config, run.plan, run.workers
     if config.max_usd is not None:
-        workers.budget(plan, config.max_usd)
-    scheme = plan.setting(workers.n).scheme.spec
-    if isinstance(workers, FunctionWorkers):
-        predicted = workers.forecast(plan)
-        cost_facts, cost_pairs = _priced(estimate_plan(predicted.use), predicted.settings)
+        crew.budget(plan, config.max_usd)
+    scheme = plan.setting(crew.n).scheme.spec
+    if isinstance(crew, workers.FunctionWorkers):
+        predicted = crew.forecast(plan)
+        cost_facts, cost_pairs = _priced(deploy.estimate_plan(predicted.use), predicted.settings)
     else:
-        predicted = forecast(plan, workers.n, config.function, reach=Reach(deployed=False))
+        reach = workers.Reach(deployed=False)
+        predicted = workers.forecast(plan, crew.n, config.function, reach=reach)
         cost_facts = {"usd": 0.0, "usd_at_most": 0.0}
         cost_pairs = {"cost": "none on your own machines; `seqgc cost` has functions' prices"}
     about = {"backend": config.backend, "scheme": scheme}
@@ -117,22 +101,23 @@ def show_forecast(run: PreparedRun, *, as_json: bool) -> None:
     show(facts, about | _forecast_pairs(predicted) | cost_pairs, as_json=as_json)
 
 
-def _priced(estimate: Estimate, settings: FunctionSettings) -> tuple[Facts, Pairs]:
+def _priced(estimate: deploy.Estimate, settings: workers.FunctionSettings) -> tuple[Facts, Pairs]:
     """Return an estimate as ``--json`` has it, and as people read it."""
-    prices, arch = read_prices(settings.region), settings.arch
+    prices, arch = deploy.read_prices(settings.region), settings.arch
+    start_s, init_limit_s = deploy.START_S, deploy.INIT_LIMIT_S
 
-    def facts_of(usage: Usage) -> Facts:
+    def facts_of(usage: deploy.Usage) -> Facts:
         bill = prices.bill(usage, architecture=arch)
         return {**asdict(usage), "usd": bill.usd, "usd_by_kind": asdict(bill)}
 
     likely = None if estimate.likely is None else facts_of(estimate.likely)
     at_most_usd = prices.bill(estimate.at_most, architecture=arch).usd
     facts: Facts = {
-        "prices_as_of": prices_date().isoformat(),
+        "prices_as_of": deploy.prices_date().isoformat(),
         "usd": None if likely is None else likely["usd"],
         "usd_at_most": at_most_usd,
-        "start_s": START_S,
-        "init_limit_s": INIT_LIMIT_S,
+        "start_s": start_s,
+        "init_limit_s": init_limit_s,
         "likely": likely,
         "at_most": facts_of(estimate.at_most),
         "unanswered": estimate.unanswered,
@@ -156,9 +141,9 @@ def _priced(estimate: Estimate, settings: FunctionSettings) -> tuple[Facts, Pair
         pairs["cost"] = "not known: expect a time with --seconds or --profile"
     bound = "if what is not known is a cold start and runs to the time-out"
     return facts, pairs | {
-        "starts": f"billed (INIT): {START_S:g} s expected each, at most {INIT_LIMIT_S:g} s",
+        "starts": f"billed (INIT): {start_s:g} s expected each, at most {init_limit_s:g} s",
         "at most": f"${at_most_usd:.4f}, {bound}",
-        "prices": f"as of {prices_date()}; check them",
+        "prices": f"as of {deploy.prices_date()}; check them",
     }
 
 
@@ -172,7 +157,7 @@ def _mean_answer(path: Path, seconds: float | None) -> float:
     return float(np.mean(answered))
 
 
-def _forecast_facts(predicted: Forecast) -> Facts:
+def _forecast_facts(predicted: workers.Forecast) -> Facts:
     use, sizes, settings = predicted.use, predicted.sizes, predicted.settings
     return {
         "workers": use.workers,
@@ -196,7 +181,7 @@ def _forecast_facts(predicted: Forecast) -> Facts:
     }
 
 
-def _forecast_pairs(predicted: Forecast) -> Pairs:
+def _forecast_pairs(predicted: workers.Forecast) -> Pairs:
     use, sizes = predicted.use, predicted.sizes
     limit = f"{sizes.limit_bytes / 1e6:.2f} MB"
     stored = f"goes through the store, over the {limit} of a reply"

@@ -110,7 +110,7 @@ def apply(flags: Values, values: Values) -> None:
 def _described(model: type[BaseModel], table: str = "") -> dict[str, FieldInfo]:
     """Return the fields that are described, by path, those of the tables inside included."""
     own = {f"{table}{key}": field for key, field in model.model_fields.items() if _about(field)}
-    inside = model.tables() if issubclass(model, RunConfig) else {}
+    inside = model.tables if issubclass(model, RunConfig) else {}
     for key, other in inside.items():
         own |= _described(other, f"{key}.")
     return own

@@ -13,25 +13,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from seqgc import profiles
 from seqgc.cli._config import RunConfig, Values, validated
 from seqgc.cli._fields import apply, configured, with_plugins
-from seqgc.cli._models import make_models
 from seqgc.cli._options import AsJson, ProfileFile, numbers
-from seqgc.cli._run import make_workers
+from seqgc.cli._run import make_models, make_workers
 from seqgc.cli._show import RunProgress, busy, print_json, print_pairs, show
 from seqgc.errors import ParameterError, ProfileError
-from seqgc.profiles import (
-    DelayProfile,
-    Finding,
-    GilbertElliott,
-    LoadModel,
-    fit,
-    fit_load_model,
-    lint,
-    lint_series,
-    read_profile,
-    write_profile,
-)
 from seqgc.stragglers import StragglerStats, straggler_stats
 from seqgc.workers import InjectedDelays
 
@@ -47,19 +35,10 @@ app = typer.Typer(help="Record how long workers take, or look at a recording.")
 
 @app.callback(invoke_without_command=True)
 @configured(
-    "backend",
-    "function.transport",
-    "function.mount",
-    "function.deployment",
-    "workers",
-    "timeout_s",
-    "models.module",
-    "models.data",
-    "models.batch_size",
-    "delays.source",
-    "delays.scale",
-    "delays.seed",
-)
+    "backend", "workers", "timeout_s", "models.module", "models.data", "models.batch_size",
+    "delays.source", "delays.scale", "delays.seed",
+    "function.transport", "function.mount", "function.deployment",
+)  # fmt: skip
 def record(
     context: typer.Context,
     flags: Values,
@@ -86,10 +65,10 @@ def record(
     if config.delays is not None and config.backend != "local":
         rule = "must be left out where the backend is not local: its workers have their own"
         raise ParameterError("delays", rule, config.delays.source)
-    profiles = _record(config, rounds=rounds, loads=chosen, warmup=warmup)
-    for path, profile in zip(paths, profiles, strict=False):
-        write_profile(profile, path=path)
-    _report(paths, profiles, as_json=as_json)
+    recordings = _record(config, rounds=rounds, loads=chosen, warmup=warmup)
+    for path, profile in zip(paths, recordings, strict=False):
+        profiles.write_profile(profile, path=path)
+    _report(paths, recordings, as_json=as_json)
 
 
 @app.command("lint")
@@ -106,8 +85,8 @@ def lint_files(
 
     Of several files the first is looked at by itself, and all of them beside each other.
     """
-    profiles = _read([file, *(others or [])], loads=loads)
-    findings = lint(profiles[0]) + lint_series(profiles)
+    recordings = _read([file, *(others or [])], loads=loads)
+    findings = profiles.lint(recordings[0]) + profiles.lint_series(recordings)
     errors = sum(found.severity == "error" for found in findings)
     if as_json:
         listed = [asdict(found) for found in findings]
@@ -134,13 +113,14 @@ def fit_files(
 
     What load costs is said also where no generator fits.
     """
-    profiles = _read(files, loads=loads)
-    line = fit_load_model(profiles, per_worker=per_worker) if len(profiles) > 1 else None
-    findings = [f for p in profiles for f in lint(p) if f.severity == "error"]
-    findings += lint_series(profiles)
+    recordings = _read(files, loads=loads)
+    several = len(recordings) > 1
+    line = profiles.fit_load_model(recordings, per_worker=per_worker) if several else None
+    findings = [f for p in recordings for f in profiles.lint(p) if f.severity == "error"]
+    findings += profiles.lint_series(recordings)
     problem, generator = "", None
     try:
-        generator = fit(profiles[0], mu=mu)
+        generator = profiles.fit(recordings[0], mu=mu)
     except ProfileError as error:
         if line is None:
             raise
@@ -168,7 +148,7 @@ def stats_of_file(
     as_json: AsJson = False,
 ) -> None:
     """Show who straggles, for how long, and which straggler models that conforms to."""
-    profile = read_profile(file)
+    profile = profiles.read_profile(file)
     stats = straggler_stats(profile, mu=mu, max_window=max_window)
     if as_json:
         print_json({"file": str(file), **_shape(profile), **asdict(stats)})
@@ -181,7 +161,7 @@ def stats_of_file(
 
 def _record(
     config: RunConfig, *, rounds: int, loads: Sequence[float], warmup: int
-) -> list[DelayProfile]:
+) -> list[profiles.DelayProfile]:
     delays = None
     if config.delays is not None:
         delays = InjectedDelays.of(config.delays, workers=config.workers, num_rounds=max(1, rounds))
@@ -214,12 +194,12 @@ def _new_files(output: Path | None, *, loads: Sequence[float]) -> list[Path]:
     return paths
 
 
-def _report(paths: list[Path], profiles: list[DelayProfile], *, as_json: bool) -> None:
-    first = profiles[0]
-    line = fit_load_model(profiles) if len(profiles) > 1 else None
+def _report(paths: list[Path], recordings: list[profiles.DelayProfile], *, as_json: bool) -> None:
+    first = recordings[0]
+    line = profiles.fit_load_model(recordings) if len(recordings) > 1 else None
     answered = first.status == 0
     median_s, unanswered = float(np.median(first.times[answered])), int((~answered).sum())
-    warnings = len(lint(first))
+    warnings = len(profiles.lint(first))
     facts: Facts = {
         "file": str(paths[0]),
         **_shape(first),
@@ -244,34 +224,34 @@ def _report(paths: list[Path], profiles: list[DelayProfile], *, as_json: bool) -
 # ---- what is printed ----------------------------------------------------------------------------
 
 
-def _shape(profile: DelayProfile) -> Facts:
+def _shape(profile: profiles.DelayProfile) -> Facts:
     return {"rounds": profile.num_rounds, "workers": profile.num_workers}
 
 
-def _read(files: Sequence[Path], *, loads: str | None) -> list[DelayProfile]:
+def _read(files: Sequence[Path], *, loads: str | None) -> list[profiles.DelayProfile]:
     """Read profiles, with the base loads that the command line has for them."""
-    profiles = [read_profile(file) for file in files]
+    recordings = [profiles.read_profile(file) for file in files]
     if loads is None:
-        return profiles
+        return recordings
     base = numbers("loads", loads, float)
-    if len(base) != len(profiles):
-        raise ParameterError("loads", f"must be {len(profiles)}, one for each file", len(base))
+    if len(base) != len(recordings):
+        raise ParameterError("loads", f"must be {len(recordings)}, one for each file", len(base))
     return [
         replace(profile, meta=replace(profile.meta, base_load=load))
-        for profile, load in zip(profiles, base, strict=True)
+        for profile, load in zip(recordings, base, strict=True)
     ]
 
 
-def _print_findings(findings: Sequence[Finding]) -> None:
+def _print_findings(findings: Sequence[profiles.Finding]) -> None:
     for found in findings:
         typer.echo(f"{found.severity} ({found.rule}): {found.message}")
 
 
-def _load_facts(line: LoadModel | None) -> Facts | None:
+def _load_facts(line: profiles.LoadModel | None) -> Facts | None:
     return None if line is None else asdict(line) | {"alpha_interval": line.alpha_interval}
 
 
-def _load_pairs(line: LoadModel | None) -> dict[str, str]:
+def _load_pairs(line: profiles.LoadModel | None) -> dict[str, str]:
     if line is None:
         return {}
     interval = "two loads fix a line: no interval"
@@ -291,7 +271,7 @@ def _load_pairs(line: LoadModel | None) -> dict[str, str]:
     return pairs
 
 
-def _generator_pairs(generator: GilbertElliott) -> dict[str, str]:
+def _generator_pairs(generator: profiles.GilbertElliott) -> dict[str, str]:
     low, high = generator.stall_s
     return {
         "generator": repr(generator),
@@ -305,7 +285,7 @@ def _generator_pairs(generator: GilbertElliott) -> dict[str, str]:
     }
 
 
-def _print_stats(profile: DelayProfile, stats: StragglerStats) -> None:
+def _print_stats(profile: profiles.DelayProfile, stats: StragglerStats) -> None:
     def percent(rate: float | None) -> str:
         return "no such round" if rate is None else f"{rate:.2%}"
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import KW_ONLY, dataclass
 
-from seqgc.deploy._prices import Architecture, Prices
-from seqgc.deploy._usage import FunctionSetup, Traffic, Usage
+from seqgc.deploy._prices import Architecture, FunctionSetup, Prices, Traffic, Usage
 from seqgc.errors import BudgetError, ParameterError
 from seqgc.ports import Arrival, Dispatch, Dispatched, Failure, Seen
 

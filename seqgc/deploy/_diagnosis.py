@@ -5,33 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from seqgc.deploy import _account, _probe, _resources
 from seqgc.deploy._check import Check, Finding, Patient, examine
 from seqgc.deploy._deployment import Deployment
+from seqgc.deploy._examinations import ACCOUNT, DEPLOYED, payload, probe
 from seqgc.wire import StoreRef
 
 if TYPE_CHECKING:
     from boto3.session import Session
 
 __all__ = ["diagnose"]
-
-_ACCOUNT: Final[dict[str, Callable[[Patient], str]]] = {
-    "credentials": _account.credentials,
-    "clock": _account.clock,
-    "region": _account.region,
-    "concurrency": _account.concurrency,
-    "quota": _account.quota,
-}
-_DEPLOYED: Final[dict[str, Callable[[Patient, Deployment], str]]] = {
-    "function": _resources.function,
-    "alias": _resources.alias,
-    "network": _resources.network,
-    "subnets": _resources.subnets,
-    "mount": _resources.mount,
-}
 
 
 def diagnose(
@@ -53,18 +38,18 @@ def diagnose(
     since 1970.
     """
     patient = Patient(session=session, deployment=deployment, workers=workers, now=now)
-    examinations = {name: partial(each, patient) for name, each in _ACCOUNT.items()}
-    examinations["payload"] = partial(_probe.payload, payload_bytes)
+    examinations = {each.__name__: partial(each, patient) for each in ACCOUNT}
+    examinations["payload"] = partial(payload, payload_bytes)
     asks = "aws sts get-caller-identity"
     checks = [examine(name, each, remedy=asks) for name, each in examinations.items()]
     if deployment is None:
         nothing = "nothing is deployed"
         first = Check(name="deployment", status="failed", detail=nothing, remedy="seqgc deploy")
-        others = (*_DEPLOYED, "probe-directory", "probe-s3")
+        others = (*(each.__name__ for each in DEPLOYED), "probe-directory", "probe-s3")
         return [*checks, first, *(Check(name=n, status="skipped", detail=nothing) for n in others)]
     there = f"stack {deployment.stack!r} in {deployment.region}"
     checks.append(Check(name="deployment", status="ok", detail=there))
-    examinations = {name: partial(each, patient, deployment) for name, each in _DEPLOYED.items()}
+    examinations = {each.__name__: partial(each, patient, deployment) for each in DEPLOYED}
     for store in _stores(deployment):
         look = partial(_probe_store, patient, deployment, store, probes=probes)
         examinations[f"probe-{store.kind}"] = look
@@ -77,7 +62,7 @@ def _probe_store(patient: Patient, deployment: Deployment, store: StoreRef, *, p
         raise Finding("the functions have no way to S3, as deployed", status="skipped")
     if not probes:
         raise Finding("not asked for: --no-probe", status="skipped")
-    return _probe.probe(patient, deployment, store=store)
+    return probe(patient, deployment, store=store)
 
 
 def _stores(deployment: Deployment) -> tuple[StoreRef, StoreRef]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from seqgc.deploy._usage import FunctionSetup, Traffic, Usage
+from seqgc.deploy._prices import FunctionSetup, Traffic, Usage
 from seqgc.errors import ParameterError, require_int
 
 __all__ = ["Estimate", "PlannedUse", "estimate_plan", "estimate_run"]

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from seqgc.deploy._aws import DeployError, calls, client_config
-from seqgc.deploy._deploy_options import DeployOptions
-from seqgc.deploy._deployment import Deployment
+from seqgc.deploy._deployment import Deployment, DeployOptions
 from seqgc.errors import ParameterError
 
 if TYPE_CHECKING:

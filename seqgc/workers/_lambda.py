@@ -77,7 +77,6 @@ class _OnThisMachine(FunctionWorkers):
     """A folder stands for the file system that they share."""
 
     provider = "lambda-local"
-    _functions: Functions | None = None
 
     @property
     def settings(self) -> FunctionSettings:
@@ -88,11 +87,10 @@ class _OnThisMachine(FunctionWorkers):
         return Reach(deployed=False, s3=False)
 
     def _connect(self, work: Work) -> Functions:  # noqa: ARG002 (for any work)
-        if self._functions is None:
-            self._functions = self._started()
-        return self._functions
+        return self._service
 
-    def _started(self) -> Functions:
+    @cached_property
+    def _service(self) -> Functions:
         try:
             import boto3
 
@@ -100,10 +98,9 @@ class _OnThisMachine(FunctionWorkers):
         except ImportError as error:
             raise missing("lambda-local", "lambda-local", error) from None
         wanted = self._wanted
-        if wanted.mount is None:
+        mount = None if wanted.mount is None else Path(wanted.mount)
+        if mount is None:
             mount = self._stack.enter_context(temporary_folder("seqgc-shared-"))
-        else:
-            mount = Path(wanted.mount)
         service = self._stack.enter_context(
             LocalLambda(
                 _HANDLER,
@@ -114,11 +111,9 @@ class _OnThisMachine(FunctionWorkers):
                 deployed=DeployedAs(memory_mb=wanted.memory_mb, region=_REGION),
             )
         )
-        # The service does not ask who signs.
-        session = boto3.Session("nobody", "nothing", region_name=_REGION)
         return Functions(
             name=service.function_name,
-            session=session,
+            session=boto3.Session("nobody", "nothing", region_name=_REGION),  # it asks no more
             endpoint_url=service.endpoint_url,
             mount=mount,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -47,6 +47,7 @@ class Settings(_Base):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    tables: ClassVar[dict[str, type[BaseModel]]] = {}  # inside this one, by their keys
 
     @classmethod
     def refusal(cls, error: ValidationError) -> ParameterError:
@@ -54,24 +55,13 @@ class Settings(_Base):
         first = error.errors(include_url=False, include_context=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
-            key = str(first["loc"][-1])
-            known = cls._keys_beside(first["loc"])
+            key, *outer = reversed([str(part) for part in first["loc"]])
+            known = list((cls.tables.get(outer[-1], cls) if outer else cls).model_fields)
             rule = f"is not a key of the configuration: those are {', '.join(known)}"
             return ParameterError(where, rule, first["input"], did_you_mean(key, known))
         message, value = first["msg"].removeprefix("Input "), first["input"]
         remedy = _REPLACED.get((where.rpartition(".")[2], str(value)), "")
         return ParameterError(where, message[0].lower() + message[1:], value, remedy)
-
-    @classmethod
-    def _keys_beside(cls, location: tuple[int | str, ...]) -> list[str]:
-        """Return the keys that are known where an unknown one was found."""
-        table = cls.tables().get(str(location[0]), cls) if len(location) > 1 else cls
-        return list(table.model_fields)
-
-    @classmethod
-    def tables(cls) -> dict[str, type[BaseModel]]:
-        """Return the tables inside this one, by their keys."""
-        return {}
 
 
 class DelaySettings(Settings):

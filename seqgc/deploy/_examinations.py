@@ -1,0 +1,269 @@
+"""What a doctor looks at: the account, what is deployed in it, and the way to it and back.
+
+An examination returns what it saw, if that is well, and raises a `Finding`, or whatever AWS
+refuses, if not. Of what is deployed, a finding that names no remedy is mended by deploying again.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+from uuid import uuid4
+
+import numpy as np
+
+from seqgc import wire
+from seqgc.deploy._check import Finding, Patient
+from seqgc.deploy._deployment import Deployment
+from seqgc.ports import Task, WeightedPoints, WeightRef, WorkItem
+
+__all__ = ["ACCOUNT", "DEPLOYED", "payload", "probe"]
+
+CLOCK_LIMIT_S: Final = 300.0  # SigV4 refuses a signature that is older, or younger
+CONCURRENCY_QUOTA: Final = "L-B99A9384"  # Lambda's "Concurrent executions"
+NFS: Final = 2049
+_FRAME_BYTES: Final = 4096  # of a message, beside its numbers
+_PROBE: Final = 3  # numbers that the probe asks for
+_REFUSED: Final = 256  # characters of what a function says that failed
+
+
+def credentials(patient: Patient) -> str:
+    """Whose credentials these are; that AWS takes them."""
+    return str(patient.client("sts").get_caller_identity()["Arn"])
+
+
+def region(patient: Patient) -> str:
+    """Whether Lambda is there, and that it is where the functions are."""
+    known = patient.session.get_available_regions("lambda")
+    own = str(patient.session.region_name)
+    if known and patient.region not in known:
+        detail = f"botocore knows no Lambda in {patient.region!r}"
+        raise Finding(detail, remedy="pip install --upgrade boto3, or see --region")
+    if patient.region != own:
+        detail = f"the functions are in {patient.region}, this session is in {own}"
+        raise Finding(detail, remedy=f"export AWS_REGION={patient.region}")
+    return patient.region
+
+
+def clock(patient: Patient) -> str:
+    """Whether this machine's clock is within what signatures allow for of AWS's."""
+    from botocore.exceptions import ClientError
+
+    try:
+        answer: dict[str, Any] = patient.client("sts").get_caller_identity()
+    except ClientError as error:  # a refusal has a date too; a wrong clock may be its cause
+        answer = dict(error.response)
+    headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    if "date" not in headers:
+        raise Finding("the answer has no date", status="skipped")
+    theirs = parsedate_to_datetime(headers["date"])
+    if theirs.tzinfo is None:
+        theirs = theirs.replace(tzinfo=UTC)
+    ahead_s = patient.now() - theirs.timestamp()
+    detail = f"{abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} AWS"
+    if abs(ahead_s) >= CLOCK_LIMIT_S:
+        detail += f"; signatures allow {CLOCK_LIMIT_S:.0f} s"
+        raise Finding(detail, remedy="sudo timedatectl set-ntp true")
+    return detail
+
+
+def concurrency(patient: Patient) -> str:
+    """Whether as many invocations may run at a time as there are workers."""
+    client, wanted = patient.client("lambda"), patient.workers
+    limits = client.get_account_settings()["AccountLimit"]
+    if deployment := patient.deployment:
+        own = client.get_function_concurrency(FunctionName=deployment.function_name)
+        if (reserved := own.get("ReservedConcurrentExecutions")) is not None:
+            detail = f"{reserved} reserved for the function, {wanted} workers"
+            if reserved < wanted:
+                raise Finding(detail, remedy=f"seqgc deploy --reserved-concurrency {wanted}")
+            return detail
+    free = int(limits["UnreservedConcurrentExecutions"])
+    detail = f"{free} unreserved of {limits['ConcurrentExecutions']}, {wanted} workers"
+    return _enough(free, patient, detail)
+
+
+def quota(patient: Patient) -> str:
+    """Whether the quota on concurrent executions is what the workers need."""
+    answer = patient.client("service-quotas").get_service_quota(
+        ServiceCode="lambda", QuotaCode=CONCURRENCY_QUOTA
+    )
+    value = float(answer["Quota"]["Value"])
+    return _enough(value, patient, f"{value:.0f} concurrent executions, {patient.workers} workers")
+
+
+def _enough(concurrent: float, patient: Patient, detail: str) -> str:
+    """Refuse less than the workers need; AWS is to keep 100 for what is not reserved."""
+    if concurrent < patient.workers:
+        request = (
+            "aws service-quotas request-service-quota-increase --service-code lambda "
+            f"--quota-code {CONCURRENCY_QUOTA} --desired-value {max(1000, patient.workers + 100)} "
+            f"--region {patient.region}"
+        )
+        raise Finding(detail, remedy=request)
+    return detail
+
+
+def function(patient: Patient, deployment: Deployment) -> str:
+    """Whether the function can be invoked, and is as it was deployed."""
+    config = _configuration(patient, deployment)
+    state, update = config.get("State", "Active"), config.get("LastUpdateStatus", "Successful")
+    if state not in ("Active", "Inactive") or update != "Successful":  # Inactive: wakes when asked
+        why = config.get("StateReason") or config.get("LastUpdateStatusReason") or "no reason given"
+        wait = f"aws lambda wait function-active-v2 --function-name {deployment.function_name}"
+        starting = "Pending" in state or update == "InProgress"
+        remedy = f"{wait} --region {deployment.region}" if starting else ""
+        raise Finding(f"state {state}, last update {update}: {why}", remedy=remedy)
+    memory_mb, timeout_s = int(config["MemorySize"]), int(config["Timeout"])
+    detail = f"{memory_mb} MB, {timeout_s} s"
+    if (memory_mb, timeout_s) != (deployment.memory_mb, deployment.timeout_s):
+        intended = f"{deployment.memory_mb} MB, {deployment.timeout_s} s"
+        raise Finding(f"{detail} where {intended} were deployed")
+    return f"{deployment.function_name}, {detail}"
+
+
+def alias(patient: Patient, deployment: Deployment) -> str:
+    """Whether there is the alias, and it means one version."""
+    name = deployment.alias
+    target = patient.client("lambda").get_alias(FunctionName=deployment.function_name, Name=name)
+    if split := target.get("RoutingConfig", {}).get("AdditionalVersionWeights"):
+        raise Finding(f"{name!r} is divided among versions {target['FunctionVersion']}, {split}")
+    return f"{name!r} is version {target['FunctionVersion']}"
+
+
+def network(patient: Patient, deployment: Deployment) -> str:
+    """Whether the security group's members reach each other by NFS, and nobody else does."""
+    group_id = deployment.security_group_id
+    answer = patient.client("ec2").describe_security_groups(GroupIds=[group_id])
+    (group,) = answer["SecurityGroups"]
+    for way, key in (("in", "IpPermissions"), ("out", "IpPermissionsEgress")):
+        if not any(_is_nfs_to(rule, group_id) for rule in group[key]):
+            raise Finding(f"{group_id} has no rule for port {NFS} {way} among its members")
+    foreign = [rule for rule in group["IpPermissions"] if not _is_nfs_to(rule, group_id)]
+    if foreign:
+        remedy = (
+            f"aws ec2 describe-security-group-rules --region {deployment.region} "
+            f"--filters Name=group-id,Values={group_id}"
+        )
+        detail = f"{group_id} lets in more than its members: {len(foreign)} rules"
+        raise Finding(detail, remedy=remedy)
+    return f"{group_id} is open to itself on {NFS} only"
+
+
+def subnets(patient: Patient, deployment: Deployment) -> str:
+    """Whether the function is in its VPC, in subnets that still have addresses."""
+    config = _configuration(patient, deployment).get("VpcConfig", {})
+    if deployment.security_group_id not in config.get("SecurityGroupIds", []):
+        raise Finding(f"the function is not a member of {deployment.security_group_id}")
+    ids = list(config.get("SubnetIds", []))
+    described = patient.client("ec2").describe_subnets(SubnetIds=ids)["Subnets"]
+    full = [each["SubnetId"] for each in described if each["AvailableIpAddressCount"] < 1]
+    zones = {each["AvailabilityZone"] for each in described}
+    if full:
+        remedy = f"{deployment.deploy_command} --vpc-id VPC --subnets OTHER,SUBNETS"
+        raise Finding(f"no address is left in {', '.join(full)}", remedy=remedy)
+    return f"{', '.join(ids)} in {len(zones)} zones"
+
+
+def mount(patient: Patient, deployment: Deployment) -> str:
+    """Whether the file system can be mounted from every subnet of the function."""
+    client, system_id = patient.client("efs"), deployment.file_system_id
+    (system,) = client.describe_file_systems(FileSystemId=system_id)["FileSystems"]
+    targets = client.describe_mount_targets(FileSystemId=system_id)["MountTargets"]
+    usable = {
+        target["SubnetId"]
+        for target in targets
+        if target["LifeCycleState"] == "available"
+        and deployment.security_group_id in _groups_of(client, target["MountTargetId"])
+    }
+    vpc = _configuration(patient, deployment).get("VpcConfig", {})
+    if without := sorted(set(vpc.get("SubnetIds", [])) - usable):
+        raise Finding(f"{system_id} has no available mount target for {without}")
+    if not system.get("Encrypted"):
+        raise Finding(f"{system_id} is not encrypted")
+    return f"{system_id}, {len(targets)} mount targets, encrypted"
+
+
+def _groups_of(efs: Any, target: str) -> list[str]:
+    answer = efs.describe_mount_target_security_groups(MountTargetId=target)
+    return list(answer["SecurityGroups"])
+
+
+def _configuration(patient: Patient, deployment: Deployment) -> dict[str, Any]:
+    config: dict[str, Any] = patient.client("lambda").get_function_configuration(
+        FunctionName=deployment.function_name, Qualifier=deployment.alias
+    )
+    return config
+
+
+def _is_nfs_to(rule: dict[str, Any], group: str) -> bool:
+    """Whether a rule is for NFS, and for that group alone."""
+    ports = (rule.get("IpProtocol"), rule.get("FromPort"), rule.get("ToPort"))
+    groups = [pair.get("GroupId") for pair in rule.get("UserIdGroupPairs", [])]
+    others = any(rule.get(key) for key in ("IpRanges", "Ipv6Ranges", "PrefixListIds"))
+    return ports == ("tcp", NFS, NFS) and groups == [group] and not others
+
+
+def payload(size_bytes: int | None) -> str:
+    """Whether so many bytes of results (or weights) fit one request or reply."""
+    if size_bytes is None:
+        detail = "how many bytes a result has is not known: --parameters"
+        raise Finding(detail, status="skipped")
+    as_json, limit = wire.envelope_bytes(size_bytes + _FRAME_BYTES), wire.MESSAGE_LIMIT_BYTES
+    detail = f"{size_bytes} bytes are {as_json} as JSON, Lambda takes {limit}"
+    if as_json > limit:
+        half = wire.envelope_bytes(size_bytes // 2 + _FRAME_BYTES) <= limit
+        narrower = "seqgc train --payload float16 if it is float32 now, or " if half else ""
+        remedy = f"{narrower}seqgc train --store directory (EFS) or --store s3"
+        raise Finding(detail, remedy=remedy)
+    return detail
+
+
+def probe(patient: Patient, deployment: Deployment, *, store: wire.StoreRef) -> str:
+    """Send one task whose answer has to go through a store; see that it is answered so."""
+    from botocore.config import Config
+
+    run_id = f"doctor-{uuid4().hex[:12]}"
+    config = Config(
+        connect_timeout=5, read_timeout=deployment.timeout_s + 10, retries={"total_max_attempts": 1}
+    )
+    answer = patient.new_client("lambda", config=config).invoke(
+        FunctionName=deployment.alias_arn,
+        Payload=wire.to_json(wire.encode(_question(store), run_id=run_id)),
+    )
+    body = answer["Payload"].read()
+    logs = f"aws logs tail /seqgc/{deployment.stack} --since 10m --region {deployment.region}"
+    if "FunctionError" in answer:
+        reason = " ".join(body.decode(errors="replace").split())[:_REFUSED]
+        raise Finding(f"the function failed: {reason}", remedy=logs)
+    message = wire.decode(wire.from_json(body), run_id=run_id)
+    if isinstance(message, wire.FailureMessage):
+        raise Finding(message.reason, remedy=logs)
+    if not isinstance(message, wire.ReceiptMessage):
+        kind = type(message).__name__
+        raise Finding(f"the answer did not go through the store: it is a {kind}")
+    return f"one task answered, {message.size_bytes} bytes written to {store.kind}"
+
+
+def _question(store: wire.StoreRef) -> wire.InvokeMessage:
+    """Return a task that every image knows, without weights, too large for any reply."""
+    nothing = WeightRef(model="probe", version=0, digest="0" * 64, dtype="float32", size=0)
+    part = WeightedPoints(
+        model="probe",
+        weights=nothing,
+        points=np.zeros(1, dtype=np.int64),
+        coefficients=np.ones(1),
+    )
+    task = Task(round=0, worker=0, attempt=0, items=(WorkItem(slot=0, parts=(part,)),))
+    return wire.InvokeMessage(
+        request=wire.TaskMessage(task=task),
+        workload=wire.WorkloadRef(name="constant", settings={"size": _PROBE}),
+        store=store,
+        inline_limit_bytes=0,
+    )
+
+
+# In the order in which to repair what they find; a check is called as its function.
+ACCOUNT: Final = (credentials, clock, region, concurrency, quota)
+DEPLOYED: Final = (function, alias, network, subnets, mount)
