@@ -52,14 +52,13 @@ class _Sockets:
 
         def connect(self_: object) -> None:
             connection.connect(self_)  # type: ignore[arg-type]
-            opened = getattr(self_, "sock", None)
-            if isinstance(opened, socket.socket):
+            sock = getattr(self_, "sock", None)
+            if isinstance(sock, socket.socket):
                 with self._lock:
-                    self._sockets.add(opened)
+                    self._sockets.add(sock)
 
-        watched = type(f"Watched{connection.__name__}", (connection,), {"connect": connect})
-        kind = type(f"Watched{pool.__name__}", (pool,), {"ConnectionCls": watched})
-        return cast("_Pool", kind)
+        kind = type(f"Watched{connection.__name__}", (connection,), {"connect": connect})
+        return cast("_Pool", type(f"Watched{pool.__name__}", (pool,), {"ConnectionCls": kind}))
 
     def abort(self) -> None:
         """End what is being read or written on every connection, now."""
@@ -183,8 +182,8 @@ class Boto3Transport(_ThreadedTransport):
         # botocore has no public way to reach its connections; a session of our own would have to
         # guess its proxies and certificates.
         http = self._client._endpoint.http_session
-        watched = self._sockets.watched(http._pool_classes_by_scheme)
-        http._pool_classes_by_scheme = http._manager.pool_classes_by_scheme = watched
+        pools = self._sockets.watched(http._pool_classes_by_scheme)
+        http._pool_classes_by_scheme = http._manager.pool_classes_by_scheme = pools
 
     def _send(self, tag: int, body: bytes) -> Reply:
         from botocore.exceptions import ClientError
@@ -233,8 +232,8 @@ class HttpTransport(_ThreadedTransport):
         self._target, self._signer = target, Signer(target, credentials=credentials)
         connections = self._limits.connections
         adapter = HTTPAdapter(pool_connections=1, pool_maxsize=connections, max_retries=0)
-        watched = self._sockets.watched(adapter.poolmanager.pool_classes_by_scheme)
-        adapter.poolmanager.pool_classes_by_scheme = cast("dict[str, type]", watched)
+        pools = self._sockets.watched(adapter.poolmanager.pool_classes_by_scheme)
+        adapter.poolmanager.pool_classes_by_scheme = cast("dict[str, type]", pools)
         session = requests.Session()
         session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))  # threads share them
         for scheme in ("http://", "https://"):

@@ -132,21 +132,21 @@ class Transfers:
 
         Waits until something can be done, or `wake` is called, at most ``timeout_s`` seconds.
         """
-        ended: list[Reply] = []
+        replies: list[Reply] = []
         if self._alarm <= time.monotonic():
             self._alarm = math.inf
             self._multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
             self._unsent |= self._fresh
             self._fresh.clear()
-            ended = self._take_ended()
-        wait_s = 0.0 if ended else min(timeout_s, self._alarm - time.monotonic())
+            replies = self._take_ended()
+        wait_s = 0.0 if replies else min(timeout_s, self._alarm - time.monotonic())
         for key, events in self._selector.select(max(0.0, wait_s)):
             if key.fileobj is self._bell:
                 self._bell.recv(4096)
                 self.woken = True
             else:  # events of selectors and of libcurl are the same numbers
                 self._multi.socket_action(key.fd, events)
-        return ended + self._take_ended()
+        return replies + self._take_ended()
 
     def wake(self) -> None:
         """Have `turn` return, now or the next time; any thread may call it, even after `close`."""
