@@ -25,16 +25,6 @@ class Gatherer:
     the last place is filled, the gradient is there. Any other result is copied into the next row of
     its job's block of the round, and the gradient is one product of weights and block. Memory goes
     from job to job.
-
-    Examples
-    --------
-    >>> task = MiniTask(job=0, slot=0, chunks=np.array([0]), coefficients=np.ones(1))
-    >>> gatherer = Gatherer()
-    >>> gatherer.expect(0, [task])
-    >>> gatherer.take(task, np.full(3, 1.5), worker=4, round=0)
-    >>> term = Term(worker=4, round=0, slot=0, weight=2.0)
-    >>> gatherer.combine(Decoding(job=0, terms=(term,)))
-    array([3., 3., 3.])
     """
 
     def __init__(self) -> None:

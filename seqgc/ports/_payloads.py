@@ -46,13 +46,7 @@ _NORMAL_ROUNDING = 0.426
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PayloadFormat:
-    """What a payload format holds, and what it costs.
-
-    Examples
-    --------
-    >>> payload_format("float16").unit_roundoff == 2**-11
-    True
-    """
+    """What a payload format holds, and what it costs."""
 
     name: Payload
     precision: int  # of the significand in bits, the implicit one included
@@ -208,11 +202,6 @@ def restore(quantized: Quantized, dtype: npt.DTypeLike | None = None) -> FloatAr
     ParameterError
         If a value is not finite, ``dtype`` is another, or float32 is asked for and the vector
         overflows it, or is in format float64.
-
-    Examples
-    --------
-    >>> restore(quantize(np.array([1.0, 1 / 3], np.float32), "bfloat16"))
-    array([1.        , 0.33398438], dtype=float32)
     """
     is_double = quantized.payload == "float64"
     single, double = np.dtype(np.float32), np.dtype(np.float64)

@@ -19,7 +19,7 @@ task twice is as late as that takes.
 *Deciding.* Arrivals only register with the gate; it decides at a `Tick`, which the loop sends when
 nothing more has arrived by `wake_at`. So all answers of one instant count together, and a replay,
 where ties are common, closes each round as the live run did. That is also why an event's time is
-cut to the alarm that it beat (`_elapsed`): the loop compares sums (origin + alarm), the gate
+cut to the alarm that it beat (`_settle`): the loop compares sums (origin + alarm), the gate
 differences, and the last bit must not make an answer late that the loop has let through.
 
 *Closing.* The schedule is told who responded, once; it says which jobs that finishes. Then come, in

@@ -173,13 +173,7 @@ def envelope_bytes(frame_bytes: int) -> int:
 
 
 def to_json(frame: bytes | bytearray) -> bytes:
-    """Return the JSON of a frame.
-
-    Examples
-    --------
-    >>> to_json(b"SGCF")
-    b'{"seqgc":1,"frame":"U0dDRg=="}'
-    """
+    """Return the JSON of a frame."""
     return b"".join((_BEGINNINGS[0], b64encode(frame), _END))
 
 
@@ -204,8 +198,8 @@ def from_json(
 
     Examples
     --------
-    >>> from_json(b'{"seqgc": 1, "frame": "U0dDRg=="}')
-    b'SGCF'
+    >>> to_json(b"SGCF"), from_json('{"seqgc": 1, "frame": "U0dDRg=="}')
+    (b'{"seqgc":1,"frame":"U0dDRg=="}', b'SGCF')
     >>> from_json("[]")
     Traceback (most recent call last):
         ...

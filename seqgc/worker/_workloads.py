@@ -39,19 +39,7 @@ def run_task(
     """Return the task's results by slot, or None if it was cancelled on the way.
 
     ``cancelled`` is asked before each mini-task: a gradient that nobody wants is not computed, and
-    one that was begun is finished.
-
-    Raises
-    ------
-    WorkerError
-        If ``compute`` returns anything but a vector of float32 or float64.
-
-    Examples
-    --------
-    >>> from seqgc.ports import WorkItem
-    >>> task = Task(round=0, worker=0, attempt=0, items=(WorkItem(slot=1, parts=()),))
-    >>> run_task(task, lambda parts: np.array([12.0]))
-    {1: array([12.])}
+    one that was begun is finished. `WorkerError` if ``compute`` returns no vector of floats.
     """
     results: dict[int, FloatArray] = {}
     for item in task.items:
