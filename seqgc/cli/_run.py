@@ -152,12 +152,12 @@ def make_models(config: RunConfig) -> list[Model]:
 
 
 def _module(config: ModelConfig) -> nn.Module:
-    from seqgc.training.factories import module_names, named_module
+    from seqgc.training.factories import make_module, module_names
 
     if ":" in config.module:
         return cast("nn.Module", _own_function(config.module, argument="module")())
     _check_named(config.module, module_names(), argument="module")
-    return named_module(config.module, seed=config.seed)
+    return make_module(config.module, seed=config.seed)
 
 
 def _data(name: str) -> tuple[PointDataset, PointDataset]:

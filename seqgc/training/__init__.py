@@ -7,12 +7,12 @@ it, is imported when it is first used.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from seqgc.training._jobs import JobPlan as JobPlan
 from seqgc.training._jobs import batch_indices as batch_indices
 from seqgc.training.checkpoints import load_checkpoint as load_checkpoint
 from seqgc.training.checkpoints import save_checkpoint as save_checkpoint
 from seqgc.training.compute import TorchCompute as TorchCompute
 from seqgc.training.compute import TorchComputeFactory as TorchComputeFactory
+from seqgc.training.factories import make_module as make_module
 from seqgc.training.factories import registered_model as registered_model
 from seqgc.training.metrics import Evaluation as Evaluation
 from seqgc.training.metrics import JobMetrics as JobMetrics
@@ -23,7 +23,6 @@ from seqgc.training.model import Recipe as Recipe
 from seqgc.training.problems import MODULES as MODULES
 from seqgc.training.problems import Split as Split
 from seqgc.training.problems import digits as digits
-from seqgc.training.problems import make_module as make_module
 from seqgc.training.rundir import RunDirectory as RunDirectory
 from seqgc.training.rundir import new_run_path as new_run_path
 from seqgc.training.workload import ChunkedScheme as ChunkedScheme

@@ -49,13 +49,7 @@ class Share:
 
 
 class JobPlan:
-    """The order in which models take turns: M models in M / k bundles, one bundle a job.
-
-    Raises
-    ------
-    ParameterError
-        If names repeat, k does not divide M, or ``M / k <= delay`` without ``stale``.
-    """
+    """The order in which models take turns: M models in M / k bundles, one bundle a job."""
 
     def __init__(
         self, models: Sequence[Model], *, scheme: ChunkedScheme, jobs_per_round: int, stale: bool

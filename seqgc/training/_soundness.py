@@ -37,11 +37,8 @@ _REMEMBERING = (*_MIXING, nn.modules.instancenorm._InstanceNorm)
 def require_sound(model: Model) -> None:
     """Try ``model`` out on a few of its data points; neither it nor any random state changes.
 
-    Raises
-    ------
-    ParameterError
-        If reading a data point twice differs; if the module or loss draws random numbers, remembers
-        earlier calls, or makes a point's result depend on the other points of its batch.
+    Refused is a model whose data points differ from read to read; whose module or loss draws random
+    numbers, remembers earlier calls, or makes a point's result depend on others of its batch.
     """
     with torch.random.fork_rng(devices=[]), ExitStack() as states:
         states.callback(random.setstate, random.getstate())

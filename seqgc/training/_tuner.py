@@ -125,16 +125,10 @@ class BackgroundTuner:
 
     def submit(self, question: Question) -> None:
         self.close()
-        ours, theirs = Pipe(duplex=False)
-        try:
+        self._answers, theirs = Pipe(duplex=False)
+        with theirs:
             start_fork_server(["seqgc.training"])  # of no effect where workers run already
-            process = fork_process(_search, (theirs, question), name="seqgc-tuner")
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        self._process, self._answers = process, ours
+            self._process = fork_process(_search, (theirs, question), name="seqgc-tuner")
 
     def result(self) -> Answer | None:
         if self._answers is None or not self._answers.poll():

@@ -45,12 +45,9 @@ class Adaptation:
         if self.probe is None and self.retune is None:
             raise ParameterError("probe", "or `retune` must be given", None)
         if self.alpha is None or not 0 <= self.alpha < math.inf:
-            raise ParameterError(
-                "alpha",
-                "must be a finite number >= 0, seconds per unit of load, to compare schemes",
-                self.alpha,
-                "measure it with `seqgc profile`, at several loads",
-            )
+            rule = "must be a finite number >= 0, seconds per unit of load, to compare schemes"
+            remedy = "measure it with `seqgc profile`, at several loads"
+            raise ParameterError("alpha", rule, self.alpha, remedy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

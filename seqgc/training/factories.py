@@ -39,9 +39,9 @@ __all__ = [
     "data_names",
     "import_registered",
     "make_models_compute",
+    "make_module",
     "module_names",
     "named_data",
-    "named_module",
     "register_data",
     "register_module",
     "registered_model",
@@ -82,7 +82,7 @@ def register_module(name: str) -> Callable[[ModuleFactory], ModuleFactory]:
     >>> @register_module("line-example")
     ... def line(seed):
     ...     return nn.Linear(1, 1)
-    >>> named_module("line-example", seed=0)
+    >>> make_module("line-example", seed=0)
     Linear(in_features=1, out_features=1, bias=True)
     """
     return _registering(_MODULES, name)
@@ -106,10 +106,22 @@ def data_names() -> tuple[str, ...]:
     return tuple(_DATA)
 
 
-def named_module(name: str, *, seed: int) -> nn.Module:
-    """Return a new network: one of `seqgc.training.MODULES`, or one that is registered."""
+def make_module(name: str, *, seed: int) -> nn.Module:
+    """Return a new network, of `MODULES` or registered, its weights drawn by ``seed`` alone.
+
+    Raises
+    ------
+    ParameterError
+        If there is none of that name.
+
+    Examples
+    --------
+    >>> from seqgc.training import make_module
+    >>> sum(p.numel() for p in make_module("paper-cnn", seed=0).parameters())
+    269998
+    """
     _check_known(_MODULES, name, argument="module")
-    with torch.random.fork_rng(devices=[]):  # a factory may draw from torch's global state
+    with torch.random.fork_rng(devices=[]):  # torch initialises from its global state only
         torch.manual_seed(seed)
         return _MODULES[name](seed)
 
@@ -150,7 +162,7 @@ def registered_model(
     train, test = named_data(data)
     return Model(
         name=name,
-        module=named_module(module, seed=seed),
+        module=make_module(module, seed=seed),
         loss=_named_loss(loss),
         dataset=train,
         optimizer=optimizer,
@@ -246,7 +258,7 @@ def _objective(model: Json, data: Callable[[str], PointDataset]) -> Objective:
     return Objective(
         name=name,
         dataset=data(points),
-        module=named_module(module, seed=seed),
+        module=make_module(module, seed=seed),
         loss=per_point_loss(_named_loss(loss)),
     )
 

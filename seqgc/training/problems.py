@@ -14,9 +14,9 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from seqgc.errors import ParameterError, did_you_mean
+from seqgc.errors import ParameterError
 
-__all__ = ["MODULES", "Split", "digits", "make_module"]
+__all__ = ["MODULES", "Split", "digits"]
 
 
 class Split(NamedTuple):
@@ -100,25 +100,3 @@ MODULES: Mapping[str, Callable[[], nn.Module]] = MappingProxyType(
     {"digits-cnn": _digits_cnn, "mlp": _mlp, "paper-cnn": _paper_cnn}
 )
 """Networks by name: ``digits-cnn`` and ``mlp`` take (1, 8, 8) inputs, ``paper-cnn`` (1, 28, 28)."""
-
-
-def make_module(name: str, *, seed: int) -> nn.Module:
-    """Return a new network of `MODULES`, its weights drawn by ``seed`` alone.
-
-    Raises
-    ------
-    ParameterError
-        If there is no network of that name.
-
-    Examples
-    --------
-    >>> from seqgc.training import make_module
-    >>> sum(p.numel() for p in make_module("paper-cnn", seed=0).parameters())
-    269998
-    """
-    if name not in MODULES:
-        rule = f"must be one of {', '.join(MODULES)}"
-        raise ParameterError("module", rule, name, did_you_mean(name, MODULES))
-    with torch.random.fork_rng(devices=[]):  # torch initialises from its global state only
-        torch.manual_seed(seed)
-        return MODULES[name]()

@@ -114,8 +114,10 @@ class EventLog:
                 started_at = datetime.now(UTC).isoformat()
                 heading = {"schema": SCHEMA, "started_at": started_at} if kind == "run" else {}
                 self._write(kind, **heading, **fields)
-            case ports.Dispatch():
-                self._dispatch(seen)
+            case ports.Dispatch(round=round, attempt=attempt, assignment=assignment):
+                jobs = sorted({m.job for tasks in assignment.values() for m in tasks})
+                again = {"workers": sorted(assignment)} if attempt else {}
+                self._write("dispatch", round=round, attempt=attempt, jobs=jobs, **again)
             case ports.Dispatched(round=round, attempt=attempt, workers=workers, left_at=left_at):
                 self._began_at.setdefault(round, seen.at)
                 addresses = [(round, worker, attempt) for worker in workers]
@@ -134,11 +136,6 @@ class EventLog:
     def _write(self, event: str, **fields: object) -> None:
         at_s = round(time.monotonic() - self._began, 6)
         self._file.write(json.dumps({"event": event, "at_s": at_s, **fields}) + "\n")
-
-    def _dispatch(self, action: ports.Dispatch) -> None:
-        jobs = sorted({m.job for tasks in action.assignment.values() for m in tasks})
-        again = {"workers": sorted(action.assignment)} if action.attempt else {}
-        self._write("dispatch", round=action.round, attempt=action.attempt, jobs=jobs, **again)
 
     def _answer(self, seen: ports.Arrival | ports.Failure | ports.Drop) -> None:
         about = seen.event if isinstance(seen, ports.Drop) else seen

@@ -17,8 +17,7 @@ from experiments.resnet18_cifar.run import make_up as make_up_images
 from seqgc.errors import ParameterError
 from seqgc.schemes import Uncoded
 from seqgc.stores import MemoryStore
-from seqgc.training import Model, TorchWorkload
-from seqgc.training.problems import make_module
+from seqgc.training import Model, TorchWorkload, make_module
 
 # The header as the format's description has it: two images of 2 x 3 unsigned bytes.
 LITERAL = bytes.fromhex("00000803 00000002 00000002 00000003") + bytes(range(12))

@@ -24,8 +24,8 @@ from seqgc.training.factories import (
     LOSSES,
     import_registered,
     make_models_compute,
+    make_module,
     named_data,
-    named_module,
     register_data,
     register_module,
     workload_of,
@@ -57,7 +57,7 @@ def torch_threads() -> Iterator[None]:
 def model_of(spec: Spec) -> Model:
     return Model(
         name=spec.name,
-        module=named_module(spec.module, seed=spec.seed),
+        module=make_module(spec.module, seed=spec.seed),
         loss=LOSSES[spec.loss](),
         dataset=named_data(spec.data)[0],
         optimizer=partial(torch.optim.SGD, lr=0.1),
@@ -199,9 +199,7 @@ def test_a_name_is_registered_once_and_looks_like_no_path(name: str) -> None:
 def test_a_registered_networks_weights_depend_on_the_seed_alone() -> None:
     register_module("with-buffers")(batchnorm)
     state = torch.random.get_rng_state()
-    one, same, other = (
-        flat(named_module("with-buffers", seed=seed)).tolist() for seed in (1, 1, 2)
-    )
+    one, same, other = (flat(make_module("with-buffers", seed=seed)).tolist() for seed in (1, 1, 2))
     assert one == same
     assert one != other
     assert torch.equal(state, torch.random.get_rng_state())
@@ -219,8 +217,8 @@ def test_the_master_imports_what_the_image_names(
     monkeypatch.syspath_prepend(str(tmp_path))
     import_registered({})
     with pytest.raises(ParameterError, match="`module` must be one of"):
-        named_module("line", seed=0)
+        make_module("line", seed=0)
     import_registered({"SEQGC_FACTORIES": "seqgc_mine, "})
-    assert isinstance(named_module("line", seed=0), nn.Linear)
+    assert isinstance(make_module("line", seed=0), nn.Linear)
     with pytest.raises(ParameterError, match=r"`SEQGC_FACTORIES` .*no_such.*; got 'no_such'"):
         import_registered({"SEQGC_FACTORIES": "seqgc_mine,no_such"})
