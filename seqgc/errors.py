@@ -134,9 +134,8 @@ def require_int(
         integer = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         integer = None
-    too_low = integer is not None and least is not None and integer < least
-    too_high = integer is not None and most is not None and integer > most
-    if integer is None or too_low or too_high:
+    low, high = -math.inf if least is None else least, math.inf if most is None else most
+    if integer is None or not low <= integer <= high:
         limits = [f" >= {least}"] * (least is not None) + [f" <= {most}"] * (most is not None)
         shown = value if integer is None else integer
         raise ParameterError(argument, "must be an integer" + " and".join(limits), shown)

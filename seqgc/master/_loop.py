@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias, overload
 
 from seqgc import ports
@@ -42,20 +43,58 @@ def run(
     _Loop(policy, backend, workload, observe or (lambda _: None)).run()
 
 
+class _Debts:
+    """What workers owe: the mini-tasks that they were sent, until they are answered or cancelled.
+
+    Debts know nothing of rounds closing: a worker may owe answers of several rounds at once, and
+    what it owes of one ends only with its answer or with a `Cancel`. Within (worker, round) a
+    mini-task is named by its slot; each attempt asks for some of them, and its answer must hold
+    just these.
+    """
+
+    def __init__(self) -> None:
+        # By (worker, round), then by slot: the mini-task, and the attempts that asked for it.
+        self._debts: dict[tuple[int, int], dict[int, tuple[MiniTask, set[int]]]] = {}
+
+    def ask(
+        self, worker: int, *, round: int, attempt: int, mini_tasks: Sequence[MiniTask]
+    ) -> list[MiniTask]:
+        """Note that a worker is sent these; return those that it did not owe before."""
+        debts = self._debts.setdefault((worker, round), {})
+        added = [task for task in mini_tasks if task.slot not in debts]
+        for task in mini_tasks:
+            debts.setdefault(task.slot, (task, set()))[1].add(attempt)
+        return added
+
+    def owed(self, answer: Arrival) -> dict[int, MiniTask]:
+        """Return what an answer settles, by slot: what its attempt asked for and is still owed."""
+        debts = self._debts.get((answer.worker, answer.round), {})
+        return {slot: task for slot, (task, by) in debts.items() if answer.attempt in by}
+
+    def settle(self, answer: Arrival) -> dict[int, MiniTask]:
+        """Forget what an answer settles, and return it."""
+        debtor, settled = (answer.worker, answer.round), self.owed(answer)
+        debts = self._debts.pop(debtor, {})
+        if left := {slot: debt for slot, debt in debts.items() if slot not in settled}:
+            self._debts[debtor] = left
+        return settled
+
+    def cancel(self, round: int, workers: Iterable[int]) -> None:
+        """Forget what these workers owe of a round."""
+        for worker in workers:
+            self._debts.pop((worker, round), None)
+
+
+@dataclass(slots=True)
 class _Loop:
-    def __init__(
-        self,
-        policy: ports.Policy,
-        backend: ports.AnyBackend,
-        workload: Workload | None,
-        observe: _Show,
-    ) -> None:
-        self._policy, self._backend = policy, backend
-        self._workload, self._observe = workload, observe
-        self._begun = -1  # jobs begin in order
-        self._debts = _Debts()
-        self._gatherer = Gatherer()
-        self._decoded: deque[Decoding] = deque()  # whose gradient the workload has yet to get
+    _policy: ports.Policy
+    _backend: ports.AnyBackend
+    _workload: Workload | None
+    _observe: _Show
+    _begun: int = -1  # jobs begin in order
+    _debts: _Debts = field(default_factory=_Debts)
+    _gatherer: Gatherer = field(default_factory=Gatherer)
+    _decoded: deque[Decoding] = field(default_factory=deque)  # gradients yet to be handed over
 
     def run(self) -> None:
         try:
@@ -188,45 +227,3 @@ class _BareTasks(Sequence[Task]):
             return [self[i] for i in range(len(self))[index]]
         round, attempt = self._action.round, self._action.attempt
         return Task(round=round, worker=self._workers[index], attempt=attempt, items=())
-
-
-class _Debts:
-    """What workers owe: the mini-tasks that they were sent, until they are answered or cancelled.
-
-    Debts know nothing of rounds closing: a worker may owe answers of several rounds at once, and
-    what it owes of one ends only with its answer or with a `Cancel`. Within (worker, round) a
-    mini-task is named by its slot; each attempt asks for some of them, and its answer must hold
-    just these.
-    """
-
-    def __init__(self) -> None:
-        # By (worker, round), then by slot: the mini-task, and the attempts that asked for it.
-        self._debts: dict[tuple[int, int], dict[int, tuple[MiniTask, set[int]]]] = {}
-
-    def ask(
-        self, worker: int, *, round: int, attempt: int, mini_tasks: Sequence[MiniTask]
-    ) -> list[MiniTask]:
-        """Note that a worker is sent these; return those that it did not owe before."""
-        debts = self._debts.setdefault((worker, round), {})
-        added = [task for task in mini_tasks if task.slot not in debts]
-        for task in mini_tasks:
-            debts.setdefault(task.slot, (task, set()))[1].add(attempt)
-        return added
-
-    def owed(self, answer: Arrival) -> dict[int, MiniTask]:
-        """Return what an answer settles, by slot: what its attempt asked for and is still owed."""
-        debts = self._debts.get((answer.worker, answer.round), {})
-        return {slot: task for slot, (task, by) in debts.items() if answer.attempt in by}
-
-    def settle(self, answer: Arrival) -> dict[int, MiniTask]:
-        """Forget what an answer settles, and return it."""
-        debtor, settled = (answer.worker, answer.round), self.owed(answer)
-        debts = self._debts.pop(debtor, {})
-        if left := {slot: debt for slot, debt in debts.items() if slot not in settled}:
-            self._debts[debtor] = left
-        return settled
-
-    def cancel(self, round: int, workers: Iterable[int]) -> None:
-        """Forget what these workers owe of a round."""
-        for worker in workers:
-            self._debts.pop((worker, round), None)

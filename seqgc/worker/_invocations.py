@@ -91,9 +91,7 @@ class FunctionWorker:
     ) -> None:
         self._registry, self._max_bytes = registry, max_bytes
         self._now, self._sleep = now, sleep
-        self.cached_bytes: Final = (
-            _cache_bytes(os.environ) if cached_bytes is None else cached_bytes
-        )
+        self.cached_bytes: Final = _cache_bytes() if cached_bytes is None else cached_bytes
         self._warm: Final[OrderedDict[tuple[str, str], tuple[Compute, _RunWeights]]] = OrderedDict()
         self._store: Final = lru_cache(maxsize=_STORES)(open_store)
 
@@ -182,9 +180,9 @@ class FunctionWorker:
 _MOST_BYTES = 256 << 20
 
 
-def _cache_bytes(environment: Mapping[str, str]) -> int:
+def _cache_bytes() -> int:
     """Return how many bytes of weights to keep: most memory is for model, data and gradients."""
-    megabytes = environment.get("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "")
+    megabytes = os.environ.get("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "")
     quarter = (int(megabytes) << 20) // 4 if megabytes.isdecimal() else _MOST_BYTES
     return min(quarter, _MOST_BYTES)
 
@@ -226,14 +224,11 @@ class _RunWeights:
         return params
 
 
-# ---- to which task a request is addressed: for services that know nothing of tasks ---------------
+# ---- addresses, by which a fault plan (`seqgc.local_lambda.FaultPlan`) may draw -----------------
 
 
 def task_address(body: bytes | bytearray) -> tuple[int, int, int] | None:
-    """Return the (round, worker, attempt) of the task in a request; None if it holds none.
-
-    A fault plan (`seqgc.local_lambda.FaultPlan`) may draw by it.
-    """
+    """Return the (round, worker, attempt) of the task in a request; None if it holds none."""
     try:
         task = decode_invocation(from_json(body))[1].request.task
     except WireError:
