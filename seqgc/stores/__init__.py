@@ -9,7 +9,7 @@ from seqgc.stores._forgotten import LATE_S as LATE_S
 from seqgc.stores._forgotten import remove_forgotten as remove_forgotten
 from seqgc.stores._open import open_store as open_store
 from seqgc.stores.directory import DirectoryStore as DirectoryStore
-from seqgc.stores.inline import InlineStore as InlineStore
+from seqgc.stores.memory import InlineStore as InlineStore
 from seqgc.stores.memory import MemoryStore as MemoryStore
 from seqgc.stores.retention import Retention as Retention
 from seqgc.stores.retention import RetiringStore as RetiringStore

@@ -57,8 +57,7 @@ def choose_store(
     workers
         How many requests there are in a round.
     round_usd
-        For each store that exists, what a round through it costs, US dollars; None: its price is
-        not known.
+        For each store that exists, what a round through it costs, US dollars; None: not known.
     limit_bytes
         Of a request and of a reply.
     master_outside

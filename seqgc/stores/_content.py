@@ -10,93 +10,61 @@ import numpy as np
 from seqgc.errors import ParameterError, require_int
 from seqgc.ports import FloatArray, WeightRef
 
-__all__ = [
-    "check_address",
-    "check_blob",
-    "check_key",
-    "check_params",
-    "digest_of",
-    "refer",
-    "refuse_other_content",
-]
+__all__ = ["check_address", "check_blob", "check_key", "refer", "refuse_other_content"]
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
-_KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _DTYPES = ("float16", "float32", "float64")
 
 
 def check_address(model: str, version: int) -> None:
-    """Refuse a name that could leave the store's folder, and a version that is not a count.
-
-    Raises
-    ------
-    ParameterError
-        If ``model`` could, or ``version`` is not an integer >= 0.
-    """
-    if not isinstance(model, str) or not _NAME.fullmatch(model):
-        rule = "must be 1 to 100 letters, digits, '_', '-' or '.', and not begin with '-' or '.'"
-        raise ParameterError("model", rule, model)
+    """Refuse a name that could leave the store's folder, and a version that is not a count."""
+    _check_name("model", model, longest=100)
     require_int("version", version, least=0)
 
 
 def check_key(key: str) -> None:
-    """Refuse a blob's key that could leave the store's folder.
-
-    Raises
-    ------
-    ParameterError
-        If ``key`` could.
-    """
-    if not isinstance(key, str) or not _KEY.fullmatch(key):
-        rule = "must be 1 to 200 letters, digits, '_', '-' or '.', and not begin with '-' or '.'"
-        raise ParameterError("key", rule, key)
+    """Refuse a blob's key that could leave the store's folder."""
+    _check_name("key", key, longest=200)
 
 
-def check_blob(data: bytes, *, digest: str, size_bytes: int) -> None:
-    """Refuse bytes that are not those of this length and SHA-256.
+def _check_name(argument: str, name: str, *, longest: int) -> None:
+    if not isinstance(name, str) or len(name) > longest or not _NAME.fullmatch(name):
+        letters = f"1 to {longest} letters, digits, '_', '-' or '.'"
+        rule = f"must be {letters}, and not begin with '-' or '.'"
+        raise ParameterError(argument, rule, name)
 
-    Raises
-    ------
-    ValueError
-        If they are not.
-    """
+
+def check_blob(data: bytes | memoryview, *, digest: str, size_bytes: int) -> None:
+    """Refuse (`ValueError`) bytes that are not those of this length and SHA-256."""
     if len(data) != size_bytes:
         raise ValueError(f"has {len(data)} bytes where {size_bytes} are due")
     if (found := hashlib.sha256(data).hexdigest()) != digest:
         raise ValueError(f"has digest {found[:12]}… where {digest[:12]}… is due")
 
 
-def check_params(params: FloatArray) -> FloatArray:
-    """Return a read-only little-endian copy of a parameter vector, shape (size,).
+def refer(model: str, version: int, params: FloatArray) -> tuple[WeightRef, FloatArray]:
+    """Return the reference to ``params`` (size,), and a read-only little-endian copy of them.
 
     Raises
     ------
     ParameterError
-        If it is not a vector of float16, float32 or float64.
+        If an argument cannot be stored.
     """
+    check_address(model, version)
     array = np.asarray(params)
     if array.ndim != 1 or array.dtype.name not in _DTYPES:
         got = f"shape {array.shape}, {array.dtype}"
         raise ParameterError("params", f"must be a vector of {', '.join(_DTYPES)}", got)
     copy = array.astype(array.dtype.newbyteorder("<"), copy=True)
     copy.flags.writeable = False
-    return copy
-
-
-def digest_of(params: FloatArray) -> str:
-    """Return the SHA-256 of the little-endian bytes of ``params``, hexadecimal."""
-    return hashlib.sha256(params.data).hexdigest()
-
-
-def refer(model: str, version: int, params: FloatArray) -> WeightRef:
-    """Return the reference to ``params``, which `check_params` has returned."""
-    return WeightRef(
+    ref = WeightRef(
         model=model,
         version=int(version),
-        digest=digest_of(params),
-        dtype=params.dtype.name,
-        size=params.size,
+        digest=hashlib.sha256(copy.data).hexdigest(),
+        dtype=copy.dtype.name,
+        size=copy.size,
     )
+    return ref, copy
 
 
 def refuse_other_content(ref: WeightRef, *, stays: str = "") -> ParameterError:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -38,14 +37,8 @@ def remove_forgotten(mount: str | os.PathLike[str], *, now: float | None = None)
     nothing is in it but what such runs write into a `DirectoryStore`, and the youngest of that is
     older than `LATE_S`, or with weights `FORGOTTEN_S`: while a run lives there are weights of it,
     the latest of which are about as old as its round. Whatever else there is stays, and what cannot
-    be removed is left for another time.
-
-    Parameters
-    ----------
-    mount
-        The folder that the shared file system has here.
-    now
-        Seconds since the epoch; this machine's clock unless given.
+    be removed is left for another time. ``now`` is in seconds since the epoch; this machine's clock
+    unless given.
 
     Examples
     --------
@@ -58,14 +51,14 @@ def remove_forgotten(mount: str | os.PathLike[str], *, now: float | None = None)
     (0, 1)
     """
     now = time.time() if now is None else now
-    return sum(_remove_if_over(folder, now) for folder in _runs(Path(mount)))
-
-
-def _runs(mount: Path) -> Iterator[Path]:
+    runs = []
     with suppress(OSError):  # it cannot be listed: what needs it will say why
-        for entry in list(os.scandir(mount)):
-            if RUN_FOLDER.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-                yield Path(entry.path)
+        runs = [
+            Path(each.path)
+            for each in os.scandir(mount)
+            if RUN_FOLDER.fullmatch(each.name) and each.is_dir(follow_symlinks=False)
+        ]
+    return sum(_remove_if_over(folder, now) for folder in runs)
 
 
 def _remove_if_over(folder: Path, now: float) -> bool:

@@ -1,10 +1,18 @@
-"""What a folder and a bucket share: named objects, of which weights are never replaced."""
+"""What a folder and a bucket share: named objects, of which weights are never replaced.
+
+A network file system, or another machine's cache, may show half of an object for a moment. NFS (and
+so EFS) promises that a file opened after its writer closed it is seen whole; attributes and pages
+that a client has cached may be older, and a file replaced under an open handle is stale (ESTALE).
+All of that passes within a second; damage does not. So what is not (yet) what it has to be is read
+a few times more, for about half a second, before it is an error.
+"""
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Callable
+from typing import ClassVar, Final, TypeAlias, TypeVar
 
 from seqgc.errors import StoreError
 from seqgc.ports import FloatArray, WeightRef
@@ -12,13 +20,16 @@ from seqgc.stores._content import (
     check_address,
     check_blob,
     check_key,
-    check_params,
     refer,
     refuse_other_content,
 )
-from seqgc.stores._rereads import Pause, with_rereads
 
-__all__ = ["ObjectStore"]
+__all__ = ["ObjectStore", "Pause", "one_line"]
+
+Pause: TypeAlias = Callable[[float], None]
+_Content = TypeVar("_Content")
+
+_PAUSES_S: Final = (0.02, 0.1, 0.5)  # before each further reading
 
 
 class ObjectStore(ABC):
@@ -26,8 +37,7 @@ class ObjectStore(ABC):
 
     There is one writer of weights, the master, and any number of readers, in other processes or on
     other machines. Should two writers race for one version, the digest in the reference tells
-    readers. What is not (yet) what it has to be is read a few times more, for about half a second,
-    before it is an error (see `seqgc.stores._rereads`).
+    readers.
 
     A subclass says how objects are written, read, deleted and called: the ending of the names of
     weights, and what helps where others see an object and this side does not.
@@ -49,9 +59,7 @@ class ObjectStore(ABC):
         StoreError
             If it cannot be written.
         """
-        check_address(model, version)
-        copy = check_params(params)
-        ref = refer(model, version, copy)
+        ref, copy = refer(model, version, params)
         name = self._name(ref)
         if not self._create(name, copy):
             try:
@@ -69,16 +77,12 @@ class ObjectStore(ABC):
             If the object is missing, damaged, or not the one that ``ref`` was given for.
         """
         name = self._name(ref)
-        shown = self._shown(name)
-        try:
-            params = with_rereads(
-                lambda: self._read_params(name, ref),
-                what=shown,
-                remedy="delete it and publish the version again",
-                pause=self._pause,
-            )
-        except FileNotFoundError:
-            raise StoreError(f"{shown} is missing: publish it, or {self._reach}") from None
+        params = self._reread(
+            name,
+            lambda: self._read_params(name, ref),
+            missing=f"publish it, or {self._reach}",
+            remedy="delete it and publish the version again",
+        )
         native = params.astype(params.dtype.newbyteorder("="), copy=False)
         native.flags.writeable = False
         return native
@@ -88,25 +92,11 @@ class ObjectStore(ABC):
         self._delete(self._name(ref))
 
     def put(self, key: str, data: bytes) -> None:
-        """Write ``data`` durably under a key; what was there is replaced.
-
-        Raises
-        ------
-        ParameterError
-            If the key is not valid (see `check_key`).
-        StoreError
-            If it cannot be written.
-        """
+        """Write ``data`` durably; `StoreError`: it cannot be written."""
         self._replace(_blob(key), data)
 
     def get(self, key: str, *, digest: str, size_bytes: int) -> bytes:
-        """Return the bytes of this length and SHA-256 that are under a key.
-
-        Raises
-        ------
-        StoreError
-            If the object is missing, cut short, or another.
-        """
+        """Return what was put; `StoreError`: the object is missing, cut short, or another."""
         name = _blob(key)
 
         def read() -> bytes:
@@ -114,12 +104,8 @@ class ObjectStore(ABC):
             check_blob(data, digest=digest, size_bytes=size_bytes)
             return data
 
-        shown, remedy = self._shown(name), "ask the worker again"
-        try:
-            return with_rereads(read, what=shown, remedy=remedy, pause=self._pause)
-        except FileNotFoundError:
-            reasons = "it was removed, never put, or may not be read here"
-            raise StoreError(f"{shown} is missing: {reasons}") from None
+        missing = "it was removed, never put, or may not be read here"
+        return self._reread(name, read, missing=missing, remedy="ask the worker again")
 
     def remove(self, key: str) -> None:
         """Remove a blob; one that is not there is removed already."""
@@ -128,6 +114,22 @@ class ObjectStore(ABC):
     def _name(self, ref: WeightRef) -> str:
         check_address(ref.model, ref.version)
         return f"{ref.model}@{ref.version:010d}{self._suffix}"
+
+    def _reread(
+        self, name: str, read: Callable[[], _Content], *, missing: str, remedy: str
+    ) -> _Content:
+        """Return what ``read`` returns, which is called again, after a pause, while it raises."""
+        pauses = iter(_PAUSES_S)
+        while True:
+            try:
+                return read()
+            except FileNotFoundError:  # it was complete before anybody could know its name
+                raise StoreError(f"{self._shown(name)} is missing: {missing}") from None
+            except Exception as error:  # damage makes numpy's parser raise nearly anything
+                if (seconds := next(pauses, None)) is None:
+                    reason = f"{one_line(error)} ({remedy})"
+                    raise StoreError(f"{self._shown(name)} cannot be used: {reason}") from error
+                self._pause(seconds)
 
     @abstractmethod
     def _create(self, name: str, params: FloatArray) -> bool:
@@ -152,6 +154,11 @@ class ObjectStore(ABC):
     @abstractmethod
     def _shown(self, name: str) -> str:
         """Return what people call the object."""
+
+
+def one_line(error: Exception) -> str:
+    """Return what an error says, in one line."""
+    return " ".join(str(error).split())
 
 
 def _blob(key: str) -> str:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from seqgc.errors import ParameterError
 from seqgc.ports import BlobStore
-from seqgc.stores._rereads import Pause
+from seqgc.stores._objects import Pause
 from seqgc.stores.directory import DirectoryStore
-from seqgc.stores.inline import InlineStore
+from seqgc.stores.memory import InlineStore
 from seqgc.stores.s3 import S3Client, S3Store, split_s3
 from seqgc.wire import MESSAGE_LIMIT_BYTES, StoreRef
 
@@ -31,19 +31,14 @@ def open_store(
 
     Parameters
     ----------
-    ref
-        Of a directory, the location is a path below ``mount``.
     mount
-        The folder that the shared file system has here; None: there is none.
+        The folder that the shared file system has here, below which the locations of directories
+        are; None: there is none.
     s3_allowed
         ``s3://bucket/prefix`` below which locations must be; None: anywhere, which is for a master
         that opens its own reference, not for a worker that opens what it is sent.
-    s3_client
-        Makes the S3 client (see `S3Store`).
-    limit_bytes
-        Of an inline store.
-    pause
-        Waits before a further reading, seconds.
+    s3_client, limit_bytes, pause
+        See `S3Store` and `InlineStore`.
 
     Raises
     ------

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, ClassVar, Final
+from typing import IO, ClassVar, Final
 
 import numpy as np
 
 from seqgc._durable import replacing
 from seqgc.ports import FloatArray, WeightRef
-from seqgc.stores._content import digest_of
-from seqgc.stores._objects import ObjectStore
-from seqgc.stores._rereads import Pause
+from seqgc.stores._content import check_blob
+from seqgc.stores._objects import ObjectStore, Pause
 
 __all__ = ["DirectoryStore"]
 
@@ -27,12 +27,7 @@ __all__ = ["DirectoryStore"]
 class DirectoryStore(ObjectStore):
     """Immutable versions of weights, and blobs, as files under ``root``, created if need be.
 
-    Parameters
-    ----------
-    root
-        The folder.
-    pause
-        Waits so many seconds before a further reading.
+    ``pause`` waits so many seconds before a further reading.
 
     Examples
     --------
@@ -49,62 +44,54 @@ class DirectoryStore(ObjectStore):
 
     def __init__(self, root: str | os.PathLike[str], *, pause: Pause = time.sleep) -> None:
         super().__init__(pause=pause)
-        self._root: Final = Path(root)
-
-    @property
-    def root(self) -> Path:
-        """The folder."""
-        return self._root
+        self.root: Final = Path(root)
 
     def sweep(self) -> None:
         """Remove the folder if nothing is in it; it comes back when something is stored."""
-        for folder in (self._root / "blobs", self._root):
+        for folder in (self.root / "blobs", self.root):
             with suppress(OSError):  # not empty, or not there
                 folder.rmdir()
 
     def _create(self, name: str, params: FloatArray) -> bool:
-        if (path := self._root / name).exists():
+        if (self.root / name).exists():
             return False
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as file:
+        with self._written(name) as file:
             np.lib.format.write_array(file, params, version=(1, 0), allow_pickle=False)
-            os.fchmod(file.fileno(), 0o444)  # immutable; other users' workers may read it
         return True
 
     def _replace(self, name: str, data: bytes) -> None:
-        path = self._root / name
+        with self._written(name) as file:
+            file.write(data)
+
+    @contextmanager
+    def _written(self, name: str) -> Iterator[IO[bytes]]:
+        path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
-            file.write(data)
-            os.fchmod(file.fileno(), 0o444)
+            yield file
+            os.fchmod(file.fileno(), 0o444)  # immutable; other users' workers may read it
 
     def _read(self, name: str, size_bytes: int) -> bytes:
-        with (self._root / name).open("rb") as file:
+        with (self.root / name).open("rb") as file:
             return file.read(size_bytes + 1)
 
     def _read_params(self, name: str, ref: WeightRef) -> FloatArray:
-        with (self._root / name).open("rb") as file:
-            params = _read_npy(file, ref)
-        if (digest := digest_of(params)) != ref.digest:
-            raise ValueError(f"has digest {digest[:12]}… where {ref.digest[:12]}… is due")
-        return params
+        """Read an array, its shape and dtype compared before its numbers are read."""
+        with (self.root / name).open("rb") as file:
+            version = np.lib.format.read_magic(file)
+            if version != (1, 0):
+                raise ValueError(f".npy version {version}, not (1, 0)")
+            shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+            if shape != (ref.size,) or dtype != np.dtype(ref.dtype).newbyteorder("<"):
+                due = f"{ref.dtype} of ({ref.size},)"
+                raise ValueError(f"holds {dtype} of shape {shape}, not {due}")
+            size_bytes = dtype.itemsize * ref.size
+            data = file.read(size_bytes + 1)
+        check_blob(data, digest=ref.digest, size_bytes=size_bytes)
+        return np.frombuffer(data, dtype=dtype)
 
     def _delete(self, name: str) -> None:
-        (self._root / name).unlink(missing_ok=True)
+        (self.root / name).unlink(missing_ok=True)
 
     def _shown(self, name: str) -> str:
-        return str(self._root / name)
-
-
-def _read_npy(file: BinaryIO, ref: WeightRef) -> FloatArray:
-    """Read an array, its shape and dtype checked against ``ref`` before it is allocated."""
-    version = np.lib.format.read_magic(file)
-    if version != (1, 0):
-        raise ValueError(f".npy version {version}, not (1, 0)")
-    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-    if shape != (ref.size,) or dtype != np.dtype(ref.dtype).newbyteorder("<"):
-        raise ValueError(f"holds {dtype} of shape {shape}, not {ref.dtype} of ({ref.size},)")
-    data = file.read(dtype.itemsize * ref.size + 1)
-    if len(data) != dtype.itemsize * ref.size:
-        raise ValueError("is cut short, or too long")
-    return np.frombuffer(data, dtype=dtype)
+        return str(self.root / name)

@@ -1,19 +1,22 @@
-"""A store inside one process: for tests, and for backends that compute in the master."""
+"""Stores in the master's own memory.
+
+`MemoryStore` is for tests, and for backends that compute in the master; with an `InlineStore`
+weights travel in each request and answers in the reply, so that nothing is stored anywhere else.
+"""
 
 from __future__ import annotations
 
-from seqgc.errors import StoreError
-from seqgc.ports import FloatArray, WeightRef
-from seqgc.stores._content import (
-    check_address,
-    check_blob,
-    check_key,
-    check_params,
-    refer,
-    refuse_other_content,
-)
+from typing import Final, NoReturn
 
-__all__ = ["MemoryStore"]
+from seqgc.errors import ParameterError, StoreError
+from seqgc.ports import FloatArray, WeightRef
+from seqgc.stores._content import check_blob, check_key, refer, refuse_other_content
+from seqgc.wire import MESSAGE_LIMIT_BYTES
+
+__all__ = ["InlineStore", "MemoryStore"]
+
+_ENVELOPE_BYTES = 4096  # of a request: the task, addresses, JSON around the frame
+_REMEDY = "use a directory (EFS) or an S3 store, or a narrower `payload`"
 
 
 class MemoryStore:
@@ -33,29 +36,15 @@ class MemoryStore:
         self._blobs: dict[str, bytes] = {}
 
     def publish(self, model: str, version: int, params: FloatArray) -> WeightRef:
-        """Keep a copy of ``params`` (size,); publishing the same again changes nothing.
-
-        Raises
-        ------
-        ParameterError
-            If this version has other content already, or an argument cannot be stored.
-        """
-        check_address(model, version)
-        copy = check_params(params)
-        ref = refer(model, version, copy)
+        """Keep a copy of ``params`` (size,); `ParameterError`: there is other content already."""
+        ref, copy = refer(model, version, params)
         there, _ = self._stored.setdefault((model, ref.version), (ref, copy))
         if there != ref:
             raise refuse_other_content(ref)
         return ref
 
     def fetch(self, ref: WeightRef) -> FloatArray:
-        """Return the weights (size,) that ``ref`` stands for, read-only.
-
-        Raises
-        ------
-        StoreError
-            If they are not there, or not those that ``ref`` was given for.
-        """
+        """Return the weights (size,), read-only; `StoreError`: absent, or another run's."""
         there, params = self._stored.get((ref.model, ref.version), (None, None))
         if there is None or params is None:
             raise StoreError(f"no weights of {ref.model!r}, version {ref.version}: publish first")
@@ -67,28 +56,13 @@ class MemoryStore:
         return params
 
     def discard(self, ref: WeightRef) -> None:
-        """Forget a version; one that is not there is forgotten already."""
         self._stored.pop((ref.model, ref.version), None)
 
     def put(self, key: str, data: bytes) -> None:
-        """Keep ``data`` under a key; what was there is replaced.
-
-        Raises
-        ------
-        ParameterError
-            If the key is not valid (see `check_key`).
-        """
         check_key(key)
         self._blobs[key] = bytes(data)
 
     def get(self, key: str, *, digest: str, size_bytes: int) -> bytes:
-        """Return the bytes of this length and SHA-256 that are under a key.
-
-        Raises
-        ------
-        StoreError
-            If there are none, or they are not these.
-        """
         check_key(key)
         if (data := self._blobs.get(key)) is None:
             raise StoreError(f"nothing is stored under {key!r}: it was removed, or never put")
@@ -99,6 +73,66 @@ class MemoryStore:
         return data
 
     def remove(self, key: str) -> None:
-        """Forget what is under a key; nothing there is forgotten already."""
         check_key(key)
         self._blobs.pop(key, None)
+
+
+class InlineStore:
+    """Weights kept in the master, which sends them along with each task.
+
+    ``limit_bytes`` is that of a request or reply as JSON, where base64 takes four bytes for three.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> store = InlineStore(limit_bytes=10_000)
+    >>> ref = store.publish("cnn", 0, np.ones(500))
+    >>> store.publish("cnn", 1, np.ones(1000))
+    Traceback (most recent call last):
+        ...
+    seqgc.errors.ParameterError: `params` must be at most 4428 bytes to travel in a request of \
+10000; got 8000 (use a directory (EFS) or an S3 store, or a narrower `payload`)
+    """
+
+    def __init__(self, *, limit_bytes: int = MESSAGE_LIMIT_BYTES) -> None:
+        if limit_bytes <= _ENVELOPE_BYTES:
+            raise ParameterError("limit_bytes", f"must be > {_ENVELOPE_BYTES}", limit_bytes)
+        self._limit_bytes: Final = limit_bytes
+        self._memory: Final = MemoryStore()
+
+    @property
+    def most_bytes(self) -> int:
+        """How much a request has room for, beside its task."""
+        return (self._limit_bytes - _ENVELOPE_BYTES) // 4 * 3
+
+    def publish(self, model: str, version: int, params: FloatArray) -> WeightRef:
+        """Keep a copy of ``params`` (size,); `ParameterError`: it is too large to travel."""
+        ref = self._memory.publish(model, version, params)
+        if (size := self._memory.fetch(ref).nbytes) > self.most_bytes:
+            self._memory.discard(ref)
+            rule = f"must be at most {self.most_bytes} bytes to travel in a request of"
+            raise ParameterError("params", f"{rule} {self._limit_bytes}", size, _REMEDY)
+        return ref
+
+    def fetch(self, ref: WeightRef) -> FloatArray:
+        return self._memory.fetch(ref)
+
+    def discard(self, ref: WeightRef) -> None:
+        self._memory.discard(ref)
+
+    def put(self, key: str, data: bytes) -> NoReturn:
+        """Refuse: there is no place for an answer that no reply takes."""
+        raise StoreError(
+            f"an answer of {len(data)} bytes ({key}) is too large for a reply, and there is no "
+            f"store to put it into: {_REMEDY}"
+        )
+
+    def get(self, key: str, *, digest: str, size_bytes: int) -> NoReturn:
+        """Refuse: nothing can have been put."""
+        raise StoreError(
+            f"no answer of {size_bytes} bytes, digest {digest[:12]}…, is under {key!r}: an inline "
+            "store keeps no answers"
+        )
+
+    def remove(self, key: str) -> None:
+        """Nothing is there to be removed."""

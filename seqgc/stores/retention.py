@@ -10,7 +10,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from seqgc.errors import ParameterError, require_int
@@ -19,13 +18,6 @@ from seqgc.ports import BlobStore, FloatArray, WeightRef
 __all__ = ["Retention", "RetiringStore"]
 
 _Item = TypeVar("_Item")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Retired(Generic[_Item]):
-    item: _Item
-    round: int
-    at: float
 
 
 class Retention(Generic[_Item]):
@@ -48,42 +40,31 @@ class Retention(Generic[_Item]):
             raise ParameterError("grace_s", "must be finite seconds >= 0", grace_s)
         self._rounds: Final = require_int("rounds", rounds, least=0)
         self._grace_s: Final = grace_s
-        self._retired: Final[deque[_Retired[_Item]]] = deque()
+        self._retired: Final[deque[tuple[_Item, int, float]]] = deque()  # and when each may go
 
     def retire(self, item: _Item, *, round: int, now: float) -> None:
         """Note that no task of a later round than ``round`` uses the item."""
-        self._retired.append(_Retired(item=item, round=round, at=now))
+        self._retired.append((item, round + self._rounds, now + self._grace_s))
 
     def due(self, *, round: int, now: float) -> tuple[_Item, ...]:
         """Return what may go in round ``round``, once, in the order in which it was retired."""
         due = []
-        while self._retired and self._may_go(self._retired[0], round, now):
-            due.append(self._retired.popleft().item)
+        while self._retired and self._retired[0][1] <= round and self._retired[0][2] <= now:
+            due.append(self._retired.popleft()[0])
         return tuple(due)
 
     def rest(self) -> tuple[_Item, ...]:
         """Return all that has been retired and is not gone yet, once: the run is over."""
-        items = tuple(entry.item for entry in self._retired)
+        items = tuple(item for item, _, _ in self._retired)
         self._retired.clear()
         return items
-
-    def _may_go(self, entry: _Retired[_Item], round: int, now: float) -> bool:
-        return round >= entry.round + self._rounds and now >= entry.at + self._grace_s
 
 
 class RetiringStore:
     """A store that deletes late: what is discarded or removed stays readable for a while.
 
     Nothing happens by itself: call `advance` when a round begins, and `close` at the end.
-
-    Parameters
-    ----------
-    store
-        Where things are.
-    rounds, grace_s
-        See `Retention`.
-    now
-        Seconds of a clock that does not go back.
+    ``rounds`` and ``grace_s`` are those of `Retention`, by the clock ``now``.
 
     Examples
     --------
@@ -113,11 +94,9 @@ class RetiringStore:
         self._round = 0
 
     def publish(self, model: str, version: int, params: FloatArray) -> WeightRef:
-        """Publish in the store."""
         return self._store.publish(model, version, params)
 
     def fetch(self, ref: WeightRef) -> FloatArray:
-        """Fetch from the store."""
         return self._store.fetch(ref)
 
     def discard(self, ref: WeightRef) -> None:
@@ -125,11 +104,9 @@ class RetiringStore:
         self._retire(ref)
 
     def put(self, key: str, data: bytes) -> None:
-        """Put into the store."""
         self._store.put(key, data)
 
     def get(self, key: str, *, digest: str, size_bytes: int) -> bytes:
-        """Get from the store."""
         return self._store.get(key, digest=digest, size_bytes=size_bytes)
 
     def remove(self, key: str) -> None:

@@ -13,8 +13,7 @@ import numpy as np
 from seqgc.errors import ParameterError, StoreError
 from seqgc.ports import FloatArray, WeightRef
 from seqgc.stores._content import check_blob
-from seqgc.stores._objects import ObjectStore
-from seqgc.stores._rereads import Pause
+from seqgc.stores._objects import ObjectStore, Pause, one_line
 
 __all__ = ["S3Client", "S3Store", "split_s3"]
 
@@ -36,18 +35,7 @@ class S3Client(Protocol):
 
 
 def split_s3(location: str) -> tuple[str, str]:
-    """Return bucket and prefix (no slash at either end) of ``s3://bucket/prefix``.
-
-    Raises
-    ------
-    ParameterError
-        If it is not of that form.
-
-    Examples
-    --------
-    >>> split_s3("s3://training/run-7/")
-    ('training', 'run-7')
-    """
+    """Return bucket and prefix (no slash at either end) of ``s3://bucket/prefix``."""
     if (match := _LOCATION.fullmatch(location)) is None:
         rule = "must be s3://bucket/prefix, of letters, digits, '_', '-', '=' and '.'"
         raise ParameterError("location", rule, location)
@@ -64,12 +52,16 @@ class S3Store(ObjectStore):
     Parameters
     ----------
     location
-        ``s3://bucket/prefix``; the bucket exists.
+        The bucket exists.
     client
-        Makes the client, when it is first needed; boto3's with its usual configuration unless
-        given.
+        Makes the client, when it is first needed; boto3's, as usually configured, unless given.
     pause
         Waits so many seconds before a further reading.
+
+    Raises
+    ------
+    ParameterError
+        If the location is not of that form.
 
     Examples
     --------
@@ -102,12 +94,8 @@ class S3Store(ObjectStore):
         return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
 
     def _create(self, name: str, params: FloatArray) -> bool:
-        try:
-            # "Only if it is new": of two writers, one wins, and the other compares.
-            self._put(name, params.tobytes(), IfNoneMatch="*")
-        except _AlreadyThereError:
-            return False
-        return True
+        # "Only if it is new": of two writers, one wins, and the other compares.
+        return self._put(name, params.tobytes(), IfNoneMatch="*")
 
     def _replace(self, name: str, data: bytes) -> None:
         self._put(name, data)
@@ -132,21 +120,22 @@ class S3Store(ObjectStore):
         try:
             self._s3().delete_object(Bucket=self._bucket, Key=self._key(name))
         except Exception as error:
-            reason = " ".join(str(error).split())
-            raise StoreError(f"{self._shown(name)} cannot be removed: {reason}") from error
+            reason = f"cannot be removed: {one_line(error)}"
+            raise StoreError(f"{self._shown(name)} {reason}") from error
 
     def _shown(self, name: str) -> str:
         return f"s3://{self._bucket}/{self._key(name)}"
 
-    def _put(self, name: str, data: bytes, **conditions: str) -> None:
+    def _put(self, name: str, data: bytes, **conditions: str) -> bool:
         key = self._key(name)
         try:
             self._s3().put_object(Bucket=self._bucket, Key=key, Body=data, **conditions)
         except Exception as error:
             if conditions and _code(error) in _PRESENT:
-                raise _AlreadyThereError from error
-            reason = " ".join(str(error).split())
-            raise StoreError(f"{self._shown(name)} cannot be written: {reason}") from error
+                return False
+            reason = f"cannot be written: {one_line(error)}"
+            raise StoreError(f"{self._shown(name)} {reason}") from error
+        return True
 
     def _s3(self) -> S3Client:
         if self._client is None:
@@ -157,10 +146,6 @@ class S3Store(ObjectStore):
 
     def _key(self, name: str) -> str:
         return f"{self._prefix}/{name}" if self._prefix else name
-
-
-class _AlreadyThereError(Exception):
-    """An object that was to be new is there already."""
 
 
 def _code(error: Exception) -> str:
