@@ -11,6 +11,5 @@ from seqgc.stores._open import open_store as open_store
 from seqgc.stores.directory import DirectoryStore as DirectoryStore
 from seqgc.stores.memory import InlineStore as InlineStore
 from seqgc.stores.memory import MemoryStore as MemoryStore
-from seqgc.stores.retention import Retention as Retention
 from seqgc.stores.retention import RetiringStore as RetiringStore
 from seqgc.stores.s3 import S3Store as S3Store

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqgc.errors import ParameterError, StoreError
-from seqgc.stores import MemoryStore, Retention, RetiringStore
+from seqgc.stores import MemoryStore, RetiringStore
 from seqgc.testing import HandWoundClock
 
 
@@ -58,6 +58,17 @@ def test_at_the_end_everything_that_was_let_go_goes_at_once() -> None:
     np.testing.assert_array_equal(kept.fetch(refs[2]), np.ones(1))
 
 
+class Remembering(MemoryStore):
+    """A store that knows what was removed from it, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.removed: list[str] = []
+
+    def remove(self, key: str) -> None:
+        self.removed.append(key)
+
+
 @given(
     rounds=st.integers(0, 4),
     grace_s=st.integers(0, 20),
@@ -66,19 +77,23 @@ def test_at_the_end_everything_that_was_let_go_goes_at_once() -> None:
 def test_each_item_is_due_once_and_never_early(
     rounds: int, grace_s: int, steps: list[tuple[int, int, bool]]
 ) -> None:
-    retention = Retention[int](rounds=rounds, grace_s=grace_s)
-    round, now, retired, gone = 0, 0, {}, []
+    kept, clock = Remembering(), HandWoundClock(0.0)
+    store = RetiringStore(kept, rounds=rounds, grace_s=grace_s, now=clock.now)
+    round, now, retired = 0, 0, {}
     for item, (later, seconds, retire) in enumerate(steps):
         round, now = round + later, now + seconds
+        clock.wind(seconds)
         if retire:
-            retention.retire(item, round=round, now=now)
-            retired[item] = (round, now)
-        due = retention.due(round=round, now=now)
-        gone += due
+            store.advance(round)
+            store.remove(str(item))
+            retired[str(item)] = (round, now)
+        store.advance(round)
         old = [i for i, (r, at) in retired.items() if round - r >= rounds and now - at >= grace_s]
-        assert gone == old
-    assert sorted((*gone, *retention.rest())) == sorted(retired)
-    assert not retention.rest()
+        assert kept.removed == old
+    store.close()
+    assert kept.removed == list(retired)
+    store.close()
+    assert kept.removed == list(retired)
 
 
 @pytest.mark.parametrize(
@@ -92,4 +107,4 @@ def test_each_item_is_due_once_and_never_early(
 )
 def test_rounds_and_seconds_are_counts(arguments: dict[str, Any], rule: str) -> None:
     with pytest.raises(ParameterError, match=rule):
-        Retention[str](**arguments)
+        RetiringStore(MemoryStore(), **arguments)
