@@ -6,25 +6,21 @@ import asyncio
 import json
 import os
 import signal
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from seqgc.local_lambda._function_settings import MAX_RESPONSE_BYTES
-from seqgc.local_lambda._http_server import HttpServer, Request, Response
+from seqgc.local_lambda._function_settings import KEPT_LOG_BYTES, MAX_RESPONSE_BYTES
+from seqgc.local_lambda._http_server import JSON, HttpServer, Request, Response, json_response
 
-__all__ = ["KEPT_LOG_BYTES", "Environment", "Invocation", "InvocationAnswer"]
-
-KEPT_LOG_BYTES = 1 << 20  # of one request's log, and of all that the function keeps
+__all__ = ["Environment", "Invocation", "InvocationAnswer"]
 
 _API = "/2018-06-01/runtime/"
-_JSON = (("Content-Type", "application/json"),)
 _MAX_HEAD_BYTES = 1 << 21  # an error's trace travels in a header of up to 1 MiB
 _PIPE_BYTES = 1 << 16
-_ACCEPTED = Response(status=202, headers=_JSON, body=b'{"status":"OK"}\n')
+_ACCEPTED = json_response(202, {"status": "OK"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,11 +112,9 @@ class Environment:
         self.alive = True
         self.log = LogPipe()
         self._kill = kill
-        self._init_s: float | None = None  # until it is reported with the first request
         self._used_mb = 0
-        self._began = time.perf_counter()
         self._server = HttpServer(
-            self._respond, max_body_bytes=MAX_RESPONSE_BYTES, max_head_bytes=_MAX_HEAD_BYTES
+            respond=self._respond, max_body_bytes=MAX_RESPONSE_BYTES, max_head_bytes=_MAX_HEAD_BYTES
         )
         self._next: asyncio.Future[Response] | None = None  # what the process waits for
         self._settled = asyncio.Event()  # waits for the next request, or has ended
@@ -132,19 +126,12 @@ class Environment:
     async def open(self) -> int:
         """Open the Runtime API; return its port."""
         self.started = True
-        await self._server.start()
-        return self._server.port
+        return await self._server.start()
 
     async def ready(self) -> bool:
         """Wait until the process asks for its first request; False if it ended before."""
         await self._settled.wait()
-        self._init_s = time.perf_counter() - self._began
         return self.alive
-
-    def take_init_s(self) -> float | None:
-        """Return how long the start took, in seconds, to the first who asks."""
-        init_s, self._init_s = self._init_s, None
-        return init_s
 
     def begin(self, invocation: Invocation) -> None:
         """Give the process a request."""
@@ -221,7 +208,7 @@ def _event(invocation: Invocation) -> Response:
     root = invocation.request_id.replace("-", "")[:24]
     trace = f"Root=1-{int(invocation.deadline):08x}-{root};Sampled=0"
     headers = [
-        *_JSON,
+        *JSON,
         ("Lambda-Runtime-Aws-Request-Id", invocation.request_id),
         ("Lambda-Runtime-Deadline-Ms", str(round(1e3 * invocation.deadline))),
         ("Lambda-Runtime-Invoked-Function-Arn", invocation.arn),
@@ -233,5 +220,4 @@ def _event(invocation: Invocation) -> Response:
 
 
 def _complaint(status: int, type_: str, message: str) -> Response:
-    body = json.dumps({"errorType": type_, "errorMessage": message}).encode()
-    return Response(status=status, headers=_JSON, body=body)
+    return json_response(status, {"errorType": type_, "errorMessage": message})

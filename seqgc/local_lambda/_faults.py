@@ -36,11 +36,6 @@ class FaultSubject:
     environment: int
     body: tuple[int, ...] | None = None
 
-    def key(self, by: str) -> tuple[int, ...] | None:
-        """Return what faults are drawn for, or None if the request has no such thing."""
-        keys = {"request": (self.request,), "environment": (self.environment,)}
-        return keys.get(by, self.body)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultPlan:
@@ -117,7 +112,8 @@ class FaultPlan:
 
     def fault(self, subject: FaultSubject) -> Fault:
         """Return what befalls a request; one without key is spared."""
-        if (key := subject.key(self.by)) is None:
+        keys = {"request": (subject.request,), "environment": (subject.environment,)}
+        if (key := keys.get(self.by, subject.body)) is None:
             return Fault(kind="none")
         text = ",".join(map(str, (self.seed, *key)))
         digest = hashlib.sha256(text.encode()).digest()
@@ -125,13 +121,7 @@ class FaultPlan:
         return Fault(kind=kind, delay_s=self.delay_s, seed=int.from_bytes(digest[8:16]))
 
     def reader(self) -> _Reader:
-        """Return what reads a request's key in its body; it needs none unless ``by`` says so.
-
-        Raises
-        ------
-        ParameterError
-            If there is no such function.
-        """
+        """Return what reads a request's key in its body; `ParameterError`: there is no such."""
         module, _, function = self.by.rpartition(".")
         if not module:
             return lambda _: None

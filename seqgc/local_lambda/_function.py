@@ -12,15 +12,10 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from seqgc.local_lambda._environment import (
-    KEPT_LOG_BYTES,
-    Environment,
-    Invocation,
-    InvocationAnswer,
-)
+from seqgc.local_lambda._environment import Environment, Invocation, InvocationAnswer
 from seqgc.local_lambda._environments import Environments
 from seqgc.local_lambda._faults import Fault, FaultSubject
-from seqgc.local_lambda._function_settings import ServiceSettings
+from seqgc.local_lambda._function_settings import KEPT_LOG_BYTES, ServiceSettings
 from seqgc.local_lambda.service import Statistics
 
 __all__ = ["Function", "Outcome"]
@@ -37,50 +32,34 @@ class Outcome:
     log: bytes
 
 
-class LogBook:
-    """The logs of the latest requests, up to 1 MiB."""
-
-    def __init__(self) -> None:
-        self._entries: deque[tuple[str, bytes]] = deque()
-        self._bytes = 0
-
-    def add(self, request_id: str, text: bytes) -> None:
-        """Keep a request's log."""
-        self._entries.append((request_id, text))
-        self._bytes += len(text)
-        while self._bytes > KEPT_LOG_BYTES:
-            self._bytes -= len(self._entries.popleft()[1])
-
-    def text(self, request_id: str | None) -> str:
-        """Return one request's log, or all there are."""
-        wanted = (text for id_, text in self._entries if request_id in (None, id_))
-        return b"".join(wanted).decode("utf-8", "replace")
-
-
 class Function:
     """Has environments answer, within the function's limits and according to its fault plan."""
 
     def __init__(self, settings: ServiceSettings, *, environments: Environments) -> None:
         self.settings = settings
-        self.logs = LogBook()
-        self._counts: Counter[str] = Counter()
+        self._logs: deque[tuple[str, bytes]] = deque()
+        self._log_bytes = 0
+        self._counts = Counter(requests=0, throttled=0, failed=0, timed_out=0)
         self._faults: Counter[str] = Counter()
         self._environments = environments
         self._free = asyncio.Semaphore(settings.concurrency)
         self._key_of = settings.faults.reader()
+        self._time_is_up = f"Task timed out after {settings.timeout_s:.2f} seconds"
         self._last: bytes | bytearray = b""  # the latest answer that is no error
 
     def statistics(self) -> Statistics:
         """Return what has happened until now."""
         return Statistics(
-            requests=self._counts["requests"],
+            **self._counts,
             cold_starts=self._environments.cold_starts,
-            throttled=self._counts["throttled"],
-            failed=self._counts["failed"],
-            timed_out=self._counts["timed_out"],
             environments=len(self._environments),
             faults=dict(self._faults),
         )
+
+    def log(self, request_id: str | None) -> str:
+        """Return one request's log, or those of the latest requests, 1 MiB at most."""
+        logs = (log for each, log in self._logs if request_id in (None, each))
+        return b"".join(logs).decode("utf-8", "replace")
 
     async def invoke(
         self, body: bytes | bytearray, *, client_context: str = "", patient: bool = False
@@ -107,7 +86,10 @@ class Function:
     async def _invoke(
         self, environment: Environment, body: bytes | bytearray, client_context: str, fault: Fault
     ) -> Outcome:
-        ready = environment.started or await self._environments.start(environment)
+        begin, ready, init_s = time.perf_counter(), True, None
+        if not environment.started:
+            ready = await self._environments.start(environment)
+            init_s = time.perf_counter() - begin
         log = environment.log.take()  # what its initialization has said
         begin = time.perf_counter()
         invocation = Invocation(
@@ -125,12 +107,18 @@ class Function:
         duration_s = time.perf_counter() - begin
         log += f"START RequestId: {request_id} Version: $LATEST\n".encode()
         log += environment.log.take()
-        log += self._report(environment, request_id, duration_s, answer)
+        if answer.timed_out:
+            now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            log += f"{now} {request_id} {self._time_is_up}\n\n".encode()
+        log += self._report(request_id, duration_s, init_s, environment.memory_mb())
         self._counts["failed"] += answer.failed
         self._counts["timed_out"] += answer.timed_out
         if not answer.failed:
             self._last = answer.body
-        self.logs.add(request_id, log)
+        self._logs.append((request_id, log))
+        self._log_bytes += len(log)
+        while self._log_bytes > KEPT_LOG_BYTES:
+            self._log_bytes -= len(self._logs.popleft()[1])
         return Outcome(request_id=request_id, answer=answer, log=log)
 
     async def _timely(
@@ -168,29 +156,20 @@ class Function:
         answer = await environment.answer(request_id)
         return _corrupted(answer, fault.seed) if fault.kind == "corrupt" else answer
 
-    @property
-    def _time_is_up(self) -> str:
-        return f"Task timed out after {self.settings.timeout_s:.2f} seconds"
-
     def _report(
-        self, environment: Environment, request_id: str, duration_s: float, answer: InvocationAnswer
+        self, request_id: str, duration_s: float, init_s: float | None, used_mb: int
     ) -> bytes:
         """Return the log's last lines; a cold start's initialization is billed too."""
-        text = ""
-        if answer.timed_out:
-            now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-            text = f"{now} {request_id} {self._time_is_up}\n\n"
-        init_s = environment.take_init_s()
         parts = [
-            f"REPORT RequestId: {request_id}",
+            f"END RequestId: {request_id}\nREPORT RequestId: {request_id}",
             f"Duration: {1e3 * duration_s:.2f} ms",
             f"Billed Duration: {math.ceil(1e3 * (duration_s + (init_s or 0.0)))} ms",
             f"Memory Size: {self.settings.deployed.memory_mb} MB",
-            f"Max Memory Used: {environment.memory_mb()} MB",
+            f"Max Memory Used: {used_mb} MB",
         ]
         if init_s is not None:
             parts.append(f"Init Duration: {1e3 * init_s:.2f} ms")
-        return (text + f"END RequestId: {request_id}\n" + "\t".join(parts) + "\t\n").encode()
+        return ("\t".join(parts) + "\t\n").encode()
 
 
 def _corrupted(answer: InvocationAnswer, seed: int) -> InvocationAnswer:

@@ -12,6 +12,7 @@ from seqgc.local_lambda._faults import FaultPlan
 
 __all__ = [
     "ACCOUNT",
+    "KEPT_LOG_BYTES",
     "MAX_EVENT_BYTES",
     "MAX_REQUEST_BYTES",
     "MAX_RESPONSE_BYTES",
@@ -23,6 +24,7 @@ ACCOUNT = "123456789012"  # the account number that AWS's own documentation uses
 MAX_REQUEST_BYTES = 6 * 1024 * 1024  # of a request that is waited for
 MAX_EVENT_BYTES = 1024 * 1024  # of one that is not (invocation type Event)
 MAX_RESPONSE_BYTES = MAX_REQUEST_BYTES + 100
+KEPT_LOG_BYTES = 1 << 20  # of one request's log, and of all that there are
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -37,15 +39,15 @@ class DeployedAs:
     memory_mb
         What the function sees and logs show, in MB; not enforced.
     code
-        Directory that modules are imported from first, and the working directory; None: the current
-        one. After it comes this process's import path.
+        Directory that modules are imported from first, and the working directory. After it comes
+        this process's import path.
     """
 
     function_name: str = "seqgc-worker"
     aliases: tuple[str, ...] = ("live",)
     region: str = "us-east-1"
     memory_mb: int = 1769
-    code: Path | None = None
+    code: Path = Path()
 
     @property
     def arn(self) -> str:
@@ -61,7 +63,6 @@ class ServiceSettings:
     deployed: DeployedAs
     concurrency: int
     timeout_s: float
-    code: Path
     search: tuple[str, ...]
     environment: dict[str, str]
     faults: FaultPlan
@@ -85,8 +86,8 @@ class ServiceSettings:
         if most != resource.RLIM_INFINITY and most < self.descriptors:
             rule = f"needs {self.descriptors} open files, of which this system allows {most}"
             raise ParameterError("concurrency", rule, self.concurrency, "raise `ulimit -Hn`")
-        if not self.code.is_dir():
-            raise ParameterError("code", "must be a directory", str(self.code))
+        if not self.deployed.code.is_dir():
+            raise ParameterError("code", "must be a directory", str(self.deployed.code))
 
     @property
     def descriptors(self) -> int:

@@ -6,14 +6,17 @@ Requests of one connection are answered in turn: while one is being answered, no
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.client import responses
 
 import httptools
 
-__all__ = ["HttpServer", "Request", "Response"]
+__all__ = ["JSON", "HttpServer", "Request", "Response", "json_response"]
+
+JSON = (("Content-Type", "application/json"),)
 
 _SCRATCH = memoryview(bytearray(1 << 16))  # shared: filled and emptied within one callback
 _ONE_LINE = {ord("\r"): " ", ord("\n"): " "}  # or a function could write headers of its own
@@ -41,6 +44,13 @@ class Response:
     body: bytes | bytearray = b""
 
 
+def json_response(status: int, fields: dict[str, str], *headers: tuple[str, str]) -> Response:
+    """Return a response that is an object of JSON."""
+    body = json.dumps(fields, separators=(",", ":")).encode()
+    return Response(status=status, headers=(*JSON, *headers), body=body)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class HttpServer:
     """Listens on a free port of the loopback interface until it is closed.
 
@@ -49,27 +59,20 @@ class HttpServer:
     ``max_head_bytes`` ends the connection.
     """
 
-    def __init__(
-        self,
-        respond: Callable[[Request], Awaitable[Response]],
-        *,
-        max_body_bytes: int,
-        max_head_bytes: int = 1 << 16,
-    ) -> None:
-        self.respond = respond
-        self.max_body_bytes = max_body_bytes
-        self.max_head_bytes = max_head_bytes
-        self.connections: set[_Connection] = set()
-        self.port = 0
-        self._server: asyncio.Server | None = None
+    respond: Callable[[Request], Awaitable[Response]]
+    max_body_bytes: int
+    max_head_bytes: int = 1 << 16
+    connections: set[_Connection] = field(default_factory=set, init=False)
+    _server: asyncio.Server | None = field(default=None, init=False)
 
-    async def start(self) -> None:
-        """Listen."""
+    async def start(self) -> int:
+        """Listen; return the port."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             lambda: _Connection(self), host="127.0.0.1", port=0, backlog=1024
         )
-        self.port = self._server.sockets[0].getsockname()[1]
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
 
     def close(self) -> None:
         """Stop listening and hang up on everybody."""

@@ -8,14 +8,14 @@ import resource
 import socket
 import sys
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
 
+from seqgc.local_lambda._apis import InvokeApi, answer_url
 from seqgc.local_lambda._environments import Environments
 from seqgc.local_lambda._function import Function
 from seqgc.local_lambda._function_settings import MAX_REQUEST_BYTES, ServiceSettings
-from seqgc.local_lambda._function_url import FunctionUrl
 from seqgc.local_lambda._http_server import HttpServer
-from seqgc.local_lambda._invoke_api import InvokeApi
 from seqgc.local_lambda._parent import Parent
 
 __all__ = ["main"]
@@ -26,7 +26,9 @@ def main() -> None:
     control: Connection = Connection(int(sys.argv[1]))
     settings: ServiceSettings = control.recv()
     sys.path[:] = settings.search
-    _raise_descriptor_limit(settings.descriptors)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < settings.descriptors:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (settings.descriptors, hard))
     ours, theirs = socket.socketpair()
     if (pid := os.fork()) == 0:
         code = 1
@@ -53,13 +55,13 @@ async def _serve(control: Connection, channel: socket.socket, settings: ServiceS
     environments = Environments(channel, on_loss=over.set)
     function = Function(settings, environments=environments)
     invoke_api = InvokeApi(function)
-    api = HttpServer(invoke_api.respond, max_body_bytes=MAX_REQUEST_BYTES)
-    url = HttpServer(FunctionUrl(function).respond, max_body_bytes=MAX_REQUEST_BYTES)
+    api = HttpServer(respond=invoke_api.respond, max_body_bytes=MAX_REQUEST_BYTES)
+    url = HttpServer(respond=partial(answer_url, function), max_body_bytes=MAX_REQUEST_BYTES)
 
     def converse() -> None:
         try:
             question, request_id = control.recv()
-            answer = function.logs.text(request_id) if question == "log" else function.statistics()
+            answer = function.log(request_id) if question == "log" else function.statistics()
             control.send(answer)
         except (OSError, EOFError):
             loop.remove_reader(control.fileno())
@@ -67,20 +69,12 @@ async def _serve(control: Connection, channel: socket.socket, settings: ServiceS
 
     loop = asyncio.get_running_loop()
     try:
-        for server in (api, url):
-            await server.start()
-        control.send((api.port, url.port))
+        control.send((await api.start(), await url.start()))
         loop.add_reader(control.fileno(), converse)
         await over.wait()
     finally:
         for closing in (api, url, invoke_api, environments):
             closing.close()
-
-
-def _raise_descriptor_limit(needed: int) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 if __name__ == "__main__":

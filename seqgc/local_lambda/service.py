@@ -8,10 +8,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from seqgc.errors import ParameterError, WorkerError
@@ -102,14 +101,13 @@ class LocalLambda:
         if mount is not None and not mount.is_dir():
             raise ParameterError("mount", "must be a directory", str(mount))
         deployed = deployed or DeployedAs()
-        code = (deployed.code or Path()).absolute()
+        deployed = replace(deployed, code=deployed.code.absolute())
         settings = ServiceSettings(
             handler=handler,
             deployed=deployed,
             concurrency=concurrency,
             timeout_s=timeout_s,
-            code=code,
-            search=(str(code), *map(os.path.abspath, sys.path)),
+            search=(str(deployed.code), *map(os.path.abspath, sys.path)),
             environment=dict(environment or {}),
             faults=faults or FaultPlan(),
             retry_after_s=retry_after_s,
@@ -128,13 +126,14 @@ class LocalLambda:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "seqgc.local_lambda._service", str(theirs.fileno())],
-                cwd=settings.code,
+                cwd=settings.deployed.code,
                 env={**variables, "PYTHONPATH": os.pathsep.join(settings.search)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,  # Ctrl-C is for whoever started this, who will close it
             )
+        self.pid = self._process.pid
         try:
             api, url = self._exchange(settings)
         except (OSError, EOFError) as error:
@@ -143,11 +142,6 @@ class LocalLambda:
             raise WorkerError(f"the local Lambda service did not start: {reason}") from error
         self.endpoint_url = f"http://127.0.0.1:{api}"
         self.function_url = f"http://127.0.0.1:{url}/"
-
-    @property
-    def pid(self) -> int:
-        """The process id of the service."""
-        return self._process.pid
 
     def log(self, request_id: str | None = None) -> str:
         """Return what a request has logged, or all of the latest requests, 1 MiB at most."""
@@ -171,12 +165,7 @@ class LocalLambda:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _ask(self, question: str, request_id: str | None) -> Any:
@@ -209,7 +198,7 @@ def _variables(settings: ServiceSettings, mount: Path | None) -> dict[str, str]:
         "AWS_LAMBDA_INITIALIZATION_TYPE": "on-demand",
         "AWS_LAMBDA_LOG_GROUP_NAME": f"/aws/lambda/{deployed.function_name}",
         "AWS_REGION": deployed.region,
-        "LAMBDA_TASK_ROOT": str(settings.code),
+        "LAMBDA_TASK_ROOT": str(deployed.code),
         "TZ": ":UTC",
     }
     if mount is not None:

@@ -1,0 +1,248 @@
+"""Lambda's two ways to call a function: its Invoke API, and the function's URL.
+
+The Invoke API is POST /2015-03-31/functions/{function}/invocations. The URL makes an event of an
+HTTP request (payload format 2.0), and of the function's answer a response.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+import time
+import uuid
+from typing import Any
+from urllib.parse import parse_qs, unquote
+
+from seqgc.local_lambda._function import Function, Outcome
+from seqgc.local_lambda._function_settings import ACCOUNT, MAX_EVENT_BYTES, MAX_REQUEST_BYTES
+from seqgc.local_lambda._http_server import JSON, Request, Response, json_response
+
+__all__ = ["InvokeApi", "answer_url"]
+
+_SIGNED = re.compile(
+    r"AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/[a-z0-9-]+/lambda/aws4_request,.*"
+    r"Signature=[0-9a-f]{64}"
+)
+_TAIL_BYTES = 4096  # of a log, as much as a header carries
+_PATH = re.compile(r"/2015-03-31/functions/([^/]+)/invocations/?\Z")
+_FUNCTION = re.compile(  # a name, or a whole or partial resource name; with a qualifier or without
+    r"(?:(?:arn:aws[a-z-]*:lambda:[a-z0-9-]+:)?(?P<account>\d{12}):function:)?"
+    r"(?P<name>[A-Za-z0-9_-]+)(?::(?P<qualifier>[A-Za-z0-9_$-]+))?\Z"
+)
+_TEXTUAL = ("text/", "application/json", "application/javascript", "application/xml")
+_DOMAIN_ID = "local"
+
+
+class InvokeApi:
+    """Answers what boto3's ``invoke`` sends."""
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        self._background: set[asyncio.Task[Outcome | None]] = set()
+
+    async def respond(self, request: Request) -> Response:
+        """Answer one request."""
+        if (match := _PATH.match(request.path)) is None or request.method != "POST":
+            return _refuse(404, "UnknownOperation", f"no operation {request.path}")
+        if not _is_signed(request):
+            return _refuse(403, "MissingAuthenticationToken", "Missing Authentication Token")
+        name = unquote(match[1])
+        if (version := self._version(name, request.query)) is None:
+            arn = f"{self._function.settings.deployed.arn.rpartition(':')[0]}:{name}"
+            return _refuse(404, "ResourceNotFound", f"Function not found: {arn}")
+        kind = request.headers.get("x-amz-invocation-type", "RequestResponse")
+        if (refusal := _refusal(request.body, kind)) is not None:
+            return refusal
+        if kind == "DryRun":
+            return Response(status=204, headers=(_identity(),))
+        body, context = request.body or b"{}", _client_context(request)
+        if kind == "Event":  # nobody waits for it, and it is not tried again
+            invoked = self._function.invoke(body, client_context=context, patient=True)
+            task = asyncio.get_running_loop().create_task(invoked)
+            self._background.add(task)
+            task.add_done_callback(self._background.discard)
+            return Response(status=202, headers=(_identity(),))
+        outcome = await self._function.invoke(body, client_context=context)
+        return self._response(outcome, version, tail=request.headers.get("x-amz-log-type"))
+
+    def close(self) -> None:
+        """Give up what nobody waits for."""
+        for task in self._background:
+            task.cancel()
+
+    def _version(self, named: str, query: str) -> str | None:
+        """Return the version that a request means; None if there is no such function."""
+        deployed = self._function.settings.deployed
+        match = _FUNCTION.match(named)
+        if match is None or match["name"] != deployed.function_name:
+            return None
+        if match["account"] not in (None, ACCOUNT):
+            return None
+        qualifier = match["qualifier"] or parse_qs(query).get("Qualifier", ["$LATEST"])[0]
+        if qualifier == "$LATEST":
+            return qualifier
+        return "1" if qualifier in deployed.aliases else None
+
+    def _response(self, outcome: Outcome | None, version: str, *, tail: str | None) -> Response:
+        if outcome is None:
+            reason = "ReservedFunctionConcurrentInvocationLimitExceeded"
+            wait = _retry_after(self._function.settings.retry_after_s)
+            return _refuse(429, "TooManyRequests", "Rate Exceeded.", *wait, reason=reason)
+        identity = _identity(outcome.request_id)
+        headers = [identity, *JSON, ("X-Amz-Executed-Version", version)]
+        if outcome.answer.failed:
+            headers.append(("X-Amz-Function-Error", "Unhandled"))
+        if tail == "Tail":
+            log = base64.b64encode(outcome.log[-_TAIL_BYTES:]).decode("ascii")
+            headers.append(("X-Amz-Log-Result", log))
+        return Response(headers=headers, body=outcome.answer.body)
+
+
+async def answer_url(function: Function, request: Request) -> Response:
+    """Answer whatever is sent to the URL, if it is signed (authorization type AWS_IAM)."""
+    if not _is_signed(request):
+        return json_response(403, {"Message": "Forbidden"})
+    if request.body is None:
+        return json_response(413, {"Message": "Request Entity Too Large"})
+    event = _event(request, region=function.settings.deployed.region)
+    outcome = await function.invoke(json.dumps(event).encode())
+    if outcome is None:
+        wait = _retry_after(function.settings.retry_after_s)
+        return json_response(429, {"Message": "Rate Exceeded."}, *wait)
+    identity = _identity(outcome.request_id)
+    if outcome.answer.failed:
+        return _bad_gateway(identity, "text/plain")
+    return _response(outcome.answer.body, identity)
+
+
+def _is_signed(request: Request) -> bool:
+    """Whether a request carries a signature for Lambda; who signed, and what, is not looked at."""
+    return _SIGNED.match(request.headers.get("authorization", "")) is not None
+
+
+def _retry_after(seconds: int) -> tuple[tuple[str, str], ...]:
+    """Return the headers that ask a throttled caller to wait; none if it need not."""
+    return (("Retry-After", str(seconds)),) if seconds else ()
+
+
+def _refusal(body: bytearray | None, kind: str) -> Response | None:
+    limit = MAX_EVENT_BYTES if kind == "Event" else MAX_REQUEST_BYTES
+    if body is None or len(body) > limit:
+        message = f"Request must be smaller than {limit} bytes for the InvokeFunction operation"
+        return _refuse(413, "RequestEntityTooLarge", message)
+    if kind not in ("RequestResponse", "Event", "DryRun"):
+        return _refuse(400, "InvalidParameterValue", f"no invocation type {kind}")
+    try:
+        json.loads(body or b"{}")
+    except ValueError as error:
+        message = f"Could not parse request body into json: {error}"
+        return _refuse(400, "InvalidRequestContent", message)
+    return None
+
+
+def _client_context(request: Request) -> str:
+    """Return the JSON of the client context, which the API takes in base64."""
+    try:
+        text = base64.b64decode(request.headers.get("x-amz-client-context", ""), validate=True)
+        return text.decode("ascii")
+    except ValueError:
+        return ""
+
+
+def _identity(request_id: str = "") -> tuple[str, str]:
+    return "x-amzn-RequestId", request_id or str(uuid.uuid4())
+
+
+def _refuse(
+    status: int, kind: str, message: str, *headers: tuple[str, str], reason: str = ""
+) -> Response:
+    """Return a response that AWS's clients raise as the exception ``<kind>Exception``."""
+    fields = {"Type": "User", "Message": message, "message": message}
+    if reason:
+        fields["Reason"] = reason
+    return json_response(status, fields, ("x-amzn-ErrorType", f"{kind}Exception"), *headers)
+
+
+def _event(request: Request, *, region: str) -> dict[str, Any]:
+    """Return the event that Lambda makes of a request."""
+    headers = {name: value for name, value in request.headers.items() if name != "cookie"}
+    now = time.time()
+    event: dict[str, Any] = {
+        "version": "2.0",
+        "routeKey": "$default",
+        "rawPath": unquote(request.path),
+        "rawQueryString": request.query,
+        "headers": headers,
+        "requestContext": {
+            "accountId": ACCOUNT,
+            "apiId": _DOMAIN_ID,
+            "authorizer": {"iam": {"accountId": ACCOUNT}},
+            "domainName": f"{_DOMAIN_ID}.lambda-url.{region}.on.aws",
+            "domainPrefix": _DOMAIN_ID,
+            "http": {
+                "method": request.method,
+                "path": unquote(request.path),
+                "protocol": "HTTP/1.1",
+                "sourceIp": "127.0.0.1",  # where alone the server listens
+                "userAgent": headers.get("user-agent", ""),
+            },
+            "requestId": str(uuid.uuid4()),
+            "routeKey": "$default",
+            "stage": "$default",
+            "time": time.strftime("%d/%b/%Y:%H:%M:%S +0000", time.gmtime(now)),
+            "timeEpoch": int(1e3 * now),
+        },
+        "isBase64Encoded": False,
+    }
+    if cookies := request.headers.get("cookie"):
+        event["cookies"] = [cookie.strip() for cookie in cookies.split(";")]
+    if values := parse_qs(request.query, keep_blank_values=True):
+        event["queryStringParameters"] = {name: ",".join(each) for name, each in values.items()}
+    if request.body:
+        event |= _encoded(request.body, headers.get("content-type", ""))
+    return event
+
+
+def _encoded(body: bytearray, content_type: str) -> dict[str, Any]:
+    if content_type.lower().startswith(_TEXTUAL):
+        try:
+            return {"body": body.decode("utf-8"), "isBase64Encoded": False}
+        except UnicodeDecodeError:
+            pass
+    return {"body": base64.b64encode(body).decode(), "isBase64Encoded": True}
+
+
+def _response(body: bytes | bytearray, identity: tuple[str, str]) -> Response:
+    """Return the response that Lambda makes of a function's answer.
+
+    An object with a status code is a response by itself; any other JSON is a body.
+    """
+    # A large answer is not parsed to find that out.
+    described = json.loads(body) if b'"statusCode"' in body else None
+    if not (isinstance(described, dict) and "statusCode" in described):
+        return Response(headers=(identity, *JSON), body=body)
+    try:
+        headers = {str(k).lower(): str(v) for k, v in (described.get("headers") or {}).items()}
+        headers.setdefault("content-type", "application/json")
+        cookies = [("set-cookie", str(cookie)) for cookie in described.get("cookies") or ()]
+        return Response(
+            status=int(described["statusCode"]),
+            headers=(identity, *headers.items(), *cookies),
+            body=_content(described),
+        )
+    except (TypeError, ValueError, AttributeError):
+        return _bad_gateway(identity, "application/json")
+
+
+def _content(described: dict[str, Any]) -> bytes:
+    content = described.get("body", "")
+    text = content if isinstance(content, str) else json.dumps(content)
+    encoded = described.get("isBase64Encoded")
+    return base64.b64decode(text, validate=True) if encoded else text.encode()
+
+
+def _bad_gateway(identity: tuple[str, str], content_type: str) -> Response:
+    headers = (identity, ("Content-Type", content_type))
+    return Response(status=502, headers=headers, body=b"Internal Server Error")
