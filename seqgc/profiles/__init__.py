@@ -4,7 +4,6 @@ from seqgc.profiles._delay_profile import DelayProfile as DelayProfile
 from seqgc.profiles._delay_profile import ProfileMeta as ProfileMeta
 from seqgc.profiles._files import read_profile as read_profile
 from seqgc.profiles._files import write_profile as write_profile
-from seqgc.profiles._fit import fit as fit
 from seqgc.profiles._lint import Finding as Finding
 from seqgc.profiles._lint import lint as lint
 from seqgc.profiles._lint import lint_series as lint_series
@@ -20,3 +19,4 @@ from seqgc.profiles.generators import ProfileGenerator as ProfileGenerator
 from seqgc.profiles.generators import SlowWorkers as SlowWorkers
 from seqgc.profiles.gilbert_elliott import LAMBDA_CNN as LAMBDA_CNN
 from seqgc.profiles.gilbert_elliott import GilbertElliott as GilbertElliott
+from seqgc.profiles.gilbert_elliott import fit as fit

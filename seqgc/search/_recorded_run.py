@@ -47,19 +47,13 @@ class ReplayBackend:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from seqgc.master import run
-    >>> from seqgc.ports import Close
-    >>> from seqgc.rounds import ClosingRule, RoundPolicy
+    >>> from seqgc.rounds import ClosingRule
     >>> from seqgc.schemes import GC
-    >>> seconds = []
-    >>> def watch(seen):
-    ...     if isinstance(seen, Close):
-    ...         seconds.append(seen.record.duration_s)
     >>> times = np.array([[1.0, 5.0, 2.0], [3.0, 1.0, 1.5]])
     >>> policy = RoundPolicy(GC(n=3, s=1).start(2), ClosingRule())
-    >>> run(policy, ReplayBackend(times), observe=watch)
-    >>> seconds
+    >>> seen = []
+    >>> master.run(policy, ReplayBackend(times), observe=seen.append)
+    >>> [event.record.duration_s for event in seen if isinstance(event, Close)]
     [2.0, 1.5]
     """
 

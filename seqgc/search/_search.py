@@ -153,23 +153,21 @@ class Search:
     def _admit(self) -> int:
         """Find the schemes to look at and their floors; return how many the profile cannot hold."""
         delays, unfit = self._floors.delays, 0
-        new = {
-            wait_out: np.array(
-                [not self._space.repeats(s, wait_out=wait_out) for s in self._schemes]
-            )
+        repeats = {
+            wait_out: np.array([self._space.repeats(s, wait_out=wait_out) for s in self._schemes])
             for wait_out in self._space.wait_outs
         }
         for number, closing in enumerate(self._closings):
             k = closing.jobs_per_round
             bundles = self._num_jobs // k
-            allowed = new[closing.rule.wait_out] & self._space.has_models(delays, jobs_per_round=k)
+            allowed = self._space.has_models(delays, jobs_per_round=k)
+            allowed &= ~repeats[closing.rule.wait_out]
             fits = (bundles + delays <= self._seen.profile.num_rounds) | self._seen.repeat
             chosen = np.flatnonzero(allowed & fits)
             self._candidates.append(chosen)
             unfit += int(np.count_nonzero(allowed & ~fits))
-            self._least_s[number, chosen] = self._floors.runtimes(
-                closing, bundles=bundles, of=chosen
-            )
+            floors = self._floors.runtimes(closing, bundles=bundles, of=chosen)
+            self._least_s[number, chosen] = floors
             if self._pareto:
                 self._least_bills[number] = self._floors.bills(closing, bundles=bundles)
         return unfit

@@ -1,8 +1,8 @@
 """Straggler models and the load that they cost at least; stragglers of recorded profiles."""
 
-from seqgc.stragglers._bounds import clairvoyant_bound as clairvoyant_bound
 from seqgc.stragglers._statistics import SmallestLam as SmallestLam
 from seqgc.stragglers._statistics import StragglerStats as StragglerStats
+from seqgc.stragglers._statistics import clairvoyant_bound as clairvoyant_bound
 from seqgc.stragglers._statistics import straggler_pattern as straggler_pattern
 from seqgc.stragglers._statistics import straggler_stats as straggler_stats
 from seqgc.stragglers._straggler_models import AnyOf as AnyOf

@@ -1,4 +1,4 @@
-"""Who straggles in a profile, in bursts how long, and which straggler models that conforms to."""
+"""Who straggles in a profile, in bursts how long, within which models; the clairvoyant bound."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from seqgc.errors import require_int, require_number
-from seqgc.ports import BoolArray, IntArray
+from seqgc.ports import BoolArray, FloatArray, IntArray
 from seqgc.profiles import DelayProfile
 from seqgc.stragglers._straggler_models import Arbitrary, Bursty
 
-__all__ = ["SmallestLam", "StragglerStats", "straggler_pattern", "straggler_stats"]
+__all__ = [
+    "SmallestLam",
+    "StragglerStats",
+    "clairvoyant_bound",
+    "straggler_pattern",
+    "straggler_stats",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,3 +137,32 @@ def _smallest_lam(pattern: BoolArray, *, B: int, W: int) -> SmallestLam:
         bursty=most if Bursty(B=B, W=W, lam=n).conforms(pattern) else None,
         arbitrary=most if Arbitrary(N=B, W=W, lam=n).conforms(pattern) else None,
     )
+
+
+def clairvoyant_bound(
+    zero_load_times: FloatArray, *, alpha: float, jobs_per_round: int = 1
+) -> FloatArray:
+    """Return a lower bound on the seconds of each round (rounds,), for every scheme with delay 0.
+
+    With full knowledge, perfect balance and no redundancy: the smallest R for which the workers can
+    share out k = ``jobs_per_round`` jobs, ``sum_i max(0, (R - c_i) / alpha) >= k``. The m fastest
+    workers alone would need ``(k alpha + c_1 + ... + c_m) / m``, and the best m attains R.
+    ``zero_load_times`` (rounds, n) are the seconds ``c_i`` that an answer takes without any data
+    points; some may be below 0, where a line through mean times says so.
+
+    Raises
+    ------
+    ParameterError
+        If ``alpha``, seconds per unit of normalized load, is below 0, or there is no job.
+
+    Examples
+    --------
+    >>> clairvoyant_bound(np.array([[1.0, 2.0, 9.0]]), alpha=3.0)
+    array([3.])
+    """
+    require_number("alpha", alpha, least=0)
+    jobs_per_round = require_int("jobs_per_round", jobs_per_round, least=1)
+    fastest_first = np.sort(zero_load_times, axis=1)
+    totals = np.cumsum(fastest_first, axis=1) + jobs_per_round * alpha
+    bound: FloatArray = (totals / np.arange(1, totals.shape[1] + 1)).min(axis=1)
+    return np.maximum(bound, 0.0)

@@ -17,52 +17,6 @@ from seqgc.search.kernel._windows import ArbitraryWindow, BurstyWindow, Conforms
 __all__ = ["MSGCFeasible"]
 
 
-class Backlog:
-    """How many D1 chunks each worker still owes, for the jobs in flight.
-
-    ``_missing`` (n, candidates) of the jobs in slots W-1, W, ..., W-2+B of the open round. In slots
-    0 ... W-2 a chunk is missed whenever the worker straggles, so that the first is the count over
-    W-1 rounds; afterwards every answer makes up for one.
-    """
-
-    def __init__(self, scheme: MSGC, history: History, *, num_jobs: int) -> None:
-        self._history, self._num_jobs = history, num_jobs
-        self._burst, self._first_adaptive = scheme.B, scheme.W - 1
-        self._recent = Recent(history, scheme.W - 1)
-        none = np.zeros_like(self._recent.times)
-        self._missing: list[SmallInts] = [self._recent.times] + [none] * (scheme.B - 1)
-
-    def jobs(self, round: int) -> Iterator[tuple[int, SmallInts]]:
-        """Yield, for each job that binds, the most chunks it bears missing, and the missing ones.
-
-        Of the jobs in slots up to W-1 the oldest binds: who straggled in the latest rounds is the
-        more, the more rounds one counts. (In the first rounds it is job 0, and the backlog, cut at
-        round 0, counts just its rounds.)
-        """
-        for later, missing in enumerate(self._missing):
-            job = round - self._first_adaptive - later
-            if job < self._num_jobs and (job >= 0 or later == 0):
-                yield self._burst - later, missing
-
-    def complete(self, round: int) -> BoolArray | None:
-        """Return where no job in flight misses a chunk, (candidates,).
-
-        None: there is a job in the slots 0 ... W-2, those of the first attempts.
-        """
-        if round - (self._first_adaptive - 1) < self._num_jobs:
-            return None
-        owed = [missing.any(axis=0) for _, missing in self.jobs(round)]
-        complete: BoolArray = ~np.any(owed, axis=0)
-        return complete
-
-    def close(self, round: int) -> None:
-        """Move on by a round, which the history has taken note of."""
-        answered = ~self._history.stragglers(round)
-        later = [missing - (answered & (missing > 0)) for missing in self._missing[:-1]]
-        self._recent.close(round)
-        self._missing = [self._recent.times, *later]
-
-
 class MSGCFeasible(Thresholds):
     """Closing a round must leave every job of M-SGC a chance (`MSGCSchedule.feasible`).
 
@@ -73,34 +27,56 @@ class MSGCFeasible(Thresholds):
     workers that owe min(B, T - d + 1) all must answer, and of those that owe nothing as many as
     decode.
 
-    There is something to do in every round but at the end of a run with lam = n. There are no coded
-    results then, so that a round without first attempts, in which no job in flight misses a chunk,
-    leaves every worker without a task. ``schemes`` differ in lam and family alone.
+    ``_missing`` (n, candidates) is how many D1 chunks each worker owes the jobs in slots W-1, W,
+    ..., W-2+B of the open round. In slots 0 ... W-2 a chunk is missed whenever the worker
+    straggles, so that the first is the count over W-1 rounds; afterwards every answer makes up for
+    one. ``schemes`` differ in lam and family alone.
     """
 
     def __init__(self, schemes: Sequence[MSGC], history: History, conditions: Conditions) -> None:
-        self._history, self._uncoded = history, _uncoded(schemes)
-        num_jobs = conditions.bundles(schemes[0])
-        self._backlog = Backlog(schemes[0], history, num_jobs=num_jobs)
+        self._history, self._num_jobs = history, conditions.bundles(schemes[0])
+        self._burst, self._first_adaptive = schemes[0].B, schemes[0].W - 1
+        self._recent = Recent(history, self._first_adaptive)
+        none = np.zeros_like(self._recent.times)
+        self._missing: list[SmallInts] = [self._recent.times] + [none] * (self._burst - 1)
+        self._uncoded = _uncoded(schemes)
         kinds = [None if scheme.lam == scheme.n else scheme.family for scheme in schemes]
         self._codes = Codes(history.arrivals, [scheme.lam for scheme in schemes], kinds)
 
     def needed(self, round: int) -> SmallInts:
         arrivals, candidates = self._history.arrivals, self._history.shape[1]
         needed: SmallInts = np.ones(candidates, dtype=arrivals.dtype)
-        for most, missing in self._backlog.jobs(round):
+        for most, missing in self._jobs(round):
             np.maximum(needed, after_last(missing >= most, arrivals.rank[round]), out=needed)
             np.maximum(needed, self._codes.needed(round, missing == 0), out=needed)
         return needed
 
     def idle(self, round: int) -> BoolArray | None:
-        if not self._uncoded.any():
+        """Return where there are no coded results (lam = n), no first attempts, and no debts."""
+        first_attempts = round - (self._first_adaptive - 1) < self._num_jobs
+        if first_attempts or not self._uncoded.any():
             return None
-        complete = self._backlog.complete(round)
-        return None if complete is None else self._uncoded & complete
+        owed = [missing.any(axis=0) for _, missing in self._jobs(round)]
+        idle: BoolArray = self._uncoded & ~np.any(owed, axis=0)
+        return idle
 
     def close(self, round: int) -> None:
-        self._backlog.close(round)
+        answered = ~self._history.stragglers(round)
+        later = [missing - (answered & (missing > 0)) for missing in self._missing[:-1]]
+        self._recent.close(round)
+        self._missing = [self._recent.times, *later]
+
+    def _jobs(self, round: int) -> Iterator[tuple[int, SmallInts]]:
+        """Yield, for each job that binds, the most chunks it bears missing, and the missing ones.
+
+        Of the jobs in slots up to W-1 the oldest binds: who straggled in the latest rounds is the
+        more, the more rounds one counts. (In the first rounds it is job 0, and the count, cut at
+        round 0, is just of its rounds.)
+        """
+        for later, missing in enumerate(self._missing):
+            job = round - self._first_adaptive - later
+            if job < self._num_jobs and (job >= 0 or later == 0):
+                yield self._burst - later, missing
 
 
 def _uncoded(schemes: Sequence[MSGC]) -> BoolArray:

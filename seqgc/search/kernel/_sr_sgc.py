@@ -37,9 +37,9 @@ class SRSGCFeasible(Thresholds):
         tolerated = [scheme.s for scheme in schemes]
         self._codes = Codes(history.arrivals, tolerated, [scheme.family for scheme in schemes])
         self._wanted_results = history.arrivals.n - np.array(tolerated)
-        # Of the groups; 0 without any.
-        sizes = [scheme.s + 1 if scheme.family == "rep" else 0 for scheme in schemes]
-        self._sizes: IntArray = np.array(sizes)
+        self._group_sizes: IntArray = np.array(  # 0 without groups
+            [scheme.s + 1 if scheme.family == "rep" else 0 for scheme in schemes]
+        )
         # For the jobs of the last B rounds: who returned the job's result in the job's own round.
         self._returned: list[BoolArray] = []
         self._due: BoolArray = np.zeros(history.shape, dtype=np.bool_)  # the same of the one due
@@ -80,7 +80,7 @@ class SRSGCFeasible(Thresholds):
             wanting[self._codes.covered[self._codes.decode(returned)]] = 0
         some = np.flatnonzero(wanting > 0)
         wanted = ~returned
-        sizes = self._sizes[some]
+        sizes = self._group_sizes[some]
         for size in np.unique(sizes[sizes > 0]):
             which = some[sizes == size]
             groups = returned[:, which].reshape(-1, size, len(which)).any(axis=1)
@@ -91,26 +91,14 @@ class SRSGCFeasible(Thresholds):
 
 def _conforms(schemes: Sequence[SRSGC], history: History, conditions: Conditions) -> Conforms:
     """Any W rounds are bursty, or in each at most s straggle, or (Rep) every group answers."""
-    arrivals, W = history.arrivals, schemes[0].W
-    lam = np.array([scheme.lam for scheme in schemes], dtype=arrivals.dtype)
-    models: list[Window] = [BurstyWindow(history, B=schemes[0].B, W=W, lam=lam)]
-    if not conditions.bursty_only:
-        per_round = np.array([scheme.n - scheme.s for scheme in schemes], dtype=arrivals.dtype)
-        models.append(EachRound(lambda _: per_round))
-        rep = np.array([scheme.family == "rep" for scheme in schemes])
-        if rep.any():
-            tolerated = [scheme.s for scheme in schemes if scheme.family == "rep"]
-            codes = Codes(arrivals, tolerated, ["rep"] * len(tolerated))
-
-            def in_every_group(round: int) -> SmallInts:
-                needed = np.full(len(schemes), arrivals.n + 1, dtype=arrivals.dtype)
-                needed[rep] = codes.needed(round)
-                return needed
-
-            models.append(EachRound(in_every_group))
+    lam = np.array([scheme.lam for scheme in schemes], dtype=history.arrivals.dtype)
+    models: list[Window] = [BurstyWindow(history, B=schemes[0].B, W=schemes[0].W, lam=lam)]
+    if not conditions.bursty_only:  # of Rep, every group answers wherever at most s straggle
+        kinds = ["rep" if scheme.family == "rep" else None for scheme in schemes]
+        models.append(EachRound(Codes(history.arrivals, [scheme.s for scheme in schemes], kinds)))
     everybody = np.ones(len(schemes), dtype=np.bool_)
     ends = SRSGCFeasible(schemes, history, conditions)
-    return Conforms(history, models, span=W, ends=ends, may_be_idle=everybody)
+    return Conforms(history, models, span=schemes[0].W, ends=ends, may_be_idle=everybody)
 
 
 @kernel_of.register

@@ -8,12 +8,13 @@ them together, as `AnyOf` does.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from seqgc.ports import BoolArray
 from seqgc.search.kernel._arrivals import SmallInts
+from seqgc.search.kernel._codes import Codes
 from seqgc.search.kernel._thresholds import History, Recent, Thresholds, after_enough, after_last
 
 __all__ = ["ArbitraryWindow", "BurstyWindow", "Conforms", "EachRound", "Window"]
@@ -34,15 +35,15 @@ class Window(ABC):
 
 
 class EachRound(Window):
-    """A model of single rounds, `PerRound` or `EveryGroup`: what one needs, (candidates,)."""
+    """`PerRound` or, of repetition codes, `EveryGroup`: the answers decode (see `Codes`)."""
 
     length = 1
 
-    def __init__(self, needed: Callable[[int], SmallInts]) -> None:
-        self._needed_by_round = needed
+    def __init__(self, codes: Codes) -> None:
+        self._codes = codes
 
     def needed(self, round: int) -> SmallInts:
-        return self._needed_by_round(round)
+        return self._codes.needed(round)
 
     def close(self, round: int) -> None:
         """Nothing to remember."""
