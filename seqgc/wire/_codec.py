@@ -11,43 +11,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 import numpy as np
 
 from seqgc.errors import SeqgcError, WireError
-from seqgc.wire._frame import MAX_FRAME_BYTES, Array, one_line, pack, unpack
-from seqgc.wire._headers import InvokeHeader, ResultHeader, TaskHeader
-from seqgc.wire._message_types import (
-    CancelMessage,
-    FailureMessage,
-    InvokeMessage,
-    Message,
-    Name,
-    ReadyMessage,
-    ReceiptMessage,
-    Record,
-    ResultMessage,
-    TaskMessage,
-)
+from seqgc.wire._frame import MAX_FRAME_BYTES, one_line, pack, unpack
+from seqgc.wire._headers import HEADERS, WithArrays
+from seqgc.wire._message_types import InvokeMessage, Message, Name, PlainMessage, Record
 
 try:  # compiled, 20 to 50 times as fast
     from pybase64 import b64decode, b64encode
 except ImportError:
     from base64 import b64decode, b64encode  # type: ignore[assignment]
 
-_WithArrays: TypeAlias = TaskHeader | InvokeHeader | ResultHeader
-_MessageHeader: TypeAlias = (
-    _WithArrays | FailureMessage | ReceiptMessage | CancelMessage | ReadyMessage
-)
-
 
 class _Header(Record, frozen=True, kw_only=True):
     """The JSON of a frame: whose run it belongs to, and what it says."""
 
     run: Name
-    message: _MessageHeader
+    message: WithArrays | PlainMessage
 
 
 def _plain(value: object) -> object:
@@ -73,6 +57,7 @@ def encode(message: Message, *, run_id: str, sealed: bool = True) -> bytes:
 
     Examples
     --------
+    >>> from seqgc.wire import CancelMessage
     >>> frame = encode(CancelMessage(round=3, worker=1), run_id="r1")
     >>> decode(frame, run_id="r1")
     CancelMessage(round=3, worker=1)
@@ -81,17 +66,8 @@ def encode(message: Message, *, run_id: str, sealed: bool = True) -> bytes:
         ...
     seqgc.errors.WireError: frame belongs to run 'r1', not 'another'; drop it
     """
-    content: _MessageHeader
-    arrays: list[Array] = []
-    match message:
-        case TaskMessage():
-            content, arrays = TaskHeader.of(message)
-        case InvokeMessage():
-            content, arrays = InvokeHeader.of(message)
-        case ResultMessage():
-            content, arrays = ResultHeader.of(message)
-        case _:
-            content = message
+    header = HEADERS.get(type(message))
+    content, arrays = (message, []) if header is None else header.of(message)
     try:
         text = _ENCODER.encode(_Header(run=run_id, message=content))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -132,7 +108,7 @@ def _opened(data: bytes | bytearray, *, sealed: bool, max_bytes: int) -> tuple[s
     try:
         header = _DECODER.decode(text)
         content = header.message
-        message = content.message(body) if isinstance(content, _WithArrays) else content
+        message = content.message(body) if isinstance(content, WithArrays) else content
     except SeqgcError:
         raise
     except Exception as error:  # no frame, whatever it says, is more than a refused frame

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import numpy as np
 from msgspec import Meta
@@ -280,6 +280,14 @@ class ResultHeader(Record, frozen=True, kw_only=True, tag="result"):
         vector = vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
         vector.flags.writeable = False
         return vector
+
+
+WithArrays: TypeAlias = TaskHeader | InvokeHeader | ResultHeader
+HEADERS: Final[Mapping[type, Any]] = {
+    TaskMessage: TaskHeader,
+    InvokeMessage: InvokeHeader,
+    ResultMessage: ResultHeader,
+}
 
 
 def _quantized(message: ResultMessage, slot: int, vector: FloatArray) -> list[Quantized]:

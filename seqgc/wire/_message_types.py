@@ -259,7 +259,8 @@ class ReadyMessage(Record, frozen=True, kw_only=True, tag="ready"):
 
 
 AnswerMessage: TypeAlias = ResultMessage | FailureMessage | ReceiptMessage
-Message: TypeAlias = TaskMessage | InvokeMessage | AnswerMessage | CancelMessage | ReadyMessage
+PlainMessage: TypeAlias = CancelMessage | FailureMessage | ReceiptMessage | ReadyMessage
+Message: TypeAlias = TaskMessage | InvokeMessage | ResultMessage | PlainMessage
 
 
 def _pieces(item: WorkItem, length: int) -> tuple[int, ...]:

@@ -12,18 +12,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from seqgc import wire
 from seqgc.errors import StoreError, WireError
 from seqgc.ports import BlobStore, FloatArray, WeightRef, WeightStore
-from seqgc.wire import (
-    MAX_FRAME_BYTES,
-    InvokeMessage,
-    StoreRef,
-    decode_invocation,
-    encode,
-    envelope_bytes,
-    from_json,
-    to_mapping,
-)
+from seqgc.wire import InvokeMessage, StoreRef
 from seqgc.worker._workloads import Compute, Registry, run_task
 
 _WARM = 2  # computes kept: this run's, and one that it takes turns with
@@ -64,7 +56,7 @@ class FunctionWorker:
     Examples
     --------
     >>> from seqgc.ports import Task
-    >>> from seqgc.wire import TaskMessage, WorkloadRef, decode
+    >>> from seqgc.wire import TaskMessage, WorkloadRef
     >>> registry = Registry()
     >>> _ = registry.register("nothing")(lambda settings, fetch_weights: None)
     >>> worker = FunctionWorker(registry, lambda ref: None)  # no store: nothing is large
@@ -74,8 +66,8 @@ class FunctionWorker:
     ...     store=StoreRef(kind="inline"),
     ...     inline_limit_bytes=6_000_000,
     ... )
-    >>> report = worker.serve(to_mapping(encode(message, run_id="r")))
-    >>> decode(from_json(report.reply), run_id="r").subject.round
+    >>> report = worker.serve(wire.to_mapping(wire.encode(message, run_id="r")))
+    >>> wire.decode(wire.from_json(report.reply), run_id="r").subject.round
     4
     """
 
@@ -84,7 +76,7 @@ class FunctionWorker:
         registry: Registry,
         open_store: Callable[[StoreRef], BlobStore],
         *,
-        max_bytes: int = MAX_FRAME_BYTES,
+        max_bytes: int = wire.MAX_FRAME_BYTES,
         cached_bytes: int | None = None,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -102,8 +94,8 @@ class FunctionWorker:
         `WireError` if ``event`` is no invocation: the service then reports the function's failure.
         """
         received = self._now()
-        frame = from_json(event, max_bytes=self._max_bytes)
-        run_id, message = decode_invocation(frame, max_bytes=self._max_bytes)
+        frame = wire.from_json(event, max_bytes=self._max_bytes)
+        run_id, message = wire.decode_invocation(frame, max_bytes=self._max_bytes)
         warm = (run_id, message.workload.canonical) in self._warm
         failure, stored = "", 0
         try:
@@ -116,10 +108,10 @@ class FunctionWorker:
         except Exception as error:
             computed = self._now()
             failed = message.request.failure(f"{type(error).__name__}: {error}")
-            reply, failure = encode(failed, run_id=run_id), failed.reason
+            reply, failure = wire.encode(failed, run_id=run_id), failed.reason
         task = message.request.task
         return InvocationReport(
-            reply=to_mapping(reply),
+            reply=wire.to_mapping(reply),
             run_id=run_id,
             round=task.round,
             worker=task.worker,
@@ -138,7 +130,7 @@ class FunctionWorker:
         with weights.lent(dict(message.weights), lambda: self._store(message.store)):
             results = run_task(message.request.task, compute)
         assert results is not None, "nobody cancels an invocation"
-        return encode(message.request.result(results), run_id=run_id)
+        return wire.encode(message.request.result(results), run_id=run_id)
 
     def _compute(self, run_id: str, message: InvokeMessage) -> tuple[Compute, _RunWeights]:
         key = (run_id, message.workload.canonical)
@@ -167,12 +159,12 @@ class FunctionWorker:
 
     def _fitted(self, run_id: str, message: InvokeMessage, result: bytes) -> bytes:
         """Return ``result`` if a reply takes it, else the receipt for it, which is in the store."""
-        if envelope_bytes(len(result)) <= message.inline_limit_bytes:
+        if wire.envelope_bytes(len(result)) <= message.inline_limit_bytes:
             return result
         digest = hashlib.sha256(result).hexdigest()
         receipt = message.request.receipt(digest=digest, size_bytes=len(result))
         self._store(message.store).put(receipt.key, result)
-        return encode(receipt, run_id=run_id)
+        return wire.encode(receipt, run_id=run_id)
 
 
 # ---- the weights of runs: kept, brought along, or in the store -----------------------------------
@@ -230,7 +222,7 @@ class _RunWeights:
 def task_address(body: bytes | bytearray) -> tuple[int, int, int] | None:
     """Return the (round, worker, attempt) of the task in a request; None if it holds none."""
     try:
-        task = decode_invocation(from_json(body))[1].request.task
+        task = wire.decode_invocation(wire.from_json(body))[1].request.task
     except WireError:
         return None
     return task.round, task.worker, task.attempt
