@@ -22,8 +22,7 @@ from constructions import cyclic, gaussian
 from resumable import Table, arguments
 
 from seqgc.codes import make_code, worst_survivors
-from seqgc.codes._decoders import NullSpaceDecoder
-from seqgc.codes._solutions import Solutions
+from seqgc.codes._decoders import NullSpaceDecoder, Solutions
 from seqgc.codes._survivors import (
     contiguous_sets,
     random_sets,

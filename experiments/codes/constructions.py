@@ -17,7 +17,7 @@ import numpy as np
 from resumable import Table, arguments
 
 from seqgc.codes import _cyclic_design as cyclic_design
-from seqgc.codes._solutions import Solutions
+from seqgc.codes._decoders import Solutions
 from seqgc.codes._survivors import contiguous_sets, random_sets, worst_of
 
 SEED = 2020

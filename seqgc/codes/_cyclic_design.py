@@ -39,7 +39,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from seqgc.codes._solutions import Solutions
+from seqgc.codes._decoders import Solutions
 from seqgc.codes._survivors import contiguous_sets, random_sets, strided_sets
 from seqgc.ports import FloatArray
 
@@ -63,7 +63,7 @@ _BLOCK = 1 << 22  # numbers in one batch of matrices
 class CyclicDesign(NamedTuple):
     """The encoding matrix's nonzeros, and the solutions that follow from them.
 
-    Worker ``i``'s coefficients are on chunks ``i ... i+s (mod n)``, of unit norm, the first one > 0.
+    Worker ``i``'s coefficients are on chunks ``i ... i+s (mod n)``: of unit norm, the first > 0.
     """
 
     coefficients: FloatArray  # (n, s+1)

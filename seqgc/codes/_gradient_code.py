@@ -90,20 +90,13 @@ class GradientCode(ExactCode):
     ) -> ApproximateGradient:
         """Return the gradient (p,), or an approximation within ``allow_error``, and its error.
 
-        The gradient has the results' dtype, in which sums are taken (those of float16 in float32).
-
-        Parameters
-        ----------
-        results : (n, p) floating
-            Row ``i`` is what worker ``i`` returned; where not ``responded`` it may hold anything.
-        responded : (n,) bool
-        allow_error : float
-            Where answers do not suffice, decode by least squares if the error bound of that
-            (`approximation` defines it) is at most this; ``0 <= allow_error < 1``.
-        payload
-            The format in which results travelled, if not the array's dtype.
-        tolerance : float
-            Largest predicted relative error from rounding that is let pass (see `check_error`).
+        Row ``i`` of ``results`` (n, p) is what worker ``i`` returned; where not ``responded`` (n,)
+        it may hold anything. The gradient has their dtype, in which sums are taken (those of
+        float16 in float32). Answers that do not suffice are decoded by least squares if its error
+        bound (see `approximation`) is at most ``allow_error``, ``0 <= allow_error < 1``.
+        ``payload`` is the format in which results travelled, if not the array's dtype;
+        ``tolerance`` the largest predicted relative error from rounding that is let pass (see
+        `check_error`).
 
         Raises
         ------

@@ -28,8 +28,8 @@ import math
 
 import numpy as np
 
+from seqgc.codes._decoders import Solutions
 from seqgc.codes._gradient_code import GradientCode
-from seqgc.codes._solutions import Solutions
 from seqgc.ports import BoolArray, IntArray
 
 __all__ = [

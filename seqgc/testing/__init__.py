@@ -12,14 +12,14 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from seqgc.testing._clock import PATIENCE_S as PATIENCE_S
-from seqgc.testing._clock import HandWoundClock as HandWoundClock
-from seqgc.testing._clock import eventually as eventually
 from seqgc.testing._codes import check_code as check_code
 from seqgc.testing._schemes import check_scheme as check_scheme
-from seqgc.testing._workload import ChunkWorkload as ChunkWorkload
+from seqgc.testing.scripted import PATIENCE_S as PATIENCE_S
+from seqgc.testing.scripted import ChunkWorkload as ChunkWorkload
+from seqgc.testing.scripted import HandWoundClock as HandWoundClock
 from seqgc.testing.scripted import Scripted as Scripted
 from seqgc.testing.scripted import ScriptedBackend as ScriptedBackend
+from seqgc.testing.scripted import eventually as eventually
 
 if TYPE_CHECKING:
     from seqgc.testing.backends import BackendContract as BackendContract

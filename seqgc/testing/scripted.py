@@ -1,39 +1,46 @@
-"""Workers whose course the test scripts, and a backend that needs no workers at all.
+"""What stands in for time, workers and their gradients in a test.
 
+Nothing here guesses how long anything takes. A `HandWoundClock` moves when a test winds it.
 `Scripted` is what real workers compute: a task's model names say what happens to each of its
-mini-tasks. Workers and tests tell each other what has happened by files in a folder that both see,
-so that no test has to guess how long anything takes. `ScriptedBackend` has no workers: answers come
-when its script says, on a clock that nobody waits for.
+mini-tasks, and workers and tests tell each other what has happened by files in a folder that both
+see. `ScriptedBackend` has no workers: answers come when its script says, on a clock that nobody
+waits for. `ChunkWorkload` knows what the gradients should be.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 
 from seqgc.ports import (
     Arrival,
     Backend,
+    Decoding,
     Failure,
     FloatArray,
+    MiniTask,
     Task,
     WeightedPoints,
     WeightRef,
     WorkItem,
 )
-from seqgc.testing._clock import PATIENCE_S, HandWoundClock, eventually
+from seqgc.schemes import Scheme
 from seqgc.worker import Compute
 
 __all__ = [
+    "PATIENCE_S",
+    "ChunkWorkload",
+    "HandWoundClock",
     "Scripted",
     "ScriptedBackend",
     "address",
+    "eventually",
     "gradient",
     "next_arrival",
     "next_event",
@@ -41,6 +48,66 @@ __all__ = [
     "part",
     "task",
 ]
+
+_Found = TypeVar("_Found")
+
+PATIENCE_S: Final = 60.0
+"""How long a test waits for what must happen: reached only if it does not."""
+
+
+class HandWoundClock:
+    """A `seqgc.ports.Clock` that moves when it is wound, and at no other time.
+
+    It shows ``time`` first, seconds; every look at it moves it on by ``step`` seconds, so that with
+    a step no two looks see the same time.
+
+    Examples
+    --------
+    >>> clock = HandWoundClock(100.0)
+    >>> clock.wind(2.5)
+    >>> clock.sleep(1.0)  # for what takes a `sleep`
+    >>> clock.now(), clock.slept
+    (103.5, [1.0])
+    """
+
+    def __init__(self, time: float = 100.0, *, step: float = 0.0) -> None:
+        self._time, self._step = time, step
+        self.slept: Final[list[float]] = []
+
+    def now(self) -> float:
+        now = self._time
+        self._time += self._step
+        return now
+
+    def wind(self, seconds: float) -> None:
+        """Let some time pass."""
+        self._time += seconds
+
+    def sleep(self, seconds: float) -> None:
+        """Let some time pass, and note how much in ``slept``."""
+        self.slept.append(seconds)
+        self.wind(seconds)
+
+
+def eventually(
+    condition: Callable[[], _Found], what: str, *, within_s: float = PATIENCE_S
+) -> _Found:
+    """Wait until a condition holds that other threads or processes bring about; return its value.
+
+    `AssertionError` after ``within_s`` seconds: ``what`` did not happen.
+
+    Examples
+    --------
+    >>> eventually(lambda: 7, "something true")
+    7
+    """
+    give_up_at = time.monotonic() + within_s
+    while not (found := condition()):
+        if time.monotonic() >= give_up_at:
+            raise AssertionError(f"{what} did not happen in {within_s:g} s")
+        time.sleep(0.002)
+    return found
+
 
 # ---- what workers compute -----------------------------------------------------------------------
 
@@ -190,3 +257,64 @@ class ScriptedBackend:
 
     def close(self) -> None:
         """Do nothing: nothing was started."""
+
+
+class ChunkWorkload:
+    """A `seqgc.ports.Workload` of one data point a chunk, which checks the gradients it is handed.
+
+    Job t's partial gradients, one for each of the scheme's chunks, are a random matrix of its own
+    with rows of ``size`` components; ``compute`` is what a worker does with them. ``begun`` lists
+    the jobs that have begun; ``errors[t]`` is the relative error of job t's gradient.
+
+    Examples
+    --------
+    >>> from seqgc.master import run
+    >>> from seqgc.rounds import ClosingRule, RoundPolicy
+    >>> from seqgc.schemes import GC
+    >>> from seqgc.search import ReplayBackend
+    >>> scheme = GC(n=3, s=1)
+    >>> workload = ChunkWorkload(scheme, seed=0)
+    >>> backend = ReplayBackend(np.array([[1.0, 9.0, 1.5]]), compute=workload.compute)
+    >>> run(RoundPolicy(scheme.start(1), ClosingRule(mu=0.5)), backend, workload)
+    >>> workload.errors[0] < 1e-12
+    True
+    """
+
+    def __init__(self, scheme: Scheme, *, seed: int, size: int = 5) -> None:
+        self._shape: Final = (len(scheme.chunk_fractions), size)
+        self._seed: Final = seed
+        self.begun: Final[list[int]] = []
+        self.errors: Final[dict[int, float]] = {}
+
+    def partials(self, job: int) -> FloatArray:
+        """Return a job's partial gradients, (chunks, size)."""
+        return np.random.default_rng([self._seed, job]).normal(size=self._shape)
+
+    def result_form(self, job: int) -> None:
+        """Leave it to the first result."""
+
+    def needs(self, job: int, finished: int) -> bool:  # noqa: ARG002 (the protocol's)
+        return False
+
+    def begin(self, job: int) -> None:
+        self.begun.append(job)
+
+    def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
+        """Make a chunk's point its number, and the version of the weights the job's."""
+        job, size = mini_task.job, self._shape[1]
+        ref = WeightRef(model="m", version=job, digest="0" * 64, dtype="float64", size=size)
+        points, coefficients = mini_task.chunks, mini_task.coefficients
+        return (WeightedPoints(model="m", weights=ref, points=points, coefficients=coefficients),)
+
+    def compute(self, parts: tuple[WeightedPoints, ...]) -> FloatArray:
+        """Return a mini-task's result, (size,)."""
+        (part,) = parts
+        return part.coefficients @ self.partials(part.weights.version)[part.points]
+
+    def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
+        """Compare a gradient with the sum of the job's partial ones; once, or `AssertionError`."""
+        job = decoding.job
+        if job in self.errors:
+            raise AssertionError(f"job {job} finished twice")
+        direct = self.partials(job).sum(axis=0)
+        self.errors[job] = float(np.linalg.norm(gradient - direct) / np.linalg.norm(direct))

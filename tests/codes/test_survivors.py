@@ -9,7 +9,7 @@ import pytest
 
 from seqgc.codes import CyclicCode, make_code, worst_survivors
 from seqgc.codes import _survivors as survivors
-from seqgc.codes._solutions import Solutions
+from seqgc.codes._decoders import Solutions
 from seqgc.ports import IntArray
 from tests.codes.registry import masks
 
