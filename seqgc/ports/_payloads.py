@@ -204,15 +204,13 @@ def restore(quantized: Quantized, dtype: npt.DTypeLike | None = None) -> FloatAr
         overflows it, or is in format float64.
     """
     is_double = quantized.payload == "float64"
-    single, double = np.dtype(np.float32), np.dtype(np.float64)
-    due: np.dtype[Any] = single
-    if dtype is not None:
-        due = np.dtype(dtype)
-    elif is_double or quantized.exponent not in _FLOAT32_EXPONENTS:
-        due = double
-    if due not in (single, double):
+    if dtype is None:
+        fits = quantized.exponent in _FLOAT32_EXPONENTS and not is_double
+        dtype = np.float32 if fits else np.float64
+    due: np.dtype[Any] = np.dtype(dtype)
+    if due not in (np.dtype(np.float32), np.dtype(np.float64)):
         raise ParameterError("dtype", "must be float32 or float64", str(due))
-    if due == single and is_double:
+    if due == np.float32 and is_double:
         raise ParameterError("dtype", "must be float64 to hold float64", str(due))
     values, exponent = _widened(quantized)
     with np.errstate(over="ignore", invalid="ignore"):  # refused below

@@ -68,8 +68,6 @@ class SwitchingPolicy:
 
     Examples
     --------
-    Two jobs uncoded, the others coded:
-
     >>> import numpy as np
     >>> from seqgc.master import run
     >>> from seqgc.search import ReplayBackend

@@ -65,8 +65,8 @@ def unpack(data: bytes | bytearray, *, sealed: bool, max_bytes: int) -> tuple[me
         raise WireError(f"frame has flags {flags} where {due} is due (1: no digest); drop it")
     header_bytes, body_bytes = _LENGTHS.unpack_from(frame, _PREFIX.size)
     _check_lengths(header_bytes, body_bytes, max_bytes=max_bytes)
-    if (promised := _BEGIN + header_bytes + body_bytes) != len(frame):
-        raise WireError(f"frame has {len(frame)} bytes where its prefix promises {promised}")
+    if (size := _BEGIN + header_bytes + body_bytes) != len(frame):
+        raise WireError(f"frame has {len(frame)} bytes where its prefix promises {size}")
     if digest != (xxhash.xxh3_128_digest(frame[_PREFIX.size :]) if sealed else bytes(16)):
         raise WireError("frame is damaged: its digest does not match; ask for it again")
     return frame[_BEGIN : _BEGIN + header_bytes], Body(frame[_BEGIN + header_bytes :])

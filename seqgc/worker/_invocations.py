@@ -203,8 +203,8 @@ class _RunWeights:
         """Return the weights (size,) that ``ref`` stands for, read-only, or raise `StoreError`."""
         if (kept := self.kept.get(ref)) is not None:
             return kept
-        if (brought := self._inline.get(ref)) is not None:
-            params = brought.copy()  # a view of the whole invocation's bytes would keep them all
+        if (inline := self._inline.get(ref)) is not None:
+            params = inline.copy()  # a view of the whole invocation's bytes would keep them all
             params.flags.writeable = False
         elif self._open is None:
             raise StoreError(f"weights of {ref.model!r}, version {ref.version} were asked for late")
