@@ -59,8 +59,8 @@ class InvokeApi:
             return Response(status=204, headers=(_identity(),))
         body, context = request.body or b"{}", _client_context(request)
         if kind == "Event":  # nobody waits for it, and it is not tried again
-            invoked = self._function.invoke(body, client_context=context, patient=True)
-            task = asyncio.get_running_loop().create_task(invoked)
+            answering = self._function.invoke(body, client_context=context, patient=True)
+            task = asyncio.get_running_loop().create_task(answering)
             self._background.add(task)
             task.add_done_callback(self._background.discard)
             return Response(status=202, headers=(_identity(),))
@@ -72,10 +72,10 @@ class InvokeApi:
         for task in self._background:
             task.cancel()
 
-    def _version(self, named: str, query: str) -> str | None:
+    def _version(self, name: str, query: str) -> str | None:
         """Return the version that a request means; None if there is no such function."""
         deployed = self._function.settings.deployed
-        match = _FUNCTION.match(named)
+        match = _FUNCTION.match(name)
         if match is None or match["name"] != deployed.function_name:
             return None
         if match["account"] not in (None, ACCOUNT):
@@ -220,26 +220,26 @@ def _response(body: bytes | bytearray, identity: tuple[str, str]) -> Response:
     An object with a status code is a response by itself; any other JSON is a body.
     """
     # A large answer is not parsed to find that out.
-    described = json.loads(body) if b'"statusCode"' in body else None
-    if not (isinstance(described, dict) and "statusCode" in described):
+    description = json.loads(body) if b'"statusCode"' in body else None
+    if not (isinstance(description, dict) and "statusCode" in description):
         return Response(headers=(identity, *JSON), body=body)
     try:
-        headers = {str(k).lower(): str(v) for k, v in (described.get("headers") or {}).items()}
+        headers = {str(k).lower(): str(v) for k, v in (description.get("headers") or {}).items()}
         headers.setdefault("content-type", "application/json")
-        cookies = [("set-cookie", str(cookie)) for cookie in described.get("cookies") or ()]
+        cookies = [("set-cookie", str(cookie)) for cookie in description.get("cookies") or ()]
         return Response(
-            status=int(described["statusCode"]),
+            status=int(description["statusCode"]),
             headers=(identity, *headers.items(), *cookies),
-            body=_content(described),
+            body=_content(description),
         )
     except (TypeError, ValueError, AttributeError):
         return _bad_gateway(identity, "application/json")
 
 
-def _content(described: dict[str, Any]) -> bytes:
-    content = described.get("body", "")
+def _content(description: dict[str, Any]) -> bytes:
+    content = description.get("body", "")
     text = content if isinstance(content, str) else json.dumps(content)
-    encoded = described.get("isBase64Encoded")
+    encoded = description.get("isBase64Encoded")
     return base64.b64decode(text, validate=True) if encoded else text.encode()
 
 

@@ -19,6 +19,7 @@ __all__ = ["Environment", "Invocation", "InvocationAnswer"]
 
 _API = "/2018-06-01/runtime/"
 _MAX_HEAD_BYTES = 1 << 21  # an error's trace travels in a header of up to 1 MiB
+_INIT_LIMIT_S = 60.0  # Lambda has 10 s, but no hundred environments that start on one core
 _PIPE_BYTES = 1 << 16
 _ACCEPTED = json_response(202, {"status": "OK"})
 
@@ -102,16 +103,17 @@ class LogPipe:
 class Environment:
     """An environment: started once, asked one thing at a time, killed in the end.
 
-    ``number`` counts cold starts from 0; ``kill`` ends the process, at once and whatever it does.
+    ``number`` counts cold starts from 0. ``order`` has the process begin, of a number, a port for
+    the Runtime API and a descriptor for the log, or of the number alone end, whatever it is doing.
     """
 
-    def __init__(self, number: int, *, kill: Callable[[], object]) -> None:
+    def __init__(self, number: int, *, order: Callable[..., None]) -> None:
         self.number = number
         self.pid = 0
         self.started = False
         self.alive = True
         self.log = LogPipe()
-        self._kill = kill
+        self._order = order
         self._used_mb = 0
         self._server = HttpServer(
             respond=self._respond, max_body_bytes=MAX_RESPONSE_BYTES, max_head_bytes=_MAX_HEAD_BYTES
@@ -123,14 +125,15 @@ class Environment:
         self._answer: InvocationAnswer | None = None
         self._exit_code = 0
 
-    async def open(self) -> int:
-        """Open the Runtime API; return its port."""
+    async def start(self) -> bool:
+        """Start the process; False if it has ended before it asked for a request."""
         self.started = True
-        return await self._server.start()
-
-    async def ready(self) -> bool:
-        """Wait until the process asks for its first request; False if it ended before."""
-        await self._settled.wait()
+        self._order(self.number, await self._server.start(), self.log.writing)
+        try:
+            async with asyncio.timeout(_INIT_LIMIT_S):
+                await self._settled.wait()
+        except TimeoutError:
+            await self.end()
         return self.alive
 
     def begin(self, invocation: Invocation) -> None:
@@ -138,9 +141,9 @@ class Environment:
         self._invocation = invocation
         if self.alive:
             self._settled.clear()
-        waiting, self._next = self._next, None  # nothing here keeps what may be megabytes
-        if waiting is not None and not waiting.done():
-            waiting.set_result(_event(invocation))
+        event, self._next = self._next, None  # nothing here keeps what may be megabytes
+        if event is not None and not event.done():
+            event.set_result(_event(invocation))
 
     async def answer(self, request_id: str) -> InvocationAnswer:
         """Return the process's answer once it wants the next request, or else how it has ended."""
@@ -151,7 +154,7 @@ class Environment:
     async def end(self) -> None:
         """Kill the process, whatever it is doing, and wait for its end."""
         if self.alive:
-            self._kill()
+            self._order(self.number)
         await self._over.wait()
 
     def ended(self, code: int) -> None:

@@ -46,8 +46,6 @@ from seqgc.local_lambda._parent import ORDER, REPORT
 
 __all__ = ["Environments"]
 
-_INIT_LIMIT_S = 60.0  # Lambda has 10 s, but no hundred environments that start on one core
-
 
 class Environments:
     """All environments; as many as are lent at a time, at most.
@@ -77,7 +75,12 @@ class Environments:
     @contextmanager
     def lent(self) -> Iterator[Environment]:
         """Lend an idle environment, or a new one that is still to be started."""
-        environment = self._idle.pop() if self._idle else self._new()
+        if self._idle:
+            environment = self._idle.pop()
+        else:
+            environment = Environment(self.cold_starts, order=self._order)
+            self.cold_starts += 1
+            self._environments[environment.number] = environment
         try:
             yield environment
         finally:
@@ -85,17 +88,6 @@ class Environments:
                 self._idle.append(environment)
             else:
                 self._forget(environment)
-
-    async def start(self, environment: Environment) -> bool:
-        """Start a new environment; False if it has ended before it asked for a request."""
-        port, log = await environment.open(), environment.log.writing
-        self._sender.submit(self._send, environment.number, port, log)
-        try:
-            async with asyncio.timeout(_INIT_LIMIT_S):
-                return await environment.ready()
-        except TimeoutError:
-            await environment.end()
-            return False
 
     def close(self) -> None:
         """Release ports and descriptors; the processes are their parent's."""
@@ -106,19 +98,14 @@ class Environments:
         self._environments.clear()
         self._idle.clear()
 
-    def _new(self) -> Environment:
-        number = self.cold_starts
-        self.cold_starts += 1
-        environment = Environment(number, kill=lambda: self._sender.submit(self._send, number))
-        self._environments[number] = environment
-        return environment
-
     def _forget(self, environment: Environment) -> None:
         if self._environments.pop(environment.number, None) is not None:
             environment.close()
 
-    def _send(self, number: int, port: int = 0, *logs: int) -> None:
-        """Order the end of an environment, or its beginning, for which it needs port and log."""
+    def _order(self, number: int, port: int = 0, *logs: int) -> None:
+        self._sender.submit(self._send, number, port, logs)
+
+    def _send(self, number: int, port: int, logs: tuple[int, ...]) -> None:
         with suppress(OSError):  # the parent has gone, which is noticed where it is heard
             socket.send_fds(self._channel, [ORDER.pack(number, port)], logs)
         for log in logs:

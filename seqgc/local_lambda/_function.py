@@ -88,7 +88,7 @@ class Function:
     ) -> Outcome:
         begin, ready, init_s = time.perf_counter(), True, None
         if not environment.started:
-            ready = await self._environments.start(environment)
+            ready = await environment.start()
             init_s = time.perf_counter() - begin
         log = environment.log.take()  # what its initialization has said
         begin = time.perf_counter()

@@ -38,8 +38,8 @@ def check_blob(data: bytes | memoryview, *, digest: str, size_bytes: int) -> Non
     """Refuse (`ValueError`) bytes that are not those of this length and SHA-256."""
     if len(data) != size_bytes:
         raise ValueError(f"has {len(data)} bytes where {size_bytes} are due")
-    if (found := hashlib.sha256(data).hexdigest()) != digest:
-        raise ValueError(f"has digest {found[:12]}… where {digest[:12]}… is due")
+    if (actual := hashlib.sha256(data).hexdigest()) != digest:
+        raise ValueError(f"has digest {actual[:12]}… where {digest[:12]}… is due")
 
 
 def refer(model: str, version: int, params: FloatArray) -> tuple[WeightRef, FloatArray]:

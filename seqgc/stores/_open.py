@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from seqgc.errors import ParameterError
 from seqgc.ports import BlobStore
-from seqgc.stores._objects import Pause
 from seqgc.stores.directory import DirectoryStore
 from seqgc.stores.memory import InlineStore
 from seqgc.stores.s3 import S3Client, S3Store, split_s3
-from seqgc.wire import MESSAGE_LIMIT_BYTES, StoreRef
+from seqgc.wire import StoreRef
 
 __all__ = ["open_store"]
 
@@ -24,8 +22,6 @@ def open_store(
     mount: str | os.PathLike[str] | None = None,
     s3_allowed: Sequence[str] | None = None,
     s3_client: Callable[[], S3Client] | None = None,
-    limit_bytes: int = MESSAGE_LIMIT_BYTES,
-    pause: Pause = time.sleep,
 ) -> BlobStore:
     """Return the store that a reference means on this machine.
 
@@ -37,8 +33,8 @@ def open_store(
     s3_allowed
         ``s3://bucket/prefix`` below which locations must be; None: anywhere, which is for a master
         that opens its own reference, not for a worker that opens what it is sent.
-    s3_client, limit_bytes, pause
-        See `S3Store` and `InlineStore`.
+    s3_client
+        Makes the client (see `S3Store`).
 
     Raises
     ------
@@ -56,11 +52,11 @@ def open_store(
 '../etc'
     """
     if ref.kind == "inline":
-        return InlineStore(limit_bytes=limit_bytes)
+        return InlineStore()
     if ref.kind == "s3":
         _check_allowed(ref.location, s3_allowed)
-        return S3Store(ref.location, client=s3_client, pause=pause)
-    return DirectoryStore(_below(mount, ref.location), pause=pause)
+        return S3Store(ref.location, client=s3_client)
+    return DirectoryStore(_below(mount, ref.location))
 
 
 def _below(mount: str | os.PathLike[str] | None, location: str) -> Path:

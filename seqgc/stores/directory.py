@@ -55,16 +55,16 @@ class DirectoryStore(ObjectStore):
     def _create(self, name: str, params: FloatArray) -> bool:
         if (self.root / name).exists():
             return False
-        with self._written(name) as file:
+        with self._file(name) as file:
             np.lib.format.write_array(file, params, version=(1, 0), allow_pickle=False)
         return True
 
     def _replace(self, name: str, data: bytes) -> None:
-        with self._written(name) as file:
+        with self._file(name) as file:
             file.write(data)
 
     @contextmanager
-    def _written(self, name: str) -> Iterator[IO[bytes]]:
+    def _file(self, name: str) -> Iterator[IO[bytes]]:
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
