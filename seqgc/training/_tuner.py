@@ -170,14 +170,6 @@ def choose(question: Question) -> Choice:
     Codes that weigh results are candidates where workers are few only: with many, answers that
     suffice may decode too badly, which no replay foresees. Leaving the present scheme costs its
     delay in rounds. ProfileError if alpha makes a time negative.
-
-    >>> from seqgc.schemes import Uncoded
-    >>> profile = DelayProfile.from_times([[1.0, 1.1, 9.0, 1.2], [9.0, 1.0, 1.0, 1.1]])
-    >>> profile = profile.at_load(0.25, alpha=1.0)
-    >>> current = Setting(scheme=Uncoded(n=4))
-    >>> choice = choose(Question(profile=profile, current=current, jobs_left=20, max_delay=0))
-    >>> choice.setting.label, round(choice.predicted_s), round(choice.predicted_current_s)
-    ('gc-binary:s=1, mu=0, feasible', 31, 185)
     """
     current, profile = question.current, question.profile
     jobs = min(question.jobs_left, max(REPLAYED_JOBS, profile.num_rounds))

@@ -140,22 +140,19 @@ class AdaptiveDirector:
         self._searching = True
 
 
-@dataclass(slots=True, kw_only=True)
 class _Row:
     """One round: when each worker's task left, and how long the answers took from then on."""
 
-    round: int
-    began_at: float
-    left_at: FloatArray
-    seconds: FloatArray
-    answered: BoolArray
-    loads: FloatArray
-    duration_s: float = 0.0
+    def __init__(self, event: Dispatched, n: int) -> None:
+        self.round, self.left_at = event.round, np.full(n, event.at)
+        self.left_at[list(event.workers)] = event.left_at
+        self.seconds, self.rests, self.loads = np.zeros((3, n))
+        self.answered = np.zeros(n, dtype=np.bool_)
 
-    @property
-    def rest_s(self) -> FloatArray:
-        """What was left of the round (n,) when each worker's task left."""
-        return self.duration_s - (self.left_at - self.began_at)
+    def close(self, duration_s: float, loads: float | FloatArray) -> None:
+        """Take note of the loads (n,), and of what was left of the round when each task left."""
+        self.rests[:] = duration_s - (self.left_at - self.left_at.min())
+        self.loads[:] = loads
 
 
 class SeenRounds:
@@ -181,16 +178,7 @@ class SeenRounds:
         """Take note of an event of the loop."""
         match event:
             case Dispatched(attempt=0):
-                left_at = np.full(self._n, event.at)
-                left_at[list(event.workers)] = event.left_at
-                self._open = _Row(
-                    round=event.round,
-                    began_at=event.at,
-                    left_at=left_at,
-                    seconds=np.zeros(self._n),
-                    answered=np.zeros(self._n, dtype=np.bool_),
-                    loads=np.zeros(self._n),
-                )
+                self._open = _Row(event, self._n)
             case Arrival(round=round, worker=worker):
                 rows = self._rows if self._open is None else (*self._rows, self._open)
                 for row in rows:
@@ -201,7 +189,7 @@ class SeenRounds:
     def close(self, record: RoundRecord, *, load: float | FloatArray) -> None:
         """Take note of how a round ended; ``load`` is that of every worker, or each one's (n,)."""
         if self._open is not None and self._open.round == record.round:
-            self._open.loads[:], self._open.duration_s = load, record.duration_s
+            self._open.close(record.duration_s, load)
             self._rows.append(self._open)
         self._open = None
 
@@ -215,7 +203,7 @@ class SeenRounds:
         loads = np.reshape([row.loads for row in self._rows], shape)
         base_load = float(loads.min()) if self._rows else 0.0
         extra = alpha * (loads - base_load)
-        rests = np.reshape([row.rest_s for row in self._rows], shape) - extra
+        rests = np.reshape([row.rests for row in self._rows], shape) - extra
         times = np.reshape([row.seconds for row in self._rows], shape) - extra
         answered = np.reshape([row.answered for row in self._rows], shape).astype(np.bool_)
         return DelayProfile.from_times(
