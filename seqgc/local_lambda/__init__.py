@@ -3,7 +3,6 @@
 from seqgc.local_lambda._faults import Fault as Fault
 from seqgc.local_lambda._faults import FaultKind as FaultKind
 from seqgc.local_lambda._faults import FaultPlan as FaultPlan
-from seqgc.local_lambda._faults import FaultSubject as FaultSubject
 from seqgc.local_lambda._function_settings import MAX_REQUEST_BYTES as MAX_REQUEST_BYTES
 from seqgc.local_lambda._function_settings import MAX_RESPONSE_BYTES as MAX_RESPONSE_BYTES
 from seqgc.local_lambda._function_settings import DeployedAs as DeployedAs

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias, get_args
 
 from seqgc.errors import ParameterError, did_you_mean
 
-__all__ = ["Fault", "FaultKind", "FaultPlan", "FaultSubject"]
+__all__ = ["Fault", "FaultKind", "FaultPlan"]
 
 FaultKind: TypeAlias = Literal[
     "delay", "crash", "hang", "throttle", "corrupt", "duplicate", "error", "none"
@@ -26,15 +26,6 @@ class Fault:
     kind: FaultKind
     delay_s: float = 0.0
     seed: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FaultSubject:
-    """What a request is known by: its index, its environment's, and what its body says."""
-
-    request: int
-    environment: int
-    body: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +70,7 @@ class FaultPlan:
     Examples
     --------
     >>> plan = FaultPlan(script={(1,): "crash"}, rates={"delay": 1.0}, delay_s=0.2)
-    >>> [plan.fault(FaultSubject(request=i, environment=0)).kind for i in range(3)]
+    >>> [plan.fault(request=i, environment=0).kind for i in range(3)]
     ['delay', 'crash', 'delay']
     >>> FaultPlan(rates={"crush": 0.1})
     Traceback (most recent call last):
@@ -110,10 +101,15 @@ class FaultPlan:
         if not 0 <= self.delay_s < float("inf"):
             raise ParameterError("delay_s", "must be a finite number of seconds >= 0", self.delay_s)
 
-    def fault(self, subject: FaultSubject) -> Fault:
-        """Return what befalls a request; one without key is spared."""
-        keys = {"request": (subject.request,), "environment": (subject.environment,)}
-        if (key := keys.get(self.by, subject.body)) is None:
+    def fault(
+        self, *, request: int, environment: int, body: tuple[int, ...] | None = None
+    ) -> Fault:
+        """Return what befalls a request, by its index, its environment's, and what its body says.
+
+        One without a key is spared.
+        """
+        keys = {"request": (request,), "environment": (environment,)}
+        if (key := keys.get(self.by, body)) is None:
             return Fault(kind="none")
         text = ",".join(map(str, (self.seed, *key)))
         digest = hashlib.sha256(text.encode()).digest()

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from seqgc.local_lambda._environment import Environment, Invocation, InvocationAnswer
 from seqgc.local_lambda._environments import Environments
-from seqgc.local_lambda._faults import Fault, FaultSubject
+from seqgc.local_lambda._faults import Fault
 from seqgc.local_lambda._function_settings import KEPT_LOG_BYTES, ServiceSettings
 from seqgc.local_lambda.service import Statistics
 
@@ -77,8 +77,8 @@ class Function:
 
     def _fault(self, index: int, body: bytes | bytearray) -> Fault:
         number = self._environments.next_number()
-        subject = FaultSubject(request=index, environment=number, body=self._key_of(body))
-        fault = self.settings.faults.fault(subject)
+        plan, key = self.settings.faults, self._key_of(body)
+        fault = plan.fault(request=index, environment=number, body=key)
         if fault.kind != "none":
             self._faults[fault.kind] += 1
         return fault

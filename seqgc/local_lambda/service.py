@@ -173,6 +173,7 @@ class LocalLambda:
             with self._lock:
                 return self._exchange((question, request_id))
         except (OSError, EOFError):
+            self._control.close()  # or a late answer would be taken for the next question's
             raise WorkerError("the local Lambda service has ended; start another") from None
 
     def _exchange(self, message: object) -> Any:

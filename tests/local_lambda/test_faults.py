@@ -9,7 +9,7 @@ from botocore.exceptions import ClientError
 from hypothesis import given, settings
 
 from seqgc.errors import ParameterError
-from seqgc.local_lambda import FaultPlan, FaultSubject, LocalLambda
+from seqgc.local_lambda import FaultPlan, LocalLambda
 from seqgc.wire import InvokeMessage, encode, to_json
 from seqgc.worker import task_address, worker_address
 from tests.backends.lambda_.local import TRANSPORTS, open_transport
@@ -99,34 +99,31 @@ def test_corrupt_answer_differs_from_what_was_computed() -> None:
 
 def test_draws_are_the_same_every_time_and_as_frequent_as_asked() -> None:
     plan = FaultPlan(seed=3, rates={"crash": 0.1, "hang": 0.2})
-    subjects = [FaultSubject(request=i, environment=0) for i in range(4000)]
 
-    kinds = [plan.fault(each).kind for each in subjects]
+    def kinds_of(plan: FaultPlan) -> list[str]:
+        return [plan.fault(request=i, environment=0).kind for i in range(4000)]
 
-    assert kinds == [plan.fault(each).kind for each in subjects]
+    kinds = kinds_of(plan)
+
+    assert kinds == kinds_of(plan)
     counts = Counter(kinds)
     assert abs(counts["crash"] / 4000 - 0.1) < 0.02
     assert abs(counts["hang"] / 4000 - 0.2) < 0.025
     other = FaultPlan(seed=4, rates=plan.rates)
-    assert kinds != [other.fault(each).kind for each in subjects]
+    assert kinds != kinds_of(other)
 
 
 def test_keys_of_a_plan() -> None:
-    subject = FaultSubject(request=9, environment=2, body=(5, 1, 0))
-
     for by, key in {
         "request": (9,),
         "environment": (2,),
         "seqgc.worker.task_address": (5, 1, 0),
     }.items():
         plan = FaultPlan(by=by, script={key: "crash"})
-        assert plan.fault(subject).kind == "crash", by
+        assert plan.fault(request=9, environment=2, body=(5, 1, 0)).kind == "crash", by
         assert eval(repr(plan)) == plan
-    stranger = FaultSubject(request=0, environment=0)
-    assert (
-        FaultPlan(by="seqgc.worker.task_address", rates={"crash": 1.0}).fault(stranger).kind
-        == "none"
-    )
+    plan = FaultPlan(by="seqgc.worker.task_address", rates={"crash": 1.0})
+    assert plan.fault(request=0, environment=0).kind == "none"  # it names no task
 
 
 @pytest.mark.parametrize(
