@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-__all__ = ["replacing", "temporary_folder"]
-
 _OWNER = ".seqgc-owner-"
 
 

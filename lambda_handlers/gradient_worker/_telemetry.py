@@ -22,20 +22,11 @@ _NAMESPACE = "seqgc"
 
 
 class Telemetry:
-    """One line of log and one of metrics (EMF) per invocation; traces if asked for.
+    """One line of log and one of metrics (EMF) per invocation; with ``trace``, X-Ray's segments.
 
     Log lines carry ``run``, ``round``, ``worker`` and ``attempt``. Run and worker are no dimensions
-    of metrics: each value would be a metric of its own, with its own price.
-
-    Parameters
-    ----------
-    trace
-        Whether to trace with X-Ray.
-
-    Raises
-    ------
-    ParameterError
-        If that is asked for, and the image lacks X-Ray's SDK.
+    of metrics: each value would be a metric of its own, with its own price. `ParameterError` if a
+    trace is wanted, and the image lacks X-Ray's SDK.
     """
 
     def __init__(self, *, trace: bool) -> None:
