@@ -18,7 +18,7 @@ from seqgc.cli._options import AsJson
 from seqgc.cli._run import make_delays, make_workers, prepare
 from seqgc.cli._show import print_json
 from seqgc.cli._train import facts_of
-from seqgc.errors import ParameterError
+from seqgc.errors import require_int
 from seqgc.schemes import parse_scheme
 
 if TYPE_CHECKING:
@@ -40,11 +40,10 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """Train models on real handwritten digits, uncoded and coded, under injected stragglers."""
-    if models < 1:
-        raise ParameterError("models", "must be >= 1", models)
+    count = require_int("models", models, least=1)
     values: Values = {
         "steps": STEPS,
-        "models": [{"name": f"model-{i}", "seed": i, **LEARNING} for i in range(models)],
+        "models": [{"name": f"model-{i}", "seed": i, **LEARNING} for i in range(count)],
         "delays": {"seed": seed},
     }
     apply(flags, values)

@@ -38,8 +38,18 @@ def deploy(
     check_template(template)
     if not out.resolve().parent.is_dir():
         raise ParameterError("out", "must be in a folder that exists", str(out))
-    if dry_run:
-        _print_commands(options, template=template, region=region or "REGION", as_json=as_json)
+    if dry_run:  # what AWS has to be asked for is in capitals
+        commands = deploy_commands(
+            options,
+            template=template,
+            region=region or "REGION",
+            account="ACCOUNT",
+            prefix_list="PREFIX-LIST",
+        )
+        if as_json:
+            print_json({"folder": str(template.resolve().parent), "commands": commands})
+        else:
+            sys.stdout.writelines(shlex.join(command) + "\n" for command in commands)
         return
     deployment = deploy_stack(options, session=open_session(region=region), template=template)
     write_deployment(out, deployment)
@@ -48,15 +58,3 @@ def deploy(
         return
     print_pairs({name: str(value) for name, value in asdict(deployment).items()})
     sys.stdout.write(f"Written to {out}. Next: seqgc doctor --deployment {out}\n")
-
-
-def _print_commands(options: DeployOptions, *, template: Path, region: str, as_json: bool) -> None:
-    """Print what would be run; what AWS has to be asked for is in capitals."""
-    commands = deploy_commands(
-        options, template=template, region=region, account="ACCOUNT", prefix_list="PREFIX-LIST"
-    )
-    if as_json:
-        print_json({"folder": str(template.resolve().parent), "commands": commands})
-        return
-    for command in commands:
-        sys.stdout.write(shlex.join(command) + "\n")

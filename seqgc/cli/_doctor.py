@@ -13,7 +13,7 @@ from rich.table import Table
 from seqgc.cli._options import AsJson, NumWorkers, Region
 from seqgc.cli._show import print_json
 from seqgc.deploy import DEPLOYMENT_FILE, diagnose, open_session, read_deployment
-from seqgc.errors import ParameterError
+from seqgc.errors import require_int
 from seqgc.ports import Payload, payload_format
 
 __all__ = ["doctor"]
@@ -31,10 +31,9 @@ def doctor(
     as_json: AsJson = False,
 ) -> int:
     """Look at everything that a run on AWS Lambda needs; exit status 1 if something is to mend."""
-    if workers < 1:
-        raise ParameterError("workers", "must be >= 1", workers)
-    if parameters is not None and parameters < 1:
-        raise ParameterError("parameters", "must be >= 1", parameters)
+    require_int("workers", workers, least=1)
+    if parameters is not None:
+        require_int("parameters", parameters, least=1)
     absent = deployment == Path(DEPLOYMENT_FILE) and not deployment.exists()
     found = None if absent else read_deployment(deployment)
     width = payload_format(payload).bits // 8

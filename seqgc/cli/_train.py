@@ -14,7 +14,7 @@ from seqgc.cli._fields import apply, configured
 from seqgc.cli._options import AsJson
 from seqgc.cli._run import make_delays, make_workers, prepare
 from seqgc.cli._show import show, why_switched
-from seqgc.errors import ParameterError
+from seqgc.errors import require_int
 from seqgc.schemes import parse_scheme
 
 if TYPE_CHECKING:
@@ -36,10 +36,9 @@ def train(
 ) -> None:
     """Train several models at once on unreliable workers, exactly."""
     values = read_toml(config) if config is not None else {}
-    if models is not None and models < 1:
-        raise ParameterError("models", "must be >= 1", models)
     if models is not None or "models" not in values:
-        values["models"] = [{"name": f"model-{i}", "seed": i} for i in range(models or 4)]
+        count = require_int("models", 4 if models is None else models, least=1)
+        values["models"] = [{"name": f"model-{i}", "seed": i} for i in range(count)]
     apply(flags, values)
     settings = validated(values)
     parse_scheme(settings.scheme, n=settings.workers)  # before anything that takes time
@@ -54,7 +53,6 @@ def train(
 
 def facts_of(result: TrainResult) -> Values:
     """Return what a run came to as ``--json`` has it."""
-    counts = result.counts
     return {
         "run": str(result.run),
         "jobs": result.jobs,
@@ -64,13 +62,8 @@ def facts_of(result: TrainResult) -> Values:
         "scheme": result.scheme,
         "schemes": result.schemes,
         "switches": [switch.fields for switch in result.switches],
-        "waited_out": counts.waited_out,
-        "rounds": len(counts.round_seconds),
-        "stragglers": counts.stragglers,
-        "failures": counts.failures,
-        "dropped": counts.dropped,
-        "approximate": counts.approximate,
-        "largest_error": counts.largest_error,
+        "rounds": len(result.counts.round_seconds),
+        **asdict(result.counts),
     }
 
 

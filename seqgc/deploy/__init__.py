@@ -7,12 +7,12 @@ from seqgc.deploy._aws import DeployError as DeployError
 from seqgc.deploy._aws import open_session as open_session
 from seqgc.deploy._budget import Budget as Budget
 from seqgc.deploy._budget import PriceModel as PriceModel
-from seqgc.deploy._check import Check as Check
 from seqgc.deploy._deployment import DEPLOYMENT_FILE as DEPLOYMENT_FILE
 from seqgc.deploy._deployment import Deployment as Deployment
 from seqgc.deploy._deployment import DeployOptions as DeployOptions
 from seqgc.deploy._deployment import read_deployment as read_deployment
 from seqgc.deploy._deployment import write_deployment as write_deployment
+from seqgc.deploy._diagnosis import Check as Check
 from seqgc.deploy._diagnosis import diagnose as diagnose
 from seqgc.deploy._estimate import Estimate as Estimate
 from seqgc.deploy._estimate import PlannedUse as PlannedUse

@@ -92,14 +92,7 @@ def calls(what: str) -> Iterator[None]:
 
 
 def in_one_line(error: Exception) -> tuple[str, str]:
-    """Return what botocore's error says, and the remedy for it or nothing.
-
-    Examples
-    --------
-    >>> from botocore.exceptions import NoCredentialsError
-    >>> in_one_line(NoCredentialsError())
-    ('Unable to locate credentials', 'run `aws configure`, or `aws sso login`')
-    """
+    """Return what botocore's error says, and the remedy for it or nothing."""
     response = getattr(error, "response", None)
     code = response.get("Error", {}).get("Code", "") if isinstance(response, dict) else ""
     message = " ".join(str(error).split())

@@ -21,12 +21,9 @@ class PriceModel:
     Examples
     --------
     >>> from seqgc.deploy import read_prices
-    >>> model = PriceModel(
-    ...     read_prices("us-east-1"),
-    ...     architecture="arm64",
-    ...     function=FunctionSetup(memory_mb=1024, timeout_s=10.0),
-    ...     traffic=Traffic(where="inline", weights_bytes=0, result_bytes=8),
-    ... )
+    >>> function = FunctionSetup(memory_mb=1024, timeout_s=10.0)
+    >>> traffic = Traffic(where="inline", weights_bytes=0, result_bytes=8)
+    >>> model = PriceModel(read_prices(), architecture="arm64", function=function, traffic=traffic)
     >>> model.task_usd(3.0) == 3 * 0.0000133334 + 0.20 / 1e6, model.longest_s
     (True, 20.0)
     """
@@ -113,13 +110,7 @@ class Budget:
         return self._spent_usd + len(self._open) * self._model.task_usd(self._model.longest_s)
 
     def __call__(self, seen: Seen) -> None:
-        """Take note of an event or action.
-
-        Raises
-        ------
-        BudgetError
-            If the tasks that are about to leave could pass the budget.
-        """
+        """Take note of an event or action; `BudgetError` if tasks about to leave could pass it."""
         if self._model is None:
             return
         match seen:

@@ -176,13 +176,7 @@ class Deployment:
 
     @classmethod
     def from_outputs(cls, stack: str, region: str, outputs: Mapping[str, str]) -> Deployment:
-        """Return the deployment that a stack of ``template.yaml`` made.
-
-        Raises
-        ------
-        DeployError
-            If an output is missing: it is another stack.
-        """
+        """Return the deployment that a stack of ``template.yaml`` made, or raise `DeployError`."""
         values: dict[str, Any] = {"stack": stack, "region": region}
         for name in (each.name for each in fields(cls) if each.name not in values):
             output = _OUTPUTS.get(name, _in_template(name))
@@ -205,13 +199,7 @@ def write_deployment(path: Path, deployment: Deployment) -> None:
 
 
 def read_deployment(path: Path) -> Deployment:
-    """Read what `write_deployment` wrote.
-
-    Raises
-    ------
-    ParameterError
-        If there is no such file, or `write_deployment` did not write it.
-    """
+    """Read what `write_deployment` wrote, or raise `ParameterError`."""
     rule = "must be a file that `seqgc deploy` wrote"
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))

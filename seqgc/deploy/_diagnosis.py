@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from seqgc.deploy._check import Check, Finding, Patient, examine
+from seqgc.deploy._aws import in_one_line
 from seqgc.deploy._deployment import Deployment
-from seqgc.deploy._examinations import ACCOUNT, DEPLOYED, payload, probe
+from seqgc.deploy._examinations import ACCOUNT, DEPLOYED, Finding, Patient, Status, payload, probe
+from seqgc.errors import SeqgcError
 from seqgc.wire import StoreRef
 
 if TYPE_CHECKING:
     from boto3.session import Session
 
-__all__ = ["diagnose"]
+__all__ = ["Check", "diagnose"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """What was looked at and found; ``remedy`` is a command that mends it, empty unless failed."""
+
+    name: str
+    status: Status
+    detail: str
+    remedy: str = ""
 
 
 def diagnose(
@@ -37,11 +49,13 @@ def diagnose(
     old (`seqgc.stores.remove_forgotten`, and the bucket's own rule). ``now`` tells the seconds
     since 1970.
     """
-    patient = Patient(session=session, deployment=deployment, workers=workers, now=now)
+    patient = Patient(
+        session=session, deployment=deployment, workers=workers, probes=probes, now=now
+    )
     examinations = {each.__name__: partial(each, patient) for each in ACCOUNT}
     examinations["payload"] = partial(payload, payload_bytes)
     asks = "aws sts get-caller-identity"
-    checks = [examine(name, each, remedy=asks) for name, each in examinations.items()]
+    checks = [_examine(name, each, remedy=asks) for name, each in examinations.items()]
     if deployment is None:
         nothing = "nothing is deployed"
         first = Check(name="deployment", status="failed", detail=nothing, remedy="seqgc deploy")
@@ -50,22 +64,25 @@ def diagnose(
     there = f"stack {deployment.stack!r} in {deployment.region}"
     checks.append(Check(name="deployment", status="ok", detail=there))
     examinations = {each.__name__: partial(each, patient, deployment) for each in DEPLOYED}
-    for store in _stores(deployment):
-        look = partial(_probe_store, patient, deployment, store, probes=probes)
-        examinations[f"probe-{store.kind}"] = look
+    folder = f"doctor-{uuid4().hex[:12]}"  # named as runs' are, which go when they are old
+    bucket = f"s3://{deployment.bucket}/{deployment.prefix}/{folder}"
+    for store in StoreRef(kind="directory", location=folder), StoreRef(kind="s3", location=bucket):
+        examinations[f"probe-{store.kind}"] = partial(probe, patient, deployment, store)
     again = deployment.deploy_command
-    return checks + [examine(name, each, remedy=again) for name, each in examinations.items()]
+    return checks + [_examine(name, each, remedy=again) for name, each in examinations.items()]
 
 
-def _probe_store(patient: Patient, deployment: Deployment, store: StoreRef, *, probes: bool) -> str:
-    if store.kind == "s3" and not deployment.reaches_s3:
-        raise Finding("the functions have no way to S3, as deployed", status="skipped")
-    if not probes:
-        raise Finding("not asked for: --no-probe", status="skipped")
-    return probe(patient, deployment, store=store)
+def _examine(name: str, examination: Callable[[], str], *, remedy: str) -> Check:
+    """Make a check; ``remedy`` is for faults and refusals of AWS that name none of their own."""
+    from botocore.exceptions import BotoCoreError, ClientError
 
-
-def _stores(deployment: Deployment) -> tuple[StoreRef, StoreRef]:
-    name = f"doctor-{uuid4().hex[:12]}"  # as runs' folders are called, which go when they are old
-    where = f"s3://{deployment.bucket}/{deployment.prefix}/{name}"
-    return StoreRef(kind="directory", location=name), StoreRef(kind="s3", location=where)
+    try:
+        return Check(name=name, status="ok", detail=examination())
+    except Finding as finding:
+        known, detail, status = finding.remedy, finding.detail, finding.status
+    except (BotoCoreError, ClientError) as error:
+        (detail, known), status = in_one_line(error), "failed"
+    except (SeqgcError, OSError) as error:
+        known, detail, status = "", " ".join(str(error).split()), "failed"
+    mends = (known or remedy) if status == "failed" else ""
+    return Check(name=name, status=status, detail=detail, remedy=mends)

@@ -64,10 +64,7 @@ def estimate_plan(plan: PlannedUse) -> Estimate:
     Examples
     --------
     >>> plan = PlannedUse(
-    ...     workers=2,
-    ...     rounds=3,
-    ...     jobs=3,
-    ...     seconds_per_task=0.5,
+    ...     workers=2, rounds=3, jobs=3, seconds_per_task=0.5,
     ...     function=FunctionSetup(memory_mb=1024, timeout_s=10.0),
     ...     traffic=Traffic(where="inline", weights_bytes=0, result_bytes=8),
     ... )

@@ -6,19 +6,26 @@ refuses, if not. Of what is deployed, a finding that names no remedy is mended b
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from uuid import uuid4
 
 import numpy as np
 
 from seqgc import wire
-from seqgc.deploy._check import Finding, Patient
+from seqgc.deploy._aws import client_config
 from seqgc.deploy._deployment import Deployment
 from seqgc.ports import Task, WeightedPoints, WeightRef, WorkItem
 
-__all__ = ["ACCOUNT", "DEPLOYED", "payload", "probe"]
+if TYPE_CHECKING:
+    from boto3.session import Session
+
+__all__ = ["ACCOUNT", "DEPLOYED", "Finding", "Patient", "Status", "payload", "probe"]
+
+Status: TypeAlias = Literal["ok", "failed", "skipped"]
 
 CLOCK_LIMIT_S: Final = 300.0  # SigV4 refuses a signature that is older, or younger
 CONCURRENCY_QUOTA: Final = "L-B99A9384"  # Lambda's "Concurrent executions"
@@ -26,6 +33,46 @@ NFS: Final = 2049
 _FRAME_BYTES: Final = 4096  # of a message, beside its numbers
 _PROBE: Final = 3  # numbers that the probe asks for
 _REFUSED: Final = 256  # characters of what a function says that failed
+
+
+class Finding(Exception):
+    """A fault, with the command that mends it; or why there was no use in looking."""
+
+    def __init__(self, detail: str, *, remedy: str = "", status: Status = "failed") -> None:
+        self.detail, self.remedy, self.status = detail, remedy, status
+        super().__init__(detail)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patient:
+    """What is examined: an account, and the functions deployed in it, if any.
+
+    ``workers`` functions are to run at a time. ``probes``: it may be sent tasks. ``now`` tells the
+    seconds since 1970.
+    """
+
+    session: Session
+    deployment: Deployment | None
+    workers: int
+    probes: bool
+    now: Callable[[], float]
+    _clients: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def region(self) -> str:
+        """The region that is asked: the deployment's, else the session's."""
+        return self.deployment.region if self.deployment else str(self.session.region_name)
+
+    def client(self, service: str) -> Any:
+        """Return a client of boto3, which has no types of its own, one for each service."""
+        if service not in self._clients:
+            self._clients[service] = self.new_client(service, config=client_config())
+        return self._clients[service]
+
+    def new_client(self, service: str, *, config: object) -> Any:
+        """Return a client that is set up otherwise."""
+        client: Any = self.session.client  # boto3's overloads want a literal name
+        return client(service, region_name=self.region, config=config)
 
 
 def credentials(patient: Patient) -> str:
@@ -220,10 +267,14 @@ def payload(size_bytes: int | None) -> str:
     return detail
 
 
-def probe(patient: Patient, deployment: Deployment, *, store: wire.StoreRef) -> str:
+def probe(patient: Patient, deployment: Deployment, store: wire.StoreRef) -> str:
     """Send one task whose answer has to go through a store; see that it is answered so."""
     from botocore.config import Config
 
+    if store.kind == "s3" and not deployment.reaches_s3:
+        raise Finding("the functions have no way to S3, as deployed", status="skipped")
+    if not patient.probes:
+        raise Finding("not asked for: --no-probe", status="skipped")
     run_id = f"doctor-{uuid4().hex[:12]}"
     config = Config(
         connect_timeout=5, read_timeout=deployment.timeout_s + 10, retries={"total_max_attempts": 1}

@@ -59,9 +59,8 @@ class Usage:
     transfer_out_bytes: int = 0
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
-        )
+        pairs = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in fields(self)}
+        return Usage(**{name: sum(both) for name, both in pairs.items()})
 
     def times(self, count: int) -> Usage:
         """Return ``count`` times as much."""
@@ -125,11 +124,9 @@ class Traffic:
 
     Examples
     --------
-    >>> large = Traffic(
-    ...     where="directory", weights_bytes=1000, result_bytes=500, results_stored=True
-    ... )
-    >>> large.task().efs_read_bytes, large.publication().efs_write_bytes
-    (1500, 1000)
+    >>> files = Traffic(where="directory", weights_bytes=1000, result_bytes=500)
+    >>> files.task().efs_read_bytes, files.publication().efs_write_bytes
+    (1000, 1000)
     """
 
     where: StoreKind
@@ -177,7 +174,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """What a usage costs, in US dollars; ``usd`` is the sum."""
+    """What a usage costs, in US dollars."""
 
     functions: float
     requests: float
@@ -216,13 +213,7 @@ class Prices:
     transfer_out_gb: float
 
     def bill(self, usage: Usage, *, architecture: Architecture) -> Bill:
-        """Return what a usage costs.
-
-        Raises
-        ------
-        ParameterError
-            If the architecture is not one of Lambda's.
-        """
+        """Return what a usage costs; the architecture must be one of Lambda's."""
         known = get_args(Architecture)
         if architecture not in known:
             rule = f"must be {' or '.join(known)}"

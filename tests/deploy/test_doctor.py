@@ -308,8 +308,8 @@ def test_the_verb_prints_what_was_found_and_its_status_says_it(
     ("given", "says"),
     [
         (["--deployment", "x.toml"], "`deployment` must be a file that `seqgc deploy` wrote"),
-        (["-n", "0"], "`workers` must be >= 1; got 0"),
-        (["--parameters", "0"], "`parameters` must be >= 1; got 0"),
+        (["-n", "0"], "`workers` must be an integer >= 1; got 0"),
+        (["--parameters", "0"], "`parameters` must be an integer >= 1; got 0"),
         (["--payload", "int8"], "Invalid value for '--payload'"),
         (["--region", "!!"], "`region` must be the name of an AWS region"),
     ],
