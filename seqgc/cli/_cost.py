@@ -11,8 +11,7 @@ import typer
 
 from seqgc import deploy, workers
 from seqgc.cli._config import read_toml, validated
-from seqgc.cli._fields import apply
-from seqgc.cli._options import AsJson
+from seqgc.cli._options import AsJson, apply
 from seqgc.cli._run import PreparedRun, make_plan
 from seqgc.cli._show import show
 from seqgc.errors import ParameterError
@@ -88,12 +87,11 @@ def show_forecast(run: PreparedRun, *, as_json: bool) -> None:
     if config.max_usd is not None:
         crew.budget(plan, config.max_usd)
     scheme = plan.setting(crew.n).scheme.spec
-    if isinstance(crew, workers.FunctionWorkers):
-        predicted = crew.forecast(plan)
+    reach = workers.Reach(deployed=False)
+    predicted = run.forecast or workers.forecast(plan, crew.n, config.function, reach=reach)
+    if run.forecast is not None:
         cost_facts, cost_pairs = _priced(deploy.estimate_plan(predicted.use), predicted.settings)
     else:
-        reach = workers.Reach(deployed=False)
-        predicted = workers.forecast(plan, crew.n, config.function, reach=reach)
         cost_facts = {"usd": 0.0, "usd_at_most": 0.0}
         cost_pairs = {"cost": "none on your own machines; `seqgc cost` has functions' prices"}
     about = {"backend": config.backend, "scheme": scheme}

@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from seqgc.cli._config import Values, validated
-from seqgc.cli._fields import apply, configured
-from seqgc.cli._options import AsJson
+from seqgc.cli._options import AsJson, apply, configured
 from seqgc.cli._run import make_delays, make_workers, prepare
 from seqgc.cli._show import print_json
 from seqgc.cli._train import facts_of

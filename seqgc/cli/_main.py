@@ -11,7 +11,7 @@ import typer
 from typer.main import get_command
 
 from seqgc.cli import _cost, _demo, _deploy, _doctor, _profile, _replay, _scheme, _train, _tune
-from seqgc.cli._fields import with_plugins
+from seqgc.cli._options import with_plugins
 from seqgc.errors import ParameterError, ProfileError, SeqgcError
 
 __all__ = ["app", "main"]

@@ -1,19 +1,43 @@
-"""Options that several verbs have, and what their words come to."""
+"""Options of verbs: of a configuration's fields, and of groups that several verbs share.
+
+Plain words beside a type are an option's help, after its flags, if it has some of its own.
+`configured` makes an option of each field of `RunConfig` that has such words: flag, type, help and
+default are the field's. A verb that has no configuration takes its options in groups instead,
+dataclasses whose fields are options (`with_plugins`). No signature grows with the options.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, TypeVar, cast
+from types import NoneType
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import typer
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
+from seqgc.cli._config import RunConfig, Values, import_plugins
 from seqgc.errors import ParameterError
 from seqgc.profiles import read_profile
 from seqgc.search import Conformity, Rehearsal
 
 __all__ = [
-    "AsJson", "NumWorkers", "ProfileFile", "Region", "RehearsalOptions", "numbers", "words",
+    "AsJson", "NumWorkers", "ProfileFile", "Region", "RehearsalOptions", "apply", "configured",
+    "numbers", "with_plugins", "words",
 ]  # fmt: skip
 
 ProfileFile = Annotated[Path, typer.Argument(help="Delay profile, .npz or .csv.")]
@@ -68,3 +92,157 @@ def numbers(argument: str, text: str, kind: type[_Number]) -> tuple[_Number, ...
             rule = f"must be {'integers' if kind is int else 'numbers'}, separated by commas"
             raise ParameterError(argument, rule, word) from None
     return tuple(found)
+
+
+# ---- from fields and groups to what typer reads --------------------------------------------------
+
+Verb = Callable[..., Any]
+
+# Where a flag is not the name of its field.
+_FLAGS: Final = {
+    "workers": ("-n", "--workers"),
+    "plugins": ("--plugin",),
+    "delays.source": ("--delays",),
+    "delays.scale": ("--delay-scale",),
+    "delays.seed": ("--delay-seed",),
+    "delays.alpha": ("--delay-alpha",),
+    "delays.base_load": ("--delay-base-load",),
+    "function.timeout_s": ("--function-timeout-s",),
+}
+
+
+def configured(*only: str) -> Callable[[Verb], Verb]:
+    """Return a decorator that gives a verb an option for each field that has words beside it.
+
+    The verb takes those of the command line as ``flags``, by the fields' paths
+    (``"function.store"``). Of all fields, or ``only`` of those; ``plugins`` is always there.
+    """
+    chosen = {
+        path: field
+        for path, field in _described(RunConfig).items()
+        if not only or path in (*only, "plugins")
+    }
+
+    def decorate(verb: Verb) -> Verb:
+        names = {path.replace(".", "_") + "_": path for path in chosen}
+
+        @wraps(verb)
+        def call(**arguments: object) -> object:
+            values = {path: arguments.pop(name) for name, path in names.items()}
+            flags = {path: value for path, value in values.items() if value not in (None, [])}
+            return verb(flags=flags, **arguments)
+
+        options = [_option(name, path, chosen[path]) for name, path in names.items()]
+        return _with_parameters(call, verb, options, instead_of="flags")
+
+    return decorate
+
+
+def with_plugins(verb: Verb) -> Verb:
+    """Return a verb that takes ``--plugin``, and the fields of its groups as options.
+
+    A group is a parameter whose type is a dataclass. Plug-ins are imported before anything else.
+    """
+    groups: dict[str, Any] = {
+        name: kind for name, kind in get_type_hints(verb).items() if is_dataclass(kind)
+    }
+
+    @wraps(verb)
+    def call(*, plugins_: list[str] | None = None, **arguments: Any) -> object:
+        if plugins_:
+            import_plugins(plugins_)
+        for name, kind in groups.items():
+            values = {each.name: arguments.pop(each.name) for each in fields(kind)}
+            listed = {each.name for each in fields(kind) if isinstance(each.default, tuple)}
+            arguments[name] = kind(**values | {each: words(values[each]) for each in listed})
+        return verb(**arguments)
+
+    option = _option("plugins_", "plugins", RunConfig.model_fields["plugins"])
+    return _with_parameters(call, verb, [option])
+
+
+def apply(flags: Values, values: Values) -> None:
+    """Let ``flags``, by path, override the ``values`` of a file; every model is meant."""
+    for path, value in flags.items():
+        table, _, key = path.rpartition(".")
+        if path == "plugins":
+            both = (values.get(path), value)
+            values[path] = [
+                name for names in both if isinstance(names, list | tuple) for name in names
+            ]
+        elif not table:
+            values[key] = value
+        else:
+            entries = values.setdefault(table, {})
+            for entry in entries if isinstance(entries, list) else [entries]:
+                if isinstance(entry, dict):  # or what follows refuses it
+                    entry[key] = value
+
+
+def _described(model: type[BaseModel], table: str = "") -> dict[str, FieldInfo]:
+    """Return the fields that are described, by path, those of the tables inside included."""
+    own = {f"{table}{key}": field for key, field in model.model_fields.items() if _about(field)}
+    inside = model.tables if issubclass(model, RunConfig) else {}
+    for key, other in inside.items():
+        own |= _described(other, f"{key}.")
+    return own
+
+
+def _about(field: FieldInfo) -> str:
+    return next((words for words in field.metadata if isinstance(words, str)), "")
+
+
+def _option(name: str, path: str, field: FieldInfo) -> inspect.Parameter:
+    plain = path.rpartition(".")[2].replace("_", "-")
+    kind = _kind(field.annotation)
+    flags = _FLAGS.get(path, (f"--{plain}",))
+    if kind is bool:
+        flags = (f"--{plain}/--no-{plain}",)
+    shown = None if field.default in (None, ()) else str(field.default).lower()
+    option = typer.Option(*flags, help=_about(field), show_default=shown or False)
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[kind | None, option],
+    )
+
+
+def _kind(annotation: Any) -> Any:
+    """Return what a flag's word is read as; what it may be is for the configuration to say."""
+    if NoneType in get_args(annotation):
+        (annotation,) = set(get_args(annotation)) - {NoneType}
+    if get_origin(annotation) is Literal:
+        return str
+    return list[str] if get_origin(annotation) is tuple else annotation
+
+
+def _with_parameters(
+    call: Verb, verb: Verb, more: Sequence[inspect.Parameter], *, instead_of: str = ""
+) -> Verb:
+    """Return ``call`` with the parameters of ``verb`` and ``more``, for typer to read."""
+    parameters = [each for each in _expanded(verb) if each.name != instead_of] + [*more]
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {each.name: each.annotation for each in parameters}
+    del call.__wrapped__  # type: ignore[attr-defined]  # whose signature it no longer has
+    return call
+
+
+def _expanded(callable_: Any) -> Iterator[inspect.Parameter]:
+    """Yield what a verb, or the constructor of a group, takes; groups field by field.
+
+    A tuple is one word on the command line, with commas.
+    """
+    hints = get_type_hints(callable_, include_extras=True)
+    for name, parameter in inspect.signature(callable_).parameters.items():
+        kind, default = hints[name], parameter.default
+        if is_dataclass(kind):
+            yield from _expanded(kind)
+            continue
+        if get_origin(kind) is Annotated and isinstance(kind.__metadata__[0], str):
+            plain, *flags, about = get_args(kind)
+            if isinstance(default, tuple):
+                plain, default = str, ",".join(default)
+            kind = Annotated[plain, typer.Option(*flags, help=about)]
+        by_name = inspect.Parameter.KEYWORD_ONLY
+        yield parameter.replace(annotation=kind, default=default, kind=by_name)

@@ -15,8 +15,7 @@ from rich.table import Table
 
 from seqgc import profiles
 from seqgc.cli._config import RunConfig, Values, validated
-from seqgc.cli._fields import apply, configured, with_plugins
-from seqgc.cli._options import AsJson, ProfileFile, numbers
+from seqgc.cli._options import AsJson, ProfileFile, apply, configured, numbers, with_plugins
 from seqgc.cli._run import make_models, make_workers
 from seqgc.cli._show import RunProgress, busy, print_json, print_pairs, show
 from seqgc.errors import ParameterError, ProfileError

@@ -15,7 +15,7 @@ from seqgc.cli._show import RunProgress, busy
 from seqgc.errors import ParameterError, did_you_mean
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import parse_scheme
-from seqgc.workers import FunctionWorkers, InjectedDelays, WorkerSet
+from seqgc.workers import Forecast, InjectedDelays, WorkerSet
 
 if TYPE_CHECKING:
     from torch import nn
@@ -33,6 +33,7 @@ class PreparedRun:
     config: RunConfig
     plan: TrainingPlan
     workers: WorkerSet
+    forecast: Forecast | None  # of functions
 
     def train(self, *, run: Path | None) -> TrainResult:
         """Train; ``run`` defaults to a new folder in ``runs``."""
@@ -42,9 +43,9 @@ class PreparedRun:
         path = run or new_run_path("runs", config.scheme)
         budget = [] if config.max_usd is None else [crew.budget(plan, config.max_usd)]
         settled: Values = {"payload": plan.payload}
-        if isinstance(crew, FunctionWorkers):
-            store = {"store": crew.forecast(plan).where}
-            settled["function"] = crew.settings.model_copy(update=store)
+        if self.forecast is not None:
+            store = {"store": self.forecast.where}
+            settled["function"] = self.forecast.settings.model_copy(update=store)
         setting = plan.setting(crew.n)
         rounds = plan.num_jobs(setting) + setting.scheme.delay
         with RunProgress(config.scheme, total=rounds) as progress:
@@ -61,10 +62,9 @@ def prepare(config: RunConfig, crew: WorkerSet) -> PreparedRun:
     """Make what a configuration asks for, or raise `ParameterError`."""
     with busy("importing PyTorch, checking the models"):
         plan = make_plan(config)
-    if isinstance(crew, FunctionWorkers):
-        predicted = crew.forecast(plan)
+    if (predicted := crew.forecast(plan)) is not None:
         workers.require_fit(predicted.sizes, predicted.where)
-    return PreparedRun(config=config, plan=plan, workers=crew)
+    return PreparedRun(config=config, plan=plan, workers=crew, forecast=predicted)
 
 
 def make_plan(config: RunConfig) -> TrainingPlan:
@@ -154,9 +154,8 @@ def make_models(config: RunConfig) -> list[Model]:
 def _module(config: ModelConfig) -> nn.Module:
     from seqgc.training.factories import make_module, module_names
 
-    if ":" in config.module:
+    if _is_own(config.module, module_names(), argument="module"):
         return cast("nn.Module", _own_function(config.module, argument="module")())
-    _check_named(config.module, module_names(), argument="module")
     return make_module(config.module, seed=config.seed)
 
 
@@ -164,8 +163,7 @@ def _data(name: str) -> tuple[PointDataset, PointDataset]:
     """Return what to train on, and what to test on."""
     from seqgc.training.factories import data_names, named_data
 
-    if ":" not in name:
-        _check_named(name, data_names(), argument="data")
+    if not _is_own(name, data_names(), argument="data"):
         return named_data(name)
     pair = _own_function(name, argument="data")()
     if not isinstance(pair, tuple) or len(pair) != 2:
@@ -186,10 +184,12 @@ def _own_function(path: str, *, argument: str) -> Callable[[], object]:
     return cast("Callable[[], object]", function)
 
 
-def _check_named(name: str, known: Sequence[str], *, argument: str) -> None:
-    if name not in known:
+def _is_own(name: str, known: Sequence[str], *, argument: str) -> bool:
+    """Whether it is a function of the user's own; refuse what is neither that nor known."""
+    if ":" not in name and name not in known:
         rule = f"must be one of {', '.join(known)}, or your own package.module:function"
         raise ParameterError(argument, rule, name, did_you_mean(name, known))
+    return ":" in name
 
 
 def _optimizer(config: ModelConfig) -> OptimizerFactory:

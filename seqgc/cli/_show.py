@@ -10,28 +10,15 @@ from contextlib import contextmanager, nullcontext
 from typing import cast
 
 import numpy as np
+from rich import progress as bars
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 
 from seqgc.ports import Close, Finish, Notice, RoundRecord, Seen
 
 __all__ = [
-    "RunProgress",
-    "busy",
-    "print_json",
-    "print_pairs",
-    "progress_bar",
-    "show",
-    "why_switched",
-]
+    "RunProgress", "busy", "print_json", "print_pairs", "progress_bar", "show", "why_switched",
+]  # fmt: skip
 
 
 def show(facts: Mapping[str, object], pairs: dict[str, str], *, as_json: bool) -> None:
@@ -87,11 +74,11 @@ def busy(doing: str) -> Iterator[None]:
         yield
 
 
-def progress_bar(*columns: ProgressColumn) -> Progress:
+def progress_bar(*columns: bars.ProgressColumn) -> bars.Progress:
     """Return a bar with what it is of and the time left, on stderr if that is a terminal."""
-    console = Console(stderr=True)
-    first, last = TextColumn("{task.description}"), (TimeRemainingColumn(), TextColumn("left"))
-    return Progress(first, *columns, *last, console=console, disable=not console.is_terminal)
+    console, label = Console(stderr=True), bars.TextColumn("{task.description}")
+    left = (bars.TimeRemainingColumn(), bars.TextColumn("left"))
+    return bars.Progress(label, *columns, *left, console=console, disable=not console.is_terminal)
 
 
 class RunProgress:
@@ -101,8 +88,8 @@ class RunProgress:
     """
 
     def __init__(self, label: str, *, total: int) -> None:
-        rounds = TextColumn("rounds{task.fields[more]}")
-        self._bar = progress_bar(BarColumn(), MofNCompleteColumn(), rounds)
+        rounds = bars.TextColumn("rounds{task.fields[more]}")
+        self._bar = progress_bar(bars.BarColumn(), bars.MofNCompleteColumn(), rounds)
         self._lines = not self._bar.console.is_terminal
         self._task = self._bar.add_task(label, total=total, more="")
         self._stragglers = 0
@@ -110,28 +97,25 @@ class RunProgress:
         self._finished: list[int] = []
 
     def __call__(self, seen: Seen) -> None:
-        if isinstance(seen, Close):
-            self._show()
-            self._closing = seen.record
-            self._stragglers += int((~seen.record.responded).sum())
-            more = f", {self._stragglers} stragglers survived,"
-            self._bar.update(self._task, advance=1, more=more)
-        elif isinstance(seen, Finish):
-            self._finished.append(seen.job)
-        elif isinstance(seen, Notice):
-            self._notice(seen)
-
-    def _notice(self, notice: Notice) -> None:
-        fields = notice.fields
-        match notice.kind:
-            case "start":
+        match seen:
+            case Close(record=record):
+                self._show()
+                self._closing = record
+                self._stragglers += int((~record.responded).sum())
+                more = f", {self._stragglers} stragglers survived,"
+                self._bar.update(self._task, advance=1, more=more)
+            case Finish(job=job):
+                self._finished.append(job)
+            case Notice(kind="start", fields=fields):
                 self._say(f"starting {fields['workers']} workers ({fields['provider']})")
-            case "ready" if fields["note"]:
+            case Notice(kind="ready", fields=fields) if fields["note"]:
                 self._say(str(fields["note"]))
-            case "round":
+            case Notice(kind="round"):
                 self._bar.update(self._task, advance=1)
-            case "switch":
+            case Notice(kind="switch", fields=fields):
                 self._say(f"switch before round {fields['round']}: {why_switched(fields)}")
+            case _:
+                pass
 
     def _say(self, line: str) -> None:
         self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)

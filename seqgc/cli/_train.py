@@ -10,8 +10,7 @@ import typer
 
 from seqgc.cli._config import Values, read_toml, validated
 from seqgc.cli._cost import show_forecast
-from seqgc.cli._fields import apply, configured
-from seqgc.cli._options import AsJson
+from seqgc.cli._options import AsJson, apply, configured
 from seqgc.cli._run import make_delays, make_workers, prepare
 from seqgc.cli._show import show, why_switched
 from seqgc.errors import require_int

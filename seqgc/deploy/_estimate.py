@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ from seqgc.deploy._prices import FunctionSetup, Traffic, Usage
 from seqgc.errors import ParameterError, require_int
 
 __all__ = ["Estimate", "PlannedUse", "estimate_plan", "estimate_run"]
+
+_Address = tuple[int, int, int]  # round, worker, attempt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,72 +106,49 @@ def estimate_run(
     ParameterError
         If ``run`` is no run's folder.
     """
-    path = Path(run, "events.jsonl")
+    header, *lines = _events(Path(run, "events.jsonl"))
+
+    def task(seconds: float, *, fresh: bool = False) -> Usage:
+        used = function.invocation(seconds)
+        return used if traffic is None else used + traffic.task(fresh=fresh)
+
+    likely, at_most = Usage(), function.invocation(function.longest_s).times(warm_ups)
+    jobs: set[int] = set()
+    sent: dict[_Address, float] = {}  # and not answered; seconds of the log
+    cancelled: dict[_Address, float] = {}
+    for line in lines:
+        kind, at_s = line["event"], line["at_s"]
+        if kind == "dispatch":
+            jobs.update(line["jobs"])
+            for worker in line.get("workers", range(header["workers"])):
+                sent[line["round"], worker, line["attempt"]] = at_s
+        elif kind == "cancel":
+            round, workers = line["round"], line["workers"]
+            cancelled |= {each: at_s for each in sent if each[0] == round and each[1] in workers}
+        elif kind in ("arrival", "failure"):
+            sent_s = sent.pop((line["round"], line["worker"], line["attempt"]), None)
+            if sent_s is None:
+                continue  # a duplicate
+            # The log's own times begin before any task was sent, and end a little late: those of
+            # the loop, not of the answer. `took_s` is since this very task left.
+            likely += task(line.get("took_s", at_s - sent_s))
+            at_most += task(function.longest_s if kind == "failure" else at_s - sent_s, fresh=True)
+    for address, sent_s in sent.items():
+        likely += task(cancelled.get(address, lines[-1]["at_s"]) - sent_s)
+        at_most += task(function.longest_s, fresh=True)
+    if traffic is not None:
+        published = traffic.publication().times(len(jobs))
+        likely, at_most = likely + published, at_most + published
+    return Estimate(likely=likely, at_most=at_most, unanswered=len(sent))
+
+
+def _events(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a run's log, its header first."""
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, json.JSONDecodeError) as error:
-        raise ParameterError("run", f"must be the folder of a run ({error})", str(run)) from None
+        rule = f"must be the folder of a run ({error})"
+        raise ParameterError("run", rule, str(path.parent)) from None
     if not lines or lines[0].get("event") != "run" or lines[0].get("schema") != 1:
         raise ParameterError("run", "must begin with a header of schema 1", str(path))
-    ledger = _Ledger(function=function, traffic=traffic, workers=int(lines[0]["workers"]))
-    for line in lines[1:]:
-        ledger.read(line)
-    estimate = ledger.estimate(end_s=float(lines[-1]["at_s"]))
-    warmed = function.invocation(function.longest_s).times(warm_ups)
-    return replace(estimate, at_most=estimate.at_most + warmed)
-
-
-Address = tuple[int, int, int]  # round, worker, attempt
-
-
-@dataclass(slots=True, kw_only=True)
-class _Ledger:
-    """Goes through a run's events."""
-
-    function: FunctionSetup
-    traffic: Traffic | None
-    workers: int
-    settled: Usage = field(default_factory=Usage)
-    settled_at_most: Usage = field(default_factory=Usage)
-    open: dict[Address, float] = field(default_factory=dict)  # sent at, seconds of the log
-    cancelled: dict[Address, float] = field(default_factory=dict)
-    jobs: set[int] = field(default_factory=set)
-
-    def read(self, line: dict[str, Any]) -> None:
-        match line["event"]:
-            case "dispatch":
-                self.jobs.update(line["jobs"])
-                for worker in line.get("workers", range(self.workers)):
-                    self.open[line["round"], worker, line["attempt"]] = line["at_s"]
-            case "arrival" | "failure":
-                self._settle(line)
-            case "cancel":
-                for address in self.open:
-                    if address[0] == line["round"] and address[1] in line["workers"]:
-                        self.cancelled[address] = line["at_s"]
-
-    def estimate(self, *, end_s: float) -> Estimate:
-        moved = Usage()
-        if self.traffic is not None:
-            moved = self.traffic.publication().times(len(self.jobs))
-        likely, at_most = self.settled + moved, self.settled_at_most + moved
-        for address, sent_s in self.open.items():
-            likely += self._invocation(self.cancelled.get(address, end_s) - sent_s)
-            at_most += self._invocation(self.function.longest_s, fresh=True)
-        return Estimate(likely=likely, at_most=at_most, unanswered=len(self.open))
-
-    def _settle(self, line: dict[str, Any]) -> None:
-        sent_s = self.open.pop((line["round"], line["worker"], line["attempt"]), None)
-        if sent_s is None:
-            return  # a duplicate
-        # The log's own times begin before any task was sent, and end a little late: those of the
-        # loop, not of the answer. `took_s` is since this very task left.
-        longest_s = line["at_s"] - sent_s
-        self.settled += self._invocation(line.get("took_s", longest_s))
-        if line["event"] == "failure":
-            longest_s = self.function.longest_s
-        self.settled_at_most += self._invocation(longest_s, fresh=True)
-
-    def _invocation(self, seconds: float, *, fresh: bool = False) -> Usage:
-        used = self.function.invocation(seconds)
-        return used if self.traffic is None else used + self.traffic.task(fresh=fresh)
+    return lines

@@ -11,6 +11,7 @@ from seqgc.backends import Messaging
 from seqgc.deploy import Budget
 from seqgc.errors import ParameterError, require_int
 from seqgc.workers._delays import LoadDelays
+from seqgc.workers._forecast import Forecast
 
 if TYPE_CHECKING:
     from seqgc.training import Crew, TrainingPlan, Work
@@ -40,6 +41,10 @@ class WorkerSet(ABC):
     def open(self, work: Work) -> AbstractContextManager[Crew]:
         """Prepare for one piece of work; nothing of it is left at the end of the block."""
 
+    @abstractmethod
+    def forecast(self, plan: TrainingPlan) -> Forecast | None:
+        """Return what functions are going to be sent and cost, or None; starts and asks nobody."""
+
     def budget(self, plan: TrainingPlan, max_usd: float) -> Budget:
         """Return an observer that stops a run before it costs more than ``max_usd`` US dollars.
 
@@ -53,11 +58,8 @@ class WorkerSet(ABC):
         if plan.adaptation is not None:
             rule = "must be left out with `probe` or `retune`: schemes not known yet have no price"
             raise ParameterError("max_usd", rule, max_usd)
-        return self._budget(plan, max_usd)
-
-    @abstractmethod
-    def _budget(self, plan: TrainingPlan, max_usd: float) -> Budget:
-        """Return it for a plan whose scheme stays."""
+        predicted = self.forecast(plan)
+        return Budget(max_usd, model=None) if predicted is None else predicted.budget(max_usd)
 
     def _messaging(self, work: Work, *, run_id: str | None = None) -> Messaging:
         """Return what the work's messages say beside its tasks; it names the run unless told."""

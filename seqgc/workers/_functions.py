@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from seqgc.deploy import Budget
 from seqgc.stores import DirectoryStore, StoreChoice, open_store, remove_forgotten
 from seqgc.wire import StoreKind, StoreRef
 from seqgc.workers._base import WorkerSet
@@ -51,13 +50,8 @@ class Functions:
 
     def store_ref(self, kind: StoreKind, run_id: str) -> StoreRef:
         """Return where they find a run's weights, and put large answers."""
-        match kind:
-            case "directory":
-                return StoreRef(kind=kind, location=run_id)
-            case "s3":
-                return StoreRef(kind=kind, location=f"{self.bucket}/{run_id}")
-            case "inline":
-                return StoreRef(kind=kind)
+        locations = {"directory": run_id, "s3": f"{self.bucket}/{run_id}", "inline": ""}
+        return StoreRef(kind=kind, location=locations[kind])
 
 
 class FunctionWorkers(WorkerSet):
@@ -126,11 +120,7 @@ class FunctionWorkers(WorkerSet):
             yield crew
 
     def forecast(self, plan: TrainingPlan) -> Forecast:
-        """Return what a run is going to send and cost; starts and asks nobody."""
         return forecast(plan, self.n, self.settings, reach=self.reach)
-
-    def _budget(self, plan: TrainingPlan, max_usd: float) -> Budget:
-        return self.forecast(plan).budget(max_usd)
 
     def _choice(self, work: Work) -> StoreChoice:
         sizes = work.sizes if work.fixed else None

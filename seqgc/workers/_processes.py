@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Self, TypeAlias
 
 from seqgc.backends import LocalBackend, start_fork_server
-from seqgc.deploy import Budget
 from seqgc.errors import ParameterError
 from seqgc.ports import Backend
 from seqgc.stores import DirectoryStore
@@ -44,8 +43,8 @@ class ProcessWorkers(WorkerSet):
         store = DirectoryStore(work.weights)  # also for workers elsewhere that have it mounted
         yield Crew(start=partial(start, work.compute_factory(store)), store=store)
 
-    def _budget(self, plan: TrainingPlan, max_usd: float) -> Budget:  # noqa: ARG002 (functions')
-        return Budget(max_usd, model=None)
+    def forecast(self, plan: TrainingPlan) -> None:  # whatever it is, it costs nothing
+        pass
 
     @abstractmethod
     def _reach(self, work: Work) -> _Start:
