@@ -14,17 +14,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import wraps
 from pathlib import Path
 from types import NoneType
-from typing import (
-    Annotated,
-    Any,
-    Final,
-    Literal,
-    TypeVar,
-    cast,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import typer
 from pydantic import BaseModel
@@ -99,7 +89,7 @@ def numbers(argument: str, text: str, kind: type[_Number]) -> tuple[_Number, ...
 Verb = Callable[..., Any]
 
 # Where a flag is not the name of its field.
-_FLAGS: Final = {
+_FLAGS = {
     "workers": ("-n", "--workers"),
     "plugins": ("--plugin",),
     "delays.source": ("--delays",),
