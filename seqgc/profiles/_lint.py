@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -34,12 +35,8 @@ class Finding:
     column: int | None = None
 
 
-def _error(rule: str, message: str, row: int | None = None, column: int | None = None) -> Finding:
-    return Finding(rule=rule, severity="error", message=message, row=row, column=column)
-
-
-def _warning(rule: str, message: str, row: int | None = None, column: int | None = None) -> Finding:
-    return Finding(rule=rule, severity="warning", message=message, row=row, column=column)
+_error = partial(Finding, severity="error")
+_warning = partial(Finding, severity="warning")
 
 
 def lint(profile: DelayProfile) -> list[Finding]:
@@ -121,7 +118,7 @@ def lint_series(profiles: Sequence[DelayProfile]) -> list[Finding]:
                 f"{took:.3g} s, where the others lead to {due:.3g} s: its calls may have crashed, "
                 "and ended early; leave it out, or record it again and look at the replies"
             )
-            found.append(_warning("crashed", message))
+            found.append(_warning(rule="crashed", message=message))
     return found
 
 
@@ -130,23 +127,24 @@ def _errors(profile: DelayProfile) -> Iterator[Finding]:
     silent = failed.all(axis=1)
     if silent.all():
         message = "no worker answered in any round: this is no recording of delays"
-        yield _error("no-answer", message)
+        yield _error(rule="no-answer", message=message)
         return
     for row in np.flatnonzero(silent).tolist():
-        yield _error("no-answer", f"row {row} (round, from 0): no worker answered", row)
+        message = f"row {row} (round, from 0): no worker answered"
+        yield _error(rule="no-answer", message=message, row=row)
     failures = int(np.count_nonzero(failed))
     if 2 * failures >= failed.size:
         message = (
             f"{failures} of {failed.size} calls failed: the few that were answered say little of "
             "the workers; find out why (`seqgc doctor`, the functions' logs), and record again"
         )
-        yield _error("mostly-failed", message)
+        yield _error(rule="mostly-failed", message=message)
     if times.size > 1 and np.ptp(times) == 0:
         message = (
             f"all times are the same, {float(times[0, 0])} s: this was not measured; "
             "give the matrix of times as it was recorded"
         )
-        yield _error("constant", message)
+        yield _error(rule="constant", message=message)
     fast = (times < _LEAST_S) & ~failed
     if fast.any():
         row, column = np.argwhere(fast)[0].tolist()
@@ -155,7 +153,7 @@ def _errors(profile: DelayProfile) -> Iterator[Finding]:
             f"{row}, column {column} ({times[row, column]:.3g} s): no worker can; the "
             "clock was started after the task had left, or the times are not seconds; record again"
         )
-        yield _error("too-fast", message, row, column)
+        yield _error(rule="too-fast", message=message, row=row, column=column)
 
 
 def _without_load(profile: DelayProfile) -> Iterator[Finding]:
@@ -169,10 +167,11 @@ def _without_load(profile: DelayProfile) -> Iterator[Finding]:
         f"cost by alpha={alpha:.4g} and base load {profile.meta.base_load:.4g}: "
     )
     if 2 * count >= total:
-        yield _error("alpha", f"{message}one of the two is wrong; say --alpha, or --base-load")
+        message += "one of the two is wrong; say --alpha, or --base-load"
+        yield _error(rule="alpha", message=message)
     elif count:
-        cause = "these workers had a processor to themselves, or alpha is too large"
-        yield _warning("alpha", message + cause)
+        message += "these workers had a processor to themselves, or alpha is too large"
+        yield _warning(rule="alpha", message=message)
 
 
 def _accidents(profile: DelayProfile) -> Iterator[Finding]:
@@ -180,14 +179,14 @@ def _accidents(profile: DelayProfile) -> Iterator[Finding]:
     for row, times in enumerate(profile.times):
         if profile.num_workers > 1 and np.ptp(times) == 0:
             message = f"row {row}: every worker took the same {float(times[0])} s; leave it out"
-            yield _warning("constant", message, row)
+            yield _warning(rule="constant", message=message, row=row)
         first = seen.setdefault(times.tobytes(), row)
         if first != row:
             message = f"row {row} repeats row {first} to the last digit; leave it out"
-            yield _warning("duplicate-row", message, row)
+            yield _warning(rule="duplicate-row", message=message, row=row)
     for column in np.flatnonzero((~profile.answered).all(axis=0)).tolist():
         message = f"column {column} (worker, from 0) answered in no round"
-        yield _warning("silent-worker", message, column=column)
+        yield _warning(rule="silent-worker", message=message, column=column)
     medians = _medians(profile)
     usual = float(np.median(medians[1:])) if len(medians) > 2 else np.inf
     if medians[0] > _COLD_RATIO * usual:
@@ -195,7 +194,7 @@ def _accidents(profile: DelayProfile) -> Iterator[Finding]:
             f"row 0: its median, {medians[0]:.3f} s, is {medians[0] / usual:.1f} times that of the "
             "other rounds: workers were cold; leave it out"
         )
-        yield _warning("cold-start", message, 0)
+        yield _warning(rule="cold-start", message=message, row=0)
 
 
 def _slow(profile: DelayProfile) -> Iterator[Finding]:
@@ -208,11 +207,10 @@ def _slow(profile: DelayProfile) -> Iterator[Finding]:
             f"row {row}, column {column}: took {profile.times[row, column]:.3f} s, "
             f"{profile.times[row, column] / medians[row]:.0f} times its round's median"
         )
+        rule, cause = "stall", "no other came as late: a stall"
         if others:
-            message = f"{took}, and {others} more came as late: a client's time-out and retry"
-            yield _warning("retry", message, row, column)
-        else:
-            yield _warning("stall", f"{took}, and no other came as late: a stall", row, column)
+            rule, cause = "retry", f"{others} more came as late: a client's time-out and retry"
+        yield _warning(rule=rule, message=f"{took}, and {cause}", row=row, column=column)
 
 
 def _medians(profile: DelayProfile) -> FloatArray:

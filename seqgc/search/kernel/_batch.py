@@ -33,9 +33,8 @@ have unequal loads (whose order of arrival is its own), is replayed in general.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -124,79 +123,60 @@ def batch_replay(
     for load in (float(loads.min()), float(loads.max())):
         rehearsal.profile.times_at(jobs_per_round * load, alpha=rehearsal.alpha)
     # As `DelayProfile.times_at` computes it, operation for operation.
-    shifts = rehearsal.slope * (jobs_per_round * loads - rehearsal.profile.meta.base_load)
-    # Where all workers of a scheme have one load, their order is that of every such scheme. No
-    # kernel knows of mini-tasks that are left out.
-    even = (loads == loads[:, :1]).all(axis=1).tolist()
-    kernels = [
-        kernel_of(s, conditions) if e and not rehearsal.leaves_out(s) else None
-        for s, e in zip(schemes, even, strict=True)
-    ]
-    first: dict[Hashable, int] = {}
-    keys = [
-        s if k is None else (k.decisions, row[0])  # of a batch, loads may differ all the same
-        for s, k, row in zip(schemes, kernels, loads, strict=True)
-    ]
-    same = np.array([first.setdefault(key, len(first)) for key in keys])
-    _, distinct = np.unique(same, return_index=True)
-    candidates = [
-        _Candidate(schemes[i], kernels[i], int(num_rounds[i]), float(shifts[i, 0]))
-        for i in distinct
-    ]
-    seconds, waited_out = _by_groups(candidates, conditions)
-    return BatchReplay(
-        round_seconds=seconds[same], num_rounds=num_rounds, waited_out=waited_out[same]
-    )
-
-
-class _Candidate(NamedTuple):
-    """A scheme that decides differently from others; ``shift``: seconds that its load adds."""
-
-    scheme: Scheme
-    kernel: Kernel | None
-    num_rounds: int
-    shift: float
-
-
-def _by_groups(
-    candidates: Sequence[_Candidate], conditions: Conditions
-) -> tuple[FloatArray, IntArray]:
-    """Return `BatchReplay.round_seconds` and `waited_out`.
-
-    Those without a kernel are replayed in general.
-    """
-    most, recorded = max(c.num_rounds for c in candidates), conditions.rehearsal.profile.times
+    shifts = rehearsal.slope * (jobs_per_round * loads[:, 0] - rehearsal.profile.meta.base_load)
+    recorded, most = rehearsal.profile.times, int(num_rounds.max())
     arrivals = Arrivals(recorded[np.arange(most) % len(recorded)])
-    seconds = np.zeros((len(candidates), most))
-    waited_out = np.zeros(len(candidates), dtype=np.intp)
-    for block in _blocks(candidates, arrivals.n):
-        together = [candidates[i] for i in block]
-        scheme, kernel, rounds, _ = together[0]
+    seconds = np.zeros((len(schemes), most))
+    waited_out = np.zeros(len(schemes), dtype=np.intp)
+    blocks, same = _blocks(schemes, loads, conditions)
+    for kernel, block in blocks:
+        rounds, together = int(num_rounds[block[0]]), [schemes[i] for i in block]
         if kernel is None:
-            run = replay(conditions.setting(scheme), conditions.rehearsal)
+            run = replay(conditions.setting(together[0]), rehearsal)
             seconds[block, :rounds] = run.round_seconds
             waited_out[block] = np.count_nonzero(run.waited_out)
             continue
         history = History(arrivals, len(block))
-        thresholds = kernel.thresholds([c.scheme for c in together], history, conditions)
-        shifts = np.array([c.shift for c in together])
-        closings = Closings(arrivals, shifts, num_rounds=rounds, rule=conditions.rule)
+        thresholds = kernel.thresholds(together, history, conditions)
+        closings = Closings(arrivals, shifts[block], num_rounds=rounds, rule=rule)
         for round in range(rounds):
             idle = thresholds.idle(round)
             history.close(closings.close(round, thresholds.needed(round), idle=idle))
             thresholds.close(round)
         seconds[block, :rounds] = closings.seconds.T
         waited_out[block] = closings.waited_out.sum(axis=0)
-    return seconds, waited_out
+    return BatchReplay(
+        round_seconds=seconds[same], num_rounds=num_rounds, waited_out=waited_out[same]
+    )
 
 
-def _blocks(candidates: Sequence[_Candidate], n: int) -> Iterator[list[int]]:
-    """Yield which candidates to compute together: few enough for the processor's cache."""
-    groups: dict[object, list[int]] = {}
-    for i, each in enumerate(candidates):
-        key = i if each.kernel is None else (each.kernel.group, each.scheme.delay)
-        groups.setdefault(key, []).append(i)
-    width = max(_LEAST_WIDTH, _BLOCK // n)
-    for group in groups.values():
-        for start in range(0, len(group), width):
-            yield group[start : start + width]
+def _blocks(
+    schemes: Sequence[Scheme], loads: FloatArray, conditions: Conditions
+) -> tuple[list[tuple[Kernel | None, list[int]]], list[int]]:
+    """Return whom to compute together, and for every scheme which of those decides like it.
+
+    A block is small enough for the processor's cache. What has no kernel is alone.
+    """
+    # Where all workers of a scheme have one load, their order is that of every such scheme. No
+    # kernel knows of mini-tasks that are left out.
+    even = (loads == loads[:, :1]).all(axis=1).tolist()
+    first: dict[Hashable, int] = {}
+    same: list[int] = []
+    groups: dict[Hashable, tuple[Kernel | None, list[int]]] = {}
+    for i, scheme in enumerate(schemes):
+        fits = even[i] and not conditions.rehearsal.leaves_out(scheme)
+        kernel = kernel_of(scheme, conditions) if fits else None
+        decisions: Hashable = scheme
+        if kernel is not None:  # of a batch, loads may differ all the same
+            decisions = (kernel.decisions, loads[i, 0])
+        same.append(first.setdefault(decisions, i))
+        if same[i] == i:
+            group = i if kernel is None else (kernel.group, scheme.delay)
+            groups.setdefault(group, (kernel, []))[1].append(i)
+    width = max(_LEAST_WIDTH, _BLOCK // loads.shape[1])
+    blocks = [
+        (kernel, group[start : start + width])
+        for kernel, group in groups.values()
+        for start in range(0, len(group), width)
+    ]
+    return blocks, same
