@@ -9,7 +9,6 @@ from seqgc.search._search import Progress as Progress
 from seqgc.search._search import Ranked as Ranked
 from seqgc.search._space import Closing as Closing
 from seqgc.search._space import SearchSpace as SearchSpace
-from seqgc.search._space import family_of as family_of
 from seqgc.search._tuning import Lead as Lead
 from seqgc.search._tuning import Tuning as Tuning
 from seqgc.search._tuning import hold_out as hold_out

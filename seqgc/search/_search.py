@@ -11,10 +11,11 @@ import numpy as np
 from seqgc.errors import ParameterError
 from seqgc.ports import BoolArray, FloatArray, IntArray
 from seqgc.rounds import Setting
+from seqgc.schemes import entry_of
 from seqgc.search._floors import Floors
 from seqgc.search._recorded_run import decoding_errors, replay
 from seqgc.search._rehearsal import Rehearsal
-from seqgc.search._space import SearchSpace, family_of
+from seqgc.search._space import SearchSpace
 from seqgc.search.kernel import batch_replay
 
 __all__ = ["Progress", "Ranked", "Search", "pareto_front"]
@@ -87,7 +88,7 @@ class Search:
         filled = [scheme for scheme in self._schemes if not seen.leaves_out(scheme)]
         self._schemes = filled or self._schemes
         self._closings = [c for c in space.closings() if num_jobs % c.jobs_per_round == 0]
-        names = [family_of(scheme) for scheme in self._schemes]
+        names = [entry_of(scheme).name for scheme in self._schemes]
         places = {name: place for place, name in enumerate(dict.fromkeys(names))}
         self._families: IntArray = np.array([places[name] for name in names])
         self._floors = Floors(self._schemes, seen)

@@ -13,7 +13,7 @@ from seqgc.rounds import ClosingRule, WaitOut
 from seqgc.schemes import Grid, Scheme, entry_of, registered
 from seqgc.search.kernel import adds_results, conforms_as_feasible, stands_for_others
 
-__all__ = ["Closing", "SearchSpace", "family_of"]
+__all__ = ["Closing", "SearchSpace"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class SearchSpace:
             for scheme in kind.candidates(n, grid):
                 if scheme.exact != exact or (self.sums_only and not adds_results(scheme)):
                     continue
-                if (name := family_of(scheme)) in by_name:
+                if (name := entry_of(scheme).name) in by_name:
                     by_name[name].append(scheme)
         for schemes in sorted(by_name.values(), key=len):
             yield from schemes
@@ -110,15 +110,3 @@ class SearchSpace:
         if wait_out == "conform" and "feasible" in self.wait_outs:
             return conforms_as_feasible(scheme)
         return wait_out == "feasible" and not self.coarse and not stands_for_others(scheme)
-
-
-def family_of(scheme: Scheme) -> str:
-    """Return the name that the scheme's spec begins with.
-
-    Examples
-    --------
-    >>> from seqgc.schemes import GC
-    >>> family_of(GC(n=4, s=1, family="rep"))
-    'gc-rep'
-    """
-    return entry_of(scheme).name

@@ -12,10 +12,11 @@ import numpy as np
 from seqgc.errors import ParameterError, require_int
 from seqgc.ports import FloatArray
 from seqgc.profiles import DelayProfile
+from seqgc.schemes import entry_of
 from seqgc.search._recorded_run import replay
 from seqgc.search._rehearsal import Rehearsal
 from seqgc.search._search import Progress, Ranked, Search
-from seqgc.search._space import SearchSpace, family_of
+from seqgc.search._space import SearchSpace
 
 __all__ = ["Lead", "Tuning", "bootstrap_total", "hold_out", "tune"]
 
@@ -158,7 +159,7 @@ def _lead(ranking: Sequence[Ranked], *, on: Rehearsal, seed: int) -> Lead | None
         row
         for row in ranking
         if row.setting.jobs_per_round == best.jobs_per_round
-        and family_of(row.setting.scheme) != family_of(best.scheme)
+        and entry_of(row.setting.scheme).name != entry_of(best.scheme).name
     ]
     if not others:
         return None

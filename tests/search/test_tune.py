@@ -10,14 +10,13 @@ import pytest
 from seqgc.errors import ParameterError, ProfileError
 from seqgc.profiles import DelayProfile, ProfileMeta, read_profile
 from seqgc.rounds import ClosingRule, Setting
-from seqgc.schemes import GC, MSGC, SRSGC, Scheme, parse_scheme, registered
+from seqgc.schemes import GC, MSGC, SRSGC, Scheme, entry_of, parse_scheme, registered
 from seqgc.search import (
     Conformity,
     Rehearsal,
     SearchSpace,
     Tuning,
     batch_replay,
-    family_of,
     hold_out,
     replay,
     tune,
@@ -188,7 +187,7 @@ def test_a_row_says_what_its_replay_and_its_bounds_are() -> None:
     profile, alpha = random_profile(11), 0.7
     found = tune(Rehearsal(profile=profile, num_jobs=6, alpha=alpha), space=SMALL)
     assert [row.runtime_s for row in found.ranking] == sorted(r.runtime_s for r in found.ranking)
-    assert {family_of(row.setting.scheme) for row in found.ranking} == set(registered())
+    assert {entry_of(row.setting.scheme).name for row in found.ranking} == set(registered())
     for row in found.ranking:
         run = replay(
             row.setting,

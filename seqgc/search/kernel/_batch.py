@@ -39,12 +39,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from seqgc.ports import FloatArray, IntArray
-from seqgc.rounds import ClosingRule
+from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import Scheme
 from seqgc.search._recorded_run import replay
 from seqgc.search._rehearsal import Rehearsal
 from seqgc.search.kernel._arrivals import Arrivals, Closings
-from seqgc.search.kernel._dispatch import Conditions, Kernel, kernel_of
+from seqgc.search.kernel._dispatch import Kernel, kernel_of
 from seqgc.search.kernel._thresholds import History
 
 __all__ = ["BatchReplay", "batch_replay"]
@@ -114,11 +114,11 @@ def batch_replay(
     >>> batch.runtime_s, batch.waited_out
     (array([8. , 3.5]), array([2, 2]))
     """
-    conditions = Conditions(rehearsal=rehearsal, rule=rule, jobs_per_round=jobs_per_round)
     if not schemes:
         none = np.zeros(0, dtype=np.intp)
         return BatchReplay(round_seconds=np.zeros((0, 0)), num_rounds=none, waited_out=none)
-    num_rounds = np.array([rehearsal.num_rounds(conditions.setting(s)) for s in schemes])
+    settings = [Setting(scheme=s, rule=rule, jobs_per_round=jobs_per_round) for s in schemes]
+    num_rounds = np.array([rehearsal.num_rounds(setting) for setting in settings])
     loads = np.stack([scheme.loads_of(rehearsal.batch) for scheme in schemes])
     for load in (float(loads.min()), float(loads.max())):
         rehearsal.profile.times_at(jobs_per_round * load, alpha=rehearsal.alpha)
@@ -128,16 +128,16 @@ def batch_replay(
     arrivals = Arrivals(recorded[np.arange(most) % len(recorded)])
     seconds = np.zeros((len(schemes), most))
     waited_out = np.zeros(len(schemes), dtype=np.intp)
-    blocks, same = _blocks(schemes, loads, conditions)
+    blocks, same = _blocks(settings, loads, rehearsal)
     for kernel, block in blocks:
         rounds, together = int(num_rounds[block[0]]), [schemes[i] for i in block]
         if kernel is None:
-            run = replay(conditions.setting(together[0]), rehearsal)
+            run = replay(settings[block[0]], rehearsal)
             seconds[block, :rounds] = run.round_seconds
             waited_out[block] = np.count_nonzero(run.waited_out)
             continue
         history = History(arrivals, len(block))
-        thresholds = kernel.thresholds(together, history, conditions)
+        thresholds = kernel.thresholds(together, history, rounds - together[0].delay)
         closings = Closings(arrivals, shifts[block], num_rounds=rounds, rule=rule)
         for round in range(rounds):
             idle = thresholds.idle(round)
@@ -151,9 +151,9 @@ def batch_replay(
 
 
 def _blocks(
-    schemes: Sequence[Scheme], loads: FloatArray, conditions: Conditions
+    settings: Sequence[Setting], loads: FloatArray, rehearsal: Rehearsal
 ) -> tuple[list[tuple[Kernel | None, list[int]]], list[int]]:
-    """Return whom to compute together, and for every scheme which of those decides like it.
+    """Return whom to compute together, and for every setting which of those decides like it.
 
     A block is small enough for the processor's cache. What has no kernel is alone.
     """
@@ -163,9 +163,14 @@ def _blocks(
     first: dict[Hashable, int] = {}
     same: list[int] = []
     groups: dict[Hashable, tuple[Kernel | None, list[int]]] = {}
-    for i, scheme in enumerate(schemes):
-        fits = even[i] and not conditions.rehearsal.leaves_out(scheme)
-        kernel = kernel_of(scheme, conditions) if fits else None
+    for i, setting in enumerate(settings):
+        scheme, kernel = setting.scheme, None
+        if even[i] and not rehearsal.leaves_out(scheme):
+            kernel = kernel_of(
+                scheme,
+                feasible=setting.rule.wait_out == "feasible",
+                bursty_only=rehearsal.conformity == "bursty",
+            )
         decisions: Hashable = scheme
         if kernel is not None:  # of a batch, loads may differ all the same
             decisions = (kernel.decisions, loads[i, 0])

@@ -19,13 +19,10 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import singledispatch
 
-from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import GC, MSGC, SRSGC, Scheme
-from seqgc.search._rehearsal import Rehearsal
 from seqgc.search.kernel._thresholds import Thresholds
 
 __all__ = [
-    "Conditions",
     "Kernel",
     "Need",
     "adds_results",
@@ -34,33 +31,6 @@ __all__ = [
     "necessary_answers",
     "stands_for_others",
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Conditions:
-    """How all candidates of a batch are run."""
-
-    rehearsal: Rehearsal
-    rule: ClosingRule
-    jobs_per_round: int
-
-    @property
-    def feasible(self) -> bool:
-        """Whether rounds wait only until no job is lost, and nobody asks what conforms."""
-        return self.rule.wait_out == "feasible"
-
-    @property
-    def bursty_only(self) -> bool:
-        """Whether the bursty model alone conforms."""
-        return self.rehearsal.conformity == "bursty"
-
-    def setting(self, scheme: Scheme) -> Setting:
-        """Return a candidate, as a setting."""
-        return Setting(scheme=scheme, rule=self.rule, jobs_per_round=self.jobs_per_round)
-
-    def bundles(self, scheme: Scheme) -> int:
-        """Return how many jobs a run of the scheme has."""
-        return self.rehearsal.bundles(self.setting(scheme))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +51,7 @@ class Kernel:
 
     ``group`` is what schemes must agree on to be replayed together. ``decisions`` is what decides:
     schemes that agree on it have one load and the same closings. ``thresholds`` makes those of
-    some candidates: ``(schemes of one group, history, conditions) -> Thresholds``.
+    some candidates: ``(schemes of one group, history, num_jobs) -> Thresholds``.
     """
 
     group: Hashable
@@ -96,8 +66,12 @@ def necessary_answers(scheme: Scheme, *, conforms: bool) -> Need:  # noqa: ARG00
 
 
 @singledispatch
-def kernel_of(scheme: Scheme, conditions: Conditions) -> Kernel | None:  # noqa: ARG001
-    """Return how the scheme is replayed with others; None: in general, by itself."""
+def kernel_of(scheme: Scheme, *, feasible: bool, bursty_only: bool) -> Kernel | None:  # noqa: ARG001
+    """Return how the scheme is replayed with others; None: in general, by itself.
+
+    ``feasible``: rounds wait only until no job is lost, and nobody asks what conforms. If somebody
+    does, ``bursty_only`` says that the bursty model alone conforms.
+    """
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from seqgc.codes import make_code
 from seqgc.ports import BoolArray
@@ -10,7 +11,6 @@ from seqgc.schemes import GC, Uncoded
 from seqgc.search.kernel._arrivals import SmallInts
 from seqgc.search.kernel._codes import Codes
 from seqgc.search.kernel._dispatch import (
-    Conditions,
     Kernel,
     Need,
     conforms_as_feasible,
@@ -30,10 +30,10 @@ class GCThresholds(Thresholds):
     """
 
     def __init__(
-        self, schemes: Sequence[Uncoded | GC], history: History, conditions: Conditions
+        self, schemes: Sequence[Uncoded | GC], history: History, _num_jobs: int, *, feasible: bool
     ) -> None:
         families = [scheme.family if isinstance(scheme, GC) else None for scheme in schemes]
-        kinds = [family if conditions.feasible or family == "rep" else None for family in families]
+        kinds = [family if feasible or family == "rep" else None for family in families]
         self._codes = Codes(history.arrivals, [scheme.tolerated for scheme in schemes], kinds)
 
     def needed(self, round: int) -> SmallInts:
@@ -47,8 +47,10 @@ class GCThresholds(Thresholds):
 
 
 @kernel_of.register
-def _(scheme: Uncoded | GC, conditions: Conditions) -> Kernel | None:  # noqa: ARG001
-    return Kernel(group=GC, decisions=scheme, thresholds=GCThresholds) if scheme.exact else None
+def _(scheme: Uncoded | GC, *, feasible: bool, bursty_only: bool) -> Kernel | None:  # noqa: ARG001
+    if not scheme.exact:
+        return None
+    return Kernel(group=GC, decisions=scheme, thresholds=partial(GCThresholds, feasible=feasible))
 
 
 @necessary_answers.register

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from seqgc.ports import BoolArray
 from seqgc.schemes import MSGC
 from seqgc.search.kernel._arrivals import SmallInts
 from seqgc.search.kernel._codes import Codes
-from seqgc.search.kernel._dispatch import Conditions, Kernel, Need, kernel_of, necessary_answers
+from seqgc.search.kernel._dispatch import Kernel, Need, kernel_of, necessary_answers
 from seqgc.search.kernel._thresholds import History, Recent, Thresholds, after_last
 from seqgc.search.kernel._windows import ArbitraryWindow, BurstyWindow, Conforms, Window
 
@@ -33,8 +34,8 @@ class MSGCFeasible(Thresholds):
     one. ``schemes`` differ in lam and family alone.
     """
 
-    def __init__(self, schemes: Sequence[MSGC], history: History, conditions: Conditions) -> None:
-        self._history, self._num_jobs = history, conditions.bundles(schemes[0])
+    def __init__(self, schemes: Sequence[MSGC], history: History, num_jobs: int) -> None:
+        self._history, self._num_jobs = history, num_jobs
         self._burst, self._first_adaptive = schemes[0].B, schemes[0].W - 1
         self._recent = Recent(history, self._first_adaptive)
         none = np.zeros_like(self._recent.times)
@@ -83,32 +84,35 @@ def _uncoded(schemes: Sequence[MSGC]) -> BoolArray:
     return np.array([scheme.lam == scheme.n for scheme in schemes])
 
 
-def _conforms(schemes: Sequence[MSGC], history: History, conditions: Conditions) -> Conforms:
+def _conforms(
+    schemes: Sequence[MSGC], history: History, num_jobs: int, *, bursty_only: bool
+) -> Conforms:
     """In its life of W-1+B rounds every job sees a bursty pattern or an arbitrary one."""
     B, W = schemes[0].B, schemes[0].W
     lam = np.array([scheme.lam for scheme in schemes], dtype=history.arrivals.dtype)
     models: list[Window] = []
-    if not conditions.bursty_only:
+    if not bursty_only:
         models.append(ArbitraryWindow(history, B=B, W=W, lam=lam))
     # For B = 1 the two models are one: a worker straggles at most once in W rounds.
-    if conditions.bursty_only or B > 1:
+    if bursty_only or B > 1:
         models.append(BurstyWindow(history, B=B, W=W, lam=lam))
     uncoded, ends = _uncoded(schemes), None
     if uncoded.any():
         few = [scheme for scheme in schemes if scheme.lam == scheme.n]
-        ends = MSGCFeasible(few, history.part(uncoded), conditions)
-    span = W if conditions.bursty_only else W - 1 + B
+        ends = MSGCFeasible(few, history.part(uncoded), num_jobs)
+    span = W if bursty_only else W - 1 + B
     return Conforms(history, models, span=span, ends=ends, may_be_idle=uncoded)
 
 
 @kernel_of.register
-def _(scheme: MSGC, conditions: Conditions) -> Kernel:
+def _(scheme: MSGC, *, feasible: bool, bursty_only: bool) -> Kernel:
     """Of M-SGC's code, conformity knows the load alone."""
     group = (MSGC, scheme.B, scheme.W)
-    if conditions.feasible:
+    if feasible:
         return Kernel(group=group, decisions=scheme, thresholds=MSGCFeasible)
     decisions = (*group, scheme.lam, scheme.normalized_load)
-    return Kernel(group=group, decisions=decisions, thresholds=_conforms)
+    thresholds = partial(_conforms, bursty_only=bursty_only)
+    return Kernel(group=group, decisions=decisions, thresholds=thresholds)
 
 
 @necessary_answers.register

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -11,7 +12,6 @@ from seqgc.schemes import SRSGC
 from seqgc.search.kernel._arrivals import SmallInts
 from seqgc.search.kernel._codes import Codes
 from seqgc.search.kernel._dispatch import (
-    Conditions,
     Kernel,
     Need,
     kernel_of,
@@ -31,9 +31,8 @@ class SRSGCFeasible(Thresholds):
     ``_chosen`` (n, candidates). ``schemes`` differ in W, lam and family alone.
     """
 
-    def __init__(self, schemes: Sequence[SRSGC], history: History, conditions: Conditions) -> None:
-        self._history, self._delay = history, schemes[0].B
-        self._num_jobs = conditions.bundles(schemes[0])
+    def __init__(self, schemes: Sequence[SRSGC], history: History, num_jobs: int) -> None:
+        self._history, self._num_jobs, self._delay = history, num_jobs, schemes[0].B
         tolerated = [scheme.s for scheme in schemes]
         self._codes = Codes(history.arrivals, tolerated, [scheme.family for scheme in schemes])
         self._wanted_results = history.arrivals.n - np.array(tolerated)
@@ -89,26 +88,29 @@ class SRSGCFeasible(Thresholds):
         self._chosen[:, some] = wanted[:, some] & (so_far <= wanting[some])
 
 
-def _conforms(schemes: Sequence[SRSGC], history: History, conditions: Conditions) -> Conforms:
+def _conforms(
+    schemes: Sequence[SRSGC], history: History, num_jobs: int, *, bursty_only: bool
+) -> Conforms:
     """Any W rounds are bursty, or in each at most s straggle, or (Rep) every group answers."""
     lam = np.array([scheme.lam for scheme in schemes], dtype=history.arrivals.dtype)
     models: list[Window] = [BurstyWindow(history, B=schemes[0].B, W=schemes[0].W, lam=lam)]
-    if not conditions.bursty_only:  # of Rep, every group answers wherever at most s straggle
+    if not bursty_only:  # of Rep, every group answers wherever at most s straggle
         kinds = ["rep" if scheme.family == "rep" else None for scheme in schemes]
         models.append(EachRound(Codes(history.arrivals, [scheme.s for scheme in schemes], kinds)))
     everybody = np.ones(len(schemes), dtype=np.bool_)
-    ends = SRSGCFeasible(schemes, history, conditions)
+    ends = SRSGCFeasible(schemes, history, num_jobs)
     return Conforms(history, models, span=schemes[0].W, ends=ends, may_be_idle=everybody)
 
 
 @kernel_of.register
-def _(scheme: SRSGC, conditions: Conditions) -> Kernel:
+def _(scheme: SRSGC, *, feasible: bool, bursty_only: bool) -> Kernel:
     """Of SR-SGC, feasibility knows the base code and B alone."""
-    if conditions.feasible:
+    if feasible:
         group = (SRSGC, scheme.B)
         decisions = (*group, scheme.family, scheme.s)
         return Kernel(group=group, decisions=decisions, thresholds=SRSGCFeasible)
-    return Kernel(group=(SRSGC, scheme.B, scheme.W), decisions=scheme, thresholds=_conforms)
+    thresholds = partial(_conforms, bursty_only=bursty_only)
+    return Kernel(group=(SRSGC, scheme.B, scheme.W), decisions=scheme, thresholds=thresholds)
 
 
 @necessary_answers.register
