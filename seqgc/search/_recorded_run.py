@@ -20,7 +20,6 @@ from seqgc.ports import (
     Close,
     CloseReason,
     Event,
-    Failure,
     Finish,
     FloatArray,
     IntArray,
@@ -72,11 +71,9 @@ class ReplayBackend:
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
         over = {(round, worker) for worker in workers}
-        self._pending = [
-            (at, task) for at, task in self._pending if (task.round, task.worker) not in over
-        ]
+        self._pending = [(at, t) for at, t in self._pending if (t.round, t.worker) not in over]
 
-    def receive(self, until: float) -> Arrival | Failure | None:
+    def receive(self, until: float) -> Arrival | None:
         if not self._pending or self._pending[-1][0] > until:
             if math.isinf(until):
                 raise ScheduleError("the policy waits for ever: nothing is left to arrive")
@@ -183,9 +180,7 @@ def decoding_errors(setting: Setting, rehearsal: Rehearsal) -> FloatArray:
     return np.array([errors[job] for job in sorted(errors)])
 
 
-def _drive(
-    setting: Setting, rehearsal: Rehearsal, observe: Callable[[Event | Action], None]
-) -> None:
+def _drive(setting: Setting, rehearsal: Rehearsal, see: Callable[[Event | Action], None]) -> None:
     times = rehearsal.times(setting)
     policy = RoundPolicy(rehearsal.schedule(setting), setting.rule)
-    master.run(policy, _WholeRounds(times), observe=observe)
+    master.run(policy, _WholeRounds(times), observe=see)

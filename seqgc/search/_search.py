@@ -99,8 +99,13 @@ class Search:
         self._candidates: list[IntArray] = []  # by closing rule
         self.unfit = self._admit()
         self.total = sum(map(len, self._candidates))
+        if not self.total and self.unfit:
+            rule = f"plus the delay must not exceed the profile's {seen.profile.num_rounds} rounds"
+            remedy = "take fewer jobs, or --repeat the profile"
+            raise ParameterError("jobs", rule, num_jobs, remedy)
         if not self.total:
-            raise self._nothing_fits()
+            rule = "must admit a candidate: jobs_per_round must divide the jobs and the models"
+            raise ParameterError("jobs_per_round", rule, space.jobs_per_round)
         self._top_size = top
         self._top: FloatArray = np.zeros(0)  # run times, the fastest first, each once
         self._best: FloatArray = np.full(len(places), np.inf)  # of each family
@@ -173,15 +178,6 @@ class Search:
                 self._least_bills[number] = self._floors.bills(closing, bundles=bundles)
         return unfit
 
-    def _nothing_fits(self) -> ParameterError:
-        if self.unfit:
-            rounds = self._seen.profile.num_rounds
-            rule = f"plus the delay must not exceed the profile's {rounds} rounds"
-            remedy = "take fewer jobs, or --repeat the profile"
-            return ParameterError("jobs", rule, self._num_jobs, remedy)
-        rule = "must admit a candidate: jobs_per_round must divide the jobs and the models"
-        return ParameterError("jobs_per_round", rule, self._space.jobs_per_round)
-
     def _sweep(self, number: int, chosen: IntArray) -> None:
         """Replay what is left of some schemes, sorted by floors, in batches; each prunes others."""
         for start in range(0, len(chosen), _BATCH):
@@ -203,9 +199,12 @@ class Search:
             rule=closing.rule,
             jobs_per_round=closing.jobs_per_round,
         )
-        seconds = replayed.runtime_s
+        seconds, times = replayed.runtime_s, self._seen.profile.times
+        # Billed is every task that was sent, to its end; rounds that take no time have none.
+        worked = replayed.round_seconds > 0
+        recorded = times.sum(axis=1)[np.arange(worked.shape[1]) % len(times)]
         shifts = self._floors.billed_shifts(closing.jobs_per_round)[chosen]
-        bills = self._billed(replayed.round_seconds, shifts)
+        bills = worked @ recorded + times.shape[1] * shifts * worked.sum(axis=1)
         self._seconds[number, chosen], self._bills[number, chosen] = seconds, bills
         self.evaluated += len(chosen)
         self._top = np.unique(np.concatenate([self._top, seconds]))[: self._top_size]
@@ -231,17 +230,6 @@ class Search:
     def _threshold(self) -> float:
         """Seconds above which nothing is among the best of all."""
         return float(self._top[-1]) if len(self._top) == self._top_size else np.inf
-
-    def _billed(self, round_seconds: FloatArray, shifts: FloatArray) -> FloatArray:
-        """Worker-seconds (candidates,): every task that was sent, to its end.
-
-        In a round that takes no time nobody had anything to do.
-        """
-        times = self._seen.profile.times
-        worked = round_seconds > 0
-        recorded = times.sum(axis=1)[np.arange(worked.shape[1]) % len(times)]
-        billed: FloatArray = worked @ recorded + times.shape[1] * shifts * worked.sum(axis=1)
-        return billed
 
     def _ranked(self, candidate: int) -> Ranked:
         number, scheme = divmod(candidate, len(self._schemes))

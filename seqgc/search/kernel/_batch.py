@@ -127,14 +127,14 @@ def batch_replay(
     recorded, most = rehearsal.profile.times, int(num_rounds.max())
     arrivals = Arrivals(recorded[np.arange(most) % len(recorded)])
     seconds = np.zeros((len(schemes), most))
-    waited_out = np.zeros(len(schemes), dtype=np.intp)
+    waits = np.zeros(len(schemes), dtype=np.intp)
     blocks, same = _blocks(settings, loads, rehearsal)
     for kernel, block in blocks:
         rounds, together = int(num_rounds[block[0]]), [schemes[i] for i in block]
         if kernel is None:
             run = replay(settings[block[0]], rehearsal)
             seconds[block, :rounds] = run.round_seconds
-            waited_out[block] = np.count_nonzero(run.waited_out)
+            waits[block] = np.count_nonzero(run.waited_out)
             continue
         history = History(arrivals, len(block))
         thresholds = kernel.thresholds(together, history, rounds - together[0].delay)
@@ -144,10 +144,8 @@ def batch_replay(
             history.close(closings.close(round, thresholds.needed(round), idle=idle))
             thresholds.close(round)
         seconds[block, :rounds] = closings.seconds.T
-        waited_out[block] = closings.waited_out.sum(axis=0)
-    return BatchReplay(
-        round_seconds=seconds[same], num_rounds=num_rounds, waited_out=waited_out[same]
-    )
+        waits[block] = closings.waited_out.sum(axis=0)
+    return BatchReplay(round_seconds=seconds[same], num_rounds=num_rounds, waited_out=waits[same])
 
 
 def _blocks(

@@ -137,15 +137,13 @@ class Conforms(Thresholds):
     ) -> None:
         self._history, self._models, self._span = history, models, span
         self._needed: list[SmallInts] = []  # by model, and the last round that had fewer answers
-        self._last_failed = [np.full(history.shape[1], -1) for _ in models]
+        self._failed = [np.full(history.shape[1], -1) for _ in models]
         self._ends, self._may_be_idle = ends, may_be_idle
 
     def needed(self, round: int) -> SmallInts:
         self._needed = [model.needed(round) for model in self._models]
         options = []
-        for model, needed, failed in zip(
-            self._models, self._needed, self._last_failed, strict=True
-        ):
+        for model, needed, failed in zip(self._models, self._needed, self._failed, strict=True):
             since = max(0, round - self._span + model.length)
             options.append(np.where(failed < since, needed, self._history.arrivals.n + 1))
         least: SmallInts = np.min(options, axis=0)
@@ -160,7 +158,7 @@ class Conforms(Thresholds):
         return everywhere
 
     def close(self, round: int) -> None:
-        for needed, failed in zip(self._needed, self._last_failed, strict=True):
+        for needed, failed in zip(self._needed, self._failed, strict=True):
             failed[self._history.answered(round) < needed] = round
         for model in self._models:
             model.close(round)
