@@ -34,7 +34,6 @@ EXPONENTS: Final = range(-1073 - _TOP, 1023 - _TOP + 1)
 _FLOAT32_EXPONENTS = range(-126 + 25 - _TOP, 127 - _TOP + 1)
 
 _FLOAT16_PLACES = np.int32(~0x7000_1FFF)  # sign, the lower 5 bits of the exponent, 10 of 23 bits
-
 _LARGEST_HALF = 65504.0
 
 # Root mean square error of rounding normal deviates to nearest, in unit round-offs and relative to
@@ -125,8 +124,9 @@ class Quantized:
         storage = payload_format(self.payload).storage
         if self.values.ndim != 1 or self.values.dtype != storage:
             rule = f"must be a vector of {storage} ({self.payload})"
-            got = f"{self.values.dtype} of shape {self.values.shape}"
-            raise ParameterError("values", rule, got)
+            raise ParameterError(
+                "values", rule, f"{self.values.dtype} of shape {self.values.shape}"
+            )
         if type(self.exponent) is not int or self.exponent not in EXPONENTS:
             rule = f"must be an integer from {EXPONENTS[0]} to {EXPONENTS[-1]}"
             raise ParameterError("exponent", rule, self.exponent)
