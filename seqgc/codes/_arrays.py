@@ -12,8 +12,6 @@ import numpy as np
 from seqgc.errors import ParameterError, require_int
 from seqgc.ports import BoolArray, FloatArray
 
-__all__ = ["Span", "check_mask", "check_rows", "check_tolerance", "combine", "read_only"]
-
 _Array = TypeVar("_Array", bound=np.ndarray)
 
 # What is left of a row of length 1 or so after projection, below which it adds no direction.
@@ -58,11 +56,6 @@ def combine(weights: FloatArray, vectors: FloatArray) -> FloatArray:
 
     In the vectors' dtype, sums of float16 in float32; rows that follow one another are read in one
     pass, without a copy. `ParameterError`: finite vectors add up to more than their dtype holds.
-
-    Examples
-    --------
-    >>> combine(np.array([0.5, 0.0]), np.array([[2.0, 4.0], [np.nan, np.nan]]))
-    array([1., 2.])
     """
     dtype = np.promote_types(vectors.dtype, np.float32)
     total = np.zeros(vectors.shape[1], dtype=dtype)

@@ -43,8 +43,6 @@ from seqgc.codes._decoders import Solutions
 from seqgc.codes._survivors import contiguous_sets, random_sets, strided_sets
 from seqgc.ports import FloatArray
 
-__all__ = ["CyclicDesign", "design"]
-
 # How far angles move from equal distances (a fraction of the distance), and how far off multiples
 # of 2 pi/n (a fraction of that). Equal distances are best for small s, moved ones for larger s,
 # where stragglers of equal residue are many; far off the multiples, the seam between workers n-1

@@ -43,8 +43,6 @@ import numpy as np
 from seqgc.codes._arrays import Span
 from seqgc.ports import BoolArray, FloatArray, IntArray
 
-__all__ = ["CoverDecoder", "Decoder", "NullSpaceDecoder", "Solutions", "Solved", "SpanDecoder"]
-
 _BLOCK = 1 << 22  # numbers in one batch of matrices
 
 # A vector with a larger residual is found again, by the method that takes longer.
@@ -73,12 +71,6 @@ class CoverDecoder:
     """For codes whose gradient is a plain sum of some of the results.
 
     ``covers``: see `GradientCode.covers`. The earlier cover and the higher row come first.
-
-    Examples
-    --------
-    >>> decoder = CoverDecoder(4, (np.array([[0, 2], [1, 3]]),))
-    >>> decoder.solve(np.array([False, True, True, True]))
-    Solved(vector=array([0., 1., 1., 0.]), residual=0.0)
     """
 
     def __init__(self, n: int, covers: tuple[IntArray, ...]) -> None:
@@ -126,9 +118,8 @@ class Solutions:
         negligible = singular[0] * max(matrix.shape) * np.finfo(np.float64).eps
         rank = min(most, int(np.count_nonzero(singular > negligible)))
         weights = right[:rank].conj().sum(axis=1) / singular[:rank]
-        return cls(
-            shortest=left[:, :rank].conj() @ weights, null_space=left[:, rank:].conj().T.copy()
-        )
+        spanned, left_over = left[:, :rank].conj(), left[:, rank:].conj()
+        return cls(shortest=spanned @ weights, null_space=left_over.T.copy())
 
     def lengths(self, sets: IntArray) -> FloatArray:
         """Return ``||a||`` of the shortest solution without each of these stragglers.

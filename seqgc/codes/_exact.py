@@ -38,8 +38,6 @@ from seqgc.codes._decoders import CoverDecoder, Decoder, SpanDecoder
 from seqgc.errors import IllConditionedError, NotDecodableError, ParameterError, require_int
 from seqgc.ports import BoolArray, FloatArray, IntArray, Payload, payload_format
 
-__all__ = ["ExactCode", "Layout"]
-
 # A decoding vector's own relative error in float64; far above rounding, far below any use of it.
 _RESIDUAL_TOLERANCE = 1e-9
 

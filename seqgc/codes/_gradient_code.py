@@ -13,8 +13,6 @@ from seqgc.codes._exact import ExactCode
 from seqgc.errors import IllConditionedError, NotDecodableError, ParameterError
 from seqgc.ports import BoolArray, FloatArray, Payload, payload_format
 
-__all__ = ["ApproximateGradient", "Approximation", "GradientCode"]
-
 # Least squares leaves out directions whose singular value is less than this part of the largest:
 # they amplify rounding errors by its inverse, and add little.
 _LEAST_SINGULAR = 1e-6

@@ -15,17 +15,6 @@ from seqgc.codes._survivors import worst_survivors
 from seqgc.errors import ParameterError, did_you_mean
 from seqgc.ports import Payload, payload_format
 
-__all__ = [
-    "CodeComparison",
-    "ComparedCode",
-    "code_class",
-    "code_kinds",
-    "compare_codes",
-    "forget_code",
-    "make_code",
-    "register_code",
-]
-
 _Code = TypeVar("_Code", bound=type[GradientCode])
 
 # What the worst survivors found may cost in relative error: a few units in the last places of what

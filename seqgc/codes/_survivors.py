@@ -32,16 +32,6 @@ from seqgc.codes._decoders import Solutions
 from seqgc.codes._gradient_code import GradientCode
 from seqgc.ports import BoolArray, IntArray
 
-__all__ = [
-    "contiguous_sets",
-    "random_sets",
-    "residue_sets",
-    "responded_without",
-    "strided_sets",
-    "worst_of",
-    "worst_survivors",
-]
-
 _RANDOM_STARTS = 200
 _CHAINS = 16  # sets that are improved at the same time
 _WORTHWHILE = 1.01  # a swap must lengthen the correction by this factor

@@ -7,8 +7,6 @@ from typing import overload
 
 from seqgc.ports import BoolArray, MiniTask
 
-__all__ = ["Assignment", "MiniTasks"]
-
 MiniTasks = tuple[MiniTask, ...]
 
 

@@ -24,8 +24,6 @@ from seqgc.schemes._cut import even_cut
 from seqgc.schemes._grid import Grid
 from seqgc.stragglers import StragglerModel
 
-__all__ = ["ENTRIES", "Entry", "Schedule", "Scheme", "entry_of"]
-
 
 class Scheme(ABC):
     """How redundancy is spread over workers and rounds; frozen, picklable, ``eval(repr(x)) == x``.

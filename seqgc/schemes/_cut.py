@@ -10,8 +10,6 @@ import numpy as np
 from seqgc.errors import ParameterError
 from seqgc.ports import FloatArray, IntArray
 
-__all__ = ["chunk_sizes", "even_cut"]
-
 # Quotas this close to an integer are that integer: they were computed as batch * (a / b).
 _QUOTA_DECIMALS = 9
 
@@ -53,15 +51,6 @@ def even_cut(
     ``touched`` says of chunk sizes how many points each worker touches in a round at most, (n,);
     where it does not know, they are `chunk_sizes`. No busiest worker can get below ``least``
     points: a way that comes as close as whole points can is taken at once.
-
-    Examples
-    --------
-    Four workers with two neighbouring chunks each:
-
-    >>> import numpy as np
-    >>> touched = lambda sizes: sizes + np.roll(sizes, -1)
-    >>> even_cut(6, np.full(4, 0.25), touched=touched, least=3.0).tolist()
-    [1, 2, 1, 2]
     """
     quotas = _quotas(batch_size, fractions)
     best, most = np.zeros(0, dtype=np.intp), math.inf

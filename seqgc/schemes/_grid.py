@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Grid"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:

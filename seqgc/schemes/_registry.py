@@ -25,8 +25,6 @@ import numpy as np
 from seqgc.errors import ParameterError, did_you_mean
 from seqgc.schemes._contract import ENTRIES, Entry, Scheme
 
-__all__ = ["forget_scheme", "load_plugins", "parse_scheme", "register", "registered"]
-
 ENTRY_POINTS: Final = "seqgc.schemes"
 
 _Kind = TypeVar("_Kind", bound=type[Scheme])
@@ -149,9 +147,8 @@ def _parameter(entry: Entry, pair: str) -> tuple[str, int | float | str]:
     """Read one ``key=value``."""
     match = re.fullmatch(r"\s*(\w+)\s*=\s*(\S+)\s*", pair)
     if match is None:
-        raise ParameterError(
-            "scheme", f"{entry.name}: parameters are key=value, comma-separated", pair
-        )
+        rule = "parameters are key=value, comma-separated"
+        raise ParameterError("scheme", f"{entry.name}: {rule}", pair)
     key, word = match.groups()
     if key not in entry.parameters:
         takes = ", ".join(entry.parameters) or "no parameters"

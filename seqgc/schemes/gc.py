@@ -25,9 +25,15 @@ __all__ = ["GC", "CodedSchedule", "CodedScheme", "GCSchedule", "Uncoded"]
 class CodedScheme(Scheme):
     """A scheme whose jobs are coded as a whole, by one gradient code: its chunks are the code's."""
 
+    allow_error: float = 0.0  # see `GC`
+
     @property
     @abstractmethod
     def _code(self) -> GradientCode: ...
+
+    @property
+    def tolerated(self) -> int:
+        return self._code.s
 
     @property
     def chunk_fractions(self) -> FloatArray:
@@ -51,7 +57,6 @@ class Uncoded(CodedScheme):
     n: int
     exact: ClassVar[bool] = True
     delay: ClassVar[int] = 0
-    tolerated: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         self._keep_integers("n")
@@ -65,7 +70,7 @@ class Uncoded(CodedScheme):
         return PerRound(s=0)
 
     def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
-        return GCSchedule(self, self._code, num_jobs, conformity=conformity)
+        return GCSchedule(self, num_jobs, conformity=conformity)
 
     @classmethod
     def candidates(cls, n: int, grid: Grid) -> Iterable[Scheme]:  # noqa: ARG003 (one only)
@@ -123,17 +128,11 @@ class GC(CodedScheme):
         return self._equal_loads(self._code.load)
 
     @property
-    def tolerated(self) -> int:
-        return self.s
-
-    @property
     def promise(self) -> StragglerModel:
         return EveryGroup(size=self.s + 1) if self.family == "rep" else PerRound(s=self.s)
 
     def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
-        return GCSchedule(
-            self, self._code, num_jobs, conformity=conformity, allow_error=self.allow_error
-        )
+        return GCSchedule(self, num_jobs, conformity=conformity)
 
     @classmethod
     def candidates(cls, n: int, grid: Grid) -> Iterable[Scheme]:
@@ -153,16 +152,10 @@ class CodedSchedule(Schedule):
     """A run of a `CodedScheme`: every mini-task is a worker's coded result of a job, in slot 0."""
 
     def __init__(
-        self,
-        scheme: Scheme,
-        code: GradientCode,
-        num_jobs: int,
-        *,
-        conformity: StragglerModel | None = None,
-        allow_error: float = 0.0,
+        self, scheme: CodedScheme, num_jobs: int, *, conformity: StragglerModel | None = None
     ) -> None:
         super().__init__(scheme, num_jobs, conformity=conformity)
-        self._code, self._allow_error = code, allow_error
+        self._code, self._allow_error = scheme._code, scheme.allow_error
         # By job finished in the latest round: whose results are in (n,), and each one's round.
         self._finished: dict[int, tuple[BoolArray, IntArray]] = {}
 

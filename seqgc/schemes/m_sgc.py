@@ -218,11 +218,9 @@ class MSGCSchedule(Schedule):
             if not self._void[i, chunk]
         ]
         if self._code is not None:
-            for slot, (answered, void) in enumerate(
-                zip(state.coded, self._void_coded, strict=True), self._first_adaptive
-            ):
+            for slot, answered in enumerate(state.coded, self._first_adaptive):
                 vector = self._code.usable_vector(answered, payload).vector
-                weights = np.where(void, 0.0, vector)
+                weights = np.where(self._void_coded[slot - self._first_adaptive], 0.0, vector)
                 terms += terms_of(weights, np.full(self.n, job + slot), slot=slot)
         return Decoding(job=job, terms=tuple(terms))
 
@@ -344,10 +342,6 @@ class MSGCSchedule(Schedule):
             if self._code is not None and slot >= self._first_adaptive
         ]
 
-    def _is_complete(self, slot: int, state: _JobState) -> bool:
-        is_received = slot >= self._first_adaptive - 1 and not state.owed.any()
-        return is_received and (self._code is None or slot == self._last_slot)
-
     def _advance(self, responded: BoolArray) -> tuple[int, ...]:
         going_on: dict[int, _JobState] = {}
         finished: dict[int, _JobState] = {}
@@ -355,6 +349,8 @@ class MSGCSchedule(Schedule):
             if slot == self._last_slot and not self._can_finish(slot, before, responded):
                 raise self._late(job)
             state = self._after(slot, before, responded)
-            (finished if self._is_complete(slot, state) else going_on)[job] = state
+            is_received = slot >= self._first_adaptive - 1 and not state.owed.any()
+            is_complete = is_received and (self._code is None or slot == self._last_slot)
+            (finished if is_complete else going_on)[job] = state
         self._open, self._finished = self._in_flight(self._round + 1, going_on), finished
         return tuple(finished)

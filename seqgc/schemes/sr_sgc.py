@@ -78,10 +78,6 @@ class SRSGC(CodedScheme):
         return self._equal_loads((self.s + 1) / self.n)
 
     @property
-    def tolerated(self) -> int:
-        return self.s
-
-    @property
     def promise(self) -> StragglerModel:
         bursty, each = Bursty(B=self.B, W=self.W, lam=self.lam), PerRound(s=self.s)
         groups = (EveryGroup(size=self.s + 1),) if self.family == "rep" else ()
@@ -114,7 +110,7 @@ class SRSGCSchedule(CodedSchedule):
     def __init__(
         self, scheme: SRSGC, num_jobs: int, *, conformity: StragglerModel | None = None
     ) -> None:
-        super().__init__(scheme, scheme._code, num_jobs, conformity=conformity)
+        super().__init__(scheme, num_jobs, conformity=conformity)
         self._delay = scheme.delay
         self._group = scheme.s + 1 if scheme.family == "rep" else None
         # For the jobs of the last B rounds: who returned the job's result in the job's own round.
@@ -135,9 +131,8 @@ class SRSGCSchedule(CodedSchedule):
 
     def _feasible(self, responded: BoolArray) -> bool:
         # Every job but the one due now can still be reattempted by all who have not returned it.
-        return self._due not in self._returned or self._code.can_decode(
-            self._due_answers(responded)
-        )
+        is_open = self._due in self._returned
+        return not is_open or self._code.can_decode(self._due_answers(responded))
 
     def _due_answers(self, responded: BoolArray) -> BoolArray:
         return self._returned[self._due] | (responded & self._reattempts)

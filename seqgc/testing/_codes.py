@@ -9,6 +9,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar, cast
 
 import numpy as np
@@ -16,8 +17,6 @@ import numpy as np
 from seqgc.codes import GradientCode
 from seqgc.errors import IllConditionedError, NotDecodableError, ParameterError
 from seqgc.ports import BoolArray, FloatArray, IntArray
-
-__all__ = ["calling", "check_code", "check_value", "complaining"]
 
 _Value = TypeVar("_Value")
 
@@ -87,9 +86,6 @@ def check_code(code: GradientCode, *, seed: int = 0) -> None:
         _check_refusals(code)
 
 
-# ---- what is wrong is one line ------------------------------------------------------------------
-
-
 @contextmanager
 def complaining(subject: str, remark: str = "") -> Iterator[None]:
     """Say in every failed assertion what it is about."""
@@ -110,7 +106,7 @@ def calling(what: str) -> Iterator[None]:
         raise AssertionError(f"{what} raised {type(error).__name__}: {error}") from error
 
 
-def _refuses(name: str, call: Callable[[], object], error: type[Exception]) -> None:
+def refuses(name: str, call: Callable[[], object], error: type[Exception]) -> None:
     """Require that a call raises this error and nothing else."""
     try:
         call()
@@ -137,7 +133,7 @@ def check_value(
         assert hash(clone) == hash(value), f"{name} has another hash"
         yield name, clone
     same = getattr(value, field)
-    _refuses(f"setting {field}", lambda: setattr(value, field, same), AttributeError)
+    refuses(f"setting {field}", lambda: setattr(value, field, same), AttributeError)
 
 
 def _check_array(name: str, array: object, shape: tuple[int, ...], kind: str = "f") -> None:
@@ -148,9 +144,6 @@ def _check_array(name: str, array: object, shape: tuple[int, ...], kind: str = "
     assert array.shape == shape, f"{name} has shape {array.shape}, not {shape}"
     assert not array.flags.writeable, f"{name} can be written to"
     assert np.isfinite(array).all(), f"{name} is not finite"
-
-
-# ---- who computes what --------------------------------------------------------------------------
 
 
 def _check_layout(code: GradientCode) -> None:
@@ -208,9 +201,6 @@ def _check_covers(code: GradientCode) -> None:
         assert found == expected, f"place_of({worker}) is {found}, not {expected}"
 
 
-# ---- who may be missing -------------------------------------------------------------------------
-
-
 def _check_survivors(code: GradientCode, rng: np.random.Generator) -> None:
     for chunk, holders in enumerate(np.count_nonzero(code.encoding_matrix, axis=0).tolist()):
         line = f"chunk {chunk} has {holders} holders, and any {code.s} may be missing"
@@ -219,21 +209,31 @@ def _check_survivors(code: GradientCode, rng: np.random.Generator) -> None:
     results = np.stack([code.encode(i, partials[code.support(i)]) for i in range(code.n)])
     for responded in _masks(code, rng):
         who = f"survivors {np.flatnonzero(responded).tolist()}"
-        missing = np.count_nonzero(~responded)
+        must = np.count_nonzero(~responded) <= code.s
         with calling(f"{who}: can_decode"):
             enough = code.can_decode(responded)
         if code.covers:
             whole = any(responded[cover].any(axis=0).all() for cover in code.covers)
             assert enough == whole, f"{who}: can_decode is {enough}, and the covers say {whole}"
-        assert enough or missing > code.s, f"{who}: can_decode is False"
-        if not enough:
-            _check_refused(code, responded, results, f"{who}: can_decode is False, but")
-            continue
+        assert enough or not must, f"{who}: can_decode is False"
         try:
-            _check_decoded(code, responded, results, partials.sum(axis=0), who)
+            if enough:
+                _check_decoded(code, responded, results, partials.sum(axis=0), who)
         except IllConditionedError as error:
-            if missing <= code.s:
+            if must:
                 raise AssertionError(f"{who} cannot be decoded: {error}") from error
+        if not enough:
+            who += ": can_decode is False, but"
+            rows, ones = code.encoding_matrix[responded], np.ones(len(code.chunk_fractions))
+            left = ones - rows.T @ np.linalg.lstsq(rows.T, ones)[0] if len(rows) else ones
+            spanned = np.linalg.norm(left) <= _SPANNED * np.linalg.norm(ones)
+            assert not spanned, f"{who} their rows span the ones"
+            refuses(
+                f"{who} decoding_vector",
+                partial(code.decoding_vector, responded),
+                NotDecodableError,
+            )
+            refuses(f"{who} decode", partial(code.decode, results, responded), NotDecodableError)
 
 
 def _check_decoded(
@@ -252,17 +252,6 @@ def _check_decoded(
     assert error <= 100 * bound, f"{who}: decode has a relative error of {error:g}"
 
 
-def _check_refused(
-    code: GradientCode, responded: BoolArray, results: FloatArray, where: str
-) -> None:
-    rows, ones = code.encoding_matrix[responded], np.ones(len(code.chunk_fractions))
-    left = ones - rows.T @ np.linalg.lstsq(rows.T, ones)[0] if len(rows) else ones
-    spanned = np.linalg.norm(left) <= _SPANNED * np.linalg.norm(ones)
-    assert not spanned, f"{where} their rows span the ones"
-    _refuses(f"{where} decoding_vector", lambda: code.decoding_vector(responded), NotDecodableError)
-    _refuses(f"{where} decode", lambda: code.decode(results, responded), NotDecodableError)
-
-
 def _masks(code: GradientCode, rng: np.random.Generator) -> Iterator[BoolArray]:
     """Yield every mask; of more than a thousand, some with ``s`` missing, and some others."""
     n, s = code.n, code.s
@@ -273,9 +262,6 @@ def _masks(code: GradientCode, rng: np.random.Generator) -> Iterator[BoolArray]:
     counts = [s if draw % 2 else int(rng.integers(n + 1)) for draw in range(_DRAWN_SETS)]
     missing = [*neighbours, *(rng.permutation(n)[:count] for count in counts)]
     yield from (~np.isin(np.arange(n), stragglers) for stragglers in missing)
-
-
-# ---- wrong arguments ----------------------------------------------------------------------------
 
 
 def _check_refusals(code: GradientCode) -> None:
@@ -302,4 +288,4 @@ def _check_refusals(code: GradientCode) -> None:
         "decode of n + 1 results": lambda: code.decode(np.ones((n + 1, 2)), everybody),
     }
     for name, call in calls.items():
-        _refuses(name, call, ParameterError)
+        refuses(name, call, ParameterError)

@@ -14,9 +14,7 @@ from seqgc.rounds import ClosingRule, Setting, WaitOut
 from seqgc.schemes import Assignment, Grid, Schedule, Scheme, entry_of, parse_scheme
 from seqgc.search import Rehearsal, batch_replay, replay
 from seqgc.stragglers import StragglerModel
-from seqgc.testing._codes import calling, check_value, complaining
-
-__all__ = ["check_scheme"]
+from seqgc.testing._codes import calling, check_value, complaining, refuses
 
 _TOLERANCE: Final = 1e-8  # relative, of decoded gradients
 _SLACK: Final = 1e-12  # of sums of fractions
@@ -54,9 +52,6 @@ def check_scheme(scheme: Scheme, *, patterns: int = 20, seed: int = 0) -> None:
         _check_replays(scheme, np.random.default_rng(seed))
 
 
-# ---- the specification --------------------------------------------------------------------------
-
-
 def _check_content(scheme: Scheme) -> None:
     """Require a frozen value that its spec spells, and numbers of the right kind."""
     names = vars(seqgc.schemes) | {type(scheme).__name__: type(scheme)}
@@ -71,9 +66,6 @@ def _check_content(scheme: Scheme) -> None:
         least = scheme.load_lower_bound
         line = f"no exact scheme keeps this promise below load {least:.6g}"
         assert scheme.normalized_load >= least * (1 - _SLACK), line
-
-
-# ---- a run --------------------------------------------------------------------------------------
 
 
 def _check_run(scheme: Scheme, rng: np.random.Generator, *, conforming: bool) -> None:
@@ -169,18 +161,10 @@ def _check_refusal(scheme: Scheme) -> None:
     nobody = np.zeros(scheme.n, dtype=np.bool_)
     while schedule.round < scheme.delay:
         schedule.close_round(nobody)
-    if schedule.feasible(nobody):
-        return
-    try:
-        schedule.close_round(nobody)
-    except NotDecodableError:
-        kept = schedule.round == scheme.delay
-        assert kept, "a round that is refused must change nothing"
-    else:
-        raise AssertionError("a round that loses the job due must not close")
-
-
-# ---- the search ---------------------------------------------------------------------------------
+    if not schedule.feasible(nobody):
+        name = "closing a round that loses the job due"
+        refuses(name, lambda: schedule.close_round(nobody), NotDecodableError)
+        assert schedule.round == scheme.delay, "a round that is refused must change nothing"
 
 
 def _check_candidates(scheme: Scheme) -> None:

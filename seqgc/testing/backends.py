@@ -87,8 +87,6 @@ class BackendContract:
 
             yield opened
 
-    # ---- answers ---------------------------------------------------------------------------------
-
     def test_every_task_is_answered_once_with_its_own_results(self, open_backend: Open) -> None:
         backend = open_backend(3)
         idle = Task(round=4, worker=0, attempt=0, items=())
@@ -143,8 +141,6 @@ class BackendContract:
         for result in results.values():
             assert (result.dtype, result.tobytes()) == (due.dtype, due.tobytes())
 
-    # ---- the time of an event --------------------------------------------------------------------
-
     def test_an_event_after_the_deadline_is_kept(self, open_backend: Open, folder: Path) -> None:
         clock = HandWoundClock(100.0)
         backend = open_backend(2, clock=clock)
@@ -172,8 +168,6 @@ class BackendContract:
             assert backend.receive(until) is None
         assert time.monotonic() >= until
 
-    # ---- failures --------------------------------------------------------------------------------
-
     @pytest.mark.parametrize(
         ("model", "reason"),
         [("raise", "TypeError: the loss is a string"), ("nan", "finite"), ("matrix", "vector")],
@@ -189,8 +183,6 @@ class BackendContract:
         assert reason in failure.reason
         assert "\n" not in failure.reason
         _require_next(backend, 1)
-
-    # ---- injected delays -------------------------------------------------------------------------
 
     def test_an_answer_takes_at_least_its_injected_delay(self, open_backend: Open) -> None:
         delays = {(0, 0): 0.06, (0, 1): 0.0, (0, 2): 0.03}
@@ -217,8 +209,6 @@ class BackendContract:
         with pytest.raises(ParameterError, match="`delays`"):
             backend.dispatch(3, [task(3, 0)])
 
-    # ---- cancelling ------------------------------------------------------------------------------
-
     def test_a_cancelled_task_is_late_or_silent(self, open_backend: Open, folder: Path) -> None:
         backend = open_backend(2)
         backend.dispatch(0, [task(0, 0, "gate a"), task(0, 1)])
@@ -239,8 +229,6 @@ class BackendContract:
         _require_next(backend, 0, attempt=1)
         backend.cancel(5, [0, 1])  # was never dispatched
         _require_next(backend, 5)
-
-    # ---- misuse, and the end ---------------------------------------------------------------------
 
     @pytest.mark.parametrize(
         ("round", "worker", "argument"), [(1, 2, "worker"), (1, -1, "worker"), (0, 0, "tasks")]

@@ -109,9 +109,6 @@ def eventually(
     return found
 
 
-# ---- what workers compute -----------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scripted:
     """A compute factory: each part's model says what happens.
@@ -198,8 +195,6 @@ def address(event: Arrival | Failure) -> tuple[str, int, int, int]:
     """Return what an event is, and its task's round, worker and attempt."""
     return type(event).__name__, event.round, event.worker, event.attempt
 
-
-# ---- no workers at all --------------------------------------------------------------------------
 
 Address: TypeAlias = tuple[int, int, int]
 

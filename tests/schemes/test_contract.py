@@ -73,9 +73,7 @@ class Lying(GC):
         return PerRound(s=self.n - 1) if self.lie == "promise" else super().promise
 
     def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
-        return LyingSchedule(
-            self, self._code, num_jobs, conformity=conformity, allow_error=self.allow_error
-        )
+        return LyingSchedule(self, num_jobs, conformity=conformity)
 
     @classmethod
     def candidates(cls, n: int, grid: Grid) -> Iterable[Scheme]:  # noqa: ARG003
