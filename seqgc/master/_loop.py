@@ -47,9 +47,8 @@ class _Debts:
     """What workers owe: the mini-tasks that they were sent, until they are answered or cancelled.
 
     Debts know nothing of rounds closing: a worker may owe answers of several rounds at once, and
-    what it owes of one ends only with its answer or with a `Cancel`. Within (worker, round) a
-    mini-task is named by its slot; each attempt asks for some of them, and its answer must hold
-    just these.
+    what it owes of one ends only with its answer or with a `Cancel`. Within (worker, round) a slot
+    names a mini-task; each attempt asks for some of them, and its answer must hold just these.
     """
 
     def __init__(self) -> None:

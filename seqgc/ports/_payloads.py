@@ -124,9 +124,8 @@ class Quantized:
         storage = payload_format(self.payload).storage
         if self.values.ndim != 1 or self.values.dtype != storage:
             rule = f"must be a vector of {storage} ({self.payload})"
-            raise ParameterError(
-                "values", rule, f"{self.values.dtype} of shape {self.values.shape}"
-            )
+            got = f"{self.values.dtype} of shape {self.values.shape}"
+            raise ParameterError("values", rule, got)
         if type(self.exponent) is not int or self.exponent not in EXPONENTS:
             rule = f"must be an integer from {EXPONENTS[0]} to {EXPONENTS[-1]}"
             raise ParameterError("exponent", rule, self.exponent)

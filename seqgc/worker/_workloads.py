@@ -130,7 +130,5 @@ def _origin(factory: WorkloadFactory) -> str:
     return f"{factory.__module__}.{getattr(factory, '__qualname__', kind.__qualname__)}"
 
 
-FACTORIES: Final = Registry()
-"""The process's own."""
-
+FACTORIES: Final = Registry()  # the process's own
 register = FACTORIES.register
