@@ -17,8 +17,6 @@ from seqgc.rounds import WaitOut
 from seqgc.schemes import load_plugins
 from seqgc.workers import DelaySettings, FunctionSettings, Settings
 
-__all__ = ["ModelConfig", "RunConfig", "Values", "dump", "import_plugins", "read_toml", "validated"]
-
 Values = dict[str, object]
 
 
@@ -44,7 +42,7 @@ class RunConfig(Settings):
     """Everything about a run; the fields with words beside their types are options of the verbs."""
 
     scheme: Annotated[str, "Scheme spec, for example gc-rep:s=1."] = "gc-rep:s=1"
-    workers: Annotated[int, Field(ge=1, le=10_000), "Number of workers."] = 16
+    workers: Annotated[int, Field(ge=1, le=10_000), "-n", "--workers", "Number of workers."] = 16
     steps: Annotated[int, Field(ge=1, le=10**9), "Optimizer steps of each model."] = 60
     mu: Annotated[float, Field(ge=0), "Tolerance of the closing rule."] = 0.0
     wait_out: Annotated[WaitOut, "all, conform or feasible."] = "feasible"
@@ -77,7 +75,7 @@ class RunConfig(Settings):
         float | None, Field(ge=0), "Stop before functions cost more, US dollars."
     ] = None
     plugins: Annotated[
-        tuple[str, ...], "A package.module that registers schemes or codes; repeatable."
+        tuple[str, ...], "--plugin", "A package.module that registers schemes or codes; repeatable."
     ] = ()
     function: FunctionSettings = FunctionSettings()
     delays: DelaySettings | None = None

@@ -17,8 +17,6 @@ from seqgc.cli._show import show
 from seqgc.errors import ParameterError
 from seqgc.profiles import read_profile
 
-__all__ = ["cost", "show_forecast"]
-
 Facts = dict[str, object]
 Pairs = dict[str, str]
 

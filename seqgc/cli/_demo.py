@@ -23,7 +23,6 @@ from seqgc.schemes import parse_scheme
 if TYPE_CHECKING:
     from seqgc.training import TrainResult
 
-__all__ = ["demo"]
 
 LEAST_ACCURACY = 0.95
 STEPS = 50

@@ -21,8 +21,6 @@ from seqgc.deploy import (
 from seqgc.deploy import deploy as deploy_stack
 from seqgc.errors import ParameterError
 
-__all__ = ["deploy"]
-
 
 def deploy(
     options: DeployOptions,

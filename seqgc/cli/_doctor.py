@@ -16,8 +16,6 @@ from seqgc.deploy import DEPLOYMENT_FILE, diagnose, open_session, read_deploymen
 from seqgc.errors import require_int
 from seqgc.ports import Payload, payload_format
 
-__all__ = ["doctor"]
-
 _COLOURS: Final = {"ok": "green", "failed": "red", "skipped": "dim"}
 
 

@@ -14,8 +14,6 @@ from seqgc.cli import _cost, _demo, _deploy, _doctor, _profile, _replay, _scheme
 from seqgc.cli._options import with_plugins
 from seqgc.errors import ParameterError, ProfileError, SeqgcError
 
-__all__ = ["app", "main"]
-
 # typer carries a copy of click of its own; this is the one public way to its errors.
 _UsageError: type[Exception] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"

@@ -25,11 +25,6 @@ from seqgc.errors import ParameterError
 from seqgc.profiles import read_profile
 from seqgc.search import Conformity, Rehearsal
 
-__all__ = [
-    "AsJson", "NumWorkers", "ProfileFile", "Region", "RehearsalOptions", "apply", "configured",
-    "numbers", "with_plugins", "words",
-]  # fmt: skip
-
 ProfileFile = Annotated[Path, typer.Argument(help="Delay profile, .npz or .csv.")]
 AsJson = Annotated[bool, "--json", "Print one JSON object."]
 NumWorkers = Annotated[int, "-n", "--workers", "Number of workers."]
@@ -87,18 +82,6 @@ def numbers(argument: str, text: str, kind: type[_Number]) -> tuple[_Number, ...
 # ---- from fields and groups to what typer reads --------------------------------------------------
 
 Verb = Callable[..., Any]
-
-# Where a flag is not the name of its field.
-_FLAGS = {
-    "workers": ("-n", "--workers"),
-    "plugins": ("--plugin",),
-    "delays.source": ("--delays",),
-    "delays.scale": ("--delay-scale",),
-    "delays.seed": ("--delay-seed",),
-    "delays.alpha": ("--delay-alpha",),
-    "delays.base_load": ("--delay-base-load",),
-    "function.timeout_s": ("--function-timeout-s",),
-}
 
 
 def configured(*only: str) -> Callable[[Verb], Verb]:
@@ -171,31 +154,26 @@ def apply(flags: Values, values: Values) -> None:
 
 def _described(model: type[BaseModel], table: str = "") -> dict[str, FieldInfo]:
     """Return the fields that are described, by path, those of the tables inside included."""
-    own = {f"{table}{key}": field for key, field in model.model_fields.items() if _about(field)}
+    own = {f"{table}{key}": field for key, field in model.model_fields.items() if _words(field)}
     inside = model.tables if issubclass(model, RunConfig) else {}
     for key, other in inside.items():
         own |= _described(other, f"{key}.")
     return own
 
 
-def _about(field: FieldInfo) -> str:
-    return next((words for words in field.metadata if isinstance(words, str)), "")
+def _words(field: FieldInfo) -> list[str]:
+    return [words for words in field.metadata if isinstance(words, str)]
 
 
 def _option(name: str, path: str, field: FieldInfo) -> inspect.Parameter:
-    plain = path.rpartition(".")[2].replace("_", "-")
-    kind = _kind(field.annotation)
-    flags = _FLAGS.get(path, (f"--{plain}",))
-    if kind is bool:
-        flags = (f"--{plain}/--no-{plain}",)
+    kind, (*flags, about) = _kind(field.annotation), _words(field)
+    if not flags:
+        plain = path.rpartition(".")[2].replace("_", "-")
+        flags = [f"--{plain}/--no-{plain}" if kind is bool else f"--{plain}"]
     shown = None if field.default in (None, ()) else str(field.default).lower()
-    option = typer.Option(*flags, help=_about(field), show_default=shown or False)
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[kind | None, option],
-    )
+    option = typer.Option(*flags, help=about, show_default=shown or False)
+    annotation, by_name = Annotated[kind | None, option], inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, by_name, default=None, annotation=annotation)
 
 
 def _kind(annotation: Any) -> Any:

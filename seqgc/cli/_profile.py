@@ -22,8 +22,6 @@ from seqgc.errors import ParameterError, ProfileError
 from seqgc.stragglers import StragglerStats, straggler_stats
 from seqgc.workers import InjectedDelays
 
-__all__ = ["app"]
-
 Facts = dict[str, object]
 
 BaseLoads = Annotated[str | None, "The files' base loads, if they do not know them."]

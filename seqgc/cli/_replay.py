@@ -12,8 +12,6 @@ from seqgc.rounds import ClosingRule, Setting, WaitOut
 from seqgc.schemes import parse_scheme
 from seqgc.search import replay as replay_setting
 
-__all__ = ["replay"]
-
 
 def replay(
     profile: ProfileFile,

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from seqgc.training import Model, TrainingPlan, TrainResult
     from seqgc.training.model import OptimizerFactory, PointDataset
 
-__all__ = ["PreparedRun", "make_delays", "make_models", "make_plan", "make_workers", "prepare"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PreparedRun:

@@ -10,8 +10,6 @@ from seqgc.cli._options import AsJson, NumWorkers
 from seqgc.cli._show import show
 from seqgc.schemes import parse_scheme
 
-__all__ = ["scheme"]
-
 
 def scheme(
     spec: Annotated[str, typer.Argument(help="For example gc:s=15 or m-sgc:B=1,W=2,lam=27.")],

@@ -16,10 +16,6 @@ from rich.table import Table
 
 from seqgc.ports import Close, Finish, Notice, RoundRecord, Seen
 
-__all__ = [
-    "RunProgress", "busy", "print_json", "print_pairs", "progress_bar", "show", "why_switched",
-]  # fmt: skip
-
 
 def show(facts: Mapping[str, object], pairs: dict[str, str], *, as_json: bool) -> None:
     """Print what a verb found: the facts as one JSON object, or the pairs, for people."""

@@ -19,8 +19,6 @@ from seqgc.schemes import parse_scheme
 if TYPE_CHECKING:
     from seqgc.training import TrainResult
 
-__all__ = ["facts_of", "train"]
-
 
 @configured()
 def train(

@@ -17,8 +17,6 @@ from seqgc.rounds import WaitOut
 from seqgc.search import Lead, Ranked, SearchSpace, Tuning
 from seqgc.search import tune as search_rehearsal
 
-__all__ = ["tune"]
-
 _GRID = SearchSpace()
 _WIDTH = 140  # where there is no terminal to fit
 

@@ -11,7 +11,6 @@ from seqgc.errors import ParameterError, SeqgcError
 if TYPE_CHECKING:
     from boto3.session import Session
 
-__all__ = ["DeployError", "calls", "client_config", "in_one_line", "open_session"]
 
 _CONNECT_S, _READ_S = 5, 20
 _LONGEST = 300  # characters of AWS's own words

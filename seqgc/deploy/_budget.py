@@ -9,8 +9,6 @@ from seqgc.deploy._prices import Architecture, FunctionSetup, Prices, Traffic, U
 from seqgc.errors import BudgetError, ParameterError
 from seqgc.ports import Arrival, Dispatch, Dispatched, Failure, Seen
 
-__all__ = ["Budget", "PriceModel"]
-
 
 @dataclass(frozen=True, slots=True)
 class PriceModel:

@@ -16,10 +16,6 @@ from seqgc.deploy._aws import DeployError
 from seqgc.deploy._prices import Architecture
 from seqgc.errors import ParameterError, require_int
 
-__all__ = [
-    "DEPLOYMENT_FILE", "DeployOptions", "Deployment", "read_deployment", "write_deployment",
-]  # fmt: skip
-
 _LIMITS: Final = (
     ("memory_mb", 256, 10240),
     ("timeout_s", 1, 900),

@@ -18,8 +18,6 @@ from seqgc.wire import StoreRef
 if TYPE_CHECKING:
     from boto3.session import Session
 
-__all__ = ["Check", "diagnose"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:

@@ -10,8 +10,6 @@ from typing import Any
 from seqgc.deploy._prices import FunctionSetup, Traffic, Usage
 from seqgc.errors import ParameterError, require_int
 
-__all__ = ["Estimate", "PlannedUse", "estimate_plan", "estimate_run"]
-
 _Address = tuple[int, int, int]  # round, worker, attempt
 
 

@@ -23,7 +23,6 @@ from seqgc.ports import Task, WeightedPoints, WeightRef, WorkItem
 if TYPE_CHECKING:
     from boto3.session import Session
 
-__all__ = ["ACCOUNT", "DEPLOYED", "Finding", "Patient", "Status", "payload", "probe"]
 
 Status: TypeAlias = Literal["ok", "failed", "skipped"]
 

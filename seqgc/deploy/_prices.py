@@ -13,11 +13,6 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from seqgc.errors import ParameterError, did_you_mean
 from seqgc.wire import StoreKind
 
-__all__ = [
-    "INIT_LIMIT_S", "PRICES_FILE", "START_S", "Architecture", "Bill", "FunctionSetup", "Prices",
-    "Traffic", "Usage", "prices_date", "read_prices",
-]  # fmt: skip
-
 Architecture: TypeAlias = Literal["x86_64", "arm64"]
 
 PRICES_FILE: Final = Path(__file__).with_name("prices.toml")

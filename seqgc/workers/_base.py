@@ -16,8 +16,6 @@ from seqgc.workers._forecast import Forecast
 if TYPE_CHECKING:
     from seqgc.training import Crew, TrainingPlan, Work
 
-__all__ = ["WorkerSet", "missing"]
-
 
 class WorkerSet(ABC):
     """``n`` workers, a context manager; a `seqgc.training.Workers`.

@@ -15,8 +15,6 @@ from seqgc.ports import FloatArray
 from seqgc.profiles import LAMBDA_CNN, DelayProfile, read_profile
 from seqgc.workers._settings import DelaySettings
 
-__all__ = ["InjectedDelays", "LoadDelays"]
-
 LoadDelays: TypeAlias = Callable[[int, int, float], float]
 """``delays(round, worker, load)``: the least response time of a first attempt, seconds."""
 

@@ -14,7 +14,6 @@ from seqgc.workers._settings import FunctionSettings
 if TYPE_CHECKING:
     from seqgc.training import TaskSizes, TrainingPlan
 
-__all__ = ["Forecast", "Reach", "choose", "forecast", "require_fit", "traffic_of"]
 
 _WAYS = "mount the functions' file system and give --mount, or `seqgc deploy` once more"
 

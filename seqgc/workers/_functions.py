@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from seqgc.ports import Backend
     from seqgc.training import Crew, TrainingPlan, Work
 
-__all__ = ["FunctionWorkers", "Functions", "unique_name"]
 
 _MOST_CONNECTIONS: Final = 1024
 

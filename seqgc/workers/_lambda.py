@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from seqgc.training import Work
 
-__all__ = ["functions", "lambda_local"]
 
 _HANDLER: Final = "lambda_handlers.gradient_worker.handler.handler"
 _REGION: Final = "us-east-1"  # the service has none; signatures must name one

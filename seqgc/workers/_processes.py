@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from seqgc.training import Crew, TorchComputeFactory, TrainingPlan, Work
 
-__all__ = ["BackendFactory", "ProcessWorkers", "custom", "dask", "local"]
 
 BackendFactory: TypeAlias = "Callable[[int, TorchComputeFactory], Backend]"
 _Start: TypeAlias = "Callable[[TorchComputeFactory], Backend]"

@@ -8,9 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from seqgc.errors import ParameterError, did_you_mean
 
-__all__ = ["DelaySettings", "FunctionSettings", "Settings"]
-
-
 _REPLACED = {("transport", "asyncio"): "curl has taken its place"}
 
 if TYPE_CHECKING:
@@ -67,12 +64,19 @@ class Settings(_Base):
 class DelaySettings(Settings):
     """Stragglers to inject into workers: a profile's seconds, adjusted to the scheme's load."""
 
-    source: Annotated[str, "Inject delays: a profile's file, or lambda-cnn."] = "lambda-cnn"
-    scale: Annotated[float, Field(gt=0), "Times the delays' seconds."] = 0.1
-    seed: Annotated[int, Field(ge=0), "Seed of generated delays."] = 0
-    alpha: Annotated[float | None, Field(ge=0), "The delays' seconds per unit of load."] = None
+    source: Annotated[str, "--delays", "Inject delays: a profile's file, or lambda-cnn."] = (
+        "lambda-cnn"
+    )
+    scale: Annotated[float, Field(gt=0), "--delay-scale", "Times the delays' seconds."] = 0.1
+    seed: Annotated[int, Field(ge=0), "--delay-seed", "Seed of generated delays."] = 0
+    alpha: Annotated[
+        float | None, Field(ge=0), "--delay-alpha", "The delays' seconds per unit of load."
+    ] = None
     base_load: Annotated[
-        float | None, Field(ge=0), "The load at which the delays were recorded."
+        float | None,
+        Field(ge=0),
+        "--delay-base-load",
+        "The load at which the delays were recorded.",
     ] = None
 
 
@@ -108,7 +112,10 @@ class FunctionSettings(Settings):
     ] = None
     memory_mb: Annotated[int, Field(ge=128, le=10240), "Of a function, MB."] = 2560
     timeout_s: Annotated[
-        float, Field(gt=0, le=900), "After which a function is ended, seconds."
+        float,
+        Field(gt=0, le=900),
+        "--function-timeout-s",
+        "After which a function is ended, seconds.",
     ] = 60.0
     arch: Annotated[Literal["arm64", "x86_64"], "Processor of the functions, arm64 or x86_64."] = (
         "arm64"
