@@ -47,33 +47,25 @@ class RunConfig(Settings):
     mu: Annotated[float, Field(ge=0), "Tolerance of the closing rule."] = 0.0
     wait_out: Annotated[WaitOut, "all, conform or feasible."] = "feasible"
     timeout_s: Annotated[float, Field(gt=0), "Hard limit of a round, seconds."] = 60.0
-    max_attempts: Annotated[
-        int, Field(ge=1), "Times a worker's failed task is sent in one round."
-    ] = 3
+    max_attempts: Annotated[int, Field(ge=1), "Times a failed task is sent in one round."] = 3
     jobs_per_round: Annotated[int, Field(ge=1), "Models a job (bundle)."] = 1
     stale: Annotated[bool, "Fewer models than delay + 1: gradients T rounds late."] = False
-    probe: Annotated[
-        int | None, Field(ge=1), "Train uncoded for N rounds, then find the best scheme."
-    ] = None
+    probe: Annotated[int | None, Field(ge=1), "Train uncoded N rounds, then the best scheme."] = (
+        None
+    )
     retune: Annotated[int | None, Field(ge=1), "Look for a better scheme every N rounds."] = None
     alpha: Annotated[
         float | None, Field(ge=0), "Seconds per unit of load, for --probe and --retune."
     ] = None
     precision: Annotated[Literal["float32", "float64"], "float32 or float64."] = "float32"
-    payload: Annotated[
-        Payload | None, "Results travel in float64, float32, float16 or bfloat16."
-    ] = None
-    stochastic_rounding: Annotated[bool, "Round results to the payload at random, unbiased."] = (
-        False
-    )
+    payload: Annotated[Payload | None, "Of results: float64, float32, float16 or bfloat16."] = None
+    stochastic_rounding: Annotated[bool, "Round to the payload at random, unbiased."] = False
     backend: Annotated[
         Literal["local", "lambda-local", "lambda", "dask"],
         "Workers: local, lambda-local, lambda or dask.",
     ] = "local"
     dask_scheduler: Annotated[str | None, "Address of a running dask scheduler."] = None
-    max_usd: Annotated[
-        float | None, Field(ge=0), "Stop before functions cost more, US dollars."
-    ] = None
+    max_usd: Annotated[float | None, Field(ge=0), "Stop before functions cost more, in USD."] = None
     plugins: Annotated[
         tuple[str, ...], "--plugin", "A package.module that registers schemes or codes; repeatable."
     ] = ()

@@ -28,9 +28,7 @@ def cost(
     region: Annotated[str | None, "Whose prices."] = None,
     timeout_s: Annotated[float | None, "Of a function, seconds: what bounds the cost."] = None,
     seconds: Annotated[float | None, "How long a task is expected to run (a plan)."] = None,
-    profile: Annotated[
-        Path | None, "Expect the mean answer of this delay profile (a plan)."
-    ] = None,
+    profile: Annotated[Path | None, "Expect the mean answer of this profile (a plan)."] = None,
     as_json: AsJson = False,
 ) -> None:
     """Estimate what a plan will cost on AWS Lambda, or what a run has cost (or would have)."""

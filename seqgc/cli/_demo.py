@@ -23,7 +23,6 @@ from seqgc.schemes import parse_scheme
 if TYPE_CHECKING:
     from seqgc.training import TrainResult
 
-
 LEAST_ACCURACY = 0.95
 STEPS = 50
 LEARNING = {"lr": 0.02, "batch_size": 512}
@@ -49,9 +48,7 @@ def demo(
     spec = parse_scheme(config.scheme, n=config.workers).spec
     configs = [config.model_copy(update={"scheme": each}) for each in ("uncoded", spec)]
     with ExitStack() as stack:
-        crews = [
-            stack.enter_context(make_workers(each, delays=make_delays(each))) for each in configs
-        ]
+        crews = [stack.enter_context(make_workers(c, delays=make_delays(c))) for c in configs]
         from seqgc.training import new_run_path
 
         paths = [new_run_path(run, f"demo-{each.scheme}") for each in configs]

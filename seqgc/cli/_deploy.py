@@ -26,9 +26,7 @@ def deploy(
     options: DeployOptions,
     region: Region = None,
     template: Annotated[Path, "The SAM template."] = Path("template.yaml"),
-    out: Annotated[Path, "-o", "--out", "Where `train` is to find the deployment."] = Path(
-        DEPLOYMENT_FILE
-    ),
+    out: Annotated[Path, "-o", "--out", "Where `train` finds it."] = Path(DEPLOYMENT_FILE),
     dry_run: Annotated[bool, "--dry-run", "Print the commands; run none, ask AWS nothing."] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -140,9 +140,7 @@ def apply(flags: Values, values: Values) -> None:
         table, _, key = path.rpartition(".")
         if path == "plugins":
             both = (values.get(path), value)
-            values[path] = [
-                name for names in both if isinstance(names, list | tuple) for name in names
-            ]
+            values[path] = [n for names in both if isinstance(names, list | tuple) for n in names]
         elif not table:
             values[key] = value
         else:

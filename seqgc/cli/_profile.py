@@ -43,9 +43,7 @@ def record(
     loads: Annotated[str, "Normalized loads; 0: one data point."] = "0,0.5,1",
     warmup: Annotated[int, "Rounds at each load that are left out."] = 1,
     output: Annotated[Path | None, "-o", "--output", "New .npz file."] = None,
-    every_load: Annotated[
-        bool, "--every-load", "Keep the heavier loads' profiles beside FILE."
-    ] = False,
+    every_load: Annotated[bool, "--every-load", "Keep heavier loads' files beside FILE."] = False,
     as_json: AsJson = False,
 ) -> None:
     """Record a delay profile on live workers, or look at one (lint, fit, stats)."""

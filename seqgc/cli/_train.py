@@ -25,9 +25,7 @@ def train(
     flags: Values,
     config: Annotated[Path | None, typer.Argument(help="TOML file; flags override it.")] = None,
     models: Annotated[int | None, "Models that differ by their seed only."] = None,
-    dry_run: Annotated[
-        bool, "--dry-run", "Say what would be sent; start and write nothing."
-    ] = False,
+    dry_run: Annotated[bool, "--dry-run", "Say what would be sent; start, write nothing."] = False,
     run: Annotated[Path | None, "New folder of the run."] = None,
     as_json: AsJson = False,
 ) -> None:

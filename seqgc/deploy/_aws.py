@@ -11,8 +11,6 @@ from seqgc.errors import ParameterError, SeqgcError
 if TYPE_CHECKING:
     from boto3.session import Session
 
-
-_CONNECT_S, _READ_S = 5, 20
 _LONGEST = 300  # characters of AWS's own words
 _REMEDIES: Final = {
     "ExpiredToken": "renew the credentials: `aws sso login`",
@@ -73,9 +71,7 @@ def client_config() -> object:
     """Return how control-plane clients are set up: soon at an end where nothing answers."""
     from botocore.config import Config
 
-    return Config(
-        connect_timeout=_CONNECT_S, read_timeout=_READ_S, retries={"total_max_attempts": 2}
-    )
+    return Config(connect_timeout=5, read_timeout=20, retries={"total_max_attempts": 2})
 
 
 @contextmanager

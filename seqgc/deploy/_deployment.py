@@ -44,16 +44,12 @@ class DeployOptions:
     """
 
     stack: Annotated[str, "Name of the CloudFormation stack."] = "seqgc"
-    package: Annotated[
-        Package, "image: PyTorch models; needs Docker. zip: numpy workloads only."
-    ] = "image"
+    package: Annotated[Package, "image: PyTorch; needs Docker. zip: numpy alone."] = "image"
     image_uri: Annotated[str, "An image that is in ECR already; builds nothing."] = ""
     architecture: Annotated[Architecture, "Processor of the functions."] = "arm64"
     memory_mb: Annotated[int, "Memory of a function, MB."] = 2560
     timeout_s: Annotated[int, "Longest invocation, seconds."] = 60
-    reserved_concurrency: Annotated[
-        int, "Invocations at a time set aside for the function; 0: none."
-    ] = 0
+    reserved_concurrency: Annotated[int, "Invocations set aside for the function; 0: none."] = 0
     vpc_id: Annotated[str, "An existing VPC; by default one is made."] = ""
     subnets: Annotated[tuple[str, ...], "Two subnets of the existing VPC: A,B."] = ()
     route_table_id: Annotated[str, "Their route table, to be given a gateway endpoint for S3."] = ""

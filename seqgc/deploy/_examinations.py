@@ -23,7 +23,6 @@ from seqgc.ports import Task, WeightedPoints, WeightRef, WorkItem
 if TYPE_CHECKING:
     from boto3.session import Session
 
-
 Status: TypeAlias = Literal["ok", "failed", "skipped"]
 
 CLOCK_LIMIT_S: Final = 300.0  # SigV4 refuses a signature that is older, or younger

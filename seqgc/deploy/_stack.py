@@ -16,7 +16,6 @@ from seqgc.errors import ParameterError
 if TYPE_CHECKING:
     from boto3.session import Session
 
-
 Runner: TypeAlias = Callable[[Sequence[str], Path, Mapping[str, str]], int]
 """Runs a command in a folder with more environment variables; returns its exit status."""
 

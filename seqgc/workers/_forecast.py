@@ -14,7 +14,6 @@ from seqgc.workers._settings import FunctionSettings
 if TYPE_CHECKING:
     from seqgc.training import TaskSizes, TrainingPlan
 
-
 _WAYS = "mount the functions' file system and give --mount, or `seqgc deploy` once more"
 
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from seqgc.ports import Backend
     from seqgc.training import Crew, TrainingPlan, Work
 
-
 _MOST_CONNECTIONS: Final = 1024
 
 
@@ -108,9 +107,8 @@ class FunctionWorkers(WorkerSet):
                 invoking=Invoking(warm_up_rounds=self.settings.warm_up),
             )
 
-        crew = Crew(
-            start=start, store=shared, grace_s=self.settings.timeout_s, note=f"store: {choice}"
-        )
+        grace_s, note = self.settings.timeout_s, f"store: {choice}"
+        crew = Crew(start=start, store=shared, grace_s=grace_s, note=note)
         with ExitStack() as stack:
             stack.callback(transport.close)
             if isinstance(shared, DirectoryStore) and functions.mount is not None:

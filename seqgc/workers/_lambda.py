@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from seqgc.training import Work
 
-
 _HANDLER: Final = "lambda_handlers.gradient_worker.handler.handler"
 _REGION: Final = "us-east-1"  # the service has none; signatures must name one
 
@@ -51,9 +50,8 @@ class _Deployed(FunctionWorkers):
     def _connect(self, work: Work) -> Functions:
         mount = self._wanted.mount
         offered = mount is not None and self._wanted.store == "auto"
-        if (offered or self._choice(work).kind == "directory") and not (
-            mount is not None and Path(mount).is_dir()
-        ):
+        mounted = mount is not None and Path(mount).is_dir()
+        if not mounted and (offered or self._choice(work).kind == "directory"):
             rule = "must be the folder where the functions' file system is mounted"
             remedy = "mount it, or leave it out and take --store s3"
             raise ParameterError("function.mount", rule, mount, remedy)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from seqgc.training import Crew, TorchComputeFactory, TrainingPlan, Work
 
-
 BackendFactory: TypeAlias = "Callable[[int, TorchComputeFactory], Backend]"
 _Start: TypeAlias = "Callable[[TorchComputeFactory], Backend]"
 

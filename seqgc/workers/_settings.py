@@ -64,9 +64,7 @@ class Settings(_Base):
 class DelaySettings(Settings):
     """Stragglers to inject into workers: a profile's seconds, adjusted to the scheme's load."""
 
-    source: Annotated[str, "--delays", "Inject delays: a profile's file, or lambda-cnn."] = (
-        "lambda-cnn"
-    )
+    source: Annotated[str, "--delays", "Inject delays: a profile, or lambda-cnn."] = "lambda-cnn"
     scale: Annotated[float, Field(gt=0), "--delay-scale", "Times the delays' seconds."] = 0.1
     seed: Annotated[int, Field(ge=0), "--delay-seed", "Seed of generated delays."] = 0
     alpha: Annotated[
@@ -117,16 +115,12 @@ class FunctionSettings(Settings):
         "--function-timeout-s",
         "After which a function is ended, seconds.",
     ] = 60.0
-    arch: Annotated[Literal["arm64", "x86_64"], "Processor of the functions, arm64 or x86_64."] = (
-        "arm64"
-    )
+    arch: Annotated[Literal["arm64", "x86_64"], "Processor: arm64 or x86_64."] = "arm64"
     region: Annotated[str, "Region of the functions: whose prices."] = "us-east-1"
     expected_s: Annotated[
         float | None, Field(ge=0), "How long a task is expected to run; for prices only."
     ] = None
-    warm_up: Annotated[
-        int, Field(ge=0), "Times each function is invoked before the first round."
-    ] = 1
+    warm_up: Annotated[int, Field(ge=0), "Times each function is invoked before round 0."] = 1
 
     @property
     def master_outside(self) -> bool:
