@@ -133,19 +133,17 @@ def _read_csv(path: Path) -> DelayProfile:
         if line.startswith(_META_COMMENT):
             meta = _meta_from(line.removeprefix(_META_COMMENT))
         elif line.strip() and not line.startswith("#"):
-            rows.append(_row(line, len(rows), number))
-            if len(rows[-1]) != len(rows[0]):
-                counts = f"{len(rows[-1])} columns, those above {len(rows[0])}"
+            cells = line.split(",")
+            rows.append([_seconds(cell, len(rows), i, number) for i, cell in enumerate(cells)])
+            if len(cells) != len(rows[0]):
+                counts = f"{len(cells)} columns, those above {len(rows[0])}"
                 raise ProfileError(f"row {len(rows) - 1} (line {number}) has {counts}")
     return DelayProfile.from_times(rows, meta=meta)
 
 
-def _row(line: str, row: int, number: int) -> list[float]:
-    seconds = []
-    for column, cell in enumerate(line.split(",")):
-        try:
-            seconds.append(float(cell))
-        except ValueError:
-            where = f"row {row}, column {column} (round, worker; from 0; line {number})"
-            raise ProfileError(f"{where}: must be a number; got {cell.strip()!r}") from None
-    return seconds
+def _seconds(cell: str, row: int, column: int, line: int) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        where = f"row {row}, column {column} (round, worker; from 0; line {line})"
+        raise ProfileError(f"{where}: must be a number; got {cell.strip()!r}") from None

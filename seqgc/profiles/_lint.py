@@ -24,8 +24,8 @@ _CLUSTER_RATIO = 1.1
 class Finding:
     """Something to look at, and where: round and worker from 0, None for all of them.
 
-    An ``error`` makes the recording useless; a ``warning`` may be true of the workers. What the
-    rules are, `lint` and `lint_series` say.
+    An ``error`` makes the recording useless; a ``warning`` may be true of the workers. `lint` and
+    `lint_series` say what the rules are.
     """
 
     rule: str
@@ -135,15 +135,15 @@ def _errors(profile: DelayProfile) -> Iterator[Finding]:
     failures = int(np.count_nonzero(failed))
     if 2 * failures >= failed.size:
         message = (
-            f"{failures} of {failed.size} calls failed: the few that were answered say little of "
-            "the workers; find out why (`seqgc doctor`, the functions' logs), and record again"
+            f"{failures} of {failed.size} calls failed: the few that were answered say little "
+        )
+        message += (
+            "of the workers; find out why (`seqgc doctor`, the functions' logs), and record again"
         )
         yield _error(rule="mostly-failed", message=message)
     if times.size > 1 and np.ptp(times) == 0:
-        message = (
-            f"all times are the same, {float(times[0, 0])} s: this was not measured; "
-            "give the matrix of times as it was recorded"
-        )
+        message = f"all times are the same, {float(times[0, 0])} s: this was not measured; "
+        message += "give the matrix of times as it was recorded"
         yield _error(rule="constant", message=message)
     fast = (times < _LEAST_S) & ~failed
     if fast.any():
@@ -191,9 +191,9 @@ def _accidents(profile: DelayProfile) -> Iterator[Finding]:
     usual = float(np.median(medians[1:])) if len(medians) > 2 else np.inf
     if medians[0] > _COLD_RATIO * usual:
         message = (
-            f"row 0: its median, {medians[0]:.3f} s, is {medians[0] / usual:.1f} times that of the "
-            "other rounds: workers were cold; leave it out"
+            f"row 0: its median, {medians[0]:.3f} s, is {medians[0] / usual:.1f} times that of "
         )
+        message += "the other rounds: workers were cold; leave it out"
         yield _warning(rule="cold-start", message=message, row=0)
 
 
@@ -203,10 +203,8 @@ def _slow(profile: DelayProfile) -> Iterator[Finding]:
     rows, columns = np.nonzero(late)
     as_late = _as_late(profile.times[late] - medians[rows])
     for row, column, others in zip(rows.tolist(), columns.tolist(), as_late, strict=True):
-        took = (
-            f"row {row}, column {column}: took {profile.times[row, column]:.3f} s, "
-            f"{profile.times[row, column] / medians[row]:.0f} times its round's median"
-        )
+        took = f"row {row}, column {column}: took {profile.times[row, column]:.3f} s, "
+        took += f"{profile.times[row, column] / medians[row]:.0f} times its round's median"
         rule, cause = "stall", "no other came as late: a stall"
         if others:
             rule, cause = "retry", f"{others} more came as late: a client's time-out and retry"

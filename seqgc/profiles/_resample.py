@@ -59,12 +59,8 @@ def resample_rounds(
     """Draw ``rounds`` rounds with replacement, in blocks of ``block`` consecutive ones.
 
     The circular block bootstrap (Politis and Romano, 1992): the last round is followed by the
-    first, so every round is equally likely, and what lasts less than a block survives.
-
-    Raises
-    ------
-    ParameterError
-        If ``rounds < 1``, or ``block`` is not in 1 ... the profile's rounds.
+    first, so every round is equally likely, and what lasts less than a block survives. A block has
+    at most as many rounds as the profile.
 
     Examples
     --------
@@ -82,14 +78,9 @@ def resample_rounds(
 def resample_workers(
     profile: DelayProfile, workers: int, *, rng: np.random.Generator
 ) -> DelayProfile:
-    """Draw ``workers`` workers with replacement, each with all of its rounds.
+    """Draw ``workers`` >= 1 workers with replacement, each with all of its rounds.
 
     The base load stays what it was when the seconds were measured.
-
-    Raises
-    ------
-    ParameterError
-        If ``workers < 1``.
 
     Examples
     --------

@@ -31,7 +31,7 @@ from seqgc.ports import (
 from seqgc.rounds import RoundPolicy, Setting
 from seqgc.search._rehearsal import Rehearsal
 
-__all__ = ["Replay", "ReplayBackend", "decoding_errors", "replay"]
+__all__ = ["Replay", "ReplayBackend", "largest_error", "replay"]
 
 Compute = Callable[[tuple[WeightedPoints, ...]], FloatArray]
 
@@ -168,16 +168,16 @@ def replay(setting: Setting, rehearsal: Rehearsal) -> Replay:
     )
 
 
-def decoding_errors(setting: Setting, rehearsal: Rehearsal) -> FloatArray:
-    """Return the error bound (jobs,) of every gradient of a replayed run: 0 where it is exact."""
-    errors: dict[int, float] = {}
+def largest_error(setting: Setting, rehearsal: Rehearsal) -> float:
+    """Return the largest error bound of a gradient of a replayed run: 0 if all are exact."""
+    errors: list[float] = []
 
     def see(seen: Event | Action) -> None:
         if isinstance(seen, Finish):
-            errors[seen.job] = seen.decoding().error
+            errors.append(seen.decoding().error)
 
     _drive(setting, rehearsal, see)
-    return np.array([errors[job] for job in sorted(errors)])
+    return max(errors)
 
 
 def _drive(setting: Setting, rehearsal: Rehearsal, see: Callable[[Event | Action], None]) -> None:

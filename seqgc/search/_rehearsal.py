@@ -46,8 +46,8 @@ class Rehearsal:
     >>> from seqgc.schemes import GC
     >>> profile = DelayProfile.from_times([[1.0, 5.0, 2.0], [3.0, 1.0, 1.5]])
     >>> rehearsal = Rehearsal(profile=profile, alpha=3.0)
-    >>> rehearsal.times(Setting(scheme=GC(n=3, s=1))).shape, rehearsal.jobs(GC(n=3, s=1))
-    ((2, 3), 2)
+    >>> rehearsal.times(Setting(scheme=GC(n=3, s=1))).shape, rehearsal.ideal_s(2)
+    ((2, 3), 5.75)
     """
 
     profile: DelayProfile
@@ -102,10 +102,7 @@ class Rehearsal:
     def num_rounds(self, setting: Setting) -> int:
         """Return how many rounds a run has.
 
-        Raises
-        ------
-        ParameterError
-            If the profile is too short or has other workers, or the gradients make no `bundles`.
+        The profile must be long enough, with as many workers, and the gradients make `bundles`.
         """
         scheme, profile = setting.scheme, self.profile
         num_rounds = self.bundles(setting) + scheme.delay
@@ -150,12 +147,6 @@ class Rehearsal:
         ------
         ParameterError
             If the median answer would take no time at load 0: alpha or the base load is too large.
-
-        Examples
-        --------
-        >>> profile = DelayProfile.from_times([[1.0, 2.0, 9.0]])
-        >>> Rehearsal(profile=profile, alpha=3.0).ideal_s(2)
-        6.0
         """
         alpha, base_load, times = self.slope, self.profile.meta.base_load, self.profile.times
         median = float(np.median(times))

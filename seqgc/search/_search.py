@@ -13,7 +13,7 @@ from seqgc.ports import BoolArray, FloatArray, IntArray
 from seqgc.rounds import Setting
 from seqgc.schemes import entry_of
 from seqgc.search._floors import Floors
-from seqgc.search._recorded_run import decoding_errors, replay
+from seqgc.search._recorded_run import largest_error, replay
 from seqgc.search._rehearsal import Rehearsal
 from seqgc.search._space import SearchSpace
 from seqgc.search.kernel import batch_replay
@@ -110,7 +110,7 @@ class Search:
         self._top: FloatArray = np.zeros(0)  # run times, the fastest first, each once
         self._best: FloatArray = np.full(len(places), np.inf)  # of each family
         self._front: tuple[FloatArray, FloatArray] = (np.zeros(0), np.zeros(0))
-        self.evaluated = self._settled = 0
+        self.evaluated = 0
 
     def run(self) -> Search:
         """Replay whatever may be ranked, and return itself.
@@ -118,6 +118,7 @@ class Search:
         Families that are quickly done come first, and in each the rule that promises most, so that
         what follows meets good incumbents.
         """
+        settled = 0
         for family in range(len(self._best)):
             shares = [
                 (number, candidates[self._families[candidates] == family])
@@ -129,8 +130,12 @@ class Search:
                 spread = np.linspace(0, len(chosen) - 1, _SAMPLE).astype(np.intp)
                 self._replay(number, chosen[np.unique(spread)])
             for number, chosen in shares:
-                order = np.argsort(self._least_s[number, chosen], kind="stable")
-                self._sweep(number, chosen[order])
+                in_order = chosen[np.argsort(self._least_s[number, chosen], kind="stable")]
+                for start in range(0, len(chosen), _BATCH):  # each may prune the next
+                    self._replay(number, in_order[start : start + _BATCH])
+                settled += len(chosen)
+                if self._progress is not None:
+                    self._progress(settled, self.total)
         return self
 
     def ranking(self) -> list[Ranked]:
@@ -177,14 +182,6 @@ class Search:
             if self._pareto:
                 self._least_bills[number] = self._floors.bills(closing, bundles=bundles)
         return unfit
-
-    def _sweep(self, number: int, chosen: IntArray) -> None:
-        """Replay what is left of some schemes, sorted by floors, in batches; each prunes others."""
-        for start in range(0, len(chosen), _BATCH):
-            self._replay(number, chosen[start : start + _BATCH])
-        self._settled += len(chosen)
-        if self._progress is not None:
-            self._progress(self._settled, self.total)
 
     def _replay(self, number: int, chosen: IntArray) -> None:
         """Replay, closed in one way, what may be ranked and was not replayed yet."""
@@ -235,9 +232,7 @@ class Search:
         number, scheme = divmod(candidate, len(self._schemes))
         rule, k = self._closings[number].rule, self._closings[number].jobs_per_round
         setting = Setting(scheme=self._schemes[scheme], rule=rule, jobs_per_round=k)
-        held, error = self._held, None
-        if not setting.scheme.exact:
-            error = float(decoding_errors(setting, held or self._seen).max())
+        held, exact = self._held, setting.scheme.exact
         return Ranked(
             setting=setting,
             runtime_s=float(self._seconds[number, scheme]),
@@ -245,7 +240,7 @@ class Search:
             billed_worker_s=float(self._bills[number, scheme]),
             holdout_s=replay(setting, held).runtime_s if held else None,
             holdout_ideal_s=held.ideal_s(self._num_jobs, jobs_per_round=k) if held else None,
-            error=error,
+            error=None if exact else largest_error(setting, held or self._seen),
         )
 
 
@@ -270,13 +265,6 @@ def _dominated(
     """Return which candidates (m,) a front (f,), the fastest first, leaves no place for.
 
     Some of the front is faster at the same bill or a lower one.
-
-    Examples
-    --------
-    >>> two = np.array([2.5, 2.5])
-    >>> one = np.array([2.0])
-    >>> _dominated(two, bills=np.array([5.0, 4.0]), by_seconds=one, by_bills=np.array([5.0]))
-    array([ True, False])
     """
     faster = np.searchsorted(by_seconds, seconds, side="left")
     cheapest = np.concatenate([[np.inf], by_bills])  # a front's bills fall as its seconds grow

@@ -29,11 +29,10 @@ class SearchSpace:
     """The grid of a search; every combination that is valid and makes a difference is in it.
 
     ``families`` are names of schemes, as specs begin; unless given, all that are registered.
-    ``mus``, ``wait_outs`` and ``jobs_per_round`` are values of the closing rule, and of models in
-    a bundle.
-    ``max_delay`` is the largest delay T of a scheme, rounds; SR-SGC's windows end at twice as many,
-    for its delay B alone would let them grow for ever. ``models`` will be trained: a model's next
-    step needs its last gradient, so that a delay of T rounds needs T + 1 bundles of them.
+    ``mus`` and ``wait_outs`` are of the closing rule, and ``jobs_per_round`` says how many models
+    a bundle has. ``max_delay`` is the largest delay T of a scheme, rounds; SR-SGC's windows end at
+    twice as many, for its delay B alone would let them grow for ever. ``models`` will be trained: a
+    model's next step needs its last gradient, so that a delay of T rounds needs T + 1 bundles.
     ``coarse`` thins the grid out, geometrically, for thousands of workers; ``sums_only`` leaves out
     schemes that weigh results: among many workers, some sets of answers decode badly. ``inexact``
     also looks at schemes whose gradients are approximations; they are ranked apart.

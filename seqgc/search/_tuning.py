@@ -113,7 +113,6 @@ def tune(
     require_int("seed", seed or 0, least=0)
     require_int("top", top, least=1)
     seen, held = _stages(rehearsal, space, holdout=holdout, seed=seed)
-
     search = partial(
         Search, seen, held, space=space, top=top, pareto=pareto, prune=prune, progress=progress
     )

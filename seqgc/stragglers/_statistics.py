@@ -58,12 +58,7 @@ class StragglerStats:
 def straggler_pattern(profile: DelayProfile, *, mu: float) -> BoolArray:
     """Return who straggles, (rounds, n): who has not answered by ``(1 + mu) * kappa``.
 
-    ``kappa`` is the time of the round's first answer (docs/mathematics.md, section 6).
-
-    Raises
-    ------
-    ParameterError
-        If ``mu`` is not a finite number >= 0.
+    ``kappa`` is the time of the round's first answer (docs/mathematics.md, section 6); ``mu`` >= 0.
 
     Examples
     --------

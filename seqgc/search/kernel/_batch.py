@@ -60,15 +60,6 @@ class BatchReplay:
     ``round_seconds`` (candidates, most rounds) seconds, 0 beyond a candidate's own rounds;
     ``num_rounds`` (candidates,); ``waited_out`` (candidates,), how many rounds stayed open beyond
     ``(1+mu) * kappa``. Read-only.
-
-    Examples
-    --------
-    >>> BatchReplay(
-    ...     round_seconds=np.array([[1.0, 2.0], [3.0, 0.0]]),
-    ...     num_rounds=np.array([2, 1]),
-    ...     waited_out=np.array([0, 0]),
-    ... ).runtime_s
-    array([3., 3.])
     """
 
     round_seconds: FloatArray

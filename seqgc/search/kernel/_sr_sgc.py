@@ -36,9 +36,8 @@ class SRSGCFeasible(Thresholds):
         tolerated = [scheme.s for scheme in schemes]
         self._codes = Codes(history.arrivals, tolerated, [scheme.family for scheme in schemes])
         self._wanted_results = history.arrivals.n - np.array(tolerated)
-        self._group_sizes: IntArray = np.array(  # 0 without groups
-            [scheme.s + 1 if scheme.family == "rep" else 0 for scheme in schemes]
-        )
+        sizes = [scheme.s + 1 if scheme.family == "rep" else 0 for scheme in schemes]
+        self._group_sizes: IntArray = np.array(sizes)  # 0 without groups
         # For the jobs of the last B rounds: who returned the job's result in the job's own round.
         self._returned: list[BoolArray] = []
         self._due: BoolArray = np.zeros(history.shape, dtype=np.bool_)  # the same of the one due

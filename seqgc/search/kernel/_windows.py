@@ -117,13 +117,11 @@ class BurstyWindow(Window):
 class Conforms(Thresholds):
     """The pattern must conform: in any ``span`` rounds one of the models fits all its windows.
 
-    Those are, for a span that ends with the open round, the ones that ended in the latest rounds
-    before and the open round's own. (Early in the run that asks for windows which are not whole
-    inside the span; they are parts of ones that are asked for anyhow.)
-
-    That every job is then decoded in time are Propositions 3.1 and 3.2 of the paper: feasibility
-    needs no look. What is left to do at the end of the run is followed by ``ends``, for those of
-    the candidates that may be idle (a mask); None: nobody ever is.
+    Of the span that ends with the open round, those are its own and the ones that ended in the
+    latest rounds before. (Early in the run that asks for windows which are not whole inside the
+    span; they are parts of ones that are asked for anyhow.) That every job is then decoded in time
+    are Propositions 3.1 and 3.2 of the paper: feasibility needs no look. ``ends`` follows what is
+    left to do at the end of the run, for the candidates that may be idle (a mask; None: nobody).
     """
 
     def __init__(
