@@ -1,11 +1,13 @@
-"""The one check of integers: any type of them is kept as an int, bools and floats are none."""
+"""The one check of integers, of any type but bools and floats; and the one of finite numbers."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
 
-from seqgc.errors import ParameterError, require_int
+from seqgc.errors import ParameterError, require_int, require_number
 from seqgc.profiles import DisruptedMachine, PowerLaw
 
 
@@ -34,6 +36,25 @@ def test_what_is_refused_is_named_with_its_rule(
     with pytest.raises(ParameterError) as caught:
         require_int("s", value, least=least, most=most)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("value", "bounds", "rule"),
+    [
+        (-0.5, {"least": 0}, " >= 0"),
+        (math.nan, {"least": 0}, " >= 0"),
+        (math.inf, {"above": 1}, " > 1"),
+        (1.0, {"above": 1}, " > 1"),
+        (math.inf, {}, ""),
+    ],
+)
+def test_a_number_must_be_finite_and_in_range(
+    value: float, bounds: dict[str, float], rule: str
+) -> None:
+    with pytest.raises(ParameterError) as caught:
+        require_number("mu", value, **bounds)
+    assert str(caught.value) == f"`mu` must be a finite number{rule}; got {value!r}"
+    assert require_number("mu", 2.5, **bounds) == 2.5
 
 
 def test_integers_of_numpy_leave_no_trace_in_what_keeps_them() -> None:

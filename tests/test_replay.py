@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 from seqgc.errors import ParameterError, ProfileError
+from seqgc.ports import Task
 from seqgc.profiles import DelayProfile, ProfileMeta
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import GC, MSGC, SRSGC, Scheme, Uncoded
-from seqgc.search import Rehearsal, Replay, replay
+from seqgc.search import Rehearsal, Replay, ReplayBackend, replay
 from seqgc.stragglers import Bursty, clairvoyant_bound
 
 HAND = DelayProfile.from_times(
@@ -21,6 +24,15 @@ HAND = DelayProfile.from_times(
 def random_profile(seed: int, *, rounds: int = 12, workers: int = 5) -> DelayProfile:
     times = 0.1 + np.random.default_rng(seed).pareto(1.2, size=(rounds, workers))
     return DelayProfile.from_times(times, meta=ProfileMeta(alpha=2.0))
+
+
+def test_answers_stay_in_order_when_a_worker_is_cancelled() -> None:
+    seconds = [1.0, 5.0, 2.0, 6.0, 7.0, 3.0, 4.0]
+    backend = ReplayBackend(np.array([seconds]))
+    backend.dispatch(0, [Task(round=0, worker=i, attempt=0, items=()) for i in range(7)])
+    backend.cancel(0, [2])
+    arrivals = [backend.receive(math.inf) for _ in range(6)]
+    assert [arrival and arrival.at for arrival in arrivals] == [1.0, 3.0, 4.0, 5.0, 6.0, 7.0]
 
 
 def test_a_hand_worked_run() -> None:

@@ -56,7 +56,7 @@ class Ranked:
 
 
 class Search:
-    """One search's state: arrays (closing rules, schemes), of which many rows stay empty.
+    """One search's state: arrays (closing rules, schemes), infinite where nothing was replayed.
 
     What is chosen by is ``seen``, which says its number of jobs, and what is judged by ``held``.
     ``exact``: whether the candidates that are exact are searched, or those that are not. The rest
