@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -44,7 +43,7 @@ def doctor(
     )
     healthy = all(check.status != "failed" for check in checks)
     if as_json:
-        print_json({"healthy": healthy, "checks": [asdict(check) for check in checks]})
+        print_json({"healthy": healthy, "checks": checks})
         return 0 if healthy else 1
     table = Table.grid(padding=(0, 2))
     for check in checks:

@@ -106,7 +106,7 @@ def configured(*only: str) -> Callable[[Verb], Verb]:
             return verb(flags=flags, **arguments)
 
         options = [_option(name, path, chosen[path]) for name, path in names.items()]
-        return _with_parameters(call, verb, options, instead_of="flags")
+        return _with_parameters(call, verb, options)
 
     return decorate
 
@@ -183,11 +183,9 @@ def _kind(annotation: Any) -> Any:
     return list[str] if get_origin(annotation) is tuple else annotation
 
 
-def _with_parameters(
-    call: Verb, verb: Verb, more: Sequence[inspect.Parameter], *, instead_of: str = ""
-) -> Verb:
-    """Return ``call`` with the parameters of ``verb`` and ``more``, for typer to read."""
-    parameters = [each for each in _expanded(verb) if each.name != instead_of] + [*more]
+def _with_parameters(call: Verb, verb: Verb, more: Sequence[inspect.Parameter]) -> Verb:
+    """Return ``call`` with the parameters of ``verb``, and ``more`` for its flags."""
+    parameters = [*(each for each in _expanded(verb) if each.name != "flags"), *more]
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {each.name: each.annotation for each in parameters}
     del call.__wrapped__  # type: ignore[attr-defined]  # whose signature it no longer has

@@ -84,8 +84,7 @@ def lint_files(
     findings = profiles.lint(recordings[0]) + profiles.lint_series(recordings)
     errors = sum(found.severity == "error" for found in findings)
     if as_json:
-        listed = [asdict(found) for found in findings]
-        print_json({"file": str(file), "errors": errors, "findings": listed})
+        print_json({"file": str(file), "errors": errors, "findings": findings})
     else:
         _print_findings(findings)
         typer.echo(f"{file}: {errors} errors, {len(findings) - errors} warnings")
@@ -126,8 +125,7 @@ def fit_files(
         facts: Facts = {"file": str(files[0]), "generator": None, "problem": problem}
         if generator is not None:
             facts["generator"] = asdict(generator) | {"repr": repr(generator)}
-        listed = [asdict(found) for found in findings]
-        print_json(facts | {"load_model": _load_facts(line), "findings": listed})
+        print_json(facts | {"load_model": _load_facts(line), "findings": findings})
         return
     _print_findings(findings)
     pairs = {"generator": problem} if generator is None else _generator_pairs(generator)

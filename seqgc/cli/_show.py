@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, is_dataclass
 from typing import cast
 
 import numpy as np
@@ -31,7 +32,9 @@ def print_json(value: Mapping[str, object]) -> None:
 
 
 def _plain(value: object) -> object:
-    """Return a value as JSON has it: arrays as lists."""
+    """Return a value as JSON has it: arrays as lists, dataclasses by their fields."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
     match value:
         case dict():
             return {key: _plain(item) for key, item in value.items()}

@@ -140,20 +140,16 @@ def _print(found: Tuning, seconds: float) -> None:
     if found.inexact:
         console.print(_table(found.inexact, title="approximations"))
     if found.lead is not None:
-        console.print(_verdict(found.best, found.lead))
+        lead, best = found.lead, found.best.setting.scheme.spec
+        sure = "the lead is real" if lead.real else "the lead may be luck"
+        console.print(
+            f"{best} saves {lead.saved_s:.3f} s against {lead.runner_up.setting.scheme.spec} "
+            f"({lead.confidence:.0%} interval {lead.low_s:.3f} … {lead.high_s:.3f} s): {sure}"
+        )
     unfit = f", {found.unfit} too long for the profile" if found.unfit else ""
     console.print(
         f"searched {found.evaluated + found.pruned} candidates in {seconds:.1f} s: "
         f"{found.evaluated} replayed, {found.pruned} too slow in any case{unfit}"
-    )
-
-
-def _verdict(best: Ranked, lead: Lead) -> str:
-    sure = "the lead is real" if lead.real else "the lead may be luck"
-    return (
-        f"{best.setting.scheme.spec} saves {lead.saved_s:.3f} s "
-        f"against {lead.runner_up.setting.scheme.spec} "
-        f"({lead.confidence:.0%} interval {lead.low_s:.3f} … {lead.high_s:.3f} s): {sure}"
     )
 
 

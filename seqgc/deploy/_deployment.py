@@ -99,11 +99,7 @@ def _in_template(field: str) -> str:
 
 DEPLOYMENT_FILE: Final = "seqgc-lambda.toml"
 _SCHEMA_VERSION = 1
-_KINDS: Final = {
-    "str": (str, "text"),
-    "int": (int, "a whole number"),
-    "bool": (bool, "true or false"),
-}
+_KINDS = {"str": (str, "text"), "int": (int, "a whole number"), "bool": (bool, "true or false")}
 _REMEDY = "run `seqgc deploy`"
 _OUTPUTS: Final = {"bucket": "BucketName", "prefix": "BucketPrefix"}  # all others by `_in_template`
 

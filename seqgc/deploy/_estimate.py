@@ -84,11 +84,7 @@ def estimate_plan(plan: PlannedUse) -> Estimate:
 
 
 def estimate_run(
-    run: str | Path,
-    *,
-    function: FunctionSetup,
-    traffic: Traffic | None = None,
-    warm_ups: int = 0,
+    run: str | Path, *, function: FunctionSetup, traffic: Traffic | None = None, warm_ups: int = 0
 ) -> Estimate:
     """Return what a run has used, from the times in its ``events.jsonl``.
 

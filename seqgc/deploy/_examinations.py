@@ -43,17 +43,13 @@ class Finding(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patient:
-    """What is examined: an account, and the functions deployed in it, if any.
-
-    ``workers`` functions are to run at a time. ``probes``: it may be sent tasks. ``now`` tells the
-    seconds since 1970.
-    """
+    """What is examined: an account, and the functions deployed in it, if any."""
 
     session: Session
     deployment: Deployment | None
-    workers: int
-    probes: bool
-    now: Callable[[], float]
+    workers: int  # so many functions are to run at a time
+    probes: bool  # whether they may be sent tasks
+    now: Callable[[], float]  # seconds since 1970
     _clients: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -141,12 +137,10 @@ def quota(patient: Patient) -> str:
 def _enough(concurrent: float, patient: Patient, detail: str) -> str:
     """Refuse less than the workers need; AWS is to keep 100 for what is not reserved."""
     if concurrent < patient.workers:
-        request = (
-            "aws service-quotas request-service-quota-increase --service-code lambda "
-            f"--quota-code {CONCURRENCY_QUOTA} --desired-value {max(1000, patient.workers + 100)} "
-            f"--region {patient.region}"
-        )
-        raise Finding(detail, remedy=request)
+        ask = "aws service-quotas request-service-quota-increase --service-code lambda"
+        ask += f" --quota-code {CONCURRENCY_QUOTA}"
+        ask += f" --desired-value {max(1000, patient.workers + 100)} --region {patient.region}"
+        raise Finding(detail, remedy=ask)
     return detail
 
 
@@ -187,10 +181,8 @@ def network(patient: Patient, deployment: Deployment) -> str:
             raise Finding(f"{group_id} has no rule for port {NFS} {way} among its members")
     foreign = [rule for rule in group["IpPermissions"] if not _is_nfs_to(rule, group_id)]
     if foreign:
-        remedy = (
-            f"aws ec2 describe-security-group-rules --region {deployment.region} "
-            f"--filters Name=group-id,Values={group_id}"
-        )
+        show = f"aws ec2 describe-security-group-rules --region {deployment.region}"
+        remedy = f"{show} --filters Name=group-id,Values={group_id}"
         detail = f"{group_id} lets in more than its members: {len(foreign)} rules"
         raise Finding(detail, remedy=remedy)
     return f"{group_id} is open to itself on {NFS} only"
@@ -299,10 +291,7 @@ def _question(store: wire.StoreRef) -> wire.InvokeMessage:
     """Return a task that every image knows, without weights, too large for any reply."""
     nothing = WeightRef(model="probe", version=0, digest="0" * 64, dtype="float32", size=0)
     part = WeightedPoints(
-        model="probe",
-        weights=nothing,
-        points=np.zeros(1, dtype=np.int64),
-        coefficients=np.ones(1),
+        model="probe", weights=nothing, points=np.zeros(1, dtype=np.int64), coefficients=np.ones(1)
     )
     task = Task(round=0, worker=0, attempt=0, items=(WorkItem(slot=0, parts=(part,)),))
     return wire.InvokeMessage(

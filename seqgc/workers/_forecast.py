@@ -107,11 +107,10 @@ def choose(
     out of the functions' reach is refused.
     """
     if settings.store == "s3" and not reach.s3:
-        if not reach.deployed:
-            rule = "must be auto, directory or inline with backend lambda-local"
-            raise ParameterError("function.store", rule, "s3")
-        rule = "must be in the functions' reach, and these have no way to S3"
-        raise ParameterError("function.store", rule, "s3", _WAYS)
+        rule, remedy = "must be auto, directory or inline with backend lambda-local", ""
+        if reach.deployed:
+            rule, remedy = "must be in the functions' reach, and these have no way to S3", _WAYS
+        raise ParameterError("function.store", rule, "s3", remedy)
     if settings.store != "auto":
         return StoreChoice(kind=settings.store, reason="as asked for")
     if not reach.deployed:
