@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, cast
 
-import tomli_w
 from pydantic import Field
 
 from seqgc.errors import ParameterError
@@ -111,8 +110,3 @@ def import_plugins(names: Iterable[str]) -> None:
     if here not in sys.path:
         sys.path.insert(0, here)
     load_plugins(names)
-
-
-def dump(config: RunConfig) -> str:
-    """Return the configuration as TOML, defaults included."""
-    return tomli_w.dumps(config.model_dump(exclude_none=True, mode="json"))

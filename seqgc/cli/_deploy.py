@@ -35,12 +35,9 @@ def deploy(
     if not out.resolve().parent.is_dir():
         raise ParameterError("out", "must be in a folder that exists", str(out))
     if dry_run:  # what AWS has to be asked for is in capitals
+        where, prefix_list = region or "REGION", "PREFIX-LIST"
         commands = deploy_commands(
-            options,
-            template=template,
-            region=region or "REGION",
-            account="ACCOUNT",
-            prefix_list="PREFIX-LIST",
+            options, template=template, region=where, account="ACCOUNT", prefix_list=prefix_list
         )
         if as_json:
             print_json({"folder": str(template.resolve().parent), "commands": commands})

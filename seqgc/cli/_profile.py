@@ -16,11 +16,10 @@ from rich.table import Table
 from seqgc import profiles
 from seqgc.cli._config import RunConfig, Values, validated
 from seqgc.cli._options import AsJson, ProfileFile, apply, configured, numbers, with_plugins
-from seqgc.cli._run import make_models, make_workers
+from seqgc.cli._run import make_delays, make_models, make_workers
 from seqgc.cli._show import RunProgress, busy, print_json, print_pairs, show
 from seqgc.errors import ParameterError, ProfileError
 from seqgc.stragglers import StragglerStats, straggler_stats
-from seqgc.workers import InjectedDelays
 
 Facts = dict[str, object]
 
@@ -155,10 +154,7 @@ def stats_of_file(
 def _record(
     config: RunConfig, *, rounds: int, loads: Sequence[float], warmup: int
 ) -> list[profiles.DelayProfile]:
-    delays = None
-    if config.delays is not None:
-        delays = InjectedDelays.of(config.delays, workers=config.workers, num_rounds=max(1, rounds))
-    with make_workers(config, delays=delays) as workers:
+    with make_workers(config, delays=make_delays(config, rounds=rounds)) as workers:
         with busy("importing PyTorch"):
             from seqgc.training import RecordingPlan, record_profile
 

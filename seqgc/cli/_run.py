@@ -9,10 +9,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import tomli_w
+
 from seqgc import workers
-from seqgc.cli._config import ModelConfig, RunConfig, Values, dump
+from seqgc.cli._config import ModelConfig, RunConfig, Values
 from seqgc.cli._show import RunProgress, busy
 from seqgc.errors import ParameterError, did_you_mean
+from seqgc.ports import Observer
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import parse_scheme
 from seqgc.workers import Forecast, InjectedDelays, WorkerSet
@@ -46,14 +49,10 @@ class PreparedRun:
             settled["function"] = self.forecast.settings.model_copy(update=store)
         setting = plan.setting(crew.n)
         rounds = plan.num_jobs(setting) + setting.scheme.delay
+        final = config.model_copy(update=settled).model_dump(exclude_none=True, mode="json")
         with RunProgress(config.scheme, total=rounds) as progress:
-            return train(
-                plan,
-                crew,
-                run=path,
-                observers=[*budget, progress],
-                config=dump(config.model_copy(update=settled)),
-            )
+            observers: list[Observer] = [*budget, progress]
+            return train(plan, crew, run=path, observers=observers, config=tomli_w.dumps(final))
 
 
 def prepare(config: RunConfig, crew: WorkerSet) -> PreparedRun:
@@ -72,8 +71,8 @@ def make_plan(config: RunConfig) -> TrainingPlan:
     adaptation = None
     if config.probe is not None or config.retune is not None:
         alpha = config.alpha
-        if alpha is None and config.delays is not None:
-            alpha = make_delays(config).alpha
+        if alpha is None and (delays := make_delays(config)) is not None:
+            alpha = delays.alpha
         adaptation = Adaptation(probe=config.probe, retune=config.retune, alpha=alpha)
     rule = ClosingRule(
         mu=config.mu,
@@ -113,12 +112,13 @@ def make_workers(config: RunConfig, *, delays: InjectedDelays | None = None) -> 
             return workers.lambda_local(n, config.function, delays=delays)
 
 
-def make_delays(config: RunConfig) -> InjectedDelays:
-    """Return what to inject in the run's rounds."""
+def make_delays(config: RunConfig, *, rounds: int | None = None) -> InjectedDelays | None:
+    """Return what to inject, if anything, in so many rounds or those of a run."""
     if config.delays is None:
-        raise ParameterError("delays", "must be given", None)
-    jobs = config.steps * (len(config.models) // config.jobs_per_round)
-    rounds = jobs + parse_scheme(config.scheme, n=config.workers).delay
+        return None
+    if rounds is None:
+        jobs = config.steps * (len(config.models) // config.jobs_per_round)
+        rounds = jobs + parse_scheme(config.scheme, n=config.workers).delay
     return InjectedDelays.of(config.delays, workers=config.workers, num_rounds=max(1, rounds))
 
 

@@ -113,8 +113,6 @@ class RunProgress:
                 self._bar.update(self._task, advance=1)
             case Notice(kind="switch", fields=fields):
                 self._say(f"switch before round {fields['round']}: {why_switched(fields)}")
-            case _:
-                pass
 
     def _say(self, line: str) -> None:
         self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)

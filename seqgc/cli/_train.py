@@ -37,7 +37,7 @@ def train(
     apply(flags, values)
     settings = validated(values)
     parse_scheme(settings.scheme, n=settings.workers)  # before anything that takes time
-    delays = None if settings.delays is None else make_delays(settings)
+    delays = make_delays(settings)
     if dry_run:
         show_forecast(prepare(settings, make_workers(settings)), as_json=as_json)
         return

@@ -119,8 +119,6 @@ class Budget:
                     self._open[seen.round, worker, seen.attempt] = left_at
             case Arrival() | Failure():
                 self._settle(seen, self._model)
-            case _:
-                pass
 
     def _admit(self, action: Dispatch, model: PriceModel) -> None:
         jobs = [m.job for tasks in action.assignment.values() for m in tasks]

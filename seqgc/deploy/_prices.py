@@ -158,13 +158,9 @@ class Traffic:
 
     def publication(self) -> Usage:
         """Return what it takes the master to publish a job's weights."""
-        match self.where:
-            case "directory":
-                return Usage(efs_write_bytes=self.weights_bytes)
-            case "s3":
-                return Usage(s3_puts=self.weights_files)
-            case "inline":
-                return Usage()
+        if self.where == "directory":
+            return Usage(efs_write_bytes=self.weights_bytes)
+        return Usage(s3_puts=self.weights_files) if self.where == "s3" else Usage()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,12 +100,9 @@ def deploy(
     check_template(template)
     with calls("ask AWS who calls"):
         account = session.client("sts", config=client_config()).get_caller_identity()["Account"]
+    region, prefix_list = session.region_name, _s3_prefix_list(session)
     commands = deploy_commands(
-        options,
-        template=template,
-        region=session.region_name,
-        account=account,
-        prefix_list=_s3_prefix_list(session),
+        options, template=template, region=region, account=account, prefix_list=prefix_list
     )
     # what the zip's Makefile cannot learn from sam
     environment = {"SEQGC_ARCHITECTURE": options.architecture, "SAM_CLI_TELEMETRY": "0"}

@@ -1,8 +1,6 @@
 """Who computes: processes of this machine, functions on AWS Lambda or here, a dask cluster."""
 
 from seqgc.workers._base import WorkerSet as WorkerSet
-from seqgc.workers._delays import InjectedDelays as InjectedDelays
-from seqgc.workers._delays import LoadDelays as LoadDelays
 from seqgc.workers._forecast import Forecast as Forecast
 from seqgc.workers._forecast import Reach as Reach
 from seqgc.workers._forecast import forecast as forecast
@@ -15,4 +13,6 @@ from seqgc.workers._processes import dask as dask
 from seqgc.workers._processes import local as local
 from seqgc.workers._settings import DelaySettings as DelaySettings
 from seqgc.workers._settings import FunctionSettings as FunctionSettings
+from seqgc.workers._settings import InjectedDelays as InjectedDelays
+from seqgc.workers._settings import LoadDelays as LoadDelays
 from seqgc.workers._settings import Settings as Settings

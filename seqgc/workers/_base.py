@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, Self
 from seqgc.backends import Messaging
 from seqgc.deploy import Budget
 from seqgc.errors import ParameterError, require_int
-from seqgc.workers._delays import LoadDelays
 from seqgc.workers._forecast import Forecast
+from seqgc.workers._settings import LoadDelays
 
 if TYPE_CHECKING:
     from seqgc.training import Crew, TrainingPlan, Work

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Final
 from seqgc.stores import DirectoryStore, StoreChoice, open_store, remove_forgotten
 from seqgc.wire import StoreKind, StoreRef
 from seqgc.workers._base import WorkerSet
-from seqgc.workers._delays import LoadDelays
 from seqgc.workers._forecast import Forecast, Reach, choose, forecast, require_fit
-from seqgc.workers._settings import FunctionSettings
+from seqgc.workers._settings import FunctionSettings, LoadDelays
 
 if TYPE_CHECKING:
     from boto3.session import Session

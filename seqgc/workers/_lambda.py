@@ -11,10 +11,9 @@ from seqgc._durable import temporary_folder
 from seqgc.deploy import Deployment, read_deployment
 from seqgc.errors import ParameterError
 from seqgc.workers._base import missing
-from seqgc.workers._delays import LoadDelays
 from seqgc.workers._forecast import Reach
 from seqgc.workers._functions import Functions, FunctionWorkers
-from seqgc.workers._settings import FunctionSettings
+from seqgc.workers._settings import FunctionSettings, LoadDelays
 
 if TYPE_CHECKING:
     from boto3.session import Session

@@ -14,7 +14,7 @@ from seqgc.errors import ParameterError
 from seqgc.ports import Backend
 from seqgc.stores import DirectoryStore
 from seqgc.workers._base import WorkerSet, missing
-from seqgc.workers._delays import LoadDelays
+from seqgc.workers._settings import LoadDelays
 
 if TYPE_CHECKING:
     from distributed import Client
