@@ -17,6 +17,8 @@ _Array = TypeVar("_Array", bound=np.ndarray)
 # What is left of a row of length 1 or so after projection, below which it adds no direction.
 _NEGLIGIBLE = 1e-9
 
+_BLOCK = 1 << 22  # numbers in one batch of matrices
+
 
 def check_tolerance(n: int, s: int) -> tuple[int, int]:
     """Return workers and the stragglers that they tolerate as ints; ``0 <= s < n``."""
@@ -49,6 +51,12 @@ def read_only(array: _Array) -> _Array:
     """Return the array itself; from now on nobody writes to it."""
     array.setflags(write=False)
     return array
+
+
+def batches(count: int, numbers: int) -> list[slice]:
+    """Return slices of ``count`` matrices of so many numbers each; a slice fits into memory."""
+    step = max(1, _BLOCK // max(1, numbers))
+    return [slice(low, low + step) for low in range(0, count, step)]
 
 
 def combine(weights: FloatArray, vectors: FloatArray) -> FloatArray:

@@ -39,6 +39,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from seqgc.codes._arrays import batches
 from seqgc.codes._decoders import Solutions
 from seqgc.codes._survivors import contiguous_sets, random_sets, strided_sets
 from seqgc.ports import FloatArray
@@ -55,7 +56,6 @@ _MAX_DRAWS = 2 * len(_VARIANTS)
 _FLOPS = 8e9  # of all draws together, roughly: keeps n = 256 below a second
 _ALL_SETS = 1000  # screen all sets of stragglers if there are no more
 _RANDOM_SETS = 400
-_BLOCK = 1 << 22  # numbers in one batch of matrices
 
 
 class CyclicDesign(NamedTuple):
@@ -134,7 +134,7 @@ def _null_vectors(parity: FloatArray) -> FloatArray:
     windows = contiguous_sets(n, s + 1)
     vectors = np.ones((n, s + 1))
     if 2 * s <= n:
-        for rows in _batches(n, s * s):
+        for rows in batches(n, s * s):
             columns = parity.T[windows[rows]].swapaxes(1, 2)  # (rows, s, s+1)
             vectors[rows, 1:] = np.linalg.solve(columns[:, :, 1:], -columns[:, :, :1])[:, :, 0]
     else:
@@ -142,14 +142,8 @@ def _null_vectors(parity: FloatArray) -> FloatArray:
         kernel = complete[:, s:]  # (n, n-s)
         outside_and_first = (windows[:, -1:] + 1 + np.arange(n - s)) % n
         last = np.eye(n - s)[:, -1:]
-        for rows in _batches(n, (s + 1) * (n - s)):
+        for rows in batches(n, (s + 1) * (n - s)):
             weights = np.linalg.solve(kernel[outside_and_first[rows]], last)
             vectors[rows] = (kernel[windows[rows]] @ weights)[:, :, 0]
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors
-
-
-def _batches(count: int, numbers: int) -> list[slice]:
-    """Return slices of ``count`` matrices of so many numbers each; a slice fits into memory."""
-    step = max(1, _BLOCK // numbers)
-    return [slice(low, low + step) for low in range(0, count, step)]

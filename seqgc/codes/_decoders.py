@@ -40,10 +40,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from seqgc.codes._arrays import Span
+from seqgc.codes._arrays import Span, batches
 from seqgc.ports import BoolArray, FloatArray, IntArray
-
-_BLOCK = 1 << 22  # numbers in one batch of matrices
 
 # A vector with a larger residual is found again, by the method that takes longer.
 _CLEAN_RESIDUAL = 1e-12
@@ -126,8 +124,8 @@ class Solutions:
 
         (m, s) to (m,), for ``s <= d``; infinite where there is no solution.
         """
-        step = max(1, _BLOCK // max(1, sets.shape[1] * len(self.null_space)))
-        parts = [self._corrections(sets[low : low + step]) for low in range(0, len(sets), step)]
+        rows = batches(len(sets), sets.shape[1] * len(self.null_space))
+        parts = [self._corrections(sets[batch]) for batch in rows]
         square: FloatArray = _squares(self.shortest, axis=0) + np.concatenate([np.zeros(0), *parts])
         return np.sqrt(square)
 

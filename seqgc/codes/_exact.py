@@ -148,10 +148,22 @@ class ExactCode(ABC):
         key = check_mask(responded, self.n).tobytes()
         if key in self._vectors:
             return self._vectors[key]
-        vector = self._guarded(responded)
+        try:
+            solved = self._decoder.solve(responded)
+        except np.linalg.LinAlgError:
+            raise self._ill_conditioned("the equations are singular", math.inf) from None
+        if solved is None:
+            raise self._not_decodable(responded)
+        vector, residual = solved
+        # Over the norm of the ones: the relative error that iid partial gradients suffer.
+        error = residual / math.sqrt(self.chunk_fractions.size)
+        if not error <= _RESIDUAL_TOLERANCE:
+            what = f"the decoding vector's residual is {error:.1e}"
+            raise self._ill_conditioned(what, self.amplification(vector))
+        self.check_error(vector, "float64")
         if len(self._vectors) >= _KEPT_VECTORS:
             self._vectors.clear()
-        self._vectors[key] = vector
+        self._vectors[key] = read_only(vector)
         return vector
 
     def amplification(self, vector: FloatArray) -> float:
@@ -187,10 +199,8 @@ class ExactCode(ABC):
             raise ParameterError("tolerance", "must be positive", tolerance)
         error = self.predicted_error(vector, payload)
         if not error <= bound:
-            raise self._ill_conditioned(
-                f"{payload} results would give a relative error of {error:.1e}, over {bound:.0e}",
-                self.amplification(vector),
-            )
+            what = f"{payload} results would give a relative error of {error:.1e}, over {bound:.0e}"
+            raise self._ill_conditioned(what, self.amplification(vector))
 
     # ---- what a family supplies: a layout; the rest is general unless it says more --------------
 
@@ -250,25 +260,6 @@ class ExactCode(ABC):
     def _row_squares(self) -> FloatArray:
         squares: FloatArray = np.square(self.encoding_matrix).sum(axis=1)
         return squares
-
-    # ---- decoding, guarded -----------------------------------------------------------------------
-
-    def _guarded(self, responded: BoolArray) -> FloatArray:
-        try:
-            solved = self._decoder.solve(responded)
-        except np.linalg.LinAlgError:
-            raise self._ill_conditioned("the equations are singular", math.inf) from None
-        if solved is None:
-            raise self._not_decodable(responded)
-        vector, residual = solved
-        # Over the norm of the ones: the relative error that iid partial gradients suffer.
-        error = residual / math.sqrt(self.chunk_fractions.size)
-        if not error <= _RESIDUAL_TOLERANCE:
-            raise self._ill_conditioned(
-                f"the decoding vector's residual is {error:.1e}", self.amplification(vector)
-            )
-        self.check_error(vector, "float64")
-        return read_only(vector)
 
     def _not_decodable(self, responded: BoolArray, within: str = "") -> NotDecodableError:
         return NotDecodableError(

@@ -96,14 +96,9 @@ class GradientCode(ExactCode):
         ``tolerance`` the largest predicted relative error from rounding that is let pass (see
         `check_error`).
 
-        Raises
-        ------
-        NotDecodableError
-            If not `can_decode`, and no approximation as good as ``allow_error`` exists.
-        IllConditionedError
-            If the survivors' rounding errors would be amplified beyond ``tolerance``.
-        ParameterError
-            If finite results add up to more than their dtype holds.
+        `NotDecodableError`: not `can_decode`, and no approximation as good as ``allow_error``;
+        `IllConditionedError`: the survivors' rounding errors would be amplified beyond
+        ``tolerance``; `ParameterError`: finite results add up to more than their dtype holds.
         """
         check_rows("results", results, self.n, "(n, p)")
         formats: dict[int, Payload] = {2: "float16", 4: "float32"}

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import overload
+from collections.abc import Callable, Iterator
 
 from seqgc.ports import BoolArray, MiniTask
 
 MiniTasks = tuple[MiniTask, ...]
 
 
-class Assignment(Sequence[MiniTasks]):
+class Assignment:
     """Each worker's mini-tasks of a round, in order of slot; () for one that has nothing to do.
 
     Decisions do not depend on a single mini-task: a replay reads none. So ``tasks_of`` makes those
@@ -30,19 +29,16 @@ class Assignment(Sequence[MiniTasks]):
     def __init__(self, busy: BoolArray, tasks_of: Callable[[int], MiniTasks]) -> None:
         self.busy, self.idle = busy, not busy.any()
         self._tasks_of = tasks_of
-        self._made: dict[int, MiniTasks] = {}
+        self._tasks: dict[int, MiniTasks] = {}
 
     def __len__(self) -> int:
         return len(self.busy)
 
-    @overload
-    def __getitem__(self, worker: int) -> MiniTasks: ...
-    @overload
-    def __getitem__(self, worker: slice) -> Sequence[MiniTasks]: ...
-    def __getitem__(self, worker: int | slice) -> MiniTasks | Sequence[MiniTasks]:
-        if isinstance(worker, slice):
-            return [self[i] for i in range(len(self))[worker]]
+    def __iter__(self) -> Iterator[MiniTasks]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, worker: int) -> MiniTasks:
         worker = range(len(self))[worker]
-        if worker not in self._made:
-            self._made[worker] = self._tasks_of(worker) if self.busy[worker] else ()
-        return self._made[worker]
+        if worker not in self._tasks:
+            self._tasks[worker] = self._tasks_of(worker) if self.busy[worker] else ()
+        return self._tasks[worker]

@@ -305,12 +305,8 @@ class Schedule(ABC):
     def close_round(self, responded: BoolArray) -> tuple[int, ...]:
         """Close the open round with the answers (n,) to be used; return the jobs that it finished.
 
-        Raises
-        ------
-        NotDecodableError
-            If the job due now cannot be decoded; nothing has changed then.
-        ScheduleError
-            If every round is closed already.
+        `NotDecodableError`: the job due now cannot be decoded, and nothing has changed;
+        `ScheduleError`: every round is closed already.
         """
         responded = self._checked(responded)
         finished = self._advance(responded)
@@ -324,13 +320,8 @@ class Schedule(ABC):
         """Return the gradient of a job that the latest `close_round` finished, as a sum.
 
         ``payload``, the format in which results travel, says how much amplification is bearable.
-
-        Raises
-        ------
-        ScheduleError
-            If the latest `close_round` did not finish ``job``.
-        IllConditionedError
-            If the answers determine the gradient, but not to a useful precision.
+        `ScheduleError`: the latest `close_round` did not finish ``job``; `IllConditionedError`: the
+        answers determine the gradient, but not to a useful precision.
         """
 
     def _leave_out(self, empty: BoolArray) -> bool:  # noqa: ARG002 (for overriding)

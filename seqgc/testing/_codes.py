@@ -9,7 +9,6 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import TypeVar, cast
 
 import numpy as np
@@ -44,10 +43,7 @@ def check_code(code: GradientCode, *, seed: int = 0) -> None:
     workers takes seconds; several small ``n`` and ``s`` find more than one large pair. The class
     must be at the top of a module, so that the code can be pickled.
 
-    Raises
-    ------
-    AssertionError
-        With one line: the code, what is broken, and for which worker or survivors.
+    `AssertionError` says in one line the code, what is broken, and for which worker or survivors.
 
     Examples
     --------
@@ -89,6 +85,8 @@ def check_code(code: GradientCode, *, seed: int = 0) -> None:
 @contextmanager
 def complaining(subject: str, remark: str = "") -> Iterator[None]:
     """Say in every failed assertion what it is about."""
+    if not __debug__:
+        raise RuntimeError("python -O leaves assertions out, and with them every check")
     try:
         yield
     except AssertionError as error:
@@ -106,10 +104,12 @@ def calling(what: str) -> Iterator[None]:
         raise AssertionError(f"{what} raised {type(error).__name__}: {error}") from error
 
 
-def refuses(name: str, call: Callable[[], object], error: type[Exception]) -> None:
+def refuses(
+    name: str, error: type[Exception], call: Callable[..., object], *arguments: object
+) -> None:
     """Require that a call raises this error and nothing else."""
     try:
-        call()
+        call(*arguments)
     except error:
         return
     except Exception as other:
@@ -132,8 +132,7 @@ def check_value(
         assert clone == value, f"{name} gives {clone!r}, which is not equal"
         assert hash(clone) == hash(value), f"{name} has another hash"
         yield name, clone
-    same = getattr(value, field)
-    refuses(f"setting {field}", lambda: setattr(value, field, same), AttributeError)
+    refuses(f"setting {field}", AttributeError, setattr, value, field, getattr(value, field))
 
 
 def _check_array(name: str, array: object, shape: tuple[int, ...], kind: str = "f") -> None:
@@ -228,12 +227,8 @@ def _check_survivors(code: GradientCode, rng: np.random.Generator) -> None:
             left = ones - rows.T @ np.linalg.lstsq(rows.T, ones)[0] if len(rows) else ones
             spanned = np.linalg.norm(left) <= _SPANNED * np.linalg.norm(ones)
             assert not spanned, f"{who} their rows span the ones"
-            refuses(
-                f"{who} decoding_vector",
-                partial(code.decoding_vector, responded),
-                NotDecodableError,
-            )
-            refuses(f"{who} decode", partial(code.decode, results, responded), NotDecodableError)
+            refuses(f"{who} decoding_vector", NotDecodableError, code.decoding_vector, responded)
+            refuses(f"{who} decode", NotDecodableError, code.decode, results, responded)
 
 
 def _check_decoded(
@@ -288,4 +283,4 @@ def _check_refusals(code: GradientCode) -> None:
         "decode of n + 1 results": lambda: code.decode(np.ones((n + 1, 2)), everybody),
     }
     for name, call in calls.items():
-        refuses(name, call, ParameterError)
+        refuses(name, ParameterError, call)

@@ -32,10 +32,7 @@ def check_scheme(scheme: Scheme, *, patterns: int = 20, seed: int = 0) -> None:
     is not exact must stay within the error that it reports. Take few workers: each of the
     ``patterns``, drawn from ``seed``, is followed round by round.
 
-    Raises
-    ------
-    AssertionError
-        In one line: what is broken, in which round, with which seed.
+    `AssertionError` says in one line what is broken, in which round, with which seed.
 
     Examples
     --------
@@ -163,7 +160,7 @@ def _check_refusal(scheme: Scheme) -> None:
         schedule.close_round(nobody)
     if not schedule.feasible(nobody):
         name = "closing a round that loses the job due"
-        refuses(name, lambda: schedule.close_round(nobody), NotDecodableError)
+        refuses(name, NotDecodableError, schedule.close_round, nobody)
         assert schedule.round == scheme.delay, "a round that is refused must change nothing"
 
 

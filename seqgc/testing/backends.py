@@ -32,7 +32,7 @@ __all__ = ["BackendContract", "Open", "SerialBackendContract"]
 
 _HOURS = 10_000.0
 Open: TypeAlias = Callable[..., Backend]
-"""``open_backend(n, delays=..., clock=..., payload=...)``: a backend of n workers."""
+"""``open_backend(n, Messaging(...), clock=...)``: a backend of n workers."""
 
 
 def _require_next(backend: Backend, round: int, *, attempt: int = 0) -> None:
@@ -74,14 +74,10 @@ class BackendContract:
         with ExitStack() as stack:
 
             def opened(
-                n: int,
-                *,
-                delays: Callable[[int, int], float] | None = None,
-                clock: Clock | None = None,
-                payload: Payload | None = None,
+                n: int, messaging: Messaging | None = None, *, clock: Clock | None = None
             ) -> Backend:
-                messaging = Messaging(delays=delays, payload=payload)
-                backend = factory(n, Scripted(folder=folder), messaging=messaging, clock=clock)
+                work = Scripted(folder=folder)
+                backend = factory(n, work, messaging=messaging or Messaging(), clock=clock)
                 stack.callback(backend.close)
                 return backend
 
@@ -133,7 +129,7 @@ class BackendContract:
     def test_results_arrive_as_the_payload_format_made_them(
         self, open_backend: Open, payload: Payload
     ) -> None:
-        backend = open_backend(1, payload=payload)
+        backend = open_backend(1, Messaging(payload=payload))
         backend.dispatch(0, [task(0, 0, "a", "b", size=4)])
         results, exact = next_arrival(backend).results, gradient(part(size=4))
         due = restore(quantize(exact, payload), exact.dtype)
@@ -162,7 +158,7 @@ class BackendContract:
         assert [(e.at, e.worker) for e in events if isinstance(e, Arrival)] == [(107, 0), (200, 1)]
 
     def test_the_deadline_ends_the_waiting_in_the_past_too(self, open_backend: Open) -> None:
-        backend = open_backend(1, delays=lambda *_: _HOURS)
+        backend = open_backend(1, Messaging(delays=lambda *_: _HOURS))
         (left_at,) = backend.dispatch(0, [task(0, 0)])
         for until in (-math.inf, 0.0, left_at + 0.05):
             assert backend.receive(until) is None
@@ -186,26 +182,26 @@ class BackendContract:
 
     def test_an_answer_takes_at_least_its_injected_delay(self, open_backend: Open) -> None:
         delays = {(0, 0): 0.06, (0, 1): 0.0, (0, 2): 0.03}
-        backend = open_backend(3, delays=lambda round, worker: delays[round, worker])
+        backend = open_backend(3, Messaging(delays=lambda round, worker: delays[round, worker]))
         before = time.monotonic()
         backend.dispatch(0, [task(0, worker) for worker in range(3)])
         for event in next_events(backend, 3):
             assert event.at - before >= delays[0, event.worker]
 
     def test_a_repeated_attempt_is_not_delayed(self, open_backend: Open) -> None:
-        backend = open_backend(1, delays=lambda *_: _HOURS)
+        backend = open_backend(1, Messaging(delays=lambda *_: _HOURS))
         backend.dispatch(0, [task(0, 0)])
         _require_next(backend, 0, attempt=1)
 
     def test_a_waiting_answer_arrives_and_holds_up_no_newer(self, open_backend: Open) -> None:
-        backend = open_backend(1, delays=lambda round, _: (_HOURS, 0.05, 0.0)[round])
+        backend = open_backend(1, Messaging(delays=lambda round, _: (_HOURS, 0.05, 0.0)[round]))
         for round in range(3):
             backend.dispatch(round, [task(round, 0)])
         assert {next_arrival(backend).round for _ in range(2)} == {1, 2}
 
     @pytest.mark.parametrize("delay_s", [-0.1, math.nan, math.inf])
     def test_a_delay_that_is_no_time_is_refused(self, open_backend: Open, delay_s: float) -> None:
-        backend = open_backend(1, delays=lambda *_: delay_s)
+        backend = open_backend(1, Messaging(delays=lambda *_: delay_s))
         with pytest.raises(ParameterError, match="`delays`"):
             backend.dispatch(3, [task(3, 0)])
 
@@ -223,7 +219,7 @@ class BackendContract:
         assert len(set(arrived)) == len(arrived), "an answer came twice"
 
     def test_what_was_cancelled_can_be_attempted_later(self, open_backend: Open) -> None:
-        backend = open_backend(2, delays=lambda round, _: _HOURS if round == 0 else 0.0)
+        backend = open_backend(2, Messaging(delays=lambda round, _: _HOURS if round == 0 else 0.0))
         backend.dispatch(0, [task(0, 0)])
         backend.cancel(0, [0])
         _require_next(backend, 0, attempt=1)
@@ -263,7 +259,7 @@ class BackendContract:
                 use()
 
     def test_closing_leaves_what_computes_to_itself(self, open_backend: Open, folder: Path) -> None:
-        backend = open_backend(3, delays=lambda _, worker: _HOURS * (worker == 1))
+        backend = open_backend(3, Messaging(delays=lambda _, worker: _HOURS * (worker == 1)))
         backend.dispatch(0, [task(0, 0, "gate a"), task(0, 1), task(0, 2)])
         eventually((folder / "begun a").exists, "computing")
         if not self.closes_at_once:
@@ -278,7 +274,7 @@ class SerialBackendContract(BackendContract):
     """The same, where a worker takes one task after the other and hears when one is cancelled."""
 
     def test_a_cancelled_waiting_answer_is_not_sent(self, open_backend: Open, folder: Path) -> None:
-        backend = open_backend(1, delays=lambda round, _: (0.0, 0.5, 0.0, 0.5)[round])
+        backend = open_backend(1, Messaging(delays=lambda round, _: (0.0, 0.5, 0.0, 0.5)[round]))
         for round, model in enumerate(("gate a", "plain", "gate b")):
             backend.dispatch(round, [task(round, 0, model)])
         (folder / "go a").touch()
