@@ -31,8 +31,8 @@ def check_tolerance(n: int, s: int) -> tuple[int, int]:
 def check_mask(responded: BoolArray, n: int) -> BoolArray:
     """Return the mask; it must be an array (n,) of bool."""
     if not isinstance(responded, np.ndarray) or responded.dtype != np.bool_:
-        found = getattr(responded, "dtype", type(responded).__name__)
-        raise ParameterError("responded", "must be a numpy array of bool", str(found))
+        dtype = getattr(responded, "dtype", type(responded).__name__)
+        raise ParameterError("responded", "must be a numpy array of bool", str(dtype))
     if responded.shape != (n,):
         raise ParameterError("responded", f"must have shape ({n},)", responded.shape)
     return responded
@@ -41,8 +41,8 @@ def check_mask(responded: BoolArray, n: int) -> BoolArray:
 def check_rows(argument: str, array: FloatArray, rows: int, shape: str) -> None:
     """Ask for a matrix of floats with so many rows; ``shape`` is its name in the message."""
     if not isinstance(array, np.ndarray) or not np.issubdtype(array.dtype, np.floating):
-        found = getattr(array, "dtype", type(array).__name__)
-        raise ParameterError(argument, "must be a numpy array of floats", str(found))
+        dtype = getattr(array, "dtype", type(array).__name__)
+        raise ParameterError(argument, "must be a numpy array of floats", str(dtype))
     if array.ndim != 2 or len(array) != rows:
         raise ParameterError(argument, f"must have shape {shape} with {rows} rows", array.shape)
 

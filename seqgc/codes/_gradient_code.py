@@ -131,12 +131,12 @@ class GradientCode(ExactCode):
             except IllConditionedError:
                 if allow_error == 0.0:
                     raise
-        found = self._least_squares(responded)
-        if not found.error <= allow_error * (1 + _ERROR_SLACK):
-            within = f" to within {allow_error:g} (error bound {found.error:.2g})"
+        best = self._least_squares(responded)
+        if not best.error <= allow_error * (1 + _ERROR_SLACK):
+            within = f" to within {allow_error:g} (error bound {best.error:.2g})"
             raise self._not_decodable(responded, within)
-        self.check_error(found.vector, payload, tolerance=tolerance)
-        return found
+        self.check_error(best.vector, payload, tolerance=tolerance)
+        return best
 
     def approximation(self, responded: BoolArray) -> Approximation:
         """Return the least-squares decoding vector of any answers, and its error bound.

@@ -66,9 +66,9 @@ def register_code(kind: str, *, preference: int = 1000) -> Callable[[_Code], _Co
 
     def register(cls: _Code) -> _Code:
         where = f"{cls.__module__}.{cls.__qualname__}"
-        known = _codes[kind][1] if kind in _codes else cls
-        if (holder := f"{known.__module__}.{known.__qualname__}") != where:
-            raise ParameterError("kind", f"is taken by {holder}: choose another", kind)
+        holder = _codes[kind][1] if kind in _codes else cls
+        if (taken_by := f"{holder.__module__}.{holder.__qualname__}") != where:
+            raise ParameterError("kind", f"is taken by {taken_by}: choose another", kind)
         parameters = vars(cls).get("__dataclass_params__")
         if not issubclass(cls, GradientCode) or parameters is None or not parameters.frozen:
             rule = f"must be a frozen dataclass derived from GradientCode ({kind})"

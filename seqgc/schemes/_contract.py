@@ -341,9 +341,6 @@ class Schedule(ABC):
     @abstractmethod
     def _advance(self, responded: BoolArray) -> tuple[int, ...]: ...
 
-    def _is_job(self, job: int) -> bool:
-        return 0 <= job < self.num_jobs
-
     def _require_open(self) -> None:
         if self._round >= self.num_rounds:
             raise ScheduleError(f"all {self.num_rounds} rounds are closed: start a new schedule")

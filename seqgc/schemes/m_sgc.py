@@ -226,7 +226,7 @@ class MSGCSchedule(Schedule):
 
     def _in_flight(self, round: int, states: dict[int, _JobState]) -> list[_Flight]:
         """Return the jobs in flight in a round, the oldest first, given those under way before."""
-        if self._is_job(round):
+        if round < self.num_jobs:
             new = _JobState(
                 received_in=np.zeros(self._void.shape, dtype=np.intp),
                 received=self._void,

@@ -139,7 +139,7 @@ class SRSGCSchedule(CodedSchedule):
 
     def _settles(self, responded: BoolArray) -> list[tuple[GradientCode, BoolArray]]:
         own, answers = responded & ~self._reattempts, []
-        if self._is_job(self._round) and self._code.can_decode(own):
+        if self._round < self.num_jobs and self._code.can_decode(own):
             answers.append(own)
         if self._due in self._returned:
             answers.append(self._due_answers(responded))
@@ -153,7 +153,7 @@ class SRSGCSchedule(CodedSchedule):
             rounds = np.where(returned[self._due], self._due, now)
             finished[self._due] = (self._due_answers(responded), rounds)
             del returned[self._due]
-        if self._is_job(now):
+        if now < self.num_jobs:
             own = responded & ~self._reattempts
             if self._code.can_decode(own):
                 finished[now] = (own, np.full(self.n, now))
