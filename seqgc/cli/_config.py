@@ -90,10 +90,7 @@ def read_toml(path: Path) -> Values:
 
 
 def validated(values: Values) -> RunConfig:
-    """Check a configuration, and import its plug-ins: before anybody reads a scheme's spec.
-
-    The first thing that is wrong is a `ParameterError`.
-    """
+    """Check a configuration, and import its plug-ins before anybody reads a scheme's spec."""
     if values.get("probe") is not None:
         scheme = values.setdefault("scheme", "uncoded")
         if scheme != "uncoded":

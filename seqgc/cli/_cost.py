@@ -10,14 +10,13 @@ import numpy as np
 import typer
 
 from seqgc import deploy, workers
-from seqgc.cli._config import read_toml, validated
+from seqgc.cli._config import Values, read_toml, validated
 from seqgc.cli._options import AsJson, apply
 from seqgc.cli._run import PreparedRun, make_plan
 from seqgc.cli._show import show
 from seqgc.errors import ParameterError
 from seqgc.profiles import read_profile
 
-Facts = dict[str, object]
 Pairs = dict[str, str]
 
 
@@ -55,12 +54,10 @@ def cost(
     else:
         workers.require_fit(predicted.sizes, predicted.where)
         estimate = deploy.estimate_plan(use)
-    facts: Facts = {
+    facts: Values = {
         "target": str(target),
         "kind": "run" if ran else "plan",
-        "region": settings.region,
-        "arch": settings.arch,
-        **asdict(use.function),
+        **settings.model_dump(include={"region", "arch", "memory_mb", "timeout_s"}),
         "store": predicted.where,
         "why": predicted.store.reason,
         "warm_ups": use.warm_ups,
@@ -75,10 +72,7 @@ def cost(
 
 
 def show_forecast(run: PreparedRun, *, as_json: bool) -> None:
-    """Print a run's messages and price; start and write nothing.
-
-    A budget that could not pay for the first round is refused, with `ParameterError`.
-    """
+    """Print a run's messages and price; refuse a budget below its first round's. Write nothing."""
     config, plan, crew = run.config, run.plan, run.workers
     if config.max_usd is not None:
         crew.budget(plan, config.max_usd)
@@ -95,18 +89,18 @@ def show_forecast(run: PreparedRun, *, as_json: bool) -> None:
     show(facts, about | _forecast_pairs(predicted) | cost_pairs, as_json=as_json)
 
 
-def _priced(estimate: deploy.Estimate, settings: workers.FunctionSettings) -> tuple[Facts, Pairs]:
+def _priced(estimate: deploy.Estimate, settings: workers.FunctionSettings) -> tuple[Values, Pairs]:
     """Return an estimate as ``--json`` has it, and as people read it."""
     prices, arch = deploy.read_prices(settings.region), settings.arch
     start_s, init_limit_s = deploy.START_S, deploy.INIT_LIMIT_S
 
-    def facts_of(usage: deploy.Usage) -> Facts:
+    def facts_of(usage: deploy.Usage) -> Values:
         bill = prices.bill(usage, architecture=arch)
         return {**asdict(usage), "usd": bill.usd, "usd_by_kind": asdict(bill)}
 
     likely = None if estimate.likely is None else facts_of(estimate.likely)
     at_most_usd = prices.bill(estimate.at_most, architecture=arch).usd
-    facts: Facts = {
+    facts: Values = {
         "prices_as_of": deploy.prices_date().isoformat(),
         "usd": None if likely is None else likely["usd"],
         "usd_at_most": at_most_usd,
@@ -151,7 +145,7 @@ def _mean_answer(path: Path, seconds: float | None) -> float:
     return float(np.mean(answered))
 
 
-def _forecast_facts(predicted: workers.Forecast) -> Facts:
+def _forecast_facts(predicted: workers.Forecast) -> Values:
     use, sizes, settings = predicted.use, predicted.sizes, predicted.settings
     return {
         "workers": use.workers,

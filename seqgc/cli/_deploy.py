@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from seqgc.cli._options import AsJson, Region
-from seqgc.cli._show import print_json, print_pairs
+from seqgc.cli._show import print_json, show
 from seqgc.deploy import (
     DEPLOYMENT_FILE,
     DeployOptions,
@@ -46,8 +46,8 @@ def deploy(
         return
     deployment = deploy_stack(options, session=open_session(region=region), template=template)
     write_deployment(out, deployment)
-    if as_json:
-        print_json({"file": str(out)} | asdict(deployment))
-        return
-    print_pairs({name: str(value) for name, value in asdict(deployment).items()})
-    sys.stdout.write(f"Written to {out}. Next: seqgc doctor --deployment {out}\n")
+    facts = asdict(deployment)
+    pairs = {name: str(value) for name, value in facts.items()}
+    show({"file": str(out)} | facts, pairs, as_json=as_json)
+    if not as_json:
+        sys.stdout.write(f"Written to {out}. Next: seqgc doctor --deployment {out}\n")

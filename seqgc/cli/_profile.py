@@ -21,8 +21,6 @@ from seqgc.cli._show import RunProgress, busy, print_json, print_pairs, show
 from seqgc.errors import ParameterError, ProfileError
 from seqgc.stragglers import StragglerStats, straggler_stats
 
-Facts = dict[str, object]
-
 BaseLoads = Annotated[str | None, "The files' base loads, if they do not know them."]
 Tolerance = Annotated[float, "The tolerance that tells stragglers."]
 
@@ -121,7 +119,7 @@ def fit_files(
     if generator is not None and line is not None:
         generator = replace(generator, alpha=max(line.alpha, 0.0))
     if as_json:
-        facts: Facts = {"file": str(files[0]), "generator": None, "problem": problem}
+        facts: Values = {"file": str(files[0]), "generator": None, "problem": problem}
         if generator is not None:
             facts["generator"] = asdict(generator) | {"repr": repr(generator)}
         print_json(facts | {"load_model": _load_facts(line), "findings": findings})
@@ -189,7 +187,7 @@ def _report(paths: list[Path], recordings: list[profiles.DelayProfile], *, as_js
     answered = first.status == 0
     median_s, unanswered = float(np.median(first.times[answered])), int((~answered).sum())
     warnings = len(profiles.lint(first))
-    facts: Facts = {
+    facts: Values = {
         "file": str(paths[0]),
         **_shape(first),
         "median_s": median_s,
@@ -213,7 +211,7 @@ def _report(paths: list[Path], recordings: list[profiles.DelayProfile], *, as_js
 # ---- what is printed ----------------------------------------------------------------------------
 
 
-def _shape(profile: profiles.DelayProfile) -> Facts:
+def _shape(profile: profiles.DelayProfile) -> Values:
     return {"rounds": profile.num_rounds, "workers": profile.num_workers}
 
 
@@ -236,7 +234,7 @@ def _print_findings(findings: Sequence[profiles.Finding]) -> None:
         typer.echo(f"{found.severity} ({found.rule}): {found.message}")
 
 
-def _load_facts(line: profiles.LoadModel | None) -> Facts | None:
+def _load_facts(line: profiles.LoadModel | None) -> Values | None:
     return None if line is None else asdict(line) | {"alpha_interval": line.alpha_interval}
 
 

@@ -199,10 +199,9 @@ def _optimizer(config: ModelConfig) -> OptimizerFactory:
         for name, kind in vars(torch.optim).items()
         if isinstance(kind, type) and issubclass(kind, Optimizer) and kind is not Optimizer
     }
-    if config.optimizer.lower() not in kinds:
-        near = did_you_mean(config.optimizer.lower(), kinds)
+    name = config.optimizer.lower()
+    if name not in kinds:
         rule = f"must be one of {', '.join(sorted(kinds))}"
-        raise ParameterError("optimizer", rule, config.optimizer, near)
-    settings = {"lr": config.lr, "momentum": config.momentum, "weight_decay": config.weight_decay}
-    options = {name: value for name, value in settings.items() if value is not None}
-    return partial(kinds[config.optimizer.lower()], **options)
+        raise ParameterError("optimizer", rule, config.optimizer, did_you_mean(name, kinds))
+    options = config.model_dump(include={"lr", "momentum", "weight_decay"}, exclude_none=True)
+    return partial(kinds[name], **options)

@@ -14,7 +14,7 @@ from rich.table import Table
 from seqgc.cli._options import AsJson, ProfileFile, RehearsalOptions, numbers, words
 from seqgc.cli._show import print_json, progress_bar
 from seqgc.rounds import WaitOut
-from seqgc.search import Lead, Ranked, SearchSpace, Tuning
+from seqgc.search import Ranked, SearchSpace, Tuning
 from seqgc.search import tune as search_rehearsal
 
 _GRID = SearchSpace()
@@ -84,6 +84,7 @@ def tune(
 
 
 def _report(found: Tuning, seconds: float) -> dict[str, object]:
+    lead = found.lead
     return {
         "best": _row(found.best),
         "ranking": [_row(row) for row in found.ranking],
@@ -94,7 +95,15 @@ def _report(found: Tuning, seconds: float) -> dict[str, object]:
         "evaluated": found.evaluated,
         "pruned": found.pruned,
         "unfit": found.unfit,
-        "lead": None if found.lead is None else _lead(found.lead),
+        "lead": None
+        if lead is None
+        else {
+            "runner_up": _row(lead.runner_up),
+            "saved_s": lead.saved_s,
+            "interval_s": [lead.low_s, lead.high_s],
+            "confidence": lead.confidence,
+            "real": lead.real,
+        },
         "pareto": [_row(row) for row in found.pareto],
         "inexact": [_row(row) for row in found.inexact],
     }
@@ -117,16 +126,6 @@ def _row(row: Ranked) -> dict[str, object]:
         "ratio": row.ratio,
         "billed_worker_s": row.billed_worker_s,
         "error": row.error,
-    }
-
-
-def _lead(lead: Lead) -> dict[str, object]:
-    return {
-        "runner_up": _row(lead.runner_up),
-        "saved_s": lead.saved_s,
-        "interval_s": [lead.low_s, lead.high_s],
-        "confidence": lead.confidence,
-        "real": lead.real,
     }
 
 

@@ -5,8 +5,6 @@ Deploying and diagnosing need the extra aws; prices, estimates and budgets need 
 
 from seqgc.deploy._aws import DeployError as DeployError
 from seqgc.deploy._aws import open_session as open_session
-from seqgc.deploy._budget import Budget as Budget
-from seqgc.deploy._budget import PriceModel as PriceModel
 from seqgc.deploy._deployment import DEPLOYMENT_FILE as DEPLOYMENT_FILE
 from seqgc.deploy._deployment import Deployment as Deployment
 from seqgc.deploy._deployment import DeployOptions as DeployOptions
@@ -14,10 +12,6 @@ from seqgc.deploy._deployment import read_deployment as read_deployment
 from seqgc.deploy._deployment import write_deployment as write_deployment
 from seqgc.deploy._diagnosis import Check as Check
 from seqgc.deploy._diagnosis import diagnose as diagnose
-from seqgc.deploy._estimate import Estimate as Estimate
-from seqgc.deploy._estimate import PlannedUse as PlannedUse
-from seqgc.deploy._estimate import estimate_plan as estimate_plan
-from seqgc.deploy._estimate import estimate_run as estimate_run
 from seqgc.deploy._prices import INIT_LIMIT_S as INIT_LIMIT_S
 from seqgc.deploy._prices import PRICES_FILE as PRICES_FILE
 from seqgc.deploy._prices import START_S as START_S
@@ -29,6 +23,12 @@ from seqgc.deploy._prices import Traffic as Traffic
 from seqgc.deploy._prices import Usage as Usage
 from seqgc.deploy._prices import prices_date as prices_date
 from seqgc.deploy._prices import read_prices as read_prices
+from seqgc.deploy._spending import Budget as Budget
+from seqgc.deploy._spending import Estimate as Estimate
+from seqgc.deploy._spending import PlannedUse as PlannedUse
+from seqgc.deploy._spending import PriceModel as PriceModel
+from seqgc.deploy._spending import estimate_plan as estimate_plan
+from seqgc.deploy._spending import estimate_run as estimate_run
 from seqgc.deploy._stack import check_template as check_template
 from seqgc.deploy._stack import deploy as deploy
 from seqgc.deploy._stack import deploy_commands as deploy_commands

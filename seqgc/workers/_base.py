@@ -60,7 +60,7 @@ class WorkerSet(ABC):
         return Budget(max_usd, model=None) if predicted is None else predicted.budget(max_usd)
 
     def _messaging(self, work: Work, *, run_id: str | None = None) -> Messaging:
-        """Return what the work's messages say beside its tasks; it names the run unless told."""
+        """Return what the work's messages say beside its tasks; it names the run by default."""
         return Messaging(
             run_id=run_id or work.name,
             rounding_name=work.name,

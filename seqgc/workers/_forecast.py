@@ -50,10 +50,7 @@ class Forecast:
         return self.request_bytes <= self.sizes.limit_bytes
 
     def budget(self, max_usd: float) -> Budget:
-        """Return what stops the run before it costs more than ``max_usd`` US dollars.
-
-        The warm-up and a single round must not be able to, and the region must have prices.
-        """
+        """Return the run's budget in US dollars, which has to cover the warm-up and a round."""
         use = self.use
         model = PriceModel(
             read_prices(self.settings.region),
@@ -62,7 +59,7 @@ class Forecast:
             traffic=use.traffic,
         )
         least = use.warm_ups * model.warm_up_usd + model.job_usd
-        least += use.workers * model.task_usd(model.longest_s)
+        least += use.workers * model.worst_task_usd
         if max_usd < least:
             sent = "the warm-up and a round" if use.warm_ups else "a round"
             bound = f"${least:.6f}, for {sent} of cold starts that run to the time-out"

@@ -80,10 +80,7 @@ class FunctionWorkers(WorkerSet):
 
     @contextmanager
     def open(self, work: Work) -> Iterator[Crew]:
-        """Prepare for one piece of work.
-
-        What earlier runs have left on a file system goes now, and this one's folder at the end.
-        """
+        """Clear what earlier runs left on a file system now, and this one's folder at the end."""
         from seqgc.training import Crew
 
         functions, choice = self._connect(work), self._choice(work)

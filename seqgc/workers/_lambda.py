@@ -150,10 +150,8 @@ def lambda_local(
 
 
 def _environment() -> dict[str, str]:
-    """Return what functions on this machine must have of this process's environment.
-
-    Modules that are named are imported by the environments' parent, once, and not by each.
-    """
+    """Return what functions on this machine must have of this process's environment."""
+    # What is named is imported by the environments' parent, once, and not by each.
     modules = ["seqgc.training.factories", os.environ.get("SEQGC_FACTORIES", "")]
     variables = {"OMP_NUM_THREADS": "1", "SEQGC_FACTORIES": ",".join(filter(None, modules))}
     if data := os.environ.get("SEQGC_DATA"):  # where factories find their data sets

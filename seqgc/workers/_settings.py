@@ -170,16 +170,20 @@ class InjectedDelays:
     @classmethod
     def of(cls, settings: DelaySettings, *, workers: int, num_rounds: int) -> InjectedDelays:
         """Return what a configuration asks for, for so many workers, or raise `ParameterError`."""
-        profile = _source(settings, workers=workers, num_rounds=num_rounds)
+        source = settings.source
+        if source == _GENERATED:
+            rng, rounds = np.random.default_rng(settings.seed), min(num_rounds, _MOST_GENERATED)
+            profile = LAMBDA_CNN.profile(rounds, workers=workers, rng=rng)
+        elif Path(source).suffix:
+            profile = read_profile(source)
+        else:
+            rule = f"must be {_GENERATED!r} or a profile's .npz or .csv file"
+            raise ParameterError("delays.source", rule, source, did_you_mean(source, [_GENERATED]))
         if profile.num_workers < workers:
             rule = f"must have a column for each of the {workers} workers"
-            found = f"{settings.source}: {profile.num_workers}"
-            raise ParameterError("delays.source", rule, found)
-        meta = profile.meta
-        if settings.alpha is not None:
-            meta = replace(meta, alpha=settings.alpha)
-        if settings.base_load is not None:
-            meta = replace(meta, base_load=settings.base_load)
+            raise ParameterError("delays.source", rule, f"{source}: {profile.num_workers}")
+        known = settings.model_dump(include={"alpha", "base_load"}, exclude_none=True)
+        meta = replace(profile.meta, **known)
         return cls(replace(profile, meta=meta).scaled(settings.scale))
 
     def __call__(self, round: int, worker: int, load: float) -> float:
@@ -188,14 +192,3 @@ class InjectedDelays:
 
     def _column(self, worker: int, load: float) -> FloatArray:
         return self._at_load(load).times[:, worker].copy()
-
-
-def _source(settings: DelaySettings, *, workers: int, num_rounds: int) -> DelayProfile:
-    if settings.source == _GENERATED:
-        rng = np.random.default_rng(settings.seed)
-        return LAMBDA_CNN.profile(min(num_rounds, _MOST_GENERATED), workers=workers, rng=rng)
-    if not Path(settings.source).suffix:
-        rule = f"must be {_GENERATED!r} or a profile's .npz or .csv file"
-        remedy = did_you_mean(settings.source, [_GENERATED])
-        raise ParameterError("delays.source", rule, settings.source, remedy)
-    return read_profile(settings.source)

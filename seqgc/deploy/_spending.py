@@ -1,0 +1,282 @@
+"""What a run will use, or has used; and a budget, which refuses what could pass it."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Any
+
+from seqgc.deploy._prices import Architecture, FunctionSetup, Prices, Traffic, Usage
+from seqgc.errors import BudgetError, ParameterError, require_int
+from seqgc.ports import Arrival, Dispatch, Dispatched, Failure, Seen
+
+_Address = tuple[int, int, int]  # round, worker, attempt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedUse:
+    """What a run is going to do: a task for each worker in each round.
+
+    Every job's weights are published once. A task is expected to run ``seconds_per_task``, the
+    median of a profile, for example; None: nobody knows, and only the time-out bounds it. The
+    ``warm_ups``, invocations before the first round that compute nothing, are expected to run as
+    long. Each worker's environment is expected to be started once, in `START_S` seconds; at most
+    each invocation's is, and to its limit.
+    """
+
+    workers: int
+    rounds: int
+    jobs: int
+    seconds_per_task: float | None
+    function: FunctionSetup
+    traffic: Traffic
+    warm_ups: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("workers", 1), ("rounds", 1), ("jobs", 1), ("warm_ups", 0)):
+            object.__setattr__(self, name, require_int(name, getattr(self, name), least=least))
+        if self.seconds_per_task is not None and self.seconds_per_task < 0:
+            raise ParameterError("seconds", "must be >= 0", self.seconds_per_task)
+
+    @property
+    def tasks(self) -> int:
+        """How many are sent, without repeated attempts."""
+        return self.workers * self.rounds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A usage, and how large it can be at most.
+
+    ``likely`` is None if nobody knows how long tasks run; ``at_most`` lets every task whose end is
+    not known have an environment started, and run to the function's time-out. ``unanswered`` counts
+    a run's tasks that neither were answered nor failed.
+    """
+
+    likely: Usage | None
+    at_most: Usage
+    unanswered: int = 0
+
+
+def estimate_plan(plan: PlannedUse) -> Estimate:
+    """Return what a plan will use, without repeated attempts.
+
+    Examples
+    --------
+    >>> plan = PlannedUse(
+    ...     workers=2, rounds=3, jobs=3, seconds_per_task=0.5,
+    ...     function=FunctionSetup(memory_mb=1024, timeout_s=10.0),
+    ...     traffic=Traffic(where="inline", weights_bytes=0, result_bytes=8),
+    ... )
+    >>> estimate = estimate_plan(plan)
+    >>> estimate.likely.requests, estimate.likely.gb_seconds, estimate.at_most.gb_seconds
+    (6, 8.0, 120.0)
+    """
+    published = plan.traffic.publication().times(plan.jobs)
+    invocations = plan.tasks + plan.warm_ups
+    worst = plan.function.invocation(plan.function.longest_s).times(invocations) + published
+    worst += plan.traffic.task(fresh=True).times(plan.tasks)
+    if plan.seconds_per_task is None:
+        return Estimate(likely=None, at_most=worst)
+    likely = plan.function.invocation(plan.seconds_per_task).times(invocations) + published
+    likely += plan.traffic.task().times(plan.tasks) + plan.function.start().times(plan.workers)
+    return Estimate(likely=likely, at_most=worst)
+
+
+def estimate_run(
+    run: str | Path, *, function: FunctionSetup, traffic: Traffic | None = None, warm_ups: int = 0
+) -> Estimate:
+    """Return what a run has used, from the times in its ``events.jsonl``.
+
+    A task is charged from its dispatch to its answer or failure: the network's time is in it, and
+    the start of its environment if it needed one. One of a cancelled round that was never answered
+    is charged until it was cancelled. ``at_most`` charges both it and failures a start, and until
+    the time-out (a broken connection ends no function), answered tasks from before any was sent,
+    each all the weights it needs, and also the ``warm_ups``: invocations before the first round, of
+    which no event tells. Without ``traffic`` bytes are left out.
+
+    Raises
+    ------
+    ParameterError
+        If ``run`` is no run's folder.
+    """
+    header, *lines = _events(Path(run, "events.jsonl"))
+
+    def task(seconds: float, *, fresh: bool = False) -> Usage:
+        used = function.invocation(seconds)
+        return used if traffic is None else used + traffic.task(fresh=fresh)
+
+    likely, at_most = Usage(), function.invocation(function.longest_s).times(warm_ups)
+    jobs: set[int] = set()
+    sent: dict[_Address, float] = {}  # and not answered; seconds of the log
+    cancelled: dict[_Address, float] = {}
+    for line in lines:
+        kind, at_s = line["event"], line["at_s"]
+        if kind == "dispatch":
+            jobs.update(line["jobs"])
+            for worker in line.get("workers", range(header["workers"])):
+                sent[line["round"], worker, line["attempt"]] = at_s
+        elif kind == "cancel":
+            round, workers = line["round"], line["workers"]
+            cancelled |= {each: at_s for each in sent if each[0] == round and each[1] in workers}
+        elif kind in ("arrival", "failure"):
+            sent_s = sent.pop((line["round"], line["worker"], line["attempt"]), None)
+            if sent_s is None:
+                continue  # a duplicate
+            # The log's own times begin before any task was sent, and end a little late: those of
+            # the loop, not of the answer. `took_s` is since this very task left.
+            likely += task(line.get("took_s", at_s - sent_s))
+            at_most += task(function.longest_s if kind == "failure" else at_s - sent_s, fresh=True)
+    for address, sent_s in sent.items():
+        likely += task(cancelled.get(address, lines[-1]["at_s"]) - sent_s)
+        at_most += task(function.longest_s, fresh=True)
+    moved = Usage() if traffic is None else traffic.publication().times(len(jobs))
+    return Estimate(likely=likely + moved, at_most=at_most + moved, unanswered=len(sent))
+
+
+def _events(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a run's log, its header first."""
+    try:
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, json.JSONDecodeError) as error:
+        rule = f"must be the folder of a run ({error})"
+        raise ParameterError("run", rule, str(path.parent)) from None
+    if not lines or lines[0].get("event") != "run" or lines[0].get("schema") != 1:
+        raise ParameterError("run", "must begin with a header of schema 1", str(path))
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class PriceModel:
+    """What one task of a run costs, by its seconds, and at most.
+
+    ``traffic`` is what a task moves through the store.
+
+    Examples
+    --------
+    >>> from seqgc.deploy import read_prices
+    >>> function = FunctionSetup(memory_mb=1024, timeout_s=10.0)
+    >>> traffic = Traffic(where="inline", weights_bytes=0, result_bytes=8)
+    >>> model = PriceModel(read_prices(), architecture="arm64", function=function, traffic=traffic)
+    >>> model.task_usd(3.0) == 3 * 0.0000133334 + 0.20 / 1e6
+    True
+    """
+
+    prices: Prices
+    _: KW_ONLY
+    architecture: Architecture
+    function: FunctionSetup
+    traffic: Traffic
+
+    @property
+    def worst_task_usd(self) -> float:
+        """The most that a task can cost: a start, and to the function's time-out."""
+        return self.task_usd(self.function.longest_s)
+
+    @property
+    def job_usd(self) -> float:
+        """The price of publishing a job's weights."""
+        return self._usd(self.traffic.publication())
+
+    @property
+    def warm_up_usd(self) -> float:
+        """The most that one invocation before the first round can cost."""
+        return self._usd(self.function.invocation(self.function.longest_s))
+
+    def task_usd(self, seconds: float) -> float:
+        """Return the price of a task of so many seconds, any start of its environment included.
+
+        It reads all its weights, as after a start.
+        """
+        return self._usd(self.function.invocation(seconds) + self.traffic.task(fresh=True))
+
+    def _usd(self, usage: Usage) -> float:
+        return self.prices.bill(usage, architecture=self.architecture).usd
+
+
+class Budget:
+    """Stops a run before it costs more than ``max_usd`` US dollars; an observer of the run.
+
+    Tasks leave only if the run stays within the budget even if, of all that are under way, each has
+    an environment started for it, which is billed (`INIT_LIMIT_S`), and runs to the function's
+    time-out. A task that was answered is charged from when it left until that instant: what its
+    function is charged is no more, since whoever waits for the answer waits for the start as well.
+    One that failed is charged as if under way: a connection may break, and the function runs on.
+    No answer tells of environments that Lambda starts ahead of any need; the amount reserved for
+    the warm-up is never given back, and covers them.
+
+    ``spent_usd`` is what the tasks have cost at most whose end is known, and the warm-up. ``model``
+    is what tasks cost; None: nothing, as on one's own machines. Each of the ``warm_ups``,
+    invocations before the first round, is charged for a start, and to the time-out.
+
+    Raises
+    ------
+    ParameterError
+        If ``max_usd`` is negative or not finite, or less than the warm-up can cost.
+
+    Examples
+    --------
+    >>> Budget(0.5, model=None).committed_usd
+    0.0
+    """
+
+    def __init__(self, max_usd: float, *, model: PriceModel | None, warm_ups: int = 0) -> None:
+        if not 0 <= max_usd < math.inf:
+            raise ParameterError("max_usd", "must be a finite amount >= 0, US dollars", max_usd)
+        self._max_usd, self._model = max_usd, model
+        self.spent_usd = 0.0 if model is None else warm_ups * model.warm_up_usd
+        if self.spent_usd > max_usd:
+            rule = f"must be at least ${self.spent_usd:.6f}, which the warm-up can cost"
+            raise ParameterError("max_usd", rule, max_usd)
+        # When the task (round, worker, attempt) left, seconds; before that is known, -inf.
+        self._open: dict[tuple[int, int, int], float] = {}
+        self._last_job = -1
+
+    @property
+    def committed_usd(self) -> float:
+        """What it can become, US dollars, if all others run to the time-out, starts included."""
+        if self._model is None:
+            return 0.0
+        return self.spent_usd + len(self._open) * self._model.worst_task_usd
+
+    def __call__(self, seen: Seen) -> None:
+        """Take note of an event or action; `BudgetError` if tasks about to leave could pass it."""
+        if self._model is None:
+            return
+        match seen:
+            case Dispatch():
+                self._admit(seen, self._model)
+            case Dispatched():
+                for worker, left_at in zip(seen.workers, seen.left_at, strict=True):
+                    self._open[seen.round, worker, seen.attempt] = left_at
+            case Arrival() | Failure():
+                self._settle(seen, self._model)
+
+    def _admit(self, action: Dispatch, model: PriceModel) -> None:
+        jobs = [m.job for tasks in action.assignment.values() for m in tasks]
+        last_job = max(jobs, default=self._last_job)
+        published = max(0, last_job - self._last_job) * model.job_usd
+        worst = len(action.assignment) * model.worst_task_usd + published
+        committed = self.committed_usd
+        if committed + worst > self._max_usd:
+            under_way = committed - self.spent_usd
+            raise BudgetError(
+                f"stopped before round {action.round}: it could cost up to ${worst:.6f}, with "
+                f"${self.spent_usd:.6f} spent and ${under_way:.6f} under way of a budget of "
+                f"${self._max_usd:.6f}; what was trained is in the run's checkpoints "
+                "(raise --max-usd)",
+                round=action.round,
+                spent_usd=self.spent_usd,
+            )
+        self.spent_usd += published
+        self._last_job = max(self._last_job, last_job)
+        for worker in action.assignment:
+            self._open[action.round, worker, action.attempt] = -math.inf
+
+    def _settle(self, event: Arrival | Failure, model: PriceModel) -> None:
+        left_at = self._open.pop((event.round, event.worker, event.attempt), None)
+        if left_at is not None:  # None: a duplicate
+            failed = isinstance(event, Failure)
+            self.spent_usd += model.worst_task_usd if failed else model.task_usd(event.at - left_at)
