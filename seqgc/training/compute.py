@@ -89,9 +89,10 @@ class TorchCompute:
                 rule = f"must be one of {', '.join(self._local)}"
                 raise ParameterError("model", rule, part.model)
         sizes = [self._local[part.model].parameters.size + 1 for part in parts]
-        result = np.empty(sum(sizes), dtype=self._precision)
-        pieces = np.split(result, np.cumsum(sizes))  # and an empty one
-        for part, out in zip(parts, pieces, strict=False):
+        result, end = np.empty(sum(sizes), dtype=self._precision), 0
+        for part, size in zip(parts, sizes, strict=True):
+            start, end = end, end + size
+            out = result[start:end]
             if len(part.points) == 0:
                 out[:] = 0
             else:
