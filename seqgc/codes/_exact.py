@@ -80,6 +80,10 @@ class ExactCode(ABC):
     @property
     def load(self) -> float:
         """Largest fraction of the batch that a worker touches."""
+        return self._largest_load()
+
+    def _largest_load(self) -> float:
+        """Return `load`; a family may know it without its layout, which has n (s + 1) entries."""
         return float(self.worker_loads.max())
 
     @cached_property

@@ -50,6 +50,9 @@ class BinaryCode(GradientCode):
     array([0., 0., 1., 1., 1.])
     """
 
+    def _largest_load(self) -> float:
+        return 1 / (self.n // (self.s + 1))
+
     def _make_layout(self) -> Layout:
         # Cuts in units of 1/(size (size+1)) of the batch, so that they are integers.
         size = self.n // (self.s + 1)

@@ -49,6 +49,9 @@ class CyclicCode(GradientCode):
     True
     """
 
+    def _largest_load(self) -> float:
+        return (self.s + 1) / self.n
+
     def _make_layout(self) -> Layout:
         windows = contiguous_sets(self.n, self.s + 1)
         return Layout(supports=tuple(windows), sizes=np.ones(self.n, dtype=np.intp))

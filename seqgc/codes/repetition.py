@@ -47,6 +47,9 @@ class FractionalRepetitionCode(GradientCode):
             rule = f"must be such that s + 1 divides n (repetition code), n={self.n}"
             raise ParameterError("s", rule, self.s, "the binary code takes any n and s")
 
+    def _largest_load(self) -> float:
+        return (self.s + 1) / self.n
+
     def _make_layout(self) -> Layout:
         groups = np.arange(self.n).reshape(-1, self.s + 1)
         supports = tuple(groups.repeat(self.s + 1, axis=0))
