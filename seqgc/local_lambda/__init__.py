@@ -6,5 +6,6 @@ from seqgc.local_lambda._faults import FaultPlan as FaultPlan
 from seqgc.local_lambda._function_settings import MAX_REQUEST_BYTES as MAX_REQUEST_BYTES
 from seqgc.local_lambda._function_settings import MAX_RESPONSE_BYTES as MAX_RESPONSE_BYTES
 from seqgc.local_lambda._function_settings import DeployedAs as DeployedAs
+from seqgc.local_lambda._signatures import KeyPair as KeyPair
 from seqgc.local_lambda.service import LocalLambda as LocalLambda
 from seqgc.local_lambda.service import Statistics as Statistics

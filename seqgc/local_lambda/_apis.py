@@ -19,12 +19,8 @@ from seqgc.local_lambda._function import Function, Outcome
 from seqgc.local_lambda._function_settings import ACCOUNT, MAX_EVENT_BYTES, MAX_REQUEST_BYTES
 from seqgc.local_lambda._http_server import JSON, Request, Response, json_response
 
-__all__ = ["InvokeApi", "answer_url"]
+__all__ = ["FunctionUrl", "InvokeApi"]
 
-_SIGNED = re.compile(
-    r"AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/[a-z0-9-]+/lambda/aws4_request,.*"
-    r"Signature=[0-9a-f]{64}"
-)
 _TAIL_BYTES = 4096  # of a log, as much as a header carries
 _PATH = re.compile(r"/2015-03-31/functions/([^/]+)/invocations/?\Z")
 _FUNCTION = re.compile(  # a name, or a whole or partial resource name; with a qualifier or without
@@ -33,6 +29,7 @@ _FUNCTION = re.compile(  # a name, or a whole or partial resource name; with a q
 )
 _TEXTUAL = ("text/", "application/json", "application/javascript", "application/xml")
 _DOMAIN_ID = "local"
+_FORBIDDEN = json_response(403, {"Message": "Forbidden"})
 
 
 class InvokeApi:
@@ -42,12 +39,22 @@ class InvokeApi:
         self._function = function
         self._background: set[asyncio.Task[Outcome | None]] = set()
 
+    def refusal(self, request: Request) -> Response | None:
+        """Return what a request is told whose head does not name the service's key."""
+        if "authorization" not in request.headers:
+            return _refuse(403, "MissingAuthenticationToken", "Missing Authentication Token")
+        if self._function.settings.keys.is_named(request):
+            return None
+        message = "The security token included in the request is invalid"
+        return _refuse(403, "UnrecognizedClient", message)
+
     async def respond(self, request: Request) -> Response:
         """Answer one request."""
         if (match := _PATH.match(request.path)) is None or request.method != "POST":
             return _refuse(404, "UnknownOperation", f"no operation {request.path}")
-        if not _is_signed(request):
-            return _refuse(403, "MissingAuthenticationToken", "Missing Authentication Token")
+        if request.body is not None and not self._function.settings.keys.has_signed(request):
+            message = "The request signature does not match, or is older than five minutes"
+            return _refuse(403, "InvalidSignature", message)
         name = unquote(match[1])
         if (version := self._version(name, request.query)) is None:
             arn = f"{self._function.settings.deployed.arn.rpartition(':')[0]}:{name}"
@@ -100,26 +107,32 @@ class InvokeApi:
         return Response(headers=headers, body=outcome.answer.body)
 
 
-async def answer_url(function: Function, request: Request) -> Response:
-    """Answer whatever is sent to the URL, if it is signed (authorization type AWS_IAM)."""
-    if not _is_signed(request):
-        return json_response(403, {"Message": "Forbidden"})
-    if request.body is None:
-        return json_response(413, {"Message": "Request Entity Too Large"})
-    event = _event(request, region=function.settings.deployed.region)
-    outcome = await function.invoke(json.dumps(event).encode())
-    if outcome is None:
-        wait = _retry_after(function.settings.retry_after_s)
-        return json_response(429, {"Message": "Rate Exceeded."}, *wait)
-    identity = _identity(outcome.request_id)
-    if outcome.answer.failed:
-        return _bad_gateway(identity, "text/plain")
-    return _response(outcome.answer.body, identity)
+class FunctionUrl:
+    """Answers whatever is sent to the URL, if it is signed (authorization type AWS_IAM)."""
 
+    def __init__(self, function: Function) -> None:
+        self._function = function
 
-def _is_signed(request: Request) -> bool:
-    """Whether a request carries a signature for Lambda; who signed, and what, is not looked at."""
-    return _SIGNED.match(request.headers.get("authorization", "")) is not None
+    def refusal(self, request: Request) -> Response | None:
+        """Return what a request is told whose head does not name the service's key."""
+        return None if self._function.settings.keys.is_named(request) else _FORBIDDEN
+
+    async def respond(self, request: Request) -> Response:
+        """Answer one request."""
+        settings = self._function.settings
+        if request.body is None:
+            return json_response(413, {"Message": "Request Entity Too Large"})
+        if not settings.keys.has_signed(request):
+            return _FORBIDDEN
+        event = _event(request, region=settings.deployed.region)
+        outcome = await self._function.invoke(json.dumps(event).encode())
+        if outcome is None:
+            wait = _retry_after(settings.retry_after_s)
+            return json_response(429, {"Message": "Rate Exceeded."}, *wait)
+        identity = _identity(outcome.request_id)
+        if outcome.answer.failed:
+            return _bad_gateway(identity, "text/plain")
+        return _response(outcome.answer.body, identity)
 
 
 def _retry_after(seconds: int) -> tuple[tuple[str, str], ...]:

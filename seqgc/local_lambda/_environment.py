@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import json
 import os
+import secrets
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from seqgc.local_lambda._function_settings import KEPT_LOG_BYTES, MAX_RESPONSE_BYTES
+from seqgc.local_lambda._function_settings import KEPT_LOG_BYTES, KEY_BYTES, MAX_RESPONSE_BYTES
 from seqgc.local_lambda._http_server import JSON, HttpServer, Request, Response, json_response
 
 __all__ = ["Environment", "Invocation", "InvocationAnswer"]
@@ -21,6 +23,7 @@ _API = "/2018-06-01/runtime/"
 _MAX_HEAD_BYTES = 1 << 21  # an error's trace travels in a header of up to 1 MiB
 _INIT_LIMIT_S = 60.0  # Lambda has 10 s, but no hundred environments that start on one core
 _PIPE_BYTES = 1 << 16
+_STRANGERS = 4
 _ACCEPTED = json_response(202, {"status": "OK"})
 
 
@@ -103,8 +106,9 @@ class LogPipe:
 class Environment:
     """An environment: started once, asked one thing at a time, killed in the end.
 
-    ``number`` counts cold starts from 0. ``order`` has the process begin, of a number, a port for
-    the Runtime API and a descriptor for the log, or of the number alone end, whatever it is doing.
+    ``number`` counts cold starts from 0. ``order`` has the process begin, of a number, port and
+    key of the Runtime API and a descriptor for the log, or of the number alone end, whatever it is
+    doing.
     """
 
     def __init__(self, number: int, *, order: Callable[..., None]) -> None:
@@ -115,8 +119,13 @@ class Environment:
         self.log = LogPipe()
         self._order = order
         self._used_mb = 0
+        self._key = secrets.token_bytes(KEY_BYTES)  # which this process alone is told
         self._server = HttpServer(
-            respond=self._respond, max_body_bytes=MAX_RESPONSE_BYTES, max_head_bytes=_MAX_HEAD_BYTES
+            self._respond,
+            refusal=self._refusal,
+            max_body_bytes=MAX_RESPONSE_BYTES,
+            max_head_bytes=_MAX_HEAD_BYTES,
+            strangers=_STRANGERS,
         )
         self._next: asyncio.Future[Response] | None = None  # what the process waits for
         self._settled = asyncio.Event()  # waits for the next request, or has ended
@@ -128,7 +137,7 @@ class Environment:
     async def start(self) -> bool:
         """Start the process; False if it has ended before it asked for a request."""
         self.started = True
-        self._order(self.number, await self._server.start(), self.log.writing)
+        self._order(self.number, await self._server.start(), self._key, self.log.writing)
         try:
             async with asyncio.timeout(_INIT_LIMIT_S):
                 await self._settled.wait()
@@ -177,9 +186,15 @@ class Environment:
         self._server.close()
         self.log.close()
 
+    def _refusal(self, request: Request) -> Response | None:
+        """Return what all others are told that find the port: the key is the path's beginning."""
+        _, key, *_ = (*request.path.split("/", 2), "")
+        known = hmac.compare_digest(key.encode(), self._key.hex().encode())
+        return None if known else _complaint(403, "Forbidden", "another process's Runtime API")
+
     async def _respond(self, request: Request) -> Response:
         """Answer the Runtime API."""
-        match request.method, *request.path.removeprefix(_API).split("/"):
+        match request.method, *request.path.partition(_API)[2].split("/"):
             case "GET", "invocation", "next":
                 self._next = asyncio.get_running_loop().create_future()
                 self._settled.set()

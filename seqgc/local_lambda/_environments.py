@@ -102,12 +102,12 @@ class Environments:
         if self._environments.pop(environment.number, None) is not None:
             environment.close()
 
-    def _order(self, number: int, port: int = 0, *logs: int) -> None:
-        self._sender.submit(self._send, number, port, logs)
+    def _order(self, number: int, port: int = 0, key: bytes = b"", *logs: int) -> None:
+        self._sender.submit(self._send, ORDER.pack(number, port, key), logs)
 
-    def _send(self, number: int, port: int, logs: tuple[int, ...]) -> None:
+    def _send(self, order: bytes, logs: tuple[int, ...]) -> None:
         with suppress(OSError):  # the parent has gone, which is noticed where it is heard
-            socket.send_fds(self._channel, [ORDER.pack(number, port)], logs)
+            socket.send_fds(self._channel, [order], logs)
         for log in logs:
             os.close(log)
 

@@ -9,10 +9,12 @@ from pathlib import Path
 
 from seqgc.errors import ParameterError, require_int
 from seqgc.local_lambda._faults import FaultPlan
+from seqgc.local_lambda._signatures import KeyPair
 
 __all__ = [
     "ACCOUNT",
     "KEPT_LOG_BYTES",
+    "KEY_BYTES",
     "MAX_EVENT_BYTES",
     "MAX_REQUEST_BYTES",
     "MAX_RESPONSE_BYTES",
@@ -25,6 +27,7 @@ MAX_REQUEST_BYTES = 6 * 1024 * 1024  # of a request that is waited for
 MAX_EVENT_BYTES = 1024 * 1024  # of one that is not (invocation type Event)
 MAX_RESPONSE_BYTES = MAX_REQUEST_BYTES + 100
 KEPT_LOG_BYTES = 1 << 20  # of one request's log, and of all that there are
+KEY_BYTES = 16  # of what an environment proves to its Runtime API that it is the one
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -57,8 +60,12 @@ class DeployedAs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSettings:
-    """One function: its code, limits and faults; ``environment`` are variables it is given."""
+    """One function: its code, limits and faults; ``environment`` are variables it is given.
 
+    Whoever calls it signs with ``keys``.
+    """
+
+    keys: KeyPair
     handler: str
     deployed: DeployedAs
     concurrency: int

@@ -1,14 +1,19 @@
 """An HTTP/1.1 server for Lambda's three APIs; httptools (llhttp) understands what comes in.
 
 Requests of one connection are answered in turn: while one is being answered, no more is read.
+
+Any process of this machine may connect. One that connects is a stranger until a request's head has
+proved that it may ask; of a stranger nothing is kept but that head, it has a few seconds for
+its request, and beyond a number of strangers the one that has been there longest must go.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from http import HTTPStatus
 from http.client import responses
 
@@ -50,19 +55,30 @@ def json_response(status: int, fields: dict[str, str], *headers: tuple[str, str]
     return Response(status=status, headers=(*JSON, *headers), body=body)
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, eq=False)
 class HttpServer:
     """Listens on a free port of the loopback interface until it is closed.
 
-    ``respond`` returns the response to a request; its exceptions are answered with status 500. A
-    body longer than ``max_body_bytes`` is read to its end and thrown away, a head longer than
-    ``max_head_bytes`` ends the connection.
+    ``respond`` returns the response to a request; its exceptions are answered with status 500.
+    ``refusal`` returns, of a request whose body has not come, the response that it gets without
+    being read, after which the connection ends; None lets it in. A body longer than
+    ``max_body_bytes`` is read to its end and thrown away, a head longer than ``max_head_bytes``
+    ends the connection. There are as many ``strangers`` at most, for ``stranger_s`` seconds each. A
+    connection ends on which a request takes ``request_s`` seconds to come, or none has begun
+    ``idle_s`` seconds after the last response.
     """
 
     respond: Callable[[Request], Awaitable[Response]]
+    _: KW_ONLY
+    refusal: Callable[[Request], Response | None]
     max_body_bytes: int
+    strangers: int
     max_head_bytes: int = 1 << 16
+    stranger_s: float = 10.0
+    request_s: float = 120.0
+    idle_s: float = math.inf
     connections: set[_Connection] = field(default_factory=set, init=False)
+    _strangers: dict[_Connection, None] = field(default_factory=dict, init=False)  # in their order
     _server: asyncio.Server | None = field(default=None, init=False)
 
     async def start(self) -> int:
@@ -81,6 +97,24 @@ class HttpServer:
         for connection in self.connections:
             connection.abort()
 
+    def enter(self, connection: _Connection) -> None:
+        """Take note of a stranger; another one may have to go."""
+        if len(self._strangers) >= self.strangers:
+            first = next(iter(self._strangers))
+            del self._strangers[first]
+            first.abort()
+        self.connections.add(connection)
+        self._strangers[connection] = None
+
+    def admit(self, connection: _Connection) -> bool:
+        """Take note that one is a stranger no more; return whether it was."""
+        return self._strangers.pop(connection, self) is None
+
+    def leave(self, connection: _Connection) -> None:
+        """Forget a connection that has ended."""
+        self.connections.discard(connection)
+        self._strangers.pop(connection, None)
+
 
 class _Connection(asyncio.BufferedProtocol):
     """One client's; the methods ``on_...`` are called by the parser, in their order."""
@@ -89,17 +123,22 @@ class _Connection(asyncio.BufferedProtocol):
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
-        self._requests: asyncio.Queue[Request | None] = asyncio.Queue()  # None: the end
+        # What is to be answered, or the answer itself, which is the last; None: the end.
+        self._requests: asyncio.Queue[Request | Response | None] = asyncio.Queue()
         self._parser = httptools.HttpRequestParser(self)
+        self._alarm: asyncio.TimerHandle | None = None
+        self._admitted = False
         self.on_message_begin()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport  # asyncio has set TCP_NODELAY
         self._task = asyncio.get_running_loop().create_task(self._answer_all())
-        self._server.connections.add(self)
+        self._server.enter(self)
+        self._allow(self._server.stranger_s)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's)
+        self._allow(math.inf)
         self._requests.put_nowait(None)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 (asyncio's)
@@ -111,51 +150,76 @@ class _Connection(asyncio.BufferedProtocol):
             self._parser.feed_data(_SCRATCH[:nbytes])
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._refuse(HTTPStatus.BAD_REQUEST)
-        if self._in_head and self._head_bytes > self._server.max_head_bytes:
+        # Chunks' lengths and what follows the last one count too, beside as much as they hold.
+        if self._head_bytes > self._server.max_head_bytes + 2 * self._body_bytes:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
 
     def abort(self) -> None:
         self._transport.abort()
         self._task.cancel()
 
+    def _allow(self, seconds: float) -> None:
+        """Give the client so long for what comes next, from now on."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if seconds < math.inf:
+            self._alarm = asyncio.get_running_loop().call_later(seconds, self.abort)
+
     # ---- a request, piece by piece --------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        self._in_head, self._head_bytes = True, 0
+        self._in_head, self._head_bytes, self._body_bytes = True, 0, 0
         self._target = b""
         self._headers: dict[str, str] = {}
         self._body: bytearray | None = bytearray()
+        self._refusal: Response | None = None
+        if self._admitted:
+            self._allow(self._server.request_s)
 
     def on_url(self, url: bytes) -> None:
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        key, text = name.decode("latin-1").lower(), value.decode("latin-1").strip()
-        self._headers[key] = f"{self._headers[key]},{text}" if key in self._headers else text
+        if self._in_head:  # and not behind the body
+            key, text = name.decode("latin-1").lower(), value.decode("latin-1").strip()
+            self._headers[key] = f"{self._headers[key]},{text}" if key in self._headers else text
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self._refusal = self._server.refusal(self._request())
+        if self._refusal is not None:
+            self._body = None
+            return
+        if self._server.admit(self):
+            self._admitted = True
+            self._allow(self._server.request_s)
         if self._headers.get("expect", "").lower() == "100-continue":
             self._transport.write(_CONTINUE)
 
     def on_body(self, piece: bytes) -> None:
+        self._body_bytes += len(piece)
         if self._body is not None:
             self._body += piece
             if len(self._body) > self._server.max_body_bytes:
                 self._body = None
 
     def on_message_complete(self) -> None:
+        self._allow(math.inf if self._refusal is None else self._server.stranger_s)
+        self._transport.pause_reading()
+        self._requests.put_nowait(self._refusal or self._request())
+        self._head_bytes = self._body_bytes = 0
+        self._body = None
+
+    def _request(self) -> Request:
         path, _, query = self._target.decode("latin-1").partition("?")
-        request = Request(
+        return Request(
             method=self._parser.get_method().decode("latin-1"),
             path=path,
             query=query,
             headers=self._headers,
             body=self._body,
         )
-        self._transport.pause_reading()
-        self._requests.put_nowait(request)
-        self._head_bytes, self._body = 0, None
 
     # ---- the response ---------------------------------------------------------------------------
 
@@ -164,11 +228,14 @@ class _Connection(asyncio.BufferedProtocol):
             while await self._answer(await self._requests.get()):
                 pass
         finally:
-            self._server.connections.discard(self)
+            self._server.leave(self)
 
-    async def _answer(self, request: Request | None) -> bool:
+    async def _answer(self, request: Request | Response | None) -> bool:
         """Answer one request; False if no further one is to be answered."""
-        if request is None:
+        if not isinstance(request, Request):
+            if request is not None:
+                self._write(request)
+                self._transport.close()
             return False
         try:
             response = await self._server.respond(request)
@@ -183,6 +250,7 @@ class _Connection(asyncio.BufferedProtocol):
             return False
         if self._requests.empty():
             self._transport.resume_reading()
+            self._allow(self._server.idle_s)
         return True
 
     def _write(self, response: Response) -> None:

@@ -21,13 +21,14 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from seqgc.local_lambda._function_settings import ServiceSettings
+from seqgc.local_lambda._function_settings import KEY_BYTES, ServiceSettings
 
 __all__ = ["ORDER", "REPORT", "Parent"]
 
 # Messages are short and all alike: what handles them touches few pages, each of which an
 # environment would keep a copy of.
-ORDER = struct.Struct("<ii")  # environment, port of its Runtime API (with its log); 0: kill it
+# Environment, port and key of its Runtime API (with its log); port 0: kill it.
+ORDER = struct.Struct(f"<ii{KEY_BYTES}s")
 REPORT = struct.Struct("<iii")  # environment, its process id, 0; or, ended: 0, its exit code
 
 # The compiled half of awslambdaric's client. It reads the address of its Runtime API when it is
@@ -107,7 +108,7 @@ class Parent:
         order, descriptors, _, _ = socket.recv_fds(self._channel, ORDER.size, 1)
         if not order:
             return False
-        number, port = ORDER.unpack(order)
+        number, port, key = ORDER.unpack(order)
         if port == 0:
             for pid in [pid for pid, each in self._numbers.items() if each == number]:
                 _kill(pid)
@@ -120,7 +121,7 @@ class Parent:
         else:
             if pid == 0:
                 selector.close()
-                self._become(log, number, port)
+                self._become(log, number, port, key.hex())
             with contextlib.suppress(OSError):  # done by the child already, which may have ended
                 os.setpgid(pid, pid)
             self._numbers[pid] = number
@@ -128,7 +129,7 @@ class Parent:
         os.close(log)
         return True
 
-    def _become(self, log: int, number: int, port: int) -> NoReturn:
+    def _become(self, log: int, number: int, port: int, key: str) -> NoReturn:
         """Be an environment, in a process group of its own, until its runtime ends."""
         code = 1
         try:
@@ -140,11 +141,10 @@ class Parent:
             for descriptor in (1, 2):
                 os.dup2(log, descriptor)
             os.close(log)
-            os.environ["AWS_LAMBDA_RUNTIME_API"] = f"127.0.0.1:{port}"
             stream = time.strftime(f"%Y/%m/%d/[$LATEST]{number:032x}", time.gmtime())
             os.environ["AWS_LAMBDA_LOG_STREAM_NAME"] = stream
             _reseed()
-            code = _run_runtime(self._settings.handler)
+            code = _run_runtime(self._settings.handler, f"127.0.0.1:{port}", key)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -153,13 +153,23 @@ class Parent:
             os._exit(code)
 
 
-def _run_runtime(handler: str) -> int:
-    """Run AWS's runtime client; return its exit code."""
+def _run_runtime(handler: str, address: str, key: str) -> int:
+    """Run AWS's runtime client; return its exit code.
+
+    All that it asks for begins with the key, which neither the handler's variables nor its child
+    processes have.
+    """
     from awslambdaric import __main__ as runtime
     from awslambdaric import lambda_runtime_client as client
 
+    os.environ["AWS_LAMBDA_RUNTIME_API"] = f"{address}/{key}"
     client.runtime_client = compiled = importlib.import_module(_COMPILED)
     compiled.initialize_client(client._user_agent())
+    os.environ["AWS_LAMBDA_RUNTIME_API"] = address  # for the half that is not compiled
+    call = client.BaseLambdaRuntimeClient.call_rapid
+    client.BaseLambdaRuntimeClient.call_rapid = lambda self, method, endpoint, *rest: call(
+        self, method, f"/{key}{endpoint}", *rest
+    )
     try:
         runtime.main(["bootstrap", handler])
     except SystemExit as end:

@@ -8,10 +8,9 @@ import resource
 import socket
 import sys
 from contextlib import suppress
-from functools import partial
 from multiprocessing.connection import Connection
 
-from seqgc.local_lambda._apis import InvokeApi, answer_url
+from seqgc.local_lambda._apis import FunctionUrl, InvokeApi
 from seqgc.local_lambda._environments import Environments
 from seqgc.local_lambda._function import Function
 from seqgc.local_lambda._function_settings import MAX_REQUEST_BYTES, ServiceSettings
@@ -20,6 +19,9 @@ from seqgc.local_lambda._parent import Parent
 
 __all__ = ["main"]
 
+_STRANGERS = 256  # callers that connect at once, beyond those that there is room for
+_IDLE_S = 900.0  # clients keep connections for their next round
+
 
 def main() -> None:
     """Serve until the connection whose descriptor is the only argument ends."""
@@ -27,8 +29,11 @@ def main() -> None:
     settings: ServiceSettings = control.recv()
     sys.path[:] = settings.search
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < settings.descriptors:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (settings.descriptors, hard))
+    wanted = 2 * settings.descriptors + 2 * _STRANGERS  # strangers shall not use up what is needed
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     ours, theirs = socket.socketpair()
     if (pid := os.fork()) == 0:
         code = 1
@@ -54,9 +59,18 @@ async def _serve(control: Connection, channel: socket.socket, settings: ServiceS
     over = asyncio.Event()
     environments = Environments(channel, on_loss=over.set)
     function = Function(settings, environments=environments)
-    invoke_api = InvokeApi(function)
-    api = HttpServer(respond=invoke_api.respond, max_body_bytes=MAX_REQUEST_BYTES)
-    url = HttpServer(respond=partial(answer_url, function), max_body_bytes=MAX_REQUEST_BYTES)
+    invoke_api, function_url = InvokeApi(function), FunctionUrl(function)
+    strangers = 2 * settings.concurrency + _STRANGERS
+    api, url = (
+        HttpServer(
+            each.respond,
+            refusal=each.refusal,
+            max_body_bytes=MAX_REQUEST_BYTES,
+            strangers=strangers,
+            idle_s=_IDLE_S,
+        )
+        for each in (invoke_api, function_url)
+    )
 
     def converse() -> None:
         try:

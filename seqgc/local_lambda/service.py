@@ -16,6 +16,7 @@ from typing import Any, Self
 from seqgc.errors import ParameterError, WorkerError
 from seqgc.local_lambda._faults import FaultPlan
 from seqgc.local_lambda._function_settings import DeployedAs, ServiceSettings
+from seqgc.local_lambda._signatures import KeyPair
 
 __all__ = ["LocalLambda", "Statistics"]
 
@@ -48,8 +49,8 @@ class LocalLambda:
     """One Lambda function on this machine, in processes that run AWS's own runtime client.
 
     A context manager: it starts when it is made, and `close` leaves no process, port or file.
-    Should this process die, the service ends by itself. Whatever is signed for Lambda is let in;
-    the signature itself is not checked.
+    Should this process die, the service ends by itself. It answers those who sign with its
+    ``keys``, a pair of its own, and nobody else on this machine.
 
     Parameters
     ----------
@@ -82,7 +83,8 @@ class LocalLambda:
     --------
     >>> import boto3
     >>> with LocalLambda("json.dumps", concurrency=1) as service:  # doctest: +SKIP
-    ...     client = boto3.client("lambda", endpoint_url=service.endpoint_url)
+    ...     session = boto3.Session(*service.keys, region_name="us-east-1")
+    ...     client = session.client("lambda", endpoint_url=service.endpoint_url)
     ...     client.invoke(FunctionName=service.function_name, Payload=b"{}")
     """
 
@@ -102,7 +104,9 @@ class LocalLambda:
             raise ParameterError("mount", "must be a directory", str(mount))
         deployed = deployed or DeployedAs()
         deployed = replace(deployed, code=deployed.code.absolute())
+        self.keys = KeyPair.new()
         settings = ServiceSettings(
+            keys=self.keys,
             handler=handler,
             deployed=deployed,
             concurrency=concurrency,

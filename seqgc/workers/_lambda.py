@@ -109,7 +109,7 @@ class _OnThisMachine(FunctionWorkers):
         )
         return Functions(
             name=service.function_name,
-            session=boto3.Session("nobody", "nothing", region_name=_REGION),  # it asks no more
+            session=boto3.Session(*service.keys, region_name=_REGION),
             endpoint_url=service.endpoint_url,
             mount=mount,
         )

@@ -45,7 +45,7 @@ def transport(service: LocalLambda) -> Boto3Transport:
         service.function_name,
         region="us-east-1",
         endpoint_url=service.endpoint_url,
-        session=boto3.Session(aws_access_key_id="nobody", aws_secret_access_key="nothing"),
+        session=boto3.Session(*service.keys),
     )
 
 

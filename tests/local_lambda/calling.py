@@ -34,8 +34,8 @@ def client(service: LocalLambda) -> Any:
         "lambda",
         endpoint_url=service.endpoint_url,
         region_name=REGION,
-        aws_access_key_id="test",
-        aws_secret_access_key="test",
+        aws_access_key_id=service.keys.access_key_id,
+        aws_secret_access_key=service.keys.secret_access_key,
         config=Config(retries={"total_max_attempts": 1}, max_pool_connections=64),
     )
 
@@ -53,9 +53,9 @@ def call(aws: Any, service: LocalLambda, **event: Any) -> Reply:
 
 
 def signed(
-    url: str, *, data: bytes = b"", content_type: str = "application/json"
+    service: LocalLambda, url: str, *, data: bytes = b"", content_type: str = "application/json"
 ) -> dict[str, str]:
     """Headers of a POST to a function URL."""
     request = AWSRequest("POST", url, data=data, headers={"Content-Type": content_type})
-    SigV4Auth(Credentials("test", "test"), "lambda", REGION).add_auth(request)
+    SigV4Auth(Credentials(*service.keys), "lambda", REGION).add_auth(request)
     return dict(request.headers)

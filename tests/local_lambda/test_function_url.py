@@ -13,7 +13,7 @@ requests = pytest.importorskip("requests")
 
 def _post(service: LocalLambda, path: str, data: bytes = b"{}", kind: str = "application/json"):
     url = service.function_url + path
-    headers = signed(url, data=data, content_type=kind)
+    headers = signed(service, url, data=data, content_type=kind)
     return requests.post(url, data=data, headers=headers, timeout=10)
 
 

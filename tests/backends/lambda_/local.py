@@ -19,7 +19,7 @@ from seqgc.backends.lambda_ import (
     Target,
     Transport,
 )
-from seqgc.local_lambda import FaultPlan, LocalLambda
+from seqgc.local_lambda import FaultPlan, KeyPair, LocalLambda
 from seqgc.ports import Clock
 from seqgc.testing import Scripted
 from seqgc.wire import StoreRef, WorkloadRef
@@ -27,7 +27,7 @@ from seqgc.wire import StoreRef, WorkloadRef
 TRANSPORTS = ("curl", "boto3", "requests")
 HANDLER = "lambda_handlers.gradient_worker.handler.handler"
 ROOT = Path(__file__).parents[3]
-REGION, KEY, SECRET = "us-east-1", "local", "not-a-real-secret"
+REGION = "us-east-1"
 
 
 def serve(
@@ -64,6 +64,8 @@ class Service(Protocol):
     def endpoint_url(self) -> str: ...
     @property
     def function_url(self) -> str: ...
+    @property
+    def keys(self) -> KeyPair: ...
 
 
 def open_transport(
@@ -74,11 +76,11 @@ def open_transport(
             service.function_name,
             region=REGION,
             endpoint_url=service.endpoint_url,
-            session=_session(),
+            session=_session(service.keys),
             limits=limits,
             clock=clock,
         )
-    credentials = Credentials(KEY, SECRET)
+    credentials = Credentials(*service.keys)
     if kind == "curl":
         target = Target.invoke_api(
             service.function_name, region=REGION, endpoint_url=service.endpoint_url
@@ -89,9 +91,9 @@ def open_transport(
 
 
 @cache
-def _session() -> boto3.Session:
-    """Return one for all tests: it reads the API's description from disk, once."""
-    return boto3.Session(aws_access_key_id=KEY, aws_secret_access_key=SECRET)
+def _session(keys: KeyPair) -> boto3.Session:
+    """Return one for all tests of a service: it reads the API's description from disk, once."""
+    return boto3.Session(*keys)
 
 
 def scripted_workload(computation: Scripted) -> WorkloadRef:
