@@ -19,6 +19,7 @@ __all__ = [
     "WireError",
     "WorkerError",
     "did_you_mean",
+    "one_line",
     "require_int",
     "require_number",
 ]
@@ -107,6 +108,24 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """
     near = difflib.get_close_matches(word, list(known), n=1)
     return f"did you mean {near[0]!r}?" if near else ""
+
+
+def one_line(text: object, *, limit: int = 1000) -> str:
+    """Return a text, or what an error says, as one printable line of at most ``limit`` characters.
+
+    All that comes from outside passes it before it is shown or logged. What a terminal or a log
+    would obey, or could not encode, is replaced: control and formatting characters, lone
+    surrogates.
+
+    Examples
+    --------
+    >>> one_line(f"red:{chr(27)}[31m{chr(10)}FORGED")
+    'red:�[31m FORGED'
+    """
+    words = " ".join(str(text)[: 10 * limit].split())
+    if len(words) > limit:
+        words = words[: limit - 1].rstrip() + "…"
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in words)
 
 
 def require_int(

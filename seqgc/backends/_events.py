@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Self, TypeAlias
 
-from seqgc.errors import ParameterError, WorkerError, require_int
+from seqgc.errors import ParameterError, WorkerError, one_line, require_int
 from seqgc.ports import Arrival, Clock, Failure, Payload, Task, payload_format
 from seqgc.wire import FailureMessage, ResultMessage, TaskMessage
 
@@ -222,5 +222,4 @@ def failure_of(address: tuple[int, int, int], *, at: float, reason: str | BaseEx
     """Return that a task (round, worker, attempt) failed, for a reason or error made one line."""
     round, worker, attempt = address
     text = reason if isinstance(reason, str) else f"{type(reason).__name__}: {reason}"
-    line = " ".join(text.split())
-    return Failure(round=round, worker=worker, attempt=attempt, at=at, reason=line)
+    return Failure(round=round, worker=worker, attempt=attempt, at=at, reason=one_line(text))

@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from seqgc.cli import _cost, _demo, _deploy, _doctor, _profile, _replay, _scheme, _train, _tune
 from seqgc.cli._options import with_plugins
-from seqgc.errors import ParameterError, ProfileError, SeqgcError
+from seqgc.errors import ParameterError, ProfileError, SeqgcError, one_line
 
 # typer carries a copy of click of its own; this is the one public way to its errors.
 _UsageError: type[Exception] = next(
@@ -66,7 +66,7 @@ def _command() -> Any:  # of typer's own click; made once, which takes longer th
 
 
 def _fail(message: str, status: int) -> int:
-    line = " ".join(message.split())
+    line = one_line(message, limit=2000)
     if line:
         sys.stderr.write(f"seqgc: {line}\n")
     return status

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from seqgc.errors import ParameterError, SeqgcError
+from seqgc.errors import ParameterError, SeqgcError, one_line
 
 if TYPE_CHECKING:
     from boto3.session import Session
@@ -90,7 +90,4 @@ def in_one_line(error: Exception) -> tuple[str, str]:
     """Return what botocore's error says, and the remedy for it or nothing."""
     response = getattr(error, "response", None)
     code = response.get("Error", {}).get("Code", "") if isinstance(response, dict) else ""
-    message = " ".join(str(error).split())
-    if len(message) > _LONGEST:
-        message = message[: _LONGEST - 1] + "…"
-    return message, _REMEDIES.get(code or type(error).__name__, "")
+    return one_line(error, limit=_LONGEST), _REMEDIES.get(code or type(error).__name__, "")

@@ -12,7 +12,7 @@ from uuid import uuid4
 from seqgc.deploy._aws import in_one_line
 from seqgc.deploy._deployment import Deployment
 from seqgc.deploy._examinations import ACCOUNT, DEPLOYED, Finding, Patient, Status, payload, probe
-from seqgc.errors import SeqgcError
+from seqgc.errors import SeqgcError, one_line
 from seqgc.wire import StoreRef
 
 if TYPE_CHECKING:
@@ -81,6 +81,6 @@ def _examine(name: str, examination: Callable[[], str], *, remedy: str) -> Check
     except (BotoCoreError, ClientError) as error:
         (detail, known), status = in_one_line(error), "failed"
     except (SeqgcError, OSError) as error:
-        known, detail, status = "", " ".join(str(error).split()), "failed"
+        known, detail, status = "", one_line(error), "failed"
     mends = (known or remedy) if status == "failed" else ""
     return Check(name=name, status=status, detail=detail, remedy=mends)

@@ -18,6 +18,7 @@ import numpy as np
 from seqgc import wire
 from seqgc.deploy._aws import client_config
 from seqgc.deploy._deployment import Deployment
+from seqgc.errors import one_line
 from seqgc.ports import Task, WeightedPoints, WeightRef, WorkItem
 
 if TYPE_CHECKING:
@@ -276,7 +277,7 @@ def probe(patient: Patient, deployment: Deployment, store: wire.StoreRef) -> str
     body = answer["Payload"].read()
     logs = f"aws logs tail /seqgc/{deployment.stack} --since 10m --region {deployment.region}"
     if "FunctionError" in answer:
-        reason = " ".join(body.decode(errors="replace").split())[:_REFUSED]
+        reason = one_line(body.decode(errors="replace"), limit=_REFUSED)
         raise Finding(f"the function failed: {reason}", remedy=logs)
     message = wire.decode(wire.from_json(body), run_id=run_id)
     if isinstance(message, wire.FailureMessage):

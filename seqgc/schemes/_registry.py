@@ -22,7 +22,7 @@ from typing import Final, TypeVar, cast
 
 import numpy as np
 
-from seqgc.errors import ParameterError, did_you_mean
+from seqgc.errors import ParameterError, did_you_mean, one_line
 from seqgc.schemes._contract import ENTRIES, Entry, Scheme
 
 ENTRY_POINTS: Final = "seqgc.schemes"
@@ -105,7 +105,7 @@ def _load(load: Callable[[], object], argument: str, module: str, remedy: str = 
     try:
         load()
     except Exception as error:  # a stranger's module may raise anything
-        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        why = f"{type(error).__name__}: {one_line(error)}"
         raise ParameterError(argument, f"must be importable ({why})", module, remedy) from error
 
 

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar, Final, TypeAlias, TypeVar
 
-from seqgc.errors import StoreError
+from seqgc.errors import StoreError, one_line
 from seqgc.ports import FloatArray, WeightRef
 from seqgc.stores._content import (
     check_address,
@@ -24,7 +24,7 @@ from seqgc.stores._content import (
     refuse_other_content,
 )
 
-__all__ = ["ObjectStore", "Pause", "one_line"]
+__all__ = ["ObjectStore", "Pause"]
 
 Pause: TypeAlias = Callable[[float], None]
 _Content = TypeVar("_Content")
@@ -154,11 +154,6 @@ class ObjectStore(ABC):
     @abstractmethod
     def _shown(self, name: str) -> str:
         """Return what people call the object."""
-
-
-def one_line(error: Exception) -> str:
-    """Return what an error says, in one line."""
-    return " ".join(str(error).split())
 
 
 def _blob(key: str) -> str:

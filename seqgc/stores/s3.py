@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 
-from seqgc.errors import ParameterError, StoreError
+from seqgc.errors import ParameterError, StoreError, one_line
 from seqgc.ports import FloatArray, WeightRef
 from seqgc.stores._content import check_blob
-from seqgc.stores._objects import ObjectStore, Pause, one_line
+from seqgc.stores._objects import ObjectStore, Pause
 
 __all__ = ["S3Client", "S3Store", "split_s3"]
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, one_line
 from seqgc.ports import IntArray
 from seqgc.training._points import collate, map_tensors, point_losses
 from seqgc.training.model import Model
@@ -114,7 +114,7 @@ class _Trial:
                 "module",
                 "must take the dataset's points, and the loss its outputs",
                 self._blame(()),
-                f"{type(error).__name__}: {' '.join(str(error).split())}",
+                f"{type(error).__name__}: {one_line(error)}",
             ) from error
         return (losses, output) if isinstance(output, Tensor) else (losses,)
 

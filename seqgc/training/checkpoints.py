@@ -9,7 +9,7 @@ from safetensors.torch import load, save
 from torch import nn
 
 from seqgc._durable import replacing
-from seqgc.errors import StoreError
+from seqgc.errors import StoreError, one_line
 
 __all__ = ["load_checkpoint", "save_checkpoint"]
 
@@ -53,6 +53,6 @@ def load_checkpoint(path: str | Path, module: nn.Module) -> None:
     try:
         module.load_state_dict(load(Path(path).read_bytes()))
     except (OSError, SafetensorError, RuntimeError) as error:
-        cause = " ".join(str(error).split())
+        cause = one_line(error)
         message = f"checkpoint {path} does not load into {type(module).__name__}: {cause}"
         raise StoreError(message) from error

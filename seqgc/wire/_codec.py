@@ -16,8 +16,8 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from seqgc.errors import SeqgcError, WireError
-from seqgc.wire._frame import MAX_FRAME_BYTES, one_line, pack, unpack
+from seqgc.errors import SeqgcError, WireError, one_line
+from seqgc.wire._frame import MAX_FRAME_BYTES, pack, unpack
 from seqgc.wire._headers import HEADERS, WithArrays
 from seqgc.wire._message_types import InvokeMessage, Message, Name, PlainMessage, Record
 
@@ -71,7 +71,7 @@ def encode(message: Message, *, run_id: str, sealed: bool = True) -> bytes:
     try:
         text = _ENCODER.encode(_Header(run=run_id, message=content))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise WireError(f"message has a field without JSON form: {one_line(str(error))}") from error
+        raise WireError(f"message has a field without JSON form: {one_line(error)}") from error
     return pack(text, arrays, sealed=sealed)
 
 
@@ -200,7 +200,7 @@ def from_json(
             envelope = msgspec.convert(body, _Envelope)
     except (ValueError, RecursionError) as error:
         what = "holds no frame" if isinstance(error, msgspec.ValidationError) else "is not JSON"
-        raise WireError(f"envelope {what}: {one_line(str(error))}") from error
+        raise WireError(f"envelope {what}: {one_line(error)}") from error
     if envelope.seqgc != _VERSION:
         rule = f"has version {envelope.seqgc}, not {_VERSION}"
         raise WireError(f"envelope {rule}: run one seqgc version everywhere")
@@ -212,7 +212,7 @@ def _decoded(text: str | memoryview, max_bytes: int) -> bytes:
     try:
         return b64decode(text, validate=True)
     except ValueError as error:
-        raise WireError(f"envelope's frame is not base64: {one_line(str(error))}") from error
+        raise WireError(f"envelope's frame is not base64: {one_line(error)}") from error
 
 
 def _check_length(encoded: int, max_bytes: int) -> None:

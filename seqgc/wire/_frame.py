@@ -101,13 +101,3 @@ def _check_lengths(header_bytes: int, body_bytes: int, *, max_bytes: int) -> Non
             f"frame of {header_bytes} header and {body_bytes} body bytes is too large; at most "
             f"{_MAX_HEADER_BYTES} and {max_bytes} in all: send fewer models per job"
         )
-
-
-def one_line(text: str, *, limit: int = 1000) -> str:
-    """Return ``text`` as one printable line of at most ``limit`` characters.
-
-    What a terminal or a log would obey, or could not encode, is replaced: control and formatting
-    characters, lone surrogates.
-    """
-    words = " ".join(text.split())[:limit].rstrip()
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in words)

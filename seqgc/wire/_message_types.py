@@ -20,9 +20,9 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import force_setattr
 
-from seqgc.errors import WireError
+from seqgc.errors import WireError, one_line
 from seqgc.ports import FloatArray, Payload, Task, WeightRef, WorkItem
-from seqgc.wire._frame import MAX_FRAME_BYTES, one_line
+from seqgc.wire._frame import MAX_FRAME_BYTES
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 StoreKind: TypeAlias = Literal["directory", "s3", "inline"]
@@ -68,7 +68,7 @@ class WorkloadRef(Record, frozen=True, kw_only=True, eq=False):
             )
         except (TypeError, ValueError, RecursionError) as error:
             rule = f"workload {self.name!r} has a setting without JSON form"
-            raise WireError(f"{rule}: {one_line(str(error))}") from error
+            raise WireError(f"{rule}: {one_line(error)}") from error
 
 
 class StoreRef(Record, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """``--backend lambda`` from end to end; the service of this machine stands for AWS.
 
 Everything else is as it would be: a deployment's file, credentials and endpoint from botocore's own
-variables, and a folder that is mounted on both sides. AWS's own is that signatures are checked.
+variables, and a folder that is mounted on both sides.
 """
 
 from __future__ import annotations
@@ -64,6 +64,8 @@ def aws(a_user: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalLambda]:
         deployed=DeployedAs(region=REGION),
     ) as service:
         monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", service.endpoint_url)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", service.keys.access_key_id)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", service.keys.secret_access_key)
         yield service
 
 

@@ -6,14 +6,17 @@ import json
 import os
 import socket
 import threading
+import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from http.client import HTTPResponse
 from http.cookiejar import DefaultCookiePolicy
-from typing import TYPE_CHECKING, TypeAlias, cast
+from io import BufferedReader, RawIOBase
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from seqgc.backends._events import MonotonicClock
 from seqgc.backends.lambda_._target import Signer, Target
@@ -30,16 +33,20 @@ if TYPE_CHECKING:
 __all__ = ["Boto3Transport", "HttpTransport"]
 
 _Pool: TypeAlias = "type[HTTPConnectionPool]"
+_HEAD_BYTES = 1 << 20  # beside the body: heads, and the lengths of chunks
 
 
 class _Sockets:
     """The open connections of urllib3 pools (requests and botocore use it); thread-safe.
 
     No HTTP library stops a read that another thread waits in, and an invocation may take fifteen
-    minutes. Shutting the socket down does: the read ends as if the peer had hung up.
+    minutes. Shutting the socket down does: the read ends as if the peer had hung up. Nor has any a
+    bound for all that comes: their time-outs are a single read's, and what is no answer is read as
+    a whole. So what they read from is `_Incoming`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._lock = threading.Lock()
 
@@ -48,7 +55,7 @@ class _Sockets:
         return {scheme: self._watched(pool) for scheme, pool in pools.items()}
 
     def _watched(self, pool: _Pool) -> _Pool:
-        connection = pool.ConnectionCls
+        connection, limits = pool.ConnectionCls, self._limits
 
         def connect(self_: object) -> None:
             connection.connect(self_)  # type: ignore[arg-type]
@@ -57,7 +64,14 @@ class _Sockets:
                 with self._lock:
                     self._sockets.add(sock)
 
-        kind = type(f"Watched{connection.__name__}", (connection,), {"connect": connect})
+        class Response(HTTPResponse):
+            def __init__(self, sock: socket.socket, *arguments: Any, **options: Any) -> None:
+                super().__init__(sock, *arguments, **options)
+                raw = self.fp.detach()
+                self.fp = BufferedReader(_Incoming(raw, sock, limits))
+
+        changed = {"connect": connect, "response_class": Response}
+        kind = type(f"Watched{connection.__name__}", (connection,), changed)
         return cast("_Pool", type(f"Watched{pool.__name__}", (pool,), {"ConnectionCls": kind}))
 
     def abort(self) -> None:
@@ -70,6 +84,36 @@ class _Sockets:
                 socket.socket.shutdown(each, socket.SHUT_RDWR)
 
 
+class _Incoming(RawIOBase):
+    """What comes for one request, its head, its body and all between: so much, and so long."""
+
+    def __init__(self, raw: RawIOBase, sock: socket.socket, limits: Limits) -> None:
+        self._raw, self._sock = raw, sock
+        self._room = limits.max_answer_bytes + _HEAD_BYTES
+        self._over_at = time.monotonic() + limits.answer_s
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        usual, left_s = self._sock.gettimeout(), self._over_at - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the answer does not end")
+        self._sock.settimeout(left_s)
+        try:
+            count = self._raw.readinto(buffer)
+        finally:
+            self._sock.settimeout(usual)  # the connection is for other requests, too
+        self._room -= count or 0
+        if self._room < 0:
+            raise ConnectionError("the answer is too long")
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
 class _ThreadedTransport(ABC):
     """Most of a `Transport`: ``limits.connections`` threads at most, each waiting for a reply."""
 
@@ -77,7 +121,7 @@ class _ThreadedTransport(ABC):
 
     def __init__(self, limits: Limits | None, *, clock: Clock | None) -> None:
         self._limits = limits or Limits()
-        self._sockets = _Sockets()
+        self._sockets = _Sockets(self._limits)
         self._threads = CallThreads[Reply](
             limit=self._limits.connections,
             clock=clock or MonotonicClock(),

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from seqgc.errors import ParameterError, StoreError, WireError
+from seqgc.errors import ParameterError, StoreError, WireError, one_line
 from seqgc.ports import BlobStore, FloatArray, Task, WeightRef, payload_format
 from seqgc.wire import (
     MESSAGE_LIMIT_BYTES,
@@ -105,8 +105,8 @@ class Invocations:
                 receipt.key, digest=receipt.digest, size_bytes=receipt.size_bytes
             )
         except OSError as error:
-            why = " ".join(str(error).split())
-            raise StoreError(f"the answer under {receipt.key!r} cannot be read: {why}") from error
+            why = f"cannot be read: {one_line(error)}"
+            raise StoreError(f"the answer under {receipt.key!r} {why}") from error
         finally:
             with suppress(Exception):  # what stays behind costs only space
                 self.shared.remove(receipt.key)

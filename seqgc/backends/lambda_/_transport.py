@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
-from seqgc.errors import ParameterError, require_int
+import msgspec
+
+from seqgc.errors import ParameterError, one_line, require_int
 
 __all__ = ["Body", "Limits", "Reply", "Transport", "connection_error", "reply_of"]
 
@@ -138,9 +139,9 @@ def reply_of(tag: int, at: float, status: int, body: Body, headers: Mapping[str,
     if 200 <= status < 300:
         return Reply(tag=tag, at=at, body=body)
     fields, start = _fields(body), bytes(body[:200]).decode(errors="replace")
-    message = fields.get("Message") or fields.get("message") or start
+    message = fields.Message or fields.message or start
     head = f"HTTP {status} {headers.get('x-amzn-errortype', '')}".rstrip()
-    parts = [f"{head}: {message}" if message else head, fields.get("Reason"), _REMEDIES.get(status)]
+    parts = [f"{head}: {message}" if message else head, fields.Reason, _REMEDIES.get(status)]
     retry_after = headers.get("retry-after", "")
     return Reply(
         tag=tag,
@@ -156,9 +157,9 @@ def connection_error(error: BaseException) -> str:
     return _line(f"{type(error).__name__}: {error}")
 
 
-def _function_error(fields: Mapping[str, object], log_tail: str) -> str:
+def _function_error(fields: _Fields, log_tail: str) -> str:
     """Return a function's error, and the last line that it logged itself."""
-    parts = [str(part) for name in ("errorType", "errorMessage") if (part := fields.get(name))]
+    parts = [str(part) for part in (fields.errorType, fields.errorMessage) if part]
     error = ": ".join(parts) or "the function failed without a word"
     try:
         text = base64.b64decode(log_tail, validate=True).decode(errors="replace")
@@ -169,14 +170,28 @@ def _function_error(fields: Mapping[str, object], log_tail: str) -> str:
     return f"{error}; last log line: {own[-1]}" if own else error
 
 
-def _fields(body: Body) -> dict[str, object]:
+_Word: TypeAlias = str | int | float | None
+
+
+class _Fields(msgspec.Struct):
+    """What is read of an error's JSON object; of all else in it no object is made."""
+
+    errorType: _Word = None
+    errorMessage: _Word = None
+    Message: _Word = None
+    message: _Word = None
+    Reason: _Word = None
+
+
+_ERROR = msgspec.json.Decoder(_Fields)
+
+
+def _fields(body: Body) -> _Fields:
     try:
-        value = json.loads(bytes(body))
+        return _ERROR.decode(body)
     except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+        return _Fields()
 
 
 def _line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _LINE_CHARACTERS else line[: _LINE_CHARACTERS - 1] + "…"
+    return one_line(text, limit=_LINE_CHARACTERS)

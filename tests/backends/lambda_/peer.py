@@ -7,7 +7,7 @@ import hmac
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -30,6 +30,7 @@ class Response:
     headers: Mapping[str, str] = field(default_factory=dict)
     hang_up: bool = False  # say nothing, and close the connection
     raw: bytes | None = None  # these bytes, whatever they are, and close the connection
+    stream: Iterator[bytes] | None = None  # these, one after the other, likewise
 
 
 class Peer:
@@ -93,9 +94,11 @@ def _handler_of(peer: Peer) -> type[BaseHTTPRequestHandler]:
             if response.hang_up:
                 self.close_connection = True
                 return
-            if response.raw is not None:
+            if response.raw is not None or response.stream is not None:
                 self.close_connection = True
-                self.wfile.write(response.raw)
+                with suppress(ConnectionError):  # the client has enough
+                    for piece in response.stream or [response.raw]:
+                        self.wfile.write(piece)
                 return
             self.send_response(response.status)
             for name, value in response.headers.items():

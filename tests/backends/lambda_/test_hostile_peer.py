@@ -1,0 +1,130 @@
+"""A peer that stands where Lambda stands and means harm: little memory, one deadline, an error."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import itertools
+import json
+import threading
+import tracemalloc
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+from seqgc.backends.lambda_ import Limits
+from tests.backends.lambda_.over_sockets import HEAD, Open, reply_to
+from tests.backends.lambda_.peer import Peer, Response
+
+_MEGABYTE = 1 << 20
+_CHUNK = b"10000\r\n" + bytes(0x10000) + b"\r\n"
+_LIMITS = Limits(timeout_s=0.1, grace_s=0.0, connect_timeout_s=0.1, max_answer_bytes=_MEGABYTE)
+
+
+def _drip(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Pieces, each long before any time-out of a single read."""
+    pause = threading.Event()
+    for piece in pieces:
+        yield piece
+        pause.wait(0.01)
+
+
+DRIPS = {
+    "head": (b"HTTP/1.1 200 OK\r\nX-Y: ", [b"y"]),
+    "heads": (b"", [b"HTTP/1.1 100 Continue\r\n\r\n"]),
+    "body": (HEAD + b"Content-Length: 100000\r\n\r\n", [b"y"]),
+    "chunks": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n", [b"1\r\ny\r\n"]),
+    "error": (b"HTTP/1.1 503 No\r\nContent-Length: 100000\r\n\r\n", [b"y"]),
+    "end": (b"HTTP/1.0 200 OK\r\n\r\n", [b"y"]),
+}
+
+
+@pytest.mark.parametrize("what", DRIPS)
+def test_an_answer_that_drips_ends_at_its_deadline(
+    open_transport: Open, peer: Peer, what: str
+) -> None:
+    head, repeated = DRIPS[what]
+    drips = itertools.chain([head], itertools.cycle(repeated))
+    peer.respond = lambda _: Response(stream=_drip(drips))
+    reply = reply_to(open_transport(limits=_LIMITS))
+    assert (reply.body, reply.throttled) == (None, False)
+    assert "time" in reply.error.lower()
+    peer.respond = lambda request: Response(body=request.body)
+    assert reply_to(open_transport(limits=Limits()), b"[]").body == b"[]"
+
+
+FLOODS = {
+    "heads": b"HTTP/1.1 100 Continue\r\n\r\n" * 1000,
+    "body": HEAD + b"\r\n",
+    "promised": HEAD + b"Content-Length: 1000000000000\r\n\r\n",
+    "chunks": HEAD + b"Transfer-Encoding: chunked\r\n\r\n",
+    "error": b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n",
+    "promised error": b"HTTP/1.1 500 No\r\nContent-Length: 1000000000000\r\n\r\n",
+    "one chunk": HEAD + b"Transfer-Encoding: chunked\r\n\r\nffffffffffff\r\n",
+}
+
+
+@pytest.mark.parametrize("what", FLOODS)
+def test_an_answer_without_end_takes_no_memory(open_transport: Open, peer: Peer, what: str) -> None:
+    flood = itertools.chain([FLOODS[what]], itertools.repeat(_CHUNK))
+    if what == "heads":
+        flood = itertools.repeat(FLOODS[what])
+    peer.respond = lambda _: Response(stream=flood)
+    transport = open_transport(limits=Limits(max_answer_bytes=_MEGABYTE))
+    tracemalloc.start()
+    reply = reply_to(transport)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert reply.body is None
+    assert reply.error
+    assert peak < 24 * _MEGABYTE, f"{peak} bytes"
+
+
+@pytest.mark.parametrize("status", ["200 OK", "500 No"])
+@pytest.mark.parametrize("framing", ["", "chunked"])
+def test_nothing_is_decompressed(
+    open_transport: Open, peer: Peer, status: str, framing: str
+) -> None:
+    bomb = gzip.compress(bytes(64 * _MEGABYTE), 9)
+    head = f"HTTP/1.1 {status}\r\nContent-Encoding: gzip\r\n"
+    raw = bomb
+    if framing == "chunked":
+        head += "Transfer-Encoding: chunked\r\n"
+        raw = b"%x\r\n" % len(bomb) + bomb + b"\r\n0\r\n\r\n"
+    peer.respond = lambda _: Response(raw=head.encode() + b"\r\n" + raw)
+    transport = open_transport()
+    tracemalloc.start()
+    reply = reply_to(transport)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 24 * _MEGABYTE, f"{peak} bytes"
+    if status == "200 OK":
+        assert reply.body == bomb
+
+
+def test_what_an_error_says_is_one_printable_line(open_transport: Open, peer: Peer) -> None:
+    evil = "\x1b]0;owned\x07\x1b[31mred\u202e\r\nFORGED line\u2028 \x9b1m"
+    fields = {"errorType": evil, "errorMessage": evil, "Message": evil}
+    tail = base64.b64encode(evil.encode()).decode()
+    for status, headers in (
+        (200, {"X-Amz-Function-Error": "Unhandled", "X-Amz-Log-Result": tail}),
+        (500, {}),
+    ):
+        body = json.dumps(fields).encode()
+        peer.respond = lambda _, s=status, h=headers, b=body: Response(status=s, headers=h, body=b)
+        error = reply_to(open_transport()).error
+        assert "red" in error
+        assert error.isprintable(), repr(error)
+
+
+@pytest.mark.parametrize("piece", [b"{},", b"[" * 3])
+def test_an_errors_json_makes_no_objects(open_transport: Open, peer: Peer, piece: bytes) -> None:
+    body = b'{"x":[' + piece * (6 * _MEGABYTE // len(piece)) + b'0],"errorMessage":"why"}'
+    peer.respond = lambda _: Response(headers={"X-Amz-Function-Error": "Unhandled"}, body=body)
+    transport = open_transport()
+    tracemalloc.start()
+    reply = reply_to(transport)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert reply.error
+    assert peak < 64 * _MEGABYTE, f"{peak} bytes"
