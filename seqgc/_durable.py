@@ -7,10 +7,11 @@ names its owner, and whoever makes the next one removes those whose owner is no 
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -23,21 +24,51 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
     `OSError` if the folder is absent or cannot be written to; ``path`` is then as it was.
     """
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", suffix=".tmp", dir=path.parent)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        with replacing_in(folder, path.name) as file:
+            yield file
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def replacing_in(folder: int, name: str) -> Iterator[IO[bytes]]:
+    """Do as `replacing` does, in the folder of an open handle, wherever its path leads by now."""
+    temporary = f".{name}-{secrets.token_hex(6)}.tmp"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        Path(name).replace(path)
+        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=folder)
         raise
-    descriptor = os.open(path.parent, os.O_RDONLY)
+    os.fsync(folder)
+
+
+@contextmanager
+def folder_below(folder: int | Path, *parts: str, make: bool = False) -> Iterator[int]:
+    """Yield the handle of ``folder``, or of one below it, none of whose ``parts`` may be a link.
+
+    With ``make`` those that are not there are made; raises `OSError`.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY
+    handle = os.dup(folder) if isinstance(folder, int) else os.open(folder, flags)
     try:
-        os.fsync(descriptor)
+        for part in parts:
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(part, dir_fd=handle)
+            inner = os.open(part, flags | os.O_NOFOLLOW, dir_fd=handle)
+            os.close(handle)
+            handle = inner
+        yield handle
     finally:
-        os.close(descriptor)
+        os.close(handle)
 
 
 @contextmanager

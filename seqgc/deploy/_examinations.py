@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
-from uuid import uuid4
 
 import numpy as np
 
@@ -266,7 +265,7 @@ def probe(patient: Patient, deployment: Deployment, store: wire.StoreRef) -> str
         raise Finding("the functions have no way to S3, as deployed", status="skipped")
     if not patient.probes:
         raise Finding("not asked for: --no-probe", status="skipped")
-    run_id = f"doctor-{uuid4().hex[:12]}"
+    run_id = store.location.rpartition("/")[2]
     config = Config(
         connect_timeout=5, read_timeout=deployment.timeout_s + 10, retries={"total_max_attempts": 1}
     )

@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import re
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
+
+from seqgc._durable import folder_below
 
 __all__ = ["FORGOTTEN_S", "LATE_S", "RUN_FOLDER", "remove_forgotten"]
 
@@ -51,35 +53,39 @@ def remove_forgotten(mount: str | os.PathLike[str], *, now: float | None = None)
     (0, 1)
     """
     now = time.time() if now is None else now
-    runs = []
-    with suppress(OSError):  # it cannot be listed: what needs it will say why
-        runs = [
-            Path(each.path)
-            for each in os.scandir(mount)
-            if RUN_FOLDER.fullmatch(each.name) and each.is_dir(follow_symlinks=False)
-        ]
-    return sum(_remove_if_over(folder, now) for folder in runs)
+    with suppress(OSError), folder_below(Path(mount)) as folder:  # what needs it will say why
+        runs = [each.name for each in os.scandir(folder) if RUN_FOLDER.fullmatch(each.name)]
+        return sum(_remove_if_over(folder, name, now) for name in runs)
+    return 0
 
 
-def _remove_if_over(folder: Path, now: float) -> bool:
-    with suppress(OSError):  # another master is at it, or it is not ours to remove
-        weights, blobs = list(os.scandir(folder)), []
-        folders = [each for each in weights if _is_blobs(each)]
-        for each in folders:
-            weights.remove(each)
-            blobs = list(os.scandir(each))
+def _remove_if_over(mount: int, name: str, now: float) -> bool:
+    with suppress(OSError), ExitStack() as stack:  # another master is at it, or it is not ours
+        run = stack.enter_context(folder_below(mount, name))
+        weights, answers = list(os.scandir(run)), []
+        blobs = next(filter(_is_blobs, weights), None)
+        written = [os.fstat(run).st_mtime, *map(_written, weights)]
+        if blobs is not None:
+            weights.remove(blobs)
+            folder = stack.enter_context(folder_below(run, blobs.name))
+            answers = list(os.scandir(folder))
+            written.extend(map(_written, answers))
         known = all(_is_file(each, _WEIGHTS) for each in weights)
-        known = known and all(_is_file(each, _ANSWER) for each in blobs)
-        written = [each.stat(follow_symlinks=False).st_mtime for each in folders + weights + blobs]
-        youngest = max([folder.stat().st_mtime, *written])
-        if known and now - youngest > (FORGOTTEN_S if weights else LATE_S):
-            for file in (*weights, *blobs):
-                Path(file.path).unlink(missing_ok=True)
-            for each in folders:
-                Path(each.path).rmdir()
-            folder.rmdir()
+        known = known and all(_is_file(each, _ANSWER) for each in answers)
+        if known and now - max(written) > (FORGOTTEN_S if weights else LATE_S):
+            for each in weights:
+                os.unlink(each.name, dir_fd=run)
+            if blobs is not None:
+                for each in answers:
+                    os.unlink(each.name, dir_fd=folder)
+                os.rmdir(blobs.name, dir_fd=run)
+            os.rmdir(name, dir_fd=mount)
             return True
     return False
+
+
+def _written(entry: os.DirEntry[str]) -> float:
+    return entry.stat(follow_symlinks=False).st_mtime
 
 
 def _is_blobs(entry: os.DirEntry[str]) -> bool:

@@ -56,17 +56,17 @@ def open_store(
     if ref.kind == "s3":
         _check_allowed(ref.location, s3_allowed)
         return S3Store(ref.location, client=s3_client)
-    return DirectoryStore(_below(mount, ref.location))
+    return _directory(mount, ref.location)
 
 
-def _below(mount: str | os.PathLike[str] | None, location: str) -> Path:
+def _directory(mount: str | os.PathLike[str] | None, location: str) -> DirectoryStore:
     if mount is None:
         rule = "must be of S3 or inline: this side has no shared file system mounted"
         raise ParameterError("location", rule, location, "mount it, and say where")
     path = Path(location)
     if path.is_absolute() or ".." in path.parts or "\0" in location:
         raise ParameterError("location", "must be a path below the mount, without '..'", location)
-    return Path(mount) / path
+    return DirectoryStore(path, below=mount)
 
 
 def _check_allowed(location: str, allowed: Sequence[str] | None) -> None:

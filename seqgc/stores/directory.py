@@ -3,11 +3,16 @@
 One file per version, ``<root>/<model>@<version>.npy``, and per blob, ``<root>/blobs/<key>``, each
 of which appears as a whole or not at all, also in a power cut. ``.npy`` carries its own format
 version; nothing is ever unpickled.
+
+Others may write there, too: below what the caller vouches for no link is followed, in any part of a
+path, and nothing is read but regular files. So each part is opened below the handle of the one
+before: what a path was found to be is not what it is a moment later.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,7 +21,8 @@ from typing import IO, ClassVar, Final
 
 import numpy as np
 
-from seqgc._durable import replacing
+from seqgc._durable import folder_below, replacing_in
+from seqgc.errors import StoreError, one_line
 from seqgc.ports import FloatArray, WeightRef
 from seqgc.stores._content import check_blob
 from seqgc.stores._objects import ObjectStore, Pause
@@ -27,7 +33,9 @@ __all__ = ["DirectoryStore"]
 class DirectoryStore(ObjectStore):
     """Immutable versions of weights, and blobs, as files under ``root``, created if need be.
 
-    ``pause`` waits so many seconds before a further reading.
+    ``root`` may be a link, or lead through links; if others may write where it is, it is a path
+    ``below`` a folder that is vouched for. ``pause`` waits so many seconds before a further
+    reading.
 
     Examples
     --------
@@ -42,42 +50,88 @@ class DirectoryStore(ObjectStore):
     _suffix: ClassVar[str] = ".npy"
     _reach: ClassVar[str] = "mount the master's folder on every worker"
 
-    def __init__(self, root: str | os.PathLike[str], *, pause: Pause = time.sleep) -> None:
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        below: str | os.PathLike[str] | None = None,
+        pause: Pause = time.sleep,
+    ) -> None:
         super().__init__(pause=pause)
-        self.root: Final = Path(root)
+        self.root: Final = Path(below or "", root)
+        self._trusted = Path(root if below is None else below)
+        self._parts = () if below is None else Path(root).parts
 
     def sweep(self) -> None:
         """Remove the folder if nothing is in it; it comes back when something is stored."""
-        for folder in (self.root / "blobs", self.root):
-            with suppress(OSError):  # not empty, or not there
-                folder.rmdir()
+        with suppress(OSError), self._folder("blobs") as (folder, blobs):  # not empty, or not there
+            os.rmdir(blobs, dir_fd=folder)
+        with suppress(OSError):
+            self.root.rmdir()
 
     def _create(self, name: str, params: FloatArray) -> bool:
-        if (self.root / name).exists():
+        with (
+            self._told(name, "written"),
+            suppress(FileNotFoundError),
+            self._folder(name) as (folder, file_name),
+        ):
+            os.stat(file_name, dir_fd=folder, follow_symlinks=False)
             return False
-        with self._file(name) as file:
+        with self._written(name) as file:
             np.lib.format.write_array(file, params, version=(1, 0), allow_pickle=False)
         return True
 
     def _replace(self, name: str, data: bytes) -> None:
-        with self._file(name) as file:
+        with self._written(name) as file:
             file.write(data)
 
     @contextmanager
-    def _file(self, name: str) -> Iterator[IO[bytes]]:
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as file:
+    def _written(self, name: str) -> Iterator[IO[bytes]]:
+        with (
+            self._told(name, "written"),
+            self._folder(name, make=True) as (folder, file_name),
+            replacing_in(folder, file_name) as file,
+        ):
             yield file
             os.fchmod(file.fileno(), 0o444)  # immutable; other users' workers may read it
 
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[IO[bytes]]:
+        def opened(file_name: str, _: int) -> int:  # a FIFO would be waited for
+            return os.open(file_name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+
+        with (
+            self._folder(name) as (folder, file_name),
+            open(file_name, "rb", opener=opened) as file,
+        ):
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ValueError("is no regular file")
+            yield file
+
+    @contextmanager
+    def _folder(self, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+        """Yield the handle of the folder that ``name`` is in, and what it is called there."""
+        *parts, own_name = (*self._parts, *name.split("/"))
+        if make:
+            self._trusted.mkdir(parents=True, exist_ok=True)
+        with folder_below(self._trusted, *parts, make=make) as folder:
+            yield folder, own_name
+
+    @contextmanager
+    def _told(self, name: str, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            reason = f"cannot be {what}: {one_line(error)}"
+            raise StoreError(f"{self._shown(name)} {reason}") from error
+
     def _read(self, name: str, size_bytes: int) -> bytes:
-        with (self.root / name).open("rb") as file:
+        with self._opened(name) as file:
             return file.read(size_bytes + 1)
 
     def _read_params(self, name: str, ref: WeightRef) -> FloatArray:
         """Read an array, its shape and dtype compared before its numbers are read."""
-        with (self.root / name).open("rb") as file:
+        with self._opened(name) as file:
             version = np.lib.format.read_magic(file)
             if version != (1, 0):
                 raise ValueError(f".npy version {version}, not (1, 0)")
@@ -91,7 +145,12 @@ class DirectoryStore(ObjectStore):
         return np.frombuffer(data, dtype=dtype)
 
     def _delete(self, name: str) -> None:
-        (self.root / name).unlink(missing_ok=True)
+        with (
+            self._told(name, "removed"),
+            suppress(FileNotFoundError),
+            self._folder(name) as (folder, file_name),
+        ):
+            os.unlink(file_name, dir_fd=folder)
 
     def _shown(self, name: str) -> str:
         return str(self.root / name)

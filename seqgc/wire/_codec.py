@@ -19,7 +19,13 @@ import numpy as np
 from seqgc.errors import SeqgcError, WireError, one_line
 from seqgc.wire._frame import MAX_FRAME_BYTES, pack, unpack
 from seqgc.wire._headers import HEADERS, WithArrays
-from seqgc.wire._message_types import InvokeMessage, Message, Name, PlainMessage, Record
+from seqgc.wire._message_types import (
+    InvokeMessage,
+    Message,
+    Name,
+    PlainMessage,
+    Record,
+)
 
 try:  # compiled, 20 to 50 times as fast
     from pybase64 import b64decode, b64encode
@@ -100,6 +106,9 @@ def decode_invocation(
     run, message = _opened(data, sealed=True, max_bytes=max_bytes)
     if not isinstance(message, InvokeMessage):
         raise WireError(f"a function is asked by an InvokeMessage; got a {type(message).__name__}")
+    if not message.store.is_of(run):
+        place = message.store.location
+        raise WireError(f"a store's location must end in the run's id, {run!r}; got {place!r}")
     return run, message
 
 

@@ -81,6 +81,10 @@ class StoreRef(Record, frozen=True, kw_only=True):
     kind: StoreKind
     location: Annotated[str, Meta(max_length=1000)] = ""
 
+    def is_of(self, run_id: str) -> bool:
+        """Whether nothing there is another run's: a location's last part is its run's id."""
+        return self.kind == "inline" or self.location.rpartition("/")[2] == run_id
+
 
 class Subject(Record, frozen=True, kw_only=True):
     """Which task a message is, or answers.

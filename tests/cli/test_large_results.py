@@ -70,7 +70,7 @@ def test_weights_and_results_of_22_mb_travel_through_files(
         workload=WorkloadRef(name="weight-decay", settings={"dtype": "float32"}),
         store=StoreRef(kind="directory", location="run"),
         shared=store,
-        messaging=Messaging(payload=payload),  # type: ignore[arg-type]
+        messaging=Messaging(run_id="run", payload=payload),  # type: ignore[arg-type]
     ) as backend:
         backend.dispatch(0, [task(worker, weights) for worker in range(WORKERS)])
         events = [next_event(backend) for _ in range(WORKERS)]

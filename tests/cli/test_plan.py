@@ -108,7 +108,7 @@ def test_messages_are_as_large_as_planned_and_hardly_smaller(
     invocations = Invocations(
         run_id=RUN_ID,
         workload=workload_of(run.plan.models, precision=run.config.precision),
-        store=StoreRef(kind=store),  # type: ignore[arg-type]
+        store=StoreRef(kind=store, location=RUN_ID),  # type: ignore[arg-type]
         shared=shared,
     )
     asked = messages(run, shared)

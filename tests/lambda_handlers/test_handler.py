@@ -211,8 +211,8 @@ def test_weights_and_large_answers_go_through_the_mount(tmp_path: Path) -> None:
 
 def test_a_store_that_the_image_does_not_allow_is_a_failure(tmp_path: Path) -> None:
     causes = {
-        StoreRef(kind="directory", location="../secrets"): "must be a path below the mount",
-        StoreRef(kind="s3", location="s3://elsewhere/run"): "must be below s3://training/runs",
+        StoreRef(kind="directory", location="../run-9"): "must be a path below the mount",
+        StoreRef(kind="s3", location="s3://elsewhere/run-9"): "must be below s3://training/runs",
     }
     events = [event(least_squares(store=store, bring=False)) for store in causes]
     environment = {"SEQGC_MOUNT": str(tmp_path), "SEQGC_S3": "s3://training/runs"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import io
+import os
 import pickle
 import threading
 from pathlib import Path
@@ -118,14 +119,14 @@ def test_readings_end_with_the_last_cause(tmp_path: Path) -> None:
 def test_a_stale_handle_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = DirectoryStore(tmp_path, pause=no_pause)
     store.put("k", DATA)
-    stale, opened = [True], Path.open
+    stale, opened = [True], os.open
 
-    def open_(self: Path, *args: Any, **kwargs: Any) -> Any:
-        if stale.pop() if stale else False:
-            raise OSError(errno.ESTALE, "Stale file handle")
-        return opened(self, *args, **kwargs)
+    def open_(path: Any, *args: Any, **kwargs: Any) -> int:
+        if path == "k" and stale:
+            raise OSError(errno.ESTALE, "Stale file handle", stale.pop())
+        return opened(path, *args, **kwargs)
 
-    monkeypatch.setattr(Path, "open", open_)
+    monkeypatch.setattr(os, "open", open_)
     assert store.get("k", **receipt(DATA)) == DATA
     assert not stale
 

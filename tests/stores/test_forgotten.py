@@ -125,13 +125,13 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 def test_what_cannot_be_removed_is_left_for_another_time(
     store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(self: Path, **_: bool) -> None:
-        raise PermissionError(13, "Permission denied", str(self))
+    def refuse(name: str, **_: int) -> None:
+        raise PermissionError(13, "Permission denied", name)
 
     store.put(LATE, b"answer")
     age(store.root, 2 * LATE_S)
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", refuse)
+        patch.setattr(os, "unlink", refuse)
         assert remove_forgotten(tmp_path, now=NOW) == 0
     assert remove_forgotten(tmp_path, now=NOW) == 1
 

@@ -57,7 +57,7 @@ def invocation(params: FloatArray, **changes: Any) -> InvokeMessage:
     message = InvokeMessage(
         request=asked(ref),
         workload=WorkloadRef(name="models", settings={"precision": "float64"}),
-        store=StoreRef(kind="directory", location="run-1/weights"),
+        store=StoreRef(kind="directory", location="weights/run-1"),
         inline_limit_bytes=1000,
         weights=((ref, params),),
     )
@@ -100,7 +100,8 @@ def test_weights_of_several_models_have_one_digest_whatever_their_order() -> Non
 
 
 def test_an_invocation_tells_its_run() -> None:
-    frame = encode(invocation(np.arange(3.0)), run_id="whose?")
+    message = invocation(np.arange(3.0), store=StoreRef(kind="inline"))
+    frame = encode(message, run_id="whose?")
     run_id, message = decode_invocation(frame)
     assert run_id == "whose?"
     np.testing.assert_array_equal(message.weights[0][1], np.arange(3.0))

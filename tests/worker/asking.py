@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,10 @@ def invocation(
 
 
 def ask(worker: FunctionWorker, message: InvokeMessage, *, run_id: str = "r") -> Message:
-    """Return the worker's answer, which is one to the task."""
+    """Return the worker's answer, which is one to the task; the run's store bears its name."""
+    if message.store.kind != "inline":
+        store = StoreRef(kind=message.store.kind, location=run_id)
+        message = replace(message, store=store)
     reply = worker.serve(to_mapping(encode(message, run_id=run_id))).reply
     answer: Any = decode(from_json(reply), run_id=run_id)
     message.request.check(answer)

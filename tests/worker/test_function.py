@@ -29,7 +29,7 @@ from seqgc.wire import (
 from seqgc.worker import FunctionWorker
 from tests.worker.asking import Scales, ask, invocation, ref_of, task_of
 
-SHARED = StoreRef(kind="directory", location="weights")
+SHARED = StoreRef(kind="directory", location="r")
 WEIGHTS = np.arange(5.0)
 
 
@@ -324,7 +324,18 @@ def test_a_store_is_opened_once() -> None:
     worker = FunctionWorker(Scales().registry, open_store)
     for run in ("a", "b", "a"):
         ask(worker, invocation(WEIGHTS, store=SHARED, bring=False, limit_bytes=0), run_id=run)
-    assert opened == [SHARED]
+    assert [ref.location for ref in opened] == ["a", "b"]
+
+
+@pytest.mark.parametrize("location", ["", "another", "r/deeper", "xr", "a/xr"])
+def test_a_store_that_may_be_another_runs_is_refused(location: str) -> None:
+    worker = worker_of(Scales(), MemoryStore())
+    for good in ("r", "a/r"):
+        store = StoreRef(kind="directory", location=good)
+        assert worker.serve(to_mapping(encode(invocation(WEIGHTS, store=store), run_id="r")))
+    store = StoreRef(kind="directory", location=location)
+    with pytest.raises(WireError, match="location must end in the run's id, 'r'"):
+        worker.serve(to_mapping(encode(invocation(WEIGHTS, store=store), run_id="r")))
 
 
 def test_a_store_that_is_not_needed_is_not_opened() -> None:

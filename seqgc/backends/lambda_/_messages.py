@@ -41,7 +41,8 @@ class Invocations:
     weights that travel along (None: none do). ``max_body_bytes`` are an invocation's and its
     reply's, as JSON.
 
-    Raises `ParameterError` if answers may go into a store that the master does not see.
+    Raises `ParameterError` if answers may go into a store that the master does not see, or that is
+    not this run's alone.
     """
 
     run_id: str
@@ -54,6 +55,9 @@ class Invocations:
         if self.shared is None and self.store.kind != "inline":
             remedy = "open the store on the master too, or use StoreRef(kind='inline')"
             raise ParameterError("shared", "must be given with a store", None, remedy)
+        if not self.store.is_of(self.run_id):
+            rule = f"must have a location that ends in the run's id, {self.run_id!r}"
+            raise ParameterError("store", rule, self.store.location)
 
     def body(self, request: TaskMessage) -> bytes:
         """Return the body of the invocation that asks this.

@@ -28,7 +28,7 @@ from tests.backends.lambda_.in_memory import (
     open_backend,
 )
 
-SHARED = StoreRef(kind="directory", location="run")
+SHARED = StoreRef(kind="directory", location=RUN)
 
 
 # ---- one event per invocation, and only for what was asked --------------------------------------
@@ -327,6 +327,9 @@ def test_a_store_must_be_there_for_the_master_too(tmp_path: object) -> None:
     with pytest.raises(ParameterError, match="`shared` must be given with a store"):
         open_backend(store=SHARED)
     open_backend(store=SHARED, shared=DirectoryStore(str(tmp_path)))
+    another = StoreRef(kind="directory", location="run-2")
+    with pytest.raises(ParameterError, match="location that ends in the run's id, 'run-1'"):
+        open_backend(store=another, shared=DirectoryStore(str(tmp_path)))
 
 
 # ---- warm-up, and the end -----------------------------------------------------------------------

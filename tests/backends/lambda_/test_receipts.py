@@ -28,7 +28,7 @@ from tests.backends.lambda_.in_memory import RUN, InMemory, failure_of, next_of,
 from tests.backends.lambda_.local import TRANSPORTS, open_transport, scripted_workload
 from tests.backends.scripted import Scripted
 
-SHARED = StoreRef(kind="directory", location="run")
+SHARED = StoreRef(kind="directory", location=RUN)
 Open: TypeAlias = Callable[..., tuple[LambdaBackend, InMemory]]
 
 
