@@ -18,12 +18,13 @@ many points, which results in which format. Nothing in the body describes itself
 contradict its description, and there is no pickle anywhere.
 
 Whoever reads a frame trusts nothing in it. Lengths are compared with what may be and with what is
-there before anything is allocated; the digest, which finds bytes changed on the way or at rest, is
-no signature; msgspec then checks the header against structs while it parses, unknown fields, types
-and ranges alike; counts must use up the body exactly; numbers must be finite. Whatever fails is a
-`WireError` of one line, and the frame is dropped: a retry is the master's business, never the
-wire's. Between the master and its own child processes a digest would find nothing, so frames on
-that pipe have none (``sealed=False``), and each side insists on what it expects.
+there before anything is allocated, the values of a header are counted before any becomes an object;
+the digest, which finds bytes changed on the way or at rest, is no signature; msgspec then checks
+the header against structs while it parses, unknown fields, types and ranges alike; counts must use
+up the body exactly; numbers must be finite. Whatever fails is a `WireError` of one line, and the
+frame is dropped: a retry is the master's business, never the wire's. Between the master and its own
+child processes a digest would find nothing, so frames on that pipe have none (``sealed=False``),
+and each side insists on what it expects.
 
 Weights and stored answers are a different matter: they lie where others can write, and a reference
 made earlier says which bytes they must be. That takes SHA-256, in the references themselves.

@@ -47,6 +47,7 @@ def _plain(value: object) -> object:
     raise TypeError(f"a {type(value).__name__} has no JSON form")
 
 
+_MAX_VALUES = 1 << 17  # of a header; ten thousand models are fewer
 _ENCODER = msgspec.json.Encoder(enc_hook=_plain)
 _DECODER = msgspec.json.Decoder(_Header)
 
@@ -78,6 +79,7 @@ def encode(message: Message, *, run_id: str, sealed: bool = True) -> bytes:
         text = _ENCODER.encode(_Header(run=run_id, message=content))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise WireError(f"message has a field without JSON form: {one_line(error)}") from error
+    _check_values(text)
     return pack(text, arrays, sealed=sealed)
 
 
@@ -114,8 +116,10 @@ def decode_invocation(
 
 def _opened(data: bytes | bytearray, *, sealed: bool, max_bytes: int) -> tuple[str, Message]:
     text, body = unpack(data, sealed=sealed, max_bytes=max_bytes)
+    header_text = bytes(text)
+    _check_values(header_text)
     try:
-        header = _DECODER.decode(text)
+        header = _DECODER.decode(header_text)
         content = header.message
         message = content.message(body) if isinstance(content, WithArrays) else content
     except SeqgcError:
@@ -125,6 +129,13 @@ def _opened(data: bytes | bytearray, *, sealed: bool, max_bytes: int) -> tuple[s
         raise WireError(f"frame cannot be read; drop it: {one_line(why)}") from error
     body.finish()
     return header.run, message
+
+
+def _check_values(header: bytes) -> None:
+    """Refuse a header before 200 bytes of objects are made of every three of its own."""
+    if (values := sum(map(header.count, (b",", b"[", b"{")))) > _MAX_VALUES:
+        rule = f"frame's header has {values} values, at most {_MAX_VALUES} may be"
+        raise WireError(f"{rule}: send fewer models per job")
 
 
 # ---- envelopes ----------------------------------------------------------------------------------
