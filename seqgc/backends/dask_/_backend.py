@@ -68,7 +68,8 @@ class DaskBackend(EventBackend):
     n, compute, messaging, clock
         See `LocalBackend`. Stores that ``compute`` reads must mean the same to every dask worker.
     client
-        Your own `distributed.Client`; it is not closed. None: a cluster on this machine.
+        Your own `distributed.Client`; it is not closed. None: a cluster on this machine, which
+        nobody else can reach: its processes have keys of their own.
     processes
         Of that cluster; as many as cores, at most ``n``, unless given; 0: threads of this process.
     start_timeout_s

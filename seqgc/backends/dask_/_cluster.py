@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from typing import Final, TypeAlias
 
 import dask
-from distributed import Client, LocalCluster, Worker, WorkerPlugin, get_worker, wait
+from distributed import Client, LocalCluster, Security, Worker, WorkerPlugin, get_worker, wait
 
 from seqgc.errors import ParameterError, WorkerError
 from seqgc.wire import TaskMessage, decode, encode
@@ -90,12 +90,23 @@ class Cluster:
                 n_workers=workers,
                 threads_per_worker=-(-n // workers),
                 processes=count > 0,
+                security=_own_keys() if count > 0 else None,  # threads have no connections
                 dashboard_address="127.0.0.1:0",
                 silence_logs=logging.CRITICAL,
             )
             self._stack.enter_context(cluster)
         client: Client = self._stack.enter_context(Client(cluster))
         return client
+
+
+def _own_keys() -> Security:
+    """Return keys for a cluster's own processes: whoever reaches a scheduler has code run there."""
+    try:
+        keys: Security = Security.temporary()
+    except ImportError as error:
+        remedy = "pip install cryptography, or give a `client`"
+        raise WorkerError(f"dask needs cryptography ({error}): {remedy}") from None
+    return keys
 
 
 # ---- on a dask worker ---------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, Security, default_client
+from distributed.comm import connect
 
 from seqgc.backends import Messaging
 from seqgc.backends.dask_ import DaskBackend
@@ -45,6 +48,36 @@ def test_a_cluster_of_its_own_is_gone_with_the_backend(tmp_path: Path, processes
     assert multiprocessing.active_children() == []
     # The thread that watched a worker's process ends when it has seen that end.
     eventually(lambda: threading.active_count() == before, "the end of dask's threads")
+
+
+def test_nobody_without_its_keys_reaches_a_cluster_of_its_own(tmp_path: Path) -> None:
+    async def reach(address: str, security: Security) -> bool:
+        try:
+            comm = await connect(address, timeout="5s", **security.get_connection_args("client"))
+        except OSError:
+            return False
+        await comm.close()
+        return True
+
+    with DaskBackend(1, Scripted(folder=tmp_path), processes=1) as backend:
+        client = default_client()
+        info = client.scheduler_info()
+        own, others = client.security, Security.temporary()
+        for there in (client.scheduler.address, *info["workers"]):
+            assert there.startswith("tls://")
+            assert asyncio.run(reach(there, own))
+            assert not asyncio.run(reach(there, others))
+            assert not asyncio.run(reach(there.replace("tls://", "tcp://"), Security()))
+        backend.dispatch(0, [task(0, 0)])
+        assert isinstance(next_event(backend), Arrival)
+
+
+def test_without_cryptography_the_remedy_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with pytest.raises(WorkerError, match="pip install cryptography, or give a `client`"):
+        DaskBackend(1, Scripted(folder=tmp_path), processes=1)
 
 
 def test_it_ends_at_once_whatever_its_workers_do(tmp_path: Path) -> None:
