@@ -64,7 +64,7 @@ def _directory(mount: str | os.PathLike[str] | None, location: str) -> Directory
         rule = "must be of S3 or inline: this side has no shared file system mounted"
         raise ParameterError("location", rule, location, "mount it, and say where")
     path = Path(location)
-    if path.is_absolute() or ".." in path.parts or "\0" in location:
+    if path.is_absolute() or ".." in path.parts or not location.isprintable():
         raise ParameterError("location", "must be a path below the mount, without '..'", location)
     return DirectoryStore(path, below=mount)
 

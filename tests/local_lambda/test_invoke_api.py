@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from botocore.exceptions import ClientError
 
-from seqgc.local_lambda import MAX_REQUEST_BYTES, LocalLambda
+from seqgc.local_lambda import MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES, LocalLambda
 from seqgc.testing import eventually
 from tests.local_lambda.calling import HANDLER, Reply, call, client
 
@@ -99,8 +99,9 @@ def test_largest_request_and_one_more_byte(aws: Any, service: LocalLambda) -> No
 
 
 def test_response_too_large(aws: Any, service: LocalLambda) -> None:
-    assert len(call(aws, service, do="answer", bytes=6_291_000).value) == 6_291_000
-    reply = call(aws, service, do="answer", bytes=6_292_000)
+    room = MAX_RESPONSE_BYTES - len('""')
+    assert len(call(aws, service, do="answer", bytes=room).value) == room
+    reply = call(aws, service, do="answer", bytes=room + 1)
 
     assert reply.error == "Unhandled"
     assert reply.value["errorType"] == "Function.ResponseSizeTooLarge"

@@ -29,7 +29,9 @@ from seqgc.wire import (
 
 __all__ = ["Invocations"]
 
-_SPARE_BYTES: Final = 4096  # of an answer: its header, and the JSON's spaces
+_SPARE_BYTES: Final = 4096  # of an answer: what may be around its JSON
+_HEADER_BYTES: Final = 512  # of an answer's frame
+_PART_BYTES: Final = 96  # of that, beside it: a part's slot, and its pieces' lengths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,14 +125,14 @@ class Invocations:
         """Refuse a task whose answer cannot come back: it is as long as the weights it is about."""
         if self.store.kind != "inline":
             return
-        least = 0
+        frame_bytes = _HEADER_BYTES
         for part in (part for item in request.task.items for part in item.parts):
             if request.payload is not None:
                 item_bytes = payload_format(request.payload).bits // 8
             else:  # no narrower than float32, which is all that is known
                 item_bytes = max(4, np.dtype(part.weights.dtype).itemsize)
-            least += part.weights.size * item_bytes
-        if (size := envelope_bytes(least)) > self.max_body_bytes - _SPARE_BYTES:
+            frame_bytes += part.weights.size * item_bytes + _PART_BYTES
+        if (size := envelope_bytes(frame_bytes)) > self.max_body_bytes - _SPARE_BYTES:
             remedy = "a store (EFS or S3) for answers, or a narrower `payload`"
             raise self._too_large(request.task, "its answer", size, remedy)
 
