@@ -144,7 +144,11 @@ _LETTERS = [*"ab0.-_/\\\0\n %é~$*:@", "..", "../", "/etc/", "\u202e", "\ud800",
 _COUNT = 100_000 if os.environ.get("SEQGC_SOAK") else 1000
 
 
-def test_no_key_model_or_location_leads_out(tmp_path: Path) -> None:
+@pytest.mark.timeout(600)
+def test_no_key_model_or_location_leads_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
     mount, rng = tmp_path / "mount", random.Random(11)
     mount.mkdir()
     store = DirectoryStore(RUN, below=mount, pause=no_pause)
