@@ -7,7 +7,6 @@ names its owner, and whoever makes the next one removes those whose owner is no 
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -35,7 +34,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 @contextmanager
 def replacing_in(folder: int, name: str) -> Iterator[IO[bytes]]:
     """Do as `replacing` does, in the folder of an open handle, wherever its path leads by now."""
-    temporary = f".{name}-{secrets.token_hex(6)}.tmp"
+    temporary = f".{name}-{os.urandom(6).hex()}.tmp"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
     try:
         with os.fdopen(descriptor, "wb") as file:

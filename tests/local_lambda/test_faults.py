@@ -145,7 +145,7 @@ def test_bad_plans(bad: dict, said: str) -> None:
 @given(invocations())
 def test_task_of_a_request(message: InvokeMessage) -> None:
     task = message.request.task
-    body = to_json(encode(message, run_id="any"))
+    body = to_json(encode(message, run_id=message.store.location.rpartition("/")[2]))
 
     assert FaultPlan(by="seqgc.worker.task_address").reader() is task_address
     assert task_address(body) == (task.round, task.worker, task.attempt)
