@@ -1,4 +1,4 @@
-"""Files that are whole or absent; temporary folders that do not outlive their process for long.
+"""Files that are whole or absent, or only grow; folders that do not outlive their process long.
 
 A process that is killed leaves its temporary folders behind. Each of ours therefore has a file that
 names its owner, and whoever makes the next one removes those whose owner is no more.
@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from glob import escape, iglob
 from pathlib import Path
 from typing import IO
 
@@ -70,12 +71,48 @@ def folder_below(folder: int | Path, *parts: str, make: bool = False) -> Iterato
         os.close(handle)
 
 
+class AppendOnly:
+    """A file that only grows; what `append` has returned from stays, whatever happens.
+
+    Examples
+    --------
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> file = AppendOnly(Path(folder.name, "a.txt"))
+    >>> file.append(b"one"); file.append(b", two"); file.close()
+    >>> Path(folder.name, "a.txt").read_bytes()
+    b'one, two'
+    >>> folder.cleanup()
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        sync_folder(path.parent)
+
+    def append(self, data: bytes) -> None:
+        """Write, and wait until it is on the disk; raises `OSError`."""
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self._descriptor, rest) :]
+        os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Close the file; once."""
+        os.close(self._descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the folder's list of files is on the disk."""
+    with folder_below(folder) as handle:
+        os.fsync(handle)
+
+
 @contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
     """Yield a new folder that is removed with the block, or later if this process is killed."""
     with tempfile.TemporaryDirectory(prefix=prefix) as name:
         Path(name, f"{_OWNER}{os.getpid()}").touch()
-        for mark in Path(tempfile.gettempdir()).glob(f"*/{_OWNER}*"):
+        # `Path.glob` raises where a folder is removed meanwhile.
+        for mark in map(Path, iglob(f"{escape(tempfile.gettempdir())}/*/{_OWNER}*")):
             if _is_orphaned(mark):
                 shutil.rmtree(mark.parent, ignore_errors=True)
         yield Path(name)

@@ -33,8 +33,8 @@ def gather(
     gatherer: Gatherer, tasks: list[MiniTask], results: FloatArray, *, round: int = 0
 ) -> None:
     """Let worker ``i`` owe ``tasks[i]``; those of the first ``len(results)`` arrive."""
-    for task in tasks:
-        gatherer.expect(round, [task])
+    for worker, task in enumerate(tasks):
+        gatherer.expect(round, [task], worker=worker)
     for worker, (task, result) in enumerate(zip(tasks, results, strict=False)):
         assert gatherer.flaw({task.slot: task}, {task.slot: result}) is None
         gatherer.take(task, result, worker=worker, round=round)
@@ -84,9 +84,9 @@ def test_what_has_arrived_is_a_copy(cover: int | None) -> None:
     expected = results.sum(axis=0)
     tasks = [mini_task(cover=cover, place=place) for place in range(3)]
     for worker, task in enumerate(tasks):
-        gatherer.expect(0, [task])
+        gatherer.expect(0, [task], worker=worker)
         if worker < 2:
-            gatherer.expect(0, [task])  # another two rows, that never arrive
+            gatherer.expect(0, [task], worker=worker + 3)  # two more rows, that never arrive
     for worker, task in enumerate(tasks):
         gatherer.take(task, results[worker], worker=worker, round=0)
         results[worker] = np.nan
@@ -222,3 +222,55 @@ def test_what_the_workload_says_of_results_holds_from_the_first_one_on() -> None
         assert "must be 3 numbers of float32, as all of job 0" in str(
             gatherer.flaw(owed, {0: wrong})
         )
+
+
+def arrive(
+    gatherer: Gatherer, tasks: list[MiniTask], results: FloatArray, order: list[int]
+) -> None:
+    for worker, task in enumerate(tasks):
+        gatherer.expect(0, [task], worker=worker)
+    for worker in order:
+        gatherer.take(tasks[worker], results[worker], worker=worker, round=0)
+
+
+def mixed(rng: np.random.Generator, n: int) -> tuple[list[MiniTask], list[Term]]:
+    """Half of the workers fill a cover's places, the others have weights."""
+    tasks = [mini_task(cover=0 if w % 2 else None, place=w // 2 if w % 2 else 0) for w in range(n)]
+    return tasks, [term(w, 1.0 if w % 2 else rng.normal()) for w in range(n)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_bits_of_a_gradient_do_not_depend_on_the_order_of_arrival(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(2, 40))
+    tasks, terms = mixed(rng, n)
+    results = rng.normal(size=(n, SIZE)).astype(np.float32)
+    late = [w for w in range(0, n, 2) if rng.random() < 0.3]
+    terms = [t for t in terms if t.worker not in late]
+    gradients = []
+    for also_late in (False, True, False):  # a straggler's answer may be there, and not be used
+        gatherer = Gatherer()
+        order = [int(w) for w in rng.permutation(n) if also_late or w not in late]
+        arrive(gatherer, tasks, results, order)
+        gradients.append(decode(gatherer, *terms).tobytes())
+        arrive(gatherer, [mini_task(1)] * 3, 1e30 * np.ones((3, SIZE), np.float32), [0, 1, 2])
+    assert len(set(gradients)) == 1
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_is_held_goes_on_elsewhere_as_if_nothing_had_happened(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n, gatherer, other = 24, Gatherer(), Gatherer()
+    tasks, terms = mixed(rng, n)
+    results = rng.normal(size=(n, SIZE)).astype(np.float32)
+    order = [int(w) for w in rng.permutation(n)]
+    arrive(gatherer, tasks, results, order[: n // 2])
+    held = gatherer.held()
+    for worker in order[n // 2 :]:
+        gatherer.take(tasks[worker], results[worker], worker=worker, round=0)
+    other.restore(held)
+    for worker in order[n // 2 :]:
+        assert other.flaw({0: tasks[worker]}, {0: results[worker]}) is None
+        assert other.flaw({0: tasks[worker]}, {0: results[worker][1:]}) is not None
+        other.take(tasks[worker], results[worker], worker=worker, round=0)
+    assert decode(other, *terms).tobytes() == decode(gatherer, *terms).tobytes()

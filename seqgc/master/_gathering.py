@@ -1,41 +1,76 @@
-"""Results of the jobs in flight, added up or stored as they arrive: little is left for the end."""
+"""Results of the jobs in flight, added up or stored as they arrive: little is left for the end.
+
+A gradient's bits are to depend on who responded alone, never on the order in which answers came:
+that is what makes a run that was killed and resumed end in the same weights. Floating-point sums
+depend on their order, so orders are fixed here. The summands of a cover are added by a tree over
+their places (places 0 and 1, places 2 and 3, then both sums, and so on), each pair as soon as both
+are there; what is stored has a row by the order in which it was asked for, and the rows of workers
+that did not respond are multiplied by 0.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from seqgc.errors import NotDecodableError, ScheduleError
 from seqgc.ports import Decoding, FloatArray, MiniTask, Term
 
 _Kind: TypeAlias = tuple[np.dtype[np.floating], tuple[int, ...]]  # dtype and shape
-_Bytes: TypeAlias = npt.NDArray[np.uint8]
 _Key: TypeAlias = tuple[int, int, int]  # worker, round, slot
+_Node: TypeAlias = tuple[int, int]  # level and index: places index * 2**level and on, 2**level many
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HeldJob:
+    """What a `Gatherer` holds of one job in flight, for a checkpoint.
+
+    ``rows`` are the results asked for, by round and in the order of their rows; ``stored`` those
+    that have arrived, with their vectors; ``summed`` those that have been added to a cover's place;
+    ``sums`` the partial sums, by cover, level and index (the head of `seqgc.master._gathering`).
+    """
+
+    job: int
+    kind: tuple[str, int] | None  # dtype and length of every result
+    rows: dict[int, list[tuple[int, int]]]  # worker and slot, by round
+    stored: dict[_Key, FloatArray] = field(repr=False)
+    summed: dict[_Key, tuple[int, int]]
+    sums: dict[tuple[int, int, int], FloatArray] = field(repr=False)
 
 
 class Gatherer:
     """What has arrived for the jobs in flight, in the form from which gradients are made fastest.
 
     A result with a `MiniTask.cover` is added to its cover's sum, the first of each place only: once
-    the last place is filled, the gradient is there. Any other result is copied into the next row of
-    its job's block of the round, and the gradient is one product of weights and block. Memory goes
-    from job to job.
+    the last place is filled, the gradient is nearly there. Any other result is copied into its row
+    of its job's block of the round, and the gradient is one product of weights and block. Memory
+    goes from job to job.
+
+    Examples
+    --------
+    >>> task = MiniTask(job=0, slot=0, chunks=np.array([0]), coefficients=np.ones(1))
+    >>> gatherer = Gatherer()
+    >>> gatherer.expect(0, [task], worker=4)
+    >>> gatherer.take(task, np.full(3, 1.5), worker=4, round=0)
+    >>> term = Term(worker=4, round=0, slot=0, weight=2.0)
+    >>> gatherer.combine(Decoding(job=0, terms=(term,)))
+    array([3., 3., 3.])
     """
 
     def __init__(self) -> None:
         self._jobs: defaultdict[int, _Results] = defaultdict(_Results)
         self.forget_memory()
 
-    def expect(self, round: int, mini_tasks: Sequence[MiniTask]) -> None:
+    def expect(self, round: int, mini_tasks: Sequence[MiniTask], *, worker: int) -> None:
         """Take note of what a worker owes, once, before any of these results arrives."""
         for task in mini_tasks:
             if task.cover is None:
-                self._jobs[task.job].rows[round] += 1
+                rows = self._jobs[task.job].rows[round]
+                rows.setdefault((worker, task.slot), len(rows))
 
     def require(self, job: int, dtype: np.dtype[np.floating], size: int) -> None:
         """Have every result of a job be of a dtype and length, from the first one on."""
@@ -70,12 +105,14 @@ class Gatherer:
         job.kind = job.kind or (result.dtype, result.shape)
         key = (worker, round, task.slot)
         if task.cover is None:
+            rows = job.rows[round]
             if round not in job.blocks:
-                job.blocks[round] = _Rows(self._of_blocks, job.rows[round], result)
-            job.stored[key] = job.blocks[round].append(result)
+                job.blocks[round] = _Rows(self._of_blocks, len(rows), result)
+            job.blocks[round].put(rows[worker, task.slot], result)
+            job.stored.add(key)
         else:
             if task.cover not in job.sums:
-                job.sums[task.cover] = _Sum(self._of_sums, result)
+                job.sums[task.cover] = _Sum(self._of_sums, result.size)
             job.sums[task.cover].add(task.place, result)
             job.summed[key] = (task.cover, task.place)
 
@@ -92,9 +129,11 @@ class Gatherer:
             If the gradient is not finite: finite results overflowed.
         """
         job = self._jobs.pop(decoding.job, _Results())
-        gradient = job.combine(decoding)
-        self._of_blocks.give(block.memory for block in job.blocks.values())
-        self._of_sums.give(s.memory for s in job.sums.values() if s.vector is not gradient)
+        try:
+            gradient = job.combine(decoding)
+        finally:
+            self._of_blocks.give(block.memory for block in job.blocks.values())
+            self._of_sums.give(node for each in job.sums.values() for node in each.nodes.values())
         if not np.isfinite(gradient).all():
             fault = f"the sum of finite results overflows {gradient.dtype}"
             remedy = "lower the learning rate, or train in float64"
@@ -105,26 +144,49 @@ class Gatherer:
         """Free the memory that is kept for later jobs: they may need less, or none."""
         self._of_blocks, self._of_sums = _Memory(), _Memory()
 
+    def held(self) -> list[HeldJob]:
+        """Return copies of all that is held of jobs in flight."""
+        return [results.held(job) for job, results in sorted(self._jobs.items())]
+
+    def restore(self, held: Iterable[HeldJob]) -> None:
+        """Hold what another gatherer `held`, and nothing else."""
+        self._jobs.clear()
+        for each in held:
+            job = self._jobs[each.job]
+            job.kind = each.kind and (np.dtype(each.kind[0]), (each.kind[1],))
+            for round, rows in each.rows.items():
+                job.rows[round] = {owed: row for row, owed in enumerate(rows)}
+            for (worker, round, slot), vector in each.stored.items():
+                if round not in job.blocks:
+                    job.blocks[round] = _Rows(self._of_blocks, len(job.rows[round]), vector)
+                job.blocks[round].put(job.rows[round][worker, slot], vector)
+                job.stored.add((worker, round, slot))
+            job.summed |= each.summed
+            for (cover, level, index), vector in each.sums.items():
+                known = job.sums.setdefault(cover, _Sum(self._of_sums, vector.size))
+                known.place((level, index), vector)
+
 
 class _Results:
     """The results of one job."""
 
     def __init__(self) -> None:
         self.kind: _Kind | None = None  # from the first result on
-        self.rows: defaultdict[int, int] = defaultdict(int)  # expected, by round
+        self.rows: defaultdict[int, dict[tuple[int, int], int]] = defaultdict(dict)
+        """The row of what is expected of a (worker, slot), by round."""
         self.blocks: dict[int, _Rows] = {}  # by round
         self.sums: dict[int, _Sum] = {}  # by cover
-        self.stored: dict[_Key, int] = {}  # result -> row of its round's block
+        self.stored: set[_Key] = set()
         self.summed: dict[_Key, tuple[int, int]] = {}  # result -> cover and place
 
     def combine(self, decoding: Decoding) -> FloatArray:
-        """Return the decoding's sum, which may be the memory of one of the job's own sums."""
+        """Return the decoding's sum, which the caller may keep."""
         covers: defaultdict[int, list[int]] = defaultdict(list)
-        weights = {round: np.zeros(block.filled) for round, block in self.blocks.items()}
+        weights = {round: np.zeros(len(block.array)) for round, block in self.blocks.items()}
         for term in decoding.terms:
             key = (term.worker, term.round, term.slot)
             if key in self.stored:
-                weights[term.round][self.stored[key]] += term.weight
+                weights[term.round][self.rows[term.round][term.worker, term.slot]] += term.weight
             elif key in self.summed:
                 cover, place = self.summed[key]
                 covers[cover].append(place)
@@ -137,80 +199,127 @@ class _Results:
             if sorted(places) != sorted(self.sums[cover].places):
                 raise _broken(decoding.job, f"a part of cover {cover}, or a place of it twice")
         with np.errstate(over="ignore", invalid="ignore"):  # an overflow is found at the end
-            parts = [self.blocks[r].weighted(w) for r, w in weights.items() if w.any()]
-            sums = [self.sums[cover].vector for cover in covers]
-            if not parts and not sums:
+            parts = [self.blocks[r].weighted(w) for r, w in sorted(weights.items()) if w.any()]
+            parts += [self.sums[cover].taken() for cover in sorted(covers)]
+            if not parts:
                 raise _broken(decoding.job, "no result")
-            total = parts.pop() if parts else sums.pop()
-            for part in [*parts, *sums]:
+            total = parts[0]
+            for part in parts[1:]:
                 total += part
         return total
 
+    def held(self, job: int) -> HeldJob:
+        return HeldJob(
+            job=job,
+            kind=None if self.kind is None else (self.kind[0].name, self.kind[1][0]),
+            rows={round: list(rows) for round, rows in self.rows.items()},
+            stored={
+                (i, round, slot): self.blocks[round].array[self.rows[round][i, slot]].copy()
+                for i, round, slot in sorted(self.stored)
+            },
+            summed=dict(self.summed),
+            sums={
+                (cover, *node): vector
+                for cover, each in self.sums.items()
+                for node, vector in each.held().items()
+            },
+        )
+
 
 class _Sum:
-    """The running sum of a cover; ``places`` are those that it holds."""
+    """The sum of a cover: a tree over its places, of which the whole subtrees are kept as sums."""
 
-    def __init__(self, source: _Memory, result: FloatArray) -> None:
-        self.memory, matrix = source.take(1, result)
-        self.vector: FloatArray = matrix[0]
+    def __init__(self, memory: _Memory, size: int) -> None:
+        self._memory, self._size = memory, size
+        self.nodes: dict[_Node, FloatArray] = {}  # each in memory that may be larger
         self.places: set[int] = set()
 
     def add(self, place: int, result: FloatArray) -> None:
-        if not self.places:
-            self.vector[:] = result
-        elif place not in self.places:  # or it is equal to the one that is in the sum
-            with np.errstate(over="ignore", invalid="ignore"):  # an overflow is found at the end
-                self.vector += result
+        if place in self.places:  # equal to the one that is in the sum
+            return
         self.places.add(place)
+        level, index, total = 0, place, None
+        while (other := self.nodes.pop((level, index ^ 1), None)) is not None:
+            with np.errstate(over="ignore", invalid="ignore"):  # an overflow is found at the end
+                other[: self._size] += result if total is None else total[: self._size]
+            if total is not None:
+                self._memory.give([total])
+            level, index, total = level + 1, index >> 1, other
+        self.nodes[level, index] = self._copy(result) if total is None else total
+
+    def place(self, node: _Node, vector: FloatArray) -> None:
+        """Put back a node of a sum that was held."""
+        level, index = node
+        self.nodes[node] = self._copy(vector)
+        self.places |= set(range(index << level, (index + 1) << level))
+
+    def held(self) -> dict[_Node, FloatArray]:
+        return {node: memory[: self._size].copy() for node, memory in self.nodes.items()}
+
+    def taken(self) -> FloatArray:
+        """Return the sum (p,), in memory that is the caller's from now on."""
+        first, *others = sorted(self.nodes, key=lambda node: node[1] << node[0])
+        total = self.nodes.pop(first)[: self._size]
+        for node in others:
+            total += self.nodes[node][: self._size]
+        return total
+
+    def _copy(self, result: FloatArray) -> FloatArray:
+        memory = self._memory.take(1, result)
+        memory[: self._size] = result
+        return memory
 
 
 class _Rows:
-    """The rows of a matrix, filled from the top; the others hold anything."""
+    """The rows of a matrix; those that nothing was put into hold anything finite."""
 
     def __init__(self, source: _Memory, rows: int, result: FloatArray) -> None:
         self._source = source
-        self.memory, self.array = source.take(rows, result)
-        self.filled = 0
+        self.memory = source.take(rows, result)
+        self.array: FloatArray = self.memory[: rows * result.size].reshape(rows, result.size)
 
-    def append(self, result: FloatArray) -> int:
-        row, full, rows = self.filled, self.memory, self.array
-        if row == len(rows):  # tasks that left after the first answers of their round
-            self.memory, self.array = self._source.take(2 * row, result)
-            self.array[:row] = rows
-            self._source.give([full])
+    def put(self, row: int, result: FloatArray) -> None:
+        if row >= len(self.array):  # of a task that left after the first answers of its round
+            self._grow(max(row + 1, 2 * len(self.array)), result)
         self.array[row] = result
-        self.filled += 1
-        return row
+
+    def _grow(self, count: int, result: FloatArray) -> None:
+        full, rows = self.memory, self.array
+        self.memory = self._source.take(count, result)
+        self.array = self.memory[: count * result.size].reshape(count, result.size)
+        self.array[: len(rows)] = rows
+        self._source.give([full])
 
     def weighted(self, weights: FloatArray) -> FloatArray:
-        """Return ``weights @ rows`` over the rows that are filled, as one new vector."""
-        product: FloatArray = weights.astype(self.array.dtype) @ self.array[: self.filled]
+        """Return ``weights @ rows`` as one new vector."""
+        product: FloatArray = weights.astype(self.array.dtype) @ self.array
         return product
 
 
 class _Memory:
-    """Memory that is used again, so that the system need not map and clear pages each round."""
+    """Memory that is used again, so that the system need not map and clear pages each round.
+
+    It holds finite numbers, whatever they are: zeros at first, then results.
+    """
 
     def __init__(self) -> None:
-        self._free: list[_Bytes] = []  # in order of size
+        self._free: list[FloatArray] = []  # in order of size
 
-    def take(self, rows: int, result: FloatArray) -> tuple[_Bytes, FloatArray]:
-        """Return memory, and on it a matrix that holds anything, for results like ``result`` (p,).
+    def take(self, rows: int, result: FloatArray) -> FloatArray:
+        """Return at least as many numbers as ``rows`` results like ``result`` (p,) have.
 
-        It has ``rows`` rows, and is at least as wide as float32 adds.
+        They are at least as wide as float32 adds.
         """
+        size = rows * result.size
         dtype = np.promote_types(result.dtype, np.float32)
-        size = rows * result.size * dtype.itemsize
-        index = bisect_left(self._free, size, key=len)
-        if index < len(self._free):
-            memory = self._free.pop(index)
-        else:
-            memory = np.empty(size, dtype=np.uint8)
-            if self._free:
-                self._free.pop()  # replaced by the new: there are as many as were in use at once
-        return memory, memory[:size].view(dtype).reshape(rows, result.size)
+        for index, memory in enumerate(self._free):
+            if memory.size >= size and memory.dtype == dtype:
+                return self._free.pop(index)
+        if self._free:
+            self._free.pop()  # replaced by the new: there are as many as were once in use at once
+        return np.zeros(size, dtype=dtype)
 
-    def give(self, memories: Iterable[_Bytes]) -> None:
+    def give(self, memories: Iterable[FloatArray]) -> None:
         """Take back what `take` returned and nobody may use any more."""
         self._free = sorted([*self._free, *memories], key=lambda memory: memory.size)
 

@@ -9,7 +9,7 @@ from typing import TypeAlias, overload
 
 from seqgc import ports
 from seqgc.errors import ParameterError
-from seqgc.master._gathering import Gatherer
+from seqgc.master._gathering import Gatherer, HeldJob
 from seqgc.ports import Action, Arrival, Decoding, Dispatch, Event, MiniTask, Task, Workload
 
 _Show: TypeAlias = Callable[[Event | Action], None]
@@ -21,6 +21,8 @@ def run(
     workload: Workload | None = None,
     *,
     observe: _Show | None = None,
+    rest: Callable[[Holding], None] | None = None,
+    held: Held | None = None,
 ) -> None:
     """Drive a policy to its end; the backend's clock is the only one.
 
@@ -28,6 +30,10 @@ def run(
     the next round, except those that a job of that round begins with (paper, Appendix K.1). Without
     a workload nothing is computed or decoded: the decisions alone are replayed. ``observe`` is
     called with every event, before the policy sees it, and every action, before it is done.
+    ``rest`` is called between events, when every decoded gradient has been handed over: what it is
+    called with returns what the loop `Held`.
+    ``held`` is what a loop held that was broken off and that this one goes on with; policy and
+    workload must be as they were then.
 
     Raises
     ------
@@ -40,7 +46,21 @@ def run(
     NotDecodableError
         If the sum of finite results overflows.
     """
-    _Loop(policy, backend, workload, observe or (lambda _: None)).run()
+    loop = _Loop(policy, backend, workload, observe or (lambda _: None))
+    if held is not None:
+        loop.restore(held)
+    loop.run(rest or (lambda _: None))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Held:
+    """What the loop holds between two events, apart from policy and workload: for checkpoints."""
+
+    begun: int  # jobs
+    jobs: Sequence[HeldJob]
+
+
+Holding: TypeAlias = Callable[[], Held]
 
 
 class _Debts:
@@ -95,17 +115,26 @@ class _Loop:
     _gatherer: Gatherer = field(default_factory=Gatherer)
     _decoded: deque[Decoding] = field(default_factory=deque)  # gradients yet to be handed over
 
-    def run(self) -> None:
+    def run(self, rest: Callable[[Holding], None]) -> None:
         try:
             self._perform(self._policy.start())
             while not self._policy.done:
                 self._hand_over_all()  # while the workers compute
+                rest(self._hold)
                 until = self._policy.wake_at
                 self._feed(self._backend.receive(until) or ports.Tick(at=until))
             self._hand_over_all()
+            rest(self._hold)
         except BaseException as error:
             self._salvage(error)
             raise
+
+    def restore(self, held: Held) -> None:
+        self._begun = held.begun - 1
+        self._gatherer.restore(held.jobs)
+
+    def _hold(self) -> Held:
+        return Held(begun=self._begun + 1, jobs=self._gatherer.held())
 
     def _feed(self, event: Event) -> None:
         if isinstance(event, Arrival):
@@ -179,7 +208,7 @@ class _Loop:
     def _task(self, action: Dispatch, worker: int, workload: Workload) -> Task:
         round, attempt, mini_tasks = action.round, action.attempt, action.assignment[worker]
         added = self._debts.ask(worker, round=round, attempt=attempt, mini_tasks=mini_tasks)
-        self._gatherer.expect(round, added)
+        self._gatherer.expect(round, added, worker=worker)
         items = tuple(ports.WorkItem(slot=m.slot, parts=workload.resolve(m)) for m in mini_tasks)
         return Task(round=round, worker=worker, attempt=attempt, items=items)
 

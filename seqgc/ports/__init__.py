@@ -23,6 +23,7 @@ from seqgc.ports._protocols import Drop as Drop
 from seqgc.ports._protocols import Event as Event
 from seqgc.ports._protocols import Failure as Failure
 from seqgc.ports._protocols import Finish as Finish
+from seqgc.ports._protocols import LastingObserver as LastingObserver
 from seqgc.ports._protocols import Notice as Notice
 from seqgc.ports._protocols import Observer as Observer
 from seqgc.ports._protocols import Policy as Policy

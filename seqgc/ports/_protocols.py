@@ -133,7 +133,7 @@ class Drop:
 
 
 CloseReason: TypeAlias = Literal[
-    "everyone", "tolerance", "wait-out", "exhausted", "timeout", "idle"
+    "everyone", "tolerance", "wait-out", "exhausted", "timeout", "idle", "again"
 ]
 
 
@@ -144,7 +144,8 @@ class RoundRecord:
     ``reason``: ``everyone`` answered; the ``tolerance`` (1+mu)*kappa had passed and the answers
     sufficed; they did not, and a ``wait-out`` for more ended; workers failed and no more answers
     could come (``exhausted``), or not within the round's hard time limit (``timeout``); no worker
-    had anything to do (``idle``).
+    had anything to do (``idle``); a resumed run closed it ``again``, on the answers on which it had
+    been closed before.
     """
 
     round: int
@@ -313,3 +314,15 @@ class Observer(Protocol):
     """
 
     def __call__(self, seen: Seen, /) -> None: ...
+
+
+@runtime_checkable
+class LastingObserver(Observer, Protocol):
+    """An observer that goes on, in a resumed run, where the one before it was."""
+
+    @property
+    def memory(self) -> Mapping[str, float]:
+        """What it must remember; put away with every checkpoint."""
+
+    def recall(self, memory: Mapping[str, float]) -> None:
+        """Go on from there."""

@@ -49,6 +49,10 @@ class RoundGate:
         one more, as long as there is one to wait for.
     excused : (n,) bool, optional
         Who is not asked for anything: counts as having answered, and nobody waits for them.
+    again : (n,) bool, optional
+        On whose answers the round was closed before, in a run that is resumed: as soon as they have
+        answered it closes on these alone, whoever else has. Should one of them fail, or not answer
+        in time, the round is closed like any other.
 
     Examples
     --------
@@ -71,9 +75,10 @@ class RoundGate:
         round: int = 0,
         decodes_well: Callable[[BoolArray], bool] | None = None,
         excused: BoolArray | None = None,
+        again: BoolArray | None = None,
     ) -> None:
         self._schedule, self._rule, self._round = schedule, rule, round
-        self._decodes_well = decodes_well
+        self._decodes_well, self._again = decodes_well, again
         self._responded = np.zeros(schedule.n, dtype=np.bool_)
         if excused is not None:
             self._responded |= excused
@@ -117,7 +122,9 @@ class RoundGate:
             return
         self._latest_s = elapsed
         timed_out = elapsed >= self._rule.timeout_s
-        if self._nobody_left() or timed_out:
+        if self._again is not None and not (self._again & ~self._responded).any():
+            self._close(elapsed, "again")
+        elif self._nobody_left() or timed_out:
             self._close_or_give_up(elapsed, timed_out)
         elif self._suffices(self._responded):
             self._close(elapsed, "wait-out" if self._waited_out else "tolerance")
@@ -197,6 +204,13 @@ class RoundGate:
             raise ScheduleError(f"time went back from {self._latest_s} s to {elapsed} s")
 
     def _set_alarm(self, elapsed: float) -> None:
+        if self._again is not None:
+            missing = self._again & ~self._responded
+            if not missing.any():
+                self.wake_at = elapsed
+            if not (missing & self._failed).any():
+                return
+            self._again = None
         if self._nobody_left():
             self.wake_at = elapsed
         elif self._kappa_s is not None and not (self._waited_out and self._rule.wait_out == "all"):
@@ -222,6 +236,7 @@ class RoundGate:
         return self._decodes_well is None or self._decodes_well(responded)
 
     def _close_or_give_up(self, elapsed: float, timed_out: bool) -> None:
+        self._again = None  # they have not all answered in time
         if not self._schedule.feasible(self._responded):
             answered, n = np.count_nonzero(self._responded), len(self._responded)
             raise WorkerError(
@@ -235,7 +250,7 @@ class RoundGate:
             self._close(elapsed, "timeout" if timed_out else "exhausted")
 
     def _close(self, elapsed: float, reason: CloseReason) -> None:
-        responded = self._responded.copy()
+        responded = (self._responded if self._again is None else self._again).copy()
         responded.flags.writeable = False
         kappa_s = elapsed if self._kappa_s is None else self._kappa_s
         self.record = RoundRecord(

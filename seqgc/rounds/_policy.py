@@ -37,6 +37,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from types import MappingProxyType
 
 import numpy as np
 
@@ -57,7 +58,8 @@ class RoundPolicy:
     ``payload`` is the format in which results travel, where gradients are decoded: answers that
     would be decoded too badly do not suffice. None: for decisions only, as in replay; should
     gradients be decoded all the same, they are judged as float32's. The run may call the schedule's
-    first job and round otherwise than 0 (``first_job``, ``first_round``).
+    first job and round otherwise than 0 (``first_job``, ``first_round``). ``again`` says on whose
+    answers (n,) rounds of the run, by number, were closed before it was resumed.
 
     Examples
     --------
@@ -75,8 +77,10 @@ class RoundPolicy:
         payload: Payload | None = None,
         first_job: int = 0,
         first_round: int = 0,
+        again: Mapping[int, BoolArray] = MappingProxyType({}),
     ) -> None:
         self._schedule, self._rule, self._payload = schedule, rule, payload
+        self._again = again
         self._first_job, self._first_round = first_job, first_round
         self._gate = self._new_gate()
         self._is_idle = True  # nobody has anything to do in the open round, or none is open
@@ -101,8 +105,12 @@ class RoundPolicy:
         return self._first_round + self._schedule.round
 
     def start(self) -> Sequence[Dispatch]:
-        """Open the first round."""
+        """Open the first round that is not closed."""
         return self._open_round()
+
+    def repeat(self, responded: BoolArray) -> None:
+        """Before the start, close a round as it was closed before, on these answers (n,)."""
+        self._schedule.close_round(responded)
 
     def on(self, event: Event) -> Sequence[Action]:
         """Take one event; return what is to be done about it, in order.
@@ -190,6 +198,7 @@ class RoundPolicy:
             round=self._round,
             decodes_well=partial(schedule.decodes_well, payload=payload) if payload else None,
             excused=schedule.excused,
+            again=self._again.get(self._round),
         )
 
     def _idle_record(self) -> RoundRecord:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Protocol
 
 from seqgc.errors import ParameterError, require_int
@@ -59,7 +60,8 @@ class SwitchingPolicy:
     before the next scheme starts its first. Leaving a scheme of delay 0 costs nothing.
 
     ``setting`` is what to begin with; every setting must have its workers. The whole run has
-    ``num_jobs``, >= 1. ``payload``: see `RoundPolicy`; ``batches``: see `Scheme.begin`.
+    ``num_jobs``, >= 1. Without a director nothing changes. ``payload`` and ``again``: see
+    `RoundPolicy`; ``batches``: see `Scheme.begin`.
 
     Raises
     ------
@@ -90,12 +92,13 @@ class SwitchingPolicy:
         setting: Setting,
         *,
         num_jobs: int,
-        director: Director,
+        director: Director | None = None,
         payload: Payload | None = None,
         batches: Iterable[int] = (),
+        again: Mapping[int, BoolArray] = MappingProxyType({}),
     ) -> None:
         self._num_jobs, self._director = require_int("num_jobs", num_jobs, least=1), director
-        self._payload, self._batches = payload, tuple(batches)
+        self._payload, self._batches, self._again = payload, tuple(batches), again
         self._segments: list[Segment] = []
         self._answers: list[BoolArray] = []  # who responded, in the segment's closed rounds
         self._started, self._rounds = 0, 0  # jobs that have started, rounds that are closed
@@ -106,6 +109,11 @@ class SwitchingPolicy:
     def segments(self) -> tuple[Segment, ...]:
         """What ran so far, the present segment included."""
         return tuple(self._segments)
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds are closed."""
+        return self._rounds
 
     @property
     def done(self) -> bool:
@@ -124,12 +132,22 @@ class SwitchingPolicy:
         return next(s.setting.scheme for s in reversed(self._segments) if s.first_job <= job)
 
     def start(self) -> Sequence[Dispatch]:
-        """Open the first round."""
+        """Open the first round that is not closed."""
         return self._policy.start()
+
+    def repeat(self, responded: BoolArray, *, setting: Setting | None = None) -> None:
+        """Before the start, close a round as it was closed before, on these answers (n,).
+
+        ``setting`` is what was then decided to switch to.
+        """
+        self._policy.repeat(responded)
+        self._count(responded)
+        self._go_on(setting)
 
     def on(self, event: Event) -> Sequence[Action]:
         """Take one event; return what is to be done, in order; raises like `RoundPolicy.on`."""
-        self._director.on(event)
+        if self._director is not None:
+            self._director.on(event)
         actions = self._policy.on(event)
         for action in actions:
             if isinstance(action, Close):
@@ -137,32 +155,45 @@ class SwitchingPolicy:
         return actions
 
     def _between_rounds(self, actions: Sequence[Action], record: RoundRecord) -> Sequence[Action]:
-        segment, before = self._segments[-1], self._policy
-        self._answers.append(record.responded)
-        self._rounds += 1
-        self._director.close(record, setting=segment.setting)
-        decision = Decision()
-        if self._next is None:
-            self._started = min(segment.first_job + len(self._answers), self._num_jobs)
-            if (left := self._num_jobs - self._started) > 0:
-                chosen = self._director.choose(setting=segment.setting, jobs_left=left)
+        before, decision = self._policy, Decision()
+        setting = self._segments[-1].setting
+        self._count(record.responded)
+        if self._director is not None:
+            self._director.close(record, setting=setting)
+            jobs_left = self._num_jobs - self._started
+            if self._next is None and jobs_left:
+                chosen = self._director.choose(setting=setting, jobs_left=jobs_left)
                 decision = chosen or decision
-            if decision.setting not in (None, segment.setting):
-                self._next = decision.setting
-                # The end of the segment, as if its jobs had always been these few: how many jobs
-                # will follow has no part in what a schedule does before its last one starts, so
-                # one of the jobs that have started, given who responded, is where this one is.
-                few = self._started - segment.first_job
-                self._policy = self._run(segment, few, answers=self._answers)
-        begins = self._next is not None and self._policy.done
-        if self._next is not None and begins:
-            self._policy, self._next = self._enter(self._next), None
+        begins = self._go_on(None if decision.setting == setting else decision.setting)
         restarts = [Restart(worker=worker) for worker in decision.restart]
         closing = [action for action in actions if not isinstance(action, Dispatch)]
+        restarts = [Restart(worker=worker) for worker in decision.restart]
         opening = [action for action in actions if isinstance(action, Dispatch)]
         if self._policy is not before:  # what it has opened was never sent: this takes its place
             opening = [replace(a, begins_segment=begins) for a in self._policy.start()]
         return [*closing, *restarts, *opening]
+
+    def _count(self, responded: BoolArray) -> None:
+        """Count a round that has closed."""
+        self._answers.append(responded)
+        self._rounds += 1
+        if self._next is None:
+            first = self._segments[-1].first_job
+            self._started = min(first + len(self._answers), self._num_jobs)
+
+    def _go_on(self, setting: Setting | None) -> bool:
+        """Leave the segment for a setting, if it is not None; say whether the next one begins."""
+        if setting is not None:
+            self._next, segment = setting, self._segments[-1]
+            # The end of the segment, as if its jobs had always been these few: how many jobs will
+            # follow has no part in what a schedule does before its last one starts, so one of the
+            # jobs that have started, given who responded, is where this one is.
+            few = self._started - segment.first_job
+            self._policy = self._run(segment, few, answers=self._answers)
+        if self._next is None or not self._policy.done:
+            return False
+        self._policy, self._next = self._enter(self._next), None
+        return True
 
     def _enter(self, setting: Setting) -> RoundPolicy:
         """Return the policy of a new segment: the setting, over every job that has not started."""
@@ -187,4 +218,5 @@ class SwitchingPolicy:
             payload=self._payload,
             first_job=segment.first_job,
             first_round=segment.first_round,
+            again=self._again,
         )

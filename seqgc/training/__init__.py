@@ -29,10 +29,10 @@ from seqgc.training.workload import ChunkedScheme as ChunkedScheme
 from seqgc.training.workload import TorchWorkload as TorchWorkload
 
 if TYPE_CHECKING:
+    from seqgc.training._counts import RunCounts as RunCounts
     from seqgc.training._plan import ROUND_LIMIT_S as ROUND_LIMIT_S
     from seqgc.training._plan import RecordingPlan as RecordingPlan
     from seqgc.training._plan import TrainingPlan as TrainingPlan
-    from seqgc.training._session import RunCounts as RunCounts
     from seqgc.training._work import Crew as Crew
     from seqgc.training._work import TaskSizes as TaskSizes
     from seqgc.training._work import Work as Work
@@ -42,15 +42,16 @@ if TYPE_CHECKING:
     from seqgc.training.adaptive import Switch as Switch
     from seqgc.training.record import record_profile as record_profile
     from seqgc.training.run import TrainResult as TrainResult
+    from seqgc.training.run import resume as resume
     from seqgc.training.run import train as train
 
 _MASTERS = {
     "_plan": ("ROUND_LIMIT_S", "RecordingPlan", "TrainingPlan"),
-    "_session": ("RunCounts",),
+    "_counts": ("RunCounts",),
     "_work": ("Crew", "TaskSizes", "Work", "Workers", "task_sizes"),
     "adaptive": ("Adaptation", "Switch"),
     "record": ("record_profile",),
-    "run": ("TrainResult", "train"),
+    "run": ("TrainResult", "resume", "train"),
 }
 
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
+import json
 import sys
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import ModuleType
-from typing import Final, ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar, cast
 
 import torch
 from torch import nn
@@ -23,13 +25,24 @@ from torch.optim import Optimizer
 
 from seqgc.errors import ParameterError
 from seqgc.ports import FloatArray, WeightRef, WeightStore
+from seqgc.training._packing import pack, unpack
 from seqgc.training.model import Model, ParameterVector, Precision, torch_dtype
 
-__all__ = ["Learner", "without_compiler"]
+__all__ = ["Learner", "LearnerState", "without_compiler"]
 
 _COMPILER: Final = "torch._dynamo"
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LearnerState:
+    """What training has made of one model: for checkpoints."""
+
+    steps: int
+    weights: Mapping[str, torch.Tensor]  # and buffers
+    optimizer: Mapping[str, torch.Tensor]
+    settings: str  # of the optimizer: JSON of what `pack` returns
 
 
 class Learner:
@@ -60,6 +73,34 @@ class Learner:
         if not self._published or self._published[-1].version != self._steps:
             weights = self._parameters.read()
             self._published.append(self._store.publish(self.model.name, self._steps, weights))
+        return self._published[-1]
+
+    def snapshot(self) -> LearnerState:
+        """Return copies of all that training has made of the model."""
+        optimizer: dict[str, torch.Tensor] = {}
+        settings = json.dumps(pack(self._optimizer.state_dict(), optimizer, name="optimizer"))
+        weights = {name: t.clone().contiguous() for name, t in self.module.state_dict().items()}
+        return LearnerState(
+            steps=self._steps, weights=weights, optimizer=optimizer, settings=settings
+        )
+
+    def restore(self, state: LearnerState) -> None:
+        """Be as the learner of which this is a snapshot, with no version published."""
+        self.module.load_state_dict(state.weights)
+        packed = unpack(json.loads(state.settings), state.optimizer)
+        with without_compiler():
+            self._optimizer.load_state_dict(cast("dict[str, object]", packed))
+        self._steps = state.steps
+
+    def version(self, ref: WeightRef) -> FloatArray:
+        """Return the weights (P,) of a version that is published."""
+        is_present = ref.version == self._steps
+        return self._parameters.read() if is_present else self._store.fetch(ref)
+
+    def republish(self, version: int, weights: FloatArray) -> WeightRef:
+        """Publish a version of before again; versions come in order."""
+        if not self._published or self._published[-1].version != version:
+            self._published.append(self._store.publish(self.model.name, version, weights))
         return self._published[-1]
 
     def keep(self, needed: Set[WeightRef]) -> None:

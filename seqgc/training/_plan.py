@@ -50,6 +50,7 @@ class TrainingPlan:
     # When to look for a better setting, and switch to it; not with `stale`. Only schemes are taken
     # whose delay the number of models allows.
     adaptation: Adaptation | None = None
+    checkpoint_every_s: float = 60.0  # there is one at the beginning and at the end as well
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "models", tuple(self.models))
@@ -65,6 +66,9 @@ class TrainingPlan:
             rule = f"must be off where nothing is rounded: precision and payload are {payload}"
             remedy = "give a narrower `payload`"
             raise ParameterError("stochastic_rounding", rule, self.stochastic_rounding, remedy)
+        if not self.checkpoint_every_s > 0:
+            rule = "must be a number > 0, seconds"
+            raise ParameterError("checkpoint_every_s", rule, self.checkpoint_every_s)
         if self.adaptation is not None and self.stale:
             rule = "must be off in a run that looks for a better scheme"
             raise ParameterError("stale", rule, self.stale)
@@ -108,7 +112,9 @@ class TrainingPlan:
             payload=self.payload or self.precision,
         )
 
-    def work(self, run: Path, *, setting: Setting, now: Callable[[], Setting]) -> Work:
+    def work(
+        self, run: Path, *, setting: Setting, now: Callable[[], Setting], master: int = 1
+    ) -> Work:
         """Return what workers are to know of the run in that folder; ``now`` is its setting."""
 
         def occasion(round: int, worker: int) -> tuple[int, float]:
@@ -117,11 +123,12 @@ class TrainingPlan:
 
         return Work(
             name=run.name,
+            run_id=run.name if master == 1 else f"{run.name}.{master}",
             models=tuple(self.models),
             precision=self.precision,
             payload=self.payload or self.precision,
             stochastic_rounding=self.stochastic_rounding,
-            weights=run.absolute() / "weights",
+            weights=run.absolute() / "weights" / str(master),
             cached_weights=(self.max_delay(setting) + 1) * setting.jobs_per_round,
             code=setting.scheme.spec[:100] if self.adaptation is None else "",
             sizes=self.sizes(setting),
@@ -159,6 +166,7 @@ class RecordingPlan:
         models, precision = (self.model,), self.precision
         return Work(
             name="profile",
+            run_id="profile",
             models=models,
             precision=precision,
             payload=precision,

@@ -1,61 +1,49 @@
-"""One pass of the loop over all jobs, with everything about it on record."""
+"""One pass of the loop over all jobs, with everything about it on record.
+
+Theory of operation
+-------------------
+A run that ends, however it ends, can be resumed from its newest checkpoint and its journal. So the
+only question here is when the master's state may be copied. *At rest*, between two events with
+every decoded gradient handed over, it may: `master.run` calls `Session._rest` then, which takes a
+checkpoint when one is due. After an error it may as well, unless a round has been closed of which
+the finished jobs have not all been decoded (``_whole``). An interrupt can come between any two
+instructions: then only what is at rest is copied, and else the checkpoint before has to do.
+"""
 
 from __future__ import annotations
 
+import copy
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, field
+
+import torch
 
 from seqgc import master, ports
-from seqgc.errors import BudgetError, ScheduleError
-from seqgc.rounds import RoundPolicy, Setting, SwitchingPolicy
+from seqgc.errors import BudgetError, ScheduleError, StoreError
+from seqgc.rounds import Decision, Director, Segment, Setting, SwitchingPolicy
+from seqgc.training._checkpointer import Checkpointer, RunSnapshot, RunState
+from seqgc.training._counts import RunCounts
+from seqgc.training._history import Recorder
+from seqgc.training._packing import pack_held, unpack_held
 from seqgc.training._plan import TrainingPlan
+from seqgc.training._snapshots import Snapshot, SnapshotFolder
 from seqgc.training._tuner import Answer, Choice, Tuner
 from seqgc.training.adaptive import AdaptiveDirector, Switch
 from seqgc.training.checkpoints import save_checkpoint
 from seqgc.training.rundir import EventLog, MetricsLog, RunDirectory
-from seqgc.training.workload import TorchWorkload
+from seqgc.training.workload import FLIGHT, TorchWorkload
 
-__all__ = ["RunCounts", "Session"]
-
-
-@dataclass(slots=True, kw_only=True)
-class RunCounts:
-    """What the rounds of a run came to; an observer of the run."""
-
-    round_seconds: list[float] = field(default_factory=list)
-    waited_out: int = 0  # rounds that stayed open beyond (1+mu)*kappa
-    stragglers: int = 0  # (round, worker) pairs without a used answer
-    answers: int = 0
-    failures: int = 0
-    dropped: int = 0
-    approximate: int = 0  # jobs decoded approximately
-    largest_error: float = 0.0  # of those (see `Decoding`)
-
-    def __call__(self, seen: ports.Seen) -> None:
-        match seen:
-            case ports.Close(record=record):
-                self.round_seconds.append(record.duration_s)
-                self.waited_out += record.waited_out
-                self.stragglers += int((~record.responded).sum())
-            case ports.Arrival():
-                self.answers += 1
-            case ports.Failure():
-                self.failures += 1
-            case ports.Drop():
-                self.dropped += 1
-            case ports.Finish(decoding=decoding):
-                error = decoding().error
-                self.approximate += error > 0
-                self.largest_error = max(self.largest_error, error)
+__all__ = ["Session"]
 
 
 class Session:
     """One pass of the loop, with everything about it on record.
 
-    ``setting`` is what the loop begins with; ``switches`` is appended to as it takes others, which
-    a ``tuner`` finds if the plan says so.
+    ``setting`` is what the run began with; ``switches`` is appended to as it takes others, which
+    a ``tuner`` finds if the plan says so. ``recorder`` knows the rounds that are over already, and
+    ``snapshot`` is where to go on from.
     """
 
     def __init__(
@@ -67,64 +55,163 @@ class Session:
         switches: list[Switch],
         tuner: Tuner | None,
         observers: Sequence[ports.Observer],
+        recorder: Recorder,
+        snapshot: RunSnapshot | None = None,
     ) -> None:
         self.num_jobs, self.switches = plan.num_jobs(setting), switches
-        self.counts = RunCounts()
+        self.counts = RunCounts() if snapshot is None else snapshot.state.counts
         self.answers: list[Answer] = []
-        self._workload, self._setting, self._payload = workload, setting, plan.payload
-        self._observers: tuple[ports.Observer, ...] = (*observers, self._follow, self.counts)
-        self._policy: RoundPolicy | SwitchingPolicy
+        self._workload, self._plan, self._setting = workload, plan, setting
+        self._recorder, self._snapshot = recorder, snapshot
+        self._lasting = [o for o in observers if isinstance(o, ports.LastingObserver)]
+        self._observers: tuple[ports.Observer, ...]
+        self._observers = (*observers, recorder, self._follow, self.counts)
+        self._hold: master.Holding | None = None
+        self._at_rest = self._whole = False
+        self._began = 0.0
         sizes = workload.batch_sizes
-        if plan.adaptation is None or tuner is None:
-            schedule = setting.scheme.begin(self.num_jobs, batches=sizes)
-            self._policy = RoundPolicy(schedule, setting.rule, payload=plan.payload)
-            return
-        director = AdaptiveDirector(
-            plan.adaptation,
-            n=setting.scheme.n,
-            max_delay=plan.max_delay(setting),
-            tuner=tuner,
-            note=self._note,
-            batch=sizes[0] if len(sizes) == 1 else None,
-        )
+        director: Director | None = None
+        if plan.adaptation is not None and tuner is not None:
+            adaptive = AdaptiveDirector(
+                plan.adaptation,
+                n=setting.scheme.n,
+                max_delay=plan.max_delay(setting),
+                tuner=tuner,
+                note=self._note,
+                batch=sizes[0] if len(sizes) == 1 else None,
+            )
+            director = _RecordedDirector(adaptive, recorder, answers=self.answers)
         self._policy = SwitchingPolicy(
             setting,
             num_jobs=self.num_jobs,
             director=director,
             payload=plan.payload,
             batches=sizes,
+            again=dict(enumerate(recorder.history.answers)),
         )
 
     def run(self, backend: ports.Backend, directory: RunDirectory) -> float:
-        """Drive the loop to its end, whatever it is; return its seconds."""
-        outcome, path = "interrupted", directory.path
-        with ExitStack() as logs:
-            events = logs.enter_context(closing(EventLog(path / "events.jsonl")))
-            metrics = MetricsLog(path / "metrics.csv", metrics=lambda: self._workload.metrics)
-            self._observers += (events, logs.enter_context(closing(metrics)))
-            self._tell("run", self._header())
-            began = time.perf_counter()
+        """Drive the loop to its end, whatever it is; return its seconds, all masters' together."""
+        path, before = directory.path, self._snapshot
+        held = self._go_on()
+        snapshots = SnapshotFolder(directory.checkpoints, RunState)
+        every_s = self._plan.checkpoint_every_s
+        with ExitStack() as stack:
+            self._events = stack.enter_context(closing(EventLog(path / "events.jsonl")))
+            self._metrics = MetricsLog(
+                path / "metrics.csv",
+                metrics=lambda: self._workload.metrics,
+                keep_bytes=None if before is None else before.state.metrics_bytes,
+            )
+            self._observers += (self._events, stack.enter_context(closing(self._metrics)))
+            self._checkpoints = stack.enter_context(
+                closing(Checkpointer(snapshots, every_s=every_s, warn=self.warn))
+            )
+            self._tell("run" if self._recorder.master == 1 else "resume", self._header())
+            self._began = time.perf_counter()
+            if before is not None:
+                self._began -= before.state.seconds
+            outcome = "interrupted"
             try:
-                master.run(self._policy, backend, self._workload, observe=self._show)
+                master.run(
+                    self._policy,
+                    backend,
+                    self._workload,
+                    observe=self._show,
+                    rest=self._rest,
+                    held=held,
+                )
                 self._workload.flush()
                 outcome = "finished"
-            except BudgetError as error:
-                outcome = f"stopped: {error}"
-                with suppress(ScheduleError):  # jobs in flight are lost, and what waits for them
-                    self._workload.flush()
-                raise
             except Exception as error:
-                outcome = f"failed: {error}"
+                outcome = f"{'stopped' if isinstance(error, BudgetError) else 'failed'}: {error}"
+                raise
+            except BaseException:
+                self._whole = self._at_rest
                 raise
             finally:
-                seconds = time.perf_counter() - began
-                for name in self._workload.names:
-                    file = directory.checkpoints / f"{name}.safetensors"
-                    save_checkpoint(file, self._workload.module(name))
-                self._tell("end", {"outcome": outcome})
+                seconds = self._seconds
+                self._end(directory, outcome)
         return seconds
 
+    @property
+    def _seconds(self) -> float:
+        return time.perf_counter() - self._began
+
+    def _go_on(self) -> master.Held | None:
+        """If there is a snapshot, go back to it, and return what the loop held then."""
+        history, snapshot = self._recorder.history, self._snapshot
+        if snapshot is None:
+            return None
+        choices: list[Choice] = []
+        for round, responded in enumerate(history.answers[: snapshot.rounds]):
+            choice = history.choices.get(round)
+            choices += [] if choice is None else [choice]
+            self._policy.repeat(responded, setting=None if choice is None else choice.setting)
+        self.answers += choices
+        for segment, choice in zip(self._policy.segments[1:], choices, strict=False):
+            self._adopt(segment, choice)
+        state, flight = snapshot.state, snapshot.files[FLIGHT]
+        self._workload.restore(state.workload, snapshot.files)
+        for observer, memory in zip(self._lasting, state.observers, strict=True):
+            observer.recall(memory)
+        random = torch.frombuffer(bytearray(b64decode(state.torch_random)), dtype=torch.uint8)
+        torch.set_rng_state(random)
+        return master.Held(begun=state.begun, jobs=[unpack_held(job, flight) for job in state.held])
+
+    def _rest(self, hold: master.Holding) -> None:
+        """Take a checkpoint if it is time for one: everything decoded has been handed over."""
+        self._hold, self._at_rest, self._whole = hold, True, True
+        if self._checkpoints.due:
+            self._checkpoints.begin(self._copied(hold()))
+
+    def _copied(self, held: master.Held) -> RunSnapshot:
+        self._metrics.update()
+        state, files = self._workload.snapshot()
+        flight = dict(files[FLIGHT])
+        jobs = [pack_held(job, flight) for job in held.jobs]
+        return Snapshot(
+            rounds=self._policy.rounds,
+            state=RunState(
+                begun=held.begun,
+                held=jobs,
+                workload=state,
+                counts=copy.deepcopy(self.counts),
+                observers=[dict(observer.memory) for observer in self._lasting],
+                seconds=self._seconds,
+                metrics_bytes=self._metrics.bytes,
+                torch_random=b64encode(torch.get_rng_state().numpy().tobytes()).decode(),
+            ),
+            files=files | {FLIGHT: flight},
+        )
+
+    def _end(self, directory: RunDirectory, outcome: str) -> None:
+        """Leave a last checkpoint, and the trained weights, if the state is whole."""
+        if self._recorder.lease.lost:
+            return
+        if self._whole and self._hold is not None:
+            self._checkpoints.begin(self._copied(self._hold()))
+            self._checkpoints.settle()
+            with suppress(ScheduleError):  # jobs in flight, and what waits for them
+                self._workload.flush()
+            for name in self._workload.names:
+                file = directory.checkpoints / f"{name}.safetensors"
+                save_checkpoint(file, self._workload.module(name))
+        with suppress(StoreError):  # whatever ended the run is more to the point
+            self._recorder.write("stop", outcome=outcome)
+        self._tell("end", {"outcome": outcome})
+
+    def warn(self, text: str) -> None:
+        """Tell the observers, in one line, of what went wrong and does not end the run."""
+        self._tell("warning", {"text": text})
+
     def _show(self, seen: ports.Seen) -> None:
+        self._at_rest = False
+        if isinstance(seen, ports.Close):
+            self._whole = False  # until all that it finishes has been decoded
+        elif isinstance(seen, ports.Dispatch):
+            self._recorder.lease.check()
+            self._whole = True
         for observer in self._observers:
             observer(seen)
 
@@ -139,7 +226,7 @@ class Session:
             "jobs": self.num_jobs,
             "mu": setting.rule.mu,
             "wait_out": setting.rule.wait_out,
-            "payload": self._payload,
+            "payload": self._plan.payload,
             "models": list(self._workload.names),
         }
 
@@ -149,14 +236,40 @@ class Session:
 
     def _follow(self, seen: ports.Seen) -> None:
         """If the policy has switched, be ready for the tasks that are about to leave."""
-        if not (isinstance(seen, ports.Dispatch) and isinstance(self._policy, SwitchingPolicy)):
-            return
-        segments = self._policy.segments
-        if len(segments) == len(self.switches) + 1:
-            return
-        choice = next(a for a in reversed(self.answers) if isinstance(a, Choice))
-        first_job, first_round = segments[-1].first_job, segments[-1].first_round
-        switch = Switch(first_job=first_job, first_round=first_round, choice=choice)
+        if isinstance(seen, ports.Dispatch) and len(self._policy.segments) > 1 + len(self.switches):
+            choice = next(a for a in reversed(self.answers) if isinstance(a, Choice))
+            self._tell("switch", self._adopt(self._policy.segments[-1], choice).fields)
+
+    def _adopt(self, segment: Segment, choice: Choice) -> Switch:
+        switch = Switch(first_job=segment.first_job, first_round=segment.first_round, choice=choice)
         self.switches.append(switch)
         self._workload.switch(switch.after.scheme)
-        self._tell("switch", switch.fields)
+        return switch
+
+
+class _RecordedDirector:
+    """A director whose decisions are on record before they are acted on, and are made once."""
+
+    def __init__(
+        self, director: AdaptiveDirector, recorder: Recorder, *, answers: list[Answer]
+    ) -> None:
+        self._director, self._recorder, self._answers = director, recorder, answers
+        self._round = -1
+
+    def on(self, event: ports.Event) -> None:
+        self._director.on(event)
+
+    def close(self, record: ports.RoundRecord, *, setting: Setting) -> None:
+        self._round = record.round
+        self._director.close(record, setting=setting)
+
+    def choose(self, *, setting: Setting, jobs_left: int) -> Decision | None:
+        known = self._recorder.history.choices.get(self._round)
+        if known is not None:
+            self._answers.append(known)
+            return Decision(setting=known.setting)
+        decision = self._director.choose(setting=setting, jobs_left=jobs_left)
+        if decision is not None and decision.setting not in {None, setting}:
+            choice = next(a for a in reversed(self._answers) if isinstance(a, Choice))
+            self._recorder.decide(self._round, choice)
+        return decision

@@ -112,6 +112,7 @@ class Work:
     """What workers are opened for: one run, or one recording."""
 
     name: str  # the run's; it seeds stochastic rounding
+    run_id: str  # in every message: of the run and its master, so that old answers are refused
     models: tuple[Model, ...]
     precision: Precision
     payload: Payload  # the format in which results travel

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 
+from seqgc.errors import StoreError
 from seqgc.ports import Backend, Dispatch, Notice, Observer, Payload, Seen
 from seqgc.stores import RetiringStore
+from seqgc.training._checkpointer import RunSnapshot, RunState
+from seqgc.training._counts import RunCounts
+from seqgc.training._fingerprint import fingerprint, require_same
+from seqgc.training._history import History, Recorder, read_history
+from seqgc.training._lease import Lease
 from seqgc.training._plan import TrainingPlan
-from seqgc.training._session import RunCounts, Session
+from seqgc.training._session import Session
+from seqgc.training._snapshots import SnapshotFolder
 from seqgc.training._tuner import Answer, BackgroundTuner, Tuner
 from seqgc.training._work import Crew, Workers
 from seqgc.training.adaptive import Switch
+from seqgc.training.journal import Journal
 from seqgc.training.metrics import Evaluation, evaluate
 from seqgc.training.model import Model
 from seqgc.training.rundir import RunDirectory, new_run_path, require_new
 from seqgc.training.workload import TorchWorkload
 
-__all__ = ["TrainResult", "started", "train"]
+__all__ = ["TrainResult", "resume", "started", "train"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +91,106 @@ def train(
     >>> result.jobs, len(result.counts.round_seconds), result.scheme
     (3, 3, 'gc:s=1')
     """
-    setting, switches = plan.setting(workers.n), list[Switch]()
-    path = new_run_path("runs", setting.scheme.spec) if run is None else Path(run)
+    path = new_run_path("runs", plan.setting(workers.n).scheme.spec) if run is None else Path(run)
     require_new(path)
-    work = plan.work(path, setting=setting, now=lambda: switches[-1].after if switches else setting)
+    begin = partial(_begin, path, config=config)
+    return _execute(plan, workers, path, begin, observers=observers, tuner=tuner)
+
+
+def resume(
+    run: str | Path,
+    plan: TrainingPlan,
+    workers: Workers,
+    *,
+    observers: Sequence[Observer] = (),
+    tuner: Tuner | None = None,
+    accept_changes: bool = False,
+) -> TrainResult:
+    """Go on with a run whose master has ended, as if nothing had happened.
+
+    It goes back to the newest checkpoint that is whole; rounds that were closed after it are closed
+    on the same workers' answers again, so that weights, optimizers and losses get the same bits.
+    ``plan`` must be what the run was begun with, unless ``accept_changes``; the other arguments are
+    those of `train`.
+
+    Raises
+    ------
+    ParameterError
+        If it is not the folder of a run, another master is at work on it, or the plan, its code or
+        data, or the versions of seqgc, torch or numpy have changed; nothing is started then.
+    StoreError
+        If its journal or all of its checkpoints are damaged.
+    """
+    directory = RunDirectory(run, reopened=True)
+    with closing(Lease(directory.path)) as lease:
+        history = read_history(directory.journal)
+        if not accept_changes:
+            require_same(history.fingerprint, fingerprint(plan, plan.setting(workers.n)))
+        snapshot, warnings = _newest(directory, history)
+        record = _Record(
+            directory=directory, lease=lease, history=history, snapshot=snapshot, warnings=warnings
+        )
+        return _execute(
+            plan,
+            workers,
+            directory.path,
+            lambda: nullcontext(record),
+            observers=observers,
+            tuner=tuner,
+            master=lease.number,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Record:
+    """What is on the disk of a run, new or not."""
+
+    directory: RunDirectory
+    lease: Lease
+    history: History
+    snapshot: RunSnapshot | None = None
+    warnings: Sequence[str] = ()
+
+
+@contextmanager
+def _begin(path: Path, *, config: str) -> Iterator[_Record]:
+    directory = RunDirectory(path, config=config)
+    with closing(Lease(path)) as lease:
+        yield _Record(directory=directory, lease=lease, history=History())
+
+
+def _newest(directory: RunDirectory, history: History) -> tuple[RunSnapshot | None, list[str]]:
+    """Return where to go on, None for the very beginning, and what is worth a warning."""
+    warnings = []
+    if history.torn_bytes:
+        warnings.append(f"the journal's last line is torn: {history.torn_bytes} bytes are cut off")
+    folder = SnapshotFolder(directory.checkpoints, RunState)
+    if not folder.numbers:  # the first is written when the first tasks have left
+        return None, warnings
+    snapshot, damage = folder.newest()
+    if snapshot.rounds > len(history.answers):
+        rounds = f"{snapshot.rounds} rounds, and the journal {len(history.answers)}"
+        raise StoreError(f"{directory.path}: its newest checkpoint has {rounds}: one is another's")
+    return snapshot, [*warnings, *damage]
+
+
+def _execute(
+    plan: TrainingPlan,
+    workers: Workers,
+    path: Path,
+    begin: Callable[[], AbstractContextManager[_Record]],
+    *,
+    observers: Sequence[Observer],
+    tuner: Tuner | None,
+    master: int = 1,
+) -> TrainResult:
+    setting, switches = plan.setting(workers.n), list[Switch]()
+    work = plan.work(
+        path,
+        setting=setting,
+        now=lambda: switches[-1].after if switches else setting,
+        master=master,
+    )
     workers.check(work)
     with ExitStack() as stack:
         # The cores are the workers': a second thread of the master would spin on one of them.
@@ -108,6 +213,10 @@ def train(
         )
         stack.callback(workload.abandon)  # in a run that failed some have not been discarded
         backend = stack.enter_context(started(crew, workers, observers=observers))
+        record = stack.enter_context(begin())
+        journal = Journal(record.directory.journal, master=master, lines=record.history.lines)
+        recorder = Recorder(stack.enter_context(closing(journal)), record.history, record.lease)
+        recorder.begin(fingerprint(plan, setting), workers=workers.n)
         if plan.adaptation is not None:
             tuner = stack.enter_context(closing(BackgroundTuner() if tuner is None else tuner))
         session = Session(
@@ -117,8 +226,12 @@ def train(
             switches=switches,
             tuner=tuner,
             observers=observers,
+            recorder=recorder,
+            snapshot=record.snapshot,
         )
-        seconds = session.run(backend, RunDirectory(path, config=config))
+        for text in record.warnings:
+            session.warn(text)
+        seconds = session.run(backend, record.directory)
     return TrainResult(
         run=path,
         scheme=setting.scheme.spec,

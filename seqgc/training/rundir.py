@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -48,15 +49,16 @@ def new_run_path(root: str | Path, label: str) -> Path:
 
 
 class RunDirectory:
-    """The folder of one run, which must be new.
+    """The folder of one run, which must be new unless it is ``reopened``.
 
     It holds ``config.toml`` (what was asked for), ``events.jsonl`` (what happened), ``metrics.csv``
-    (losses), ``checkpoints/`` (trained weights), ``weights/`` (versions in flight).
+    (losses), ``journal.jsonl`` and ``checkpoints/`` (what `resume` needs; trained weights),
+    ``weights/`` (versions in flight), ``lock`` and ``masters/`` (who is at work on it).
 
     Raises
     ------
     ParameterError
-        If the folder exists already; nothing is written then.
+        If the folder exists already, or is to be reopened and is no run's; nothing is written then.
 
     Examples
     --------
@@ -67,15 +69,21 @@ class RunDirectory:
     ['checkpoints', 'config.toml']
     """
 
-    def __init__(self, path: str | Path, *, config: str) -> None:
+    def __init__(self, path: str | Path, *, config: str = "", reopened: bool = False) -> None:
         self.path: Final = Path(path)
+        self.checkpoints: Final = self.path / "checkpoints"
+        self.journal: Final = self.path / "journal.jsonl"
+        if reopened:
+            if not self.journal.is_file():
+                rule = "must be the folder of a run, with a journal.jsonl"
+                raise ParameterError("run", rule, str(path))
+            return
         require_new(self.path)
         try:
             self.path.mkdir(parents=True)
         except OSError as error:
             rule = "must be a folder that can be made"
             raise ParameterError("run", rule, str(path), error.strerror or "") from error
-        self.checkpoints: Final = self.path / "checkpoints"
         self.checkpoints.mkdir()
         with replacing(self.path / "config.toml") as file:
             file.write(config.encode())
@@ -102,7 +110,7 @@ class EventLog:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("x", encoding="utf-8")
+        self._file = path.open("a", encoding="utf-8")
         self._began = time.monotonic()
         self._began_at: dict[int, float] = {}  # by round, seconds on the backend's clock
         self._left_at: dict[tuple[int, int, int], float] = {}  # by round, worker, attempt
@@ -112,7 +120,8 @@ class EventLog:
         match seen:
             case ports.Notice(kind=kind, fields=fields):
                 started_at = datetime.now(UTC).isoformat()
-                heading = {"schema": SCHEMA, "started_at": started_at} if kind == "run" else {}
+                begins = kind in {"run", "resume"}
+                heading = {"schema": SCHEMA, "started_at": started_at} if begins else {}
                 self._write(kind, **heading, **fields)
             case ports.Dispatch(round=round, attempt=attempt, assignment=assignment):
                 jobs = sorted({m.job for tasks in assignment.values() for m in tasks})
@@ -165,22 +174,42 @@ class EventLog:
 class MetricsLog:
     """Appends finished jobs' losses to ``metrics.csv``; an observer of the run.
 
-    ``metrics`` returns all that there are, in the order in which jobs finished.
+    ``metrics`` returns all that there are, in the order in which jobs finished. Of a file that is
+    there, the first ``keep_bytes`` stay: what came after is trained again.
     """
 
-    def __init__(self, path: Path, *, metrics: Callable[[], Sequence[JobMetrics]]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        metrics: Callable[[], Sequence[JobMetrics]],
+        keep_bytes: int | None = None,
+    ) -> None:
         self._metrics = metrics
-        self._file = path.open("x", encoding="utf-8", newline="")
+        if keep_bytes is not None:
+            os.truncate(path, keep_bytes)
+        self._file = path.open("w" if keep_bytes is None else "a", encoding="utf-8", newline="")
         self._rows = csv.writer(self._file)
-        self._rows.writerow(["seconds", "job", "model", "step", "loss"])
+        if keep_bytes is None:
+            self._rows.writerow(["seconds", "job", "model", "step", "loss"])
         self._began = time.monotonic()
         self._written = 0
         self.close: Final = self._file.close
 
+    @property
+    def bytes(self) -> int:
+        """The length of the file."""
+        self._file.flush()
+        return self._file.tell()
+
     def __call__(self, seen: ports.Seen) -> None:
         if isinstance(seen, ports.Close) or (isinstance(seen, ports.Notice) and seen.kind == "end"):
-            seconds, metrics = f"{time.monotonic() - self._began:.3f}", self._metrics()
-            for entry in metrics[self._written :]:
-                self._rows.writerow([seconds, entry.job, entry.model, entry.step, entry.loss])
-            self._written = len(metrics)
-            self._file.flush()
+            self.update()
+
+    def update(self) -> None:
+        """Write what has been added."""
+        seconds, metrics = f"{time.monotonic() - self._began:.3f}", self._metrics()
+        for entry in metrics[self._written :]:
+            self._rows.writerow([seconds, entry.job, entry.model, entry.step, entry.loss])
+        self._written = len(metrics)
+        self._file.flush()

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 import numpy as np
+import torch
 from torch import nn
 
 from seqgc.errors import ParameterError, ScheduleError
 from seqgc.ports import Decoding, FloatArray, MiniTask, WeightedPoints, WeightStore
 from seqgc.training._jobs import ChunkedScheme, JobPlan, Share
-from seqgc.training._learner import Learner
+from seqgc.training._learner import Learner, LearnerState
 from seqgc.training._soundness import require_sound
 from seqgc.training.metrics import JobMetrics
 from seqgc.training.model import Model, Precision, torch_dtype
 
-__all__ = ["ChunkedScheme", "TorchWorkload"]
+__all__ = ["FLIGHT", "ChunkedScheme", "TorchWorkload", "WorkloadState"]
+
+Tensors: TypeAlias = Mapping[str, torch.Tensor]
+
+FLIGHT: Final = "flight.safetensors"
+"""The file of a checkpoint that holds what belongs to no model alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadState:
+    """What a `TorchWorkload` knows, apart from tensors: for checkpoints."""
+
+    begun: int  # jobs
+    unapplied: list[int]  # jobs whose gradients have not been applied, in order
+    in_flight: dict[int, list[int]]  # the versions of weights that a job uses, one a model
+    models: list[tuple[int, str]]  # steps taken, and the optimizer's settings
 
 
 class TorchWorkload:
@@ -178,6 +195,50 @@ class TorchWorkload:
         self._in_flight.clear()
         self._discard_weights()
 
+    def snapshot(self) -> tuple[WorkloadState, dict[str, Tensors]]:
+        """Return copies of all that training has made, and the tensors by file and name."""
+        flight: dict[str, torch.Tensor] = {}
+        for job, shares in self._in_flight.items():
+            for learner, share in zip(self._bundle(job), shares, strict=True):
+                name = _version_name(learner, share.weights.version)
+                if name not in flight:
+                    flight[name] = torch.from_numpy(np.array(learner.version(share.weights)))
+        for job, gradient in self._unapplied.items():
+            if gradient is not None:
+                flight[f"gradient.{job}"] = torch.from_numpy(gradient.copy())
+        files: dict[str, Tensors] = {FLIGHT: flight}
+        models = []
+        for learner in self._learners:
+            learned, (weights, optimizer) = learner.snapshot(), _files(learner)
+            files |= {weights: learned.weights, optimizer: learned.optimizer}
+            models.append((learned.steps, learned.settings))
+        versions = {j: [s.weights.version for s in each] for j, each in self._in_flight.items()}
+        state = WorkloadState(
+            begun=self._begun, unapplied=list(self._unapplied), in_flight=versions, models=models
+        )
+        return state, files
+
+    def restore(self, state: WorkloadState, files: Mapping[str, Tensors]) -> None:
+        """Be as the workload of which this is a snapshot; publishes the weights in flight again."""
+        flight = files[FLIGHT]
+        for learner, (steps, settings) in zip(self._learners, state.models, strict=True):
+            weights, optimizer = (files[name] for name in _files(learner))
+            learner.restore(
+                LearnerState(steps=steps, weights=weights, optimizer=optimizer, settings=settings)
+            )
+        self._begun = state.begun
+        for job, versions in state.in_flight.items():
+            shares = []
+            for index, version in zip(self._plan.bundle(job), versions, strict=True):
+                learner = self._learners[index]
+                vector = flight[_version_name(learner, version)].numpy()
+                ref = learner.republish(version, vector)
+                shares.append(self._plan.share(index, job=job, weights=ref))
+            self._in_flight[job] = tuple(shares)
+        for job in state.unapplied:
+            gradient = flight.get(f"gradient.{job}")
+            self._unapplied[job] = None if gradient is None else gradient.numpy()
+
     def _horizon(self, job: int) -> int:
         """Return the last of the jobs that are sure to be decoded when ``job`` begins."""
         return job - self._plan.delay - 1
@@ -204,3 +265,13 @@ class TorchWorkload:
         needed = {share.weights for shares in self._in_flight.values() for share in shares}
         for learner in self._learners:
             learner.keep(needed)
+
+
+def _version_name(learner: Learner, version: int) -> str:
+    return f"weights.{learner.model.name}.{version}"
+
+
+def _files(learner: Learner) -> tuple[str, str]:
+    """Return the files of a model's weights and of its optimizer's state."""
+    name = learner.model.name
+    return f"{name}.safetensors", f"{name}.optimizer.safetensors"

@@ -62,7 +62,7 @@ class WorkerSet(ABC):
     def _messaging(self, work: Work, *, run_id: str | None = None) -> Messaging:
         """Return what the work's messages say beside its tasks; it names the run by default."""
         return Messaging(
-            run_id=run_id or work.name,
+            run_id=run_id or work.run_id,
             rounding_name=work.name,
             code=work.code,
             delays=None if self._delays is None else partial(_injected, self._delays, work),

@@ -52,8 +52,8 @@ class Round:
         self._task = MiniTask(job=0, slot=0, chunks=np.arange(1), coefficients=np.ones(1))
 
     def gather(self) -> None:
-        for _ in range(N):
-            self.gatherer.expect(0, [self._task])
+        for worker in range(N):
+            self.gatherer.expect(0, [self._task], worker=worker)
         for worker, result in enumerate(self.results):
             self.gatherer.take(self._task, result, worker=worker, round=0)
 

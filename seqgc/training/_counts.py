@@ -1,0 +1,40 @@
+"""What the rounds of a run came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from seqgc import ports
+
+__all__ = ["RunCounts"]
+
+
+@dataclass(slots=True, kw_only=True)
+class RunCounts:
+    """What the rounds of a run came to; an observer of the run."""
+
+    round_seconds: list[float] = field(default_factory=list)
+    waited_out: int = 0  # rounds that stayed open beyond (1+mu)*kappa
+    stragglers: int = 0  # (round, worker) pairs without a used answer
+    answers: int = 0
+    failures: int = 0
+    dropped: int = 0
+    approximate: int = 0  # jobs decoded approximately
+    largest_error: float = 0.0  # of those (see `Decoding`)
+
+    def __call__(self, seen: ports.Seen) -> None:
+        match seen:
+            case ports.Close(record=record):
+                self.round_seconds.append(record.duration_s)
+                self.waited_out += record.waited_out
+                self.stragglers += int((~record.responded).sum())
+            case ports.Arrival():
+                self.answers += 1
+            case ports.Failure():
+                self.failures += 1
+            case ports.Drop():
+                self.dropped += 1
+            case ports.Finish(decoding=decoding):
+                error = decoding().error
+                self.approximate += error > 0
+                self.largest_error = max(self.largest_error, error)

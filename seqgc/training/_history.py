@@ -1,0 +1,193 @@
+"""What a run's journal says: on whose answers its rounds were closed, and what was switched to."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from seqgc.errors import SeqgcError, StoreError
+from seqgc.ports import BoolArray, Close, Seen
+from seqgc.rounds import ClosingRule, Setting, WaitOut
+from seqgc.schemes import parse_scheme
+from seqgc.training._lease import Lease
+from seqgc.training._tuner import Choice
+from seqgc.training.journal import Entry, Journal, read_journal
+
+__all__ = ["History", "Recorder", "read_history"]
+
+
+@dataclass(slots=True, kw_only=True)
+class History:
+    """The part of a run that is over."""
+
+    answers: list[BoolArray] = field(default_factory=list)  # (n,) who responded, by round
+    choices: dict[int, Choice] = field(default_factory=dict)
+    """What to switch to was decided when these rounds had closed."""
+    fingerprint: dict[str, str] = field(default_factory=dict)  # of what is trained, and with what
+    num_workers: int = 0
+    lines: int = 0  # of the journal
+    torn_bytes: int = 0
+
+    def take(self, entry: Entry) -> None:
+        """Take note of the journal's next line."""
+        self.lines += 1
+        fields = entry.fields
+        match entry.kind:
+            case "begin":
+                begin = msgspec.convert(fields, _Begin)
+                self.fingerprint, self.num_workers = begin.fingerprint, begin.workers
+            case "round":
+                closed = msgspec.convert(fields, _Round)
+                responded = np.ones(self.num_workers, dtype=np.bool_)
+                responded[closed.stragglers] = False
+                # A round that was closed otherwise the second time: what followed it did not.
+                del self.answers[closed.round :]
+                self.choices = {r: c for r, c in self.choices.items() if r <= closed.round}
+                self.answers.append(responded)
+            case "decide":
+                decision = msgspec.convert(fields, _Decision)
+                self.choices[decision.round] = decision.choice(self.num_workers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Begin:
+    workers: int
+    fingerprint: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Round:
+    round: int
+    stragglers: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Setting:
+    """A `Setting` as JSON says it."""
+
+    scheme: str
+    mu: float
+    wait_out: WaitOut
+    timeout_s: float | None  # None: without end
+    max_attempts: int
+    jobs_per_round: int
+
+    @classmethod
+    def of(cls, setting: Setting) -> _Setting:
+        rule = setting.rule
+        return cls(
+            scheme=setting.scheme.spec,
+            mu=rule.mu,
+            wait_out=rule.wait_out,
+            timeout_s=None if math.isinf(rule.timeout_s) else rule.timeout_s,
+            max_attempts=rule.max_attempts,
+            jobs_per_round=setting.jobs_per_round,
+        )
+
+    def setting(self, n: int) -> Setting:
+        rule = ClosingRule(
+            mu=self.mu,
+            wait_out=self.wait_out,
+            timeout_s=math.inf if self.timeout_s is None else self.timeout_s,
+            max_attempts=self.max_attempts,
+        )
+        scheme = parse_scheme(self.scheme, n=n)
+        return Setting(scheme=scheme, rule=rule, jobs_per_round=self.jobs_per_round)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Decision:
+    round: int
+    current: _Setting
+    found: _Setting
+    current_s: float
+    found_s: float
+    jobs_left: int
+    searched: int
+
+    def choice(self, n: int) -> Choice:
+        return Choice(
+            current=self.current.setting(n),
+            found=self.found.setting(n),
+            current_s=self.current_s,
+            found_s=self.found_s,
+            jobs_left=self.jobs_left,
+            searched=self.searched,
+        )
+
+
+def read_history(path: Path) -> History:
+    """Return what a journal says, and cut off a torn last line.
+
+    Raises
+    ------
+    StoreError
+        If the file is missing, or damaged.
+    """
+    entries, torn_bytes = read_journal(path, mend=True)
+    history = History(torn_bytes=torn_bytes)
+    for number, entry in enumerate(entries, start=1):
+        try:
+            history.take(entry)
+        except (msgspec.ValidationError, IndexError, SeqgcError) as error:
+            raise StoreError(f"journal {path}, line {number}: {error}") from error
+    if not history.num_workers:
+        raise StoreError(f"journal {path} has no beginning: the run cannot be resumed")
+    return history
+
+
+class Recorder:
+    """Keeps a run's history, on the disk first; an observer of the run.
+
+    What is closed again as it was is not written again.
+    """
+
+    def __init__(self, journal: Journal, history: History, lease: Lease) -> None:
+        self._journal, self.history, self.lease = journal, history, lease
+
+    @property
+    def master(self) -> int:
+        """Number of the master that writes."""
+        return self._journal.master
+
+    def write(self, kind: str, **fields: object) -> None:
+        """Write a line, unless another master has taken the run over; raises `StoreError`."""
+        self.lease.check()
+        self._journal.append(kind, **fields)
+
+    def begin(self, fingerprint: dict[str, str], *, workers: int) -> None:
+        """Write the first line: what is trained, and with what."""
+        self.write("begin", workers=workers, fingerprint=fingerprint)
+        self.history.fingerprint, self.history.num_workers = fingerprint, workers
+
+    def __call__(self, seen: Seen) -> None:
+        if isinstance(seen, Close):
+            self._close(seen.record.round, seen.record.responded)
+
+    def decide(self, round: int, choice: Choice) -> None:
+        """Record what is switched to once a round has closed; before that is on record itself."""
+        body = _Decision(
+            round=round,
+            current=_Setting.of(choice.current),
+            found=_Setting.of(choice.found),
+            current_s=choice.current_s,
+            found_s=choice.found_s,
+            jobs_left=choice.jobs_left,
+            searched=choice.searched,
+        )
+        self.write("decide", **msgspec.to_builtins(body))
+        self.history.choices[round] = choice
+
+    def _close(self, round: int, responded: BoolArray) -> None:
+        answers, choices = self.history.answers, self.history.choices
+        if round < len(answers) and np.array_equal(answers[round], responded):
+            return
+        self.write("round", round=round, stragglers=np.flatnonzero(~responded).tolist())
+        del answers[round:]
+        for later in [r for r in choices if r > round]:
+            del choices[later]
+        answers.append(responded)

@@ -1,0 +1,97 @@
+"""One master a run: a lock while it lives, and a number that the ones before it see.
+
+The lock is the system's, and ends with the process. On file systems that do not keep it for other
+machines the number still tells: every master makes the file of the next one, which only one can do,
+and stops before its next tasks once there is a file after its own.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Final
+
+from seqgc._durable import sync_folder
+from seqgc.errors import ParameterError, StoreError
+
+__all__ = ["Lease"]
+
+
+class Lease:
+    """The right to be the master of the run in a folder, until `close`.
+
+    Raises
+    ------
+    ParameterError
+        If another master is at work there.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> first = Lease(Path(folder.name))
+    >>> first.close()
+    >>> second = Lease(Path(folder.name))
+    >>> first.number, second.number
+    (1, 2)
+    >>> first.check()
+    Traceback (most recent call last):
+    seqgc.errors.StoreError: master 2 has taken the run over; this one, master 1, stops
+    >>> second.close(); folder.cleanup()
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._run, self._folder = run, run / "masters"
+        self._lock = os.open(run / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._acquire()
+            self.number: Final = self._next_number()
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    @property
+    def lost(self) -> bool:
+        """Whether another master has taken over."""
+        return (self._folder / str(self.number + 1)).exists()
+
+    def check(self) -> None:
+        """Refuse to go on once another master has taken over.
+
+        Raises
+        ------
+        StoreError
+            If one has.
+        """
+        if self.lost:
+            message = f"master {self.number + 1} has taken the run over"
+            raise StoreError(f"{message}; this one, master {self.number}, stops")
+
+    def close(self) -> None:
+        """Let others have the run; once."""
+        os.close(self._lock)
+
+    def _acquire(self) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise self._taken() from None
+        except OSError:
+            pass  # a file system without locks: the number must do
+
+    def _next_number(self) -> int:
+        self._folder.mkdir(exist_ok=True)
+        number = 1 + max(
+            (int(p.name) for p in self._folder.iterdir() if p.name.isdigit()), default=0
+        )
+        try:
+            (self._folder / str(number)).touch(exist_ok=False)
+        except FileExistsError:
+            raise self._taken() from None
+        sync_folder(self._folder)
+        return number
+
+    def _taken(self) -> ParameterError:
+        rule = "must be of a run that no other master is at work on"
+        return ParameterError("run", rule, str(self._run), "wait for its end, or end it")

@@ -1,0 +1,96 @@
+"""Nested state as JSON beside named tensors, and back: of optimizers, and of what the loop held."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from seqgc.errors import ParameterError
+from seqgc.master import HeldJob
+
+__all__ = ["PackedJob", "pack", "pack_held", "unpack", "unpack_held"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedJob:
+    """A `HeldJob` without its vectors."""
+
+    job: int
+    kind: tuple[str, int] | None
+    rows: dict[int, list[tuple[int, int]]]
+    stored: list[tuple[int, int, int]]
+    summed: list[tuple[tuple[int, int, int], tuple[int, int]]]
+    sums: list[tuple[int, int, int]]
+
+
+def pack(value: object, tensors: dict[str, torch.Tensor], *, name: str) -> object:
+    """Return a value with each tensor replaced by the name under which a copy is in ``tensors``.
+
+    Raises
+    ------
+    ParameterError
+        If it holds anything but tensors, numbers, text, None, and lists, tuples and dicts of these.
+    """
+    match value:
+        case torch.Tensor():
+            tensors[name] = value.detach().clone().contiguous()
+            return {"tensor": name}
+        case dict():
+            items = [[key, pack(v, tensors, name=f"{name}.{key}")] for key, v in value.items()]
+            return {"dict": items}
+        case list() | tuple():
+            packed = [pack(v, tensors, name=f"{name}.{i}") for i, v in enumerate(value)]
+            return {type(value).__name__: packed}
+        case None | bool() | int() | float() | str():
+            return value
+    rule = f"must hold tensors, numbers and text, which a checkpoint can; {name} is none of them"
+    raise ParameterError("optimizer", rule, type(value).__name__)
+
+
+def unpack(packed: object, tensors: Mapping[str, torch.Tensor]) -> object:
+    """Return what `pack` was given."""
+    match packed:
+        case {"tensor": str(name)}:
+            return tensors[name]
+        case {"dict": list(items)}:
+            return {key: unpack(value, tensors) for key, value in items}
+        case {"list": list(values)}:
+            return [unpack(value, tensors) for value in values]
+        case {"tuple": list(values)}:
+            return tuple(unpack(value, tensors) for value in values)
+    return packed
+
+
+def pack_held(job: HeldJob, tensors: dict[str, torch.Tensor]) -> PackedJob:
+    """Return what a gatherer held of a job, its vectors in ``tensors``."""
+    for key, vector in job.stored.items():
+        tensors[_name("stored", job.job, *key)] = torch.from_numpy(vector)
+    for node, vector in job.sums.items():
+        tensors[_name("sum", job.job, *node)] = torch.from_numpy(vector)
+    return PackedJob(
+        job=job.job,
+        kind=job.kind,
+        rows=job.rows,
+        stored=list(job.stored),
+        summed=list(job.summed.items()),
+        sums=list(job.sums),
+    )
+
+
+def unpack_held(packed: PackedJob, tensors: Mapping[str, torch.Tensor]) -> HeldJob:
+    """Return what `pack_held` was given."""
+    job = packed.job
+    return HeldJob(
+        job=job,
+        kind=packed.kind,
+        rows=packed.rows,
+        stored={key: tensors[_name("stored", job, *key)].numpy() for key in packed.stored},
+        summed=dict(packed.summed),
+        sums={node: tensors[_name("sum", job, *node)].numpy() for node in packed.sums},
+    )
+
+
+def _name(kind: str, *numbers: int) -> str:
+    return ".".join([kind, *map(str, numbers)])

@@ -1,0 +1,103 @@
+"""Rounds of a resumed run: closed again on the answers on which they were closed before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from seqgc.errors import WorkerError
+from seqgc.master import run
+from seqgc.ports import Action, BoolArray, Close, Event, RoundRecord
+from seqgc.rounds import ClosingRule, RoundGate, Setting, SwitchingPolicy
+from seqgc.schemes import GC, parse_scheme
+from seqgc.search import ReplayBackend
+
+N = 4
+SPECS = ["uncoded", "gc:s=1", "sr-sgc:B=1,W=2,lam=1", "m-sgc:B=1,W=3,lam=2"]
+
+
+def gate(again: str, *, timeout_s: float = 9.0) -> RoundGate:
+    """Return a gate that waits for the workers marked in ``again``, such as "1101"."""
+    return RoundGate(
+        GC(n=N, s=2).start(1), ClosingRule(mu=0.5, timeout_s=timeout_s), again=mask(again)
+    )
+
+
+def mask(text: str) -> BoolArray:
+    return np.array([c == "1" for c in text])
+
+
+def closed(gate: RoundGate) -> RoundRecord:
+    assert gate.record is not None
+    return gate.record
+
+
+def test_it_closes_on_the_same_answers_whoever_else_has_answered() -> None:
+    again = gate("1010")
+    for worker, at in ((1, 1.0), (3, 1.1), (0, 1.2)):
+        again.arrive(worker, at)
+        again.tick(at)
+        assert again.record is None, "two of four would suffice"
+    assert again.wake_at == 9.0
+    again.arrive(2, 5.0)
+    again.tick(again.wake_at)
+    record = closed(again)
+    assert record.reason == "again"
+    assert (record.duration_s, record.kappa_s) == (5.0, 1.0)
+    np.testing.assert_array_equal(record.responded, mask("1010"))
+
+
+def test_if_one_of_them_fails_it_closes_like_any_other() -> None:
+    again = gate("1010")
+    again.arrive(1, 1.0)
+    again.arrive(3, 1.1)
+    again.fail(0, 2.0)
+    again.tick(2.0)
+    assert closed(again).reason == "tolerance"
+    np.testing.assert_array_equal(closed(again).responded, mask("0101"))
+
+
+def test_if_one_of_them_does_not_answer_in_time_those_who_did_count() -> None:
+    again = gate("1010")
+    again.arrive(1, 1.0)
+    again.arrive(0, 1.1)
+    again.tick(9.0)
+    assert closed(again).reason == "timeout"
+    np.testing.assert_array_equal(closed(again).responded, mask("1100"))
+    with pytest.raises(WorkerError, match="0 of 4 workers answered"):
+        gate("1010").tick(9.0)
+
+
+@pytest.mark.parametrize(
+    "spec", ["uncoded", "gc:s=1", "sr-sgc:B=1,W=2,lam=1", "m-sgc:B=1,W=3,lam=2"]
+)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_policy_that_repeats_rounds_goes_on_as_the_first_did(spec: str, seed: int) -> None:
+    """From any round on, whatever the workers' times are now."""
+    rng = np.random.default_rng(seed)
+    setting = Setting(scheme=parse_scheme(spec, n=N), rule=ClosingRule(wait_out="feasible"))
+    jobs = 12
+    times = 1 + rng.pareto(1.0, (jobs + setting.scheme.delay, N))
+    first: list[RoundRecord] = []
+    run(SwitchingPolicy(setting, num_jobs=jobs), ReplayBackend(times), observe=records(first))
+    cut, known = sorted(rng.integers(0, len(first), 2).tolist())
+    answers = {record.round: record.responded for record in first[:known]}
+    policy = SwitchingPolicy(setting, num_jobs=jobs, again=answers)
+    for record in first[:cut]:
+        policy.repeat(record.responded)
+    second: list[RoundRecord] = []
+    run(policy, ReplayBackend(times + rng.random(times.shape)), observe=records(second))
+    assert [record.round for record in second] == list(range(cut, len(first)))
+    for record in second[: known - cut]:
+        np.testing.assert_array_equal(record.responded, first[record.round].responded)
+        assert record.reason in {"again", "idle"}
+
+
+def records(into: list[RoundRecord]) -> Callable[[Event | Action], None]:
+    def observe(seen: Event | Action) -> None:
+        if isinstance(seen, Close):
+            into.append(seen.record)
+
+    return observe

@@ -1,0 +1,306 @@
+"""A run whose master has died goes on, to the same bits, from any instant."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from seqgc import workers
+from seqgc.errors import ParameterError, StoreError
+from seqgc.ports import Dispatch, FloatArray, Seen
+from seqgc.training import Adaptation, TrainingPlan, resume, train
+from seqgc.training._snapshots import Snapshot, SnapshotFolder
+from tests.training.reference import make_model
+from tests.training.test_adaptive import HandDriven, replayed
+
+N, STEPS = 6, 4
+WRITING = Lock()
+SPECS = ["uncoded", "gc:s=2", "gc-rep:s=1", "sr-sgc:B=1,W=2,lam=2", "m-sgc:B=1,W=2,lam=2"]
+ADAM = partial(torch.optim.Adam, lr=0.05)
+MOMENTUM = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+
+
+def plan(
+    spec: str, *, every_s: float = 1e-9, steps: int = STEPS, **options: object
+) -> TrainingPlan:
+    models = [
+        make_model(f"m{i}", seed=i, batch_size=12 + i, optimizer=[ADAM, MOMENTUM][i % 2])
+        for i in range(4)
+    ]
+    return TrainingPlan(
+        models=models, scheme=spec, steps=steps, checkpoint_every_s=every_s, **options
+    )
+
+
+def times(seed: int = 0) -> FloatArray:
+    return 1 + np.minimum(np.random.default_rng(seed).pareto(1.0, (60, N)), 9)
+
+
+def crew(seed: int = 0) -> workers.WorkerSet:
+    return workers.custom(N, replayed(times(seed)))
+
+
+@pytest.fixture(autouse=True)
+def whole_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no folder be copied while a checkpoint is written: a crash is an instant, a copy not."""
+    write = SnapshotFolder.write
+
+    def locked(self: SnapshotFolder[object], snapshot: Snapshot[object]) -> None:
+        with WRITING:
+            write(self, snapshot)
+
+    monkeypatch.setattr(SnapshotFolder, "write", locked)
+
+
+class CopyAt:
+    """Copies a run's folder when it is shown its k-th event: what a crash would leave there."""
+
+    def __init__(self, run: Path, instants: set[int]) -> None:
+        self._run, self._instants = run, instants
+        self.seen = 0
+        self.copies: list[Path] = []
+
+    def __call__(self, _: Seen) -> None:
+        if self.seen in self._instants and (self._run / "journal.jsonl").exists():
+            to = self._run.with_name(f"{self._run.name}-{self.seen}")
+            with WRITING:
+                shutil.copytree(self._run, to / self._run.name)
+            self.copies.append(to / self._run.name)
+        self.seen += 1
+
+
+def outcome(run: Path) -> tuple[dict[str, str], list[list[str]]]:
+    """Return the last checkpoint's digests, optimizers included, and the jobs' losses."""
+    newest = max(run.glob("checkpoints/[0-9]*"), key=lambda folder: int(folder.name))
+    digests = {
+        f"{path.name}: {name}": hashlib.sha256(tensor.numpy().tobytes()).hexdigest()
+        for path in newest.glob("*.safetensors")
+        for name, tensor in load_file(path).items()
+    }
+    rows = list(csv.reader((run / "metrics.csv").read_text().splitlines()))
+    return digests, [row[1:] for row in rows]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("every_s", [1e-9, 60.0])
+def test_from_any_instant_it_ends_in_the_same_bits(
+    spec: str, every_s: float, tmp_path: Path
+) -> None:
+    instants = set(range(0, 400, 17))
+    watch = CopyAt(tmp_path / "run", instants)
+    result = train(plan(spec, every_s=every_s), crew(), run=tmp_path / "run", observers=[watch])
+    expected = outcome(result.run)
+    assert len(expected[1]) == 1 + 4 * STEPS, "every job once"
+    assert len(watch.copies) > 5
+    for copy in watch.copies:
+        again = resume(copy, plan(spec, every_s=every_s), crew())
+        assert outcome(again.run) == expected, copy
+        assert again.counts.round_seconds == result.counts.round_seconds
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_rounds_on_record_close_on_the_same_answers_whoever_is_slow_now(
+    spec: str, tmp_path: Path
+) -> None:
+    """Only rounds after the last one on record depend on the present workers' times."""
+    watch = CopyAt(tmp_path / "run", {150})
+    train(plan(spec, every_s=60.0), crew(), run=tmp_path / "run", observers=[watch])
+    before = survivors(watch.copies[0])
+    resume(watch.copies[0], plan(spec, every_s=60.0), crew(seed=1))
+    assert len(before) > 3
+    assert survivors(watch.copies[0])[: len(before)] == before
+
+
+def survivors(run: Path) -> list[object]:
+    lines = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
+    return [line["stragglers"] for line in lines if line["kind"] == "round"]
+
+
+def test_a_run_is_resumed_again_and_again(tmp_path: Path) -> None:
+    spec, run = "m-sgc:B=1,W=2,lam=2", tmp_path / "run"
+    expected = outcome(train(plan(spec), crew(), run=tmp_path / "whole" / "run").run)
+
+    class Killed(BaseException):
+        pass
+
+    def killed_after(events: int) -> Callable[[Seen], None]:
+        left = [events]
+
+        def observe(_: Seen) -> None:
+            left[0] -= 1
+            if not left[0]:
+                raise Killed
+
+        return observe
+
+    with pytest.raises(Killed):
+        train(plan(spec), crew(), run=run, observers=[killed_after(40)])
+    for events in (3, 20, 37, 41):
+        with pytest.raises(Killed):
+            resume(run, plan(spec), crew(), observers=[killed_after(events)])
+    assert outcome(resume(run, plan(spec), crew()).run) == expected
+    assert sorted(p.name for p in (run / "masters").iterdir()) == [*"123456"]
+
+
+def test_switches_that_were_made_are_made_again(tmp_path: Path) -> None:
+    adaptive = partial(
+        plan, "uncoded", steps=8, adaptation=Adaptation(probe=3, retune=4, alpha=0.1)
+    )
+    specs = ["m-sgc:B=1,W=2,lam=2", "gc-rep:s=2", "stay", "sr-sgc:B=1,W=2,lam=2"]
+    watch = CopyAt(tmp_path / "run", set(range(0, 600, 23)))
+    result = train(
+        adaptive(), crew(), run=tmp_path / "run", observers=[watch], tuner=HandDriven(*specs)
+    )
+    assert len(result.schemes) == 4
+    for copy in watch.copies:
+        journal = (copy / "journal.jsonl").read_text()
+        known = journal.count('"decide"')
+        left = [s for s in specs if s != "stay"][known:]
+        again = resume(copy, adaptive(), crew(), tuner=HandDriven(*left))
+        assert again.schemes[: known + 1] == result.schemes[: known + 1]
+        assert again.jobs == result.jobs
+        assert len(outcome(copy)[1]) == 1 + 4 * 8
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ended(tmp_path: Path) -> Path:
+    return train(plan("gc:s=1"), crew(), run=tmp_path / "run").run
+
+
+def test_a_run_that_has_ended_can_be_resumed_and_has_nothing_to_do(ended: Path) -> None:
+    before = outcome(ended)
+    result = resume(ended, plan("gc:s=1"), crew())
+    assert outcome(ended) == before
+    assert result.evaluations
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        (partial(plan, "gc:s=2"), "setting"),
+        (partial(plan, "gc:s=1", steps=5), "steps"),
+        (partial(plan, "gc:s=1", precision="float64"), "precision"),
+        (partial(plan, "gc:s=1", payload="float16"), "payload"),
+    ],
+)
+def test_another_plan_is_refused_with_what_differs(
+    ended: Path, changed: Callable[[], TrainingPlan], what: str
+) -> None:
+    with pytest.raises(ParameterError, match=rf"changed since: .*{what} \(was .*, is .*--accept"):
+        resume(ended, changed(), crew())
+
+
+def test_other_data_or_another_module_is_refused(ended: Path) -> None:
+    same = plan("gc:s=1")
+    for changed in (
+        make_model("m0", seed=9, batch_size=12, optimizer=ADAM),
+        make_model("m0", seed=0, batch_size=12, optimizer=partial(torch.optim.Adam, lr=0.1)),
+        make_model(
+            "m0",
+            seed=0,
+            batch_size=12,
+            optimizer=ADAM,
+            module=torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)),
+        ),
+    ):
+        other = TrainingPlan(models=[changed, *same.models[1:]], scheme="gc:s=1", steps=STEPS)
+        with pytest.raises(ParameterError, match="changed since: m0: "):
+            resume(ended, other, crew())
+    resume(ended, plan("gc:s=1", every_s=5.0), crew())
+
+
+def test_two_masters_never_work_on_one_run(ended: Path) -> None:
+    def meanwhile(seen: Seen) -> None:
+        if isinstance(seen, Dispatch):
+            with pytest.raises(ParameterError, match="no other master is at work on"):
+                resume(tmp, plan("gc:s=1"), crew())
+            refused.append(True)
+
+    refused: list[bool] = []
+    tmp = ended.with_name("other")
+    train(plan("gc:s=1"), crew(), run=tmp, observers=[meanwhile])
+    assert refused
+
+
+def test_a_master_that_was_replaced_sends_nothing_more(tmp_path: Path) -> None:
+    """As on a file system that does not keep locks: the next master's number is seen."""
+    run, sent = tmp_path / "run", list[int]()
+
+    def replace(seen: Seen) -> None:
+        if isinstance(seen, Dispatch):
+            sent.append(seen.round)
+            if seen.round == 2:
+                (run / "masters" / "2").touch()
+
+    with pytest.raises(StoreError, match="master 2 has taken the run over; this one, master 1"):
+        train(plan("gc:s=1"), crew(), run=run, observers=[replace])
+    assert sent == [0, 1, 2]
+    assert survivors(run) == survivors(run)[:2], "and writes nothing more"
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match=r"`run` must be the folder of a run, with a journal"):
+        resume(tmp_path, plan("gc:s=1"), crew())
+
+
+# ---- damage --------------------------------------------------------------------------------------
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_said(tmp_path: Path) -> None:
+    watch = CopyAt(tmp_path / "run", {100})
+    expected = outcome(train(plan("gc:s=1"), crew(), run=tmp_path / "run", observers=[watch]).run)
+    (copy,) = watch.copies
+    newest = max(copy.glob("checkpoints/[0-9]*"), key=lambda folder: int(folder.name))
+    said: list[str] = []
+
+    def listen(seen: Seen) -> None:
+        if getattr(seen, "kind", "") == "warning":
+            said.append(str(seen.fields["text"]))  # type: ignore[union-attr]
+
+    for file in newest.iterdir():
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 16
+        file.write_bytes(data)
+        break
+    resume(copy, plan("gc:s=1"), crew(), observers=[listen])
+    assert outcome(copy) == expected
+    assert any(f"checkpoint {newest.name} is damaged" in text for text in said)
+
+
+def test_if_every_checkpoint_is_damaged_it_says_so(ended: Path) -> None:
+    for state in ended.glob("checkpoints/*/state.json"):
+        state.write_text("{}")
+    with pytest.raises(StoreError, match=r"no checkpoint in .* can be used: checkpoint"):
+        resume(ended, plan("gc:s=1"), crew())
+
+
+def test_a_torn_line_is_cut_and_damage_before_the_end_refused(tmp_path: Path) -> None:
+    watch = CopyAt(tmp_path / "run", {100})
+    expected = outcome(train(plan("gc:s=1"), crew(), run=tmp_path / "run", observers=[watch]).run)
+    (copy,) = watch.copies
+    journal = copy / "journal.jsonl"
+    data = journal.read_bytes()
+    broken = copy.parent / "broken" / "run"
+    shutil.copytree(copy, broken)
+    journal.write_bytes(data + data.splitlines(keepends=True)[-1][:-9])
+    resume(copy, plan("gc:s=1"), crew())
+    assert outcome(copy) == expected
+    lines = data.splitlines(keepends=True)
+    lines[2] = lines[2].replace(b"round", b"rounc", 1)
+    (broken / "journal.jsonl").write_bytes(b"".join(lines))
+    with pytest.raises(StoreError, match=r"journal .* is damaged in line 3, and goes on after it"):
+        resume(broken, plan("gc:s=1"), crew())
