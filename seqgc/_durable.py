@@ -111,8 +111,8 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
     """Yield a new folder that is removed with the block, or later if this process is killed."""
     with tempfile.TemporaryDirectory(prefix=prefix) as name:
         Path(name, f"{_OWNER}{os.getpid()}").touch()
-        # `Path.glob` raises where a folder is removed meanwhile.
-        for mark in map(Path, iglob(f"{escape(tempfile.gettempdir())}/*/{_OWNER}*")):
+        pattern = f"{escape(tempfile.gettempdir())}/*/{_OWNER}*"
+        for mark in map(Path, iglob(pattern)):  # noqa: PTH207 (that raises if a folder goes away)
             if _is_orphaned(mark):
                 shutil.rmtree(mark.parent, ignore_errors=True)
         yield Path(name)
