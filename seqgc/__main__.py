@@ -1,5 +1,6 @@
 """``python -m seqgc``, and the ``seqgc`` command."""
 
+import os
 import signal
 import sys
 
@@ -7,6 +8,7 @@ import sys
 def run() -> int:
     """Run the command line; Ctrl-C during its imports, and SIGTERM, end it in good order."""
     signal.signal(signal.SIGTERM, _end)
+    _open_standard_streams()
     try:
         from seqgc.cli import main
 
@@ -18,6 +20,19 @@ def run() -> int:
 
 def _end(number: int, _frame: object) -> None:
     raise SystemExit(128 + number)
+
+
+def _open_standard_streams() -> None:
+    """Have the descriptors 0 to 2 be somebody's: else the next file that is opened becomes one."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", closefd=False)
 
 
 if __name__ == "__main__":

@@ -64,6 +64,7 @@ class RunConfig(Settings):
         "Workers: local, lambda-local, lambda or dask.",
     ] = "local"
     dask_scheduler: Annotated[str | None, "Address of a running dask scheduler."] = None
+    checkpoint_every_s: Annotated[float, Field(gt=0), "Seconds between checkpoints."] = 60.0
     max_usd: Annotated[float | None, Field(ge=0), "Stop before functions cost more, in USD."] = None
     plugins: Annotated[
         tuple[str, ...], "--plugin", "A package.module that registers schemes or codes; repeatable."

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
 import typer
 from typer.main import get_command
 
-from seqgc.cli import _cost, _demo, _deploy, _doctor, _profile, _replay, _scheme, _train, _tune
+from seqgc.cli import (
+    _cost,
+    _demo,
+    _deploy,
+    _doctor,
+    _profile,
+    _replay,
+    _resume,
+    _scheme,
+    _train,
+    _tune,
+)
 from seqgc.cli._options import with_plugins
 from seqgc.errors import ParameterError, ProfileError, SeqgcError, one_line
 
@@ -32,6 +47,7 @@ app.command("replay")(with_plugins(_replay.replay))
 app.command("tune")(with_plugins(_tune.tune))
 app.add_typer(_profile.app, name="profile")
 app.command("train")(_train.train)
+app.command("resume")(_resume.resume)
 app.command("demo")(_demo.demo)
 app.command("cost")(with_plugins(_cost.cost))
 app.command("deploy")(with_plugins(_deploy.deploy))
@@ -42,22 +58,61 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit status.
 
     0: done. 1: workers or weights failed. 2: a wrong parameter, in one line on stderr that names
-    the argument, the rule and the value. 130: interrupted.
+    the argument, the rule and the value. 130, 143, 129: ended by SIGINT, SIGTERM or SIGHUP.
     """
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
-        status = _command()(args=arguments, standalone_mode=False)
+        with _signals():
+            status = _command()(args=arguments, standalone_mode=False)
+        sys.stdout.flush()
     except (ParameterError, ProfileError) as error:
-        return _fail(str(error), 2)
+        return _fail(error, str(error), 2)
     except SeqgcError as error:
-        return _fail(str(error), 1)
+        return _fail(error, str(error), 1)
+    except BrokenPipeError as error:  # nobody reads what is printed
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _fail(error, "", 1)
     except OSError as error:
-        return _fail(f"{error.filename or 'a file'}: {error.strerror or error}", 1)
+        return _fail(error, f"{error.filename or 'a file'}: {error.strerror or error}", 1)
     except _UsageError as error:
-        return _fail(getattr(error, "format_message", error.__str__)(), 2)
+        return _fail(error, getattr(error, "format_message", error.__str__)(), 2)
+    except _Stopped as stop:
+        return _fail(stop, "interrupted" if stop.status == _INTERRUPTED else str(stop), stop.status)
     if status == _INTERRUPTED:  # typer's own translation of Ctrl-C
-        return _fail("interrupted", _INTERRUPTED)
+        return _fail(None, "interrupted", _INTERRUPTED)
     return status if isinstance(status, int) else 0
+
+
+class _Stopped(SystemExit):
+    """A signal asked for the end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"ended by {signal.Signals(number).name}")
+        self.status = 128 + number
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    """Have SIGINT, SIGTERM and SIGHUP end the verb in good order; a second one changes nothing.
+
+    What is ignored stays so, as for a process that is to outlive its terminal.
+    """
+    before: dict[int, Any] = {}
+
+    def stop(number: int, _frame: object) -> None:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+        raise _Stopped(number)
+
+    if threading.current_thread() is threading.main_thread():
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(each) is not signal.SIG_IGN:
+                before[each] = signal.signal(each, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @cache
@@ -65,8 +120,12 @@ def _command() -> Any:  # of typer's own click; made once, which takes longer th
     return get_command(app)
 
 
-def _fail(message: str, status: int) -> int:
-    line = one_line(message, limit=2000)
+def _fail(error: BaseException | None, message: str, status: int) -> int:
+    """Say what went wrong, and what the error has been given to add, in one line on stderr."""
+    notes = getattr(error, "__notes__", [])
+    line = one_line("; ".join([message, *notes]), limit=2000)
     if line:
-        sys.stderr.write(f"seqgc: {line}\n")
+        with suppress(OSError, ValueError):  # nobody is there to read it
+            sys.stderr.write(f"seqgc: {line}\n")
+            sys.stderr.flush()
     return status

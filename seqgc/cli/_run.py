@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -40,19 +41,45 @@ class PreparedRun:
         """Train; ``run`` defaults to a new folder in ``runs``."""
         from seqgc.training import new_run_path, train
 
-        config, plan, crew = self.config, self.plan, self.workers
-        path = run or new_run_path("runs", config.scheme)
-        budget = [] if config.max_usd is None else [crew.budget(plan, config.max_usd)]
-        settled: Values = {"payload": plan.payload}
+        config = self.config
+        settled: Values = {"payload": self.plan.payload}
         if self.forecast is not None:
             store = {"store": self.forecast.where}
             settled["function"] = self.forecast.settings.model_copy(update=store)
+        final = config.model_copy(update=settled).model_dump(exclude_none=True, mode="json")
+        with self._observers() as observers:
+            return train(
+                self.plan,
+                self.workers,
+                run=run or new_run_path("runs", config.scheme),
+                observers=observers,
+                config=tomli_w.dumps(final),
+            )
+
+    def resume(self, run: Path, *, accept_changes: bool) -> TrainResult:
+        """Go on with the run in a folder."""
+        from seqgc.training import resume
+
+        with self._observers() as observers:
+            return resume(
+                run,
+                self.plan,
+                self.workers,
+                observers=observers,
+                accept_changes=accept_changes,
+            )
+
+    @contextmanager
+    def _observers(self) -> Iterator[list[Observer]]:
+        """Yield the budget, if there is one, and what shows how far the run is."""
+        from seqgc.training.rundir import Forgiving
+
+        config, plan, crew = self.config, self.plan, self.workers
+        budget = [] if config.max_usd is None else [crew.budget(plan, config.max_usd)]
         setting = plan.setting(crew.n)
         rounds = plan.num_jobs(setting) + setting.scheme.delay
-        final = config.model_copy(update=settled).model_dump(exclude_none=True, mode="json")
         with RunProgress(config.scheme, total=rounds) as progress:
-            observers: list[Observer] = [*budget, progress]
-            return train(plan, crew, run=path, observers=observers, config=tomli_w.dumps(final))
+            yield [*budget, Forgiving(progress, warn=lambda _: None)]  # who could be warned there?
 
 
 def prepare(config: RunConfig, crew: WorkerSet) -> PreparedRun:
@@ -90,6 +117,7 @@ def make_plan(config: RunConfig) -> TrainingPlan:
         stochastic_rounding=config.stochastic_rounding,
         stale=config.stale,
         adaptation=adaptation,
+        checkpoint_every_s=config.checkpoint_every_s,
     )
     plan.setting(config.workers)  # enough models for the scheme's delay, bundles that divide them
     return plan

@@ -6,7 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, is_dataclass
 from typing import cast
 
@@ -122,8 +122,9 @@ class RunProgress:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._bar.stop()
-        self._show()
+        with suppress(OSError):  # nobody is there to see it
+            self._bar.stop()
+            self._show()
 
     def _show(self) -> None:
         """Print the line of the round that closed last, now that its jobs are known."""

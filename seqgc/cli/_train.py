@@ -19,6 +19,8 @@ from seqgc.schemes import parse_scheme
 if TYPE_CHECKING:
     from seqgc.training import TrainResult
 
+_COUNTS_LEFT_OUT = {"round_seconds", "open_tasks"}
+
 
 @configured()
 def train(
@@ -43,6 +45,11 @@ def train(
         return
     with make_workers(settings, delays=delays) as workers:
         result = prepare(settings, workers).train(run=run)
+    show_result(result, as_json=as_json)
+
+
+def show_result(result: TrainResult, *, as_json: bool) -> None:
+    """Print what a run came to."""
     show(facts_of(result), _pairs(result), as_json=as_json)
 
 
@@ -58,7 +65,7 @@ def facts_of(result: TrainResult) -> Values:
         "schemes": result.schemes,
         "switches": [switch.fields for switch in result.switches],
         "rounds": len(result.counts.round_seconds),
-        **asdict(result.counts),
+        **{k: v for k, v in asdict(result.counts).items() if k not in _COUNTS_LEFT_OUT},
     }
 
 

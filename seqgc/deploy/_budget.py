@@ -111,7 +111,8 @@ class Budget:
     @property
     def memory(self) -> Mapping[str, float]:
         """What a resumed run has spent before it begins: what is under way counts in full."""
-        return {"committed_usd": self.committed_usd}
+        committed_usd = self.committed_usd
+        return {"committed_usd": committed_usd, "open_usd": committed_usd - self._spent_usd}
 
     def recall(self, memory: Mapping[str, float]) -> None:
         """Count what the run has spent before, beside what was reserved anew for the warm-up."""

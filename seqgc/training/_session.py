@@ -32,7 +32,7 @@ from seqgc.training._snapshots import Snapshot, SnapshotFolder
 from seqgc.training._tuner import Answer, Choice, Tuner
 from seqgc.training.adaptive import AdaptiveDirector, Switch
 from seqgc.training.checkpoints import save_checkpoint
-from seqgc.training.rundir import EventLog, MetricsLog, RunDirectory
+from seqgc.training.rundir import EventLog, Forgiving, MetricsLog, RunDirectory
 from seqgc.training.workload import FLIGHT, TorchWorkload
 
 __all__ = ["Session"]
@@ -97,13 +97,14 @@ class Session:
         snapshots = SnapshotFolder(directory.checkpoints, RunState)
         every_s = self._plan.checkpoint_every_s
         with ExitStack() as stack:
-            self._events = stack.enter_context(closing(EventLog(path / "events.jsonl")))
+            events = stack.enter_context(closing(EventLog(path / "events.jsonl")))
             self._metrics = MetricsLog(
                 path / "metrics.csv",
                 metrics=lambda: self._workload.metrics,
                 keep_bytes=None if before is None else before.state.metrics_bytes,
             )
-            self._observers += (self._events, stack.enter_context(closing(self._metrics)))
+            logs = events, stack.enter_context(closing(self._metrics))
+            self._observers += tuple(Forgiving(log, warn=self.warn) for log in logs)
             self._checkpoints = stack.enter_context(
                 closing(Checkpointer(snapshots, every_s=every_s, warn=self.warn))
             )
@@ -135,6 +136,14 @@ class Session:
         return seconds
 
     @property
+    def under_way(self) -> str:
+        """How many tasks nobody has answered, and what they may still cost, for a message."""
+        open_tasks = self.counts.open_tasks
+        cost = [o.memory.get("open_usd", 0.0) for o in self._lasting]
+        price = f", which may still cost ${sum(cost):.4f}" if any(cost) else ""
+        return f"{open_tasks} tasks are under way{price}; " if open_tasks else ""
+
+    @property
     def _seconds(self) -> float:
         return time.perf_counter() - self._began
 
@@ -152,6 +161,7 @@ class Session:
         for segment, choice in zip(self._policy.segments[1:], choices, strict=False):
             self._adopt(segment, choice)
         state, flight = snapshot.state, snapshot.files[FLIGHT]
+        self.counts.open_tasks = 0  # nobody waits for those of the master before
         self._workload.restore(state.workload, snapshot.files)
         for observer, memory in zip(self._lasting, state.observers, strict=True):
             observer.recall(memory)
@@ -166,7 +176,8 @@ class Session:
             self._checkpoints.begin(self._copied(hold()))
 
     def _copied(self, held: master.Held) -> RunSnapshot:
-        self._metrics.update()
+        with suppress(OSError):  # or else what is missing there is trained, and written, again
+            self._metrics.update()
         state, files = self._workload.snapshot()
         flight = dict(files[FLIGHT])
         jobs = [pack_held(job, flight) for job in held.jobs]

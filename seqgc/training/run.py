@@ -231,7 +231,11 @@ def _execute(
         )
         for text in record.warnings:
             session.warn(text)
-        seconds = session.run(backend, record.directory)
+        try:
+            seconds = session.run(backend, record.directory)
+        except BaseException as error:
+            error.add_note(f"{session.under_way}go on with: seqgc resume {path}")
+            raise
     return TrainResult(
         run=path,
         scheme=setting.scheme.spec,

@@ -21,6 +21,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -100,6 +101,24 @@ def require_new(path: Path) -> None:
         raise ParameterError("run", rule, str(path), f"{nearest.name} is a file")
 
 
+class Forgiving:
+    """An observer that is given up, with one warning, once it cannot write: the run goes on."""
+
+    def __init__(self, observer: ports.Observer, *, warn: Callable[[str], None]) -> None:
+        self._observer: ports.Observer | None = observer
+        self._warn = warn
+
+    def __call__(self, seen: ports.Seen) -> None:
+        if self._observer is None:
+            return
+        try:
+            self._observer(seen)
+        except OSError as error:
+            name, self._observer = type(self._observer).__name__, None
+            what = error.strerror or error
+            self._warn(f"the {name} of the run cannot be written any more, and is given up: {what}")
+
+
 class EventLog:
     """Appends all that happens, except ticks, to ``events.jsonl``; an observer of the run.
 
@@ -114,7 +133,11 @@ class EventLog:
         self._began = time.monotonic()
         self._began_at: dict[int, float] = {}  # by round, seconds on the backend's clock
         self._left_at: dict[tuple[int, int, int], float] = {}  # by round, worker, attempt
-        self.close: Final = self._file.close
+
+    def close(self) -> None:
+        """Close the file; what cannot be written is lost."""
+        with suppress(OSError):
+            self._file.close()
 
     def __call__(self, seen: ports.Seen) -> None:
         match seen:
@@ -193,14 +216,14 @@ class MetricsLog:
         if keep_bytes is None:
             self._rows.writerow(["seconds", "job", "model", "step", "loss"])
         self._began = time.monotonic()
-        self._written = 0
-        self.close: Final = self._file.close
-
-    @property
-    def bytes(self) -> int:
-        """The length of the file."""
         self._file.flush()
-        return self._file.tell()
+        self._written = 0
+        self.bytes = self._file.tell()  # of what has been written
+
+    def close(self) -> None:
+        """Close the file; what cannot be written is lost."""
+        with suppress(OSError):
+            self._file.close()
 
     def __call__(self, seen: ports.Seen) -> None:
         if isinstance(seen, ports.Close) or (isinstance(seen, ports.Notice) and seen.kind == "end"):
@@ -213,3 +236,4 @@ class MetricsLog:
             self._rows.writerow([seconds, entry.job, entry.model, entry.step, entry.loss])
         self._written = len(metrics)
         self._file.flush()
+        self.bytes = self._file.tell()

@@ -1,0 +1,32 @@
+"""``seqgc resume``: a run whose master has ended goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from seqgc.cli._config import read_toml, validated
+from seqgc.cli._options import AsJson, with_plugins
+from seqgc.cli._run import make_delays, make_workers, prepare
+from seqgc.cli._train import show_result
+
+__all__ = ["resume"]
+
+
+@with_plugins
+def resume(
+    run: Annotated[Path, typer.Argument(help="Folder of the run.")],
+    accept_changes: Annotated[
+        bool, "--accept-changes", "Go on though configuration, code, data or versions differ."
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a run that has ended early, from its last checkpoint, to the same weights."""
+    settings = validated(read_toml(run / "config.toml"))
+    delays = None if settings.delays is None else make_delays(settings)
+    with make_workers(settings, delays=delays) as workers:
+        prepared = prepare(settings, workers)
+        result = prepared.resume(run, accept_changes=accept_changes)
+    show_result(result, as_json=as_json)
