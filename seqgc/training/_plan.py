@@ -128,7 +128,7 @@ class TrainingPlan:
             precision=self.precision,
             payload=self.payload or self.precision,
             stochastic_rounding=self.stochastic_rounding,
-            weights=run.absolute() / "weights" / str(master),
+            weights=run.absolute() / ("weights" if master == 1 else f"weights-{master}"),
             cached_weights=(self.max_delay(setting) + 1) * setting.jobs_per_round,
             code=setting.scheme.spec[:100] if self.adaptation is None else "",
             sizes=self.sizes(setting),

@@ -6,8 +6,9 @@ A run that ends, however it ends, can be resumed from its newest checkpoint and 
 only question here is when the master's state may be copied. *At rest*, between two events with
 every decoded gradient handed over, it may: `master.run` calls `Session._rest` then, which takes a
 checkpoint when one is due. After an error it may as well, unless a round has been closed of which
-the finished jobs have not all been decoded (``_whole``). An interrupt can come between any two
-instructions: then only what is at rest is copied, and else the checkpoint before has to do.
+the finished jobs have not all been decoded (``_whole``). An interrupt could come between any two
+instructions: `Interrupts` lets it through at rest only. Whatever else comes in between (an exit, an
+exception that is no `Exception`) leaves the checkpoint before.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from seqgc.rounds import Decision, Director, Segment, Setting, SwitchingPolicy
 from seqgc.training._checkpointer import Checkpointer, RunSnapshot, RunState
 from seqgc.training._counts import RunCounts
 from seqgc.training._history import Recorder
+from seqgc.training._interrupts import Interrupts
 from seqgc.training._packing import pack_held, unpack_held
 from seqgc.training._plan import TrainingPlan
 from seqgc.training._snapshots import Snapshot, SnapshotFolder
@@ -67,7 +69,8 @@ class Session:
         self._observers: tuple[ports.Observer, ...]
         self._observers = (*observers, recorder, self._follow, self.counts)
         self._hold: master.Holding | None = None
-        self._at_rest = self._whole = False
+        self._interrupts = Interrupts()
+        self._whole = False
         self._began = 0.0
         sizes = workload.batch_sizes
         director: Director | None = None
@@ -97,6 +100,7 @@ class Session:
         snapshots = SnapshotFolder(directory.checkpoints, RunState)
         every_s = self._plan.checkpoint_every_s
         with ExitStack() as stack:
+            stack.enter_context(self._interrupts.deferred())
             events = stack.enter_context(closing(EventLog(path / "events.jsonl")))
             self._metrics = MetricsLog(
                 path / "metrics.csv",
@@ -128,7 +132,7 @@ class Session:
                 outcome = f"{'stopped' if isinstance(error, BudgetError) else 'failed'}: {error}"
                 raise
             except BaseException:
-                self._whole = self._at_rest
+                self._whole = self._interrupts.admitted
                 raise
             finally:
                 seconds = self._seconds
@@ -171,9 +175,10 @@ class Session:
 
     def _rest(self, hold: master.Holding) -> None:
         """Take a checkpoint if it is time for one: everything decoded has been handed over."""
-        self._hold, self._at_rest, self._whole = hold, True, True
+        self._hold, self._whole = hold, True
         if self._checkpoints.due:
             self._checkpoints.begin(self._copied(hold()))
+        self._interrupts.admit()
 
     def _copied(self, held: master.Held) -> RunSnapshot:
         with suppress(OSError):  # or else what is missing there is trained, and written, again
@@ -217,7 +222,7 @@ class Session:
         self._tell("warning", {"text": text})
 
     def _show(self, seen: ports.Seen) -> None:
-        self._at_rest = False
+        self._interrupts.hold()
         if isinstance(seen, ports.Close):
             self._whole = False  # until all that it finishes has been decoded
         elif isinstance(seen, ports.Dispatch):

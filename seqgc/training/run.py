@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from shutil import rmtree
 
 import torch
 
@@ -127,6 +128,8 @@ def resume(
         if not accept_changes:
             require_same(history.fingerprint, fingerprint(plan, plan.setting(workers.n)))
         snapshot, warnings = _newest(directory, history)
+        for left_behind in directory.path.glob("weights*"):  # of the masters before
+            rmtree(left_behind, ignore_errors=True)
         record = _Record(
             directory=directory, lease=lease, history=history, snapshot=snapshot, warnings=warnings
         )

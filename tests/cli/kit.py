@@ -33,7 +33,7 @@ def local_weights(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
 
 def weights(run: Path | str) -> np.ndarray:
     """Return all weights of a run's last checkpoints, one after the other."""
-    tensors = [load_file(file) for file in sorted(Path(run, "checkpoints").iterdir())]
+    tensors = [load_file(file) for file in sorted(Path(run, "checkpoints").glob("*.safetensors"))]
     return np.concatenate([np.ravel(t[name]) for t in tensors for name in sorted(t)])
 
 

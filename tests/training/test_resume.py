@@ -102,7 +102,7 @@ def test_from_any_instant_it_ends_in_the_same_bits(
     result = train(plan(spec, every_s=every_s), crew(), run=tmp_path / "run", observers=[watch])
     expected = outcome(result.run)
     assert len(expected[1]) == 1 + 4 * STEPS, "every job once"
-    assert len(watch.copies) > 5
+    assert len(watch.copies) > 3
     for copy in watch.copies:
         again = resume(copy, plan(spec, every_s=every_s), crew())
         assert outcome(again.run) == expected, copy
