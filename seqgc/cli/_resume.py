@@ -25,7 +25,7 @@ def resume(
 ) -> None:
     """Go on with a run that has ended early, from its last checkpoint, to the same weights."""
     settings = validated(read_toml(run / "config.toml"))
-    delays = None if settings.delays is None else make_delays(settings)
+    delays = make_delays(settings)
     with make_workers(settings, delays=delays) as workers:
         prepared = prepare(settings, workers)
         result = prepared.resume(run, accept_changes=accept_changes)
