@@ -2,18 +2,60 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
+import numpy as np
+import torch
+
+from seqgc.ports import IntArray
 from seqgc.training._counts import RunCounts
 from seqgc.training._packing import PackedJob
 from seqgc.training._snapshots import Snapshot, SnapshotFolder
+from seqgc.training.adaptive import DirectorState
 from seqgc.training.workload import WorkloadState
 
 __all__ = ["Checkpointer", "RunSnapshot", "RunState"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomState:
+    """The states of the global generators; seqgc draws from none, a user's module may."""
+
+    torch: bytes
+    numpy: tuple[str, list[int], int, int, float]
+    python: tuple[int, list[int], float | None]
+
+    @classmethod
+    def now(cls) -> RandomState:
+        legacy = np.random.get_state(legacy=False)  # noqa: NPY002 (the global one is meant)
+        state = cast("dict[str, object]", legacy)
+        mt = cast("dict[str, object]", state["state"])
+        version, words, gauss = random.getstate()
+        return cls(
+            torch=torch.get_rng_state().numpy().tobytes(),
+            numpy=(
+                str(state["bit_generator"]),
+                cast("IntArray", mt["key"]).tolist(),
+                cast("int", mt["pos"]),
+                cast("int", state["has_gauss"]),
+                cast("float", state["gauss"]),
+            ),
+            python=(version, list(words), gauss),
+        )
+
+    def restore(self) -> None:
+        """Have the generators go on from here."""
+        torch.set_rng_state(torch.frombuffer(bytearray(self.torch), dtype=torch.uint8))
+        name, key, position, has_gauss, cached = self.numpy
+        legacy = (name, np.array(key, dtype=np.uint32), position, has_gauss, cached)
+        np.random.set_state(legacy)  # noqa: NPY002 (the global one is meant)
+        version, words, gauss = self.python
+        random.setstate((version, tuple(words), gauss))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +69,8 @@ class RunState:
     observers: list[dict[str, float]]  # what those that last have to remember, in their order
     seconds: float  # of the loop so far
     metrics_bytes: int  # of metrics.csv
-    torch_random: str  # base64
+    director: DirectorState | None  # in a run that looks for better settings
+    random: RandomState
 
 
 RunSnapshot: TypeAlias = Snapshot[RunState]
@@ -71,8 +114,9 @@ class Checkpointer:
                 self._warn(f"a checkpoint could not be written to {self._folder.root}: {what}")
 
     def close(self) -> None:
-        """Wait for the last one."""
+        """Wait for the last one; nothing more is written."""
         self.settle()
+        self._folder.give_room_back()
         self._thread.shutdown()
 
     def _write(self, snapshot: RunSnapshot) -> None:

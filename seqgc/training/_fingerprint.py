@@ -17,7 +17,8 @@ from seqgc.training.model import Model, PointDataset
 
 __all__ = ["fingerprint", "require_same"]
 
-_POINTS = 64  # of a dataset that are looked at, unless it is tensors
+_POINTS = 64  # of a dataset that are looked at, unless it is tensors of at most these bytes
+_WHOLE_BYTES = 1 << 26
 
 
 def fingerprint(plan: TrainingPlan, setting: Setting) -> dict[str, str]:
@@ -89,7 +90,7 @@ def _code(thing: object) -> str:
 def _data(dataset: PointDataset) -> str:
     size = len(dataset)
     tensors = getattr(dataset, "tensors", None)
-    if tensors is None:
+    if tensors is None or sum(t.nbytes for t in tensors) > _WHOLE_BYTES:
         some = np.unique(np.linspace(0, size - 1, min(size, _POINTS)).astype(int))
         tensors = [torch.as_tensor(part) for i in some for part in dataset[int(i)]]
     return f"{size} points, {_digest(*tensors)}"

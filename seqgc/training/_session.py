@@ -15,16 +15,13 @@ from __future__ import annotations
 
 import copy
 import time
-from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
-
-import torch
 
 from seqgc import master, ports
 from seqgc.errors import BudgetError, ScheduleError, StoreError
 from seqgc.rounds import Decision, Director, Segment, Setting, SwitchingPolicy
-from seqgc.training._checkpointer import Checkpointer, RunSnapshot, RunState
+from seqgc.training._checkpointer import Checkpointer, RandomState, RunSnapshot, RunState
 from seqgc.training._counts import RunCounts
 from seqgc.training._history import Recorder
 from seqgc.training._interrupts import Interrupts
@@ -73,9 +70,10 @@ class Session:
         self._whole = False
         self._began = 0.0
         sizes = workload.batch_sizes
+        self._adaptive: AdaptiveDirector | None = None
         director: Director | None = None
         if plan.adaptation is not None and tuner is not None:
-            adaptive = AdaptiveDirector(
+            self._adaptive = AdaptiveDirector(
                 plan.adaptation,
                 n=setting.scheme.n,
                 max_delay=plan.max_delay(setting),
@@ -83,7 +81,7 @@ class Session:
                 note=self._note,
                 batch=sizes[0] if len(sizes) == 1 else None,
             )
-            director = _RecordedDirector(adaptive, recorder, answers=self.answers)
+            director = _RecordedDirector(self._adaptive, recorder, answers=self.answers)
         self._policy = SwitchingPolicy(
             setting,
             num_jobs=self.num_jobs,
@@ -169,8 +167,9 @@ class Session:
         self._workload.restore(state.workload, snapshot.files)
         for observer, memory in zip(self._lasting, state.observers, strict=True):
             observer.recall(memory)
-        random = torch.frombuffer(bytearray(b64decode(state.torch_random)), dtype=torch.uint8)
-        torch.set_rng_state(random)
+        if self._adaptive is not None and state.director is not None:
+            self._adaptive.restore(state.director)
+        state.random.restore()
         return master.Held(begun=state.begun, jobs=[unpack_held(job, flight) for job in state.held])
 
     def _rest(self, hold: master.Holding) -> None:
@@ -196,7 +195,8 @@ class Session:
                 observers=[dict(observer.memory) for observer in self._lasting],
                 seconds=self._seconds,
                 metrics_bytes=self._metrics.bytes,
-                torch_random=b64encode(torch.get_rng_state().numpy().tobytes()).decode(),
+                director=None if self._adaptive is None else self._adaptive.snapshot(),
+                random=RandomState.now(),
             ),
             files=files | {FLIGHT: flight},
         )

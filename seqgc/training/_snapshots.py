@@ -108,7 +108,7 @@ class SnapshotFolder(Generic[_State]):
         except OSError as error:
             if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
                 raise
-            (self.root / _ROOM).unlink(missing_ok=True)
+            self.give_room_back()
             self._write(partial, snapshot)
         if whole.exists():  # of a master before this one, or of the same instant
             whole.rename(self.root / f".{name}.old")
@@ -163,6 +163,10 @@ class SnapshotFolder(Generic[_State]):
             raise ValueError(f"{_STATE} has schema {body.schema}, not {SCHEMA}")
         files = {name: _read_file(folder / name, *about) for name, about in body.files.items()}
         return Snapshot(rounds=rounds, state=body.state, files=files)
+
+    def give_room_back(self) -> None:
+        """Remove the room that was set aside."""
+        (self.root / _ROOM).unlink(missing_ok=True)
 
     def _set_room_aside(self, size: int) -> None:
         """Have a file of the size of a checkpoint, which can be removed when the disk is full."""

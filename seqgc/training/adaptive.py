@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -69,6 +69,14 @@ class Switch:
         return {"round": self.first_round, "job": self.first_job} | self.choice.prediction
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectorState:
+    """What an `AdaptiveDirector` remembers: for checkpoints."""
+
+    rounds_to_search: int | None
+    rows: list[SeenRow]
+
+
 class AdaptiveDirector:
     """Searches on the rounds seen while the next ones go on; a `seqgc.rounds.Director`.
 
@@ -96,6 +104,16 @@ class AdaptiveDirector:
         self._seen = SeenRounds(n, window=max(adaptation.probe or 1, adaptation.retune or 1))
         self._rounds_to_search = adaptation.probe or adaptation.retune
         self._searching = False
+
+    def snapshot(self) -> DirectorState:
+        """Return what it remembers; a search that is under way is to be asked for again."""
+        rounds = 0 if self._searching else self._rounds_to_search
+        return DirectorState(rounds_to_search=rounds, rows=self._seen.snapshot())
+
+    def restore(self, state: DirectorState) -> None:
+        """Remember what another one did."""
+        self._rounds_to_search = state.rounds_to_search
+        self._seen.restore(state.rows)
 
     def on(self, event: Event) -> None:
         self._seen.on(event)
@@ -140,19 +158,46 @@ class AdaptiveDirector:
         self._searching = True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenRow:
+    """One round that is over, for checkpoints; lists (n,) of its workers."""
+
+    round: int
+    seconds: list[float]
+    rests: list[float]
+    loads: list[float]
+    answered: list[bool]
+
+
 class _Row:
     """One round: when each worker's task left, and how long the answers took from then on."""
 
-    def __init__(self, event: Dispatched, n: int) -> None:
-        self.round, self.left_at = event.round, np.full(n, event.at)
-        self.left_at[list(event.workers)] = event.left_at
-        self.seconds, self.rests, self.loads = np.zeros((3, n))
-        self.answered = np.zeros(n, dtype=np.bool_)
+    def __init__(self, round: int, left_at: FloatArray) -> None:
+        self.round, self.left_at = round, left_at
+        self.seconds, self.rests, self.loads = np.zeros((3, len(left_at)))
+        self.answered = np.zeros(len(left_at), dtype=np.bool_)
 
     def close(self, duration_s: float, loads: float | FloatArray) -> None:
         """Take note of the loads (n,), and of what was left of the round when each task left."""
         self.rests[:] = duration_s - (self.left_at - self.left_at.min())
         self.loads[:] = loads
+
+    def snapshot(self) -> SeenRow:
+        return SeenRow(
+            round=self.round,
+            seconds=self.seconds.tolist(),
+            rests=self.rests.tolist(),
+            loads=self.loads.tolist(),
+            answered=self.answered.tolist(),
+        )
+
+    @classmethod
+    def restored(cls, seen: SeenRow) -> _Row:
+        """Return the row of which this is a snapshot; nobody answers it late any more."""
+        row = cls(seen.round, np.zeros(len(seen.seconds)))
+        row.seconds[:], row.rests[:], row.loads[:] = seen.seconds, seen.rests, seen.loads
+        row.answered[:] = seen.answered
+        return row
 
 
 class SeenRounds:
@@ -178,7 +223,9 @@ class SeenRounds:
         """Take note of an event of the loop."""
         match event:
             case Dispatched(attempt=0):
-                self._open = _Row(event, self._n)
+                left_at = np.full(self._n, event.at)
+                left_at[list(event.workers)] = event.left_at
+                self._open = _Row(event.round, left_at)
             case Arrival(round=round, worker=worker):
                 rows = self._rows if self._open is None else (*self._rows, self._open)
                 for row in rows:
@@ -192,6 +239,16 @@ class SeenRounds:
             self._open.close(record.duration_s, load)
             self._rows.append(self._open)
         self._open = None
+
+    def snapshot(self) -> list[SeenRow]:
+        """Return the rounds that are over, the oldest first."""
+        return [row.snapshot() for row in self._rows]
+
+    def restore(self, rows: Iterable[SeenRow]) -> None:
+        """Keep these rounds, and no others."""
+        self._open = None
+        self._rows.clear()
+        self._rows.extend(_Row.restored(row) for row in rows)
 
     def profile(self, *, alpha: float) -> DelayProfile:
         """Return the window's rounds at its smallest load, censored times filled in.

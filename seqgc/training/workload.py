@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from seqgc.errors import ParameterError, ScheduleError
+from seqgc.errors import ParameterError, ScheduleError, StoreError
 from seqgc.ports import Decoding, FloatArray, MiniTask, WeightedPoints, WeightStore
 from seqgc.training._jobs import ChunkedScheme, JobPlan, Share
 from seqgc.training._learner import Learner, LearnerState
@@ -219,7 +219,20 @@ class TorchWorkload:
         return state, files
 
     def restore(self, state: WorkloadState, files: Mapping[str, Tensors]) -> None:
-        """Be as the workload of which this is a snapshot; publishes the weights in flight again."""
+        """Be as the workload of which this is a snapshot; publishes the weights in flight again.
+
+        Raises
+        ------
+        StoreError
+            If it is of other models.
+        """
+        try:
+            self._restore(state, files)
+        except (KeyError, ValueError, RuntimeError) as error:
+            message = f"the checkpoint is of other models: {' '.join(str(error).split())}"
+            raise StoreError(message) from error
+
+    def _restore(self, state: WorkloadState, files: Mapping[str, Tensors]) -> None:
         flight = files[FLIGHT]
         for learner, (steps, settings) in zip(self._learners, state.models, strict=True):
             weights, optimizer = (files[name] for name in _files(learner))
