@@ -78,7 +78,9 @@ class Learner:
     def snapshot(self) -> LearnerState:
         """Return copies of all that training has made of the model."""
         optimizer: dict[str, torch.Tensor] = {}
-        settings = json.dumps(pack(self._optimizer.state_dict(), optimizer, name="optimizer"))
+        with without_compiler():
+            state = self._optimizer.state_dict()
+        settings = json.dumps(pack(state, optimizer, name="optimizer"))
         weights = {name: t.clone().contiguous() for name, t in self.module.state_dict().items()}
         return LearnerState(
             steps=self._steps, weights=weights, optimizer=optimizer, settings=settings
