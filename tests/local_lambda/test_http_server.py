@@ -102,7 +102,9 @@ def test_what_is_neither_head_nor_body_is_bounded_too() -> None:
 
 def test_of_too_many_strangers_the_first_must_go_and_nobody_who_is_known() -> None:
     async def hold() -> None:
-        server = HttpServer(_respond, refusal=_refusal, max_body_bytes=10, strangers=2)
+        server = HttpServer(
+            _respond, refusal=_refusal, max_body_bytes=10, strangers=2, stranger_s=1e6
+        )
         port = await server.start()
         known_reader, known = await asyncio.open_connection("127.0.0.1", port)
         known.write(b"GET /known HTTP/1.1\r\n\r\n")
