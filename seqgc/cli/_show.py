@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import sys
@@ -73,9 +74,19 @@ def busy(doing: str) -> Iterator[None]:
         yield
 
 
+class _Stderr(Console):
+    """A console on stderr that leaves it to its user what a broken pipe means: rich would exit."""
+
+    def __init__(self) -> None:
+        super().__init__(stderr=True)
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+
 def progress_bar(*columns: bars.ProgressColumn) -> bars.Progress:
     """Return a bar with what it is of and the time left, on stderr if that is a terminal."""
-    console, label = Console(stderr=True), bars.TextColumn("{task.description}")
+    console, label = _Stderr(), bars.TextColumn("{task.description}")
     left = (bars.TimeRemainingColumn(), bars.TextColumn("left"))
     return bars.Progress(label, *columns, *left, console=console, disable=not console.is_terminal)
 
