@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from seqgc import master
 from seqgc.errors import NotDecodableError, WorkerError
+from seqgc.master import Gatherer
 from seqgc.ports import (
     Action,
     Arrival,
@@ -20,6 +22,7 @@ from seqgc.ports import (
     Failure,
     Finish,
     FloatArray,
+    MiniTask,
     Task,
     WeightedPoints,
 )
@@ -127,34 +130,63 @@ def test_where_all_coefficients_are_one_every_result_is_added_when_it_comes(spec
     assert {task.cover is None for tasks in assignment for task in tasks} == {False}
 
 
-class Faulty(ReplayBackend):
-    """Worker 1 answers round 0, after worker 0, with a result that is one number too short."""
+def last_number(value: float) -> Callable[[FloatArray], FloatArray]:
+    return lambda result: np.append(result[:-1], value)
 
-    def __init__(self, workload: ChunkWorkload) -> None:
-        super().__init__(np.cumsum(np.ones((JOBS, N)), axis=1), compute=workload.compute)
+
+DAMAGES: dict[str, tuple[Callable[[FloatArray], FloatArray], str]] = {
+    "short": (
+        lambda result: result[:-1],
+        "must be 5 numbers of float64, as all of job 0; got 4 numbers of float64",
+    ),
+    "dtype": (
+        lambda result: result.astype(np.float32),
+        "must be 5 numbers of float64, as all of job 0; got 5 numbers of float32",
+    ),
+    "nan": (last_number(math.nan), "must be finite; it holds NaN or Inf"),
+    "inf": (last_number(-math.inf), "must be finite; it holds NaN or Inf"),
+    "huge": (last_number(1e300), "must have a norm of at most 1e+06 (max_norm); got 1e+300"),
+}
+
+
+class Faulty(ReplayBackend):
+    """Worker 1 answers round 0, after worker 0, with results that are damaged."""
+
+    def __init__(self, workload: ChunkWorkload, damage: str = "short") -> None:
+        super().__init__(np.cumsum(np.ones((JOBS + 9, N)), axis=1), compute=workload.compute)
+        self._damage = DAMAGES[damage][0]
 
     def receive(self, until: float) -> Arrival | Failure | None:
         event = super().receive(until)
         if isinstance(event, Arrival) and (event.round, event.worker) == (0, 1):
-            short = {slot: result[:-1] for slot, result in event.results.items()}
-            return replace(event, results=short)
+            bad = {slot: self._damage(result) for slot, result in event.results.items()}
+            return replace(event, results=bad)
         return event
 
 
-@pytest.mark.parametrize("spec", ["gc:s=3", "gc-rep:s=2"])
-def test_a_result_of_another_length_is_its_workers_failure(spec: str) -> None:
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("spec", ["gc:s=3", "gc-rep:s=2", "m-sgc:B=1,W=2,lam=4"])
+def test_a_result_that_cannot_be_used_is_its_workers_failure(spec: str, damage: str) -> None:
     scheme = parse_scheme(spec, n=N)
     workload, seen = ChunkWorkload(scheme, seed=0), []
     policy = RoundPolicy(scheme.start(JOBS), ClosingRule(mu=0.0, wait_out="all", max_attempts=1))
-    master.run(policy, Faulty(workload), workload, observe=seen.append)
+    backend = Faulty(workload, damage)
+    master.run(policy, backend, workload, observe=seen.append, max_norm=1e6)
     (failure,) = [event for event in seen if isinstance(event, Failure)]
     assert (failure.worker, failure.round) == (1, 0)
-    assert failure.reason == (
-        "the result of slot 0 must be 5 numbers of float64, as all of job 0; "
-        "got 4 numbers of float64"
-    )
+    assert failure.reason == f"the result of slot 0 {DAMAGES[damage][1]}"
     assert sorted(workload.errors) == list(range(JOBS))
     assert max(workload.errors.values()) <= 1e-10
+
+
+def test_without_a_limit_any_finite_result_is_taken() -> None:
+    task = MiniTask(job=0, slot=0, chunks=np.array([0]), coefficients=np.ones(1))
+    for size, dtype in [(1e300, "float64"), (1.7e308, "float64"), (3e38, "float32")]:
+        result = np.full(4, size, dtype=dtype)
+        assert Gatherer().flaw({0: task}, {0: result}) is None
+        limited = Gatherer(max_norm=1.01 * size)
+        assert limited.flaw({0: task}, {0: result[:1]}) is None
+        assert "norm" in str(limited.flaw({0: task}, {0: result}))
 
 
 def test_if_nobody_else_has_its_result_the_run_ends_and_names_it() -> None:

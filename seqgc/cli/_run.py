@@ -118,6 +118,7 @@ def make_plan(config: RunConfig) -> TrainingPlan:
         stale=config.stale,
         adaptation=adaptation,
         checkpoint_every_s=config.checkpoint_every_s,
+        max_norm=config.max_norm,
     )
     plan.setting(config.workers)  # enough models for the scheme's delay, bundles that divide them
     return plan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ def run(
     observe: _Show | None = None,
     rest: Callable[[Holding], None] | None = None,
     held: Held | None = None,
+    max_norm: float = math.inf,
 ) -> None:
     """Drive a policy to its end; the backend's clock is the only one.
 
@@ -33,7 +35,8 @@ def run(
     ``rest`` is called between events, when every decoded gradient has been handed over: what it is
     called with returns what the loop `Held`.
     ``held`` is what a loop held that was broken off and that this one goes on with; policy and
-    workload must be as they were then.
+    workload must be as they were then. An answer with a result that is not finite, or whose 2-norm
+    is above ``max_norm``, is a failure.
 
     Raises
     ------
@@ -46,7 +49,9 @@ def run(
     NotDecodableError
         If the sum of finite results overflows.
     """
-    loop = _Loop(policy, backend, workload, observe or (lambda _: None))
+    loop = _Loop(
+        policy, backend, workload, observe or (lambda _: None), Gatherer(max_norm=max_norm)
+    )
     if held is not None:
         loop.restore(held)
     loop.run(rest or (lambda _: None))
@@ -110,9 +115,9 @@ class _Loop:
     _backend: ports.AnyBackend
     _workload: Workload | None
     _observe: _Show
+    _gatherer: Gatherer
     _begun: int = -1  # jobs begin in order
     _debts: _Debts = field(default_factory=_Debts)
-    _gatherer: Gatherer = field(default_factory=Gatherer)
     _decoded: deque[Decoding] = field(default_factory=deque)  # gradients yet to be handed over
 
     def run(self, rest: Callable[[Holding], None]) -> None:
@@ -148,7 +153,7 @@ class _Loop:
         self._perform(actions)
 
     def _screen(self, answer: Arrival) -> Arrival | ports.Failure:
-        """Turn an answer without a result, or with one unlike its job's others, into a failure."""
+        """Turn an answer that cannot be used into a failure."""
         flaw = self._gatherer.flaw(self._debts.owed(answer), answer.results)
         if flaw is None:
             return answer

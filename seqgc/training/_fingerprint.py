@@ -31,6 +31,7 @@ def fingerprint(plan: TrainingPlan, setting: Setting) -> dict[str, str]:
         "payload": str(plan.payload),
         "stochastic_rounding": str(plan.stochastic_rounding),
         "stale": str(plan.stale),
+        "max_norm": str(plan.max_norm),
         "adaptation": repr(plan.adaptation),
         "models": ", ".join(model.name for model in plan.models),
     }

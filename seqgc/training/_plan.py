@@ -51,6 +51,8 @@ class TrainingPlan:
     # whose delay the number of models allows.
     adaptation: Adaptation | None = None
     checkpoint_every_s: float = 60.0  # there is one at the beginning and at the end as well
+    # An answer with a result whose 2-norm is above it is a failure. None: any finite one is taken.
+    max_norm: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "models", tuple(self.models))
@@ -69,6 +71,8 @@ class TrainingPlan:
         if not self.checkpoint_every_s > 0:
             rule = "must be a number > 0, seconds"
             raise ParameterError("checkpoint_every_s", rule, self.checkpoint_every_s)
+        if self.max_norm is not None:
+            require_number("max_norm", self.max_norm, above=0)
         if self.adaptation is not None and self.stale:
             rule = "must be off in a run that looks for a better scheme"
             raise ParameterError("stale", rule, self.stale)

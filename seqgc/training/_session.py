@@ -14,6 +14,7 @@ exception that is no `Exception`) leaves the checkpoint before.
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
@@ -123,6 +124,7 @@ class Session:
                     observe=self._show,
                     rest=self._rest,
                     held=held,
+                    max_norm=self._plan.max_norm or math.inf,
                 )
                 self._workload.flush()
                 outcome = "finished"
