@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 __all__ = [
     "BudgetError",
+    "DivergedError",
     "IllConditionedError",
     "NotDecodableError",
     "ParameterError",
@@ -88,6 +89,16 @@ class BudgetError(SeqgcError):
     def __init__(self, message: str, *, round: int, spent_usd: float) -> None:
         self.round, self.spent_usd = round, spent_usd
         super().__init__(message)
+
+
+class DivergedError(SeqgcError):
+    """Models whose results are not finite (NaN or Inf), and nothing else is left to train."""
+
+    def __init__(self, models: Sequence[str]) -> None:
+        self.models = tuple(models)
+        what = "the results of " + ", ".join(self.models) + " are not finite (NaN or Inf)"
+        why = "training diverged, or a loss is undefined"
+        super().__init__(f"{what}: {why}; lower the learning rate, or check the data")
 
 
 class WireError(SeqgcError):

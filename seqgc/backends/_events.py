@@ -215,7 +215,14 @@ def event_of(answer: ResultMessage | FailureMessage, *, at: float) -> Arrival | 
     if isinstance(answer, FailureMessage):
         return failure_of(answer.subject.address, at=at, reason=answer.reason)
     round, worker, attempt = answer.subject.address
-    return Arrival(round=round, worker=worker, attempt=attempt, at=at, results=answer.results)
+    return Arrival(
+        round=round,
+        worker=worker,
+        attempt=attempt,
+        at=at,
+        results=answer.results,
+        not_finite=answer.not_finite,
+    )
 
 
 def failure_of(address: tuple[int, int, int], *, at: float, reason: str | BaseException) -> Failure:

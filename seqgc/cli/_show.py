@@ -124,6 +124,9 @@ class RunProgress:
                 self._bar.update(self._task, advance=1)
             case Notice(kind="switch", fields=fields):
                 self._say(f"switch before round {fields['round']}: {why_switched(fields)}")
+            case Notice(kind="diverged", fields=fields):
+                what = f"{fields['model']} has diverged after {fields['step']} steps"
+                self._say(f"{what}: its results are not finite; it is left as it is")
 
     def _say(self, line: str) -> None:
         self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)

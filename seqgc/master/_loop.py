@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, overload
 
+import numpy as np
+
 from seqgc import ports
-from seqgc.errors import ParameterError
+from seqgc.errors import DivergedError, NotDecodableError, ParameterError
 from seqgc.master._gathering import Gatherer, HeldJob
 from seqgc.ports import Action, Arrival, Decoding, Dispatch, Event, MiniTask, Task, Workload
 
@@ -46,8 +48,9 @@ def run(
         If a round cannot end.
     IllConditionedError
         If a gradient cannot be decoded to a useful precision.
-    NotDecodableError
-        If the sum of finite results overflows.
+    NotDecodableError, DivergedError
+        If the sum of finite results overflows, or results are not finite, and the workload is none
+        of models that may diverge one by one.
     """
     loop = _Loop(
         policy, backend, workload, observe or (lambda _: None), Gatherer(max_norm=max_norm)
@@ -146,11 +149,15 @@ class _Loop:
             event = self._screen(event)
         self._observe(event)
         actions = self._policy.on(event)
-        if isinstance(event, Arrival) and not any(isinstance(a, ports.Drop) for a in actions):
-            for slot, task in self._debts.settle(event).items():
-                result = event.results[slot]
-                self._gatherer.take(task, result, worker=event.worker, round=event.round)
+        unused = ports.Drop | ports.Doubt
+        if isinstance(event, Arrival) and not any(isinstance(a, unused) for a in actions):
+            self._take(event)
         self._perform(actions)
+
+    def _take(self, answer: Arrival) -> None:
+        for slot, task in self._debts.settle(answer).items():
+            result = answer.results[slot]
+            self._gatherer.take(task, result, worker=answer.worker, round=answer.round)
 
     def _screen(self, answer: Arrival) -> Arrival | ports.Failure:
         """Turn an answer that cannot be used into a failure."""
@@ -177,8 +184,18 @@ class _Loop:
                 case ports.Finish():
                     if self._workload is not None:
                         self._decoded.append(action.decoding())
-                case ports.Close() | ports.Drop():
+                case ports.Diverged():
+                    self._diverge(action)
+                case ports.Close() | ports.Drop() | ports.Doubt():
                     pass  # for the observer
+
+    def _diverge(self, action: ports.Diverged) -> None:
+        for answer in action.answers:
+            self._take(answer)
+        if isinstance(self._workload, ports.DivergingWorkload):
+            self._workload.diverge(action.models)
+        elif self._workload is not None:
+            raise DivergedError(action.models)
 
     def _restart(self, worker: int) -> None:
         if not isinstance(self._backend, ports.RestartingBackend):
@@ -230,7 +247,12 @@ class _Loop:
 
     def _hand_over(self, workload: Workload) -> None:
         decoding = self._decoded.popleft()
-        workload.finish(decoding, self._gatherer.combine(decoding))
+        gradient = self._gatherer.combine(decoding)
+        if not isinstance(workload, ports.DivergingWorkload) and not np.isfinite(gradient).all():
+            fault = f"the sum of finite results overflows {gradient.dtype}"
+            remedy = "lower the learning rate, or train in float64"
+            raise NotDecodableError(f"job {decoding.job}: {fault}; {remedy}", job=decoding.job)
+        workload.finish(decoding, gradient)
 
     def _salvage(self, error: BaseException) -> None:
         """Hand over what is decoded although the run fails; the error names what that loses."""

@@ -19,6 +19,9 @@ from seqgc.ports._protocols import Close as Close
 from seqgc.ports._protocols import CloseReason as CloseReason
 from seqgc.ports._protocols import Dispatch as Dispatch
 from seqgc.ports._protocols import Dispatched as Dispatched
+from seqgc.ports._protocols import Diverged as Diverged
+from seqgc.ports._protocols import DivergingWorkload as DivergingWorkload
+from seqgc.ports._protocols import Doubt as Doubt
 from seqgc.ports._protocols import Drop as Drop
 from seqgc.ports._protocols import Event as Event
 from seqgc.ports._protocols import Failure as Failure

@@ -51,13 +51,17 @@ class Dispatched:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Arrival:
-    """A worker's results, by slot, reached the master at ``at``."""
+    """A worker's results, by slot, reached the master at ``at``.
+
+    ``not_finite`` names the models whose results were not finite: zeros stand in their places.
+    """
 
     round: int
     worker: int
     attempt: int
     at: float
     results: Mapping[int, FloatArray]
+    not_finite: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +136,27 @@ class Drop:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """An arrival with results that are not finite, of a model that is not known to have diverged.
+
+    It may be the worker's fault: it is not used, unless a `Diverged` says otherwise.
+    """
+
+    event: Arrival
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diverged:
+    """These models' results are not finite: two workers say so, or all that there are to say it.
+
+    ``answers`` were in doubt for nothing but these models, and are to be used from now on.
+    """
+
+    models: tuple[str, ...]
+    answers: tuple[Arrival, ...]
+
+
 CloseReason: TypeAlias = Literal[
     "everyone", "tolerance", "wait-out", "exhausted", "timeout", "idle", "again"
 ]
@@ -175,7 +200,7 @@ class Finish:
     decoding: Callable[[], Decoding]
 
 
-Action: TypeAlias = Dispatch | Cancel | Restart | Drop | Close | Finish
+Action: TypeAlias = Dispatch | Cancel | Restart | Drop | Doubt | Diverged | Close | Finish
 
 # ---- protocols ----------------------------------------------------------------------------------
 
@@ -246,6 +271,17 @@ class Workload(Protocol):
         """
 
 
+@runtime_checkable
+class DivergingWorkload(Workload, Protocol):
+    """A workload of several models, of which some may diverge: the others go on.
+
+    Its gradients may hold numbers that are not finite, where finite results overflow.
+    """
+
+    def diverge(self, models: Sequence[str]) -> None:
+        """Do nothing more for these models: their parts of gradients mean nothing."""
+
+
 class WeightStore(Protocol):
     """Immutable versions of weights."""
 
@@ -287,7 +323,8 @@ class Notice:
     (``workers``, ``provider``); ``ready``, they are (``seconds``, ``note``: what else is worth
     saying of them); ``run``, training begins (the first line of ``events.jsonl``); ``round``, one
     of a recording has ended (``done``, ``total``); ``search``, ``switch``, a search for a better
-    setting has ended, the run takes another one; ``end``, the run is over, whatever its cause
+    setting has ended, the run takes another one; ``diverged``, a ``model`` has at its ``step`` and
+    is left as it is, the others go on; ``end``, the run is over, whatever its cause
     (``outcome``).
     """
 

@@ -83,6 +83,7 @@ class RoundGate:
         if excused is not None:
             self._responded |= excused
         self._failed = np.zeros(schedule.n, dtype=np.bool_)
+        self._doubted = np.zeros(schedule.n, dtype=np.bool_)
         self._kappa_s: float | None = None
         self._latest_s = 0.0
         self._waited_out = False
@@ -102,6 +103,18 @@ class RoundGate:
         ScheduleError
             If the round is closed, the worker has answered or failed, or time went back.
         """
+        self._answer(worker, elapsed)
+
+    def doubt(self, worker: int, elapsed: float) -> None:
+        """Register an answer that counts once it is believed, or if the round cannot do without.
+
+        Raises like `arrive`.
+        """
+        self._answer(worker, elapsed, self._doubted)
+
+    def believe(self, worker: int, elapsed: float) -> None:
+        """Let an answer that was in doubt count from now on; raises like `arrive`."""
+        self._doubted[worker] = False
         self._answer(worker, elapsed)
 
     def fail(self, worker: int, elapsed: float) -> None:
@@ -182,15 +195,17 @@ class RoundGate:
                 return enough
             enough += 1
 
-    def _answer(self, workers: int | IntArray, elapsed: float) -> None:
-        self._register(self._responded, workers, elapsed)
+    def _answer(
+        self, workers: int | IntArray, elapsed: float, mask: BoolArray | None = None
+    ) -> None:
+        self._register(self._responded if mask is None else mask, workers, elapsed)
         if self._kappa_s is None:
             self._kappa_s = elapsed
         self._set_alarm(elapsed)
 
     def _register(self, mask: BoolArray, workers: int | IntArray, elapsed: float) -> None:
         self._require_open(elapsed)
-        if np.any(self._responded[workers] | self._failed[workers]):
+        if np.any(self._settled[workers]):
             raise ScheduleError(
                 f"worker {workers} is settled in round {self._round}: drop the event"
             )
@@ -208,7 +223,8 @@ class RoundGate:
             missing = self._again & ~self._responded
             if not missing.any():
                 self.wake_at = elapsed
-            if not (missing & self._failed).any():
+                return
+            if not (missing & self._failed).any() and not self._nobody_left():
                 return
             self._again = None
         if self._nobody_left():
@@ -218,7 +234,11 @@ class RoundGate:
             self.wake_at = min(self._rule.timeout_s, max(elapsed, deadline))
 
     def _nobody_left(self) -> bool:
-        return bool((self._responded | self._failed).all())
+        return bool(self._settled.all())
+
+    @property
+    def _settled(self) -> BoolArray:
+        return self._responded | self._failed | self._doubted
 
     def _suffices(self, responded: BoolArray) -> bool:
         return self._determines(responded) and self._is_decoded_well(responded)
@@ -237,6 +257,9 @@ class RoundGate:
 
     def _close_or_give_up(self, elapsed: float, timed_out: bool) -> None:
         self._again = None  # they have not all answered in time
+        if self._doubted.any() and not self._schedule.feasible(self._responded):
+            self._responded |= self._doubted  # there is nobody else to say it
+            self._doubted[:] = False
         if not self._schedule.feasible(self._responded):
             answered, n = np.count_nonzero(self._responded), len(self._responded)
             raise WorkerError(

@@ -10,6 +10,11 @@ worker's mini-tasks and ends with a `Close`; in between the policy only counts w
 - Whatever else comes is a `Drop`: an answer to a round that is closed, a second answer, the failure
   of an attempt after which another was sent. So each worker counts once a round, whatever workers
   and connections do, and the answers that count are just those by which the round was closed.
+- An answer that is not finite in some model settles its worker too, but counts only once it is
+  believed: another worker says the same of that model (`Diverged`), or the round cannot close
+  without it. A single worker that errs is this round's straggler, and asking it again would give
+  the same. Believed answers count in full: the other models' results in them are good, and their
+  gradients are decoded from the same answers as if nothing had happened.
 
 *Time.* The round's clock starts when its first task leaves (`Dispatched.at`): one origin for all
 workers, so that what the gate sees never goes back, and the first answer's time kappa holds the
@@ -86,6 +91,8 @@ class RoundPolicy:
         self._is_idle = True  # nobody has anything to do in the open round, or none is open
         self._attempts = [0] * schedule.n
         self._settled: set[int] = set()
+        self._doubted: dict[int, ports.Arrival] = {}  # by worker
+        self._diverged: set[str] = set()
         self._first_failure: Failure | None = None
         self._origin = math.nan  # set when the round's tasks have left
         self._now = 0.0
@@ -147,10 +154,37 @@ class RoundPolicy:
                 again = {worker: self._assignment()[worker]}
                 return (Dispatch(round=event.round, attempt=event.attempt + 1, assignment=again),)
         self._settled.add(worker)
+        if isinstance(event, ports.Arrival) and not self._diverged.issuperset(event.not_finite):
+            return self._doubt(event)
         register = self._gate.fail if isinstance(event, Failure) else self._gate.arrive
-        # An event is never later than the alarm it beat: rounding must not make it so.
-        register(worker, min(event.at - self._origin, self._gate.wake_at))
+        register(worker, self._elapsed(event))
         return ()
+
+    def _elapsed(self, event: ports.Arrival | Failure) -> float:
+        """Return an event's seconds, never later than the alarm that it beat, by rounding."""
+        return min(event.at - self._origin, self._gate.wake_at)
+
+    def _doubt(self, answer: ports.Arrival) -> Sequence[Action]:
+        """Register an answer that is not finite; believe it once another worker agrees."""
+        elapsed, models = self._elapsed(answer), set(answer.not_finite)
+        said = {model for other in self._doubted.values() for model in other.not_finite}
+        self._doubted[answer.worker] = answer
+        self._gate.doubt(answer.worker, elapsed)
+        if not (agreed := models & said):
+            return (ports.Doubt(event=answer),)
+        diverged = self._believe(agreed)
+        for each in diverged.answers:
+            self._gate.believe(each.worker, elapsed)
+        return (ports.Doubt(event=answer), diverged)
+
+    def _believe(self, models: set[str]) -> ports.Diverged:
+        self._diverged |= models
+        believed = [
+            each for each in self._doubted.values() if self._diverged.issuperset(each.not_finite)
+        ]
+        for each in believed:
+            del self._doubted[each.worker]
+        return ports.Diverged(models=tuple(sorted(models)), answers=tuple(believed))
 
     def _tick(self) -> Sequence[Action]:
         if self._now < self.wake_at:
@@ -180,7 +214,7 @@ class RoundPolicy:
 
     def _open_round(self) -> list[Dispatch]:
         self._attempts = [0] * self._schedule.n
-        self._settled, self._first_failure = set(), None
+        self._settled, self._doubted, self._first_failure = set(), {}, None
         assignment = None if self.done else self._assignment()
         if assignment is None or assignment.idle:
             self._is_idle = True
@@ -215,7 +249,10 @@ class RoundPolicy:
 
     def _close(self, record: RoundRecord) -> list[Action]:
         finished = self._schedule.close_round(record.responded)
-        actions: list[Action] = [ports.Close(record=record)]
+        doubted = [self._doubted[worker] for worker in self._doubted if record.responded[worker]]
+        models = {model for answer in doubted for model in answer.not_finite}
+        actions: list[Action] = [self._believe(models - self._diverged)] if doubted else []
+        actions.append(ports.Close(record=record))
         if not record.responded.all():
             stragglers = tuple(np.flatnonzero(~record.responded).tolist())
             actions.append(ports.Cancel(round=record.round, workers=stragglers))

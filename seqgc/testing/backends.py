@@ -166,7 +166,7 @@ class BackendContract:
 
     @pytest.mark.parametrize(
         ("model", "reason"),
-        [("raise", "TypeError: the loss is a string"), ("nan", "finite"), ("matrix", "vector")],
+        [("raise", "TypeError: the loss is a string"), ("matrix", "vector")],
     )
     def test_an_error_in_computing_is_a_failure_and_the_worker_lives_on(
         self, open_backend: Open, model: str, reason: str
@@ -179,6 +179,13 @@ class BackendContract:
         assert reason in failure.reason
         assert "\n" not in failure.reason
         _require_next(backend, 1)
+
+    def test_a_result_that_is_not_finite_names_its_model(self, open_backend: Open) -> None:
+        backend = open_backend(1)
+        backend.dispatch(0, [task(0, 0, "plain", "nan")])
+        answer = next_arrival(backend)
+        assert answer.not_finite == ("nan",)
+        assert {slot: list(r) for slot, r in answer.results.items()} == {0: [0.7] * 3, 10: [0.0]}
 
     def test_an_answer_takes_at_least_its_injected_delay(self, open_backend: Open) -> None:
         delays = {(0, 0): 0.06, (0, 1): 0.0, (0, 2): 0.03}

@@ -34,9 +34,12 @@ class Share:
     weights: WeightRef
     points: IntArray
     starts: IntArray
+    idle: bool = False  # nothing is computed: the result is zeros
 
     def resolve(self, chunks: IntArray, coefficients: FloatArray) -> WeightedPoints:
         """Return the chunks' points, each with its chunk's coefficient over the batch size."""
+        if self.idle:
+            chunks, coefficients = chunks[:0], coefficients[:0]
         sizes = self.starts[chunks + 1] - self.starts[chunks]
         pieces = [self.points[self.starts[c] : self.starts[c + 1]] for c in chunks]
         points = np.concatenate(pieces) if pieces else self.points[:0]
@@ -93,13 +96,13 @@ class JobPlan:
         """Return which step of its models the job is, from 0."""
         return job // self.num_bundles
 
-    def share(self, index: int, *, job: int, weights: WeightRef) -> Share:
+    def share(self, index: int, *, job: int, weights: WeightRef, idle: bool = False) -> Share:
         """Return the part of ``job`` that model ``index`` has, at the given weights."""
         model, step = self.models[index], self.step(job)
         points = batch_indices(
             len(model.dataset), batch_size=model.batch_size, seed=model.seed, step=step
         )
-        return Share(weights=weights, points=points, starts=self._starts[index])
+        return Share(weights=weights, points=points, starts=self._starts[index], idle=idle)
 
 
 def batch_indices(dataset_size: int, *, batch_size: int, seed: int, step: int) -> IntArray:

@@ -57,7 +57,7 @@ class Learner:
         with without_compiler():
             self._optimizer = _make_optimizer(model, self._parameters.tensors)
         self._store = store
-        self._steps = 0
+        self.steps = 0
         self._published: list[WeightRef] = []
 
     def apply(self, gradient: FloatArray) -> None:
@@ -66,13 +66,13 @@ class Learner:
         with without_compiler():
             self._optimizer.step()
         self._parameters.clear_gradient()
-        self._steps += 1
+        self.steps += 1
 
     def publish(self) -> WeightRef:
         """Return a reference to the present weights, whose version is the number of steps taken."""
-        if not self._published or self._published[-1].version != self._steps:
+        if not self._published or self._published[-1].version != self.steps:
             weights = self._parameters.read()
-            self._published.append(self._store.publish(self.model.name, self._steps, weights))
+            self._published.append(self._store.publish(self.model.name, self.steps, weights))
         return self._published[-1]
 
     def snapshot(self) -> LearnerState:
@@ -83,7 +83,7 @@ class Learner:
         settings = json.dumps(pack(state, optimizer, name="optimizer"))
         weights = {name: t.clone().contiguous() for name, t in self.module.state_dict().items()}
         return LearnerState(
-            steps=self._steps, weights=weights, optimizer=optimizer, settings=settings
+            steps=self.steps, weights=weights, optimizer=optimizer, settings=settings
         )
 
     def restore(self, state: LearnerState) -> None:
@@ -92,11 +92,11 @@ class Learner:
         packed = unpack(json.loads(state.settings), state.optimizer)
         with without_compiler():
             self._optimizer.load_state_dict(cast("dict[str, object]", packed))
-        self._steps = state.steps
+        self.steps = state.steps
 
     def version(self, ref: WeightRef) -> FloatArray:
         """Return the weights (P,) of a version that is published."""
-        is_present = ref.version == self._steps
+        is_present = ref.version == self.steps
         return self._parameters.read() if is_present else self._store.fetch(ref)
 
     def republish(self, version: int, weights: FloatArray) -> WeightRef:

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 
 from seqgc import master, ports
-from seqgc.errors import BudgetError, ScheduleError, StoreError
+from seqgc.errors import BudgetError, DivergedError, ScheduleError, StoreError
 from seqgc.rounds import Decision, Director, Segment, Setting, SwitchingPolicy
 from seqgc.training._checkpointer import Checkpointer, RandomState, RunSnapshot, RunState
 from seqgc.training._counts import RunCounts
@@ -69,6 +69,7 @@ class Session:
         self._hold: master.Holding | None = None
         self._interrupts = Interrupts()
         self._whole = False
+        self._diverged: list[str] = []  # models, of which the observers have been told
         self._began = 0.0
         sizes = workload.batch_sizes
         self._adaptive: AdaptiveDirector | None = None
@@ -175,8 +176,17 @@ class Session:
         return master.Held(begun=state.begun, jobs=[unpack_held(job, flight) for job in state.held])
 
     def _rest(self, hold: master.Holding) -> None:
-        """Take a checkpoint if it is time for one: everything decoded has been handed over."""
+        """Take a checkpoint if it is time for one: everything decoded has been handed over.
+
+        DivergedError if there is no model left to train.
+        """
         self._hold, self._whole = hold, True
+        diverged = self._workload.diverged
+        for model in [name for name in diverged if name not in self._diverged]:
+            self._diverged.append(model)
+            self._tell("diverged", {"model": model, "step": diverged[model]})
+        if len(diverged) == len(self._workload.names):
+            raise DivergedError(self._diverged)
         if self._checkpoints.due:
             self._checkpoints.begin(self._copied(hold()))
         self._interrupts.admit()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
 
 import torch
 
-from seqgc.errors import StoreError
+from seqgc.errors import DivergedError, StoreError
 from seqgc.ports import Backend, Dispatch, Notice, Observer, Payload, Seen
 from seqgc.stores import RetiringStore
 from seqgc.training._checkpointer import RunSnapshot, RunState
@@ -48,6 +48,8 @@ class TrainResult:
     payload: Payload  # the format in which results travelled
     switches: tuple[Switch, ...] = ()
     answers: tuple[Answer, ...] = ()  # of the searches for a better setting
+    # Models whose results were not finite, and the steps that each had taken: it took no more.
+    diverged: dict[str, int] = field(default_factory=dict)
 
     @property
     def schemes(self) -> tuple[str, ...]:
@@ -77,6 +79,8 @@ def train(
         If an argument breaks its rule; nothing is written then.
     WorkerError
         If a round cannot end; what was trained so far is in the run's checkpoints.
+    DivergedError
+        If every model has diverged; as long as others have not, these go on.
     BudgetError
         If the next tasks could pass the budget of an observer.
 
@@ -237,7 +241,8 @@ def _execute(
         try:
             seconds = session.run(backend, record.directory)
         except BaseException as error:
-            error.add_note(f"{session.under_way}go on with: seqgc resume {path}")
+            if not isinstance(error, DivergedError):  # there is nothing to go on with
+                error.add_note(f"{session.under_way}go on with: seqgc resume {path}")
             raise
     return TrainResult(
         run=path,
@@ -249,6 +254,7 @@ def _execute(
         payload=work.payload,
         switches=tuple(switches),
         answers=tuple(session.answers),
+        diverged=workload.diverged,
     )
 
 

@@ -156,6 +156,9 @@ class EventLog:
                 self._left_at |= zip(addresses, left_at, strict=True)
             case ports.Arrival() | ports.Failure() | ports.Drop():
                 self._answer(seen)
+            case ports.Doubt(event=answer):
+                about = {"round": answer.round, "worker": answer.worker, "attempt": answer.attempt}
+                self._write("doubt", **about, not_finite=answer.not_finite)
             case ports.Close():
                 self._close_round(seen.record)
             case ports.Cancel(round=round, workers=workers):

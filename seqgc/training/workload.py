@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from seqgc.errors import ParameterError, ScheduleError, StoreError
-from seqgc.ports import Decoding, FloatArray, MiniTask, WeightedPoints, WeightStore
+from seqgc.ports import Decoding, FloatArray, MiniTask, WeightedPoints, WeightRef, WeightStore
 from seqgc.training._jobs import ChunkedScheme, JobPlan, Share
 from seqgc.training._learner import Learner, LearnerState
 from seqgc.training._soundness import require_sound
@@ -34,6 +34,7 @@ class WorkloadState:
     unapplied: list[int]  # jobs whose gradients have not been applied, in order
     in_flight: dict[int, list[int]]  # the versions of weights that a job uses, one a model
     models: list[tuple[int, str]]  # steps taken, and the optimizer's settings
+    diverged: dict[str, int] = field(default_factory=dict)  # from which job on nothing is computed
 
 
 class TorchWorkload:
@@ -100,6 +101,7 @@ class TorchWorkload:
         self._in_flight: dict[int, tuple[Share, ...]] = {}
         self._unapplied: dict[int, FloatArray | None] = {}  # None until decoded; in order of job
         self._metrics: list[JobMetrics] = []
+        self._diverged: dict[str, int] = {}
 
     @property
     def metrics(self) -> tuple[JobMetrics, ...]:
@@ -152,7 +154,7 @@ class TorchWorkload:
         horizon = self._horizon(job)
         self._in_flight = {j: shares for j, shares in self._in_flight.items() if j > horizon}
         self._in_flight[job] = tuple(
-            self._plan.share(index, job=job, weights=self._learners[index].publish())
+            self._share(index, job, self._learners[index].publish())
             for index in self._plan.bundle(job)
         )
         self._unapplied[job] = None
@@ -176,11 +178,27 @@ class TorchWorkload:
             rule = f"of job {job} must have shape ({size},)"
             raise ParameterError("gradient", rule, gradient.shape)
         kept = self._unapplied[job] = np.array(gradient, dtype=dtype)
-        step = self._plan.step(job)
+        step, parts = self._plan.step(job), self._parts(job, kept)
+        self.diverge([m.model.name for m, part in parts if not np.isfinite(part).all()])
         self._metrics += [
             JobMetrics(job=job, model=learner.model.name, step=step, loss=float(part[-1]))
-            for learner, part in self._parts(job, kept)
+            for learner, part in parts
+            if learner.model.name not in self._diverged
         ]
+
+    def diverge(self, models: Sequence[str]) -> None:
+        """Leave these models as they are: none of their gradients is applied any more.
+
+        In jobs that begin from now on nothing is computed for them. Those in flight stay as they
+        were asked for, since all results of a job are to be made alike.
+        """
+        for name in models:
+            self._diverged.setdefault(name, self._begun)
+
+    @property
+    def diverged(self) -> dict[str, int]:
+        """The models that have diverged, each with the steps that it had taken."""
+        return {m.model.name: m.steps for m in self._learners if m.model.name in self._diverged}
 
     def flush(self) -> None:
         """End the run: apply every gradient that is left, in order, and discard all weights.
@@ -214,7 +232,11 @@ class TorchWorkload:
             models.append((learned.steps, learned.settings))
         versions = {j: [s.weights.version for s in each] for j, each in self._in_flight.items()}
         state = WorkloadState(
-            begun=self._begun, unapplied=list(self._unapplied), in_flight=versions, models=models
+            begun=self._begun,
+            unapplied=list(self._unapplied),
+            in_flight=versions,
+            models=models,
+            diverged=dict(self._diverged),
         )
         return state, files
 
@@ -239,14 +261,14 @@ class TorchWorkload:
             learner.restore(
                 LearnerState(steps=steps, weights=weights, optimizer=optimizer, settings=settings)
             )
-        self._begun = state.begun
+        self._begun, self._diverged = state.begun, dict(state.diverged)
         for job, versions in state.in_flight.items():
             shares = []
             for index, version in zip(self._plan.bundle(job), versions, strict=True):
                 learner = self._learners[index]
                 vector = flight[_version_name(learner, version)].numpy()
                 ref = learner.republish(version, vector)
-                shares.append(self._plan.share(index, job=job, weights=ref))
+                shares.append(self._share(index, job, ref))
             self._in_flight[job] = tuple(shares)
         for job in state.unapplied:
             gradient = flight.get(f"gradient.{job}")
@@ -263,7 +285,12 @@ class TorchWorkload:
             gradient = self._unapplied.pop(job)
             if gradient is not None:
                 for learner, part in self._parts(job, gradient):
-                    learner.apply(part[:-1])
+                    if learner.model.name not in self._diverged:
+                        learner.apply(part[:-1])
+
+    def _share(self, index: int, job: int, weights: WeightRef) -> Share:
+        idle = self._diverged.get(self._learners[index].model.name, job + 1) <= job
+        return self._plan.share(index, job=job, weights=weights, idle=idle)
 
     def _parts(self, job: int, gradient: FloatArray) -> list[tuple[Learner, FloatArray]]:
         """Cut a job's gradient into its models' parts, which are views."""

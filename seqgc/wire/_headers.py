@@ -229,6 +229,7 @@ class ResultHeader(Record, frozen=True, kw_only=True, tag="result"):
     rounding_seed: Count | None
     dtype: Literal["float32", "float64"]
     results: list[_Slot]
+    not_finite: tuple[Name, ...] = ()
 
     @classmethod
     def of(cls, message: ResultMessage) -> tuple[ResultHeader, list[Array]]:
@@ -253,6 +254,7 @@ class ResultHeader(Record, frozen=True, kw_only=True, tag="result"):
             rounding_seed=message.rounding_seed,
             dtype="float64" if np.float64 in dtypes else "float32",
             results=slots,
+            not_finite=message.not_finite,
         )
         return header, arrays
 
@@ -265,6 +267,7 @@ class ResultHeader(Record, frozen=True, kw_only=True, tag="result"):
                 results={each.slot: self._restored(each.pieces, body) for each in self.results},
                 payload=self.payload,
                 rounding_seed=self.rounding_seed,
+                not_finite=self.not_finite,
             )
         except ParameterError as error:
             raise WireError(f"result frame: {error}") from error
@@ -299,17 +302,16 @@ def _quantized(message: ResultMessage, slot: int, vector: FloatArray) -> list[Qu
             f"that add up to it; got {len(lengths)}: {str(list(lengths[:8]))[:100]}"
         )
     payload: Payload = message.payload or vector.dtype.name  # type: ignore[assignment]
-    seed, rng = message.rounding_seed, None
-    if seed is not None:
-        rng = np.random.default_rng([seed, *message.subject.address, slot])
+    seed = message.rounding_seed
+
+    def rng(piece: int) -> np.random.Generator | None:  # of its own: no model moves another's bits
+        if seed is None:
+            return None
+        return np.random.default_rng([seed, *message.subject.address, slot, piece])
+
     try:
         whole = len(lengths) == 1 or ports.payload_format(payload).holds(vector.dtype)
         parts = [vector] if whole else np.split(vector, np.cumsum(lengths)[:-1])
-        return [ports.quantize(part, payload, rng=rng) for part in parts]
+        return [ports.quantize(part, payload, rng=rng(i)) for i, part in enumerate(parts)]
     except ParameterError as error:
-        if np.isfinite(vector).all():
-            raise WireError(f"a result cannot be sent: {error}") from error
-        raise WireError(
-            "a result is not finite (NaN or Inf): the model diverged or a loss is undefined; "
-            "lower the learning rate or check the data"
-        ) from error
+        raise WireError(f"a result cannot be sent: {error}") from error

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
+import numpy as np
 from msgspec import Meta
 from msgspec.structs import force_setattr
 
@@ -143,13 +144,25 @@ class TaskMessage:
         Where a result is its parts' gradients, each with one more number behind it (a loss), the
         gradients and these numbers are pieces of their own: a large loss would take a small
         gradient's bits, and one model another's.
+
+        A part that is not finite is zeros in the message, and its model is named there: it has
+        diverged, or a loss of it is undefined, and the other models' parts are as good as ever.
         """
+        finite, not_finite = dict(results), set[str]()
+        pieces = {}
+        for item in self.task.items:
+            vector = results[item.slot]
+            parts = _parts(item, vector.size)
+            pieces[item.slot] = tuple(length for part in parts for length in part)
+            finite[item.slot], models = _finite(item, vector, parts)
+            not_finite |= models
         return ResultMessage(
             subject=self.subject,
-            results=results,
+            results=finite,
             payload=self.payload,
             rounding_seed=self.rounding_seed,
-            pieces={i.slot: _pieces(i, results[i.slot].size) for i in self.task.items},
+            pieces=pieces,
+            not_finite=tuple(sorted(not_finite)),
         )
 
     def failure(self, reason: str) -> FailureMessage:
@@ -178,6 +191,9 @@ class TaskMessage:
                 raise WireError(f"answer has slots {got} where {slots} were asked for; drop it")
             if (got := answer.payload) != payload:
                 raise WireError(f"answer has payload {got} where {payload} was asked for; drop it")
+            models = {part.model for item in self.task.items for part in item.parts}
+            if strange := sorted(set(answer.not_finite) - models):
+                raise WireError(f"answer is about model {strange[0]!r}, which was not asked for")
         elif isinstance(answer, ReceiptMessage) and answer.key != (due := self._key(answer.digest)):
             raise WireError(f"answer has key {answer.key!r} where {due!r} is due; drop it")
 
@@ -219,7 +235,8 @@ class ResultMessage:
     made of them. With a ``rounding_seed``, 0 to 2**53, rounding is stochastic, each result's by a
     generator of its own, seeded with that, the subject's address and the slot. ``pieces`` are
     lengths, by slot, that add up to the result's: each piece is scaled on its own before it is
-    rounded (not kept on arrival).
+    rounded (not kept on arrival). ``not_finite`` names the models whose results were not: zeros
+    stand in their places.
     """
 
     subject: Subject
@@ -227,6 +244,7 @@ class ResultMessage:
     payload: Payload | None = None
     rounding_seed: int | None = None
     pieces: Mapping[int, tuple[int, ...]] | None = None
+    not_finite: tuple[str, ...] = ()
 
 
 class FailureMessage(Record, frozen=True, kw_only=True, tag="failure"):
@@ -267,10 +285,31 @@ PlainMessage: TypeAlias = CancelMessage | FailureMessage | ReceiptMessage | Read
 Message: TypeAlias = TaskMessage | InvokeMessage | ResultMessage | PlainMessage
 
 
-def _pieces(item: WorkItem, length: int) -> tuple[int, ...]:
-    """Return the lengths of what a result of this length consists of: gradients, numbers behind."""
+def _parts(item: WorkItem, length: int) -> list[tuple[int, ...]]:
+    """Return what a result of this length consists of, by part: lengths of gradient, number behind.
+
+    If it is no such result, it is one piece of all the parts.
+    """
     sizes = [part.weights.size for part in item.parts]
-    for pieces in ([n for size in sizes for n in (size, 1)], sizes):
-        if sum(pieces) == length and 0 < len(pieces) <= MAX_PIECES:
-            return tuple(pieces)
-    return (length,)
+    for parts in ([(size, 1) for size in sizes], [(size,) for size in sizes]):
+        if sum(map(sum, parts)) == length and 0 < sum(map(len, parts)) <= MAX_PIECES:
+            return list(parts)
+    return [(length,)]
+
+
+def _finite(
+    item: WorkItem, vector: FloatArray, parts: Sequence[Sequence[int]]
+) -> tuple[FloatArray, set[str]]:
+    """Return a result with zeros for what is not finite, and the models whose parts these were."""
+    if vector.ndim != 1 or np.isfinite(vector).all():
+        return vector, set()
+    models = [{part.model} for part in item.parts]
+    if len(parts) != len(models):
+        models = [set().union(*models)]
+    pieces = np.split(vector.copy(), np.cumsum([sum(part) for part in parts])[:-1])
+    diverged = set[str]()
+    for piece, own in zip(pieces, models, strict=True):
+        if not np.isfinite(piece).all():
+            piece[:] = 0
+            diverged |= own
+    return np.concatenate(pieces), diverged

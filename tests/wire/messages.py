@@ -128,6 +128,7 @@ def results(draw: st.DrawFn) -> ResultMessage:
         rounding_seed=draw(st.none() | counts),
         subject=draw(subjects),
         results=draw(st.dictionaries(st.integers(0, 50), vectors, max_size=4)),
+        not_finite=tuple(draw(st.lists(names, max_size=2))),
     )
 
 
@@ -166,7 +167,14 @@ def content(message: Message) -> object:
             return "invoke", content(message.request), *where, brought
         case ResultMessage(results=vectors):
             pairs = tuple((slot, _vector(vector)) for slot, vector in vectors.items())
-            return "result", pairs, message.payload, message.rounding_seed, message.subject
+            return (
+                "result",
+                pairs,
+                message.payload,
+                message.rounding_seed,
+                message.subject,
+                message.not_finite,
+            )
         case other:
             return other
 

@@ -162,7 +162,7 @@ def test_a_frame_above_the_limit_is_not_sent() -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_result_that_is_not_finite_is_neither_sent_nor_taken(wrong: float, dtype: type) -> None:
     vector: FloatArray = np.array([0.0, wrong], dtype=dtype)
-    with pytest.raises(WireError, match="not finite"):
+    with pytest.raises(WireError, match="must be finite"):
         encode(result_of(vector), run_id=RUN)
     with pytest.raises(WireError, match="`values` must be finite"):
         decode(raw_result(vector), run_id=RUN)
@@ -330,6 +330,48 @@ def test_a_large_loss_takes_no_bits_from_small_gradients() -> None:
     np.testing.assert_allclose(arrived, result, rtol=2**-11)
     (in_one_piece,) = received(replace(asked.result({0: result}), pieces=None)).values()
     assert in_one_piece[2] == 0.0
+
+
+def asked_of(*models: str, payload: Payload | None = None) -> TaskMessage:
+    """Ask for one result of parts of these models, with three parameters each."""
+    ref = WeightRef(model="m", version=0, digest="0" * 64, dtype="float32", size=3)
+    points, coefficients = np.array([0]), np.array([1.0])
+    parts = tuple(
+        WeightedPoints(model=name, weights=ref, points=points, coefficients=coefficients)
+        for name in models
+    )
+    task = Task(round=0, worker=0, attempt=0, items=(WorkItem(slot=0, parts=parts),))
+    seed = None if payload is None else 9
+    return TaskMessage(task=task, payload=payload, rounding_seed=seed)
+
+
+@pytest.mark.parametrize("payload", [None, "float16", "bfloat16"])
+@pytest.mark.parametrize("loss", [0, 1], ids=["", "with a loss"])
+@pytest.mark.parametrize("wrong", [np.nan, -np.inf])
+def test_a_part_that_is_not_finite_names_its_model_and_leaves_the_others_bits(
+    wrong: float, loss: int, payload: Payload | None
+) -> None:
+    asked, size = asked_of("a", "b", "c", payload=payload), 3 + loss
+    fine = np.random.default_rng(0).standard_normal(3 * size).astype(np.float32)
+    bad = fine.copy()
+    bad[2 * size - 1] = wrong
+    answer = decode(encode(asked.result({0: bad}), run_id=RUN), run_id=RUN)
+    assert isinstance(answer, ResultMessage)
+    asked.check(answer)
+    assert answer.not_finite == ("b",)
+    expected = received(asked.result({0: fine}))[0].copy()
+    expected[size : 2 * size] = 0
+    assert np.array_equal(answer.results[0], expected)
+    assert np.isnan(bad[2 * size - 1]) == np.isnan(wrong), "the worker's own array is as it was"
+
+
+def test_a_result_of_unknown_parts_names_all_models_and_a_strange_model_is_refused() -> None:
+    asked = asked_of("a", "b")
+    answer = asked.result({0: np.array([1.0, np.nan])})
+    assert (answer.not_finite, answer.results[0].tolist()) == (("a", "b"), [0.0, 0.0])
+    asked.check(answer)
+    with pytest.raises(WireError, match="about model 'z', which was not asked for"):
+        asked.check(replace(answer, not_finite=("a", "z")))
 
 
 def readdressed(message: ResultMessage, **address: int) -> ResultMessage:

@@ -1,0 +1,218 @@
+"""One model of several diverges: the others go on, to the same bits; a worker that errs is none."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from seqgc import workers
+from seqgc.backends import event_of
+from seqgc.errors import DivergedError
+from seqgc.ports import Arrival, Backend, FloatArray, Notice, Seen, Task
+from seqgc.rounds import Setting
+from seqgc.schemes import parse_scheme
+from seqgc.search import ReplayBackend
+from seqgc.training import Model, TrainingPlan, TrainResult, resume, train
+from seqgc.wire import TaskMessage, decode, encode
+from tests.training.reference import make_model
+from tests.training.test_resume import CopyAt, outcome, whole_checkpoints  # noqa: F401
+
+N, STEPS, MODELS = 6, 3, 4
+REPEATED = [
+    "gc-rep:s=1",
+    "sr-sgc-rep:B=1,W=2,lam=3",
+]  # a gradient has the same bits, whoever answers
+SPECS = ["uncoded", "gc:s=2", "gc:s=3", "m-sgc:B=1,W=2,lam=2", *REPEATED]
+SOAK = 20 if os.environ.get("SEQGC_SOAK") else 1
+
+Damage = Callable[[Task, dict[int, FloatArray]], None]
+
+
+class Wired(ReplayBackend):
+    """Its answers, perhaps damaged, travel as those of workers elsewhere do."""
+
+    def __init__(self, times: FloatArray, compute: object, damage: Damage) -> None:
+        super().__init__(times, compute=compute)
+        self._damage = damage
+        self._requests: dict[tuple[int, int], TaskMessage] = {}
+
+    def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
+        self._requests |= {(round, task.worker): TaskMessage(task=task) for task in tasks}
+        return super().dispatch(round, tasks)
+
+    def receive(self, until: float) -> Arrival | None:
+        event = super().receive(until)
+        if event is None:
+            return None
+        request = self._requests[event.round, event.worker]
+        self._damage(request.task, event.results)
+        answer = decode(encode(request.result(event.results), run_id="run"), run_id="run")
+        request.check(answer)
+        return event_of(answer, at=event.at)
+
+
+def wired(n: int, factory: object, *, seed: int | None, damage: Damage) -> Backend:
+    threads = torch.get_num_threads()
+    compute = factory()
+    torch.set_num_threads(threads)
+    times = np.ones((60, n))
+    if seed is not None:
+        times += np.minimum(np.random.default_rng(seed).pareto(1.0, (60, n)), 9)
+    return Wired(times, compute, damage)
+
+
+def crew(seed: int | None = 0, damage: Damage = lambda *_: None) -> workers.WorkerSet:
+    return workers.custom(N, partial(wired, seed=seed, damage=damage))
+
+
+def models(count: int = MODELS, *, wild: int | None) -> list[Model]:
+    """Models of which one, perhaps, makes steps that no float holds."""
+    rates = [1e38 if i == wild else 0.1 for i in range(count)]
+    return [
+        make_model(f"m{i}", seed=i, optimizer=partial(torch.optim.SGD, lr=rate))
+        for i, rate in enumerate(rates)
+    ]
+
+
+def plan(
+    spec: str, *, wild: int | None = None, bundle: int = 2, every_s: float = 60.0
+) -> TrainingPlan:
+    setting = Setting(scheme=parse_scheme(spec, n=N), jobs_per_round=bundle)
+    return TrainingPlan(
+        models=models(wild=wild), scheme=setting, steps=STEPS, checkpoint_every_s=every_s
+    )
+
+
+def others(result: TrainResult, name: str) -> tuple[object, object]:
+    """Return the digests and losses of all models but one."""
+    digests, rows = outcome(result.run)
+    kept = {k: v for k, v in digests.items() if k.startswith("m") and not k.startswith(name)}
+    return kept, [row for row in rows if row[1] != name]
+
+
+def logged(run: Path, event: str) -> list[dict[str, object]]:
+    lines = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["event"] == event]
+
+
+@pytest.mark.parametrize(("spec", "bundle"), zip(SPECS, [2, 1, 2, 1, 2, 2], strict=True))
+@pytest.mark.parametrize("seed", range(SOAK))
+def test_the_other_models_get_the_bits_of_a_run_without_it(
+    spec: str, bundle: int, seed: int, tmp_path: Path
+) -> None:
+    wild = 3
+    fine = train(plan(spec, bundle=bundle), crew(seed), run=tmp_path / "fine")
+    notices: list[Seen] = []
+    bad = train(
+        plan(spec, wild=wild, bundle=bundle),
+        crew(seed),
+        run=tmp_path / "bad",
+        observers=[notices.append],
+    )
+    assert fine.diverged == {}
+    assert list(bad.diverged) == ["m3"]
+    assert 1 <= bad.diverged["m3"] < STEPS
+    assert others(bad, "m3") == others(fine, "m3")
+    seconds = zip(bad.counts.round_seconds, fine.counts.round_seconds, strict=True)
+    assert sum(one != other for one, other in seconds) <= 1, "the round in which it was found"
+    told = [seen.fields for seen in notices if isinstance(seen, Notice) and seen.kind == "diverged"]
+    assert told == [{"model": "m3", "step": bad.diverged["m3"]}]
+    assert [line["model"] for line in logged(bad.run, "diverged")] == ["m3"]
+    assert bad.counts.failures == 0, "nothing was sent again"
+
+
+@pytest.mark.parametrize("spec", ["gc:s=3", "sr-sgc-rep:B=1,W=2,lam=3", "m-sgc:B=1,W=2,lam=2"])
+def test_a_resumed_run_remembers_who_has_diverged(spec: str, tmp_path: Path) -> None:
+    make = partial(plan, spec, wild=3, every_s=1e-9)
+    watch = CopyAt(tmp_path / "run", set(range(20, 400, 37)))
+    result = train(make(), crew(), run=tmp_path / "run", observers=[watch])
+    assert len(watch.copies) > 2
+    for copy in watch.copies:
+        again = resume(copy, make(), crew())
+        assert again.diverged == result.diverged
+        assert others(again, "m3") == others(result, "m3"), copy
+
+
+def not_finite_at(liar: Callable[[int], int]) -> Damage:
+    """One worker a round, and only one, answers NaN for the first model of its tasks."""
+
+    def damage(task: Task, results: dict[int, FloatArray]) -> None:
+        if task.worker == liar(task.round) and task.items:
+            slot = task.items[-1].slot
+            results[slot] = np.where(np.arange(len(results[slot])) == 7, np.nan, results[slot])
+
+    return damage
+
+
+@pytest.mark.parametrize("spec", ["gc:s=2", "gc:s=3", "m-sgc:B=1,W=2,lam=3", *REPEATED])
+def test_a_worker_that_errs_alone_is_a_straggler(spec: str, tmp_path: Path) -> None:
+    every = 3 if spec.startswith(("m", "s")) else 1  # what the design bears
+    damage = not_finite_at(lambda round: 7 * round % N if round % every == 0 else -1)
+    fine = train(plan(spec), crew(None), run=tmp_path / "fine")
+    bad = train(plan(spec), crew(None, damage), run=tmp_path / "bad")
+    assert bad.diverged == {}
+    doubts = logged(bad.run, "doubt")
+    assert doubts
+    assert {line["not_finite"][0] for line in doubts} <= {f"m{i}" for i in range(MODELS)}
+    assert bad.counts.failures == 0, "nothing was sent again"
+    if spec in REPEATED:
+        assert outcome(bad.run)[0].keys() == outcome(fine.run)[0].keys()
+        assert others(bad, "none") == others(fine, "none")
+    for name in fine.evaluations:
+        assert bad.evaluations[name].loss == pytest.approx(fine.evaluations[name].loss, rel=1e-4)
+
+
+def test_where_nobody_else_has_it_one_worker_is_all_that_there_is(tmp_path: Path) -> None:
+    damage = not_finite_at(lambda round: 2 if round == 5 else -1)
+    bad = train(plan("uncoded"), crew(0, damage), run=tmp_path / "bad")
+    assert bad.diverged == {"m2": 2}  # job 5 is the third of bundle m2, m3
+    fine = train(plan("uncoded"), crew(0), run=tmp_path / "fine")
+    assert others(bad, "m2") == others(fine, "m2")
+
+
+@pytest.mark.parametrize("spec", ["uncoded", "gc:s=3"])
+def test_a_run_whose_models_have_all_diverged_ends_and_names_them(
+    spec: str, tmp_path: Path
+) -> None:
+    alone = models(wild=0)[:1]
+    with pytest.raises(DivergedError) as caught:
+        train(TrainingPlan(models=alone, scheme=spec, steps=9), crew(), run=tmp_path / "run")
+    assert str(caught.value) == (
+        "the results of m0 are not finite (NaN or Inf): training diverged, or a loss is undefined; "
+        "lower the learning rate, or check the data"
+    )
+    assert caught.value.models == ("m0",)
+    assert not hasattr(caught.value, "__notes__")
+    assert [line["model"] for line in logged(tmp_path / "run", "diverged")] == ["m0"]
+
+
+def test_finite_results_that_overflow_together_are_one_models_divergence(tmp_path: Path) -> None:
+    def huge(task: Task, results: dict[int, FloatArray]) -> None:
+        if task.round == 4:
+            for item in task.items:
+                results[item.slot] = results[item.slot].copy()
+                results[item.slot][0] = 3e38
+
+    bad = train(plan("uncoded"), crew(0, huge), run=tmp_path / "bad")
+    assert bad.diverged == {"m0": 2}
+    fine = train(plan("uncoded"), crew(0), run=tmp_path / "fine")
+    assert others(bad, "m0") == others(fine, "m0")
+
+
+def test_one_of_eight_with_worker_processes(tmp_path: Path) -> None:
+    results = []
+    for name, wild in (("fine", None), ("bad", 5)):
+        eight = models(8, wild=wild)
+        with workers.local(N) as processes:
+            setting = TrainingPlan(models=eight, scheme="gc-rep:s=1", steps=STEPS)
+            results.append(train(setting, processes, run=tmp_path / name))
+    fine, bad = results
+    assert list(bad.diverged) == ["m5"]
+    assert others(bad, "m5") == others(fine, "m5")
