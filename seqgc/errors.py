@@ -8,6 +8,7 @@ import operator
 from collections.abc import Iterable, Sequence
 
 __all__ = [
+    "AuditError",
     "BudgetError",
     "DivergedError",
     "IllConditionedError",
@@ -89,6 +90,16 @@ class BudgetError(SeqgcError):
     def __init__(self, message: str, *, round: int, spent_usd: float) -> None:
         self.round, self.spent_usd = round, spent_usd
         super().__init__(message)
+
+
+class AuditError(SeqgcError):
+    """Workers who were asked for the same differ, and no majority says who is right."""
+
+    def __init__(self, job: int, workers: Sequence[int]) -> None:
+        self.job, self.workers = job, tuple(workers)
+        who = f"workers {', '.join(map(str, workers))} were asked for the same and answer"
+        remedy = "replace them, or take a code with more replicas (a larger s)"
+        super().__init__(f"job {job}: {who} differently, and no majority says who lies: {remedy}")
 
 
 class DivergedError(SeqgcError):

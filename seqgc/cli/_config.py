@@ -48,6 +48,7 @@ class RunConfig(Settings):
     timeout_s: Annotated[float, Field(gt=0), "Hard limit of a round, seconds."] = 60.0
     max_attempts: Annotated[int, Field(ge=1), "Times a failed task is sent in one round."] = 3
     max_norm: Annotated[float | None, Field(gt=0), "Largest norm of a result; no limit."] = None
+    audit: Annotated[bool, "Compare what several workers are asked for; expel liars."] = False
     jobs_per_round: Annotated[int, Field(ge=1), "Models a job (bundle)."] = 1
     stale: Annotated[bool, "Fewer models than delay + 1: gradients T rounds late."] = False
     probe: Annotated[int | None, Field(ge=1), "Train uncoded N rounds, then the best scheme."] = (

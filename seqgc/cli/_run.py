@@ -119,6 +119,7 @@ def make_plan(config: RunConfig) -> TrainingPlan:
         adaptation=adaptation,
         checkpoint_every_s=config.checkpoint_every_s,
         max_norm=config.max_norm,
+        audit=config.audit,
     )
     plan.setting(config.workers)  # enough models for the scheme's delay, bundles that divide them
     return plan

@@ -124,6 +124,11 @@ class RunProgress:
                 self._bar.update(self._task, advance=1)
             case Notice(kind="switch", fields=fields):
                 self._say(f"switch before round {fields['round']}: {why_switched(fields)}")
+            case Notice(kind="warning", fields=fields):
+                self._say(f"warning: {fields['text']}")
+            case Notice(kind="expelled", fields=fields):
+                who = f"worker {fields['worker']} is expelled"
+                self._say(f"{who}: its result of job {fields['job']} differs from its replicas'")
             case Notice(kind="diverged", fields=fields):
                 what = f"{fields['model']} has diverged after {fields['step']} steps"
                 self._say(f"{what}: its results are not finite; it is left as it is")

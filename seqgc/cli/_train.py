@@ -86,6 +86,10 @@ def _pairs(result: TrainResult) -> dict[str, str]:
     if counts.approximate:
         bound = f"error bound up to {counts.largest_error:.2g}"
         pairs["decoded approximately"] = f"{counts.approximate} jobs, {bound}"
+    if counts.expelled:
+        pairs["expelled workers"] = ", ".join(map(str, counts.expelled))
+    if counts.uncompared:
+        pairs["results not compared"] = str(counts.uncompared)
     for switch in result.switches:
         pairs[f"switched before round {switch.first_round}"] = why_switched(switch.fields)
     for number, answer in enumerate(result.answers):

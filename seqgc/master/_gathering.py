@@ -12,17 +12,19 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from seqgc.errors import ScheduleError
+from seqgc.master._replicas import Replicas
 from seqgc.ports import Decoding, FloatArray, MiniTask, Term
 
 _Kind: TypeAlias = tuple[np.dtype[np.floating], tuple[int, ...]]  # dtype and shape
 _Key: TypeAlias = tuple[int, int, int]  # worker, round, slot
+_Note: TypeAlias = Callable[[str, dict[str, object]], None]
 _Node: TypeAlias = tuple[int, int]  # level and index: places index * 2**level and on, 2**level many
 
 
@@ -31,7 +33,8 @@ class HeldJob:
     """What a `Gatherer` holds of one job in flight, for a checkpoint.
 
     ``rows`` are the results asked for, by round and in the order of their rows; ``stored`` those
-    that have arrived, with their vectors; ``summed`` those that have been added to a cover's place;
+    that have arrived, with their vectors; ``summed`` those that belong to a cover's place, and have
+    been added to it unless they are stored;
     ``sums`` the partial sums, by cover, level and index (the head of `seqgc.master._gathering`).
     """
 
@@ -51,6 +54,10 @@ class Gatherer:
     of its job's block of the round, and the gradient is one product of weights and block. Memory
     goes from job to job. A result whose 2-norm is above ``max_norm`` has a `flaw`.
 
+    With ``audit`` all results of a place are kept until the gradient is made, which is then the sum
+    of what most workers say of each place (`Replicas`); who says anything else is ``expelled``.
+    ``note`` is told of that, and of results that nobody could confirm, as of a `Notice`.
+
     Examples
     --------
     >>> task = MiniTask(job=0, slot=0, chunks=np.array([0]), coefficients=np.ones(1))
@@ -62,8 +69,11 @@ class Gatherer:
     array([3., 3., 3.])
     """
 
-    def __init__(self, *, max_norm: float = math.inf) -> None:
-        self._max_norm = max_norm
+    def __init__(
+        self, *, max_norm: float = math.inf, audit: bool = False, note: _Note = lambda *_: None
+    ) -> None:
+        self._max_norm, self._audit, self._note = max_norm, audit, note
+        self.expelled: Final[set[int]] = set()
         self._jobs: defaultdict[int, _Results] = defaultdict(_Results)
         self.forget_memory()
 
@@ -73,6 +83,8 @@ class Gatherer:
             if task.cover is None:
                 rows = self._jobs[task.job].rows[round]
                 rows.setdefault((worker, task.slot), len(rows))
+            elif self._audit:
+                self._replicas(task.job).ask((task.cover, task.place), worker)
 
     def require(self, job: int, dtype: np.dtype[np.floating], size: int) -> None:
         """Have every result of a job be of a dtype and length, from the first one on."""
@@ -117,10 +129,11 @@ class Gatherer:
             job.blocks[round].put(rows[worker, task.slot], result)
             job.stored.add(key)
         else:
-            if task.cover not in job.sums:
-                job.sums[task.cover] = _Sum(self._of_sums, result.size)
-            job.sums[task.cover].add(task.place, result)
             job.summed[key] = (task.cover, task.place)
+            if self._audit:
+                self._replicas(task.job).add(job.summed[key], result, key=key)
+            else:
+                self._add(job, job.summed[key], result)
 
     def combine(self, decoding: Decoding) -> FloatArray:
         """Return the gradient (p,) of a job, and forget the job.
@@ -132,13 +145,39 @@ class Gatherer:
         ------
         ScheduleError
             If the decoding uses a result that has not arrived, or not a whole cover with weight 1.
+        AuditError
+            If workers who were asked for the same differ, and no majority says who is right.
         """
         job = self._jobs.pop(decoding.job, _Results())
         try:
+            if job.replicas is not None:
+                self._count(job, job.replicas, decoding)
             return job.combine(decoding)
         finally:
             self._of_blocks.give(block.memory for block in job.blocks.values())
             self._of_sums.give(node for each in job.sums.values() for node in each.nodes.values())
+
+    def _replicas(self, job: int) -> Replicas:
+        results = self._jobs[job]
+        results.replicas = results.replicas or Replicas(job=job)
+        return results.replicas
+
+    def _add(self, job: _Results, place: tuple[int, int], result: FloatArray) -> None:
+        if place[0] not in job.sums:
+            job.sums[place[0]] = _Sum(self._of_sums, result.size)
+        job.sums[place[0]].add(place[1], result)
+
+    def _count(self, job: _Results, replicas: Replicas, decoding: Decoding) -> None:
+        """Add up what most say of the places that a decoding uses; expel who says otherwise."""
+        keys = [(term.worker, term.round, term.slot) for term in decoding.terms]
+        verdict = replicas.count(sorted({job.summed[key] for key in keys if key in job.summed}))
+        for place, result in verdict.results.items():
+            self._add(job, place, result)
+        for worker in sorted(verdict.liars - self.expelled):
+            self.expelled.add(worker)
+            self._note("expelled", {"worker": worker, "job": decoding.job})
+        if verdict.uncompared:
+            self._note("uncompared", {"results": verdict.uncompared, "job": decoding.job})
 
     def forget_memory(self) -> None:
         """Free the memory that is kept for later jobs: they may need less, or none."""
@@ -157,6 +196,9 @@ class Gatherer:
             for round, rows in each.rows.items():
                 job.rows[round] = {owed: row for row, owed in enumerate(rows)}
             for (worker, round, slot), vector in each.stored.items():
+                if (key := (worker, round, slot)) in each.summed:
+                    self._replicas(each.job).add(each.summed[key], vector, key=key)
+                    continue
                 if round not in job.blocks:
                     job.blocks[round] = _Rows(self._of_blocks, len(job.rows[round]), vector)
                 job.blocks[round].put(job.rows[round][worker, slot], vector)
@@ -178,6 +220,7 @@ class _Results:
         self.sums: dict[int, _Sum] = {}  # by cover
         self.stored: set[_Key] = set()
         self.summed: dict[_Key, tuple[int, int]] = {}  # result -> cover and place
+        self.replicas: Replicas | None = None  # in place of `sums`, until they are compared
 
     def combine(self, decoding: Decoding) -> FloatArray:
         """Return the decoding's sum, which the caller may keep."""
@@ -216,7 +259,8 @@ class _Results:
             stored={
                 (i, round, slot): self.blocks[round].array[self.rows[round][i, slot]].copy()
                 for i, round, slot in sorted(self.stored)
-            },
+            }
+            | ({} if self.replicas is None else self.replicas.stored),
             summed=dict(self.summed),
             sums={
                 (cover, *node): vector

@@ -15,7 +15,7 @@ from seqgc.errors import DivergedError, NotDecodableError, ParameterError
 from seqgc.master._gathering import Gatherer, HeldJob
 from seqgc.ports import Action, Arrival, Decoding, Dispatch, Event, MiniTask, Task, Workload
 
-_Show: TypeAlias = Callable[[Event | Action], None]
+_Show: TypeAlias = Callable[[ports.Seen], None]
 
 
 def run(
@@ -27,6 +27,7 @@ def run(
     rest: Callable[[Holding], None] | None = None,
     held: Held | None = None,
     max_norm: float = math.inf,
+    audit: bool = False,
 ) -> None:
     """Drive a policy to its end; the backend's clock is the only one.
 
@@ -38,7 +39,8 @@ def run(
     called with returns what the loop `Held`.
     ``held`` is what a loop held that was broken off and that this one goes on with; policy and
     workload must be as they were then. An answer with a result that is not finite, or whose 2-norm
-    is above ``max_norm``, is a failure.
+    is above ``max_norm``, is a failure. With ``audit``, results that must be equal are compared,
+    and every answer of a worker that differed from most of the others is a failure.
 
     Raises
     ------
@@ -46,15 +48,21 @@ def run(
         If a worker is to be restarted, and the backend cannot.
     WorkerError
         If a round cannot end.
+    AuditError
+        If workers who were asked for the same differ, and no majority says who is right.
     IllConditionedError
         If a gradient cannot be decoded to a useful precision.
     NotDecodableError, DivergedError
         If the sum of finite results overflows, or results are not finite, and the workload is none
         of models that may diverge one by one.
     """
-    loop = _Loop(
-        policy, backend, workload, observe or (lambda _: None), Gatherer(max_norm=max_norm)
+    show = observe or (lambda _: None)
+    gatherer = Gatherer(
+        max_norm=max_norm,
+        audit=audit,
+        note=lambda kind, fields: show(ports.Notice(kind=kind, fields=fields)),
     )
+    loop = _Loop(policy, backend, workload, show, gatherer)
     if held is not None:
         loop.restore(held)
     loop.run(rest or (lambda _: None))
@@ -162,6 +170,8 @@ class _Loop:
     def _screen(self, answer: Arrival) -> Arrival | ports.Failure:
         """Turn an answer that cannot be used into a failure."""
         flaw = self._gatherer.flaw(self._debts.owed(answer), answer.results)
+        if answer.worker in self._gatherer.expelled:
+            flaw = "expelled: it differed from most of those who were asked for the same"
         if flaw is None:
             return answer
         round, worker, attempt = answer.round, answer.worker, answer.attempt

@@ -324,8 +324,10 @@ class Notice:
     saying of them); ``run``, training begins (the first line of ``events.jsonl``); ``round``, one
     of a recording has ended (``done``, ``total``); ``search``, ``switch``, a search for a better
     setting has ended, the run takes another one; ``diverged``, a ``model`` has at its ``step`` and
-    is left as it is, the others go on; ``end``, the run is over, whatever its cause
-    (``outcome``).
+    is left as it is, the others go on; ``expelled``, a ``worker`` lied in a ``job``, and is not
+    listened to any more; ``uncompared``, so many ``results`` of a ``job`` could not be compared in
+    an audit; ``warning``, what else is to be known (``text``); ``end``, the run is over, whatever
+    its cause (``outcome``).
     """
 
     kind: str

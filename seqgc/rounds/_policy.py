@@ -39,6 +39,7 @@ never sent: the next tick closes it, with reason ``idle`` and no time.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -48,10 +49,22 @@ import numpy as np
 
 from seqgc import ports
 from seqgc.errors import WorkerError
-from seqgc.ports import Action, BoolArray, Decoding, Dispatch, Event, Failure, Payload, RoundRecord
+from seqgc.ports import (
+    Action,
+    BoolArray,
+    Decoding,
+    Dispatch,
+    Event,
+    Failure,
+    IntArray,
+    Payload,
+    RoundRecord,
+)
 from seqgc.rounds._gate import RoundGate
 from seqgc.rounds._rule import ClosingRule
 from seqgc.schemes import Assignment, MiniTasks, Schedule
+
+_VOTES = 3  # among so many, one who lies is outvoted
 
 
 class RoundPolicy:
@@ -64,7 +77,9 @@ class RoundPolicy:
     would be decoded too badly do not suffice. None: for decisions only, as in replay; should
     gradients be decoded all the same, they are judged as float32's. The run may call the schedule's
     first job and round otherwise than 0 (``first_job``, ``first_round``). ``again`` says on whose
-    answers (n,) rounds of the run, by number, were closed before it was resumed.
+    answers (n,) rounds of the run, by number, were closed before it was resumed. With ``audit`` a
+    round waits for three answers, or all that there can be, to each question that several workers
+    are asked: fewer, and nobody knows who lies. That is as long as there is someone to wait for.
 
     Examples
     --------
@@ -83,7 +98,9 @@ class RoundPolicy:
         first_job: int = 0,
         first_round: int = 0,
         again: Mapping[int, BoolArray] = MappingProxyType({}),
+        audit: bool = False,
     ) -> None:
+        self._audit = audit
         self._schedule, self._rule, self._payload = schedule, rule, payload
         self._again = again
         self._first_job, self._first_round = first_job, first_round
@@ -226,14 +243,27 @@ class RoundPolicy:
 
     def _new_gate(self) -> RoundGate:
         schedule, payload = self._schedule, self._payload
+        groups = self._replicas() if self._audit else []
         return RoundGate(
             schedule,
             self._rule,
             round=self._round,
-            decodes_well=partial(schedule.decodes_well, payload=payload) if payload else None,
+            decodes_well=lambda responded: (
+                all(np.count_nonzero(responded[who]) >= min(_VOTES, len(who)) for who in groups)
+                and (payload is None or schedule.decodes_well(responded, payload))
+            ),
             excused=schedule.excused,
             again=self._again.get(self._round),
         )
+
+    def _replicas(self) -> list[IntArray]:
+        """Return who is asked for the same in the open round, wherever these are several."""
+        groups: defaultdict[object, list[int]] = defaultdict(list)
+        for worker, tasks in enumerate(self._assignment()):
+            for task in tasks if not self._schedule.excused[worker] else ():
+                if task.cover is not None:
+                    groups[task.job, task.cover, task.place].append(worker)
+        return [np.array(workers) for workers in groups.values() if len(workers) > 1]
 
     def _idle_record(self) -> RoundRecord:
         everyone = np.ones(self._schedule.n, dtype=np.bool_)

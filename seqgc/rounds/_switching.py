@@ -60,8 +60,8 @@ class SwitchingPolicy:
     before the next scheme starts its first. Leaving a scheme of delay 0 costs nothing.
 
     ``setting`` is what to begin with; every setting must have its workers. The whole run has
-    ``num_jobs``, >= 1. Without a director nothing changes. ``payload`` and ``again``: see
-    `RoundPolicy`; ``batches``: see `Scheme.begin`.
+    ``num_jobs``, >= 1. Without a director nothing changes. ``payload``, ``again`` and ``audit``:
+    see `RoundPolicy`; ``batches``: see `Scheme.begin`.
 
     Raises
     ------
@@ -96,7 +96,9 @@ class SwitchingPolicy:
         payload: Payload | None = None,
         batches: Iterable[int] = (),
         again: Mapping[int, BoolArray] = MappingProxyType({}),
+        audit: bool = False,
     ) -> None:
+        self._audit = audit
         self._num_jobs, self._director = require_int("num_jobs", num_jobs, least=1), director
         self._payload, self._batches, self._again = payload, tuple(batches), again
         self._segments: list[Segment] = []
@@ -219,4 +221,5 @@ class SwitchingPolicy:
             first_job=segment.first_job,
             first_round=segment.first_round,
             again=self._again,
+            audit=self._audit,
         )

@@ -14,16 +14,15 @@ import numpy as np
 from seqgc import master
 from seqgc.errors import ParameterError, ScheduleError
 from seqgc.ports import (
-    Action,
     Arrival,
     BoolArray,
     Close,
     CloseReason,
-    Event,
     Finish,
     FloatArray,
     IntArray,
     RoundRecord,
+    Seen,
     Task,
     Timetable,
     WeightedPoints,
@@ -152,7 +151,7 @@ def replay(setting: Setting, rehearsal: Rehearsal) -> Replay:
     records: list[RoundRecord] = []
     finish_round: IntArray = np.zeros(rehearsal.bundles(setting), dtype=np.intp)
 
-    def see(seen: Event | Action) -> None:
+    def see(seen: Seen) -> None:
         if isinstance(seen, Close):
             records.append(seen.record)
         elif isinstance(seen, Finish):
@@ -172,7 +171,7 @@ def largest_error(setting: Setting, rehearsal: Rehearsal) -> float:
     """Return the largest error bound of a gradient of a replayed run: 0 if all are exact."""
     errors: list[float] = []
 
-    def see(seen: Event | Action) -> None:
+    def see(seen: Seen) -> None:
         if isinstance(seen, Finish):
             errors.append(seen.decoding().error)
 
@@ -180,7 +179,7 @@ def largest_error(setting: Setting, rehearsal: Rehearsal) -> float:
     return max(errors)
 
 
-def _drive(setting: Setting, rehearsal: Rehearsal, see: Callable[[Event | Action], None]) -> None:
+def _drive(setting: Setting, rehearsal: Rehearsal, see: Callable[[Seen], None]) -> None:
     times = rehearsal.times(setting)
     policy = RoundPolicy(rehearsal.schedule(setting), setting.rule)
     master.run(policy, _WholeRounds(times), observe=see)

@@ -22,6 +22,8 @@ class RunCounts:
     open_tasks: int = 0  # sent, and neither answered nor failed
     approximate: int = 0  # jobs decoded approximately
     largest_error: float = 0.0  # of those (see `Decoding`)
+    expelled: list[int] = field(default_factory=list)  # workers, by an audit
+    uncompared: int = 0  # results that nobody else answered who was asked for them, in an audit
 
     def __call__(self, seen: ports.Seen) -> None:
         match seen:
@@ -39,6 +41,10 @@ class RunCounts:
                 self.open_tasks -= 1
             case ports.Drop():
                 self.dropped += 1
+            case ports.Notice(kind="expelled", fields=fields):
+                self.expelled.append(int(str(fields["worker"])))
+            case ports.Notice(kind="uncompared", fields=fields):
+                self.uncompared += int(str(fields["results"]))
             case ports.Finish(decoding=decoding):
                 error = decoding().error
                 self.approximate += error > 0

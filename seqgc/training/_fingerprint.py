@@ -32,6 +32,7 @@ def fingerprint(plan: TrainingPlan, setting: Setting) -> dict[str, str]:
         "stochastic_rounding": str(plan.stochastic_rounding),
         "stale": str(plan.stale),
         "max_norm": str(plan.max_norm),
+        "audit": str(plan.audit),
         "adaptation": repr(plan.adaptation),
         "models": ", ".join(model.name for model in plan.models),
     }

@@ -13,7 +13,7 @@ from seqgc.ports import Payload, payload_format
 from seqgc.rounds import Setting
 from seqgc.schemes import Scheme, parse_scheme
 from seqgc.training._jobs import JobPlan
-from seqgc.training._work import TaskSizes, Work, most_mini_tasks, task_sizes
+from seqgc.training._work import TaskSizes, Work, most_mini_tasks, replicas_of, task_sizes
 from seqgc.training.adaptive import Adaptation
 from seqgc.training.model import Model, Precision, torch_dtype
 
@@ -53,6 +53,9 @@ class TrainingPlan:
     checkpoint_every_s: float = 60.0  # there is one at the beginning and at the end as well
     # An answer with a result whose 2-norm is above it is a failure. None: any finite one is taken.
     max_norm: float | None = None
+    # Compare the results that several workers are asked for, and expel who lies; rounds then wait
+    # for three of them. Only with a scheme that has such, and not with `adaptation`.
+    audit: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "models", tuple(self.models))
@@ -73,6 +76,9 @@ class TrainingPlan:
             raise ParameterError("checkpoint_every_s", rule, self.checkpoint_every_s)
         if self.max_norm is not None:
             require_number("max_norm", self.max_norm, above=0)
+        if self.audit and self.adaptation is not None:
+            rule = "must be off in a run that looks for a better scheme, perhaps without replicas"
+            raise ParameterError("audit", rule, self.audit)
         if self.adaptation is not None and self.stale:
             rule = "must be off in a run that looks for a better scheme"
             raise ParameterError("stale", rule, self.stale)
@@ -87,6 +93,10 @@ class TrainingPlan:
         if setting.scheme.n != n:
             rule = f"must be {setting.scheme.n}, as many as the scheme is for"
             raise ParameterError("workers", rule, n)
+        if self.audit and max(replicas_of(setting.scheme)) < 2:
+            rule = "needs results that several workers are asked for"
+            remedy = "take gc-rep, gc-binary, sr-sgc-rep or m-sgc-rep with s or lam of 1 at least"
+            raise ParameterError("audit", rule, setting.scheme.spec, remedy)
         bundle = setting.jobs_per_round
         JobPlan(  # made for its checks
             self.models, scheme=setting.scheme, jobs_per_round=bundle, stale=self.stale
@@ -94,6 +104,14 @@ class TrainingPlan:
         if math.isinf(setting.rule.timeout_s):
             return replace(setting, rule=replace(setting.rule, timeout_s=ROUND_LIMIT_S))
         return setting
+
+    def shortcomings(self, setting: Setting) -> list[str]:
+        """Return what is worth a warning before the run begins."""
+        replicas = replicas_of(setting.scheme) if self.audit else ()
+        if (alone := replicas.count(1)) == 0:
+            return []
+        what = f"{alone} of a job's {len(replicas)} results come from one worker each"
+        return [f"audit: {what}; a finite lie in one of these is not found"]
 
     def num_jobs(self, setting: Setting) -> int:
         """Return how many jobs the run has."""

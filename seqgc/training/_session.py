@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 
 from seqgc import master, ports
-from seqgc.errors import BudgetError, DivergedError, ScheduleError, StoreError
+from seqgc.errors import AuditError, BudgetError, DivergedError, ScheduleError, StoreError
 from seqgc.rounds import Decision, Director, Segment, Setting, SwitchingPolicy
 from seqgc.training._checkpointer import Checkpointer, RandomState, RunSnapshot, RunState
 from seqgc.training._counts import RunCounts
@@ -91,6 +91,7 @@ class Session:
             payload=plan.payload,
             batches=sizes,
             again=dict(enumerate(recorder.history.answers)),
+            audit=plan.audit,
         )
 
     def run(self, backend: ports.Backend, directory: RunDirectory) -> float:
@@ -126,10 +127,12 @@ class Session:
                     rest=self._rest,
                     held=held,
                     max_norm=self._plan.max_norm or math.inf,
+                    audit=self._plan.audit,
                 )
                 self._workload.flush()
                 outcome = "finished"
             except Exception as error:
+                self._whole &= not isinstance(error, AuditError)  # a decoded job has been lost
                 outcome = f"{'stopped' if isinstance(error, BudgetError) else 'failed'}: {error}"
                 raise
             except BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -18,7 +19,15 @@ from seqgc.training.factories import workload_of
 from seqgc.training.model import Model, ParameterVector, Precision
 from seqgc.wire import MESSAGE_LIMIT_BYTES, StoreKind, WorkloadRef, envelope_bytes
 
-__all__ = ["Crew", "TaskSizes", "Work", "Workers", "most_mini_tasks", "task_sizes"]
+__all__ = [
+    "Crew",
+    "TaskSizes",
+    "Work",
+    "Workers",
+    "most_mini_tasks",
+    "replicas_of",
+    "task_sizes",
+]
 
 # What messages weigh: a little more than they do, so that what is said to fit fits.
 _FRAME_BYTES: Final = 4096  # of a request or reply, beside what is in it
@@ -105,6 +114,24 @@ def most_mini_tasks(scheme: Scheme, num_jobs: int) -> int:
             nobody = straggling and schedule.feasible(~everyone)
             schedule.close_round(~everyone if nobody else everyone)
     return most
+
+
+@lru_cache(maxsize=8)
+def replicas_of(scheme: Scheme) -> tuple[int, ...]:
+    """Return how many workers are asked for each result of a job, if nobody straggles.
+
+    Results that enter a gradient with weights are no replicas of each other.
+    """
+    everyone = np.ones(scheme.n, dtype=np.bool_)
+    schedule, asked = scheme.start(1), defaultdict[object, set[int]](set)
+    while schedule.round < schedule.num_rounds:
+        for worker, tasks in enumerate(schedule.assignment()):
+            for task in tasks:
+                alone = (schedule.round, worker, task.slot)
+                place = alone if task.cover is None else (task.cover, task.place)
+                asked[place].add(worker)
+        schedule.close_round(everyone)
+    return tuple(map(len, asked.values()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -236,7 +236,7 @@ def _execute(
             recorder=recorder,
             snapshot=record.snapshot,
         )
-        for text in record.warnings:
+        for text in (*record.warnings, *plan.shortcomings(setting)):
             session.warn(text)
         try:
             seconds = session.run(backend, record.directory)

@@ -1,0 +1,88 @@
+"""Results that must be equal, compared: who differs from most of the others has lied."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from seqgc.errors import AuditError
+from seqgc.ports import FloatArray
+
+_Key: TypeAlias = tuple[int, int, int]  # worker, round, slot
+_Place: TypeAlias = tuple[int, int]  # cover and place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Verdict:
+    """What the votes on some places came to."""
+
+    results: dict[_Place, FloatArray]
+    liars: frozenset[int]
+    uncompared: int  # places with one answer, though others were asked
+
+
+class Replicas:
+    """The results of one job that several workers may give: each place is put to the vote.
+
+    Results of one place are equal to the last bit, so a digest is a vote. A worker has one a place;
+    more than half of those cast there must agree.
+
+    Examples
+    --------
+    >>> replicas = Replicas(job=0)
+    >>> for worker, value in enumerate([7.0, 8.0, 7.0]):
+    ...     replicas.ask((0, 0), worker)
+    ...     replicas.add((0, 0), np.array([value]), key=(worker, 0, 0))
+    >>> verdict = replicas.count([(0, 0)])
+    >>> verdict.results, sorted(verdict.liars)
+    ({(0, 0): array([7.])}, [1])
+    """
+
+    def __init__(self, *, job: int) -> None:
+        self._job = job
+        self._asked: defaultdict[_Place, set[int]] = defaultdict(set)
+        self._votes: defaultdict[_Place, defaultdict[bytes, set[int]]]
+        self._votes = defaultdict(lambda: defaultdict(set))
+        self._digests: dict[_Key, bytes] = {}
+        self._vectors: dict[bytes, FloatArray] = {}
+
+    def ask(self, place: _Place, worker: int) -> None:
+        """Take note that a worker is asked for the result of a place."""
+        self._asked[place].add(worker)
+
+    def add(self, place: _Place, result: FloatArray, *, key: _Key) -> None:
+        """Take a copy of a result, unless there is an equal one, and its worker's vote."""
+        digest = hashlib.blake2b(np.ascontiguousarray(result).data, digest_size=16).digest()
+        if digest not in self._vectors:
+            self._vectors[digest] = result.copy()
+        self._votes[place][digest].add(key[0])
+        self._digests[key] = digest
+
+    @property
+    def stored(self) -> dict[_Key, FloatArray]:
+        """All results that have arrived."""
+        return {key: self._vectors[digest] for key, digest in self._digests.items()}
+
+    def count(self, places: Iterable[_Place]) -> Verdict:
+        """Return what most say of these places, each of which has an answer.
+
+        AuditError if workers differ, and no more than half of them agree.
+        """
+        results: dict[_Place, FloatArray] = {}
+        liars: set[int] = set()
+        uncompared = 0
+        for place in places:
+            votes = self._votes[place]
+            most = max(votes, key=lambda digest: len(votes[digest]))
+            voters = set().union(*votes.values())
+            if len(votes) > 1 and 2 * len(votes[most]) <= len(voters):
+                raise AuditError(self._job, sorted(voters))
+            liars |= voters - votes[most]
+            uncompared += len(voters) == 1 and len(self._asked[place]) > 1
+            results[place] = self._vectors[most]
+        return Verdict(results=results, liars=frozenset(liars), uncompared=uncompared)

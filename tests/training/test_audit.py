@@ -1,0 +1,129 @@
+"""With an audit, whoever lies where others were asked for the same is found, named and expelled."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from seqgc import workers
+from seqgc.errors import AuditError, ParameterError
+from seqgc.ports import FloatArray, Notice, Seen, Task
+from seqgc.rounds import ClosingRule, Setting
+from seqgc.schemes import parse_scheme
+from seqgc.training import TrainingPlan, resume, train
+from tests.training.test_diverged import SOAK, Damage, crew, logged, models, others
+from tests.training.test_resume import CopyAt, whole_checkpoints  # noqa: F401
+
+N = 6
+REPLICATED = ["gc-rep:s=2", "gc-binary:s=2", "sr-sgc-rep:B=1,W=2,lam=3"]
+
+
+def plan(spec: str, *, audit: bool = True, steps: int = 4, every_s: float = 60.0) -> TrainingPlan:
+    rule = ClosingRule(max_attempts=1)  # an expelled worker would be asked again for nothing
+    setting = Setting(scheme=parse_scheme(spec, n=N), rule=rule, jobs_per_round=2)
+    return TrainingPlan(
+        models=models(wild=None),
+        scheme=setting,
+        steps=steps,
+        audit=audit,
+        checkpoint_every_s=every_s,
+    )
+
+
+def lies(liars: tuple[int, ...], *, seed: int, since: int = 0) -> Damage:
+    """Add a little to what these workers answer, each something else."""
+
+    def damage(task: Task, results: dict[int, FloatArray]) -> None:
+        if task.worker in liars and task.round >= since:
+            rng = np.random.default_rng([seed, task.round, task.worker])
+            for slot, result in results.items():
+                lie = result.copy()
+                lie[rng.integers(len(lie))] += rng.choice([1e-3, -1.0, 1e4])
+                results[slot] = lie
+
+    return damage
+
+
+@pytest.mark.parametrize("seed", range(2 * SOAK))
+@pytest.mark.parametrize("spec", REPLICATED)
+def test_one_who_lies_is_outvoted_and_expelled(spec: str, seed: int, tmp_path: Path) -> None:
+    liar, since = seed % N, 2 + seed % 3
+    fine = train(plan(spec, audit=False), crew(seed), run=tmp_path / "fine")
+    notices: list[Seen] = []
+    deceit = lies((liar,), seed=seed, since=since)
+    bad = train(plan(spec), crew(seed, deceit), run=tmp_path / "bad", observers=[notices.append])
+    assert others(bad, "none") == others(fine, "none"), "not a bit of it was applied"
+    assert bad.counts.expelled == [liar]
+    told = [seen.fields for seen in notices if isinstance(seen, Notice) and seen.kind == "expelled"]
+    assert [fields["worker"] for fields in told] == [liar]
+    refused = logged(bad.run, "failure")
+    assert {line["worker"] for line in refused} <= {liar}
+    assert all("expelled" in str(line["reason"]) for line in refused)
+
+
+@pytest.mark.parametrize("spec", ["gc-rep:s=1", "gc-rep:s=2"])
+@pytest.mark.parametrize("seed", range(SOAK))
+def test_where_nobody_can_say_who_lies_the_run_ends_and_names_them(
+    spec: str, seed: int, tmp_path: Path
+) -> None:
+    liars = (0,) if spec.endswith("1") else (0, 1)
+    with pytest.raises(AuditError, match=r"^job 3: workers 0, 1(, 2)? .* differently") as caught:
+        train(plan(spec), crew(seed, lies(liars, seed=seed, since=3)), run=tmp_path / "run")
+    assert caught.value.workers == tuple(range(len(liars) + 1))
+
+
+@pytest.mark.parametrize("spec", REPLICATED)
+def test_honest_workers_are_left_in_peace(spec: str, tmp_path: Path) -> None:
+    plain = train(plan(spec, audit=False), crew(1), run=tmp_path / "plain")
+    audited = train(plan(spec), crew(1), run=tmp_path / "audited")
+    assert others(audited, "none") == others(plain, "none")
+    assert audited.counts.expelled == []
+    assert audited.counts.uncompared == 0, "rounds wait for those who can be compared"
+
+
+def test_without_an_audit_a_lie_is_applied(tmp_path: Path) -> None:
+    """So the tests above would fail without it."""
+    fine = train(plan("gc-rep:s=2", audit=False), crew(1), run=tmp_path / "fine")
+    deceit = lies(tuple(range(N)), seed=1, since=3)
+    bad = train(plan("gc-rep:s=2", audit=False), crew(1, deceit), run=tmp_path / "bad")
+    assert others(bad, "none") != others(fine, "none")
+
+
+@pytest.mark.parametrize("spec", ["uncoded", "gc:s=2", "gc:s=3", "m-sgc:B=1,W=2,lam=2"])
+def test_a_scheme_without_replicas_says_so_before_anything_is_started(spec: str) -> None:
+    with pytest.raises(ParameterError, match=r"`audit` needs results that several workers .*rep"):
+        plan(spec).setting(N)
+
+
+def test_a_scheme_with_some_replicas_says_how_many_results_have_none(tmp_path: Path) -> None:
+    seen: list[Seen] = []
+    few = plan("m-sgc-rep:B=1,W=2,lam=2", steps=2)
+    train(few, crew(0), run=tmp_path / "run", observers=[seen.append])
+    (text,) = (each.fields["text"] for each in seen if getattr(each, "kind", "") == "warning")
+    assert text == (
+        "audit: 6 of a job's 8 results come from one worker each; "
+        "a finite lie in one of these is not found"
+    )
+
+
+def test_with_worker_processes(tmp_path: Path) -> None:
+    """What computes the same in processes of its own answers the same, to the last bit."""
+    with workers.local(N) as processes:
+        result = train(plan("gc-rep:s=2"), processes, run=tmp_path / "run")
+    assert result.counts.expelled == []
+
+
+def test_a_resumed_run_still_has_what_is_to_be_compared(tmp_path: Path) -> None:
+    make = partial(plan, "sr-sgc-rep:B=1,W=2,lam=3", every_s=1e-9)
+    deceit = lies((2,), seed=0, since=4)
+    watch = CopyAt(tmp_path / "run", set(range(17, 200, 23)))
+    result = train(make(), crew(3, deceit), run=tmp_path / "run", observers=[watch])
+    assert len(watch.copies) > 2
+    assert result.counts.expelled == [2]
+    for copy in watch.copies:
+        again = resume(copy, make(), crew(3, deceit))
+        assert others(again, "none") == others(result, "none"), copy
+        assert set(again.counts.expelled) == {2}
