@@ -65,8 +65,8 @@ class Replicas:
 
     @property
     def stored(self) -> dict[_Key, FloatArray]:
-        """All results that have arrived."""
-        return {key: self._vectors[digest] for key, digest in self._digests.items()}
+        """Copies of all results that have arrived."""
+        return {key: self._vectors[digest].copy() for key, digest in self._digests.items()}
 
     def count(self, places: Iterable[_Place]) -> Verdict:
         """Return what most say of these places, each of which has an answer.

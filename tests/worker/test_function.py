@@ -143,9 +143,10 @@ def test_an_exception_is_told_by_its_line_and_the_next_task_is_computed() -> Non
     assert results(ask(worker, invocation(WEIGHTS))) == [*(2.5 * WEIGHTS)]
 
 
-def test_a_result_that_is_not_finite_is_a_failure() -> None:
-    reason = failure(ask(worker_of(Scales()), invocation(WEIGHTS, settings={"value": "nan"})))
-    assert "a result is not finite" in reason
+def test_a_result_that_is_not_finite_names_its_model() -> None:
+    answer = ask(worker_of(Scales()), invocation(WEIGHTS, settings={"value": "nan"}))
+    assert isinstance(answer, ResultMessage)
+    assert (answer.not_finite, results(answer)) == (("cnn",), [0.0] * 3)
 
 
 def test_weights_that_are_nowhere_are_a_failure() -> None:
