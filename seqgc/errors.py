@@ -27,6 +27,9 @@ __all__ = [
 ]
 
 
+_LONGEST = 120  # of a value that a message shows
+
+
 class SeqgcError(Exception):
     """Any error that seqgc raises on purpose."""
 
@@ -44,7 +47,8 @@ class ParameterError(SeqgcError, ValueError):
 
     def __init__(self, argument: str, rule: str, value: object, remedy: str = "") -> None:
         self.argument, self.rule, self.value, self.remedy = argument, rule, value, remedy
-        super().__init__(f"`{argument}` {rule}; got {value!r}" + (f" ({remedy})" if remedy else ""))
+        got = f"`{argument}` {rule}; got {_shown(value)}"
+        super().__init__(got + (f" ({remedy})" if remedy else ""))
 
     def __reduce__(self) -> tuple[type[ParameterError], tuple[str, str, object, str]]:
         return type(self), (self.argument, self.rule, self.value, self.remedy)
@@ -118,6 +122,15 @@ class WireError(SeqgcError):
 
 class StoreError(SeqgcError):
     """Stored weights that are missing or do not match their digest."""
+
+
+def _shown(value: object) -> str:
+    """Return the value's repr, without its middle if it is long."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # nested too deeply; an integer of too many digits
+        text = object.__repr__(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]}…{text[-_LONGEST // 2 :]}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -200,7 +213,11 @@ def require_number(
         ...
     seqgc.errors.ParameterError: `mu` must be a finite number >= 0; got -1.0
     """
-    if not (math.isfinite(value) and value >= least and value > above):
+    try:
+        finite = math.isfinite(value)
+    except OverflowError:  # an integer that no float holds
+        finite = False
+    if not (finite and value >= least and value > above):
         bounds = [f" >= {least:g}"] * (least > -math.inf) + [f" > {above:g}"] * (above > -math.inf)
         raise ParameterError(argument, "must be a finite number" + " and".join(bounds), value)
     return value

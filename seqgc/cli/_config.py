@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, cast
 
 from pydantic import Field
 
+from seqgc._bounded import read_toml
 from seqgc.errors import ParameterError
 from seqgc.ports import Payload
 from seqgc.rounds import WaitOut
@@ -73,7 +73,7 @@ class RunConfig(Settings):
     ] = ()
     function: FunctionSettings = FunctionSettings()
     delays: DelaySettings | None = None
-    models: tuple[ModelConfig, ...] = Field(min_length=1)
+    models: tuple[ModelConfig, ...] = Field(min_length=1, max_length=1000)
 
     tables: ClassVar = {
         "models": ModelConfig,
@@ -82,26 +82,37 @@ class RunConfig(Settings):
     }
 
 
-def read_toml(path: Path) -> Values:
+def read_config(path: Path) -> Values:
     """Read a TOML file, or raise `ParameterError`."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return read_toml(path)
     except OSError as error:
         raise ParameterError("config", "must be a file", str(path), error.strerror or "") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ParameterError("config", f"must be TOML: {error}", str(path)) from None
 
 
 def validated(values: Values) -> RunConfig:
-    """Check a configuration, and import its plug-ins before anybody reads a scheme's spec."""
+    """Check a configuration, and import its plug-ins: before anybody reads a scheme's spec.
+
+    The first thing that is wrong is a `ParameterError`.
+    """
+    config = checked(values)
+    import_plugins(config.plugins)
+    return config
+
+
+def checked(values: Values) -> RunConfig:
+    """Check a configuration, and import nothing: what it names may be anybody's.
+
+    The first thing that is wrong is a `ParameterError`.
+    """
     if values.get("probe") is not None:
         scheme = values.setdefault("scheme", "uncoded")
         if scheme != "uncoded":
             rule = "must be left out, or 'uncoded', where `probe` rounds are to find the scheme"
             raise ParameterError("scheme", rule, scheme)
-    config = cast("Callable[..., RunConfig]", RunConfig)(**values)
-    import_plugins(config.plugins)
-    return config
+    return cast("Callable[..., RunConfig]", RunConfig)(**values)
 
 
 def import_plugins(names: Iterable[str]) -> None:

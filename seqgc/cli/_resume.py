@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from seqgc.cli._config import read_toml, validated
+from seqgc.cli._config import read_config, validated
 from seqgc.cli._options import AsJson, with_plugins
 from seqgc.cli._run import make_delays, make_workers, prepare
 from seqgc.cli._train import show_result
@@ -24,7 +24,7 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run that has ended early, from its last checkpoint, to the same weights."""
-    settings = validated(read_toml(run / "config.toml"))
+    settings = validated(read_config(run / "config.toml"))
     delays = make_delays(settings)
     with make_workers(settings, delays=delays) as workers:
         prepared = prepare(settings, workers)

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
 import tomli_w
 
+from seqgc._bounded import read_toml
 from seqgc._durable import replacing
 from seqgc.deploy._aws import DeployError
 from seqgc.deploy._prices import Architecture
 from seqgc.errors import ParameterError, require_int
 
-_LIMITS: Final = (
-    ("memory_mb", 256, 10240),
-    ("timeout_s", 1, 900),
-    ("provisioned_mibps", 1, 3414),
-    ("reserved_concurrency", 0, 10**6),
-)
+_LIMITS: Final = {
+    "memory_mb": (256, 10240),
+    "timeout_s": (1, 900),
+    "provisioned_mibps": (1, 3414),
+    "reserved_concurrency": (0, 10**6),
+}
 _STACK_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
 
 Package: TypeAlias = Literal["image", "zip"]
@@ -63,9 +63,7 @@ class DeployOptions:
     def __post_init__(self) -> None:
         if not _STACK_NAME.fullmatch(self.stack):
             raise ParameterError("stack", "must be letters, digits and hyphens", self.stack)
-        for name, least, most in _LIMITS:
-            integer = require_int(name, getattr(self, name), least=least, most=most)
-            object.__setattr__(self, name, integer)
+        _check_limits(self, *_LIMITS)
         if self.vpc_id and len(set(self.subnets)) != 2:
             raise ParameterError("subnets", "must be two of the existing VPC", self.subnets)
         if not self.vpc_id and (self.subnets or self.route_table_id):
@@ -90,6 +88,13 @@ class DeployOptions:
             "S3PrefixListId": prefix_list,
             "FunctionUrl": "yes" if self.function_url else "no",
         }
+
+
+def _check_limits(holder: object, *names: str) -> None:
+    for name in names:
+        least, most = _LIMITS[name]
+        integer = require_int(name, getattr(holder, name), least=least, most=most)
+        object.__setattr__(holder, name, integer)
 
 
 def _in_template(field: str) -> str:
@@ -146,6 +151,10 @@ class Deployment:
     def __post_init__(self) -> None:
         if len(self.alias_arn.split(":")) != 8:
             raise ParameterError("alias_arn", "must be the ARN of an alias", self.alias_arn)
+        if self.architecture not in get_args(Architecture):
+            rule = f"must be {' or '.join(get_args(Architecture))}"
+            raise ParameterError("architecture", rule, self.architecture)
+        _check_limits(self, "memory_mb", "timeout_s")
 
     @property
     def function_name(self) -> str:
@@ -190,11 +199,11 @@ def read_deployment(path: Path) -> Deployment:
     """Read what `write_deployment` wrote, or raise `ParameterError`."""
     rule = "must be a file that `seqgc deploy` wrote"
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = read_toml(path)
     except OSError as error:
         why = f"{error.strerror}: {_REMEDY}, or pass --deployment"
         raise ParameterError("deployment", rule, str(path), why) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ParameterError("deployment", f"{rule}: {error}", str(path), _REMEDY) from None
     if (schema := values.pop("schema", None)) != _SCHEMA_VERSION:
         rule = f"must have schema {_SCHEMA_VERSION}, {path} has another"

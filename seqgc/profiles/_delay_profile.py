@@ -45,6 +45,8 @@ class ProfileMeta:
         require_number("base_load", self.base_load, least=0)
         if self.alpha is not None:
             require_number("alpha", self.alpha, least=0)
+        if self.batch is not None:
+            object.__setattr__(self, "batch", require_int("batch", self.batch, least=1))
         if self.schema != SCHEMA:
             raise ParameterError("schema", f"must be {SCHEMA}", self.schema, "update seqgc")
 
@@ -189,9 +191,9 @@ def _checked_times(times: npt.ArrayLike) -> FloatArray:
     if matrix.ndim != 2 or matrix.size == 0:
         rule = "`times` must be a matrix (rounds, workers) with at least one of each"
         raise ProfileError(f"{rule}; got shape {matrix.shape}")
-    wrong = np.argwhere(~(np.isfinite(matrix) & (matrix > 0)))
-    if wrong.size:
-        row, column = wrong[0]
+    wrong = ~(np.isfinite(matrix) & (matrix > 0))
+    if wrong.any():
+        row, column = np.unravel_index(wrong.argmax(), wrong.shape)
         where = f"row {row}, column {column} (round, worker; from 0)"
         rule = "a time must be a finite number of seconds > 0"
         raise ProfileError(f"{where}: {rule}; got {float(matrix[row, column])!r}")

@@ -1,0 +1,70 @@
+"""Reading what others have written: regular files of a bounded size, and whatever is in them.
+
+A pipe would be waited for, a device has no end, and a few bytes can stand for gigabytes. So sizes
+are asked for first, and all that can be wrong is an `OSError` of the file or a `ValueError` of what
+it says, each in one line.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import tomllib
+from pathlib import Path
+from typing import IO, Any, Final
+
+__all__ = ["open_bounded", "parse_toml", "read_bounded", "read_toml"]
+
+_MOST_TOML_BYTES: Final = 2**18  # more than a thousand models take
+_MOST_DOTS: Final = 6
+
+
+def open_bounded(path: str | Path, *, most_bytes: int) -> IO[bytes]:
+    """Open a regular file for reading; `OSError` if it is absent, another thing, or larger."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError as error:  # no name of a file has a zero byte
+        raise OSError(errno.EINVAL, str(error), str(path)) from None
+    about, file = os.fstat(descriptor), os.fdopen(descriptor, "rb")
+    reason = "" if stat.S_ISREG(about.st_mode) else "it is no regular file"
+    if not reason and about.st_size > most_bytes:
+        reason = f"it has {about.st_size} bytes, and may have {most_bytes}"
+    if reason:
+        file.close()
+        raise OSError(errno.EINVAL, reason, str(path))
+    return file
+
+
+def read_bounded(path: str | Path, *, most_bytes: int) -> bytes:
+    """Return what is in a regular file; raises like `open_bounded`."""
+    with open_bounded(path, most_bytes=most_bytes) as file:
+        return file.read(most_bytes)
+
+
+def parse_toml(data: bytes) -> dict[str, Any]:
+    """Return what a TOML file says; `ValueError` for whatever is wrong with it.
+
+    Examples
+    --------
+    >>> parse_toml(b"steps = 3")
+    {'steps': 3}
+    >>> parse_toml(b"a = " + b"[" * 10_000)
+    Traceback (most recent call last):
+        ...
+    ValueError: nested too deeply
+    """
+    text = data.decode()
+    # A key takes the square of the number of its parts, in seconds and in bytes.
+    if any(part.count(".") > _MOST_DOTS for part in re.split(r"[\n,={}\[\]]", text)):
+        raise ValueError(f"a name has more than {_MOST_DOTS} dots")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Return what a TOML file says; raises like `open_bounded` and `parse_toml`."""
+    return parse_toml(read_bounded(path, most_bytes=_MOST_TOML_BYTES))
