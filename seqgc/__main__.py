@@ -1,5 +1,6 @@
 """``python -m seqgc``, and the ``seqgc`` command."""
 
+import io
 import os
 import signal
 import sys
@@ -33,6 +34,8 @@ def _open_standard_streams() -> None:
         sys.stdout = os.fdopen(1, "w", closefd=False)
     if sys.stderr is None:
         sys.stderr = os.fdopen(2, "w", closefd=False)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names of files may be no text
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import numpy as np
 import typer
 
 from seqgc import deploy, workers
-from seqgc.cli._config import Values, read_toml, validated
+from seqgc.cli._config import Values, checked, read_config, validated
 from seqgc.cli._options import AsJson, apply
 from seqgc.cli._run import PreparedRun, make_plan
 from seqgc.cli._show import show
@@ -39,21 +39,28 @@ def cost(
         "function.expected_s": seconds if profile is None else _mean_answer(profile, seconds),
     }
     ran = target.is_dir()
-    values = read_toml(target / "config.toml" if ran else target)
+    values = read_config(target / "config.toml" if ran else target)
     apply({path: value for path, value in flags.items() if value is not None}, values)
-    config = validated(values)
     # Priced by [function], in a run's file as deployed, and the flags: no deployment is read.
-    plan = make_plan(config.model_copy(update={"backend": "local"}))
-    reach = workers.Reach(deployed=config.backend == "lambda")
-    predicted = workers.forecast(plan, config.workers, config.function, reach=reach)
-    use, settings = predicted.use, predicted.settings
-    if ran:
+    if ran:  # whoever wrote it: nothing that it names is imported
+        config = checked(values)
+        header = deploy.read_run_header(target)
+        adapts = config.probe is not None or config.retune is not None
+        reach = workers.Reach(deployed=config.backend == "lambda")
+        predicted = workers.hindsight(header, config.function, reach=reach, adapts=adapts)
+        use = predicted.use
         estimate = deploy.estimate_run(
             target, function=use.function, traffic=use.traffic, warm_ups=use.warm_ups
         )
     else:
+        config = validated(values)
+        plan = make_plan(config.model_copy(update={"backend": "local"}))
+        reach = workers.Reach(deployed=config.backend == "lambda")
+        predicted = workers.forecast(plan, config.workers, config.function, reach=reach)
+        use = predicted.use
         workers.require_fit(predicted.sizes, predicted.where)
         estimate = deploy.estimate_plan(use)
+    settings = predicted.settings
     facts: Values = {
         "target": str(target),
         "kind": "run" if ran else "plan",

@@ -97,4 +97,5 @@ def _print(uncoded: TrainResult, coded: TrainResult, *, seed: int) -> None:
     console = Console()
     console.print(table)
     console.print(f"{coded.scheme} took {coded.seconds / uncoded.seconds:.0%} of the uncoded time.")
-    console.print(f"Delays: generated, seed {seed}. Runs: {uncoded.run} and {coded.run}")
+    where = f"Runs: {uncoded.run} and {coded.run}"
+    console.print(f"Delays: generated, seed {seed}. {where}", markup=False)

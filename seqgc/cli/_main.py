@@ -34,7 +34,9 @@ _UsageError: type[Exception] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
 )
 
+_WRONG = 2
 _INTERRUPTED = 130
+_LONGEST = 300 - len("seqgc: ")  # of a line that refuses
 
 app = typer.Typer(
     name="seqgc",
@@ -66,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             status = _command()(args=arguments, standalone_mode=False)
         sys.stdout.flush()
     except (ParameterError, ProfileError) as error:
-        return _fail(error, str(error), 2)
+        return _fail(error, str(error), _WRONG)
     except SeqgcError as error:
         return _fail(error, str(error), 1)
     except BrokenPipeError as error:  # nobody reads what is printed
@@ -75,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _fail(error, f"{error.filename or 'a file'}: {error.strerror or error}", 1)
     except _UsageError as error:
-        return _fail(error, getattr(error, "format_message", error.__str__)(), 2)
+        return _fail(error, getattr(error, "format_message", error.__str__)(), _WRONG)
     except _Stopped as stop:
         return _fail(stop, "interrupted" if stop.status == _INTERRUPTED else str(stop), stop.status)
     if status == _INTERRUPTED:  # typer's own translation of Ctrl-C
@@ -124,6 +126,8 @@ def _fail(error: BaseException | None, message: str, status: int) -> int:
     """Say what went wrong, and what the error has been given to add, in one line on stderr."""
     notes = getattr(error, "__notes__", [])
     line = one_line("; ".join([message, *notes]), limit=2000)
+    if status == _WRONG and len(line) > _LONGEST:  # what it begins with, the value and the remedy
+        line = f"{line[: _LONGEST - 121]}…{line[-120:]}"
     if line:
         with suppress(OSError, ValueError):  # nobody is there to read it
             sys.stderr.write(f"seqgc: {line}\n")

@@ -15,7 +15,7 @@ import tomli_w
 from seqgc import workers
 from seqgc.cli._config import ModelConfig, RunConfig, Values
 from seqgc.cli._show import RunProgress, busy
-from seqgc.errors import ParameterError, did_you_mean
+from seqgc.errors import ParameterError, did_you_mean, one_line
 from seqgc.ports import Observer
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import parse_scheme
@@ -183,7 +183,7 @@ def _module(config: ModelConfig) -> nn.Module:
     from seqgc.training.factories import make_module, module_names
 
     if _is_own(config.module, module_names(), argument="module"):
-        return cast("nn.Module", _own_function(config.module, argument="module")())
+        return cast("nn.Module", _from_own_function(config.module, argument="module"))
     return make_module(config.module, seed=config.seed)
 
 
@@ -193,23 +193,30 @@ def _data(name: str) -> tuple[PointDataset, PointDataset]:
 
     if not _is_own(name, data_names(), argument="data"):
         return named_data(name)
-    pair = _own_function(name, argument="data")()
+    pair = _from_own_function(name, argument="data")
     if not isinstance(pair, tuple) or len(pair) != 2:
         raise ParameterError("data", "must return a pair (train, test) of datasets", name)
     return cast("tuple[PointDataset, PointDataset]", pair)
 
 
-def _own_function(path: str, *, argument: str) -> Callable[[], object]:
-    """Return the user's own ``package.module:function``, or raise `ParameterError`."""
+def _from_own_function(path: str, *, argument: str) -> object:
+    """Return what the user's own ``package.module:function`` does, or raise `ParameterError`."""
     module, _, name = path.partition(":")
     try:
         function = getattr(import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        rule = f"must be an importable package.module:function ({error})"
-        raise ParameterError(argument, rule, path) from None
+    except Exception as error:  # a stranger's module may raise anything
+        rule = f"must be an importable package.module:function ({_said(error)})"
+        raise ParameterError(argument, rule, path) from error
     if not callable(function):
         raise ParameterError(argument, "must name a function", path)
-    return cast("Callable[[], object]", function)
+    try:
+        return function()
+    except Exception as error:
+        raise ParameterError(argument, f"must not raise {_said(error)}", path) from error
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {one_line(error, limit=120)}"
 
 
 def _is_own(name: str, known: Sequence[str], *, argument: str) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 from rich import progress as bars
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from seqgc.ports import Close, Finish, Notice, RoundRecord, Seen
 
@@ -53,7 +54,7 @@ def print_pairs(pairs: dict[str, str]) -> None:
     """Print names and values in two columns on stdout."""
     table = Table.grid(padding=(0, 2))
     for name, value in pairs.items():
-        table.add_row(f"[bold]{name}", value)
+        table.add_row(Text(name, style="bold"), Text(value))  # plain: names are the user's own
     Console().print(table)
 
 
@@ -86,7 +87,7 @@ class _Stderr(Console):
 
 def progress_bar(*columns: bars.ProgressColumn) -> bars.Progress:
     """Return a bar with what it is of and the time left, on stderr if that is a terminal."""
-    console, label = _Stderr(), bars.TextColumn("{task.description}")
+    console, label = _Stderr(), bars.TextColumn("{task.description}", markup=False)
     left = (bars.TimeRemainingColumn(), bars.TextColumn("left"))
     return bars.Progress(label, *columns, *left, console=console, disable=not console.is_terminal)
 

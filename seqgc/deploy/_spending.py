@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any
 
 from seqgc.deploy._prices import Architecture, FunctionSetup, Prices, Traffic, Usage
+from seqgc.deploy._run_log import END, read_run_log
 from seqgc.errors import BudgetError, ParameterError, require_int
 from seqgc.ports import Arrival, Dispatch, Dispatched, Failure, Seen
 
@@ -102,7 +101,7 @@ def estimate_run(
     ParameterError
         If ``run`` is no run's folder.
     """
-    header, *lines = _events(Path(run, "events.jsonl"))
+    header, events = read_run_log(Path(run))
 
     def task(seconds: float, *, fresh: bool = False) -> Usage:
         used = function.invocation(seconds)
@@ -112,40 +111,31 @@ def estimate_run(
     jobs: set[int] = set()
     sent: dict[_Address, float] = {}  # and not answered; seconds of the log
     cancelled: dict[_Address, float] = {}
-    for line in lines:
-        kind, at_s = line["event"], line["at_s"]
-        if kind == "dispatch":
-            jobs.update(line["jobs"])
-            for worker in line.get("workers", range(header["workers"])):
-                sent[line["round"], worker, line["attempt"]] = at_s
-        elif kind == "cancel":
-            round, workers = line["round"], line["workers"]
-            cancelled |= {each: at_s for each in sent if each[0] == round and each[1] in workers}
-        elif kind in ("arrival", "failure"):
-            sent_s = sent.pop((line["round"], line["worker"], line["attempt"]), None)
-            if sent_s is None:
-                continue  # a duplicate
+    unanswered = 0
+    for event in events:
+        address = event.round, event.worker, event.attempt
+        if event.event == END:
+            for each, sent_s in sent.items():
+                likely += task(cancelled.get(each, event.at_s) - sent_s)
+                at_most += task(function.longest_s, fresh=True)
+            unanswered += len(sent)
+            sent, cancelled = {}, {}
+        elif event.event == "dispatch":
+            jobs.update(event.jobs)
+            workers = range(header.workers) if event.workers is None else event.workers
+            sent |= {(event.round, worker, event.attempt): event.at_s for worker in workers}
+        elif event.event == "cancel":
+            over = {(event.round, worker) for worker in event.workers or ()}
+            cancelled |= {each: event.at_s for each in sent if each[:2] in over}
+        elif event.event in ("arrival", "failure") and address in sent:  # else a duplicate
             # The log's own times begin before any task was sent, and end a little late: those of
             # the loop, not of the answer. `took_s` is since this very task left.
-            likely += task(line.get("took_s", at_s - sent_s))
-            at_most += task(function.longest_s if kind == "failure" else at_s - sent_s, fresh=True)
-    for address, sent_s in sent.items():
-        likely += task(cancelled.get(address, lines[-1]["at_s"]) - sent_s)
-        at_most += task(function.longest_s, fresh=True)
+            lasted_s = event.at_s - sent.pop(address)
+            likely += task(lasted_s if event.took_s is None else event.took_s)
+            failed = event.event == "failure"
+            at_most += task(function.longest_s if failed else lasted_s, fresh=True)
     moved = Usage() if traffic is None else traffic.publication().times(len(jobs))
-    return Estimate(likely=likely + moved, at_most=at_most + moved, unanswered=len(sent))
-
-
-def _events(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run's log, its header first."""
-    try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, json.JSONDecodeError) as error:
-        rule = f"must be the folder of a run ({error})"
-        raise ParameterError("run", rule, str(path.parent)) from None
-    if not lines or lines[0].get("event") != "run" or lines[0].get("schema") != 1:
-        raise ParameterError("run", "must begin with a header of schema 1", str(path))
-    return lines
+    return Estimate(likely=likely + moved, at_most=at_most + moved, unanswered=unanswered)
 
 
 @dataclass(frozen=True, slots=True)

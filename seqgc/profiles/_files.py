@@ -35,7 +35,11 @@ _META_TYPES: Final[dict[str, tuple[type, ...]]] = {
 MOST_TIMES: Final = 2**21
 _MOST_CSV_BYTES: Final = 2**26
 _MOST_LINE: Final = 2**18
-_MOST_BYTES: Final = {"times": 8 * MOST_TIMES + 4096, "status": 2 * MOST_TIMES + 4096, "meta": 2**18}
+_MOST_BYTES: Final = {
+    "times": 8 * MOST_TIMES + 4096,
+    "status": 2 * MOST_TIMES + 4096,
+    "meta": 2**18,
+}
 _END_BYTES: Final = 22  # of the record at the end of a zip archive
 _ZIP64_MARK_BYTES: Final = 20  # of the one before it, in an archive of gigabytes
 _MOST_MEMBERS_BYTES: Final = 4096  # of the list of members

@@ -82,9 +82,8 @@ class Lease:
 
     def _next_number(self) -> int:
         self._folder.mkdir(exist_ok=True)
-        number = 1 + max(
-            (int(p.name) for p in self._folder.iterdir() if p.name.isdigit()), default=0
-        )
+        names = [path.name for path in self._folder.iterdir()]
+        number = 1 + max((int(n) for n in names if n.isascii() and n.isdigit()), default=0)
         try:
             (self._folder / str(number)).touch(exist_ok=False)
         except FileExistsError:

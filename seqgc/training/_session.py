@@ -18,6 +18,7 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
+from dataclasses import asdict
 
 from seqgc import master, ports
 from seqgc.errors import AuditError, BudgetError, DivergedError, ScheduleError, StoreError
@@ -255,10 +256,12 @@ class Session:
             "scheme": setting.scheme.spec,
             "workers": setting.scheme.n,
             "jobs": self.num_jobs,
+            "rounds": self.num_jobs + setting.scheme.delay,
             "mu": setting.rule.mu,
             "wait_out": setting.rule.wait_out,
             "payload": self._plan.payload,
             "models": list(self._workload.names),
+            "sizes": asdict(self._plan.sizes(setting)),
         }
 
     def _note(self, answer: Answer) -> None:

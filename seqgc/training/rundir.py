@@ -19,6 +19,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -39,14 +40,10 @@ SCHEMA = 1
 
 
 def new_run_path(root: str | Path, label: str) -> Path:
-    """Return ``root/<UTC time>-<label>``, a name that no earlier run has."""
+    """Return ``root/<UTC time>-<label>-<random>``, a name that no other run has, or will have."""
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     safe = "".join(c if c.isalnum() or c in "-." else "_" for c in label)
-    path, again = Path(root, f"{stamp}-{safe}"), 1
-    while path.exists():
-        again += 1
-        path = Path(root, f"{stamp}-{safe}-{again}")
-    return path
+    return Path(root, f"{stamp}-{safe[:100]}-{secrets.token_hex(4)}")
 
 
 class RunDirectory:
@@ -92,7 +89,12 @@ class RunDirectory:
 
 def require_new(path: Path) -> None:
     """Refuse a run directory that exists, or would lie below a file."""
-    if path.exists():
+    try:
+        there = path.exists()
+    except (OSError, ValueError) as error:  # a name that no folder can have
+        rule = "must be a folder that can be made"
+        raise ParameterError("run", rule, str(path), str(error)) from None
+    if there:
         rule = "must not exist: a run never overwrites another"
         raise ParameterError("run", rule, str(path), "choose another directory or remove it")
     nearest = next(parent for parent in path.absolute().parents if parent.exists())

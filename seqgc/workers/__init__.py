@@ -4,6 +4,7 @@ from seqgc.workers._base import WorkerSet as WorkerSet
 from seqgc.workers._forecast import Forecast as Forecast
 from seqgc.workers._forecast import Reach as Reach
 from seqgc.workers._forecast import forecast as forecast
+from seqgc.workers._forecast import hindsight as hindsight
 from seqgc.workers._forecast import require_fit as require_fit
 from seqgc.workers._functions import FunctionWorkers as FunctionWorkers
 from seqgc.workers._lambda import functions as functions

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from seqgc.deploy import Budget, FunctionSetup, PlannedUse, PriceModel, Traffic, read_prices
+from seqgc.deploy import (
+    Budget,
+    FunctionSetup,
+    PlannedUse,
+    PriceModel,
+    RunHeader,
+    Traffic,
+    read_prices,
+)
 from seqgc.errors import ParameterError
 from seqgc.stores import StoreChoice, choose_store
 from seqgc.wire import StoreKind
@@ -76,13 +84,41 @@ def forecast(plan: TrainingPlan, n: int, settings: FunctionSettings, *, reach: R
         If the plan is not for that many workers, or the store is out of the functions' reach.
     """
     setting = plan.setting(n)
-    sizes, jobs = plan.sizes(setting), plan.num_jobs(setting)
-    known = sizes if plan.adaptation is None else None
-    store = choose(settings, known, workers=n, reach=reach)
+    jobs = plan.num_jobs(setting)
+    header = RunHeader(
+        event="run",
+        schema=1,
+        workers=n,
+        jobs=jobs,
+        rounds=jobs + setting.scheme.delay,
+        sizes=asdict(plan.sizes(setting)),
+    )
+    return hindsight(header, settings, reach=reach, adapts=plan.adaptation is not None)
+
+
+def hindsight(
+    header: RunHeader, settings: FunctionSettings, *, reach: Reach, adapts: bool
+) -> Forecast:
+    """Return what a run was going to send, by what its log says: nothing that it names is imported.
+
+    Raises
+    ------
+    ParameterError
+        If the log does not say it, or the store is out of the functions' reach.
+    """
+    from seqgc.training import TaskSizes
+
+    try:
+        sizes = TaskSizes(**header.sizes)
+    except TypeError as error:
+        rule = f"must have a log whose first line has the sizes of tasks ({error})"
+        raise ParameterError("run", rule, sorted(header.sizes), "run it once more") from None
+    n = header.workers
+    store = choose(settings, None if adapts else sizes, workers=n, reach=reach)
     use = PlannedUse(
         workers=n,
-        rounds=jobs + setting.scheme.delay,
-        jobs=jobs,
+        rounds=header.rounds,
+        jobs=header.jobs,
         seconds_per_task=settings.expected_s,
         function=FunctionSetup(memory_mb=settings.memory_mb, timeout_s=settings.timeout_s),
         traffic=traffic_of(sizes, store.kind, master_outside=settings.master_outside),
