@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, cast
+from typing import Annotated, ClassVar, Final, Literal, cast
 
 from pydantic import Field
 
@@ -17,6 +17,9 @@ from seqgc.schemes import load_plugins
 from seqgc.workers import DelaySettings, FunctionSettings, Settings
 
 Values = dict[str, object]
+
+MOST_MODELS: Final = 1000
+MOST_WORKERS: Final = 10_000
 
 
 class ModelConfig(Settings):
@@ -30,22 +33,26 @@ class ModelConfig(Settings):
     data: Annotated[str, "Data: digits, or package.module:function."] = "digits"
     loss: Annotated[Literal["cross-entropy", "mse"], "cross-entropy or mse."] = "cross-entropy"
     optimizer: Annotated[str, "A class of torch.optim, in any case."] = "adam"
-    lr: Annotated[float, Field(gt=0), "Learning rate."] = 0.003
-    momentum: Annotated[float | None, Field(ge=0), "The optimizer's momentum."] = None
-    weight_decay: Annotated[float | None, Field(ge=0), "The optimizer's weight decay."] = None
-    batch_size: Annotated[int, Field(ge=1), "Data points per step."] = 256
-    seed: int = Field(default=0, ge=0)
+    lr: Annotated[float, Field(gt=0, le=1e6), "Learning rate."] = 0.003
+    momentum: Annotated[float | None, Field(ge=0, le=1e6), "The optimizer's momentum."] = None
+    weight_decay: Annotated[float | None, Field(ge=0, le=1e6), "The optimizer's weight decay."] = (
+        None
+    )
+    batch_size: Annotated[int, Field(ge=1, le=10**9), "Data points per step."] = 256
+    seed: int = Field(default=0, ge=0, lt=2**63)
 
 
 class RunConfig(Settings):
     """Everything about a run; the fields with words beside their types are options of the verbs."""
 
     scheme: Annotated[str, "Scheme spec, for example gc-rep:s=1."] = "gc-rep:s=1"
-    workers: Annotated[int, Field(ge=1, le=10_000), "-n", "--workers", "Number of workers."] = 16
+    workers: Annotated[
+        int, Field(ge=1, le=MOST_WORKERS), "-n", "--workers", "Number of workers."
+    ] = 16
     steps: Annotated[int, Field(ge=1, le=10**9), "Optimizer steps of each model."] = 60
     mu: Annotated[float, Field(ge=0), "Tolerance of the closing rule."] = 0.0
     wait_out: Annotated[WaitOut, "all, conform or feasible."] = "feasible"
-    timeout_s: Annotated[float, Field(gt=0), "Hard limit of a round, seconds."] = 60.0
+    timeout_s: Annotated[float, Field(gt=0, le=1e6), "Hard limit of a round, seconds."] = 60.0
     max_attempts: Annotated[int, Field(ge=1), "Times a failed task is sent in one round."] = 3
     max_norm: Annotated[float | None, Field(gt=0), "Largest norm of a result; no limit."] = None
     audit: Annotated[bool, "Compare what several workers are asked for; expel liars."] = False
@@ -73,7 +80,7 @@ class RunConfig(Settings):
     ] = ()
     function: FunctionSettings = FunctionSettings()
     delays: DelaySettings | None = None
-    models: tuple[ModelConfig, ...] = Field(min_length=1, max_length=1000)
+    models: tuple[ModelConfig, ...] = Field(min_length=1, max_length=MOST_MODELS)
 
     tables: ClassVar = {
         "models": ModelConfig,

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from seqgc.cli._config import Values, validated
+from seqgc.cli._config import MOST_MODELS, Values, validated
 from seqgc.cli._options import AsJson, apply, configured
 from seqgc.cli._run import make_delays, make_workers, prepare
 from seqgc.cli._show import print_json
@@ -37,7 +37,7 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """Train models on real handwritten digits, uncoded and coded, under injected stragglers."""
-    count = require_int("models", models, least=1)
+    count = require_int("models", models, least=1, most=MOST_MODELS)
     values: Values = {
         "steps": STEPS,
         "models": [{"name": f"model-{i}", "seed": i, **LEARNING} for i in range(count)],

@@ -76,6 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(error, "", 1)
     except OSError as error:
         return _fail(error, f"{error.filename or 'a file'}: {error.strerror or error}", 1)
+    except MemoryError as error:
+        return _fail(error, f"not enough memory for this: {error}", 1)
     except _UsageError as error:
         return _fail(error, getattr(error, "format_message", error.__str__)(), _WRONG)
     except _Stopped as stop:

@@ -18,7 +18,7 @@ from seqgc.cli._config import RunConfig, Values, validated
 from seqgc.cli._options import AsJson, ProfileFile, apply, configured, numbers, with_plugins
 from seqgc.cli._run import make_delays, make_models, make_workers
 from seqgc.cli._show import RunProgress, busy, print_json, print_pairs, show
-from seqgc.errors import ParameterError, ProfileError
+from seqgc.errors import ParameterError, ProfileError, require_int
 from seqgc.stragglers import StragglerStats, straggler_stats
 
 BaseLoads = Annotated[str | None, "The files' base loads, if they do not know them."]
@@ -54,6 +54,7 @@ def record(
     if "delays" in values and "delays.source" not in flags:
         del values["delays"]  # how much of nothing
     config = validated(values)
+    require_int("rounds", rounds, least=1, most=profiles.MOST_TIMES // config.workers)
     if config.delays is not None and config.backend != "local":
         rule = "must be left out where the backend is not local: its workers have their own"
         raise ParameterError("delays", rule, config.delays.source)
@@ -139,6 +140,7 @@ def stats_of_file(
 ) -> None:
     """Show who straggles, for how long, and which straggler models that conforms to."""
     profile = profiles.read_profile(file)
+    require_int("max_window", max_window, least=1, most=max(5, profile.num_rounds))
     stats = straggler_stats(profile, mu=mu, max_window=max_window)
     if as_json:
         print_json({"file": str(file), **_shape(profile), **asdict(stats)})

@@ -229,12 +229,13 @@ def _is_own(name: str, known: Sequence[str], *, argument: str) -> bool:
 
 def _optimizer(config: ModelConfig) -> OptimizerFactory:
     import torch
-    from torch.optim import Optimizer
+    from torch.optim import Optimizer, SparseAdam
 
     kinds: dict[str, Callable[..., Optimizer]] = {
         name.lower(): kind
         for name, kind in vars(torch.optim).items()
-        if isinstance(kind, type) and issubclass(kind, Optimizer) and kind is not Optimizer
+        if isinstance(kind, type) and issubclass(kind, Optimizer)
+        if kind not in (Optimizer, SparseAdam)  # which takes no dense gradient
     }
     name = config.optimizer.lower()
     if name not in kinds:

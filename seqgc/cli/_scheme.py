@@ -6,8 +6,10 @@ from typing import Annotated
 
 import typer
 
+from seqgc.cli._config import MOST_WORKERS
 from seqgc.cli._options import AsJson, NumWorkers
 from seqgc.cli._show import show
+from seqgc.errors import require_int
 from seqgc.schemes import parse_scheme
 
 
@@ -17,7 +19,7 @@ def scheme(
     as_json: AsJson = False,
 ) -> None:
     """Show what a scheme costs and what it promises."""
-    parsed = parse_scheme(spec, n=workers)
+    parsed = parse_scheme(spec, n=require_int("workers", workers, least=1, most=MOST_WORKERS))
     n, load, tolerates = parsed.n, parsed.normalized_load, parsed.promise.describe()
     facts = {
         "scheme": parsed.spec,

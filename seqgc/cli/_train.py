@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seqgc.cli._config import Values, read_config, validated
+from seqgc.cli._config import MOST_MODELS, Values, read_config, validated
 from seqgc.cli._cost import show_forecast
 from seqgc.cli._options import AsJson, apply, configured
 from seqgc.cli._run import make_delays, make_workers, prepare
@@ -34,7 +34,8 @@ def train(
     """Train several models at once on unreliable workers, exactly."""
     values = read_config(config) if config is not None else {}
     if models is not None or "models" not in values:
-        count = require_int("models", 4 if models is None else models, least=1)
+        wanted = 4 if models is None else models
+        count = require_int("models", wanted, least=1, most=MOST_MODELS)
         values["models"] = [{"name": f"model-{i}", "seed": i} for i in range(count)]
     apply(flags, values)
     settings = validated(values)

@@ -2,6 +2,7 @@
 
 from seqgc.profiles._delay_profile import DelayProfile as DelayProfile
 from seqgc.profiles._delay_profile import ProfileMeta as ProfileMeta
+from seqgc.profiles._files import MOST_TIMES as MOST_TIMES
 from seqgc.profiles._files import read_profile as read_profile
 from seqgc.profiles._files import write_profile as write_profile
 from seqgc.profiles._lint import Finding as Finding

@@ -22,6 +22,8 @@ from seqgc.stragglers import AnyOf, Arbitrary, Bursty, StragglerModel
 
 __all__ = ["MSGC", "MSGCSchedule"]
 
+_MOST_CHUNKS = 2**22  # D1 has (W-1) n of them, and their fractions are an array
+
 
 @register("m-sgc-binary", family="binary")
 @register("m-sgc-rep", family="rep")
@@ -58,6 +60,9 @@ class MSGC(Scheme):
         require_family(self.family, ("cyclic", "rep", "binary"), name="M-SGC")
         if self.W <= self.B:
             raise ParameterError("W", f"must satisfy B < W (M-SGC), B={self.B}", self.W)
+        if self.n * self.W > _MOST_CHUNKS:
+            rule = f"must satisfy n * W <= {_MOST_CHUNKS} (M-SGC), n={self.n}"
+            raise ParameterError("W", rule, self.W)
         if not 0 <= self.lam <= self.n:
             raise ParameterError("lam", f"must satisfy 0 <= lam <= n (M-SGC), n={self.n}", self.lam)
         if self.family == "rep" and self.n % (self.lam + 1):

@@ -60,7 +60,7 @@ class SearchSpace:
             if name not in known:
                 rule = f"must be among {', '.join(known)}"
                 raise ParameterError("schemes", rule, name, did_you_mean(name, known))
-        require_int("max_delay", self.max_delay, least=0)
+        require_int("max_delay", self.max_delay, least=0, most=10_000)
         if self.models is not None:
             require_int("models", self.models, least=1)
         for name in ("mus", "wait_outs", "jobs_per_round"):
