@@ -19,7 +19,7 @@ def scheme(
     as_json: AsJson = False,
 ) -> None:
     """Show what a scheme costs and what it promises."""
-    parsed = parse_scheme(spec, n=require_int("n", workers, least=1, most=MOST_WORKERS))
+    parsed = parse_scheme(spec, n=require_int("n", workers, most=MOST_WORKERS))
     n, load, tolerates = parsed.n, parsed.normalized_load, parsed.promise.describe()
     facts = {
         "scheme": parsed.spec,

@@ -193,7 +193,8 @@ def _read_csv(path: Path) -> DelayProfile:
                     raise ProfileError(f"row {rows - 1} (line {number}) has {counts}")
                 if len(seconds) > MOST_TIMES:
                     raise ProfileError(f"line {number}: a profile may have {MOST_TIMES} times")
-    return DelayProfile.from_times(np.array(seconds).reshape(rows, columns), meta=meta)
+    times = np.array(seconds).reshape(rows, columns) if rows else ()
+    return DelayProfile.from_times(times, meta=meta)
 
 
 def _no_number(cells: list[str], *, row: int, line: int) -> ProfileError:

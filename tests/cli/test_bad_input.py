@@ -348,7 +348,7 @@ META = '# seqgc-meta: {{"{}": 1{}}}\n1.0,2.0\n'
         ("c.toml", LONG, "`config` must be TOML: Exceeds the limit (4300 digits)"),
         ("c.toml", "a." * 5000 + "a = 1", "a name has more than 6 dots"),
         ("c.toml", NAMED.format(":f"), "(ValueError: Empty module name); got ':f'"),
-        ("c.toml", NAMED.format("own:broken"), "must not raise ZeroDivisionError: division"),
+        ("c.toml", NAMED.format("strange:broken"), "must not raise ZeroDivisionError: division"),
         ("c.toml", NAMED.format("broken:f"), "package.module:function (RuntimeError: two lines)"),
         ("c.csv", META.format("base_load", "0" * 400), "`base_load` must be a finite number"),
         ("c.csv", "# seqgc-meta: " + "[" * 100_000 + "\n1.0\n", "c.csv: `meta` is nested too"),
@@ -359,14 +359,14 @@ def test_each_is_one_line(
     file: str, text: str, line: str, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(Path.cwd())
-    Path("own.py").write_text("def broken():\n    return 1 / 0\n")
+    Path("strange.py").write_text("def broken():\n    return 1 / 0\n")
     Path("broken.py").write_text("raise RuntimeError('two\\nlines')\n")
     Path(file).write_text(text)
     verb = ["train", "--dry-run"] if file == "c.toml" else ["profile", "lint"]
     assert answered(capsys, *verb, file) == 2
     assert main([*verb, file]) == 2
     assert line in capsys.readouterr().err
-    monkeypatch.delitem(sys.modules, "own", raising=False)
+    sys.modules.pop("strange", None)
 
 
 def test_a_run_may_have_any_name(capsys: Out) -> None:

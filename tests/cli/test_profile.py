@@ -195,7 +195,7 @@ BAD = {
     "-o nowhere/p.npz": "`output` must lie in a folder that can be written",
     "-o p.npz --backend cloud": "'lambda-local', 'lambda' or 'dask'; got 'cloud'",
     "-o p.npz -n 0": "`workers` should be greater than or equal to 1; got 0",
-    "-o p.npz --rounds 0": "`rounds` must be an integer >= 1; got 0",
+    "-o p.npz --rounds 0": "`rounds` must be an integer >= 1 and <= 131072; got 0",
     "-o p.npz --warmup -1": "`warmup` must be an integer >= 0; got -1",
     "-o p.npz --timeout-s 0": "`timeout_s` should be greater than 0; got 0.0",
     "-o p.npz --loads 0,x": "`loads` must be numbers, separated by commas; got 'x'",
@@ -220,7 +220,7 @@ BAD = {
     "fit good.csv bad.csv --loads 0,1": "bad.csv: row 1, column 1",
     "stats ragged.csv": "ragged.csv: row 1 (line 2)",
     "stats good.csv --mu -1": "`mu` must be a finite number >= 0; got -1.0",
-    "stats good.csv --max-window 0": "`max_window` must be an integer >= 1; got 0",
+    "stats good.csv --max-window 0": "`max_window` must be an integer >= 1 and <= 5; got 0",
     "statistics good.csv": "stats",
 }
 
