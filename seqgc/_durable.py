@@ -17,6 +17,9 @@ from typing import IO
 
 _OWNER = ".seqgc-owner-"
 
+system = os
+"""Whose calls make files durable; the simulator (``tests/simulation``) puts its own here."""
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
@@ -41,13 +44,13 @@ def replacing_in(folder: int, name: str) -> Iterator[IO[bytes]]:
         with os.fdopen(descriptor, "wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            system.fsync(file.fileno())
+        system.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=folder)
         raise
-    os.fsync(folder)
+    system.fsync(folder)
 
 
 @contextmanager
@@ -71,8 +74,24 @@ def folder_below(folder: int | Path, *parts: str, make: bool = False) -> Iterato
         os.close(handle)
 
 
+def write_new(path: Path, data: bytes) -> None:
+    """Write a file that is not there, and wait until its bytes are on the disk, not its name."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        _write(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
+def rename(source: Path, target: Path) -> None:
+    """Give a file or folder another name; `sync_folder` waits until that is on the disk."""
+    system.replace(source, target)
+
+
 class AppendOnly:
     """A file that only grows; what `append` has returned from stays, whatever happens.
+
+    Of what is there the first ``keep_bytes`` stay, all if None.
 
     Examples
     --------
@@ -84,26 +103,43 @@ class AppendOnly:
     >>> folder.cleanup()
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, keep_bytes: int | None = None) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        if keep_bytes is not None:
+            os.ftruncate(self._descriptor, keep_bytes)
+        self.bytes = os.fstat(self._descriptor).st_size
         sync_folder(path.parent)
 
-    def append(self, data: bytes) -> None:
-        """Write, and wait until it is on the disk; raises `OSError`."""
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(self._descriptor, rest) :]
-        os.fsync(self._descriptor)
+    def append(self, data: bytes, *, sync: bool = True) -> None:
+        """Write, and wait until it is on the disk, unless that is for a later call.
+
+        `OSError` if that fails; nothing of it is left then, if the disk can still do that.
+        """
+        try:
+            _write(self._descriptor, data, sync=sync)
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, self.bytes)
+            raise
+        self.bytes += len(data)
 
     def close(self) -> None:
         """Close the file; once."""
         os.close(self._descriptor)
 
 
+def _write(descriptor: int, data: bytes, *, sync: bool = True) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[system.write(descriptor, rest) :]
+    if sync:
+        system.fsync(descriptor)
+
+
 def sync_folder(folder: Path) -> None:
     """Wait until the folder's list of files is on the disk."""
     with folder_below(folder) as handle:
-        os.fsync(handle)
+        system.fsync(handle)
 
 
 @contextmanager

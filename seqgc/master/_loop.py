@@ -230,9 +230,9 @@ class _Loop:
         jobs = {task.job for mini_tasks in action.assignment.values() for task in mini_tasks}
         for job in sorted(jobs):
             for beginning in range(self._begun + 1, job + 1):
-                self._begun = beginning
                 self._hand_over_needed(workload, beginning)
                 workload.begin(beginning)
+                self._begun = beginning  # not if it could not: a checkpoint says so then
                 if (form := workload.result_form(beginning)) is not None:
                     self._gatherer.require(beginning, *form)
             self._hand_over_needed(workload, job)

@@ -17,6 +17,7 @@ from seqgc.training._counts import RunCounts
 from seqgc.training._packing import PackedJob
 from seqgc.training._snapshots import Snapshot, SnapshotFolder
 from seqgc.training.adaptive import DirectorState
+from seqgc.training.metrics import JobMetrics
 from seqgc.training.workload import WorkloadState
 
 __all__ = ["Checkpointer", "RunSnapshot", "RunState"]
@@ -71,6 +72,7 @@ class RunState:
     metrics_bytes: int  # of metrics.csv
     director: DirectorState | None  # in a run that looks for better settings
     random: RandomState
+    unwritten: list[JobMetrics]  # that are not in it: the disk was full
 
 
 RunSnapshot: TypeAlias = Snapshot[RunState]

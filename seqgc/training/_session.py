@@ -108,6 +108,7 @@ class Session:
                 path / "metrics.csv",
                 metrics=lambda: self._workload.metrics,
                 keep_bytes=None if before is None else before.state.metrics_bytes,
+                unwritten=() if before is None else before.state.unwritten,
             )
             logs = events, stack.enter_context(closing(self._metrics))
             self._observers += tuple(Forgiving(log, warn=self.warn) for log in logs)
@@ -196,8 +197,8 @@ class Session:
         self._interrupts.admit()
 
     def _copied(self, held: master.Held) -> RunSnapshot:
-        with suppress(OSError):  # or else what is missing there is trained, and written, again
-            self._metrics.update()
+        with suppress(OSError):  # the checkpoint holds what could not be written
+            self._metrics.update(sync=True)
         state, files = self._workload.snapshot()
         flight = dict(files[FLIGHT])
         jobs = [pack_held(job, flight) for job in held.jobs]
@@ -213,6 +214,7 @@ class Session:
                 metrics_bytes=self._metrics.bytes,
                 director=None if self._adaptive is None else self._adaptive.snapshot(),
                 random=RandomState.now(),
+                unwritten=list(self._metrics.unwritten),
             ),
             files=files | {FLIGHT: flight},
         )

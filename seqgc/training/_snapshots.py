@@ -30,7 +30,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from seqgc._durable import sync_folder
+from seqgc._durable import rename, sync_folder, write_new
 from seqgc.errors import StoreError
 
 __all__ = ["Snapshot", "SnapshotFolder", "Tensors"]
@@ -111,8 +111,8 @@ class SnapshotFolder(Generic[_State]):
             self.give_room_back()
             self._write(partial, snapshot)
         if whole.exists():  # of a master before this one, or of the same instant
-            whole.rename(self.root / f".{name}.old")
-        partial.rename(whole)
+            rename(whole, self.root / f".{name}.old")
+        rename(partial, whole)
         sync_folder(self.root)
         shutil.rmtree(self.root / f".{name}.old", ignore_errors=True)
         for rounds in self.numbers[_KEPT:]:
@@ -148,10 +148,10 @@ class SnapshotFolder(Generic[_State]):
         files = {}
         for name, tensors in snapshot.files.items():
             data = save(dict(tensors), metadata=_METADATA)
-            _write_file(folder / name, data)
+            write_new(folder / name, data)
             files[name] = len(data), hashlib.sha256(data).hexdigest()
         body = _Body(schema=SCHEMA, rounds=snapshot.rounds, files=files, state=snapshot.state)
-        _write_file(folder / _STATE, msgspec.json.encode(body.sealed))
+        write_new(folder / _STATE, msgspec.json.encode(body.sealed))
         sync_folder(folder)
 
     def _read(self, rounds: int) -> Snapshot[_State]:
@@ -177,13 +177,6 @@ class SnapshotFolder(Generic[_State]):
                     os.posix_fallocate(file.fileno(), 0, size)
         except OSError:  # the disk is full, or cannot do it: then there is no room
             room.unlink(missing_ok=True)
-
-
-def _write_file(path: Path, data: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _read_file(path: Path, bytes: int, sha256: str) -> Tensors:

@@ -17,11 +17,11 @@ rounds that an adaptive run searches on (`seqgc.training.adaptive`) hold these s
 from __future__ import annotations
 
 import csv
+import io
 import json
-import os
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,7 +30,7 @@ from typing import Final
 import numpy as np
 
 from seqgc import ports
-from seqgc._durable import replacing
+from seqgc._durable import AppendOnly, replacing
 from seqgc.errors import ParameterError
 from seqgc.training.metrics import JobMetrics
 
@@ -203,7 +203,8 @@ class MetricsLog:
     """Appends finished jobs' losses to ``metrics.csv``; an observer of the run.
 
     ``metrics`` returns all that there are, in the order in which jobs finished. Of a file that is
-    there, the first ``keep_bytes`` stay: what came after is trained again.
+    there, the first ``keep_bytes`` stay: what came after is trained again. ``unwritten`` are those
+    that the master before could not write.
     """
 
     def __init__(
@@ -212,18 +213,18 @@ class MetricsLog:
         *,
         metrics: Callable[[], Sequence[JobMetrics]],
         keep_bytes: int | None = None,
+        unwritten: Iterable[JobMetrics] = (),
     ) -> None:
-        self._metrics = metrics
-        if keep_bytes is not None:
-            os.truncate(path, keep_bytes)
-        self._file = path.open("w" if keep_bytes is None else "a", encoding="utf-8", newline="")
-        self._rows = csv.writer(self._file)
-        if keep_bytes is None:
-            self._rows.writerow(["seconds", "job", "model", "step", "loss"])
+        self._metrics, self._taken, self.unwritten = metrics, 0, list(unwritten)
+        self._file = AppendOnly(path, keep_bytes=keep_bytes or 0)
+        if not keep_bytes:
+            self._file.append(b"seconds,job,model,step,loss\r\n", sync=False)
         self._began = time.monotonic()
-        self._file.flush()
-        self._written = 0
-        self.bytes = self._file.tell()  # of what has been written
+
+    @property
+    def bytes(self) -> int:
+        """Length of the file."""
+        return self._file.bytes
 
     def close(self) -> None:
         """Close the file; what cannot be written is lost."""
@@ -234,11 +235,14 @@ class MetricsLog:
         if isinstance(seen, ports.Close) or (isinstance(seen, ports.Notice) and seen.kind == "end"):
             self.update()
 
-    def update(self) -> None:
-        """Write what has been added."""
-        seconds, metrics = f"{time.monotonic() - self._began:.3f}", self._metrics()
-        for entry in metrics[self._written :]:
-            self._rows.writerow([seconds, entry.job, entry.model, entry.step, entry.loss])
-        self._written = len(metrics)
-        self._file.flush()
-        self.bytes = self._file.tell()
+    def update(self, *, sync: bool = False) -> None:
+        """Write what has been added, and wait until it is on the disk if ``sync``."""
+        metrics = self._metrics()
+        self.unwritten += metrics[self._taken :]
+        self._taken = len(metrics)
+        text, seconds = io.StringIO(newline=""), f"{time.monotonic() - self._began:.3f}"
+        csv.writer(text).writerows(
+            [seconds, entry.job, entry.model, entry.step, entry.loss] for entry in self.unwritten
+        )
+        self._file.append(text.getvalue().encode(), sync=sync)
+        self.unwritten = []
