@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := test
 .DELETE_ON_ERROR:
-.PHONY: demo test lint bench format
+.PHONY: demo test soak lint bench format
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/seqgc demo
@@ -28,6 +28,11 @@ demo: $(VENV)/.installed-demo
 # pytest comes last: continuous integration reads its closing line.
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+
+# Whole runs with every fault that a seed asks for: hours. SEEDS=FIRST:END
+soak: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),0:100000)
+	SEQGC_SOAK=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/simulation $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

@@ -1,0 +1,156 @@
+"""Workers of this machine, simulated: they are slow, die, hang, repeat themselves, and lie."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from seqgc.ports import Arrival, Failure, FloatArray, Task, WeightedPoints
+from tests.simulation.faults import Fault, N
+from tests.simulation.world import Ledger, Violation, World
+
+Compute = Callable[[Sequence[WeightedPoints]], FloatArray]
+_CACHE: dict[object, FloatArray] = {}  # results depend on nothing else than their key
+
+
+class SimulatedBackend:
+    """A `seqgc.ports.RestartingBackend` on a virtual clock.
+
+    Nothing that has been sent is called back: answers to rounds that are closed come all the same.
+    """
+
+    def __init__(self, world: World, ledger: Ledger, compute: Compute) -> None:
+        self._world, self._ledger, self._compute = world, ledger, compute
+        self._due: list[tuple[float, int, Arrival | Failure]] = []
+        self._count = 0
+
+    def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
+        now = self._world.clock.now()
+        for task in tasks:
+            fault = self._world.of_task(round, task.worker)
+            results = {item.slot: self._result(item.parts) for item in task.items}
+            self._ledger.true[round, task.worker, task.attempt] = set(results)
+            due = now + float(self._world.delays_s[round, task.worker])
+            self._send(task, results, due, fault)
+        return [now] * len(tasks)
+
+    def cancel(self, round: int, workers: Sequence[int]) -> None:
+        """Nobody listens."""
+
+    def restart(self, worker: int) -> None:
+        now = self._world.clock.now()
+        lost = [event for _, _, event in self._due if event.worker == worker]
+        self._due = [entry for entry in self._due if entry[2].worker != worker]
+        heapq.heapify(self._due)
+        for event in lost:
+            self._push(now, _failure(event, "replaced"))
+
+    def receive(self, until: float) -> Arrival | Failure | None:
+        clock = self._world.clock
+        if self._due and self._due[0][0] <= until:
+            at, _, event = heapq.heappop(self._due)
+            clock.at = max(clock.at, at)
+            return replace(event, at=clock.at) if isinstance(event, Failure) else event
+        if math.isinf(until):
+            raise Violation("the policy waits for ever: nothing is left to arrive")
+        clock.at = max(clock.at, until)
+        return None
+
+    def close(self) -> None:
+        self._due = []
+
+    def _result(self, parts: Sequence[WeightedPoints]) -> FloatArray:
+        key = tuple(
+            (p.model, p.weights.digest, p.points.tobytes(), p.coefficients.tobytes()) for p in parts
+        )
+        if key not in _CACHE:
+            if len(_CACHE) > 50_000:
+                _CACHE.clear()
+            _CACHE[key] = self._compute(parts)
+            _CACHE[key].flags.writeable = False
+        return _CACHE[key]
+
+    def _send(
+        self, task: Task, results: Mapping[int, FloatArray], at: float, fault: Fault | None
+    ) -> None:
+        answer = Arrival(
+            round=task.round, worker=task.worker, attempt=task.attempt, at=at, results=results
+        )
+        kind, amount = (None, 0.0) if fault is None else (fault.kind, fault.amount)
+        match kind:
+            case "delay":
+                at += 100 * amount**3
+                self._push(at, replace(answer, at=at))
+            case "crash":
+                self._push(at, _failure(answer, "crashed"))
+            case "hang":
+                pass
+            case "repeat":
+                self._push(at, answer)
+                again = at + 5 * amount
+                self._push(again, replace(answer, at=again))
+            case "foreign":
+                self._push(at, answer)
+                at += (3 * amount) % 1 - 0.8
+                self._forge(_foreign(answer, at=at, amount=amount), at)
+            case "falsify":
+                self._forge(replace(answer, results=_falsified(results, amount)), at)
+            case _:
+                self._push(at, answer)
+
+    def _forge(self, answer: Arrival, at: float) -> None:
+        self._ledger.forged.add(id(answer))
+        self._ledger.kept.append(answer)
+        self._push(at, answer)
+
+    def _push(self, at: float, event: Arrival | Failure) -> None:
+        self._count += 1
+        heapq.heappush(self._due, (at, self._count, event))
+
+
+def _failure(of: Arrival | Failure, reason: str) -> Failure:
+    return Failure(round=of.round, worker=of.worker, attempt=of.attempt, at=of.at, reason=reason)
+
+
+def _foreign(answer: Arrival, *, at: float, amount: float) -> Arrival:
+    """Return an answer that nobody asked for, whose results are nobody's."""
+    results = {slot: np.full_like(vector, 1e3) for slot, vector in answer.results.items()}
+    wrong = replace(answer, at=at, results=results)
+    match int(5 * amount):
+        case 0:
+            return replace(wrong, attempt=answer.attempt + 5)
+        case 1:
+            return replace(wrong, round=answer.round + 1, attempt=answer.attempt + 5)
+        case 2:
+            return replace(wrong, round=answer.round - 1, attempt=answer.attempt + 5)
+        case 3:
+            return replace(wrong, worker=N + int(100 * amount))
+        case _:
+            return replace(wrong, worker=(answer.worker + 1) % N, attempt=answer.attempt + 9)
+
+
+def _falsified(results: Mapping[int, FloatArray], amount: float) -> Mapping[int, FloatArray]:
+    """Return results that no worker can have computed, and whose form shows it."""
+    if not results:
+        return results
+    slot = sorted(results)[int(1000 * amount) % len(results)]
+    good = results[slot]
+    with_one = good.copy()
+    match int(6 * amount):
+        case 0:
+            with_one[-1] = np.nan
+        case 1:
+            with_one[0] = np.inf
+        case 2:
+            return {**results, slot: good[:-1]}
+        case 3:
+            return {**results, slot: good.astype(np.float16)}
+        case 4:
+            return {other: vector for other, vector in results.items() if other != slot}
+        case _:
+            return {**results, slot: good.reshape(1, -1)}
+    return {**results, slot: with_one}

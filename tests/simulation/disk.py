@@ -1,0 +1,143 @@
+"""A disk that fills up, fails, and forgets what nobody waited for when the power goes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+from tests.simulation.faults import Fault
+from tests.simulation.world import Killed, World
+
+_T = TypeVar("_T")
+_ERRORS = {"no-space": errno.ENOSPC, "io-error": errno.EIO}
+
+
+class SimulatedSystem:
+    """Stands for the module ``os`` in `seqgc._durable`, of which the first master is alive.
+
+    The files are real ones, as a machine's other processes see them. Apart from these it is noted
+    what has been waited for: files' lengths, folders' lists. After a loss of power a file has what
+    was waited for, and any part of the rest; of a folder's new names all are there, or none.
+    """
+
+    def __init__(self, world: World, *, leave: Callable[[bool], None]) -> None:
+        self._world, self._leave = world, leave
+        self._lengths: dict[Path, int] = {}
+        self._names: dict[Path, set[str]] = {}
+        self._renamed: dict[Path, list[tuple[str, str]]] = {}
+        self._full = 0  # for so many calls
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        def partly() -> None:
+            os.write(descriptor, data[: len(data) // 2])
+
+        return self._call("write", _path(descriptor), lambda: os.write(descriptor, data), partly)
+
+    def fsync(self, descriptor: int) -> None:
+        path = _path(descriptor)
+
+        def sync() -> None:
+            if path.is_dir():
+                self._names[path] = set(os.listdir(path))  # noqa: PTH208
+                self._renamed.pop(path, None)
+            else:
+                self._lengths[path] = path.stat().st_size
+
+        self._call("fsync", path, sync)
+
+    def replace(self, source: str | Path, target: str | Path) -> None:
+        before, after = Path(source), Path(target)
+
+        def rename() -> None:
+            before.replace(after)
+            for known in (self._lengths, self._names, self._renamed):
+                _rebase(known, before, after)
+            self._renamed.setdefault(after.parent, []).append((before.name, after.name))
+
+        self._call("replace", after, rename)
+
+    def repair(self) -> None:
+        """Somebody has made room."""
+        self._full = 0
+
+    def lose(self, original: Path, copy: Path) -> None:
+        """Take from a copy of a run's folder what the disk may not have."""
+        rng = self._world.rng
+        for folder, names, files in os.walk(copy, topdown=False):
+            here, there = Path(folder), original / Path(folder).relative_to(copy)
+            if there.name.startswith("weights"):
+                continue
+            for name in sorted(files):
+                size, kept = (here / name).stat().st_size, self._lengths.get(there / name, 0)
+                os.truncate(here / name, int(rng.integers(min(kept, size), size + 1)))
+            if rng.random() < 0.5:
+                continue
+            for before, after in reversed(self._renamed.get(there, [])):
+                if (here / after).exists():
+                    (here / after).replace(here / before)
+            known = self._names.get(there)
+            for name in sorted([*names, *files]) if known is not None else []:
+                if name not in known and (here / name).is_dir():
+                    shutil.rmtree(here / name)
+                elif name not in known and (here / name).exists():
+                    (here / name).unlink()
+
+    def move(self, before: Path, after: Path, *, settled: bool) -> None:
+        """A copy of the folder takes its place, all of which is on the disk if ``settled``."""
+        for known in (self._lengths, self._names, self._renamed):
+            _rebase(known, before, after)
+        if settled:
+            self._renamed.clear()
+            for folder, names, files in os.walk(after):
+                self._names[Path(folder)] = {*names, *files}
+                for name in files:
+                    self._lengths[Path(folder, name)] = Path(folder, name).stat().st_size
+
+    def _call(
+        self,
+        name: str,
+        path: Path,
+        do: Callable[[], _T],
+        partly: Callable[[], object] = lambda: None,
+    ) -> _T:
+        if not self._world.alive:
+            return do()
+        label = re.sub(r"-[a-z0-9_]{8}\.tmp$", ".tmp", path.name)  # these letters are random
+        self._world.record.add("call", name, label)
+        fault = None if self._full else self._world.of_call()
+        if self._full or (fault is not None and fault.kind in _ERRORS):
+            self._fail(fault, partly)
+        if fault is None:
+            return do()
+        if fault.amount > 2 / 3:
+            do()
+        elif fault.amount > 1 / 3:
+            partly()
+        self._world.alive = False
+        self._leave(fault.kind == "power-loss")
+        raise Killed
+
+    def _fail(self, fault: Fault | None, partly: Callable[[], object]) -> NoReturn:
+        kind = "no-space"
+        if fault is None:
+            self._full -= 1
+        else:
+            kind = fault.kind
+            partly()
+            self._full = int(20 * fault.amount) if kind == "no-space" else 0
+        self._world.disk_failed = True
+        raise OSError(_ERRORS[kind], os.strerror(_ERRORS[kind]))
+
+
+def _rebase(known: dict[Path, _T], before: Path, after: Path) -> None:
+    for path in [p for p in known if p == before or before in p.parents]:
+        known[after / path.relative_to(before)] = known.pop(path)
+
+
+def _path(descriptor: int) -> Path:
+    return Path(os.readlink(f"/proc/self/fd/{descriptor}"))  # noqa: PTH115

@@ -1,0 +1,120 @@
+"""Bugs to be planted, one of each kind, to see that the simulator finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final
+from unittest import mock
+
+from seqgc import _durable
+from seqgc.master import _gathering
+from seqgc.rounds import RoundPolicy
+from seqgc.training import TorchWorkload
+from seqgc.training import _history as history
+from seqgc.training import _learner as learners
+
+_Plant = Callable[[], AbstractContextManager[object]]
+
+
+def _around(owner: type, name: str, make: Callable[[Any], Callable[..., Any]]) -> _Plant:
+    """Return what replaces a method by what ``make`` makes of it."""
+    return lambda: mock.patch.object(owner, name, make(getattr(owner, name)))
+
+
+def _late(settle: Any) -> Callable[..., Any]:
+    return lambda self, event: settle(self, replace(event, round=self._round))
+
+
+def _as_they_come(_: Any) -> Callable[..., Any]:
+    def add(self: Any, place: int, result: Any) -> None:
+        if place not in self.places:
+            self.places.add(place)
+            if (0, 0) in self.nodes:
+                self.nodes[0, 0][: self._size] += result
+            else:
+                self.nodes[0, 0] = self._copy(result)
+
+    return add
+
+
+def _after(more: Callable[[Any], object]) -> Callable[[Any], Callable[..., Any]]:
+    """Return what does ``more`` with an object after its method."""
+
+    def make(method: Any) -> Callable[..., Any]:
+        def changed(self: Any, *arguments: Any, **named: Any) -> Any:
+            result = method(self, *arguments, **named)
+            more(self)
+            return result
+
+        return changed
+
+    return make
+
+
+def _forget_gradients(workload: Any) -> None:
+    for gradient in workload._unapplied.values():
+        if gradient is not None:
+            gradient[:] = 0
+
+
+def _apply_again(workload: Any) -> None:
+    for job, gradient in workload._unapplied.items():
+        if gradient is not None:
+            for learner, part in workload._parts(job, gradient.copy()):
+                learner.apply(part[:-1])
+
+
+def _unrecorded(close: Any) -> Callable[..., Any]:
+    return lambda self, round, responded: close(self, round, responded) if round % 5 else None
+
+
+def _unsynced(write: Any) -> Callable[..., Any]:
+    return lambda descriptor, data, **_: write(descriptor, data, sync=False)
+
+
+def _keeps_all(init: Any) -> Callable[..., Any]:
+    return lambda self, path, **_: init(self, path)
+
+
+def _takes_all(_: Any) -> Callable[..., Any]:
+    return lambda *_, **__: None
+
+
+PLANTS: Final[Mapping[str, _Plant]] = MappingProxyType(
+    {
+        "answers of closed rounds count": _around(RoundPolicy, "_settle", _late),
+        "any form of result is taken": _around(_gathering.Gatherer, "flaw", _takes_all),
+        "sums in the order of answers": _around(_gathering._Sum, "add", _as_they_come),
+        "jobs are never forgotten": lambda: mock.patch.object(
+            _gathering.Gatherer, "combine", _remembering(_gathering.Gatherer.combine)
+        ),
+        "gradients lost by resume": _around(TorchWorkload, "restore", _after(_forget_gradients)),
+        "gradients applied again by resume": _around(
+            TorchWorkload, "restore", _after(_apply_again)
+        ),
+        "optimizers forget": _around(
+            learners.Learner, "restore", _after(lambda self: self._optimizer.state.clear())
+        ),
+        "rounds that are not on record": _around(history.Recorder, "_close", _unrecorded),
+        "nothing is synced": lambda: mock.patch.object(
+            _durable, "_write", _unsynced(_durable._write)
+        ),
+        "metrics are kept by resume": _around(_durable.AppendOnly, "__init__", _keeps_all),
+    }
+)
+
+
+def _remembering(combine: Any) -> Callable[..., Any]:
+    def changed(self: Any, decoding: Any) -> Any:
+        gradient = combine(self, decoding)
+        self.require(decoding.job, gradient.dtype, gradient.size)
+        return gradient
+
+    return changed
+
+
+def planted(name: str | None) -> AbstractContextManager[object]:
+    return nullcontext() if name is None else PLANTS[name]()

@@ -1,0 +1,246 @@
+"""One scenario from its first master to its last, and what must hold at the end."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from seqgc import master, workers
+from seqgc.errors import ParameterError, StoreError, WorkerError
+from seqgc.ports import Backend, Seen
+from seqgc.schemes import parse_scheme
+from seqgc.training import Model, TorchWorkload, TrainingPlan, resume, train
+from tests.simulation.backend import SimulatedBackend
+from tests.simulation.disk import SimulatedSystem
+from tests.simulation.faults import TASK_KINDS, Fault, N, Scenario
+from tests.simulation.seams import replaced
+from tests.simulation.world import Killed, Ledger, Violation, World, check_losses
+
+STEPS = 3
+_SHM = Path("/dev/shm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of a scenario: its events' digest, and what is wrong, in one line, if anything."""
+
+    digest: str
+    events: int
+    masters: int
+    faults: tuple[Fault, ...]  # that happened
+    fault: str | None = None
+    lines: list[str] = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """What a run has come to: weights by model and name, losses by model and step."""
+
+    weights: dict[str, dict[str, torch.Tensor]]
+    losses: dict[tuple[str, int], float]
+
+
+def simulate(scenario: Scenario, *, keep: bool = False) -> Outcome:
+    """Run a scenario to its end; ``keep`` its lines."""
+    world = World(scenario)
+    if keep:
+        world.record.lines = []
+    simulation, fault = None, None
+    where = _SHM if _SHM.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="simulation-", dir=where) as folder:
+        simulation = _Simulation(scenario, world, Path(folder).resolve())
+        try:
+            simulation.run()
+        except Exception as error:
+            fault = " ".join(f"{type(error).__name__}: {error}".split())
+    return Outcome(
+        digest=world.record.digest,
+        events=world.events,
+        masters=simulation.masters,
+        faults=tuple(world.happened),
+        fault=fault,
+        lines=world.record.lines or [],
+    )
+
+
+class _Simulation:
+    def __init__(self, scenario: Scenario, world: World, root: Path) -> None:
+        self._scenario, self._world, self._root = scenario, world, root
+        self._ledger = Ledger(world)
+        self._system = SimulatedSystem(world, leave=self._leave)
+        self._plan = plan(scenario.spec, checkpoint_every_s=scenario.checkpoint_every_s)
+        self.masters = 0
+        self._run, self._next = root / "0" / "run", root / "0" / "run"
+
+    def run(self) -> None:
+        scenario = self._scenario
+        expected = fault_free(scenario.spec, scenario.delays) if scenario.faults else None
+        most = 2 + len(self._scenario.faults)
+
+        def at_rest(workload: TorchWorkload, held: master.Held) -> None:
+            delay = parse_scheme(self._scenario.spec, n=N).delay
+            if len(held.jobs) > delay + 1:
+                raise Violation(f"{len(held.jobs)} jobs are held, of a scheme of delay {delay}")
+            if expected is not None:
+                check_losses(workload.metrics[-2:], expected.losses, exact=self._exact)
+
+        with replaced(clock=self._world.clock, system=self._system, at_rest=at_rest):
+            while not self._one_master():
+                if self.masters > most:
+                    raise Violation(f"the run has not ended after {most} masters")
+        self.trained = read(self._run)
+        if expected is not None:
+            compare(self.trained, expected, exact=self._exact)
+
+    @property
+    def _exact(self) -> bool:
+        """Whether bits must be the fault-free run's: they depend on who responded alone."""
+        return is_plain(self._scenario.spec) or all(
+            fault.kind not in TASK_KINDS for fault in self._world.happened
+        )
+
+    def _one_master(self) -> bool:
+        """Let one master live; say whether the run has ended."""
+        self.masters += 1
+        self._ledger.begin()
+        self._world.alive, self._world.disk_failed = True, False
+        self._system.repair()
+        self._run = self._next
+        before = len(self._world.happened)
+        crew = workers.custom(N, self._backend)
+        observers = [self._ledger, self._kill]
+        self._world.record.add("master", self.masters)
+        try:
+            if (self._run / "journal.jsonl").exists():
+                resume(self._run, self._plan, crew, observers=observers)
+            else:
+                shutil.rmtree(self._run, ignore_errors=True)
+                self._run.parent.mkdir(exist_ok=True)
+                train(self._plan, crew, run=self._run, observers=observers)
+        except Killed:
+            return False
+        except (WorkerError, StoreError, OSError, ParameterError) as error:
+            self._world.record.add("ended", type(error).__name__)
+            if not self._world.alive:
+                return False
+            if self._excuses(error, self._world.happened[before:]):
+                return False
+            raise
+        return True
+
+    def _excuses(self, error: Exception, happened: list[Fault]) -> bool:
+        """Say whether a run may end so, after these faults; it is resumed then."""
+        if isinstance(error, WorkerError):
+            return any(f.kind in {"hang", "crash", "falsify", "delay"} for f in happened)
+        if "has no beginning" in str(error) and not self._world.jobs_begun:
+            shutil.rmtree(self._run)
+            return True
+        return isinstance(error, StoreError | OSError) and self._world.disk_failed
+
+    def _kill(self, _: Seen) -> None:
+        if self._world.alive and self._world.of_event() is not None:
+            self._world.alive = False
+            self._leave(False)
+            raise Killed
+
+    def _leave(self, power: bool) -> None:
+        """Put what is on the disk now where the next master finds it."""
+        self._next = self._root / str(self.masters) / "run"
+        if self._run.exists():
+            shutil.copytree(self._run, self._next)
+            if power:
+                self._system.lose(self._run, self._next)
+            self._system.move(self._run, self._next, settled=power)
+
+    def _backend(self, _: int, factory: object) -> Backend:
+        assert callable(factory)
+        threads = torch.get_num_threads()
+        compute = factory()
+        torch.set_num_threads(threads)
+        return SimulatedBackend(self._world, self._ledger, compute)
+
+
+# ---- what is trained, and what it must come to ---------------------------------------------------
+
+
+@cache
+def models() -> tuple[Model, ...]:
+    return tuple(_model(index) for index in range(4))
+
+
+def _model(index: int) -> Model:
+    generator = torch.Generator().manual_seed(index)
+    module = torch.nn.Linear(3, 2)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    points = torch.randn((24, 3), generator=generator)
+    targets = torch.randint(2, (24,), generator=generator)
+    optimizers = torch.optim.Adam, partial(torch.optim.SGD, momentum=0.9)
+    return Model(
+        name=f"m{index}",
+        module=module,
+        loss=torch.nn.CrossEntropyLoss(),
+        dataset=torch.utils.data.TensorDataset(points, targets),
+        optimizer=partial(optimizers[index % 2], lr=0.05),
+        batch_size=12 + index,
+        seed=index,
+    )
+
+
+def plan(spec: str, *, checkpoint_every_s: float = 1e9) -> TrainingPlan:
+    return TrainingPlan(
+        models=models(), scheme=spec, steps=STEPS, checkpoint_every_s=checkpoint_every_s
+    )
+
+
+def is_plain(spec: str) -> bool:
+    """Say whether gradients are sums of one cover's places, whose bits depend on nobody's speed."""
+    return spec == "uncoded" or "-rep:" in spec
+
+
+@cache
+def fault_free(spec: str, delays: int) -> Trained:
+    """Return what a run of a scheme comes to when nothing goes wrong."""
+    scenario = Scenario(seed=0, spec=spec, delays=delays, checkpoint_every_s=1e9, faults=())
+    with tempfile.TemporaryDirectory(prefix="simulation-") as folder:
+        simulation = _Simulation(scenario, World(scenario), Path(folder).resolve())
+        simulation.run()
+        return simulation.trained
+
+
+def read(run: Path) -> Trained:
+    """Return what is on the disk of a run that has ended; every job must be there once."""
+    losses: dict[tuple[str, int], float] = {}
+    rows = list(csv.reader((run / "metrics.csv").read_text().splitlines()))
+    for _, job, model, step, loss in rows[1:]:
+        if (model, int(step)) in losses:
+            raise Violation(f"metrics.csv has step {step} of {model} twice, job {job}")
+        losses[model, int(step)] = float(loss)
+    if len(losses) != STEPS * len(models()):
+        raise Violation(f"metrics.csv has {len(losses)} steps, not {STEPS * len(models())}")
+    weights = {
+        model.name: dict(load_file(run / "checkpoints" / f"{model.name}.safetensors"))
+        for model in models()
+    }
+    return Trained(weights=weights, losses=losses)
+
+
+def compare(trained: Trained, expected: Trained, *, exact: bool) -> None:
+    for name, tensors in expected.weights.items():
+        for key, tensor in tensors.items():
+            got = trained.weights[name][key]
+            if exact and not torch.equal(got, tensor):
+                raise Violation(
+                    f"the weights of {name}, {key}, have other bits than without faults"
+                )
+            if not torch.allclose(got, tensor, rtol=0, atol=1e-5):
+                off = float((got - tensor).abs().max())
+                raise Violation(f"the weights of {name}, {key}, are off by {off:.2g}")

@@ -1,0 +1,68 @@
+"""Where the simulator takes the place of clocks, threads and system calls of seqgc."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from unittest import mock
+
+from seqgc import _durable, master
+from seqgc.training import Model, TorchWorkload, _checkpointer, workload
+from tests.simulation.world import Clock
+
+_SOUND: set[int] = set()  # identities of models that have been tried out; they live for ever
+
+
+class Inline:
+    """A `concurrent.futures.Executor` without a thread; who is killed in it, is killed."""
+
+    def __init__(self, **options: object) -> None:
+        pass
+
+    def submit(self, do: Callable[..., object], *arguments: object) -> Future[object]:
+        future: Future[object] = Future()
+        try:
+            future.set_result(do(*arguments))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def shutdown(self) -> None:
+        pass
+
+
+@contextmanager
+def replaced(
+    *, clock: Clock, system: object, at_rest: Callable[[TorchWorkload, master.Held], None]
+) -> Iterator[None]:
+    """Let seqgc run in virtual time, in one thread, on another disk.
+
+    ``at_rest`` is called, with what the loop holds, whenever a checkpoint could be taken.
+    """
+    run, require_sound = master.run, workload.require_sound
+
+    def watched_run(policy, backend, work, *, rest, **more):  # type: ignore[no-untyped-def]
+        def watched_rest(holding: master.Holding) -> None:
+            at_rest(work, holding())
+            rest(holding)
+
+        run(policy, backend, work, rest=watched_rest, **more)
+
+    def require_sound_once(model: Model) -> None:
+        if id(model) not in _SOUND:
+            require_sound(model)
+            _SOUND.add(id(model))
+
+    with ExitStack() as stack:
+        patch = stack.enter_context
+        patch(mock.patch.object(_durable, "system", system))
+        patch(mock.patch.object(_checkpointer, "ThreadPoolExecutor", Inline))
+        patch(mock.patch.object(workload, "require_sound", require_sound_once))
+        patch(mock.patch.object(master, "run", watched_run))
+        for name, module in list(sys.modules.items()):
+            if name.startswith("seqgc.training") and getattr(module, "time", None) is time:
+                patch(mock.patch.object(module, "time", clock))
+        yield

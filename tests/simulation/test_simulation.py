@@ -1,0 +1,68 @@
+"""What must hold in whole runs, whatever goes wrong in them: some seeds, and planted bugs."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.simulation.__main__ import failures, main, report
+from tests.simulation.faults import SPECS, TABLES, draw, shrink
+from tests.simulation.plants import PLANTS
+from tests.simulation.runs import fault_free, simulate
+
+SOAK = bool(os.environ.get("SEQGC_SOAK"))
+SEEDS = 10_000 if SOAK else 100
+QUICK = [
+    "answers of closed rounds count",
+    "sums in the order of answers",
+    "optimizers forget",
+    "nothing is synced",
+]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_without_faults_every_scheme_trains_to_the_same_weights(spec: str) -> None:
+    plain, table = fault_free("uncoded", 0), TABLES - 1
+    coded = fault_free(spec, table)
+    for name, tensors in plain.weights.items():
+        for key, tensor in tensors.items():
+            assert (coded.weights[name][key] - tensor).abs().max() < 1e-5
+
+
+@pytest.mark.timeout(0 if SOAK else 180)
+def test_nothing_is_lost_and_nothing_let_in() -> None:
+    for seed, _ in failures(range(SEEDS)):
+        pytest.fail(report(seed))
+
+
+def test_the_same_seed_has_the_same_events() -> None:
+    for seed in range(0, 40, 7):
+        first, second = simulate(draw(seed)), simulate(draw(seed))
+        assert first.digest == second.digest
+        assert first.faults == second.faults
+    assert simulate(draw(0)).digest != simulate(draw(1)).digest
+
+
+@pytest.mark.parametrize("plant", sorted(PLANTS) if SOAK else QUICK)
+def test_a_planted_bug_is_found(plant: str) -> None:
+    found = next(failures(range(1000), plant=plant), None)
+    assert found is not None, f"{plant!r} is not found within 1,000 seeds"
+
+
+def test_a_failure_names_its_command_and_its_fewest_faults(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plant = "optimizers forget"
+    seed, fault = next(failures(range(1000), plant=plant))
+    assert main(["--seed", str(seed), "--plant", plant]) == 1
+    printed = capsys.readouterr().out
+    assert f"python -m tests.simulation --seed {seed} --plant '{plant}'" in printed
+    assert printed.count(" at ") <= len(draw(seed).faults)
+    assert fault.split(":")[0] in printed
+
+
+def test_shrinking_finds_the_faults_that_matter() -> None:
+    scenario = max(map(draw, range(50)), key=lambda s: len(s.faults))
+    needed = {scenario.faults[1], scenario.faults[-1]}
+    assert set(shrink(scenario, lambda other: needed <= set(other.faults)).faults) == needed

@@ -1,0 +1,172 @@
+"""What all masters of one simulated run share: time, faults, the record, and what must hold."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+import numpy as np
+
+from seqgc import ports
+from seqgc.ports import Arrival, Drop, Seen
+from seqgc.training import JobMetrics
+from tests.simulation.faults import TASK_KINDS, Fault, N, Scenario
+
+
+class Violation(AssertionError):
+    """Something happened that never may."""
+
+
+class Killed(BaseException):
+    """The master is no more; what it does while this passes through it happens to nobody."""
+
+
+class Clock:
+    """Virtual seconds; stands for the module ``time`` as well."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def now(self) -> float:
+        return self.at
+
+    monotonic = perf_counter = now
+
+
+class Record:
+    """A digest of all that has happened, in order."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+        self.lines: list[str] | None = None  # kept if a list is put here
+
+    def add(self, *words: object) -> None:
+        line = " ".join(map(str, words))
+        self._digest.update(line.encode() + b"\n")
+        if self.lines is not None:
+            self.lines.append(line)
+
+    @property
+    def digest(self) -> str:
+        return self._digest.hexdigest()
+
+
+class World:
+    """Faults, each of which happens once, and the number of events and system calls so far."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.clock, self.record = Clock(), Record()
+        self.rng = np.random.default_rng([scenario.seed, 1])
+        table = np.random.default_rng([scenario.delays, 2])
+        self.delays_s = 1 + np.minimum(table.pareto(2.0, size=(64, N)), 9.0)
+        self._tasks = {f.at: f for f in scenario.faults if f.kind in TASK_KINDS}
+        self._events = {f.at[0]: f for f in scenario.faults if f.kind == "kill"}
+        self._calls = {
+            f.at[0]: f for f in scenario.faults if f.kind not in TASK_KINDS and f.kind != "kill"
+        }
+        self.events = self.calls = 0
+        self.sent: dict[tuple[int, int], int] = {}  # by round and worker
+        self.happened: list[Fault] = []
+        self.jobs_begun = self.disk_failed = False
+        self.alive = True  # the present master
+
+    def of_task(self, round: int, worker: int) -> Fault | None:
+        """Return what goes wrong with the task that is now sent."""
+        count = self.sent.get((round, worker), 0)
+        self.sent[round, worker] = count + 1
+        return self._note(self._tasks.get((round, worker, count)))
+
+    def of_event(self) -> Fault | None:
+        self.events += 1
+        return self._note(self._events.get(self.events - 1))
+
+    def of_call(self) -> Fault | None:
+        self.calls += 1
+        return self._note(self._calls.get(self.calls - 1))
+
+    def _note(self, fault: Fault | None) -> Fault | None:
+        if fault is not None:
+            self.happened.append(fault)
+            self.record.add("fault", fault)
+        return fault
+
+
+class Ledger:
+    """An observer that knows which answers are true, and that only these are used, once.
+
+    ``forged`` are the answers of this run that are not what their task asked for.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._accepted: set[tuple[int, int, int]] = set()  # worker, round, slot; by any master
+        self.begin()
+
+    def begin(self) -> None:
+        """Another master begins."""
+        self.true: dict[tuple[int, int, int], set[int]] = {}  # slots that an attempt was asked for
+        self.forged: set[int] = set()  # identities of events, kept alive by `kept`
+        self.kept: list[Arrival] = []
+        self._open: int | None = None
+        self._last: Arrival | None = None
+        self._settled: set[int] = set()
+        self._finished: set[int] = set()
+
+    def __call__(self, seen: Seen) -> None:
+        if not self._world.alive:
+            return
+        self._write(seen)
+        last, self._last = self._last, None
+        if last is not None and not (isinstance(seen, Drop) and seen.event is last):
+            self._accept(last)
+        match seen:
+            case Arrival():
+                self._last = seen
+            case ports.Dispatch(round=round, attempt=attempt):
+                self._world.jobs_begun = True
+                if attempt == 0:
+                    self._open, self._settled = round, set()
+            case ports.Close():
+                if seen.record.round != (self._open if seen.record.reason != "idle" else ...):
+                    self._require(seen.record.reason == "idle", f"round {seen} was not open")
+                self._open = None
+            case ports.Finish(job=job, decoding=decoding):
+                self._require(job not in self._finished, f"job {job} finished twice")
+                self._finished.add(job)
+                for term in decoding().terms:
+                    key = (term.worker, term.round, term.slot)
+                    self._require(key in self._accepted, f"job {job} uses {key}, never accepted")
+
+    def _accept(self, answer: Arrival) -> None:
+        round, worker = answer.round, answer.worker
+        name = f"the answer of round {round}, worker {worker}, attempt {answer.attempt}"
+        self._require(id(answer) not in self.forged, f"{name}, which is forged, was accepted")
+        slots = self.true.get((round, worker, answer.attempt))
+        self._require(slots is not None, f"{name}, which nobody asked for, was accepted")
+        self._require(round == self._open, f"{name} was accepted while {self._open} was open")
+        self._require(worker not in self._settled, f"{name} was accepted, and is the second")
+        self._settled.add(worker)
+        self._accepted |= {(worker, round, slot) for slot in slots or ()}
+
+    def _write(self, seen: Seen) -> None:
+        about = seen.event if isinstance(seen, Drop) else seen
+        address = [getattr(about, name, "") for name in ("round", "worker", "attempt", "job")]
+        extra: object = getattr(about, "kind", "") or getattr(about, "reason", "")
+        if isinstance(seen, ports.Close):
+            extra = (seen.record.reason, np.flatnonzero(~seen.record.responded).tolist())
+        self._world.record.add(type(seen).__name__, *address, extra, f"{self._world.clock.at:.9f}")
+
+    def _require(self, holds: bool, message: str) -> None:
+        if not holds:
+            raise Violation(message)
+
+
+def check_losses(
+    metrics: Iterable[JobMetrics], expected: dict[tuple[str, int], float], *, exact: bool
+) -> None:
+    """See that each model's step has the loss that it has without faults."""
+    for entry in metrics:
+        due = expected[entry.model, entry.step]
+        if entry.loss != due and (exact or not abs(entry.loss - due) <= 1e-5 * max(1, abs(due))):
+            what = f"the loss of {entry.model}, step {entry.step}, job {entry.job}"
+            raise Violation(f"{what}, is {entry.loss!r}, and without faults {due!r}")
