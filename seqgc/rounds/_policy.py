@@ -43,7 +43,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from types import MappingProxyType
 
 import numpy as np
 
@@ -77,7 +76,8 @@ class RoundPolicy:
     would be decoded too badly do not suffice. None: for decisions only, as in replay; should
     gradients be decoded all the same, they are judged as float32's. The run may call the schedule's
     first job and round otherwise than 0 (``first_job``, ``first_round``). ``again`` says on whose
-    answers (n,) rounds of the run, by number, were closed before it was resumed. With ``audit`` a
+    answers (n,) rounds of the run, by number, were closed before it was resumed; it is emptied once
+    one of them closes otherwise, for what followed that did not happen. With ``audit`` a
     round waits for three answers, or all that there can be, to each question that several workers
     are asked: fewer, and nobody knows who lies. That is as long as there is someone to wait for.
 
@@ -97,12 +97,12 @@ class RoundPolicy:
         payload: Payload | None = None,
         first_job: int = 0,
         first_round: int = 0,
-        again: Mapping[int, BoolArray] = MappingProxyType({}),
+        again: dict[int, BoolArray] | None = None,
         audit: bool = False,
     ) -> None:
         self._audit = audit
         self._schedule, self._rule, self._payload = schedule, rule, payload
-        self._again = again
+        self._again = {} if again is None else again
         self._first_job, self._first_round = first_job, first_round
         self._gate = self._new_gate()
         self._is_idle = True  # nobody has anything to do in the open round, or none is open
@@ -278,6 +278,9 @@ class RoundPolicy:
         )
 
     def _close(self, record: RoundRecord) -> list[Action]:
+        known = self._again.get(record.round, record.responded)
+        if not np.array_equal(known, record.responded):
+            self._again.clear()
         finished = self._schedule.close_round(record.responded)
         doubted = [self._doubted[worker] for worker in self._doubted if record.responded[worker]]
         models = {model for answer in doubted for model in answer.not_finite}

@@ -100,7 +100,7 @@ class SwitchingPolicy:
     ) -> None:
         self._audit = audit
         self._num_jobs, self._director = require_int("num_jobs", num_jobs, least=1), director
-        self._payload, self._batches, self._again = payload, tuple(batches), again
+        self._payload, self._batches, self._again = payload, tuple(batches), dict(again)
         self._segments: list[Segment] = []
         self._answers: list[BoolArray] = []  # who responded, in the segment's closed rounds
         self._started, self._rounds = 0, 0  # jobs that have started, rounds that are closed

@@ -101,3 +101,15 @@ def records(into: list[RoundRecord]) -> Callable[[Event | Action], None]:
             into.append(seen.record)
 
     return observe
+
+
+def test_once_a_round_closes_otherwise_what_followed_it_is_void() -> None:
+    """These answers may not even suffice any more (SR-SGC, after other stragglers)."""
+    rule = ClosingRule(mu=0.5, timeout_s=5.0)
+    setting = Setting(scheme=GC(n=N, s=1), rule=rule)
+    again = {0: mask("1111"), 1: mask("1110")}
+    times = np.array([[1.0, 1.0, 1.0, 99.0], [99.0, 1.0, 1.0, 1.0]])
+    seen: list[RoundRecord] = []
+    policy = SwitchingPolicy(setting, num_jobs=2, again=again)
+    run(policy, ReplayBackend(times), observe=records(seen))
+    assert [record.reason for record in seen] == ["timeout", "tolerance"]
