@@ -120,15 +120,13 @@ def _foreign(answer: Arrival, *, at: float, amount: float) -> Arrival:
     """Return an answer that nobody asked for, whose results are nobody's."""
     results = {slot: np.full_like(vector, 1e3) for slot, vector in answer.results.items()}
     wrong = replace(answer, at=at, results=results)
-    match int(5 * amount):
+    match int(4 * amount):
         case 0:
             return replace(wrong, attempt=answer.attempt + 5)
         case 1:
             return replace(wrong, round=answer.round + 1, attempt=answer.attempt + 5)
         case 2:
             return replace(wrong, round=answer.round - 1, attempt=answer.attempt + 5)
-        case 3:
-            return replace(wrong, worker=N + int(100 * amount))
         case _:
             return replace(wrong, worker=(answer.worker + 1) % N, attempt=answer.attempt + 9)
 
@@ -139,18 +137,12 @@ def _falsified(results: Mapping[int, FloatArray], amount: float) -> Mapping[int,
         return results
     slot = sorted(results)[int(1000 * amount) % len(results)]
     good = results[slot]
-    with_one = good.copy()
-    match int(6 * amount):
+    match int(4 * amount):
         case 0:
-            with_one[-1] = np.nan
-        case 1:
-            with_one[0] = np.inf
-        case 2:
             return {**results, slot: good[:-1]}
-        case 3:
+        case 1:
             return {**results, slot: good.astype(np.float16)}
-        case 4:
+        case 2:
             return {other: vector for other, vector in results.items() if other != slot}
         case _:
             return {**results, slot: good.reshape(1, -1)}
-    return {**results, slot: with_one}

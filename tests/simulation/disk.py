@@ -27,9 +27,9 @@ class SimulatedSystem:
 
     def __init__(self, world: World, *, leave: Callable[[bool], None]) -> None:
         self._world, self._leave = world, leave
-        self._lengths: dict[Path, int] = {}
-        self._names: dict[Path, set[str]] = {}
-        self._renamed: dict[Path, list[tuple[str, str]]] = {}
+        self._lengths: dict[str, int] = {}
+        self._names: dict[str, set[str]] = {}
+        self._renamed: dict[str, list[tuple[str, str]]] = {}
         self._full = 0  # for so many calls
 
     def write(self, descriptor: int, data: memoryview) -> int:
@@ -43,21 +43,29 @@ class SimulatedSystem:
 
         def sync() -> None:
             if path.is_dir():
-                self._names[path] = set(os.listdir(path))  # noqa: PTH208
-                self._renamed.pop(path, None)
+                self._names[str(path)] = set(os.listdir(path))  # noqa: PTH208
+                self._renamed.pop(str(path), None)
             else:
-                self._lengths[path] = path.stat().st_size
+                self._lengths[str(path)] = path.stat().st_size
 
         self._call("fsync", path, sync)
 
-    def replace(self, source: str | Path, target: str | Path) -> None:
-        before, after = Path(source), Path(target)
+    def replace(
+        self,
+        source: str | Path,
+        target: str | Path,
+        *,
+        src_dir_fd: int | None = None,
+        dst_dir_fd: int | None = None,
+    ) -> None:
+        before = Path(source) if src_dir_fd is None else _path(src_dir_fd) / source
+        after = Path(target) if dst_dir_fd is None else _path(dst_dir_fd) / target
 
         def rename() -> None:
             before.replace(after)
             for known in (self._lengths, self._names, self._renamed):
-                _rebase(known, before, after)
-            self._renamed.setdefault(after.parent, []).append((before.name, after.name))
+                _rebase(known, str(before), str(after))
+            self._renamed.setdefault(str(after.parent), []).append((before.name, after.name))
 
         self._call("replace", after, rename)
 
@@ -73,14 +81,14 @@ class SimulatedSystem:
             if there.name.startswith("weights"):
                 continue
             for name in sorted(files):
-                size, kept = (here / name).stat().st_size, self._lengths.get(there / name, 0)
+                size, kept = (here / name).stat().st_size, self._lengths.get(str(there / name), 0)
                 os.truncate(here / name, int(rng.integers(min(kept, size), size + 1)))
             if rng.random() < 0.5:
                 continue
-            for before, after in reversed(self._renamed.get(there, [])):
+            for before, after in reversed(self._renamed.get(str(there), [])):
                 if (here / after).exists():
                     (here / after).replace(here / before)
-            known = self._names.get(there)
+            known = self._names.get(str(there))
             for name in sorted([*names, *files]) if known is not None else []:
                 if name not in known and (here / name).is_dir():
                     shutil.rmtree(here / name)
@@ -90,13 +98,13 @@ class SimulatedSystem:
     def move(self, before: Path, after: Path, *, settled: bool) -> None:
         """A copy of the folder takes its place, all of which is on the disk if ``settled``."""
         for known in (self._lengths, self._names, self._renamed):
-            _rebase(known, before, after)
+            _rebase(known, str(before), str(after))
         if settled:
             self._renamed.clear()
             for folder, names, files in os.walk(after):
-                self._names[Path(folder)] = {*names, *files}
+                self._names[folder] = {*names, *files}
                 for name in files:
-                    self._lengths[Path(folder, name)] = Path(folder, name).stat().st_size
+                    self._lengths[str(Path(folder, name))] = Path(folder, name).stat().st_size
 
     def _call(
         self,
@@ -107,7 +115,7 @@ class SimulatedSystem:
     ) -> _T:
         if not self._world.alive:
             return do()
-        label = re.sub(r"-[a-z0-9_]{8}\.tmp$", ".tmp", path.name)  # these letters are random
+        label = re.sub(r"-[0-9a-f]{12}\.tmp$", ".tmp", path.name)  # these letters are random
         self._world.record.add("call", name, label)
         fault = None if self._full else self._world.of_call()
         if self._full or (fault is not None and fault.kind in _ERRORS):
@@ -134,9 +142,10 @@ class SimulatedSystem:
         raise OSError(_ERRORS[kind], os.strerror(_ERRORS[kind]))
 
 
-def _rebase(known: dict[Path, _T], before: Path, after: Path) -> None:
-    for path in [p for p in known if p == before or before in p.parents]:
-        known[after / path.relative_to(before)] = known.pop(path)
+def _rebase(known: dict[str, _T], before: str, after: str) -> None:
+    for path in [p for p in known if p.startswith(before)]:
+        if path[len(before) :][:1] in {"", "/"}:
+            known[after + path[len(before) :]] = known.pop(path)
 
 
 def _path(descriptor: int) -> Path:

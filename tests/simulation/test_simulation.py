@@ -12,7 +12,7 @@ from tests.simulation.plants import PLANTS
 from tests.simulation.runs import fault_free, simulate
 
 SOAK = bool(os.environ.get("SEQGC_SOAK"))
-SEEDS = 10_000 if SOAK else 100
+SEEDS = 10_000 if SOAK else 80
 QUICK = [
     "answers of closed rounds count",
     "sums in the order of answers",

@@ -1,0 +1,108 @@
+"""Single faults, everywhere: kills at every instant, crashes in every round, slow workers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from seqgc import master
+from seqgc.ports import (
+    Close,
+    Decoding,
+    FloatArray,
+    MiniTask,
+    RoundRecord,
+    Seen,
+    WeightedPoints,
+    WeightRef,
+)
+from seqgc.rounds import ClosingRule, Setting, SwitchingPolicy
+from seqgc.schemes import parse_scheme
+from seqgc.search import ReplayBackend
+from tests.simulation.faults import CALLS, EVENTS, SPECS, TABLES, Fault, Scenario
+from tests.simulation.runs import simulate
+
+SOAK = bool(os.environ.get("SEQGC_SOAK"))
+pytestmark = pytest.mark.timeout(0 if SOAK else 180)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_master_killed_at_any_instant_is_resumed_to_the_same_bits(spec: str) -> None:
+    """After any event, and before, in the midst of, or after any call that makes files last."""
+    index = SPECS.index(spec)
+    instants = [("kill", k, 0.0) for k in range(EVENTS)]
+    instants += [("kill-at-call", k, amount) for k in range(CALLS) for amount in (0.1, 0.5, 0.9)]
+    for kind, at, amount in instants[index :: 1 if SOAK else 401]:
+        scenario = Scenario(
+            seed=0,
+            spec=spec,
+            delays=at % TABLES,
+            checkpoint_every_s=[2.0, 9.0, 1e9][at % 3],
+            faults=(Fault(kind=kind, at=(at,), amount=amount),),
+        )
+        outcome = simulate(scenario)
+        assert outcome.fault is None, f"{scenario}\n{outcome.fault}"
+        assert outcome.masters == 1 + len(outcome.faults)
+
+
+class Sums:
+    """A workload whose gradients are known: the sum of ``chunks`` (chunks, p) in every job."""
+
+    def __init__(self, chunks: FloatArray) -> None:
+        self._chunks, self.finished = chunks, 0
+
+    def needs(self, job: int, finished: int) -> bool:
+        return finished < job
+
+    def begin(self, job: int) -> None:
+        pass
+
+    def result_form(self, job: int) -> None:
+        pass
+
+    def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
+        ref = WeightRef(model="sums", version=0, digest="", dtype="float64", size=1)
+        part = WeightedPoints(
+            model="sums",
+            weights=ref,
+            points=mini_task.chunks,
+            coefficients=mini_task.coefficients,
+        )
+        return (part,)
+
+    def compute(self, parts: Sequence[WeightedPoints]) -> FloatArray:
+        (part,) = parts
+        product: FloatArray = part.coefficients @ self._chunks[part.points]
+        return product
+
+    def finish(self, decoding: Decoding, gradient: FloatArray) -> None:  # noqa: ARG002
+        self.finished += 1
+        np.testing.assert_allclose(gradient, self._chunks.sum(axis=0), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("spec", ["gc:s=77", "gc-binary:s=77", "sr-sgc:B=1,W=2,lam=77"])
+def test_stragglers_within_the_design_delay_nobody(spec: str) -> None:
+    """30 % of 256 workers are 20 times slower, others in each round that may have some."""
+    n, slow = 256, 76
+    jobs = 10_000 if SOAK else 6
+    scheme = parse_scheme(spec, n=n)
+    rng = np.random.default_rng(7)
+    times = 1 + 0.2 * rng.random((jobs + scheme.delay, n))
+    for row in times[:: 1 if spec.startswith("gc") else 2]:
+        row[rng.choice(n, slow, replace=False)] *= 20
+    workload = Sums(rng.normal(size=(len(scheme.chunk_fractions), 3)))
+    closed: list[RoundRecord] = []
+
+    def observe(seen: Seen) -> None:
+        if isinstance(seen, Close):
+            closed.append(seen.record)
+
+    setting = Setting(scheme=scheme, rule=ClosingRule(mu=0.25))
+    policy = SwitchingPolicy(setting, num_jobs=jobs)
+    backend = ReplayBackend(times, compute=workload.compute)
+    master.run(policy, backend, workload, observe=observe)
+    assert workload.finished == jobs
+    assert max(record.duration_s for record in closed) < 1.25 * 1.2 + 1e-9
