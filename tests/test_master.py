@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 from seqgc import master
-from seqgc.errors import NotDecodableError, WorkerError
+from seqgc.errors import AuditError, NotDecodableError, WorkerError
 from seqgc.master import Gatherer
 from seqgc.ports import (
     Action,
@@ -23,6 +25,7 @@ from seqgc.ports import (
     Finish,
     FloatArray,
     MiniTask,
+    Seen,
     Task,
     WeightedPoints,
 )
@@ -177,6 +180,48 @@ def test_a_result_that_cannot_be_used_is_its_workers_failure(spec: str, damage: 
     assert failure.reason == f"the result of slot 0 {DAMAGES[damage][1]}"
     assert sorted(workload.errors) == list(range(JOBS))
     assert max(workload.errors.values()) <= 1e-10
+
+
+class Deceitful(ReplayBackend):
+    """Some workers add something of their own to what they answer, now and then."""
+
+    def __init__(self, workload: ChunkWorkload, *, liars: set[int], seed: int) -> None:
+        rng = self._rng = np.random.default_rng(seed)
+        times = 1 + rng.pareto(1.1, size=(JOBS + 9, N))
+        super().__init__(np.minimum(times, 50), compute=workload.compute)
+        self._liars = liars
+
+    def receive(self, until: float) -> Arrival | None:
+        event = super().receive(until)
+        if event is None or event.worker not in self._liars or self._rng.random() < 0.7:
+            return event
+        lie = self._rng.choice([1e-9, 1.0, -1e200]) * (1 + event.worker)
+        return replace(event, results={slot: r + lie for slot, r in event.results.items()})
+
+
+@pytest.mark.parametrize("spec", ["gc-rep:s=1", "gc-rep:s=2", "gc-binary:s=3", "gc-rep:s=5"])
+def test_with_an_audit_no_lie_of_up_to_s_workers_is_applied(spec: str) -> None:
+    """Either it is outvoted, or the run ends there and names the workers who differ."""
+    scheme, outcomes = parse_scheme(spec, n=N), Counter[str]()
+    for seed in range(360 if os.environ.get("SEQGC_SOAK") else 20):
+        rng = np.random.default_rng(seed)
+        liars = {int(w) for w in rng.choice(N, size=rng.integers(1, scheme.s + 1))}
+        workload, seen = ChunkWorkload(scheme, seed=seed), list[Seen]()
+        rule = ClosingRule(mu=0.1, timeout_s=60.0, max_attempts=1)
+        policy = RoundPolicy(scheme.start(JOBS), rule, audit=True)
+        backend, named = Deceitful(workload, liars=liars, seed=seed), set[int]()
+        try:
+            master.run(policy, backend, workload, observe=seen.append, audit=True)
+        except AuditError as error:
+            outcomes["ended"] += 1
+            named |= set(error.workers)
+        assert not named or named & liars
+        expelled = {e.fields["worker"] for e in seen if getattr(e, "kind", "") == "expelled"}
+        assert expelled <= liars
+        outcomes["expelled"] += bool(expelled)
+        assert max(workload.errors.values(), default=0.0) <= 1e-12, "not a lie was applied"
+    pairs = spec in {"gc-rep:s=1", "gc-binary:s=3"}  # of replicas, among which there is no majority
+    assert outcomes["ended" if pairs else "expelled"] > 5
 
 
 def test_without_a_limit_any_finite_result_is_taken() -> None:

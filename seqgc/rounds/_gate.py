@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +13,9 @@ from seqgc.ports import BoolArray, CloseReason, FloatArray, IntArray, RoundRecor
 from seqgc.rounds._rule import ClosingRule
 
 __all__ = ["Judge", "RoundGate"]
+
+
+_VOTES = 3
 
 
 class Judge(Protocol):
@@ -47,6 +50,9 @@ class RoundGate:
     decodes_well
         Whether answers that suffice can be decoded to a useful precision; else the gate waits for
         one more, as long as there is one to wait for.
+    replicas
+        Workers who are asked for the same, group by group. Answers do not suffice until three of
+        each group are there, or all, as long as there is one to wait for: a liar is outvoted.
     excused : (n,) bool, optional
         Who is not asked for anything: counts as having answered, and nobody waits for them.
     again : (n,) bool, optional
@@ -76,7 +82,9 @@ class RoundGate:
         decodes_well: Callable[[BoolArray], bool] | None = None,
         excused: BoolArray | None = None,
         again: BoolArray | None = None,
+        replicas: Sequence[IntArray] = (),
     ) -> None:
+        self._replicas = replicas
         self._schedule, self._rule, self._round = schedule, rule, round
         self._decodes_well, self._again = decodes_well, again
         self._responded = np.zeros(schedule.n, dtype=np.bool_)
@@ -241,7 +249,13 @@ class RoundGate:
         return self._responded | self._failed | self._doubted
 
     def _suffices(self, responded: BoolArray) -> bool:
-        return self._determines(responded) and self._is_decoded_well(responded)
+        return (
+            self._determines(responded)
+            and self._is_decoded_well(responded)
+            and all(
+                np.count_nonzero(responded[who]) >= min(_VOTES, len(who)) for who in self._replicas
+            )
+        )
 
     def _determines(self, responded: BoolArray) -> bool:
         return all(self._holds(question, responded) for question in range(len(self._questions)))

@@ -63,8 +63,6 @@ from seqgc.rounds._gate import RoundGate
 from seqgc.rounds._rule import ClosingRule
 from seqgc.schemes import Assignment, MiniTasks, Schedule
 
-_VOTES = 3  # among so many, one who lies is outvoted
-
 
 class RoundPolicy:
     """A schedule and a gate, as a policy: what the loop drives for every round-based scheme.
@@ -243,15 +241,12 @@ class RoundPolicy:
 
     def _new_gate(self) -> RoundGate:
         schedule, payload = self._schedule, self._payload
-        groups = self._replicas() if self._audit else []
         return RoundGate(
             schedule,
             self._rule,
             round=self._round,
-            decodes_well=lambda responded: (
-                all(np.count_nonzero(responded[who]) >= min(_VOTES, len(who)) for who in groups)
-                and (payload is None or schedule.decodes_well(responded, payload))
-            ),
+            decodes_well=partial(schedule.decodes_well, payload=payload) if payload else None,
+            replicas=self._replicas() if self._audit else (),
             excused=schedule.excused,
             again=self._again.get(self._round),
         )
