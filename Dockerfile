@@ -8,13 +8,15 @@
 ARG PYTHON_VERSION=3.13
 FROM public.ecr.aws/lambda/python:${PYTHON_VERSION}
 
-# CPU wheels have an index of their own: elsewhere, torch brings CUDA's gigabytes.
+# CPU wheels have an index of their own: elsewhere, torch brings CUDA's gigabytes. It is asked for
+# torch alone: of two indexes, pip takes any package from the one that claims the higher version.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 
 COPY constraints.txt lambda_handlers/gradient_worker/requirements.txt lambda_handlers/gradient_worker/requirements-torch.txt /tmp/build/
-RUN python -m pip install --no-cache-dir --disable-pip-version-check \
-        --constraint /tmp/build/constraints.txt --extra-index-url "${TORCH_INDEX}" \
-        --requirement /tmp/build/requirements-torch.txt \
+RUN python -m pip install --no-cache-dir --disable-pip-version-check --no-deps \
+        --constraint /tmp/build/constraints.txt --index-url "${TORCH_INDEX}" torch \
+    && python -m pip install --no-cache-dir --disable-pip-version-check \
+        --constraint /tmp/build/constraints.txt --requirement /tmp/build/requirements-torch.txt \
     && rm -rf /tmp/build
 
 # Last, because it changes most often.

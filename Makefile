@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := test
 .DELETE_ON_ERROR:
-.PHONY: demo test soak lint bench format
+.PHONY: demo test soak lint bench format audit
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/seqgc demo
@@ -32,7 +32,7 @@ test: lint
 # Whole runs with every fault that a seed asks for: hours. SEEDS=FIRST:END
 soak: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),0:100000)
-	SEQGC_SOAK=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/simulation $(PYTEST_ARGS)
+	SEQGC_SOAK=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/simulation tests/cli/test_bad_input.py $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
@@ -42,6 +42,16 @@ lint: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest tests/benchmarks --benchmark-enable -p no:xdist -s $(PYTEST_ARGS)
+
+# pip-audit has an environment of its own, so that it changes nothing in the one that it looks at.
+# Strict: a package that it has no data of is not audited, and it would say that nothing was found.
+audit: $(VENV)/.installed-dev
+	@test -x .audit/bin/pip-audit || { $(PYTHON) -m venv .audit && \
+	  .audit/bin/python -m pip install --quiet pip-audit; }
+	@$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' > .audit/installed.txt
+	@.audit/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off \
+	  -r .audit/installed.txt || { \
+	  echo 'make audit: failed: advisories, or no data of a package (then nothing is known): see above' >&2; exit 1; }
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .

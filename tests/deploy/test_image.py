@@ -39,6 +39,17 @@ def test_the_image_starts_from_aws_own_base_for_either_architecture() -> None:
     assert ("ARG", "PYTHON_VERSION=3.13") in instructions()
 
 
+def test_pytorch_s_index_is_asked_for_torch_alone() -> None:
+    (run, _) = [rest for word, rest in instructions() if word == "RUN"]
+    first, second, _ = (shlex.split(command) for command in run.split(" && "))
+    assert first[first.index("--index-url") + 1] == "${TORCH_INDEX}"
+    assert first[-1] == "torch"
+    assert "--no-deps" in first
+    assert not any("index" in word for word in second)
+    assert "/tmp/build/requirements-torch.txt" in second
+    assert all("/tmp/build/constraints.txt" in command for command in (first, second))
+
+
 def test_every_source_that_the_image_copies_is_there_and_in_the_context() -> None:
     ignore = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
     assert ignore[0] == "*"
