@@ -6,10 +6,11 @@ import os
 
 import pytest
 
-from tests.simulation.__main__ import failures, main, report
+from tests.simulation.__main__ import main
 from tests.simulation.faults import SPECS, TABLES, draw, shrink
 from tests.simulation.plants import PLANTS
 from tests.simulation.runs import fault_free, simulate
+from tests.simulation.search import failures, report
 
 SOAK = bool(os.environ.get("SEQGC_SOAK"))
 SEEDS = 10_000 if SOAK else 80
