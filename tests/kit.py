@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from seqgc.ports import Decoding, Dispatched
+
+SOAK = bool(os.environ.get("SEQGC_SOAK"))
+"""Whether to count as far as the claims do; else a little way, every time."""
 
 Handler = Callable[[int, FrameType | None], object] | signal.Handlers | int | None
 

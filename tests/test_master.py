@@ -153,17 +153,31 @@ DAMAGES: dict[str, tuple[Callable[[FloatArray], FloatArray], str]] = {
 
 
 class Faulty(ReplayBackend):
-    """Worker 1 answers round 0, after worker 0, with results that are damaged."""
+    """Worker 1 answers round 0, after worker 0, with results that are damaged.
+
+    Asked again, it does so again, at once.
+    """
 
     def __init__(self, workload: ChunkWorkload, damage: str = "short") -> None:
         super().__init__(np.cumsum(np.ones((JOBS + 9, N)), axis=1), compute=workload.compute)
         self._damage = DAMAGES[damage][0]
+        self._again: list[Arrival] = []
+        self._given: Arrival | None = None
+        self._now = 0.0
+
+    def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
+        if not tasks[0].attempt:
+            return super().dispatch(round, tasks)
+        assert self._given is not None
+        self._again.append(replace(self._given, attempt=tasks[0].attempt, at=self._now))
+        return [self._now]
 
     def receive(self, until: float) -> Arrival | Failure | None:
-        event = super().receive(until)
-        if isinstance(event, Arrival) and (event.round, event.worker) == (0, 1):
+        event = self._again.pop() if self._again else super().receive(until)
+        self._now = until if event is None else event.at
+        if isinstance(event, Arrival) and (event.round, event.worker, event.attempt) == (0, 1, 0):
             bad = {slot: self._damage(result) for slot, result in event.results.items()}
-            return replace(event, results=bad)
+            event = self._given = replace(event, results=bad)
         return event
 
 

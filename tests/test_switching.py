@@ -19,7 +19,6 @@ from seqgc.ports import (
     Dispatch,
     Drop,
     Event,
-    Failure,
     Finish,
     FloatArray,
     MiniTask,
@@ -39,7 +38,7 @@ from seqgc.rounds import (
 )
 from seqgc.schemes import Scheme, parse_scheme
 from seqgc.search import ReplayBackend
-from seqgc.testing import ChunkWorkload
+from seqgc.testing import ChunkWorkload, ScriptedBackend
 from tests.kit import left
 
 N = 6
@@ -299,15 +298,9 @@ def test_a_round_that_cannot_end_is_named_by_its_number_in_the_run() -> None:
         num_jobs=2,
         director=Script({0: setting("uncoded", n=2, max_attempts=1)}),
     )
-    policy.start()
-    policy.on(left(0, 2, at=0.0))
-    policy.on(Arrival(round=0, worker=0, attempt=0, at=1.0, results={}))
-    policy.on(Tick(at=1.0))
-    policy.on(left(1, 2, at=1.0))
-    policy.on(Arrival(round=1, worker=0, attempt=0, at=2.0, results={}))
-    policy.on(Failure(round=1, worker=1, attempt=0, at=2.0, reason="gone"))
+    gone = {(1, 1, attempt): (0.1, "gone") for attempt in range(20)}
     with pytest.raises(WorkerError, match=r"round 1 cannot end.*worker 1: gone"):
-        policy.on(Tick(at=2.0))
+        run(policy, ScriptedBackend(gone))
 
 
 def test_a_scheme_for_other_workers_is_refused() -> None:

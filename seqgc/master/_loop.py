@@ -182,6 +182,8 @@ class _Loop:
             if isinstance(action, Dispatch) and action.begins_segment:
                 self._hand_over_all()
                 self._gatherer.forget_memory()
+            if isinstance(action, ports.Restart) and not self._can_restart(action):
+                continue
             self._observe(action)
             match action:
                 case Dispatch():
@@ -190,7 +192,7 @@ class _Loop:
                     self._debts.cancel(round, workers)
                     self._backend.cancel(round, workers)
                 case ports.Restart(worker=worker):
-                    self._restart(worker)
+                    self._backend.restart(worker)  # type: ignore[attr-defined]
                 case ports.Finish():
                     if self._workload is not None:
                         self._decoded.append(action.decoding())
@@ -207,12 +209,14 @@ class _Loop:
         elif self._workload is not None:
             raise DivergedError(action.models)
 
-    def _restart(self, worker: int) -> None:
-        if not isinstance(self._backend, ports.RestartingBackend):
-            rule = "needs a backend that can replace its workers"
-            remedy = "take local workers, or a director that restarts nobody"
-            raise ParameterError("restart", rule, type(self._backend).__name__, remedy)
-        self._backend.restart(worker)
+    def _can_restart(self, action: ports.Restart) -> bool:
+        if isinstance(self._backend, ports.RestartingBackend):
+            return True
+        if action.optional:
+            return False
+        rule = "needs a backend that can replace its workers"
+        remedy = "take local workers, or a director that restarts nobody"
+        raise ParameterError("restart", rule, type(self._backend).__name__, remedy)
 
     # ---- tasks out ------------------------------------------------------------------------------
 

@@ -123,9 +123,13 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
-    """Replace this worker by a fresh one; whatever it still owes is a `Failure`."""
+    """Replace this worker by a fresh one; whatever it still owes is a `Failure`.
+
+    ``optional``: if the backend cannot, nothing happens, and nobody is told.
+    """
 
     worker: int
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,8 @@ class RoundGate:
     schedule
         Judges patterns of its ``n`` workers: ``conforms`` and ``feasible``.
     rule
-        Workers that have not answered by its ``timeout_s`` have failed.
+        Should the answers that are there at its ``timeout_s`` lose a job, those who are still to
+        answer are asked again (see `tick`), and have the same time once more.
     round : int
         Number of the round, for the record and for errors.
     decodes_well
@@ -67,8 +68,8 @@ class RoundGate:
     >>> gate.arrive(2, 1.0)
     >>> gate.wake_at
     1.5
-    >>> gate.tick(1.5)  # one answer of three: not enough
-    >>> gate.arrive(0, 1.7); gate.tick(1.7)
+    >>> _ = gate.tick(1.5)  # one answer of three: not enough
+    >>> gate.arrive(0, 1.7); _ = gate.tick(1.7)
     >>> gate.record.reason, gate.record.duration_s
     ('wait-out', 1.7)
     """
@@ -94,7 +95,7 @@ class RoundGate:
         self._doubted = np.zeros(schedule.n, dtype=np.bool_)
         self._kappa_s: float | None = None
         self._latest_s = 0.0
-        self._waited_out = False
+        self._waited_out, self._overdue = False, False
         is_lenient = rule.wait_out == "feasible"
         self._questions = (
             (schedule.feasible,) if is_lenient else (schedule.conforms, schedule.feasible)
@@ -130,28 +131,55 @@ class RoundGate:
         self._register(self._failed, worker, elapsed)
         self._set_alarm(elapsed)
 
-    def tick(self, elapsed: float) -> None:
+    def expect(self, workers: Sequence[int]) -> None:
+        """Wait again for workers that have failed: they will be asked once more."""
+        self._failed[list(workers)] = False
+
+    def needs(self, worker: int) -> bool:
+        """Whether the round could not close without this worker, should all others answer.
+
+        Those who have failed are no such others, nor whose answers are in doubt.
+        """
+        others = ~(self._failed | self._doubted)
+        others[worker] = False
+        return not self._schedule.feasible(others)
+
+    @property
+    def limit_s(self) -> float:
+        """When the round ends, whoever has answered."""
+        return self._rule.timeout_s * (1 + self._overdue)
+
+    @property
+    def awaited(self) -> tuple[int, ...]:
+        """Who has neither answered nor failed."""
+        return tuple(np.flatnonzero(~self._settled).tolist())
+
+    def tick(self, elapsed: float) -> tuple[int, ...]:
         """Decide, everything that happened by ``elapsed`` seconds being registered.
+
+        Returns who is to be asked again: the time limit has passed without their answers, and the
+        round cannot do without. That happens once.
 
         Raises
         ------
         WorkerError
-            If nobody is left to wait for and the answers would lose a job.
+            If nobody is left to wait for, or the time is over once more, and the answers would lose
+            a job.
         """
         self._require_open(elapsed)
         if elapsed < self.wake_at:
-            return
+            return ()
         self._latest_s = elapsed
-        timed_out = elapsed >= self._rule.timeout_s
         if self._again is not None and not (self._again & ~self._responded).any():
             self._close(elapsed, "again")
-        elif self._nobody_left() or timed_out:
-            self._close_or_give_up(elapsed, timed_out)
+        elif self._nobody_left() or elapsed >= self._rule.timeout_s:
+            return self._close_or_give_up(elapsed)
         elif self._suffices(self._responded):
             self._close(elapsed, "wait-out" if self._waited_out else "tolerance")
         else:
             self._waited_out = True
             self.wake_at = self._rule.timeout_s
+        return ()
 
     def play(self, times: FloatArray) -> RoundRecord:
         """Play the round to its end, every worker answering at its time, (n,) seconds.
@@ -179,7 +207,7 @@ class RoundGate:
 
     def _until_next_decision(self, order: IntArray, at: FloatArray, taken: int) -> int:
         """Return how many will have answered when the round may next close; ``taken`` have."""
-        if self._kappa_s is None:
+        if self._kappa_s is None or self._overdue:
             return taken + 1
         last = int(np.searchsorted(at, self.wake_at, side="right"))
         if not self._waited_out or self._rule.wait_out == "all":
@@ -235,7 +263,7 @@ class RoundGate:
             if not (missing & self._failed).any() and not self._nobody_left():
                 return
             self._again = None
-        if self._nobody_left():
+        if self._nobody_left() or self._overdue:
             self.wake_at = elapsed
         elif self._kappa_s is not None and not (self._waited_out and self._rule.wait_out == "all"):
             deadline = (1 + self._rule.mu) * self._kappa_s
@@ -269,22 +297,28 @@ class RoundGate:
     def _is_decoded_well(self, responded: BoolArray) -> bool:
         return self._decodes_well is None or self._decodes_well(responded)
 
-    def _close_or_give_up(self, elapsed: float, timed_out: bool) -> None:
+    def _close_or_give_up(self, elapsed: float) -> tuple[int, ...]:
         self._again = None  # they have not all answered in time
-        if self._doubted.any() and not self._schedule.feasible(self._responded):
+        is_over = self._nobody_left() or elapsed >= 2 * self._rule.timeout_s
+        if is_over and self._doubted.any() and not self._schedule.feasible(self._responded):
             self._responded |= self._doubted  # there is nobody else to say it
             self._doubted[:] = False
-        if not self._schedule.feasible(self._responded):
+        if self._schedule.feasible(self._responded):
+            late = elapsed >= self._rule.timeout_s
+            reason: CloseReason = "timeout" if late else "exhausted"
+            self._close(elapsed, "everyone" if self._responded.all() else reason)
+            return ()
+        if is_over:
             answered, n = np.count_nonzero(self._responded), len(self._responded)
             raise WorkerError(
                 f"round {self._round} cannot end: {answered} of {n} workers answered within "
                 f"{elapsed:.3g} s, {np.count_nonzero(self._failed)} failed",
                 round=self._round,
             )
-        if self._responded.all():
-            self._close(elapsed, "everyone")
-        else:
-            self._close(elapsed, "timeout" if timed_out else "exhausted")
+        asked = () if self._overdue else self.awaited
+        self._overdue = True
+        self.wake_at = self.limit_s
+        return asked
 
     def _close(self, elapsed: float, reason: CloseReason) -> None:
         responded = (self._responded if self._again is None else self._again).copy()

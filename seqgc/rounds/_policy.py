@@ -6,10 +6,15 @@ A run is a sequence of rounds, and one round is open at a time. It opens with a 
 worker's mini-tasks and ends with a `Close`; in between the policy only counts who is *settled*:
 
 - An `Arrival` settles its worker as responded, a `Failure` of the last attempt as failed. A failure
-  before that is answered by a `Dispatch` of the next attempt to this worker alone.
+  before that is answered by a `Dispatch` of the next attempt to this worker alone, at once or after
+  a wait (`_attempts`). Which attempt is the last one depends on the others: ``max_attempts`` bounds
+  what the round can do without; where it cannot, all who have failed are asked again.
 - Whatever else comes is a `Drop`: an answer to a round that is closed, a second answer, the failure
-  of an attempt after which another was sent. So each worker counts once a round, whatever workers
-  and connections do, and the answers that count are just those by which the round was closed.
+  of an attempt after which another was sent, anything of an attempt that was never sent. So each
+  worker counts once a round, whatever workers and connections do, and the answers that count are
+  just those by which the round was closed.
+- Who says nothing for as long as a round may take, be it in one round or over several that could do
+  without, may hang: it is replaced (`Restart`) if the backend can.
 - An answer that is not finite in some model settles its worker too, but counts only once it is
   believed: another worker says the same of that model (`Diverged`), or the round cannot close
   without it. A single worker that errs is this round's straggler, and asking it again would give
@@ -26,6 +31,8 @@ nothing more has arrived by `wake_at`. So all answers of one instant count toget
 where ties are common, closes each round as the live run did. That is also why an event's time is
 cut to the alarm that it beat (`_settle`): the loop compares sums (origin + alarm), the gate
 differences, and the last bit must not make an answer late that the loop has let through.
+
+A task that waits to be sent again has its alarm as well; `wake_at` is the first of all.
 
 *Closing.* The schedule is told who responded, once; it says which jobs that finishes. Then come, in
 this order: `Close`; `Cancel` for all who did not respond, whose debts end with it; a `Finish` for
@@ -47,7 +54,7 @@ from functools import cache, partial
 import numpy as np
 
 from seqgc import ports
-from seqgc.errors import WorkerError
+from seqgc.errors import WireError, WorkerError
 from seqgc.ports import (
     Action,
     BoolArray,
@@ -59,6 +66,7 @@ from seqgc.ports import (
     Payload,
     RoundRecord,
 )
+from seqgc.rounds._attempts import Attempts
 from seqgc.rounds._gate import RoundGate
 from seqgc.rounds._rule import ClosingRule
 from seqgc.schemes import Assignment, MiniTasks, Schedule
@@ -67,8 +75,8 @@ from seqgc.schemes import Assignment, MiniTasks, Schedule
 class RoundPolicy:
     """A schedule and a gate, as a policy: what the loop drives for every round-based scheme.
 
-    A failed task is sent again at once, at most ``rule.max_attempts`` times in a round; then its
-    worker is this round's straggler. Answers to closed rounds, and second ones, are dropped.
+    A failed task is sent again; how often, says the rule (`ClosingRule`). Answers to closed rounds,
+    second ones and such as nobody asked for are dropped.
 
     ``payload`` is the format in which results travel, where gradients are decoded: answers that
     would be decoded too badly do not suffice. None: for decisions only, as in replay; should
@@ -104,11 +112,12 @@ class RoundPolicy:
         self._first_job, self._first_round = first_job, first_round
         self._gate = self._new_gate()
         self._is_idle = True  # nobody has anything to do in the open round, or none is open
-        self._attempts = [0] * schedule.n
+        self._attempts = Attempts(0, rule)
         self._settled: set[int] = set()
         self._doubted: dict[int, ports.Arrival] = {}  # by worker
         self._diverged: set[str] = set()
-        self._first_failure: Failure | None = None
+        self._failed: dict[int, Failure] = {}  # the first failure of each who has not answered yet
+        self._quiet_s = np.zeros(schedule.n)  # for how long nothing was heard of a worker
         self._origin = math.nan  # set when the round's tasks have left
         self._now = 0.0
 
@@ -120,7 +129,11 @@ class RoundPolicy:
     @property
     def wake_at(self) -> float:
         """When to send a `Tick` if nothing arrives before, in the backend's time."""
-        return self._now if self._is_idle else self._origin + self._gate.wake_at
+        return self._now if self._is_idle else self._origin + self._alarm
+
+    @property
+    def _alarm(self) -> float:
+        return min(self._gate.wake_at, self._attempts.wake_at)
 
     @property
     def _round(self) -> int:
@@ -137,7 +150,8 @@ class RoundPolicy:
     def on(self, event: Event) -> Sequence[Action]:
         """Take one event; return what is to be done about it, in order.
 
-        `WorkerError` if the round cannot end; it names the first failure.
+        `WorkerError` if the round cannot end, which names who failed first or is silent;
+        `WireError` if there is no such worker.
         """
         self._now = event.at
         try:
@@ -155,29 +169,67 @@ class RoundPolicy:
             raise self._with_cause(error) from None
 
     def _settle(self, event: ports.Arrival | Failure) -> Sequence[Action]:
-        worker = event.worker
-        if event.round != self._round:
-            return (ports.Drop(event=event, reason="its round is closed"),)
-        if worker in self._settled:
-            return (ports.Drop(event=event, reason="the worker is settled"),)
+        worker, n = event.worker, self._schedule.n
+        if not 0 <= worker < n:
+            rule = f"must satisfy 0 <= worker < {n}"
+            raise WireError(f"the worker of an answer {rule}; got {worker}: repair the backend")
+        if (reason := self._why_unwanted(event)) is not None:
+            self._quiet_s[worker] = 0.0
+            return (ports.Drop(event=event, reason=reason),)
         if isinstance(event, Failure):
-            if event.attempt != self._attempts[worker]:
-                return (ports.Drop(event=event, reason="an earlier attempt"),)
-            self._first_failure = self._first_failure or event
-            if event.attempt + 1 < self._rule.max_attempts:
-                self._attempts[worker] += 1
-                again = {worker: self._assignment()[worker]}
-                return (Dispatch(round=event.round, attempt=event.attempt + 1, assignment=again),)
+            return self._fail(event, self._elapsed(event))
+        if self._failed.pop(worker, None) is not None:
+            self._attempts.forget(worker)
         self._settled.add(worker)
-        if isinstance(event, ports.Arrival) and not self._diverged.issuperset(event.not_finite):
+        if not self._diverged.issuperset(event.not_finite):
             return self._doubt(event)
-        register = self._gate.fail if isinstance(event, Failure) else self._gate.arrive
-        register(worker, self._elapsed(event))
+        self._gate.arrive(worker, self._elapsed(event))
         return ()
 
     def _elapsed(self, event: ports.Arrival | Failure) -> float:
         """Return an event's seconds, never later than the alarm that it beat, by rounding."""
-        return min(event.at - self._origin, self._gate.wake_at)
+        return min(event.at - self._origin, self._alarm)
+
+    def _why_unwanted(self, event: ports.Arrival | Failure) -> str | None:
+        worker, latest = event.worker, self._attempts.latest(event.worker)
+        if event.round < self._round:
+            return "its round is closed"
+        if worker in self._settled:
+            return "the worker is settled"
+        if self._is_idle or event.round > self._round or not 0 <= event.attempt <= latest:
+            return "nobody asked for it"
+        if isinstance(event, Failure) and (event.attempt < latest or self._attempts.waits(worker)):
+            return "an earlier attempt"
+        return None
+
+    def _fail(self, failure: Failure, elapsed: float) -> Sequence[Action]:
+        """Have a failed task sent again; or else it is settled, as long as that is no loss."""
+        worker, attempts = failure.worker, self._attempts
+        self._failed.setdefault(worker, failure)
+        again = [worker]
+        if failure.attempt + 1 >= self._rule.max_attempts:
+            again = []
+            if self._gate.needs(worker):  # then those who were given up are needed as well
+                given_up = self._failed.keys() & self._settled
+                again = [w for w in (worker, *sorted(given_up)) if attempts.left(w)]
+        for each in again:
+            attempts.plan(each, elapsed, limit_s=self._gate.limit_s)
+        self._settled.difference_update(again)
+        self._gate.expect(again)
+        if worker not in again:
+            self._settled.add(worker)
+            self._gate.fail(worker, elapsed)
+        return self._ask(attempts.due(elapsed))
+
+    def _ask(self, workers: Sequence[int]) -> list[Action]:
+        """Send these workers their tasks once more."""
+        if not workers:
+            return []
+        tasks = self._assignment()
+        return [
+            Dispatch(round=self._round, attempt=attempt, assignment=_ByWorker(tasks, group))
+            for attempt, group in self._attempts.begin(workers).items()
+        ]
 
     def _doubt(self, answer: ports.Arrival) -> Sequence[Action]:
         """Register an answer that is not finite; believe it once another worker agrees."""
@@ -206,16 +258,27 @@ class RoundPolicy:
             return ()
         if self._is_idle:
             return self._close(self._idle_record())
-        self._gate.tick(self._gate.wake_at)
-        return () if self._gate.record is None else self._close(self._gate.record)
+        elapsed = self._alarm
+        awaited = self._gate.tick(elapsed)
+        if self._gate.record is not None:
+            return self._close(self._gate.record)
+        attempts = self._attempts
+        silent = [w for w in awaited if not attempts.waits(w) and attempts.left(w)]
+        return [*self._restart(silent), *self._ask([*silent, *attempts.due(elapsed)])]
+
+    def _restart(self, workers: Sequence[int]) -> list[Action]:
+        self._quiet_s[list(workers)] = 0.0
+        return [ports.Restart(worker=worker, optional=True) for worker in workers]
 
     def _with_cause(self, error: WorkerError) -> WorkerError:
-        cause = self._first_failure
-        if cause is None:
-            text, worker = "nobody reported a failure: raise the round's time limit", None
-        else:
-            text, worker = f"first failure, worker {cause.worker}: {cause.reason}", cause.worker
-        return WorkerError(f"{error}; {text}", round=error.round, worker=worker)
+        silent = [w for w in self._gate.awaited if w not in self._failed]
+        causes = [f"worker {f.worker}: {f.reason}" for f in self._failed.values()]
+        text = [f"first failure, {cause}" for cause in causes[:1]]
+        if silent:
+            more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
+            text += [f"worker {silent[0]}{more} silent though asked twice: raise the time limit"]
+        worker = next(iter([*self._failed, *silent]), None)
+        return WorkerError("; ".join([str(error), *text]), round=error.round, worker=worker)
 
     def _assignment(self) -> Assignment:
         """Return who does what in the open round, for the run's jobs."""
@@ -228,15 +291,19 @@ class RoundPolicy:
         )
 
     def _open_round(self) -> list[Dispatch]:
-        self._attempts = [0] * self._schedule.n
-        self._settled, self._doubted, self._first_failure = set(), {}, None
+        self._attempts = Attempts(self._round, self._rule)
+        self._settled, self._doubted, self._failed = set(), {}, {}
         assignment = None if self.done else self._assignment()
         if assignment is None or assignment.idle:
             self._is_idle = True
             return []  # the next tick closes the round, if there is one
         self._is_idle = False
         self._gate, self._origin = self._new_gate(), math.nan
-        tasks = _ByWorker(assignment, excused=self._schedule.excused)
+        asked: Sequence[int] = range(self._schedule.n)
+        if (excused := self._schedule.excused).any():
+            self._settled.update(np.flatnonzero(excused).tolist())
+            asked = np.flatnonzero(~excused).tolist()
+        tasks = _ByWorker(assignment, asked)
         return [Dispatch(round=self._round, attempt=0, assignment=tasks)]
 
     def _new_gate(self) -> RoundGate:
@@ -284,11 +351,21 @@ class RoundPolicy:
         if not record.responded.all():
             stragglers = tuple(np.flatnonzero(~record.responded).tolist())
             actions.append(ports.Cancel(round=record.round, workers=stragglers))
+            actions += self._restart(self._who_hangs(record))
         actions += [
             ports.Finish(job=self._first_job + job, decoding=cache(partial(self._decoding, job)))
             for job in finished
         ]
         return [*actions, *self._open_round()]
+
+    def _who_hangs(self, record: RoundRecord) -> list[int]:
+        """Return the stragglers of whom nothing was heard for as long as a round may take."""
+        if not math.isfinite(limit_s := self._rule.timeout_s):
+            return []
+        self._quiet_s = np.where(record.responded, 0.0, self._quiet_s + record.duration_s)
+        self._quiet_s[[*self._failed, *self._doubted]] = 0.0
+        hanging: list[int] = np.flatnonzero(self._quiet_s >= limit_s).tolist()
+        return hanging
 
     def _decoding(self, job: int) -> Decoding:
         """Return the decoding of one of the schedule's jobs, under the run's numbers."""
@@ -302,10 +379,8 @@ class RoundPolicy:
 class _ByWorker(Mapping[int, MiniTasks]):
     """Who is asked for what; mini-tasks are still made when somebody looks at them."""
 
-    def __init__(self, assignment: Assignment, *, excused: BoolArray) -> None:
-        self._assignment = assignment
-        every = range(len(assignment))
-        self._workers = [w for w in every if not excused[w]] if excused.any() else every
+    def __init__(self, assignment: Assignment, workers: Sequence[int]) -> None:
+        self._assignment, self._workers = assignment, workers
 
     def __getitem__(self, worker: int) -> MiniTasks:
         if worker not in self._workers:

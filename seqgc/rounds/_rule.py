@@ -17,8 +17,10 @@ class ClosingRule:
     """When a round closes, and when it is given up; see `RoundGate`.
 
     A round stays open until ``(1 + mu)`` times its first answer's time, ``mu`` >= 0; then
-    ``wait_out`` says what it waits for if its answers do not suffice. It never takes more than
-    ``timeout_s`` > 0 seconds, and sends a worker's task ``max_attempts`` >= 1 times at most.
+    ``wait_out`` says what it waits for if its answers do not suffice. After ``timeout_s`` > 0
+    seconds whatever loses no job does; if nothing does, those who are silent are asked again, and
+    after the same time once more the run ends. The task of a worker that the round can do without
+    is sent ``max_attempts`` >= 1 times at most; of one that it cannot, 20 times.
 
     Examples
     --------

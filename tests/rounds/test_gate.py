@@ -136,8 +136,34 @@ def test_the_time_limit_closes_what_is_feasible_and_refuses_the_rest() -> None:
 
     silent = RoundGate(judge, ClosingRule(mu=0.0, wait_out="conform", timeout_s=10.0))
     assert silent.wake_at == 10.0
-    with pytest.raises(WorkerError, match="0 of 5 workers answered within 10 s, 0 failed"):
-        silent.tick(10.0)
+    assert silent.tick(10.0) == (0, 1, 2, 3, 4), "are to be asked again"
+    assert silent.wake_at == 20.0
+    with pytest.raises(WorkerError, match="0 of 5 workers answered within 20 s, 0 failed"):
+        silent.tick(20.0)
+
+
+@pytest.mark.parametrize("wait_out", ["all", "conform", "feasible"])
+def test_beyond_the_time_limit_it_closes_as_soon_as_no_job_is_lost(wait_out: WaitOut) -> None:
+    judge = Judge(conforming=5, feasible=2)
+    rule = ClosingRule(mu=0.0, wait_out=wait_out, timeout_s=10.0)
+    times = np.array([3.0, 14.0, 15.0, math.inf, math.inf])
+    gate = RoundGate(judge, rule)
+    wind(gate, {3.0: [0], 14.0: [1], 15.0: [2]})
+    for record in (gate.record, RoundGate(judge, rule).play(times)):
+        assert record is not None
+        assert (record.reason, record.duration_s) == ("timeout", 14.0)
+        assert record.responded.tolist() == [True, True, False, False, False]
+
+
+def test_who_is_needed_depends_on_who_has_failed() -> None:
+    gate = RoundGate(Judge(conforming=5, feasible=3), ClosingRule())
+    assert not gate.needs(4)
+    gate.fail(0, 1.0)
+    gate.fail(1, 1.0)
+    assert gate.needs(4)
+    gate.expect([1])
+    assert not gate.needs(4)
+    assert gate.awaited == (1, 2, 3, 4)
 
 
 def test_illegal_transitions_raise_and_change_nothing() -> None:

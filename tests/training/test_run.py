@@ -19,7 +19,7 @@ from seqgc.backends import LocalBackend, Messaging
 from seqgc.errors import ParameterError, WorkerError
 from seqgc.ports import Close, Dispatched, FloatArray, Seen
 from seqgc.profiles import LAMBDA_CNN
-from seqgc.rounds import Setting
+from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import Scheme, parse_scheme
 from seqgc.training import (
     Model,
@@ -88,7 +88,8 @@ def run(
 ) -> TrainResult:
     seconds = stragglers(scheme)
     own = workers.local(scheme.n, delays=lambda row, worker, _: float(seconds[row % 60, worker]))
-    setting = Setting(scheme=scheme, jobs_per_round=options.pop("jobs_per_round", 1))
+    rule, bundle = options.pop("rule", ClosingRule()), options.pop("jobs_per_round", 1)
+    setting = Setting(scheme=scheme, rule=rule, jobs_per_round=bundle)
     watch = options.pop("observers", ())
     crew, config = options.pop("workers", own), options.pop("config", "")
     plan = TrainingPlan(models=trained, scheme=setting, steps=steps, precision=precision, **options)
@@ -287,8 +288,9 @@ def test_when_every_worker_fails_the_run_ends_with_the_cause_and_its_checkpoints
     tmp_path: Path,
 ) -> None:
     model = make_model("bad", module=Poisoned(), dataset=SPLIT.train)
+    soon = ClosingRule(timeout_s=5.0)
     with pytest.raises(WorkerError, match="ArithmeticError: no such unit"):
-        run(parse_scheme("gc:s=1", n=3), [model], tmp_path / "run")
+        run(parse_scheme("gc:s=1", n=3), [model], tmp_path / "run", rule=soon)
     log = events(tmp_path / "run")
     assert "no such unit" in str(log[-1]["outcome"])
     assert (tmp_path / "run" / "checkpoints" / "bad.safetensors").exists()
