@@ -7,19 +7,22 @@ worker's *place*. A place is in one of three states:
 
 - *starting*: there is a process, which has not said `ReadyMessage` yet. Frames for it are held, and
   sent as soon as it is ready.
-- *ready*: frames go to the process. If it ends, each task that it still owes is a `Failure`, and
-  another process starts: whether a task is sent again is not the pool's decision but the policy's.
+- *ready*: frames go to the process, the next one when it has taken the one before. If it ends, each
+  task that it still owes is a `Failure`, and another process starts: whether a task is sent again
+  is not the pool's decision but the policy's.
 - *given up*: three starts in a row have failed. Only `restart` tries again.
 
 *Nothing blocks.* A frame may be larger than what a connection takes at once, and a worker that
-computes reads nothing. So `send` writes what the connection takes and keeps the rest, and the one
+computes reads nothing. So `submit` writes what the connection takes and keeps the rest, and the one
 selector of `poll` waits for all connections: for answers, for room to write more, and for the ends
-of processes. A process that is stopped or busy therefore delays nobody but itself.
+of processes. A process that is stopped or busy therefore delays nobody but itself. Nor does it cost
+more and more: a task that is cancelled before it was sent is forgotten.
 
 *An answer counts for the process that gave it.* A process that ends leaves its last answers in its
 connection: they are read before it is replaced. Events of a process that was replaced earlier in
 the same list are passed over, and a connection whose frames make no sense ends its process: what
-follows could not be told from the answers of another.
+follows could not be told from the answers of another. An answer to what the process was never sent,
+or has answered, is passed over.
 
 Example: worker 3 is killed while it computes. The selector sees its end, `poll` yields a `Failure`
 for each of its open tasks, and the policy sends them once more, to the process that has started in
@@ -30,8 +33,10 @@ from __future__ import annotations
 
 import selectors
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from seqgc.backends._events import LONGEST_WAIT_S, event_of, failure_of
 from seqgc.backends._processes import WorkerProcess
@@ -43,6 +48,11 @@ __all__ = ["WorkerPool"]
 
 _MAX_FAILED_STARTS = 3  # in a row: the fourth would fail for the same reason
 _CLOSE_GRACE_S = 1.0
+_LATE = 64  # cancelled tasks of a worker whose answers may come: it has begun one, and reads on
+
+
+_Address: TypeAlias = tuple[int, int]  # a task's round and attempt
+_NO_TASK: _Address = (-1, -1)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,8 +60,9 @@ class _Place:
     """What lasts of a worker when its process is replaced."""
 
     process: WorkerProcess | None = None
-    held: list[bytes] = field(default_factory=list)  # frames for a process that is not ready yet
-    owed: set[tuple[int, int]] = field(default_factory=set)  # tasks, by round and attempt
+    held: list[tuple[_Address, bytes]] = field(default_factory=list)  # frames to be sent, in order
+    owed: set[_Address] = field(default_factory=set)
+    late: deque[_Address] = field(default_factory=lambda: deque(maxlen=_LATE))  # cancelled
     failed_starts: int = 0  # in a row
     cause: str = ""  # of the last failed start
 
@@ -94,16 +105,20 @@ class WorkerPool:
 
     def submit(self, task: Task, frame: bytes) -> None:
         """Send a task's frame to its worker, as soon as that is ready for one; never blocks."""
-        self._places[task.worker].owed.add((task.round, task.attempt))
-        self._send(task.worker, frame)
+        address = task.round, task.attempt
+        self._places[task.worker].owed.add(address)
+        self._send(task.worker, address, frame)
 
     def cancel(self, round: int, worker: int, frame: bytes) -> None:
-        """Send a worker this frame if it owes tasks of the round; they are no failures any more."""
+        """Send a worker this frame if it has tasks of the round; they are no failures any more."""
         place = self._places[worker]
-        kept = {task for task in place.owed if task[0] != round}
-        if kept != place.owed:
-            place.owed = kept
-            self._send(worker, frame)
+        over = {task for task in place.owed if task[0] == round}
+        place.owed -= over
+        unsent = {task for task, _ in place.held if task in over}
+        place.held = [entry for entry in place.held if entry[0] not in unsent]
+        if sent := over - unsent:
+            place.late.extend(sent)
+            self._send(worker, _NO_TASK, frame)
 
     def refuse(self) -> Iterator[Failure]:
         """Yield each task of workers that have been given up as a failure."""
@@ -118,7 +133,7 @@ class WorkerPool:
         if place.process is None:
             self._start(worker)
         else:
-            place.process.terminate()
+            place.process.kill()  # it may hang
             yield from self._replace(place.process, because="the worker was restarted")
 
     def poll(self, timeout_s: float) -> Iterator[Arrival | Failure]:
@@ -129,7 +144,7 @@ class WorkerPool:
                 continue  # it ended earlier in this very list
             if mask & selectors.EVENT_WRITE:
                 process.channel.flush()
-                self._watch(process)
+                self._feed(self._places[process.worker])
             if mask & selectors.EVENT_READ:
                 yield from self._attend(process, ended=key.fd == process.sentinel)
 
@@ -154,12 +169,7 @@ class WorkerPool:
                     case ResultMessage() | FailureMessage() as answer if (
                         answer.subject.worker == process.worker
                     ):
-                        event, owed = event_of(answer, at=at), self._places[process.worker].owed
-                        task = event.round, event.attempt
-                        # What was cancelled may well fail: its weights may be gone. No event, then.
-                        if isinstance(event, Arrival) or task in owed:
-                            yield event
-                        owed.discard(task)
+                        yield from self._settle(event_of(answer, at=at))
                     case ReadyMessage(worker=process.worker, problem=problem):
                         process.problem = problem
                         if not problem:
@@ -175,21 +185,36 @@ class WorkerPool:
         if ended or process.channel.ended:
             yield from self._replace(process)
 
-    def _send(self, worker: int, frame: bytes) -> None:
-        process = self._places[worker].process
-        if process is not None and process.ready:
-            process.channel.push(frame)
-            self._watch(process)
-        elif process is not None:
-            self._places[worker].held.append(frame)
+    def _settle(self, event: Arrival | Failure) -> Iterator[Arrival | Failure]:
+        place, task = self._places[event.worker], (event.round, event.attempt)
+        if task in place.owed:
+            place.owed.discard(task)
+            yield event
+        elif task in place.late:
+            place.late.remove(task)
+            # What was cancelled may well fail: its weights may be gone. No event, then.
+            if isinstance(event, Arrival):
+                yield event
+
+    def _send(self, worker: int, task: _Address, frame: bytes) -> None:
+        place = self._places[worker]
+        if place.process is not None:
+            place.held.append((task, frame))
+            self._feed(place)
+
+    def _feed(self, place: _Place) -> None:
+        """Send what is held as far as the process, once it is ready, takes it now."""
+        if (process := place.process) is None:
+            return
+        while process.ready and place.held and not process.channel.unsent:
+            process.channel.push(place.held.pop(0)[1])
+        self._watch(process)
 
     def _welcome(self, process: WorkerProcess) -> None:
         """Send a process that has become ready what was held for it."""
         process.ready, place = True, self._places[process.worker]
         place.failed_starts = 0
-        for frame in place.held:
-            self._send(process.worker, frame)
-        place.held.clear()
+        self._feed(place)
 
     def _replace(self, process: WorkerProcess, *, because: str = "") -> Iterator[Failure]:
         """Start another process; what a ready one had been sent is lost with it."""
@@ -212,7 +237,8 @@ class WorkerPool:
         place = self._places[worker]
         for round, attempt in sorted(place.owed):
             yield failure_of((round, worker, attempt), at=at, reason=reason)
-        place.owed.clear()
+        for each in (place.owed, place.held, place.late):
+            each.clear()
 
     def _start(self, worker: int) -> None:
         place = self._places[worker]
@@ -226,8 +252,6 @@ class WorkerPool:
             for source in (place.process.channel, place.process.sentinel):
                 self._selector.register(source, selectors.EVENT_READ, data=place.process)
             self._watch(place.process)  # what it is made from may take more than one send
-        if place.process is None:
-            place.held.clear()
 
     def _watch(self, process: WorkerProcess) -> None:
         """Ask the selector to say when a process takes more, while something waits for it."""

@@ -88,6 +88,10 @@ class WorkerProcess:
         """Ask the process to end, without waiting for it."""
         self._process.terminate()
 
+    def kill(self) -> None:
+        """End the process at once, even one that is stopped."""
+        self._process.kill()
+
     def bury(self, *, grace_s: float = 1.0) -> str:
         """Release everything of a process that is ending; say how it ended.
 

@@ -29,7 +29,9 @@ class LocalBackend(EventBackend):
       dispatch to it is a `Failure` that names the cause.
     - An exception in ``compute`` is a `Failure` with its last line; the process lives on.
     - Events are stamped when they are read; late answers, of cancelled rounds, are `Arrival` events
-      too.
+      too. Answers that nobody asked for are none.
+    - One that hangs delays nobody, and what cannot be sent to it is forgotten with its round;
+      `restart` replaces it.
     - Ctrl-C interrupts the master only; `close` ends the workers within about a second. Workers
       whose master is gone, however it went, end by themselves.
 

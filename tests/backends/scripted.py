@@ -12,8 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from seqgc import testing
+from seqgc.backends import Messaging
 from seqgc.ports import FloatArray, WeightedPoints
 from seqgc.testing import PATIENCE_S
+from seqgc.wire import ResultMessage, Subject, encode
 from seqgc.worker import Compute, FetchWeights, register
 
 NOISE = {
@@ -54,6 +56,9 @@ class Scripted:
                 os._exit(7)
             case "noise":
                 os.write(_connection(), NOISE[name])
+            case "gossip":
+                for address in (0, 0), (0, 1), (1, 1), (7, 0):
+                    os.write(_connection(), _answer(*address))
             case "hang-up":
                 os.close(_connection())
                 threading.Event().wait(PATIENCE_S)
@@ -66,6 +71,14 @@ class Scripted:
 def scripted(settings: Mapping[str, object], _: FetchWeights) -> Compute:
     """The same, for functions, which know it by its name."""
     return Scripted(folder=Path(str(settings["folder"])))()
+
+
+def _answer(round: int, attempt: int) -> bytes:
+    """Worker 0's answer to a task."""
+    subject = Subject(round=round, worker=0, attempt=attempt)
+    message = ResultMessage(subject=subject, results={0: np.ones(3)})
+    frame = encode(message, run_id=Messaging().run_id, sealed=False)
+    return len(frame).to_bytes(8, "little") + frame
 
 
 def _connection() -> int:

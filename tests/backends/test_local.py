@@ -6,6 +6,7 @@ import math
 import os
 import signal
 import time
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,6 +142,48 @@ def test_a_worker_that_is_restarted_fails_what_it_owes_and_serves_what_comes_nex
     assert {address(event)[1:3] for event in events} == {(0, 1), (1, 1), (1, 0), (2, 0)}
     with pytest.raises(ParameterError, match="`worker` must satisfy 0 <= worker < 2; got 2"):
         backend.restart(2)
+
+
+def test_a_worker_that_is_stopped_can_be_restarted(backend: LocalBackend) -> None:
+    pid = backend.pids[0]
+    kill(pid, signal.SIGSTOP)
+    backend.dispatch(0, [task(0, 0)])
+    backend.restart(0)
+    assert not is_running(pid)
+    assert address(next_event(backend)) == ("Failure", 0, 0, 0)
+    backend.dispatch(0, [task(0, 0, attempt=1)])
+    assert address(next_event(backend)) == ("Arrival", 0, 0, 1)
+
+
+def test_what_a_stopped_worker_does_not_take_is_forgotten_with_its_round(
+    backend: LocalBackend,
+) -> None:
+    kill(backend.pids[0], signal.SIGSTOP)
+    tracemalloc.start()
+    try:
+        for round in range(40):
+            backend.dispatch(round, [task(round, 0, points=LARGE // 10)])  # 1.6 MB
+            backend.cancel(round, [0])
+        assert tracemalloc.get_traced_memory()[0] < 4_000_000, "of the first round at most"
+    finally:
+        tracemalloc.stop()
+        kill(backend.pids[0], signal.SIGCONT)
+    backend.dispatch(99, [task(99, 0)])
+    events = [next_event(backend)]
+    while events[-1].round != 99:
+        events.append(next_event(backend))
+    assert len(events) <= 2, "the first task may have been begun"
+
+
+def test_answers_that_nobody_asked_for_are_no_events(backend: LocalBackend) -> None:
+    backend.dispatch(0, [task(0, 0)])
+    assert address(next_event(backend)) == ("Arrival", 0, 0, 0)
+    backend.dispatch(1, [task(1, 0, "gossip")])
+    backend.dispatch(2, [task(2, 0)])
+    assert [address(event) for event in next_events(backend, 2)] == [
+        ("Arrival", 1, 0, 0),
+        ("Arrival", 2, 0, 0),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,36 @@
+"""Workers that die of their tasks; imports little, for each that dies makes another import it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from seqgc.ports import FloatArray, WeightedPoints
+from seqgc.worker import Compute
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mortal:
+    """Computes what `seqgc.testing.ChunkWorkload` (seed 0, size 5) does, or is killed by it."""
+
+    chunks: int
+    deaths: float
+
+    def __call__(self) -> Compute:
+        """Return the compute function of one worker; no two processes have the same luck."""
+        luck = Random()
+
+        def compute(parts: tuple[WeightedPoints, ...]) -> FloatArray:
+            if luck.random() < self.deaths:
+                os.kill(os.getpid(), luck.choice([signal.SIGKILL, signal.SIGSEGV]))
+            (part,) = parts
+            partials = np.random.default_rng([0, part.weights.version]).normal(
+                size=(self.chunks, 5)
+            )
+            return part.coefficients @ partials[part.points]
+
+        return compute

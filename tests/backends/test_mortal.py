@@ -1,0 +1,44 @@
+"""A run whose workers die and hang, on the real loop and real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from seqgc.backends import LocalBackend
+from seqgc.master import run
+from seqgc.ports import Action, Dispatch, Event, Failure, Restart
+from seqgc.rounds import ClosingRule, RoundPolicy
+from seqgc.schemes import parse_scheme
+from seqgc.testing import ChunkWorkload
+from tests.backends.mortal import Mortal
+from tests.kit import SOAK
+
+SIZES = [(16, 200, 2.0), (256, 20, 10.0)] if SOAK else [(8, 8, 3.0)]
+
+
+@pytest.mark.parametrize(("n", "jobs", "limit_s"), SIZES)
+@pytest.mark.parametrize("spec", ["uncoded", "m-sgc:B=1,W=2,lam=4"])
+def test_whoever_dies_or_hangs_gradients_are_those_of_a_run_without_faults(
+    spec: str, n: int, jobs: int, limit_s: float
+) -> None:
+    scheme = parse_scheme(spec, n=n)
+    workload, seen = ChunkWorkload(scheme, seed=0), list[Failure | Restart]()
+    deaths = 0.3 / len(scheme.start(jobs).assignment()[0])  # of each task, by its mini-tasks
+
+    def watch(each: Event | Action) -> None:
+        if isinstance(each, Dispatch) and each.attempt == 0 and each.round % 10 == 5:
+            os.kill(backend.pids[each.round % n], signal.SIGSTOP)
+        if isinstance(each, Failure | Restart):
+            seen.append(each)
+
+    factory = Mortal(chunks=len(scheme.chunk_fractions), deaths=deaths)
+    with LocalBackend(n, factory) as backend:
+        policy = RoundPolicy(scheme.start(jobs), ClosingRule(timeout_s=limit_s))
+        run(policy, backend, workload, observe=watch)
+    assert sorted(workload.errors) == list(range(jobs))
+    assert max(workload.errors.values()) <= 1e-10
+    assert any("killed by SIG" in each.reason for each in seen if isinstance(each, Failure))
+    assert spec != "uncoded" or 5 in {each.worker for each in seen if isinstance(each, Restart)}
