@@ -52,8 +52,14 @@ class RunConfig(Settings):
     steps: Annotated[int, Field(ge=1, le=10**9), "Optimizer steps of each model."] = 60
     mu: Annotated[float, Field(ge=0), "Tolerance of the closing rule."] = 0.0
     wait_out: Annotated[WaitOut, "all, conform or feasible."] = "feasible"
-    timeout_s: Annotated[float, Field(gt=0, le=1e6), "Hard limit of a round, seconds."] = 60.0
-    max_attempts: Annotated[int, Field(ge=1), "Times a failed task is sent in one round."] = 3
+    timeout_s: Annotated[
+        float,
+        Field(gt=0, le=1e6),
+        "Limit of a round, seconds; who is silent then is asked once more.",
+    ] = 60.0
+    max_attempts: Annotated[
+        int, Field(ge=1), "Times a failed task is sent if its round can do without (else 20)."
+    ] = 3
     max_norm: Annotated[float | None, Field(gt=0), "Largest norm of a result; no limit."] = None
     audit: Annotated[bool, "Compare what several workers are asked for; expel liars."] = False
     jobs_per_round: Annotated[int, Field(ge=1), "Models a job (bundle)."] = 1

@@ -178,12 +178,10 @@ class _Loop:
         return ports.Failure(round=round, worker=worker, attempt=attempt, at=answer.at, reason=flaw)
 
     def _perform(self, actions: Sequence[Action]) -> None:
-        for action in actions:
+        for action in filter(self._is_possible, actions):
             if isinstance(action, Dispatch) and action.begins_segment:
                 self._hand_over_all()
                 self._gatherer.forget_memory()
-            if isinstance(action, ports.Restart) and not self._can_restart(action):
-                continue
             self._observe(action)
             match action:
                 case Dispatch():
@@ -209,7 +207,10 @@ class _Loop:
         elif self._workload is not None:
             raise DivergedError(action.models)
 
-    def _can_restart(self, action: ports.Restart) -> bool:
+    def _is_possible(self, action: Action) -> bool:
+        """Say whether the backend can do this; refuse what it must and cannot."""
+        if not isinstance(action, ports.Restart):
+            return True
         if isinstance(self._backend, ports.RestartingBackend):
             return True
         if action.optional:
