@@ -16,13 +16,15 @@ from seqgc.backends import Messaging
 from seqgc.backends.lambda_ import Invoking, LambdaBackend, ThrottlePolicy
 from seqgc.errors import WorkerError
 from seqgc.local_lambda import FaultKind, FaultPlan, LocalLambda
-from seqgc.ports import Action, BlobStore, Event, Failure
+from seqgc.ports import Action, BlobStore, Dispatch, Event, Failure
 from seqgc.rounds import ClosingRule, RoundPolicy
 from seqgc.schemes import parse_scheme
 from seqgc.stores import open_store
 from seqgc.wire import MESSAGE_LIMIT_BYTES, StoreRef
 from tests.backends.lambda_.descent import Descent, undisturbed
-from tests.backends.lambda_.local import TRANSPORTS, open_transport, serve
+from tests.backends.lambda_.flaky import Flaky
+from tests.backends.lambda_.local import TRANSPORTS, Service, open_transport, serve
+from tests.kit import SOAK
 
 FUNCTION_S = 0.3  # after which a hanging environment is killed
 # Of requests: killing environments costs most of the time that this takes.
@@ -52,7 +54,7 @@ class Run:
     def work(self) -> Descent:
         return Descent(parse_scheme(self.spec, n=self.n), self.store)
 
-    def backend(self, service: LocalLambda, work: Descent) -> LambdaBackend:
+    def backend(self, service: Service, work: Descent) -> LambdaBackend:
         return LambdaBackend(
             self.n,
             open_transport(self.transport, service),
@@ -110,6 +112,32 @@ def test_when_a_third_fails_the_gradients_are_those_of_a_run_without_failures(
     stored = (tmp_path / run.ref.location / "blobs").exists()
     assert stored == (run.inline_bytes < MESSAGE_LIMIT_BYTES)
     for job, due in enumerate(undisturbed(jobs, delay=scheme.delay)):
+        np.testing.assert_allclose(work.gradients[job], due, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("outage_s", [0.3, 2.0, 10.0] if SOAK else [0.3])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_an_outage_that_is_shorter_than_the_limit_of_a_round_ends_no_run(
+    transport: str, outage_s: float, tmp_path: Path
+) -> None:
+    run = Run(spec="uncoded", n=4, transport=transport, mount=tmp_path)
+    work, failures = run.work(), list[str]()
+
+    def watch(seen: Event | Action) -> None:
+        if isinstance(seen, Dispatch) and (seen.round, seen.attempt) == (2, 0):
+            flaky.cut(outage_s)
+        if isinstance(seen, Failure):
+            failures.append(seen.reason)
+
+    to_url = transport == "requests"
+    with serve(tmp_path) as service, Flaky(service, to_url=to_url) as flaky:
+        policy = RoundPolicy(
+            parse_scheme(run.spec, n=run.n).start(5), ClosingRule(timeout_s=60.0), payload="float64"
+        )
+        with run.backend(flaky, work) as backend:
+            master.run(policy, backend, work, observe=watch)
+    assert len(failures) > 4
+    for job, due in enumerate(undisturbed(5, delay=0)):
         np.testing.assert_allclose(work.gradients[job], due, rtol=1e-8, atol=1e-10)
 
 

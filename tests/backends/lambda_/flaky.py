@@ -1,0 +1,73 @@
+"""A way to a service that can be cut: while it is, every connection is reset."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from contextlib import suppress
+from urllib.parse import urlsplit, urlunsplit
+
+from seqgc.local_lambda import LocalLambda
+
+_RESET = struct.pack("ii", 1, 0)  # what SO_LINGER takes: on, after no time
+
+
+class Flaky:
+    """Carries connections to a service, or to its function's URL; a context manager."""
+
+    def __init__(self, service: LocalLambda, *, to_url: bool = False) -> None:
+        self._port = urlsplit(service.function_url if to_url else service.endpoint_url).port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._open: set[socket.socket] = set()
+        self._down_until = 0.0
+        self.function_name = service.function_name
+        self.endpoint_url = self._here(service.endpoint_url)
+        self.function_url = self._here(service.function_url)
+
+    def cut(self, seconds: float) -> None:
+        """Reset every connection from now on, for so long."""
+        self._down_until = time.monotonic() + seconds
+        for each in tuple(self._open):
+            self._reset(each)
+
+    def __enter__(self) -> Flaky:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)  # or `accept` would go on
+        self._listener.close()
+        self.cut(0.0)
+
+    def _here(self, url: str) -> str:
+        host, port = self._listener.getsockname()
+        return urlunsplit(urlsplit(url)._replace(netloc=f"{host}:{port}"))
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client = self._listener.accept()[0]
+                self._open.add(client)
+                if time.monotonic() < self._down_until:
+                    self._reset(client)
+                    continue
+                server = socket.create_connection(("127.0.0.1", self._port))
+                self._open.add(server)
+                for pair in ((client, server), (server, client)):
+                    threading.Thread(target=self._carry, args=pair, daemon=True).start()
+
+    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+        for each in (source, sink):
+            self._reset(each)
+
+    def _reset(self, end: socket.socket) -> None:
+        with suppress(OSError):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            end.shutdown(socket.SHUT_RDWR)  # wakes who reads from it
+        end.close()
+        self._open.discard(end)
