@@ -22,7 +22,7 @@ class Flaky:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: set[socket.socket] = set()
         self._down_until = 0.0
-        self.function_name = service.function_name
+        self.function_name, self.keys = service.function_name, service.keys
         self.endpoint_url = self._here(service.endpoint_url)
         self.function_url = self._here(service.function_url)
 
