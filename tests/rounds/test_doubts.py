@@ -90,6 +90,8 @@ def test_who_is_alone_and_cannot_be_done_without_is_believed(others: list[int]) 
     if len(others) == 1:
         assert play.tick() == []
         assert play.policy.wake_at == 60.0
+        assert isinstance(play.tick()[-1], Dispatch), "the silent are asked again before"
+        assert play.policy.wake_at == 120.0
     responded, (diverged,) = play.close()
     assert responded == sorted([2, *others])
     assert about(diverged) == (("a", "b"), [2])
@@ -98,12 +100,19 @@ def test_who_is_alone_and_cannot_be_done_without_is_believed(others: list[int]) 
 def test_where_it_does_not_help_either_the_round_cannot_end() -> None:
     play = Round("uncoded")
     play.answer(2, 1.0, "a")
-    play.answer(1, 1.0)
-    for worker in (0, 3):
-        failure = Failure(round=0, worker=worker, attempt=0, at=1.5, reason="gone")
-        play.policy.on(failure)
+    for worker in (1, 3):
+        play.answer(worker, 1.0)
+
+    def fail(worker: int) -> None:
+        at = 1.5
+        for attempt in range(20):
+            gone = Failure(round=0, worker=worker, attempt=attempt, at=at, reason="gone")
+            if not play.policy.on(gone):
+                at = play.policy.wake_at
+                play.tick()
+
     with pytest.raises(WorkerError, match="first failure, worker 0: gone"):
-        play.tick()
+        fail(0)
 
 
 def test_a_round_that_is_closed_again_waits_for_the_second_that_says_so() -> None:
