@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -44,6 +45,8 @@ class History:
                 closed = msgspec.convert(fields, _Round)
                 responded = np.ones(self.num_workers, dtype=np.bool_)
                 responded[closed.stragglers] = False
+                if closed.round > len(self.answers):
+                    raise StoreError(f"round {closed.round} follows {len(self.answers)} rounds")
                 # A round that was closed otherwise the second time: what followed it did not.
                 del self.answers[closed.round :]
                 self.choices = {r: c for r, c in self.choices.items() if r <= closed.round}
@@ -55,14 +58,14 @@ class History:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Begin:
-    workers: int
+    workers: Annotated[int, msgspec.Meta(ge=1, le=10_000)]
     fingerprint: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Round:
-    round: int
-    stragglers: list[int]
+    round: Annotated[int, msgspec.Meta(ge=0)]
+    stragglers: list[Annotated[int, msgspec.Meta(ge=0)]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
+from seqgc._bounded import open_bounded
 from seqgc._durable import rename, sync_folder, write_new
 from seqgc.errors import StoreError
 
@@ -37,6 +38,7 @@ __all__ = ["Snapshot", "SnapshotFolder", "Tensors"]
 
 SCHEMA = 1
 _STATE = "state.json"
+_MOST_STATE_BYTES = 2**30
 _ROOM = ".room"
 _KEPT = 2
 _METADATA = {"format": "pt", "seqgc_schema": "1"}
@@ -131,7 +133,7 @@ class SnapshotFolder(Generic[_State]):
         for rounds in self.numbers:
             try:
                 return self._read(rounds), damage
-            except (OSError, ValueError, SafetensorError) as error:
+            except (OSError, ValueError, RecursionError, SafetensorError) as error:
                 damage.append(f"checkpoint {rounds} is damaged: {' '.join(str(error).split())}")
         what = "; ".join(damage) or "there is none"
         raise StoreError(f"no checkpoint in {self.root} can be used: {what}")
@@ -156,7 +158,8 @@ class SnapshotFolder(Generic[_State]):
 
     def _read(self, rounds: int) -> Snapshot[_State]:
         folder = self.root / str(rounds)
-        body = msgspec.json.decode((folder / _STATE).read_bytes(), type=self._body)
+        with open_bounded(folder / _STATE, most_bytes=_MOST_STATE_BYTES) as file:
+            body = msgspec.json.decode(file.read(), type=self._body)
         if body.sealed != body or body.rounds != rounds:
             raise ValueError(f"{_STATE} has another digest than it says")
         if body.schema != SCHEMA:

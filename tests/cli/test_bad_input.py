@@ -28,6 +28,7 @@ Out = pytest.CaptureFixture[str]
 
 SOAK = os.environ.get("SEQGC_SOAK") == "1"
 COUNT = 20_000 if SOAK else 150
+pytestmark = pytest.mark.timeout(3600 if SOAK else 180)
 
 WORDS = [
     "", "0", "-1", "1e400", "nan", "inf", "9" * 400, "1" * 4301, "-" + "9" * 30, "0.5", "1e-320",
@@ -369,10 +370,34 @@ def test_each_is_one_line(
     sys.modules.pop("strange", None)
 
 
-def test_a_run_may_have_any_name(capsys: Out) -> None:
+def test_a_run_may_have_any_name_and_is_not_resumed_once_it_is_damaged(capsys: Out) -> None:
     small = ["--module", "mlp", "-n", "2", "--models", "1", "--steps", "1", "--scheme", "uncoded"]
     assert main(["train", *small, "--run", "a[/]b"]) == 0
     assert "a[/]b" in capsys.readouterr().out
+    run, chance = Path("a[/]b"), random.Random(7)
+    states = list(run.glob("checkpoints/*/state.json"))
+    assert states
+
+    def refuses(*words: str) -> None:
+        assert answered(capsys, "resume", str(run)) in (1, 2)
+        assert main(["resume", str(run)]) in (1, 2)
+        (line,) = capsys.readouterr().err.splitlines()
+        assert all(word in line for word in words), line
+
+    journal = run / "journal.jsonl"
+    whole = journal.read_bytes()
+    first, _, rest = whole.partition(b"\n")
+    for _ in range(5 if not SOAK else 1000):
+        journal.write_bytes(changed(first, chance)[:-1] + b"\n" + rest)  # the first line, surely
+        refuses("journal")
+    journal.write_bytes(whole)
+    for make in (lambda path: path.write_bytes(b"[" * 10**5), os.mkfifo, Path.mkdir):
+        for state in states:
+            state.rmdir() if state.is_dir() else state.unlink()
+            make(state)
+        refuses("no checkpoint", "can be used")
+    Path(run, "config.toml").write_text("[" * 600)
+    refuses("must be TOML")
 
 
 def test_two_runs_of_one_second_have_different_names() -> None:
