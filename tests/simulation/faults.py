@@ -61,7 +61,7 @@ def draw(seed: int) -> Scenario:
     """Return the scenario of a seed: some kinds of faults, each a few times."""
     rng = np.random.default_rng(seed)
     faults: list[Fault] = []
-    for kind in [k for k in TASK_KINDS if k != "foreign"]:
+    for kind in TASK_KINDS:
         if rng.random() < 0.4:
             for _ in range(1 + rng.geometric(0.25)):
                 at = int(rng.integers(ROUNDS)), int(rng.integers(N)), int(rng.geometric(0.7)) - 1

@@ -22,7 +22,7 @@ from seqgc.ports import (
 from seqgc.rounds import ClosingRule, Setting, SwitchingPolicy
 from seqgc.schemes import parse_scheme
 from seqgc.search import ReplayBackend
-from tests.simulation.faults import CALLS, EVENTS, SPECS, TABLES, Fault, Scenario
+from tests.simulation.faults import CALLS, EVENTS, ROUNDS, SPECS, TABLES, Fault, N, Scenario
 from tests.simulation.runs import simulate
 
 SOAK = bool(os.environ.get("SEQGC_SOAK"))
@@ -106,3 +106,19 @@ def test_stragglers_within_the_design_delay_nobody(spec: str) -> None:
     master.run(policy, backend, workload, observe=observe)
     assert workload.finished == jobs
     assert max(record.duration_s for record in closed) < 1.25 * 1.2 + 1e-9
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_run_whose_tasks_crash_three_times_in_ten_ends_without_a_second_master(spec: str) -> None:
+    for seed in range(100 if SOAK else 3):
+        rng = np.random.default_rng(seed)
+        crashes = np.argwhere(rng.random((ROUNDS, N, 8)) < 0.3)
+        scenario = Scenario(
+            seed=seed,
+            spec=spec,
+            delays=seed % TABLES,
+            checkpoint_every_s=9.0,
+            faults=tuple(Fault(kind="crash", at=tuple(at), amount=0.0) for at in crashes.tolist()),
+        )
+        outcome = simulate(scenario)
+        assert (outcome.fault, outcome.masters) == (None, 1), scenario
