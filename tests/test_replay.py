@@ -150,7 +150,7 @@ def test_more_rounds_than_can_be_remembered_are_refused() -> None:
         replay(
             Setting(scheme=Uncoded(n=1000)), Rehearsal(profile=wide, num_jobs=10**5, repeat=True)
         )
-    with pytest.raises(ParameterError, match="`jobs_per_round` must be an integer >= 1; got 2"):
+    with pytest.raises(ParameterError, match=r"`jobs_per_round` must be an integer >= 1 .*; got 2"):
         Setting(scheme=Uncoded(n=4), jobs_per_round=2.0)  # type: ignore[arg-type]
     assert Rehearsal(profile=wide, num_jobs=np.int16(3)).num_jobs == 3  # type: ignore[arg-type]
 

@@ -67,7 +67,7 @@ class Setting:
     jobs_per_round: int = 1
 
     def __post_init__(self) -> None:
-        bundle = require_int("jobs_per_round", self.jobs_per_round, least=1)
+        bundle = require_int("jobs_per_round", self.jobs_per_round, least=1, most=10**9)
         object.__setattr__(self, "jobs_per_round", bundle)
 
     @property

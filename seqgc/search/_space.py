@@ -68,7 +68,7 @@ class SearchSpace:
             if not values or len(set(values)) < len(values):
                 raise ParameterError(name, "must be values that differ, one at least", values)
         for k in self.jobs_per_round:
-            require_int("jobs_per_round", k, least=1)
+            require_int("jobs_per_round", k, least=1, most=10**9)
         list(self.closings())  # each checks itself
 
     def closings(self) -> Iterator[Closing]:

@@ -156,7 +156,7 @@ def clairvoyant_bound(
     array([3.])
     """
     require_number("alpha", alpha, least=0)
-    jobs_per_round = require_int("jobs_per_round", jobs_per_round, least=1)
+    jobs_per_round = require_int("jobs_per_round", jobs_per_round, least=1, most=10**9)
     fastest_first = np.sort(zero_load_times, axis=1)
     totals = np.cumsum(fastest_first, axis=1) + jobs_per_round * alpha
     bound: FloatArray = (totals / np.arange(1, totals.shape[1] + 1)).min(axis=1)
