@@ -113,6 +113,7 @@ class SnapshotFolder(Generic[_State]):
             self.give_room_back()
             self._write(partial, snapshot)
         if whole.exists():  # of a master before this one, or of the same instant
+            shutil.rmtree(self.root / f".{name}.old", ignore_errors=True)  # left by one that died
             rename(whole, self.root / f".{name}.old")
         rename(partial, whole)
         sync_folder(self.root)

@@ -87,6 +87,7 @@ class SimulatedSystem:
                 continue
             for before, after in reversed(self._renamed.get(str(there), [])):
                 if (here / after).exists():
+                    shutil.rmtree(here / before, ignore_errors=True)
                     (here / after).replace(here / before)
             known = self._names.get(str(there))
             for name in sorted([*names, *files]) if known is not None else []:

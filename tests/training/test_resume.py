@@ -304,3 +304,10 @@ def test_a_torn_line_is_cut_and_damage_before_the_end_refused(tmp_path: Path) ->
     (broken / "journal.jsonl").write_bytes(b"".join(lines))
     with pytest.raises(StoreError, match=r"journal .* is damaged in line 3, and goes on after it"):
         resume(broken, plan("gc:s=1"), crew())
+
+
+def test_what_a_dead_master_left_of_a_checkpoint_is_in_nobodys_way(ended: Path) -> None:
+    newest = max(ended.glob("checkpoints/[0-9]*"), key=lambda folder: int(folder.name))
+    shutil.copytree(newest, newest.with_name(f".{newest.name}.old"))
+    resume(ended, plan("gc:s=1"), crew())
+    assert not newest.with_name(f".{newest.name}.old").exists()
