@@ -87,7 +87,8 @@ def combination(parameters: int, *, repeats: int) -> Measured:
     narrow, gatherer = weights.astype(np.float32), Gatherer()
     found: Measured = {"after the last arrival": [], "w @ G": []}
     for _ in range(repeats):
-        gatherer.expect(0, [task] * RESULTS)
+        for worker in range(RESULTS):
+            gatherer.expect(0, [task], worker=worker)
         for worker, result in enumerate(results):
             gatherer.take(task, result, worker=worker, round=0)
         decoding = Decoding(job=0, terms=terms)
@@ -111,8 +112,8 @@ def jobs(
     schedule, gatherer = scheme.start(len(responded) - scheme.delay), Gatherer()
     for number, answered in enumerate(responded):
         assignment = schedule.assignment()
-        for tasks in assignment:
-            gatherer.expect(number, tasks)
+        for worker, tasks in enumerate(assignment):
+            gatherer.expect(number, tasks, worker=worker)
         arrivals = [i for i in np.argsort(times[number], kind="stable") if answered[i]]
         for worker in arrivals:
             for task in assignment[worker]:

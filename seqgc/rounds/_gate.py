@@ -257,10 +257,10 @@ class RoundGate:
     def _set_alarm(self, elapsed: float) -> None:
         if self._again is not None:
             missing = self._again & ~self._responded
-            if not missing.any():
+            if not missing.any() and self._schedule.feasible(self._again):
                 self.wake_at = elapsed
                 return
-            if not (missing & self._failed).any() and not self._nobody_left():
+            if missing.any() and not (missing & self._failed).any() and not self._nobody_left():
                 return
             self._again = None
         if self._nobody_left() or self._overdue:

@@ -304,6 +304,8 @@ class _RecordedDirector:
         if known is not None:
             self._answers.append(known)
             return Decision(setting=known.setting)
+        if self._round < len(self._recorder.history.answers):
+            return None  # on record, and nothing was decided then
         decision = self._director.choose(setting=setting, jobs_left=jobs_left)
         if decision is not None and decision.setting not in {None, setting}:
             choice = next(a for a in reversed(self._answers) if isinstance(a, Choice))

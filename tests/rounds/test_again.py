@@ -59,6 +59,17 @@ def test_if_one_of_them_fails_it_closes_like_any_other() -> None:
     np.testing.assert_array_equal(closed(again).responded, mask("0101"))
 
 
+def test_answers_that_do_not_suffice_any_more_close_nothing() -> None:
+    """What ran before the round may have ended otherwise this time."""
+    again = gate("0001")  # one of four, where s = 2
+    again.arrive(3, 1.0)
+    again.tick(1.0)
+    assert again.record is None
+    again.arrive(0, 2.0)
+    again.tick(2.0)
+    np.testing.assert_array_equal(closed(again).responded, mask("1001"))
+
+
 def test_if_one_of_them_does_not_answer_in_time_those_who_did_count() -> None:
     again = gate("1010")
     again.arrive(1, 1.0)
