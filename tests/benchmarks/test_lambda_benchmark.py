@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from seqgc.backends.lambda_ import Invoking, LambdaBackend
-from seqgc.local_lambda import LocalLambda
+from seqgc.local_lambda import KeyPair, LocalLambda
 from seqgc.ports import Arrival
 from seqgc.testing.scripted import next_event
 from tests.backends.lambda_.constant import Constant
@@ -33,6 +33,7 @@ class Reached:
     function_name: str
     endpoint_url: str
     function_url: str
+    keys: KeyPair
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +50,13 @@ def reached(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Reached]:
     if request.param == "http":
-        yield Reached(service.function_name, service.endpoint_url, service.function_url)
+        yield Reached(
+            service.function_name, service.endpoint_url, service.function_url, service.keys
+        )
         return
     monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "bundle.pem"))
     with tls_before([service.endpoint_url, service.function_url], tmp_path) as (api, url):
-        yield Reached(service.function_name, api, f"{url}/")
+        yield Reached(service.function_name, api, f"{url}/", service.keys)
 
 
 def seconds_of_rounds(reached: Reached, transport: str) -> list[float]:
