@@ -167,7 +167,6 @@ class SwitchingPolicy:
                 chosen = self._director.choose(setting=setting, jobs_left=jobs_left)
                 decision = chosen or decision
         begins = self._go_on(None if decision.setting == setting else decision.setting)
-        restarts = [Restart(worker=worker) for worker in decision.restart]
         closing = [action for action in actions if not isinstance(action, Dispatch)]
         restarts = [Restart(worker=worker) for worker in decision.restart]
         opening = [action for action in actions if isinstance(action, Dispatch)]
