@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
@@ -230,6 +231,21 @@ class Budget:
         if self._model is None:
             return 0.0
         return self.spent_usd + len(self._open) * self._model.worst_task_usd
+
+    @property
+    def memory(self) -> Mapping[str, float]:
+        """What a resumed run has spent before it begins: what is under way counts in full."""
+        committed_usd = self.committed_usd
+        return {
+            "committed_usd": committed_usd,
+            "open_usd": committed_usd - self.spent_usd,
+            "last_job": self._last_job,
+        }
+
+    def recall(self, memory: Mapping[str, float]) -> None:
+        """Count what the run has spent before, beside what was reserved anew for the warm-up."""
+        self.spent_usd += memory["committed_usd"]
+        self._last_job = int(memory["last_job"])
 
     def __call__(self, seen: Seen) -> None:
         """Take note of an event or action; `BudgetError` if tasks about to leave could pass it."""

@@ -20,7 +20,7 @@ from seqgc.deploy import (
     read_prices,
 )
 from seqgc.errors import BudgetError, ParameterError
-from seqgc.ports import Arrival, Dispatch, Dispatched, Failure, MiniTask
+from seqgc.ports import Arrival, Dispatch, Dispatched, Failure, LastingObserver, MiniTask
 
 ONE_GB = FunctionSetup(memory_mb=1024, timeout_s=10.0)  # 20 s with the longest start
 INLINE = Traffic(where="inline", weights_bytes=0, result_bytes=0)
@@ -264,6 +264,21 @@ def test_the_warm_up_is_charged_before_it_is_sent() -> None:
         ParameterError, match=r"`max_usd` must be at least \$60\.0+, which the warm"
     ):
         Budget(59.0, model=model, warm_ups=3)
+
+
+def test_a_resumed_run_goes_on_with_what_was_spent_and_what_was_under_way() -> None:
+    traffic = Traffic(where="directory", weights_bytes=3, result_bytes=0)
+    before, after = budget(100.0, traffic), budget(100.0, traffic)
+    assert isinstance(before, LastingObserver), "or no checkpoint remembers it"
+    send(before, 0, 0, 1)  # $20 each, and $3 for the weights
+    arrive(before, 0, 0, at=5.0)
+    assert (before.memory["committed_usd"], before.memory["open_usd"]) == (28.0, 20.0)
+    after.recall(before.memory)
+    assert after.committed_usd == 28.0
+    send(after, 0, 0, 1, 2)  # the job's weights have been paid for
+    assert after.committed_usd == 88.0
+    with pytest.raises(BudgetError, match=r"with \$28\.0+ spent and \$60\.0+ under way"):
+        send(after, 1, 0)
 
 
 def test_one_s_own_machines_cost_nothing() -> None:

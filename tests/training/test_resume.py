@@ -6,7 +6,7 @@ import csv
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -171,6 +171,32 @@ def test_switches_that_were_made_are_made_again(tmp_path: Path) -> None:
         assert again.schemes[: known + 1] == result.schemes[: known + 1]
         assert again.jobs == result.jobs
         assert len(outcome(copy)[1]) == 1 + 4 * 8
+
+
+class Tally:
+    """An observer that lasts: counts the rounds that are sent, over all masters."""
+
+    def __init__(self) -> None:
+        self.rounds = 0.0
+
+    @property
+    def memory(self) -> dict[str, float]:
+        return {"rounds": self.rounds}
+
+    def recall(self, memory: Mapping[str, float]) -> None:
+        self.rounds = memory["rounds"]
+
+    def __call__(self, seen: Seen) -> None:
+        self.rounds += isinstance(seen, Dispatch)
+
+
+def test_an_observer_that_lasts_remembers(tmp_path: Path) -> None:
+    first, second = Tally(), Tally()
+    watch = CopyAt(tmp_path / "run", {100})
+    train(plan("gc:s=1"), crew(), run=tmp_path / "run", observers=[first, watch])
+    resume(watch.copies[0], plan("gc:s=1"), crew(), observers=[second])
+    assert first.rounds == 4 * STEPS
+    assert first.rounds <= second.rounds <= first.rounds + 2, "what was under way is sent again"
 
 
 # ---- what is refused -----------------------------------------------------------------------------
