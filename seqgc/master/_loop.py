@@ -74,6 +74,7 @@ class Held:
 
     begun: int  # jobs
     jobs: Sequence[HeldJob]
+    expelled: frozenset[int] = frozenset()  # workers
 
 
 Holding: TypeAlias = Callable[[], Held]
@@ -148,9 +149,11 @@ class _Loop:
     def restore(self, held: Held) -> None:
         self._begun = held.begun - 1
         self._gatherer.restore(held.jobs)
+        self._gatherer.expelled.update(held.expelled)
 
     def _hold(self) -> Held:
-        return Held(begun=self._begun + 1, jobs=self._gatherer.held())
+        expelled = frozenset(self._gatherer.expelled)
+        return Held(begun=self._begun + 1, jobs=self._gatherer.held(), expelled=expelled)
 
     def _feed(self, event: Event) -> None:
         if isinstance(event, Arrival):

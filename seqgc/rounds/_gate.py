@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -16,6 +17,8 @@ __all__ = ["Judge", "RoundGate"]
 
 
 _VOTES = 3
+_PATIENCE = 5.0
+_LEAST_PATIENCE_S = 10.0  # a cold start is no hang
 
 
 class Judge(Protocol):
@@ -58,8 +61,10 @@ class RoundGate:
         Who is not asked for anything: counts as having answered, and nobody waits for them.
     again : (n,) bool, optional
         On whose answers the round was closed before, in a run that is resumed: as soon as they have
-        answered it closes on these alone, whoever else has. Should one of them fail, or not answer
-        in time, the round is closed like any other.
+        answered it closes on these alone, whoever else has. Should one of them fail, the round is
+        closed like any other. So it is if one of them stays silent: where others suffice, after
+        five times the seconds that these took (10 s at least) who is silent is asked again, and
+        after as long once more the round does without.
 
     Examples
     --------
@@ -88,6 +93,7 @@ class RoundGate:
         self._replicas = replicas
         self._schedule, self._rule, self._round = schedule, rule, round
         self._decodes_well, self._again = decodes_well, again
+        self._patience_s = math.inf  # for those in `again`, once others suffice
         self._responded = np.zeros(schedule.n, dtype=np.bool_)
         if excused is not None:
             self._responded |= excused
@@ -158,7 +164,7 @@ class RoundGate:
         """Decide, everything that happened by ``elapsed`` seconds being registered.
 
         Returns who is to be asked again: the time limit has passed without their answers, and the
-        round cannot do without. That happens once.
+        round cannot do without; or the round was closed on them before. Each happens once.
 
         Raises
         ------
@@ -175,6 +181,9 @@ class RoundGate:
         elif self._nobody_left() or elapsed >= self._rule.timeout_s:
             return self._close_or_give_up(elapsed)
         elif self._suffices(self._responded):
+            if self._again is not None and elapsed < 2 * self._patience_s:
+                return self._wait_for(self._again, elapsed)
+            self._again = None
             self._close(elapsed, "wait-out" if self._waited_out else "tolerance")
         else:
             self._waited_out = True
@@ -207,7 +216,7 @@ class RoundGate:
 
     def _until_next_decision(self, order: IntArray, at: FloatArray, taken: int) -> int:
         """Return how many will have answered when the round may next close; ``taken`` have."""
-        if self._kappa_s is None or self._overdue:
+        if self._kappa_s is None or self._overdue or self._again is not None:
             return taken + 1
         last = int(np.searchsorted(at, self.wake_at, side="right"))
         if not self._waited_out or self._rule.wait_out == "all":
@@ -260,14 +269,23 @@ class RoundGate:
             if not missing.any() and self._schedule.feasible(self._again):
                 self.wake_at = elapsed
                 return
-            if missing.any() and not (missing & self._failed).any() and not self._nobody_left():
+            if not missing.any() or (missing & self._failed).any() or self._nobody_left():
+                self._again = None
+            elif self._patience_s < math.inf:
                 return
-            self._again = None
         if self._nobody_left() or self._overdue:
             self.wake_at = elapsed
         elif self._kappa_s is not None and not (self._waited_out and self._rule.wait_out == "all"):
             deadline = (1 + self._rule.mu) * self._kappa_s
             self.wake_at = min(self._rule.timeout_s, max(elapsed, deadline))
+
+    def _wait_for(self, again: BoolArray, elapsed: float) -> tuple[int, ...]:
+        """Leave the round open for these, though others suffice; return who is asked again."""
+        first = self._patience_s == math.inf
+        if first:
+            self._patience_s = max(_PATIENCE * elapsed, _LEAST_PATIENCE_S)
+        self.wake_at = min(self._rule.timeout_s, self._patience_s * (1 if first else 2))
+        return () if first else tuple(np.flatnonzero(again & ~self._settled).tolist())
 
     def _nobody_left(self) -> bool:
         return bool(self._settled.all())

@@ -1,4 +1,4 @@
-"""What a run's journal says: on whose answers its rounds were closed, and what was switched to."""
+"""What a run's journal says: whose answers closed its rounds, what followed, and who had lied."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from seqgc.errors import SeqgcError, StoreError
-from seqgc.ports import BoolArray, Close, Seen
+from seqgc.ports import BoolArray, Close, Notice, RoundRecord, Seen
 from seqgc.rounds import ClosingRule, Setting, WaitOut
 from seqgc.schemes import parse_scheme
 from seqgc.training._lease import Lease
@@ -28,6 +28,8 @@ class History:
     answers: list[BoolArray] = field(default_factory=list)  # (n,) who responded, by round
     choices: dict[int, Choice] = field(default_factory=dict)
     """What to switch to was decided when these rounds had closed."""
+    expelled: set[int] = field(default_factory=set)
+    """Workers that an audit has found lying; nothing undoes that."""
     fingerprint: dict[str, str] = field(default_factory=dict)  # of what is trained, and with what
     num_workers: int = 0
     lines: int = 0  # of the journal
@@ -54,6 +56,8 @@ class History:
             case "decide":
                 decision = msgspec.convert(fields, _Decision)
                 self.choices[decision.round] = decision.choice(self.num_workers)
+            case "expel":
+                self.expelled.add(msgspec.convert(fields, _Expulsion).worker)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +70,11 @@ class _Begin:
 class _Round:
     round: Annotated[int, msgspec.Meta(ge=0)]
     stragglers: list[Annotated[int, msgspec.Meta(ge=0)]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Expulsion:
+    worker: Annotated[int, msgspec.Meta(ge=0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,8 +177,12 @@ class Recorder:
         self.history.fingerprint, self.history.num_workers = fingerprint, workers
 
     def __call__(self, seen: Seen) -> None:
-        if isinstance(seen, Close):
-            self._close(seen.record.round, seen.record.responded)
+        match seen:
+            case Close():
+                self._close(seen.record)
+            case Notice(kind="expelled", fields={"worker": int(worker)}):
+                self.write("expel", worker=worker)
+                self.history.expelled.add(worker)
 
     def decide(self, round: int, choice: Choice) -> None:
         """Record what is switched to once a round has closed; before that is on record itself."""
@@ -185,9 +198,15 @@ class Recorder:
         self.write("decide", **msgspec.to_builtins(body))
         self.history.choices[round] = choice
 
-    def _close(self, round: int, responded: BoolArray) -> None:
+    def overrules(self, record: RoundRecord) -> bool:
+        """Say whether a round closes now, and otherwise than it is on record."""
+        answers = self.history.answers[record.round :][:1]
+        return any(not np.array_equal(each, record.responded) for each in answers)
+
+    def _close(self, record: RoundRecord) -> None:
         answers, choices = self.history.answers, self.history.choices
-        if round < len(answers) and np.array_equal(answers[round], responded):
+        round, responded = record.round, record.responded
+        if round < len(answers) and not self.overrules(record):
             return
         self.write("round", round=round, stragglers=np.flatnonzero(~responded).tolist())
         del answers[round:]

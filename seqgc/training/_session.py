@@ -157,11 +157,17 @@ class Session:
     def _seconds(self) -> float:
         return time.perf_counter() - self._began
 
-    def _go_on(self) -> master.Held | None:
-        """If there is a snapshot, go back to it, and return what the loop held then."""
+    def _go_on(self) -> master.Held:
+        """If there is a snapshot, go back to it, and return what the loop held then.
+
+        Whoever was expelled stays so, from the first round on: what a known liar says is not used,
+        even where the journal has a round closed on its answer.
+        """
         history, snapshot = self._recorder.history, self._snapshot
+        expelled = frozenset(history.expelled)
+        self.counts.expelled = sorted(expelled)
         if snapshot is None:
-            return None
+            return master.Held(begun=0, jobs=(), expelled=expelled)
         choices: list[Choice] = []
         for round, responded in enumerate(history.answers[: snapshot.rounds]):
             choice = history.choices.get(round)
@@ -178,7 +184,8 @@ class Session:
         if self._adaptive is not None and state.director is not None:
             self._adaptive.restore(state.director)
         state.random.restore()
-        return master.Held(begun=state.begun, jobs=[unpack_held(job, flight) for job in state.held])
+        jobs = [unpack_held(job, flight) for job in state.held]
+        return master.Held(begun=state.begun, jobs=jobs, expelled=expelled)
 
     def _rest(self, hold: master.Holding) -> None:
         """Take a checkpoint if it is time for one: everything decoded has been handed over.
@@ -243,9 +250,16 @@ class Session:
         self._interrupts.hold()
         if isinstance(seen, ports.Close):
             self._whole = False  # until all that it finishes has been decoded
+            if self._recorder.overrules(seen.record):
+                self.warn(
+                    f"round {seen.record.round} closed on other answers than before the run was "
+                    "resumed: from here on its results may differ in the last bits"
+                )
         elif isinstance(seen, ports.Dispatch):
             self._recorder.lease.check()
             self._whole = True
+        elif isinstance(seen, ports.Notice) and seen.kind == "expelled":
+            self._whole = False  # until the job whose results were compared has been handed over
         for observer in self._observers:
             observer(seen)
 

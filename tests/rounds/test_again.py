@@ -40,6 +40,7 @@ def test_it_closes_on_the_same_answers_whoever_else_has_answered() -> None:
         again.arrive(worker, at)
         again.tick(at)
         assert again.record is None, "two of four would suffice"
+    again.tick(again.wake_at)
     assert again.wake_at == 9.0
     again.arrive(2, 5.0)
     again.tick(again.wake_at)
@@ -114,6 +115,45 @@ def records(into: list[RoundRecord]) -> Callable[[Event | Action], None]:
             into.append(seen.record)
 
     return observe
+
+
+@pytest.mark.parametrize(("others_at", "patience_s"), [(1.0, 10.0), (8.0, 60.0)])
+def test_if_one_of_them_is_silent_and_others_suffice_it_is_asked_again_and_then_done_without(
+    others_at: float, patience_s: float
+) -> None:
+    """Of the time limit, 1000 s, next to nothing is waited for."""
+    silent = gate("1010", timeout_s=1000.0)
+    for worker in (0, 1):
+        silent.arrive(worker, others_at)
+    assert silent.tick(1.5 * others_at) == ()
+    assert silent.wake_at == patience_s
+    assert silent.tick(patience_s) == (2,)
+    silent.arrive(3, 1.5 * patience_s)
+    assert silent.tick(2 * patience_s) == ()
+    assert closed(silent).reason == "tolerance"
+    np.testing.assert_array_equal(closed(silent).responded, mask("1101"))
+
+
+def test_as_long_as_others_do_not_suffice_nobody_is_asked_before_the_time_limit() -> None:
+    silent = gate("1010", timeout_s=1000.0)
+    silent.arrive(0, 1.0)
+    assert silent.tick(1.5) == ()
+    assert silent.wake_at == 1000.0
+    silent.arrive(3, 7.0)
+    assert silent.tick(7.0) == ()
+    assert silent.wake_at == 35.0
+
+
+def test_one_who_is_asked_again_and_answers_counts() -> None:
+    again = gate("1010", timeout_s=1000.0)
+    again.arrive(0, 1.0)
+    again.arrive(3, 1.0)
+    again.tick(1.5)
+    assert again.tick(10.0) == (2,)
+    again.arrive(2, 11.0)
+    again.tick(11.0)
+    assert closed(again).reason == "again"
+    np.testing.assert_array_equal(closed(again).responded, mask("1010"))
 
 
 def test_once_a_round_closes_otherwise_what_followed_it_is_void() -> None:

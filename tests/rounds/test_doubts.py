@@ -120,6 +120,7 @@ def test_a_round_that_is_closed_again_waits_for_the_second_that_says_so() -> Non
     play = Round(again=[1, 2])
     play.answer(2, 1.0, "a")
     play.answer(0, 1.0)
+    play.tick()
     assert play.policy.wake_at == 60.0
     play.answer(1, 3.0, "a")
     assert play.policy.wake_at == 3.0

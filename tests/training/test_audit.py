@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -10,12 +11,12 @@ import pytest
 
 from seqgc import workers
 from seqgc.errors import AuditError, ParameterError
-from seqgc.ports import FloatArray, Notice, Seen, Task
+from seqgc.ports import Arrival, Dispatch, Failure, FloatArray, Notice, Seen, Task
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import parse_scheme
 from seqgc.training import TrainingPlan, resume, train
 from tests.training.test_diverged import SOAK, Damage, crew, logged, models, others
-from tests.training.test_resume import CopyAt, whole_checkpoints  # noqa: F401
+from tests.training.test_resume import WRITING, CopyAt, whole_checkpoints  # noqa: F401
 
 N = 6
 REPLICATED = ["gc-rep:s=2", "gc-binary:s=2", "sr-sgc-rep:B=1,W=2,lam=3"]
@@ -114,6 +115,29 @@ def test_with_worker_processes(tmp_path: Path) -> None:
     with workers.local(N) as processes:
         result = train(plan("gc-rep:s=2"), processes, run=tmp_path / "run")
     assert result.counts.expelled == []
+
+
+@pytest.mark.parametrize("every_s", [1e-9, 60.0])
+def test_a_resumed_run_knows_who_lied(every_s: float, tmp_path: Path) -> None:
+    """Whoever was expelled is refused from its first round on, be the last checkpoint older."""
+    make = partial(plan, "gc-rep:s=2", every_s=every_s)
+    run, copy = tmp_path / "run", tmp_path / "copy"
+    notices: list[Seen] = []
+
+    def watch(seen: Seen) -> None:
+        if isinstance(seen, Notice) and seen.kind == "expelled":
+            notices.append(seen)
+        elif isinstance(seen, Dispatch) and notices and not copy.exists():
+            with WRITING:
+                shutil.copytree(run, copy)
+
+    train(make(), crew(3, lies((2,), seed=0, since=2)), run=run, observers=[watch])
+    events: list[Seen] = []
+    again = resume(copy, make(), crew(3), observers=[events.append])
+    assert again.counts.expelled == [2]
+    answers = {seen.worker for seen in events if isinstance(seen, Arrival)}
+    refused = {seen.worker for seen in events if isinstance(seen, Failure)}
+    assert (answers, refused) == ({0, 1, 3, 4, 5}, {2})
 
 
 def test_a_resumed_run_still_has_what_is_to_be_compared(tmp_path: Path) -> None:

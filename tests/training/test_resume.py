@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from seqgc import workers
 from seqgc.errors import ParameterError, StoreError
-from seqgc.ports import Dispatch, FloatArray, Seen
+from seqgc.ports import Close, Dispatch, FloatArray, Seen
 from seqgc.training import Adaptation, TrainingPlan, resume, train
 from seqgc.training._snapshots import Snapshot, SnapshotFolder
 from tests.training.reference import make_model
@@ -120,6 +120,32 @@ def test_rounds_on_record_close_on_the_same_answers_whoever_is_slow_now(
     resume(watch.copies[0], plan(spec, every_s=60.0), crew(seed=1))
     assert len(before) > 3
     assert survivors(watch.copies[0])[: len(before)] == before
+
+
+def test_a_round_whose_worker_hangs_now_is_closed_on_others_and_that_is_said(
+    tmp_path: Path,
+) -> None:
+    """It takes a part of the time limit, 60 s, once: what follows on record is void then."""
+    watch = CopyAt(tmp_path / "run", {150})
+    train(plan("gc:s=2", every_s=60.0), crew(), run=tmp_path / "run", observers=[watch])
+    before = survivors(watch.copies[0])
+    hanging = next(worker for worker in range(N) if worker not in before[0])
+    slow = times()
+    slow[:, hanging] = 1e6
+    seen: list[Seen] = []
+    again = resume(
+        watch.copies[0],
+        plan("gc:s=2", every_s=60.0),
+        workers.custom(N, replayed(slow)),
+        observers=[seen.append],
+    )
+    assert hanging in survivors(watch.copies[0])[len(before)]
+    warnings = [e.fields["text"] for e in seen if getattr(e, "kind", "") == "warning"]
+    assert [text[:40] for text in warnings] == ["round 0 closed on other answers than bef"]
+    closed = [e.record for e in seen if isinstance(e, Close)]
+    assert 20.0 <= closed[0].duration_s < 60.0
+    assert max(record.duration_s for record in closed[1:]) <= 10.0
+    assert again.jobs == 4 * STEPS
 
 
 def survivors(run: Path) -> list[object]:
