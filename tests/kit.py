@@ -18,16 +18,21 @@ Handler = Callable[[int, FrameType | None], object] | signal.Handlers | int | No
 
 @contextmanager
 def interrupts(handler: Handler = signal.default_int_handler) -> Iterator[None]:
-    """Let Ctrl-C be handled so, and have it heard by every process that is started meanwhile.
+    """Let Ctrl-C be handled so, and have every process that is started meanwhile hear signals.
 
-    What a shell runs in the background (``make test &``) ignores Ctrl-C, and so does all that it
-    starts: to be ignored is inherited, to have a handler is not.
+    What a shell runs in the background (``make test &``) ignores Ctrl-C, what ``nohup`` runs the
+    terminal's end, and so does all that these start: to be ignored is inherited, to have a
+    handler is not.
     """
-    before = signal.signal(signal.SIGINT, handler)
+    before = {
+        signal.SIGINT: signal.signal(signal.SIGINT, handler),
+        signal.SIGHUP: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+    }
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, was in before.items():
+            signal.signal(number, was)
 
 
 def decoded(job: int) -> Decoding:
