@@ -117,20 +117,31 @@ class RunProgress:
                 self._bar.update(self._task, advance=1, more=more)
             case Finish(job=job):
                 self._finished.append(job)
-            case Notice(kind="start", fields=fields):
+            case Notice():
+                self._notice(seen)
+
+    def _notice(self, notice: Notice) -> None:
+        fields = notice.fields
+        match notice.kind:
+            case "start":
                 self._say(f"starting {fields['workers']} workers ({fields['provider']})")
-            case Notice(kind="ready", fields=fields) if fields["note"]:
+            case "ready" if fields["note"]:
                 self._say(str(fields["note"]))
-            case Notice(kind="round"):
+            case "round":
                 self._bar.update(self._task, advance=1)
-            case Notice(kind="switch", fields=fields):
+            case "switch":
                 self._say(f"switch before round {fields['round']}: {why_switched(fields)}")
-            case Notice(kind="warning", fields=fields):
+            case "warning":
                 self._say(f"warning: {fields['text']}")
-            case Notice(kind="expelled", fields=fields):
+            case "expelled":
                 who = f"worker {fields['worker']} is expelled"
                 self._say(f"{who}: its result of job {fields['job']} differs from its replicas'")
-            case Notice(kind="diverged", fields=fields):
+            case "slowdown":
+                longer = f"{fields['times']:.3g} times as long as before"
+                self._say(f"since round {fields['since']} all workers take {longer}")
+            case "recovered":
+                self._say(f"round {fields['round']}: workers are as fast as they were before")
+            case "diverged":
                 what = f"{fields['model']} has diverged after {fields['step']} steps"
                 self._say(f"{what}: its results are not finite; it is left as it is")
 

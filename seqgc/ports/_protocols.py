@@ -330,7 +330,9 @@ class Notice:
     setting has ended, the run takes another one; ``diverged``, a ``model`` has at its ``step`` and
     is left as it is, the others go on; ``expelled``, a ``worker`` lied in a ``job``, and is not
     listened to any more; ``uncompared``, so many ``results`` of a ``job`` could not be compared in
-    an audit; ``warning``, what else is to be known (``text``); ``end``, the run is over, whatever
+    an audit; ``slowdown``, all workers alike take so many ``times`` as long as before, ``since`` a
+    round, and ``recovered``, they do not any more (both with the ``round`` in which that became
+    clear); ``warning``, what else is to be known (``text``); ``end``, the run is over, whatever
     its cause (``outcome``).
     """
 

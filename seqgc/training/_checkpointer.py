@@ -18,6 +18,7 @@ from seqgc.training._packing import PackedJob
 from seqgc.training._snapshots import Snapshot, SnapshotFolder
 from seqgc.training.adaptive import DirectorState
 from seqgc.training.metrics import JobMetrics
+from seqgc.training.slowdown import SlowdownState
 from seqgc.training.workload import WorkloadState
 
 __all__ = ["Checkpointer", "RunSnapshot", "RunState"]
@@ -73,6 +74,7 @@ class RunState:
     director: DirectorState | None  # in a run that looks for better settings
     random: RandomState
     unwritten: list[JobMetrics]  # that are not in it: the disk was full
+    slowdown: SlowdownState
 
 
 RunSnapshot: TypeAlias = Snapshot[RunState]

@@ -34,6 +34,7 @@ from seqgc.training._tuner import Answer, Choice, Tuner
 from seqgc.training.adaptive import AdaptiveDirector, Switch
 from seqgc.training.checkpoints import save_checkpoint
 from seqgc.training.rundir import EventLog, Forgiving, MetricsLog, RunDirectory
+from seqgc.training.slowdown import Slowdown
 from seqgc.training.workload import FLIGHT, TorchWorkload
 
 __all__ = ["Session"]
@@ -66,6 +67,9 @@ class Session:
         self._recorder, self._snapshot = recorder, snapshot
         self._lasting = [o for o in observers if isinstance(o, ports.LastingObserver)]
         self._observers: tuple[ports.Observer, ...]
+        self._slowdown = Slowdown(
+            setting.scheme.n, setting=lambda: self._policy.segments[-1].setting, tell=self._tell
+        )
         self._observers = (*observers, recorder, self._follow, self.counts)
         self._hold: master.Holding | None = None
         self._interrupts = Interrupts()
@@ -112,6 +116,7 @@ class Session:
             )
             logs = events, stack.enter_context(closing(self._metrics))
             self._observers += tuple(Forgiving(log, warn=self.warn) for log in logs)
+            self._observers += (self._slowdown,)
             self._checkpoints = stack.enter_context(
                 closing(Checkpointer(snapshots, every_s=every_s, warn=self.warn))
             )
@@ -177,6 +182,7 @@ class Session:
         for segment, choice in zip(self._policy.segments[1:], choices, strict=False):
             self._adopt(segment, choice)
         state, flight = snapshot.state, snapshot.files[FLIGHT]
+        self._slowdown.restore(state.slowdown)
         self.counts.open_tasks = 0  # nobody waits for those of the master before
         self._workload.restore(state.workload, snapshot.files)
         for observer, memory in zip(self._lasting, state.observers, strict=True):
@@ -222,6 +228,7 @@ class Session:
                 director=None if self._adaptive is None else self._adaptive.snapshot(),
                 random=RandomState.now(),
                 unwritten=list(self._metrics.unwritten),
+                slowdown=self._slowdown.snapshot(),
             ),
             files=files | {FLIGHT: flight},
         )
