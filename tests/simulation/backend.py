@@ -32,8 +32,8 @@ class SimulatedBackend:
         now = self._world.clock.now()
         for task in tasks:
             fault = self._world.of_task(round, task.worker)
-            results = {item.slot: self._result(item.parts) for item in task.items}
-            self._ledger.true[round, task.worker, task.attempt] = set(results)
+            results = {item.slot: cached(self._compute, item.parts) for item in task.items}
+            self._ledger.true[round, task.worker, task.attempt] = results
             due = now + float(self._world.delays_s[round, task.worker])
             self._send(task, results, due, fault)
         return [now] * len(tasks)
@@ -62,17 +62,6 @@ class SimulatedBackend:
 
     def close(self) -> None:
         self._due = []
-
-    def _result(self, parts: Sequence[WeightedPoints]) -> FloatArray:
-        key = tuple(
-            (p.model, p.weights.digest, p.points.tobytes(), p.coefficients.tobytes()) for p in parts
-        )
-        if key not in _CACHE:
-            if len(_CACHE) > 50_000:
-                _CACHE.clear()
-            _CACHE[key] = self._compute(parts)
-            _CACHE[key].flags.writeable = False
-        return _CACHE[key]
 
     def _send(
         self, task: Task, results: Mapping[int, FloatArray], at: float, fault: Fault | None
@@ -110,6 +99,19 @@ class SimulatedBackend:
     def _push(self, at: float, event: Arrival | Failure) -> None:
         self._count += 1
         heapq.heappush(self._due, (at, self._count, event))
+
+
+def cached(compute: Compute, parts: Sequence[WeightedPoints]) -> FloatArray:
+    """Return what ``compute`` makes of the parts, or made of their like before."""
+    key = tuple(
+        (p.model, p.weights.digest, p.points.tobytes(), p.coefficients.tobytes()) for p in parts
+    )
+    if key not in _CACHE:
+        if len(_CACHE) > 50_000:
+            _CACHE.clear()
+        _CACHE[key] = compute(parts)
+        _CACHE[key].flags.writeable = False
+    return _CACHE[key]
 
 
 def _failure(of: Arrival | Failure, reason: str) -> Failure:

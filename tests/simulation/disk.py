@@ -114,7 +114,7 @@ class SimulatedSystem:
         do: Callable[[], _T],
         partly: Callable[[], object] = lambda: None,
     ) -> _T:
-        if not self._world.alive:
+        if not self._world.alive or self._world.elsewhere:
             return do()
         label = re.sub(r"-[0-9a-f]{12}\.tmp$", ".tmp", path.name)  # these letters are random
         self._world.record.add("call", name, label)

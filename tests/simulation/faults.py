@@ -20,18 +20,33 @@ SPECS: Final = (
     "m-sgc-rep:B=1,W=2,lam=2",
 )
 TASK_KINDS: Final = ("delay", "crash", "hang", "repeat", "foreign", "falsify")
+FUNCTION_KINDS: Final = (  # of tasks as well, where workers are functions
+    "throttle",
+    "scarce",
+    "reset",
+    "unavailable",
+    "error",
+    "cold",
+    "damage",
+    "other-run",
+)
+READ_KINDS: Final = ("stale-read", "short-read", "flipped-read", "failing-read")  # of their store
+HARMLESS: Final = ("repeat", "cold", "other-run")  # of these nobody fails
+BACKENDS: Final = ("local", "lambda", "lambda-receipts", "lambda-inline")
 EVENT_KINDS: Final = ("kill",)
 CALL_KINDS: Final = ("kill-at-call", "power-loss", "no-space", "io-error")
 TABLES: Final = 3
-ROUNDS, EVENTS, CALLS = 16, 220, 330  # about as many as a run without faults has
+# About as many as a run without faults has.
+ROUNDS, EVENTS, CALLS, READS = 16, 220, 330, 150
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """One thing that goes wrong, once.
 
-    ``at`` is (round, worker, how often this task has been sent before), or the number of the event
-    or of the system call. ``amount``, from [0, 1), says how much, or which variant.
+    ``at`` is (round, worker, how often this task has been sent before), or the number of the event,
+    of the system call, or of the reading of the store. ``amount``, from [0, 1), says how much, or
+    which variant.
     """
 
     kind: str
@@ -48,13 +63,13 @@ class Scenario:
     delays: int  # which of the tables of delays, of which there are `TABLES`
     checkpoint_every_s: float
     faults: tuple[Fault, ...]
+    backend: str = "local"  # of `BACKENDS`
 
     def __str__(self) -> str:
         rows = [f"{f.kind} at {', '.join(map(str, f.at))} ({f.amount:.3f})" for f in self.faults]
-        every_s = self.checkpoint_every_s
-        return "\n  ".join(
-            [f"{self.spec}, delays {self.delays}, a checkpoint every {every_s:g} s", *rows]
-        )
+        where = f"{self.spec}, {self.backend}, delays {self.delays}"
+        head = f"{where}, a checkpoint every {self.checkpoint_every_s:g} s"
+        return "\n  ".join([head, *rows])
 
 
 def draw(seed: int) -> Scenario:
@@ -72,14 +87,42 @@ def draw(seed: int) -> Scenario:
                 for _ in range(rng.geometric(0.5)):
                     at = (int(rng.integers(range_)),)
                     faults.append(Fault(kind=kind, at=at, amount=float(rng.random())))
-    places = {(f.kind in TASK_KINDS, f.at): f for f in faults}  # one a place
+    backend = str(np.random.default_rng([seed, 3]).choice(BACKENDS, p=[0.85, 0.05, 0.05, 0.05]))
+    if backend != "local":
+        faults += of_functions(np.random.default_rng([seed, 4]))
+    places = {(sort(f.kind), f.at): f for f in faults}  # one a place
     return Scenario(
         seed=seed,
         spec=str(rng.choice(SPECS)),
         delays=int(rng.integers(TABLES)),
         checkpoint_every_s=float(rng.choice([2.0, 9.0, 1e9])),
         faults=tuple(places.values()),
+        backend=backend,
     )
+
+
+def of_functions(rng: np.random.Generator) -> list[Fault]:
+    """Return what goes wrong with functions alone."""
+    faults = []
+    for kind in FUNCTION_KINDS:
+        if rng.random() < 0.3:
+            for _ in range(1 + rng.geometric(0.3)):
+                at = int(rng.integers(ROUNDS)), int(rng.integers(N)), int(rng.geometric(0.7)) - 1
+                faults.append(Fault(kind=kind, at=at, amount=float(rng.random())))
+    for kind in READ_KINDS:
+        if rng.random() < 0.3:
+            first = int(rng.integers(READS))
+            faults += [
+                Fault(kind=kind, at=(number,), amount=float(rng.random()))
+                for number in range(first, first + int(rng.geometric(0.4)))
+            ]
+    return faults
+
+
+def sort(kind: str) -> str:
+    """Return what faults of the kind happen to: of one place only one may."""
+    kinds = {"read": READ_KINDS, "event": EVENT_KINDS, "call": CALL_KINDS}
+    return next((sort for sort, each in kinds.items() if kind in each), "task")
 
 
 def shrink(scenario: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:

@@ -15,6 +15,7 @@ from seqgc.rounds import RoundPolicy
 from seqgc.training import TorchWorkload
 from seqgc.training import _history as history
 from seqgc.training import _learner as learners
+from tests.simulation.function_plants import FUNCTION_PLANTS
 
 _Plant = Callable[[], AbstractContextManager[object]]
 
@@ -103,6 +104,7 @@ PLANTS: Final[Mapping[str, _Plant]] = MappingProxyType(
             _durable, "_write", _unsynced(_durable._write)
         ),
         "metrics are kept by resume": _around(_durable.AppendOnly, "__init__", _keeps_all),
+        **FUNCTION_PLANTS,
     }
 )
 

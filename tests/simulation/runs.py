@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import shutil
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -16,15 +16,20 @@ from seqgc import master, workers
 from seqgc.errors import ParameterError, StoreError, WorkerError
 from seqgc.ports import Backend, Seen
 from seqgc.schemes import parse_scheme
-from seqgc.training import Model, TorchWorkload, TrainingPlan, resume, train
+from seqgc.training import Model, Recipe, TorchWorkload, TrainingPlan, Workers, resume, train
+from seqgc.training.factories import register_data, register_module
 from tests.simulation.backend import SimulatedBackend
+from tests.simulation.crew import SimulatedFunctions
 from tests.simulation.disk import SimulatedSystem
-from tests.simulation.faults import TASK_KINDS, Fault, N, Scenario
+from tests.simulation.faults import READ_KINDS, Fault, N, Scenario, sort
+from tests.simulation.functions import Account
 from tests.simulation.seams import replaced
 from tests.simulation.world import Killed, Ledger, Violation, World, check_losses
 
 STEPS = 3
 _SHM = Path("/dev/shm")
+_EXCUSES = {"hang", "crash", "falsify", "delay"}
+_EXCUSES |= {"foreign", "throttle", "scarce", "reset", "unavailable", "error", "damage"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,18 +81,21 @@ class _Simulation:
         self._ledger = Ledger(world)
         self._system = SimulatedSystem(world, leave=self._leave)
         self._plan = plan(scenario.spec, checkpoint_every_s=scenario.checkpoint_every_s)
+        self._account = Account(world, self._ledger, root / "mount")
         self.masters = 0
         self._run, self._next = root / "0" / "run", root / "0" / "run"
 
     def run(self) -> None:
         scenario = self._scenario
-        expected = fault_free(scenario.spec, scenario.delays) if scenario.faults else None
+        expected = fault_free(scenario) if scenario.faults else None
         most = 2 + len(self._scenario.faults)
 
         def at_rest(workload: TorchWorkload, held: master.Held) -> None:
             delay = parse_scheme(self._scenario.spec, n=N).delay
             if len(held.jobs) > delay + 1:
                 raise Violation(f"{len(held.jobs)} jobs are held, of a scheme of delay {delay}")
+            if isinstance(self._crew, SimulatedFunctions):
+                self._crew.check_memory()
             if expected is not None:
                 check_losses(workload.metrics[-2:], expected.losses, exact=self._exact)
 
@@ -95,6 +103,8 @@ class _Simulation:
             while not self._one_master():
                 if self.masters > most:
                     raise Violation(f"the run has not ended after {most} masters")
+        if isinstance(self._crew, SimulatedFunctions):
+            self._crew.check_left()
         self.trained = read(self._run)
         if expected is not None:
             compare(self.trained, expected, exact=self._exact)
@@ -103,7 +113,7 @@ class _Simulation:
     def _exact(self) -> bool:
         """Whether bits must be the fault-free run's: they depend on who responded alone."""
         return is_plain(self._scenario.spec) or all(
-            fault.kind not in TASK_KINDS for fault in self._world.happened
+            sort(fault.kind) not in {"task", "read"} for fault in self._world.happened
         )
 
     def _one_master(self) -> bool:
@@ -114,7 +124,7 @@ class _Simulation:
         self._system.repair()
         self._run = self._next
         before = len(self._world.happened)
-        crew = workers.custom(N, self._backend)
+        crew = self._crew = self._workers()
         observers = [self._ledger, self._kill]
         self._world.record.add("master", self.masters)
         try:
@@ -138,7 +148,7 @@ class _Simulation:
     def _excuses(self, error: Exception, happened: list[Fault]) -> bool:
         """Say whether a run may end so, after these faults; it is resumed then."""
         if isinstance(error, WorkerError):
-            return any(f.kind in {"hang", "crash", "falsify", "delay"} for f in happened)
+            return any(f.kind in _EXCUSES or f.kind in READ_KINDS for f in happened)
         if "has no beginning" in str(error) and not self._world.jobs_begun:
             shutil.rmtree(self._run)
             return True
@@ -159,6 +169,13 @@ class _Simulation:
                 self._system.lose(self._run, self._next)
             self._system.move(self._run, self._next, settled=power)
 
+    def _workers(self) -> Workers:
+        kind = self._scenario.backend
+        if kind == "local":
+            return workers.custom(N, self._backend)
+        self._account.mount.mkdir(exist_ok=True)
+        return SimulatedFunctions(N, self._account, kind=kind, master=self.masters)
+
     def _backend(self, _: int, factory: object) -> Backend:
         assert callable(factory)
         threads = torch.get_num_threads()
@@ -177,22 +194,30 @@ def models() -> tuple[Model, ...]:
 
 def _model(index: int) -> Model:
     generator = torch.Generator().manual_seed(index)
-    module = torch.nn.Linear(3, 2)
+    module = _linear(0)
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator))
     points = torch.randn((24, 3), generator=generator)
     targets = torch.randint(2, (24,), generator=generator)
+    dataset = torch.utils.data.TensorDataset(points, targets)
+    register_data(f"simulated-{index}")(lambda: (dataset, dataset))
     optimizers = torch.optim.Adam, partial(torch.optim.SGD, momentum=0.9)
     return Model(
         name=f"m{index}",
         module=module,
         loss=torch.nn.CrossEntropyLoss(),
-        dataset=torch.utils.data.TensorDataset(points, targets),
+        dataset=dataset,
         optimizer=partial(optimizers[index % 2], lr=0.05),
         batch_size=12 + index,
         seed=index,
+        recipe=Recipe(module="simulated", data=f"simulated-{index}", loss="cross-entropy"),
     )
+
+
+@register_module("simulated")
+def _linear(_: int) -> torch.nn.Linear:
+    return torch.nn.Linear(3, 2)
 
 
 def plan(spec: str, *, checkpoint_every_s: float = 1e9) -> TrainingPlan:
@@ -206,10 +231,13 @@ def is_plain(spec: str) -> bool:
     return spec == "uncoded" or "-rep:" in spec
 
 
+def fault_free(scenario: Scenario) -> Trained:
+    """Return what a scenario's run comes to when nothing goes wrong."""
+    return _fault_free(replace(scenario, seed=0, checkpoint_every_s=1e9, faults=()))
+
+
 @cache
-def fault_free(spec: str, delays: int) -> Trained:
-    """Return what a run of a scheme comes to when nothing goes wrong."""
-    scenario = Scenario(seed=0, spec=spec, delays=delays, checkpoint_every_s=1e9, faults=())
+def _fault_free(scenario: Scenario) -> Trained:
     with tempfile.TemporaryDirectory(prefix="simulation-") as folder:
         simulation = _Simulation(scenario, World(scenario), Path(folder).resolve())
         simulation.run()

@@ -16,7 +16,7 @@ def failures(seeds: Iterable[int], *, plant: str | None = None) -> Iterator[tupl
     """Yield the seeds that fail, and with what."""
     for seed in seeds:
         scenario = draw(seed)
-        fault_free(scenario.spec, scenario.delays)  # without the plant
+        fault_free(scenario)  # without the plant
         with planted(plant):
             fault = simulate(scenario).fault
         if fault is not None:
@@ -26,7 +26,7 @@ def failures(seeds: Iterable[int], *, plant: str | None = None) -> Iterator[tupl
 def report(seed: int, *, plant: str | None = None, log: bool = False) -> str:
     """Return what a seed comes to; if it fails, with the fewest of its faults that fail alike."""
     scenario = draw(seed)
-    fault_free(scenario.spec, scenario.delays)
+    fault_free(scenario)
     with planted(plant):
         whole = simulate(scenario, keep=log)
         if whole.fault is None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.simulation.__main__ import main
-from tests.simulation.faults import SPECS, TABLES, draw, shrink
+from tests.simulation.faults import BACKENDS, SPECS, TABLES, draw, of_functions, shrink
 from tests.simulation.plants import PLANTS
-from tests.simulation.runs import fault_free, simulate
+from tests.simulation.runs import compare, fault_free, simulate
 from tests.simulation.search import failures, report
 
 SOAK = bool(os.environ.get("SEQGC_SOAK"))
@@ -19,13 +21,14 @@ QUICK = [
     "sums in the order of answers",
     "optimizers forget",
     "nothing is synced",
+    "weights are deleted at once",
 ]
 
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_without_faults_every_scheme_trains_to_the_same_weights(spec: str) -> None:
-    plain, table = fault_free("uncoded", 0), TABLES - 1
-    coded = fault_free(spec, table)
+    plain, table = fault_free(replace(draw(0), spec="uncoded", delays=0)), TABLES - 1
+    coded = fault_free(replace(draw(0), spec=spec, delays=table))
     for name, tensors in plain.weights.items():
         for key, tensor in tensors.items():
             assert (coded.weights[name][key] - tensor).abs().max() < 1e-5
@@ -43,6 +46,18 @@ def test_the_same_seed_has_the_same_events() -> None:
         assert first.digest == second.digest
         assert first.faults == second.faults
     assert simulate(draw(0)).digest != simulate(draw(1)).digest
+
+
+@pytest.mark.parametrize("backend", BACKENDS[1:])
+def test_functions_train_to_the_bits_of_local_workers(backend: str) -> None:
+    scenario = replace(draw(0), spec="m-sgc-rep:B=1,W=2,lam=2", backend=backend)
+    local = fault_free(replace(scenario, backend="local"))
+    compare(fault_free(scenario), local, exact=True)
+    faults = [fault for seed in range(20) for fault in of_functions(np.random.default_rng(seed))]
+    scenario = replace(scenario, faults=tuple({(f.kind, f.at): f for f in faults}.values())[:40])
+    first, second = simulate(scenario), simulate(scenario)
+    assert (first.fault, first.digest) == (None, second.digest)
+    assert len(first.faults) >= 10
 
 
 @pytest.mark.parametrize("plant", sorted(PLANTS) if SOAK else QUICK)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from seqgc import ports
-from seqgc.ports import Arrival, Drop, Seen
+from seqgc.ports import Arrival, Drop, FloatArray, Seen
 from seqgc.training import JobMetrics
-from tests.simulation.faults import TASK_KINDS, Fault, N, Scenario
+from tests.simulation.faults import HARMLESS, Fault, N, Scenario, sort
+
+_OF_WORKERS = ("task", "read")
 
 
 class Violation(AssertionError):
@@ -59,32 +61,40 @@ class World:
         self.rng = np.random.default_rng([scenario.seed, 1])
         table = np.random.default_rng([scenario.delays, 2])
         self.delays_s = 1 + np.minimum(table.pareto(2.0, size=(64, N)), 9.0)
-        self._tasks = {f.at: f for f in scenario.faults if f.kind in TASK_KINDS}
-        self._events = {f.at[0]: f for f in scenario.faults if f.kind == "kill"}
-        self._calls = {
-            f.at[0]: f for f in scenario.faults if f.kind not in TASK_KINDS and f.kind != "kill"
-        }
-        self.events = self.calls = 0
+        self._faults = {(sort(f.kind), f.at): f for f in scenario.faults}
+        self.events = self.calls = self.reads = 0
         self.sent: dict[tuple[int, int], int] = {}  # by round and worker
         self.happened: list[Fault] = []
         self.jobs_begun = self.disk_failed = False
         self.alive = True  # the present master
+        self.elsewhere = False  # whether it is on another machine that something is done
 
     def of_task(self, round: int, worker: int) -> Fault | None:
         """Return what goes wrong with the task that is now sent."""
         count = self.sent.get((round, worker), 0)
         self.sent[round, worker] = count + 1
-        return self._note(self._tasks.get((round, worker, count)))
+        return self._note("task", round, worker, count)
 
     def of_event(self) -> Fault | None:
         self.events += 1
-        return self._note(self._events.get(self.events - 1))
+        return self._note("event", self.events - 1)
 
     def of_call(self) -> Fault | None:
         self.calls += 1
-        return self._note(self._calls.get(self.calls - 1))
+        return self._note("call", self.calls - 1)
 
-    def _note(self, fault: Fault | None) -> Fault | None:
+    def of_read(self) -> Fault | None:
+        """Return what goes wrong with the reading of the functions' store that is made now."""
+        self.reads += 1
+        return self._note("read", self.reads - 1)
+
+    @property
+    def may_fail(self) -> bool:
+        """Whether something has happened to a worker by which its task may fail."""
+        return any(sort(f.kind) in _OF_WORKERS and f.kind not in HARMLESS for f in self.happened)
+
+    def _note(self, kind: str, *at: int) -> Fault | None:
+        fault = self._faults.get((kind, at))
         if fault is not None:
             self.happened.append(fault)
             self.record.add("fault", fault)
@@ -104,7 +114,8 @@ class Ledger:
 
     def begin(self) -> None:
         """Another master begins."""
-        self.true: dict[tuple[int, int, int], set[int]] = {}  # slots that an attempt was asked for
+        # What an attempt was asked for, by slot.
+        self.true: dict[tuple[int, int, int], Mapping[int, FloatArray]] = {}
         self.forged: set[int] = set()  # identities of events, kept alive by `kept`
         self.kept: list[Arrival] = []
         self._open: int | None = None
@@ -122,13 +133,16 @@ class Ledger:
         match seen:
             case Arrival():
                 self._last = seen
+            case ports.Failure(round=round, worker=worker):
+                why = f"worker {worker} failed in round {round}, and nothing had happened to it"
+                self._require(self._world.may_fail, f"{why}: {seen.reason}")
             case ports.Dispatch(round=round, attempt=attempt):
                 self._world.jobs_begun = True
                 if attempt == 0:
                     self._open, self._settled = round, set()
             case ports.Close():
-                if seen.record.round != (self._open if seen.record.reason != "idle" else ...):
-                    self._require(seen.record.reason == "idle", f"round {seen} was not open")
+                is_open = seen.record.round == self._open or seen.record.reason == "idle"
+                self._require(is_open, f"round {seen} was not open")
                 self._open = None
             case ports.Finish(job=job, decoding=decoding):
                 self._require(job not in self._finished, f"job {job} finished twice")
@@ -141,12 +155,15 @@ class Ledger:
         round, worker = answer.round, answer.worker
         name = f"the answer of round {round}, worker {worker}, attempt {answer.attempt}"
         self._require(id(answer) not in self.forged, f"{name}, which is forged, was accepted")
-        slots = self.true.get((round, worker, answer.attempt))
-        self._require(slots is not None, f"{name}, which nobody asked for, was accepted")
+        true = self.true.get((round, worker, answer.attempt))
+        self._require(true is not None, f"{name}, which nobody asked for, was accepted")
+        for slot, result in (true or {}).items():
+            same = np.array_equal(answer.results[slot], result)
+            self._require(same, f"{name} was accepted, and slot {slot} is not what was asked for")
         self._require(round == self._open, f"{name} was accepted while {self._open} was open")
         self._require(worker not in self._settled, f"{name} was accepted, and is the second")
         self._settled.add(worker)
-        self._accepted |= {(worker, round, slot) for slot in slots or ()}
+        self._accepted |= {(worker, round, slot) for slot in true or ()}
 
     def _write(self, seen: Seen) -> None:
         about = seen.event if isinstance(seen, Drop) else seen
