@@ -117,7 +117,7 @@ class _Debts:
 
     def cancel(self, round: int, workers: Iterable[int]) -> None:
         """Forget what these workers owe of a round."""
-        for worker in workers:
+        for worker in workers if self._debts else ():
             self._debts.pop((worker, round), None)
 
 

@@ -94,11 +94,10 @@ class RoundGate:
         self._schedule, self._rule, self._round = schedule, rule, round
         self._decodes_well, self._again = decodes_well, again
         self._patience_s = math.inf  # for those in `again`, once others suffice
-        self._responded = np.zeros(schedule.n, dtype=np.bool_)
+        self._responded, self._failed, self._doubted = np.zeros((3, schedule.n), dtype=np.bool_)
         if excused is not None:
             self._responded |= excused
-        self._failed = np.zeros(schedule.n, dtype=np.bool_)
-        self._doubted = np.zeros(schedule.n, dtype=np.bool_)
+        self._settled: BoolArray = self._responded.copy()  # any of the three
         self._kappa_s: float | None = None
         self._latest_s = 0.0
         self._waited_out, self._overdue = False, False
@@ -129,7 +128,7 @@ class RoundGate:
 
     def believe(self, worker: int, elapsed: float) -> None:
         """Let an answer that was in doubt count from now on; raises like `arrive`."""
-        self._doubted[worker] = False
+        self._doubted[worker] = self._settled[worker] = False
         self._answer(worker, elapsed)
 
     def fail(self, worker: int, elapsed: float) -> None:
@@ -139,7 +138,8 @@ class RoundGate:
 
     def expect(self, workers: Sequence[int]) -> None:
         """Wait again for workers that have failed: they will be asked once more."""
-        self._failed[list(workers)] = False
+        again = list(workers)
+        self._failed[again] = self._settled[again] = False
 
     def needs(self, worker: int) -> bool:
         """Whether the round could not close without this worker, should all others answer.
@@ -250,11 +250,11 @@ class RoundGate:
 
     def _register(self, mask: BoolArray, workers: int | IntArray, elapsed: float) -> None:
         self._require_open(elapsed)
-        if np.any(self._settled[workers]):
+        if self._settled[workers].any():
             raise ScheduleError(
                 f"worker {workers} is settled in round {self._round}: drop the event"
             )
-        mask[workers] = True
+        mask[workers] = self._settled[workers] = True
         self._latest_s = elapsed
 
     def _require_open(self, elapsed: float) -> None:
@@ -289,10 +289,6 @@ class RoundGate:
 
     def _nobody_left(self) -> bool:
         return bool(self._settled.all())
-
-    @property
-    def _settled(self) -> BoolArray:
-        return self._responded | self._failed | self._doubted
 
     def _suffices(self, responded: BoolArray) -> bool:
         return (

@@ -47,9 +47,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 
 import numpy as np
 
@@ -68,8 +68,9 @@ from seqgc.ports import (
 )
 from seqgc.rounds._attempts import Attempts
 from seqgc.rounds._gate import RoundGate
+from seqgc.rounds._lazy import ByWorker, Once
 from seqgc.rounds._rule import ClosingRule
-from seqgc.schemes import Assignment, MiniTasks, Schedule
+from seqgc.schemes import Assignment, Schedule
 
 
 class RoundPolicy:
@@ -227,7 +228,7 @@ class RoundPolicy:
             return []
         tasks = self._assignment()
         return [
-            Dispatch(round=self._round, attempt=attempt, assignment=_ByWorker(tasks, group))
+            Dispatch(round=self._round, attempt=attempt, assignment=ByWorker(tasks, group))
             for attempt, group in self._attempts.begin(workers).items()
         ]
 
@@ -303,7 +304,7 @@ class RoundPolicy:
         if (excused := self._schedule.excused).any():
             self._settled.update(np.flatnonzero(excused).tolist())
             asked = np.flatnonzero(~excused).tolist()
-        tasks = _ByWorker(assignment, asked)
+        tasks = ByWorker(assignment, asked)
         return [Dispatch(round=self._round, attempt=0, assignment=tasks)]
 
     def _new_gate(self) -> RoundGate:
@@ -340,8 +341,8 @@ class RoundPolicy:
         )
 
     def _close(self, record: RoundRecord) -> list[Action]:
-        known = self._again.get(record.round, record.responded)
-        if not np.array_equal(known, record.responded):
+        known = self._again.get(record.round)
+        if known is not None and not np.array_equal(known, record.responded):
             self._again.clear()
         finished = self._schedule.close_round(record.responded)
         doubted = [self._doubted[worker] for worker in self._doubted if record.responded[worker]]
@@ -351,9 +352,10 @@ class RoundPolicy:
         if not record.responded.all():
             stragglers = tuple(np.flatnonzero(~record.responded).tolist())
             actions.append(ports.Cancel(round=record.round, workers=stragglers))
-            actions += self._restart(self._who_hangs(record))
+            if hanging := self._who_hangs(record):
+                actions += self._restart(hanging)
         actions += [
-            ports.Finish(job=self._first_job + job, decoding=cache(partial(self._decoding, job)))
+            ports.Finish(job=self._first_job + job, decoding=Once(partial(self._decoding, job)))
             for job in finished
         ]
         return [*actions, *self._open_round()]
@@ -374,21 +376,3 @@ class RoundPolicy:
         if (first := self._first_round) > 0:
             terms = tuple(replace(term, round=first + term.round) for term in terms)
         return replace(decoding, job=job, terms=terms)
-
-
-class _ByWorker(Mapping[int, MiniTasks]):
-    """Who is asked for what; mini-tasks are still made when somebody looks at them."""
-
-    def __init__(self, assignment: Assignment, workers: Sequence[int]) -> None:
-        self._assignment, self._workers = assignment, workers
-
-    def __getitem__(self, worker: int) -> MiniTasks:
-        if worker not in self._workers:
-            raise KeyError(worker)
-        return self._assignment[worker]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._workers)
-
-    def __len__(self) -> int:
-        return len(self._workers)

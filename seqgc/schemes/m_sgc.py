@@ -287,10 +287,11 @@ class MSGCSchedule(Schedule):
         return self._scheme.coded_tasks[worker][group]
 
     def _owed_after(self, slot: int, state: _JobState, responded: BoolArray) -> IntArray:
-        owed: IntArray = state.owed - (responded & (state.owed > 0))
         if slot < self._first_adaptive:
-            owed = state.owed + ~(responded | self._void[:, slot])
-        return owed
+            more: IntArray = state.owed + ~(responded | self._void[:, slot])
+            return more
+        fewer: IntArray = state.owed - (responded & (state.owed > 0))
+        return fewer
 
     def _coded_by(self, slot: int, state: _JobState, responded: BoolArray) -> BoolArray:
         """Return whose coded result comes in a slot for them: who owes a D1 gradient sends that."""
