@@ -32,7 +32,7 @@ test: lint
 # Whole runs with every fault that a seed asks for: hours. SEEDS=FIRST:END
 soak: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),0:100000)
-	SEQGC_SOAK=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/simulation tests/cli/test_bad_input.py $(PYTEST_ARGS)
+	SEQGC_SOAK=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/simulation tests/cli/test_bad_input.py tests/cli/test_bad_modules.py tests/cli/test_bad_files.py $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

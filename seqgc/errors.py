@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import math
 import operator
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 __all__ = [
     "AuditError",
@@ -22,12 +24,15 @@ __all__ = [
     "WorkerError",
     "did_you_mean",
     "one_line",
+    "refusing",
     "require_int",
+    "require_name",
     "require_number",
 ]
 
 
 _LONGEST = 120  # of a value that a message shows
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 class SeqgcError(Exception):
@@ -161,6 +166,49 @@ def one_line(text: object, *, limit: int = 1000) -> str:
     if len(words) > limit:
         words = words[: limit - 1].rstrip() + "…"
     return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in words)
+
+
+@contextmanager
+def refusing(argument: str, rule: str, value: str, remedy: str = "") -> Iterator[None]:
+    """Make whatever a stranger's code raises, `SystemExit` included, a `ParameterError`.
+
+    ``{}`` in the ``rule`` stands for what it says.
+
+    Examples
+    --------
+    >>> with refusing("module", "must be importable ({})", "mine"):
+    ...     raise SystemExit("no licence")
+    Traceback (most recent call last):
+        ...
+    seqgc.errors.ParameterError: `module` must be importable (SystemExit: no licence); got 'mine'
+    """
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        if isinstance(error, SystemExit) and type(error) is not SystemExit:
+            raise  # the program's own, of a signal
+        try:
+            said = one_line(error, limit=120)
+        except Exception:  # a stranger's error may not know what it says
+            said = "no more is known"
+        why = f"{one_line(type(error).__name__, limit=60)}: {said}"
+        raise ParameterError(argument, rule.format(why), value, remedy) from error
+
+
+def require_name(argument: str, name: object, *, most: int) -> None:
+    """Refuse a name that could lead out of the folder in which a file is to have it.
+
+    Examples
+    --------
+    >>> require_name("key", "run-1.txt", most=9)
+    >>> require_name("key", "../etc", most=9)
+    Traceback (most recent call last):
+        ...
+    seqgc.errors.ParameterError: `key` must be 1 to 9 letters, digits, '_', '-' or '.', ...
+    """
+    if not isinstance(name, str) or len(name) > most or not _NAME.fullmatch(name):
+        letters = f"1 to {most} letters, digits, '_', '-' or '.'"
+        raise ParameterError(argument, f"must be {letters}, and not begin with '-' or '.'", name)
 
 
 def require_int(

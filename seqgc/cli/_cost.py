@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -38,7 +39,7 @@ def cost(
         "function.timeout_s": timeout_s,
         "function.expected_s": seconds if profile is None else _mean_answer(profile, seconds),
     }
-    ran = target.is_dir()
+    ran = os.path.isdir(target)  # noqa: PTH112 (`Path.is_dir` raises at some names)
     values = read_config(target / "config.toml" if ran else target)
     apply({path: value for path, value in flags.items() if value is not None}, values)
     # Priced by [function], in a run's file as deployed, and the flags: no deployment is read.

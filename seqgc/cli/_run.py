@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -14,8 +13,16 @@ import tomli_w
 
 from seqgc import workers
 from seqgc.cli._config import ModelConfig, RunConfig, Values
+from seqgc.cli._names import (
+    FUNCTIONS,
+    OPTIMIZERS,
+    OwnFunction,
+    called,
+    own_functions,
+    require_known,
+)
 from seqgc.cli._show import RunProgress, busy
-from seqgc.errors import ParameterError, did_you_mean, one_line
+from seqgc.errors import ParameterError
 from seqgc.ports import Observer
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import parse_scheme
@@ -93,6 +100,8 @@ def prepare(config: RunConfig, crew: WorkerSet) -> PreparedRun:
 
 def make_plan(config: RunConfig) -> TrainingPlan:
     """Return what is to be trained, and how."""
+    scheme = parse_scheme(config.scheme, n=config.workers)
+    models = make_models(config)
     from seqgc.training import Adaptation, TrainingPlan
 
     adaptation = None
@@ -107,9 +116,8 @@ def make_plan(config: RunConfig) -> TrainingPlan:
         timeout_s=config.timeout_s,
         max_attempts=config.max_attempts,
     )
-    scheme = parse_scheme(config.scheme, n=config.workers)
     plan = TrainingPlan(
-        models=make_models(config),
+        models=models,
         scheme=Setting(scheme=scheme, rule=rule, jobs_per_round=config.jobs_per_round),
         steps=config.steps,
         precision=config.precision,
@@ -154,19 +162,20 @@ def make_delays(config: RunConfig, *, rounds: int | None = None) -> InjectedDela
 
 def make_models(config: RunConfig) -> list[Model]:
     """Return the models of a configuration; for functions, refuse what they do not have."""
+    own = own_functions(config)  # before PyTorch is imported, which takes seconds
     from seqgc.training import Model, Recipe
     from seqgc.training.factories import LOSSES, check_recipe, import_registered
 
     import_registered()
     recipes = [Recipe(module=m.module, data=m.data, loss=m.loss) for m in config.models]
-    if config.backend in ("lambda", "lambda-local"):
+    if config.backend in FUNCTIONS:
         for recipe in recipes:
             check_recipe(recipe)
-    data = {name: _data(name) for name in dict.fromkeys(m.data for m in config.models)}
+    data = {name: _data(name, own) for name in dict.fromkeys(m.data for m in config.models)}
     return [
         Model(
             name=model.name,
-            module=_module(model),
+            module=_module(model, own),
             loss=LOSSES[model.loss](),
             dataset=data[model.data][0],
             optimizer=_optimizer(model),
@@ -179,67 +188,31 @@ def make_models(config: RunConfig) -> list[Model]:
     ]
 
 
-def _module(config: ModelConfig) -> nn.Module:
+def _module(config: ModelConfig, own: Mapping[str, OwnFunction]) -> nn.Module:
     from seqgc.training.factories import make_module, module_names
 
-    if _is_own(config.module, module_names(), argument="module"):
-        return cast("nn.Module", _from_own_function(config.module, argument="module"))
-    return make_module(config.module, seed=config.seed)
+    if (name := config.module) in own:
+        return cast("nn.Module", called(own[name], name, argument="module"))
+    require_known("module", name, module_names())
+    return make_module(name, seed=config.seed)
 
 
-def _data(name: str) -> tuple[PointDataset, PointDataset]:
+def _data(name: str, own: Mapping[str, OwnFunction]) -> tuple[PointDataset, PointDataset]:
     """Return what to train on, and what to test on."""
     from seqgc.training.factories import data_names, named_data
 
-    if not _is_own(name, data_names(), argument="data"):
+    if name not in own:
+        require_known("data", name, data_names())
         return named_data(name)
-    pair = _from_own_function(name, argument="data")
+    pair = called(own[name], name, argument="data")
     if not isinstance(pair, tuple) or len(pair) != 2:
         raise ParameterError("data", "must return a pair (train, test) of datasets", name)
     return cast("tuple[PointDataset, PointDataset]", pair)
 
 
-def _from_own_function(path: str, *, argument: str) -> object:
-    """Return what the user's own ``package.module:function`` does, or raise `ParameterError`."""
-    module, _, name = path.partition(":")
-    try:
-        function = getattr(import_module(module), name)
-    except Exception as error:  # a stranger's module may raise anything
-        rule = f"must be an importable package.module:function ({_said(error)})"
-        raise ParameterError(argument, rule, path) from error
-    if not callable(function):
-        raise ParameterError(argument, "must name a function", path)
-    try:
-        return function()
-    except Exception as error:
-        raise ParameterError(argument, f"must not raise {_said(error)}", path) from error
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {one_line(error, limit=120)}"
-
-
-def _is_own(name: str, known: Sequence[str], *, argument: str) -> bool:
-    """Whether it is a function of the user's own; refuse what is neither that nor known."""
-    if ":" not in name and name not in known:
-        rule = f"must be one of {', '.join(known)}, or your own package.module:function"
-        raise ParameterError(argument, rule, name, did_you_mean(name, known))
-    return ":" in name
-
-
 def _optimizer(config: ModelConfig) -> OptimizerFactory:
     import torch
-    from torch.optim import Optimizer, SparseAdam
 
-    kinds: dict[str, Callable[..., Optimizer]] = {
-        name.lower(): kind
-        for name, kind in vars(torch.optim).items()
-        if isinstance(kind, type) and issubclass(kind, Optimizer)
-        if kind not in (Optimizer, SparseAdam)  # which takes no dense gradient
-    }
-    name = config.optimizer.lower()
-    if name not in kinds:
-        rule = f"must be one of {', '.join(sorted(kinds))}"
-        raise ParameterError("optimizer", rule, config.optimizer, did_you_mean(name, kinds))
+    kind = getattr(torch.optim, OPTIMIZERS[config.optimizer.lower()])
     options = config.model_dump(include={"lr", "momentum", "weight_decay"}, exclude_none=True)
-    return partial(kinds[name], **options)
+    return partial(kind, **options)

@@ -31,9 +31,11 @@ _META_TYPES: Final[dict[str, tuple[type, ...]]] = {
     **dict.fromkeys(("model", "provider", "region", "recorded_at", "source"), (str,)),
     "schema": (int,),
 }
-# What is larger is not unpacked: a bad file takes no more than 64 MB to be refused.
+# What is larger is not unpacked: a bad file takes no more than 64 MB, and a second, to be refused.
 MOST_TIMES: Final = 2**21
-_MOST_CSV_BYTES: Final = 2**26
+_MOST_CSV_TIMES: Final = 2**20  # text takes longer
+_MOST_CSV_BYTES: Final = 2**25
+_MOST_LINES: Final = 2**17
 _MOST_LINE: Final = 2**18
 _MOST_BYTES: Final = {
     "times": 8 * MOST_TIMES + 4096,
@@ -53,8 +55,8 @@ def write_profile(profile: DelayProfile, *, path: str | Path) -> None:
     ParameterError
         If ``path`` has another suffix.
     ProfileError
-        If the format cannot hold the profile: a CSV has no place for workers that did not answer,
-        and no file for more than `MOST_TIMES` times.
+        If the format cannot hold the profile: a file holds `MOST_TIMES` times, a CSV half as many
+        in fewer than 131,072 rounds, and no worker that did not answer.
 
     Examples
     --------
@@ -76,6 +78,9 @@ def write_profile(profile: DelayProfile, *, path: str | Path) -> None:
         return
     if profile.status.any():
         raise ProfileError(f"{path}: a CSV cannot hold workers that did not answer; write a .npz")
+    if profile.times.size > _MOST_CSV_TIMES or profile.num_rounds >= _MOST_LINES:
+        most = f"{_MOST_CSV_TIMES} times in fewer than {_MOST_LINES} rounds"
+        raise ProfileError(f"{path}: a CSV holds {most}; write a .npz")
     rows = "".join(",".join(map(repr, row)) + "\n" for row in profile.times.tolist())
     with replacing(path) as file:
         file.write(f"{_META_COMMENT}{meta}\n{rows}".encode())
@@ -172,15 +177,20 @@ def _unpacked(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
 
 
 def _read_csv(path: Path) -> DelayProfile:
-    meta, seconds, rows, columns = ProfileMeta(), array("d"), 0, 0
+    meta, described = ProfileMeta(), False
+    seconds, rows, columns = array("d"), 0, 0
     # A spreadsheet puts a byte order mark first: no part of the first number.
     file = open_bounded(path, most_bytes=_MOST_CSV_BYTES)
     with io.TextIOWrapper(file, encoding="utf-8-sig") as text:
         for number, line in enumerate(iter(lambda: text.readline(_MOST_LINE), ""), start=1):
             if len(line) == _MOST_LINE:
                 raise ProfileError(f"line {number} has more than {_MOST_LINE} characters")
+            if number > _MOST_LINES:
+                raise ProfileError(f"a CSV may have {_MOST_LINES} lines; a .npz holds more rounds")
             if line.startswith(_META_COMMENT):
-                meta = _meta_from(line.removeprefix(_META_COMMENT))
+                if described:
+                    raise ProfileError(f"line {number}: `meta` has been given already")
+                meta, described = _meta_from(line.removeprefix(_META_COMMENT)), True
             elif line.strip() and not line.startswith("#"):
                 cells = line.split(",")
                 try:
@@ -191,8 +201,9 @@ def _read_csv(path: Path) -> DelayProfile:
                 if len(cells) != columns:
                     counts = f"{len(cells)} columns, those above {columns}"
                     raise ProfileError(f"row {rows - 1} (line {number}) has {counts}")
-                if len(seconds) > MOST_TIMES:
-                    raise ProfileError(f"line {number}: a profile may have {MOST_TIMES} times")
+                if len(seconds) > _MOST_CSV_TIMES:
+                    most = f"a CSV may have {_MOST_CSV_TIMES} times"
+                    raise ProfileError(f"line {number}: {most}; a .npz holds more")
     times = np.array(seconds).reshape(rows, columns) if rows else ()
     return DelayProfile.from_times(times, meta=meta)
 

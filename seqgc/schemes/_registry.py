@@ -17,12 +17,11 @@ import importlib.metadata
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Final, TypeVar, cast
 
 import numpy as np
 
-from seqgc.errors import ParameterError, did_you_mean, one_line
+from seqgc.errors import ParameterError, did_you_mean, refusing
 from seqgc.schemes._contract import ENTRIES, Entry, Scheme
 
 ENTRY_POINTS: Final = "seqgc.schemes"
@@ -88,7 +87,9 @@ def registered(name: str | None = None) -> dict[str, Entry]:
             if point.value not in _loaded:
                 _loaded.add(point.value)
                 remedy = "repair the package that brings it, or uninstall it"
-                _load(point.load, f"entry point {point.name}", point.value, remedy)
+                rule = "must be importable ({})"
+                with refusing(f"entry point {point.name}", rule, point.value, remedy):
+                    point.load()
     return dict(ENTRIES)
 
 
@@ -98,15 +99,8 @@ def load_plugins(modules: Iterable[str]) -> None:
     `ParameterError`: one cannot be imported, or what it registers breaks a contract.
     """
     for module in modules:
-        _load(partial(importlib.import_module, module), "plugin", module)
-
-
-def _load(load: Callable[[], object], argument: str, module: str, remedy: str = "") -> None:
-    try:
-        load()
-    except Exception as error:  # a stranger's module may raise anything
-        why = f"{type(error).__name__}: {one_line(error)}"
-        raise ParameterError(argument, f"must be importable ({why})", module, remedy) from error
+        with refusing("plugin", "must be importable ({})", module):
+            importlib.import_module(module)
 
 
 def parse_scheme(spec: str, *, n: int) -> Scheme:

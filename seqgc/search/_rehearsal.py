@@ -66,7 +66,7 @@ class Rehearsal:
             rule = f"must be one of {', '.join(get_args(Conformity))}"
             raise ParameterError("conformity", rule, self.conformity)
         if self.batch is not None:
-            object.__setattr__(self, "batch", require_int("batch", self.batch, least=1))
+            object.__setattr__(self, "batch", require_int("batch", self.batch, least=1, most=10**9))
 
     @property
     def slope(self) -> float:

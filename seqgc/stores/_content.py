@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-import re
 
 import numpy as np
 
-from seqgc.errors import ParameterError, require_int
+from seqgc.errors import ParameterError, require_int, require_name
 from seqgc.ports import FloatArray, WeightRef
 
 __all__ = ["check_address", "check_blob", "check_key", "refer", "refuse_other_content"]
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _DTYPES = ("float16", "float32", "float64")
 
 
 def check_address(model: str, version: int) -> None:
     """Refuse a name that could leave the store's folder, and a version that is not a count."""
-    _check_name("model", model, longest=100)
+    require_name("model", model, most=100)
     require_int("version", version, least=0)
 
 
 def check_key(key: str) -> None:
     """Refuse a blob's key that could leave the store's folder."""
-    _check_name("key", key, longest=200)
-
-
-def _check_name(argument: str, name: str, *, longest: int) -> None:
-    if not isinstance(name, str) or len(name) > longest or not _NAME.fullmatch(name):
-        letters = f"1 to {longest} letters, digits, '_', '-' or '.'"
-        rule = f"must be {letters}, and not begin with '-' or '.'"
-        raise ParameterError(argument, rule, name)
+    require_name("key", key, most=200)
 
 
 def check_blob(data: bytes | memoryview, *, digest: str, size_bytes: int) -> None:

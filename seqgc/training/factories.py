@@ -25,7 +25,7 @@ from typing import Final, TypeAlias, TypeVar, cast
 import torch
 from torch import nn
 
-from seqgc.errors import ParameterError, did_you_mean, require_int
+from seqgc.errors import ParameterError, did_you_mean, refusing, require_int
 from seqgc.training._points import PointDataset, per_point_loss
 from seqgc.training.compute import TorchCompute
 from seqgc.training.model import Model, Objective, OptimizerFactory, Precision, Recipe, torch_dtype
@@ -177,11 +177,9 @@ def import_registered(environment: Mapping[str, str] = os.environ) -> None:
     """Import the modules of ``SEQGC_FACTORIES``, so that the master knows the image's names."""
     for module in environment.get("SEQGC_FACTORIES", "").split(","):
         if module.strip():
-            try:
+            rule = "must list modules that can be imported ({})"
+            with refusing("SEQGC_FACTORIES", rule, module.strip()):
                 importlib.import_module(module.strip())
-            except ImportError as error:
-                rule = f"must list modules that can be imported ({error})"
-                raise ParameterError("SEQGC_FACTORIES", rule, module.strip()) from error
 
 
 def check_recipe(recipe: Recipe) -> None:

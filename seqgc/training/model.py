@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
@@ -14,7 +13,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.utils.data import IterableDataset
 
-from seqgc.errors import ParameterError, require_int
+from seqgc.errors import ParameterError, refusing, require_int, require_name
 from seqgc.ports import FloatArray
 from seqgc.training._points import Loss, PointDataset, per_point_loss
 
@@ -31,7 +30,6 @@ __all__ = [
 
 _DTYPES: Final = {"float32": torch.float32, "float64": torch.float64}
 # What stores take as a model's name: checked here, before anything runs.
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
 Precision: TypeAlias = Literal["float32", "float64"]
 OptimizerFactory: TypeAlias = Callable[[Sequence[nn.Parameter]], Optimizer]
@@ -105,9 +103,7 @@ class Model:
     recipe: Recipe | None = None
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
-            rule = "must be 1 to 100 letters, digits, '_', '-' or '.', and begin with none of '-.'"
-            raise ParameterError("name", rule, self.name, "it names files of weights")
+        require_name("name", self.name, most=100)  # it names files of weights
         for argument, value, least in (("batch_size", self.batch_size, 1), ("seed", self.seed, 0)):
             object.__setattr__(self, argument, require_int(argument, value, least=least))
         _check_dataset(self.dataset)
@@ -135,8 +131,10 @@ def _check_dataset(dataset: PointDataset) -> None:
         rule = "must be map-style (__len__ and __getitem__): a worker reads any chunk of any batch"
         remedy = "gather the items, e.g. list(dataset)"
         raise ParameterError("dataset", rule, type(dataset).__name__, remedy)
-    if len(dataset) < 1:
-        raise ParameterError("dataset", "must hold at least one data point", len(dataset))
+    with refusing("dataset", "must say how many points it holds ({})", type(dataset).__name__):
+        length = len(dataset)
+    if length < 1:
+        raise ParameterError("dataset", "must hold at least one data point", length)
 
 
 def _check_module(module: nn.Module) -> None:

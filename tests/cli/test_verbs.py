@@ -233,6 +233,7 @@ BAD = {
     "train --delays lambda-cnnn": "(did you mean 'lambda-cnn'?)",
     "train --delays plain.csv -n 2 --scheme gc:s=1": "`delays.alpha` must be given",
     "train --delays plain.csv -n 4 --scheme gc:s=1": "must have a column for each of the 4 workers",
+    f"replay plain.csv --scheme uncoded --batch {10**400}": "`batch` must be an integer >= 1",
     "train --delay-scale inf": "`delays.scale` should be a finite number; got inf",
     "demo --models 0": "`models` must be an integer >= 1 and <= 1000; got 0",
     "demo --models 1 --scheme m-sgc:B=1,W=2,lam=3": "`models` must number at least",

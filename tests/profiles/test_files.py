@@ -56,6 +56,17 @@ def test_an_npz_keeps_who_did_not_answer_and_a_csv_refuses_to_forget_it(tmp_path
     assert not (tmp_path / "a.csv").exists()
 
 
+@pytest.mark.parametrize("shape", [(2**17, 1), (2, 2**19 + 1)])
+def test_a_csv_is_not_written_that_could_not_be_read(
+    tmp_path: Path, shape: tuple[int, int]
+) -> None:
+    profile = DelayProfile.from_times(np.ones(shape))
+    with pytest.raises(ProfileError, match=r"write a \.npz"):
+        write_profile(profile, path=tmp_path / "a.csv")
+    write_profile(profile, path=tmp_path / "a.npz")
+    assert read_profile(tmp_path / "a.npz").times.shape == shape
+
+
 def test_meta_given_replaces_meta_read(tmp_path: Path) -> None:
     write_profile(DelayProfile.from_times(TIMES, meta=META), path=tmp_path / "a.npz")
     assert read_profile(tmp_path / "a.npz", meta=ProfileMeta(batch=1)).meta == ProfileMeta(batch=1)
@@ -86,6 +97,9 @@ def test_comments_and_empty_lines_of_a_csv_are_skipped(tmp_path: Path) -> None:
         ('# seqgc-meta: {"model": 3}\n1\n', "wrong type: model = 3"),
         ('# seqgc-meta: {"base_load": -1}\n1\n', "`base_load` must be a finite number >= 0"),
         ("# seqgc-meta: {\n1\n", "not a delay profile"),
+        ("# seqgc-meta: {}\n" * 2 + "1\n", "line 2: `meta` has been given already"),
+        ("\n" * 2**17 + "1\n", "may have 131072 lines"),
+        (("1," * 2**16 + "1\n") * 17, "line 16: a CSV may have 1048576 times"),
     ],
 )
 def test_a_damaged_csv_is_refused_with_its_name_and_place(

@@ -1,0 +1,105 @@
+"""What a configuration names, looked up before PyTorch is imported.
+
+A typing error is to be refused at once, and PyTorch takes seconds and a quarter of a gigabyte. So
+the names that seqgc itself has stand here, and a function of the user's own is found before
+anything else is imported. What modules have registered (`seqgc.training.factories`) nobody knows
+before: then the names are checked once more, when they are used.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Collection, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Final, TypeAlias
+
+from seqgc.cli._config import RunConfig
+from seqgc.errors import ParameterError, did_you_mean, refusing, require_name
+
+__all__ = [
+    "DATA",
+    "FUNCTIONS",
+    "MODULES",
+    "OPTIMIZERS",
+    "OwnFunction",
+    "called",
+    "own_functions",
+    "require_known",
+]
+
+OwnFunction: TypeAlias = Callable[[], object]
+
+MODULES: Final = ("digits-cnn", "mlp", "paper-cnn")
+DATA: Final = ("digits",)
+OPTIMIZERS: Final[Mapping[str, str]] = {
+    name.lower(): name
+    for name in (
+        "Adadelta", "Adafactor", "Adagrad", "Adam", "Adamax", "AdamW", "ASGD", "LBFGS", "NAdam",
+        "RAdam", "RMSprop", "Rprop", "SGD",
+    )
+}  # fmt: skip
+"""Classes of torch.optim; LBFGS is known so that its refusal can say why."""
+
+FUNCTIONS: Final = ("lambda", "lambda-local")
+"""Backends whose workers are sent no code."""
+
+
+def own_functions(config: RunConfig) -> dict[str, OwnFunction]:
+    """Return the user's own functions that models name, by those names; import their modules.
+
+    Raises
+    ------
+    ParameterError
+        If a name is neither a function nor known to seqgc. Nothing is imported for functions on
+        Lambda, which are sent no code.
+    """
+    found: dict[str, OwnFunction] = {}
+    for model in config.models:
+        require_name("name", model.name, most=100)
+        require_known("optimizer", model.optimizer.lower(), OPTIMIZERS)
+        for argument, name, known in (
+            ("module", model.module, MODULES),
+            ("data", model.data, DATA),
+        ):
+            if config.backend in FUNCTIONS:
+                continue
+            if ":" not in name and not _may_be_registered():
+                require_known(argument, name, known)
+            elif ":" in name and name not in found:
+                found[name] = _own_function(name, argument=argument)
+    return found
+
+
+def require_known(argument: str, name: str, known: Collection[str]) -> None:
+    """Refuse a name that is not among the known ones."""
+    if name not in known:
+        own = ", or your own package.module:function" if argument != "optimizer" else ""
+        rule = f"must be one of {', '.join(known)}{own}"
+        raise ParameterError(argument, rule, name, did_you_mean(name, known))
+
+
+def called(function: OwnFunction, name: str, *, argument: str) -> object:
+    """Return what the user's own function returns, or raise `ParameterError`."""
+    with refusing(argument, "must not raise {}", name):
+        return function()
+
+
+def _may_be_registered() -> bool:
+    """Whether there may be names besides seqgc's: those that plug-ins or the image register."""
+    return "seqgc.training.factories" in sys.modules or bool(os.environ.get("SEQGC_FACTORIES"))
+
+
+def _own_function(path: str, *, argument: str) -> OwnFunction:
+    """Return the user's own ``package.module:function``, or raise `ParameterError`."""
+    module, _, name = path.partition(":")
+    with refusing(argument, "must be an importable package.module:function ({})", path):
+        if not all(part.isidentifier() for part in module.split(".")):
+            raise ValueError("that is no name of a module")
+        if find_spec(module.partition(".")[0]) is None:
+            raise ModuleNotFoundError(f"No module named {module!r}")
+        function = getattr(import_module(module), name)
+    if not callable(function):
+        raise ParameterError(argument, "must name a function", path)
+    return function  # type: ignore[no-any-return]

@@ -1,0 +1,98 @@
+"""Good inputs changed at random, and what every answer to them has in common."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from seqgc.cli import main
+from seqgc.profiles import DelayProfile, ProfileMeta, write_profile
+
+__all__ = ["SOAK", "WORDS", "Out", "answered", "changed", "measured", "profile"]
+
+Out = pytest.CaptureFixture[str]
+
+SOAK = os.environ.get("SEQGC_SOAK") == "1"
+
+WORDS = [
+    "", "0", "-1", "1e400", "nan", "inf", "9" * 400, "1" * 4301, "-" + "9" * 30, "0.5", "1e-320",
+    "true", "[]", "{}", "'", '"', "\\u0000", "[" * 700, "{a=" * 400, "\x00", "\x1b[31m", "[/]",
+    "[bold]", ":f", "os:system", "a.b:c", "..", "/", "/dev/null", "\ud800", "é" * 200, "None",
+    "2026-01-01", "1_0", "0x10", "=", ",", ":", "\n", "%s", "{0}", "x" * 5000,
+]  # fmt: skip
+
+
+def changed(good: bytes, chance: random.Random) -> bytes:
+    """Return the bytes, a few of them changed, cut out, repeated or replaced by a word."""
+    data = bytearray(good)
+    for _ in range(chance.randint(1, 4)):
+        at = chance.randrange(len(data) + 1)
+        to = min(len(data), at + chance.randint(0, 20))
+        word = chance.choice(WORDS).encode(errors="surrogatepass")
+        kind = chance.randrange(5)
+        if kind == 0 and at < len(data):
+            data[at] ^= 1 << chance.randrange(8)
+        elif kind == 1:
+            del data[at:to]
+        elif kind == 2:
+            data[at:at] = data[at:to]
+        elif kind == 3:
+            data[at:to] = word
+        else:
+            data[at:at] = word
+    return bytes(data)
+
+
+def measured() -> Callable[[], None]:
+    """Return a check that no more than 64 MB and a second of processor time went, in a soak."""
+    if not SOAK:
+        return lambda: None
+    # The high-water mark of resident memory is set back to what is resident.
+    Path("/proc/self/clear_refs").write_text("5")
+    before_bytes, start_s = _most_bytes(), time.process_time()
+
+    def check() -> None:
+        assert time.process_time() - start_s <= 1
+        assert _most_bytes() - before_bytes <= 2**26
+
+    return check
+
+
+def _most_bytes() -> int:
+    (kilobytes,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return 1024 * int(kilobytes)
+
+
+def answered(capsys: Out, *arguments: str) -> int:
+    """Return the exit status of a command line: if it refuses, in one line that ends nothing."""
+    check = measured()
+    try:
+        status = main(arguments)
+        if status == 2:  # else it has done what was asked for
+            check()
+    except BaseException as error:
+        error.add_note(f"seqgc {arguments!r}"[:3000])
+        raise
+    out, err = capsys.readouterr()
+    assert status in (0, 1, 2), (arguments, err)
+    if status == 2:
+        (line,) = err.splitlines()
+        assert out == ""
+        assert line.startswith("seqgc: ")
+        assert len(line) <= 300
+        assert line.isprintable()
+    return status
+
+
+def profile(path: Path, *, rounds: int = 6, workers: int = 4) -> Path:
+    times = np.random.default_rng(0).uniform(0.5, 2.0, (rounds, workers))
+    meta = ProfileMeta(base_load=0.25, alpha=0.1, batch=512, model="cnn", provider="here")
+    write_profile(DelayProfile.from_times(times, meta=meta), path=path)
+    return path

@@ -1,0 +1,74 @@
+"""What is wrong with a configuration is said before PyTorch, a second and 245 MB, is imported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from seqgc.cli._names import DATA, MODULES, OPTIMIZERS
+from seqgc.training import MODULES as NETWORKS
+from seqgc.training.factories import data_names
+
+BAD = {
+    "--module mpl": "(did you mean 'mlp'?)",
+    "--data digit": "(did you mean 'digits'?)",
+    "--optimizer adm": "(did you mean 'adam'?)",
+    "--module nowhere:f": "No module named 'nowhere'",
+    "--module nowhere.at.all:f": "No module named 'nowhere.at.all'",
+    "--module :f": "that is no name of a module",
+    "--module ../own:f": "that is no name of a module",
+    "--module own:missing": "has no attribute 'missing'",
+    "--module own:number": "must name a function",
+    "--data own:": "has no attribute ''",
+    "--data broken:f": "(RuntimeError: two lines)",
+    "--data ends:f": "(SystemExit: 0)",
+    "--plugin ends": "(SystemExit: 0)",
+    "--module strange:f": "(Strange: no more is known)",
+    "--scheme gc:s=99": "must satisfy 0 <= s < n",
+    "--workers 0": "greater than or equal to 1",
+}
+OWN = {
+    "own": "number = 1",
+    "broken": "raise RuntimeError('two\\nlines')",
+    "ends": "import sys; sys.exit(0)",
+    "strange": "class Strange(Exception):\n    def __str__(self):\n        1 / 0\nraise Strange",
+}
+CODE = """
+import contextlib, io, json, re, sys
+from pathlib import Path
+from seqgc.cli import main
+
+def most_mb():
+    return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) >> 10
+
+before, said = most_mb(), {}
+for line in json.loads(sys.argv[1]):
+    with contextlib.redirect_stderr(io.StringIO()) as text:
+        assert main(["train", *line.split()]) == 2, line
+    assert "torch" not in sys.modules, line
+    said[line] = text.getvalue()
+print(json.dumps([most_mb() - before, said]))
+"""
+
+
+def test_a_wrong_name_is_refused_before_pytorch_is_imported(tmp_path: Path) -> None:
+    for name, text in OWN.items():
+        tmp_path.joinpath(f"{name}.py").write_text(text)
+    asked = [sys.executable, "-c", CODE, json.dumps(list(BAD))]
+    done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=True)
+    more_mb, said = json.loads(done.stdout)
+    for line, words in BAD.items():
+        assert words in said[line], said[line]
+        assert said[line].count("\n") == 1
+    assert more_mb < 64
+
+
+def test_the_names_that_are_known_before_are_those_that_there_are() -> None:
+    assert set(MODULES) == set(NETWORKS)
+    assert set(DATA) <= set(data_names())  # other tests may have registered more
+    for name in OPTIMIZERS.values():
+        assert issubclass(getattr(torch.optim, name), torch.optim.Optimizer)
