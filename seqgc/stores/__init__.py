@@ -6,6 +6,7 @@ from seqgc.stores._choice import StoreChoice as StoreChoice
 from seqgc.stores._choice import choose_store as choose_store
 from seqgc.stores._forgotten import FORGOTTEN_S as FORGOTTEN_S
 from seqgc.stores._forgotten import LATE_S as LATE_S
+from seqgc.stores._forgotten import occupied as occupied
 from seqgc.stores._forgotten import remove_forgotten as remove_forgotten
 from seqgc.stores._open import open_store as open_store
 from seqgc.stores.directory import DirectoryStore as DirectoryStore

@@ -3,20 +3,27 @@
 A function that answers after its master has gone leaves its answer there, and a master that was
 killed leaves everything. Buckets have a rule for that (``BucketExpiryDays`` of `template.yaml`);
 a file system has not.
+
+Ages are differences of two clocks, of which one may be wrong by months. So a master holds a lock on
+its run's folder as long as it lives, and whoever holds one loses nothing, whatever the clocks say.
+A file system without locks leaves the ages.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import re
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from seqgc._durable import folder_below
 
-__all__ = ["FORGOTTEN_S", "LATE_S", "RUN_FOLDER", "remove_forgotten"]
+__all__ = ["FORGOTTEN_S", "LATE_S", "RUN_FOLDER", "occupied", "remove_forgotten"]
 
 LATE_S: Final = 2 * 3600.0
 """Age of a folder without weights, seconds: its run is over, and no function runs for 900 s."""
@@ -29,7 +36,22 @@ RUN_FOLDER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*-[0-9a-f]{12}")
 
 _WEIGHTS = r"[A-Za-z0-9_][A-Za-z0-9._-]*@[0-9]{10}\.npy"  # of `DirectoryStore`
 _ANSWER = r"result-[0-9]+-[0-9]+-[0-9]+-[0-9a-f]{32}"  # the key of `seqgc.wire.TaskMessage.stored`
+_LOCK = "master.lock"
+_NO_LOCKS = (errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK)  # on this file system; ages must do
 _UNFINISHED = r"\.{}-\w+\.tmp"  # of `seqgc._durable`
+
+
+@contextmanager
+def occupied(mount: str | os.PathLike[str], run: str) -> Iterator[None]:
+    """During the block, keep the folder of a run below ``mount`` from `remove_forgotten`."""
+    with ExitStack() as stack:
+        with suppress(OSError):  # there are no locks; or one cannot write, and will soon be told
+            folder = stack.enter_context(folder_below(Path(mount), run, make=True))
+            lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=folder)
+            stack.callback(os.close, lock)
+            stack.callback(_unlink, folder)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def remove_forgotten(mount: str | os.PathLike[str], *, now: float | None = None) -> int:
@@ -38,9 +60,9 @@ def remove_forgotten(mount: str | os.PathLike[str], *, now: float | None = None)
     A folder goes if it bears the name of a run of functions (``<name>-<12 hexadecimal digits>``),
     nothing is in it but what such runs write into a `DirectoryStore`, and the youngest of that is
     older than `LATE_S`, or with weights `FORGOTTEN_S`: while a run lives there are weights of it,
-    the latest of which are about as old as its round. Whatever else there is stays, and what cannot
-    be removed is left for another time. ``now`` is in seconds since the epoch; this machine's clock
-    unless given.
+    the latest of which are about as old as its round. A folder that is `occupied` stays, as does
+    whatever else there is, and what cannot be removed is left for another time. ``now`` is in
+    seconds since the epoch; this machine's clock unless given.
 
     Examples
     --------
@@ -70,11 +92,17 @@ def _remove_if_over(mount: int, name: str, now: float) -> bool:
             folder = stack.enter_context(folder_below(run, blobs.name))
             answers = list(os.scandir(folder))
             written.extend(map(_written, answers))
+        lock = next((each for each in weights if each.name == _LOCK), None)
+        if lock is not None:
+            weights.remove(lock)
+            _require_free(run)
         known = all(_is_file(each, _WEIGHTS) for each in weights)
         known = known and all(_is_file(each, _ANSWER) for each in answers)
         if known and now - max(written) > (FORGOTTEN_S if weights else LATE_S):
             for each in weights:
                 os.unlink(each.name, dir_fd=run)
+            if lock is not None:
+                os.unlink(lock.name, dir_fd=run)
             if blobs is not None:
                 for each in answers:
                     os.unlink(each.name, dir_fd=folder)
@@ -82,6 +110,23 @@ def _remove_if_over(mount: int, name: str, now: float) -> bool:
             os.rmdir(name, dir_fd=mount)
             return True
     return False
+
+
+def _require_free(run: int) -> None:
+    """Raise `OSError` if a master holds the lock of this run's folder."""
+    lock = os.open(_LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=run)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    finally:
+        os.close(lock)
+
+
+def _unlink(folder: int) -> None:
+    with suppress(OSError):
+        os.unlink(_LOCK, dir_fd=folder)
 
 
 def _written(entry: os.DirEntry[str]) -> float:

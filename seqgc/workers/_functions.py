@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from seqgc.stores import DirectoryStore, StoreChoice, open_store, remove_forgotten
+from seqgc.stores import DirectoryStore, StoreChoice, occupied, open_store, remove_forgotten
 from seqgc.wire import StoreKind, StoreRef
 from seqgc.workers._base import WorkerSet
 from seqgc.workers._forecast import Forecast, Reach, choose, forecast, require_fit
@@ -110,6 +110,7 @@ class FunctionWorkers(WorkerSet):
             if isinstance(shared, DirectoryStore) and functions.mount is not None:
                 remove_forgotten(functions.mount)
                 stack.callback(shared.sweep)  # unless a late answer lies there
+                stack.enter_context(occupied(functions.mount, run_id))
             yield crew
 
     def forecast(self, plan: TrainingPlan) -> Forecast:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from seqgc.ports import Task
-from seqgc.stores import FORGOTTEN_S, LATE_S, DirectoryStore, remove_forgotten
+from seqgc.stores import FORGOTTEN_S, LATE_S, DirectoryStore, occupied, remove_forgotten
 from seqgc.wire import TaskMessage
 
 RUN = "gc-s_1-0123456789ab"
@@ -71,6 +72,35 @@ def test_a_folder_with_weights_may_be_a_live_run_s_and_stays_for_a_month(
     age(store.root, FORGOTTEN_S)
     assert remove_forgotten(tmp_path, now=NOW) == 0
     np.testing.assert_array_equal(store.fetch(ref), np.ones(3))
+    assert remove_forgotten(tmp_path, now=NOW + 1) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("wrong_s", [-60 * 86400.0, 60 * 86400.0])
+def test_the_folder_of_a_run_that_lives_stays_whatever_the_clocks_say(
+    wrong_s: float, store: DirectoryStore, tmp_path: Path
+) -> None:
+    with occupied(tmp_path, RUN):
+        ref = store.publish("cnn", 0, np.ones(3))
+        store.put(LATE, b"answer")
+        age(store.root, wrong_s)
+        assert remove_forgotten(tmp_path, now=NOW + 60 * 86400.0) == 0
+        store.discard(ref)
+        age(store.root, wrong_s)
+        assert remove_forgotten(tmp_path, now=NOW + 60 * 86400.0) == 0
+        assert (store.root / "blobs" / LATE).exists()
+    assert sorted(path.name for path in store.root.iterdir()) == ["blobs"]
+
+
+def test_the_folder_of_a_master_that_was_killed_goes(store: DirectoryStore, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    with occupied(tmp_path, RUN):
+        shutil.copytree(store.root, kept)  # as it is found when its master is no more
+    shutil.rmtree(store.root)
+    kept.rename(store.root)
+    store.publish("cnn", 0, np.ones(3))
+    assert "master.lock" in {path.name for path in store.root.iterdir()}
+    age(store.root, FORGOTTEN_S)
     assert remove_forgotten(tmp_path, now=NOW + 1) == 1
     assert list(tmp_path.iterdir()) == []
 
