@@ -245,6 +245,8 @@ class Session:
             for name in self._workload.names:
                 file = directory.checkpoints / f"{name}.safetensors"
                 save_checkpoint(file, self._workload.module(name))
+            with suppress(OSError):  # once more: there may be room again
+                self._metrics.update(sync=True)
         with suppress(StoreError):  # whatever ended the run is more to the point
             self._recorder.write("stop", outcome=outcome)
         self._tell("end", {"outcome": outcome})

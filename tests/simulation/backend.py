@@ -34,7 +34,7 @@ class SimulatedBackend:
             fault = self._world.of_task(round, task.worker)
             results = {item.slot: cached(self._compute, item.parts) for item in task.items}
             self._ledger.true[round, task.worker, task.attempt] = results
-            due = now + float(self._world.delays_s[round, task.worker])
+            due = now + self._world.delay_s(round, task.worker)
             self._send(task, results, due, fault)
         return [now] * len(tasks)
 

@@ -6,7 +6,7 @@ import errno
 import io
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
 from types import SimpleNamespace
@@ -61,17 +61,15 @@ class SimulatedFunctions(FunctionWorkers):
 
     @contextmanager
     def open(self, work: Work) -> Iterator[Crew]:
-        with ExitStack() as stack:
-            for owner, name, other in (
-                (opening, "unique_name", lambda _: self._run_id),
-                (opening_stores, "DirectoryStore", partial(SharedFiles, self._account)),
-                (factories, "make_module", _made),  # which takes long, and each is copied
-                (lambda_, "LambdaBackend", self._started),
-                (lambda_backend, "CallThreads", _calls(self._account)),
-                (run, "RetiringStore", partial(RetiringStore, now=self._account.now)),
-            ):
-                stack.enter_context(mock.patch.object(owner, name, other))
-            yield stack.enter_context(super().open(work))
+        retiring = partial(RetiringStore, now=self._account.now)
+        with (
+            simulated(self._account),
+            mock.patch.object(opening, "unique_name", return_value=self._run_id),
+            mock.patch.object(lambda_, "LambdaBackend", self._started),
+            mock.patch.object(run, "RetiringStore", retiring),
+            super().open(work) as crew,
+        ):
+            yield crew
 
     def _started(self, n: int, wire: Wire, *, invoking: Invoking, **more: Any) -> LambdaBackend:
         account = self._account
@@ -97,6 +95,18 @@ class SimulatedFunctions(FunctionWorkers):
         own = self._account.mount / self._run_id
         if left := sorted(path.name for path in own.rglob("*.npy")):
             raise Violation(f"the run has ended, and left {left}")
+
+
+@contextmanager
+def simulated(account: Account) -> Iterator[None]:
+    """Let backends that are made in the block have no thread, and all read this account's files."""
+    calls = type("Calls", (_Calls,), {"account": account})
+    with (
+        mock.patch.object(opening_stores, "DirectoryStore", partial(SharedFiles, account)),
+        mock.patch.object(factories, "make_module", _made),  # which takes long, and each is copied
+        mock.patch.object(lambda_backend, "CallThreads", calls),
+    ):
+        yield
 
 
 class SharedFiles(DirectoryStore):
@@ -176,10 +186,6 @@ class _Calls:
 
     def close(self) -> None:
         self._closed = True
-
-
-def _calls(account: Account) -> type[_Calls]:
-    return type("Calls", (_Calls,), {"account": account})
 
 
 def _no_bucket(service: str) -> None:

@@ -204,26 +204,32 @@ class Account:
         if call.kind == "throttle":
             self._refusals[address] = 1 + int(11 * call.amount)
         elif call.kind == "scarce":
-            bucket = Bucket(self.world.clock, rate=N * (0.2 + call.amount), burst=2)
-            self._bucket = now + 20, bucket
+            self.ration(20, rate=N * (0.2 + call.amount), burst=2)
         if self._refusals.get(address, 0) > 0:
             self._refusals[address] -= 1
             return True
         return bool(self._bucket and now < self._bucket[0] and not self._bucket[1].admits())
+
+    def ration(self, seconds: float, *, rate: float, burst: float) -> None:
+        """For so long, admit ``rate`` calls a second, and ``burst`` at once."""
+        bucket = Bucket(self.world.clock, rate=rate, burst=burst)
+        self._bucket = self.world.clock.now() + seconds, bucket
 
     def _start(self, call: Call) -> None:
         """Find an environment for a call, and let it run there until its end."""
         task = call.message.request.task
         seconds = _LATENCY_S
         if call.message.request.delay_s == 0:
-            seconds += float(self.world.delays_s[task.round, task.worker])
+            seconds += self.world.delay_s(task.round, task.worker)
         if call.kind == "delay":
             seconds += 100 * call.amount**3
-        worker = self._idle.pop() if self._idle and call.kind != "cold" else self._environment()
-        if call.kind == "cold":
-            seconds += COLD_S
+        if self._idle and call.kind != "cold":
+            worker = self._idle.pop()
+        else:
+            worker = self._environment()
+            seconds += COLD_S if call.kind == "cold" or self.world.starts_cold() else 0
         if call.kind == "hang" or seconds > TIMEOUT_S:
-            said = f"2026-01-01 Task timed out after {TIMEOUT_S:.2f} seconds"
+            said = f"Task timed out after {TIMEOUT_S:.2f} seconds"
             self.after(TIMEOUT_S, partial(self._fail, call, "Sandbox.Timedout", said))
         elif call.kind == "crash":
             said = "RequestId: 1 Error: Runtime exited with error: signal: killed"
@@ -277,7 +283,8 @@ class Account:
 
     def _fail(self, call: Call, kind: str, said: str) -> None:
         """Answer as the service does if the function fails: under 200, with the tail of its log."""
-        log = f"START RequestId: 1\nsaid: {said}\nEND RequestId: 1\nREPORT RequestId: 1\n"
+        own = f"loading\nround {call.message.request.task.round}, call {call.tag}"
+        log = f"START RequestId: 1\n{own}\nEND RequestId: 1\nREPORT RequestId: 1\n"
         headers = {
             "x-amz-function-error": "Unhandled",
             "x-amz-log-result": base64.b64encode(log.encode()).decode(),

@@ -69,6 +69,14 @@ class World:
         self.alive = True  # the present master
         self.elsewhere = False  # whether it is on another machine that something is done
 
+    def delay_s(self, round: int, worker: int) -> float:
+        """Return how long a worker computes, seconds."""
+        return float(self.delays_s[round, worker])
+
+    def starts_cold(self) -> bool:
+        """Say whether an environment that is needed now takes long to start."""
+        return False
+
     def of_task(self, round: int, worker: int) -> Fault | None:
         """Return what goes wrong with the task that is now sent."""
         count = self.sent.get((round, worker), 0)

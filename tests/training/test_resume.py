@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import errno
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,7 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from seqgc import workers
+from seqgc import _durable, workers
 from seqgc.errors import ParameterError, StoreError
 from seqgc.ports import Close, Dispatch, FloatArray, Seen
 from seqgc.training import Adaptation, TrainingPlan, resume, train
@@ -223,6 +225,38 @@ def test_an_observer_that_lasts_remembers(tmp_path: Path) -> None:
     resume(watch.copies[0], plan("gc:s=1"), crew(), observers=[second])
     assert first.rounds == 4 * STEPS
     assert first.rounds <= second.rounds <= first.rounds + 2, "what was under way is sent again"
+
+
+class FullUntil:
+    """Stands for ``os``: there is no room for losses until a file of this name has been written."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._writes = name, 0
+        self.full = True
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(os, name)
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith("metrics.csv"):  # noqa: PTH115
+            self._writes += 1
+            if self._writes > 1 and self.full:  # there was, for its head
+                raise OSError(errno.ENOSPC, "No space left on device")
+        return os.write(descriptor, data)
+
+    def replace(self, source: str, target: str, **folders: int) -> None:
+        os.replace(source, target, **folders)  # noqa: PTH105
+        self.full &= target != self._name
+
+
+def test_losses_that_a_full_disk_kept_back_are_written_at_the_end_if_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    due = outcome(train(plan("gc:s=1"), crew(), run=tmp_path / "roomy").run)
+    disk = FullUntil("m0.safetensors")
+    monkeypatch.setattr(_durable, "system", disk)
+    assert outcome(train(plan("gc:s=1"), crew(), run=tmp_path / "full").run) == due
+    assert not disk.full
 
 
 # ---- what is refused -----------------------------------------------------------------------------

@@ -1,0 +1,278 @@
+"""Single kinds of faults of functions, as often as it takes to be sure."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import re
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from seqgc.backends.lambda_ import LambdaBackend
+from seqgc.errors import StoreError
+from seqgc.ports import Failure, Seen, Task, WeightedPoints, WeightRef, WorkItem
+from seqgc.rounds import ClosingRule
+from seqgc.stores import MemoryStore, RetiringStore, remove_forgotten
+from seqgc.training import RecordingPlan, record_profile
+from seqgc.wire import (
+    InvokeMessage,
+    StoreRef,
+    TaskMessage,
+    WorkloadRef,
+    decode,
+    encode,
+    from_json,
+    to_mapping,
+)
+from seqgc.worker import FunctionWorker, Registry
+from tests.kit import SOAK
+from tests.simulation.crew import SharedFiles, SimulatedFunctions, simulated
+from tests.simulation.faults import READ_KINDS
+from tests.simulation.functions import COLD_S, TIMEOUT_S, Account, Wire
+from tests.simulation.runs import models
+from tests.simulation.weather import RUN, Cheap, Weather
+from tests.simulation.world import Clock, Ledger
+
+pytestmark = pytest.mark.timeout(0 if SOAK else 180)
+
+
+class Logged(Wire):
+    """A wire that knows when invocations were submitted again."""
+
+    def __init__(self, account: Account) -> None:
+        super().__init__(account)
+        self.again: list[float] = []
+        self.account = account
+
+    def submit(self, tag: int, body: bytes) -> None:
+        if tag in self.refused:
+            self.again.append(self.account.now())
+        super().submit(tag, body)
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.9])
+def test_a_service_that_admits_few_is_not_stormed_and_nobody_fails(
+    rate: float, tmp_path: Path
+) -> None:
+    """Of a round's n invocations a quarter is admitted at once, and ``rate`` n in a second."""
+    n, rounds = 32, 1000 if SOAK else 6
+    run = Cheap(
+        weather=Weather(1, [], 0),
+        mount=tmp_path,
+        spec="uncoded",
+        n=n,
+        jobs=rounds,
+        wire=Logged,
+        prepare=lambda account: account.ration(1e9, rate=rate * n, burst=n / 4),
+    )
+    wire: Any = run.run()
+    assert run.failures == []
+    assert len(run.records) == rounds
+    assert len(wire.again) > 0.5 * n * rounds
+    times = np.array(wire.again)
+    most = (np.searchsorted(times, times + 1) - np.arange(len(times))).max()
+    assert most <= 1.2 * n, "in a second"
+    at_once = np.unique(times, return_counts=True)[1].max()
+    assert at_once <= n / 4, "by jitter"
+
+
+def test_a_fifth_of_all_calls_is_cut_off_or_refused_and_every_round_ends(tmp_path: Path) -> None:
+    rounds = 10_000 if SOAK else 60
+    weather = Weather(2, ["reset", "unavailable"], 0.2)
+    run = Cheap(weather=weather, mount=tmp_path, spec="uncoded", n=4, jobs=rounds)
+    run.run()
+    assert len(run.records) == rounds
+    assert all(record.responded.all() for record in run.records)
+    assert len(run.failures) == weather.counts.total() > 0.15 * 4 * rounds
+    told = Counter(re.match(r"HTTP 50\d|ConnectionResetError", f.reason)[0] for f in run.failures)  # type: ignore[index]
+    assert set(told) == {f"HTTP 50{k}" for k in (0, 2, 3, 4)} | {"ConnectionResetError"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("hang", "Sandbox.Timedout"), ("error", "MemoryError"), ("crash", "Runtime.ExitError")],
+)
+def test_a_function_that_fails_is_told_with_the_last_line_of_its_own_log(
+    kind: str, name: str, tmp_path: Path
+) -> None:
+    rounds, n = 250 if SOAK else 5, 4
+    weather = Weather(3, [kind], 1.0)
+    account = Account(weather, Ledger(weather), tmp_path)
+    workload = WorkloadRef(name="least-squares", settings={"points": 96, "features": 5, "seed": 4})
+    with (
+        simulated(account),
+        LambdaBackend(
+            n, Wire(account), workload=workload, store=StoreRef(kind="inline"), clock=account
+        ) as backend,
+    ):
+        for round in range(rounds):
+            tasks = [Task(round=round, worker=w, attempt=0, items=()) for w in range(n)]
+            left_at = backend.dispatch(round, tasks)
+            failed = [backend.receive(left_at[0] + 2 * TIMEOUT_S) for _ in range(n)]
+            for event in failed:
+                assert isinstance(event, Failure)
+                call = f"round {round}, call {n * round + event.worker}"
+                assert event.reason.startswith(f"{name}: ")
+                assert event.reason.endswith(f"; last log line: {call}")
+            assert sorted(event.worker for event in failed if event) == list(range(n))
+        assert backend.outstanding == 0
+
+
+def test_runs_are_not_harmed_by_cold_starts(tmp_path: Path) -> None:
+    """Where two of six may be waited for in vain, three tasks in ten of each round come late."""
+    rounds = 1000 if SOAK else 20
+    weather = Weather(4, ["cold"], 0.3)
+    rule = ClosingRule(mu=0.5, timeout_s=60.0)
+    run = Cheap(weather=weather, mount=tmp_path, spec="gc:s=2", n=6, jobs=rounds, rule=rule)
+    run.run()
+    assert weather.counts["cold"] > 0.2 * 6 * rounds
+    assert run.failures == []
+    assert len(run.records) == rounds
+    for record in run.records:
+        assert record.duration_s < COLD_S + 12, "what was cold was late, and nothing was sent twice"
+
+
+def test_cold_starts_are_in_no_profile(tmp_path: Path) -> None:
+    rounds = 1000 if SOAK else 20
+    weather = Weather(5, [], 0, cold=0.3)
+    account = Account(weather, Ledger(weather), tmp_path)
+    crew = SimulatedFunctions(12, account, kind="lambda", master=0)
+    plan = RecordingPlan(model=models()[0], loads=(1.0,), rounds=rounds, warmup=0)
+    (profile,) = record_profile(plan, crew)
+    assert weather.counts["cold"] > 0
+    assert profile.times.max() < COLD_S + 1, "no task takes less than one"
+
+
+def test_late_double_and_foreign_answers_never_reach_a_gradient(tmp_path: Path) -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(100_000 if SOAK else 30):
+        weather = Weather(seed, ["delay", "repeat", "foreign"], 0.4)
+        spec = ("uncoded", "gc:s=1", "sr-sgc:B=1,W=2,lam=1")[seed % 3]
+        mount = tmp_path / str(seed % 2)
+        run = Cheap(weather=weather, mount=mount, spec=spec, n=3, jobs=3)
+        run.run()
+        told = [f for f in run.failures if "Sandbox" not in f.reason]
+        assert all(
+            re.match("WireError: (answer has|frame belongs to run)", f.reason) for f in told
+        ), seed
+        assert len(told) <= weather.counts["foreign"]
+        counts += weather.counts
+        counts["told"] += len(told)
+        for path in mount.rglob("*.npy"):
+            path.unlink()
+    assert counts["told"] > 0.3 * counts["foreign"] > 0
+
+
+# ---- an environment, its store, and what is deleted there ---------------------------------------
+
+
+def test_an_environment_that_serves_several_runs_never_uses_what_another_left() -> None:
+    """Names, versions and sizes are the same in all runs, weights and settings are not."""
+    rng = np.random.default_rng(6)
+    registry = Registry()
+
+    @registry.register("scaled")
+    def scaled(settings: Any, fetch_weights: Any) -> Any:
+        return lambda parts: settings["factor"] * fetch_weights(parts[0].weights)
+
+    worker = FunctionWorker(registry, lambda ref: stores[ref.location], cached_bytes=5 * 32)
+    stores = {f"run-{k:012x}": MemoryStore() for k in range(4)}
+    known = {
+        (run, version): store.publish("m", version, rng.normal(size=4))
+        for run, store in stores.items()
+        for version in range(4)
+    }
+    warm = 0
+    for number in range(10_000 if SOAK else 500):
+        run = f"run-{int(rng.integers(4)) if rng.random() < 0.5 else 0:012x}"
+        ref, factor = known[run, int(rng.integers(4))], float(rng.integers(1, 3))
+        inline = ((ref, stores[run].fetch(ref)),) if rng.random() < 0.3 else ()
+        part = WeightedPoints(model="m", weights=ref, points=np.arange(1), coefficients=np.ones(1))
+        item = WorkItem(slot=0, parts=(part,))
+        message = InvokeMessage(
+            request=TaskMessage(task=Task(round=number, worker=0, attempt=0, items=(item,))),
+            workload=WorkloadRef(name="scaled", settings={"factor": factor}),
+            store=StoreRef(kind="directory", location=run),
+            inline_limit_bytes=10**6,
+            weights=inline,
+        )
+        report = worker.serve(to_mapping(encode(message, run_id=run)))
+        answer: Any = decode(from_json(report.reply), run_id=run)
+        np.testing.assert_array_equal(answer.results[0], factor * stores[run].fetch(ref))
+        warm += report.warm
+    assert 0.2 * number < warm < 0.9 * number
+
+
+def test_what_is_read_badly_is_read_again_and_never_wrong(tmp_path: Path) -> None:
+    reads = 100_000 if SOAK else 2000
+    weather = Weather(7, READ_KINDS, 0.3)
+    account = Account(weather, Ledger(weather), tmp_path)
+    store = SharedFiles(account, RUN, below=tmp_path)
+    vectors = [np.random.default_rng(k).normal(size=50) for k in range(8)]
+    refs = [store.publish("m", version, vector) for version, vector in enumerate(vectors)]
+    blobs = [vector.tobytes() for vector in vectors]
+    for number, blob in enumerate(blobs):
+        store.put(str(number), blob)
+    failed = asked = 0
+    while weather.reads < reads:
+        which = asked % len(vectors)
+        asked += 1
+        try:
+            if asked % 2:
+                np.testing.assert_array_equal(store.fetch(refs[which]), vectors[which])
+            else:
+                digest = hashlib.sha256(blobs[which]).hexdigest()
+                got = store.get(str(which), digest=digest, size_bytes=len(blobs[which]))
+                assert got == blobs[which]
+        except StoreError as error:
+            failed += "cannot be used: " in str(error)
+    assert 0.25 * reads < weather.counts.total() < 0.35 * reads
+    assert 0.3**4 / 3 < failed / asked < 3 * 0.3**4, "four readings each, and not one more"
+
+
+def test_weights_in_use_are_never_deleted() -> None:
+    """Tasks of the last T + 1 rounds, and stragglers of a grace, read them; then they go."""
+    delay, grace_s, rounds = 2, 20.0, 25_000 if SOAK else 500
+    rng, clock = np.random.default_rng(8), Clock()
+    store = RetiringStore(MemoryStore(), rounds=delay, grace_s=grace_s, now=clock.now)
+    refs: list[WeightRef] = []
+    due: list[tuple[float, int]] = []  # when somebody will read which version
+    read = deleted = 0
+    for round in range(rounds):
+        while due and due[0][0] <= clock.at:
+            _, version = heapq.heappop(due)
+            assert store.fetch(refs[version])[0] == version
+            read += 1
+        deleted += store.advance(round)
+        refs.append(store.publish("m", round, np.full(2, float(round))))
+        in_flight = refs[-1 - delay :]
+        for ref, seconds in zip(rng.choice(in_flight, 4), grace_s * rng.random(4), strict=True):
+            heapq.heappush(due, (clock.at + seconds, ref.version))
+        if round >= delay:
+            store.discard(in_flight[0])
+        clock.at += float(rng.choice([0.01, 1.0, 5.0]))
+    assert read > 3.9 * rounds - 100
+    clock.at += grace_s
+    assert deleted + store.advance(rounds + delay) == rounds - delay, "all of them, in the end"
+    with pytest.raises(StoreError):
+        store.fetch(refs[0])
+
+
+def test_a_clock_that_is_wrong_by_60_days_deletes_no_live_run(tmp_path: Path) -> None:
+    weather = Weather(9, [], 0)
+    account = Account(weather, Ledger(weather), tmp_path)
+    crew = SimulatedFunctions(4, account, kind="lambda-receipts", master=0)
+    plan = RecordingPlan(model=models()[0], loads=(1.0,), rounds=5, warmup=0)
+    asked = []
+
+    def another_master_comes(_: Seen) -> None:
+        asked.append(remove_forgotten(tmp_path, now=time.time() + 60 * 86400))
+
+    record_profile(plan, crew, observers=[another_master_comes])
+    assert asked == [0] * 7
+    assert not any(tmp_path.iterdir())
