@@ -6,17 +6,20 @@
 # image and of all wheels.
 
 ARG PYTHON_VERSION=3.13
-FROM public.ecr.aws/lambda/python:${PYTHON_VERSION}
+# A tag can be moved, a digest cannot: --build-arg BASE_DIGEST=@sha256:... (see SECURITY.md)
+ARG BASE_DIGEST=
+FROM public.ecr.aws/lambda/python:${PYTHON_VERSION}${BASE_DIGEST}
 
 # CPU wheels have an index of their own: elsewhere, torch brings CUDA's gigabytes. It is asked for
 # torch alone: of two indexes, pip takes any package from the one that claims the higher version.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 
-COPY constraints.txt lambda_handlers/gradient_worker/requirements.txt lambda_handlers/gradient_worker/requirements-torch.txt /tmp/build/
-RUN python -m pip install --no-cache-dir --disable-pip-version-check --no-deps \
-        --constraint /tmp/build/constraints.txt --index-url "${TORCH_INDEX}" torch \
-    && python -m pip install --no-cache-dir --disable-pip-version-check \
-        --constraint /tmp/build/constraints.txt --requirement /tmp/build/requirements-torch.txt \
+# Locked by `make lock`. Nothing is built here: that would run code of packages that nobody has seen.
+COPY lambda_handlers/gradient_worker/torch.lock lambda_handlers/gradient_worker/requirements-torch.lock /tmp/build/
+RUN python -m pip install --no-cache-dir --disable-pip-version-check --only-binary=:all: --no-deps \
+        --index-url "${TORCH_INDEX}" --requirement /tmp/build/torch.lock \
+    && python -m pip install --no-cache-dir --disable-pip-version-check --only-binary=:all: \
+        --require-hashes --requirement /tmp/build/requirements-torch.lock \
     && rm -rf /tmp/build
 
 # Last, because it changes most often.

@@ -3,6 +3,7 @@
 #   PYTHON=python3.12   the interpreter that .venv is created with (3.11 or newer)
 #   TORCH=any           take whatever build of torch pip finds, CUDA's gigabytes included
 #   PYTEST_ARGS='-k x'  passed on to pytest
+#   TORCH_INDEX=...     of `make lock`: where the hashes of torch's CPU wheels are asked for
 
 PYTHON ?= python3
 TORCH ?= cpu
@@ -20,7 +21,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := test
 .DELETE_ON_ERROR:
-.PHONY: demo test soak lint bench format audit
+.PHONY: demo test soak lint bench format audit lock
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/seqgc demo
@@ -52,6 +53,24 @@ audit: $(VENV)/.installed-dev
 	@.audit/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off \
 	  -r .audit/installed.txt || { \
 	  echo 'make audit: failed: advisories, or no data of a package (then nothing is known): see above' >&2; exit 1; }
+
+# What functions install, by version and hash, for the image's Python and all processors. On macOS
+# torch needs what its CPU build needs on Linux, where the registry's build names CUDA's packages too.
+LOCKS := lambda_handlers/gradient_worker
+COMPILE = .lock/bin/uv pip compile --quiet --upgrade --generate-hashes --no-header --no-annotate \
+  --no-emit-index-url --constraint constraints.txt --python-version 3.13
+CPU := MACOSX_DEPLOYMENT_TARGET=14.0 $(COMPILE) --python-platform aarch64-apple-darwin
+TORCH_INDEX ?=
+
+lock:
+	@test -x .lock/bin/uv || { $(PYTHON) -m venv .lock && .lock/bin/python -m pip install --quiet uv; }
+	$(CPU) $(LOCKS)/requirements.txt --output-file $(LOCKS)/requirements.lock
+	$(CPU) $(LOCKS)/requirements-torch.txt --no-emit-package torch \
+	  --output-file $(LOCKS)/requirements-torch.lock
+	grep '^torch==' constraints.txt > $(LOCKS)/torch.lock
+	@test -n '$(TORCH_INDEX)' || echo 'torch.lock has no hashes: make lock TORCH_INDEX=...' >&2
+	test -z '$(TORCH_INDEX)' || echo torch | $(COMPILE) --no-deps --default-index '$(TORCH_INDEX)' \
+	  --python-platform x86_64-manylinux_2_28 --output-file $(LOCKS)/torch.lock -
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .

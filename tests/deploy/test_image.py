@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import json
 import re
 import shlex
 import subprocess
 import sys
+import tomllib
+from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from tests.deploy.kit import ROOT, expanded
 
@@ -35,26 +41,28 @@ def sources() -> list[str]:
 
 def test_the_image_starts_from_aws_own_base_for_either_architecture() -> None:
     (base,) = [rest for word, rest in instructions() if word == "FROM"]
-    assert base == "public.ecr.aws/lambda/python:${PYTHON_VERSION}"
+    assert base == "public.ecr.aws/lambda/python:${PYTHON_VERSION}${BASE_DIGEST}"
     assert ("ARG", "PYTHON_VERSION=3.13") in instructions()
+    assert ("ARG", "BASE_DIGEST=") in instructions()
 
 
 def test_pytorch_s_index_is_asked_for_torch_alone() -> None:
     (run, _) = [rest for word, rest in instructions() if word == "RUN"]
     first, second, _ = (shlex.split(command) for command in run.split(" && "))
     assert first[first.index("--index-url") + 1] == "${TORCH_INDEX}"
-    assert first[-1] == "torch"
+    assert first[-1] == "/tmp/build/torch.lock"
     assert "--no-deps" in first
     assert not any("index" in word for word in second)
-    assert "/tmp/build/requirements-torch.txt" in second
-    assert all("/tmp/build/constraints.txt" in command for command in (first, second))
+    assert second[-1] == "/tmp/build/requirements-torch.lock"
+    assert "--require-hashes" in second
+    assert all("--only-binary=:all:" in command for command in (first, second))
 
 
 def test_every_source_that_the_image_copies_is_there_and_in_the_context() -> None:
     ignore = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
     assert ignore[0] == "*"
     kept = [each[1:] for each in ignore if each.startswith("!")]
-    assert len(sources()) == 5
+    assert len(sources()) == 4
     for source in sources():
         assert (ROOT / source).exists()
         some = source + "x" if source.endswith("/") else source
@@ -91,13 +99,81 @@ def test_the_zip_s_makefile_asks_for_wheels_of_the_architecture(
     assert all((ROOT / each).is_dir() for each in shlex.split(copy)[2:-1])
 
 
-def required(name: str) -> set[str]:
-    """Distributions in a requirements file, and in those that it refers to."""
-    text = (ROOT / "lambda_handlers/gradient_worker" / name).read_text(encoding="utf-8")
+WORKER = ROOT / "lambda_handlers/gradient_worker"
+
+
+def wanted(name: str) -> dict[str, Requirement]:
+    """Distributions in a requirements file, and in those that it refers to, by name."""
+    text = (WORKER / name).read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
-    more = [line.split()[1] for line in lines if line.startswith("--requirement")]
-    own = {re.split("[<>=]", line)[0] for line in lines if not line.startswith("--")}
-    return own.union(*map(required, more))
+    found = [Requirement(line) for line in lines if not line.startswith("--")]
+    more = [wanted(line.split()[1]) for line in lines if line.startswith("--requirement")]
+    return {each.name: each for each in found} | {k: v for held in more for k, v in held.items()}
+
+
+def locked(name: str) -> dict[str, Version]:
+    """What a lock names, by name, every entry with hashes."""
+    text = (WORKER / name).read_text(encoding="utf-8").replace("\\\n", " ")
+    versions = {}
+    for line in text.splitlines():
+        pin, *hashes = line.split()
+        assert hashes, f"{line}: no hash"
+        assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", each) for each in hashes)
+        distribution, version = pin.split("==")
+        versions[distribution] = Version(version)
+    return versions
+
+
+LOCKS = {
+    "requirements.txt": "requirements.lock",
+    "requirements-torch.txt": "requirements-torch.lock",
+}
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_the_lock_covers_what_is_asked_for_and_all_that_it_needs(name: str) -> None:
+    held = locked(LOCKS[name])
+    assert not {each for each in held if re.match("torch|triton|nvidia|cuda", each)}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    named = [Requirement(each) for group in groups for each in group]
+    queue = [*wanted(name).values(), *(each for each in named if each.name in held)]
+    for each in queue:
+        if each.name != "torch":
+            assert each.specifier.contains(held[each.name]), each
+    seen, queue = set(), list(wanted(name))
+    image = {"python_version": "3.13", "python_full_version": "3.13.0", "extra": ""}
+    while queue:  # what is installed here tells what each needs
+        if (each := queue.pop()) in seen:
+            continue
+        seen.add(each)
+        with suppress(importlib.metadata.PackageNotFoundError):
+            for text in importlib.metadata.requires(each) or ():
+                needs = Requirement(text)
+                if needs.marker is None or needs.marker.evaluate(image):
+                    queue.append(canonicalize_name(needs.name))
+    assert seen - {"torch"} <= set(held)
+
+
+def test_torch_is_locked_to_the_version_that_is_tested() -> None:
+    pin, *_ = (WORKER / "torch.lock").read_text(encoding="utf-8").split()
+    constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    assert pin.partition("+")[0] in constraints
+
+
+def test_locks_are_for_the_image_s_python() -> None:
+    (version,) = [rest for _, rest in instructions() if rest.startswith("PYTHON_VERSION=")]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert f"--python-version {version.partition('=')[2]}\n" in makefile
+
+
+def test_two_locks_agree_and_the_zip_takes_its_own() -> None:
+    small, large = (locked(name) for name in LOCKS.values())
+    assert small == {name: large[name] for name in small}
+    makefile = (WORKER / "Makefile").read_text(encoding="utf-8")
+    assert "--require-hashes --requirement lambda_handlers/gradient_worker/requirements.lock" in (
+        makefile
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,5 +201,5 @@ def test_what_a_worker_imports_is_installed(modules: list[str], requirements: st
     loaded = set(run.stdout.split())
     needed = {known[each] for each in loaded & known.keys()}
     least = {"numpy", "aws-lambda-powertools", "msgspec", "pybase64", "xxhash"}
-    assert least <= needed <= required(requirements)
+    assert least <= needed <= set(wanted(requirements))
     assert not loaded & set(ours)
