@@ -1,4 +1,4 @@
-"""A way to a service that can be cut: while it is, every connection is reset."""
+"""A way to a service that can be cut: while it is, connections are reset, or answered with 503."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from seqgc.local_lambda import LocalLambda
 
+_BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _RESET = struct.pack("ii", 1, 0)  # what SO_LINGER takes: on, after no time
 
 
@@ -21,14 +22,14 @@ class Flaky:
         self._port = urlsplit(service.function_url if to_url else service.endpoint_url).port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: set[socket.socket] = set()
-        self._down_until = 0.0
+        self._down_until, self._busy = 0.0, False
         self.function_name, self.keys = service.function_name, service.keys
         self.endpoint_url = self._here(service.endpoint_url)
         self.function_url = self._here(service.function_url)
 
-    def cut(self, seconds: float) -> None:
-        """Reset every connection from now on, for so long."""
-        self._down_until = time.monotonic() + seconds
+    def cut(self, seconds: float, *, busy: bool = False) -> None:
+        """Reset every connection, and for so long all new ones; or answer these that it is busy."""
+        self._down_until, self._busy = time.monotonic() + seconds, busy
         for each in tuple(self._open):
             self._reset(each)
 
@@ -51,12 +52,25 @@ class Flaky:
                 client = self._listener.accept()[0]
                 self._open.add(client)
                 if time.monotonic() < self._down_until:
-                    self._reset(client)
+                    if self._busy:
+                        threading.Thread(target=self._put_off, args=(client,), daemon=True).start()
+                    else:
+                        self._reset(client)
                     continue
                 server = socket.create_connection(("127.0.0.1", self._port))
                 self._open.add(server)
                 for pair in ((client, server), (server, client)):
                     threading.Thread(target=self._carry, args=pair, daemon=True).start()
+
+    def _put_off(self, client: socket.socket) -> None:
+        """Answer a request that it is a bad time, and read what is left of it."""
+        with suppress(OSError), client:
+            client.recv(1 << 16)
+            client.sendall(_BUSY)
+            client.shutdown(socket.SHUT_WR)
+            while client.recv(1 << 16):
+                pass
+        self._open.discard(client)
 
     def _carry(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):

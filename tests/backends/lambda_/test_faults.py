@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -23,7 +26,7 @@ from seqgc.stores import open_store
 from seqgc.wire import MESSAGE_LIMIT_BYTES, StoreRef
 from tests.backends.lambda_.descent import Descent, undisturbed
 from tests.backends.lambda_.flaky import Flaky
-from tests.backends.lambda_.local import TRANSPORTS, Service, open_transport, serve
+from tests.backends.lambda_.local import ROOT, TRANSPORTS, Service, open_transport, serve
 from tests.kit import SOAK
 
 FUNCTION_S = 0.3  # after which a hanging environment is killed
@@ -115,17 +118,21 @@ def test_when_a_third_fails_the_gradients_are_those_of_a_run_without_failures(
         np.testing.assert_allclose(work.gradients[job], due, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("outage_s", [0.3, 2.0, 10.0] if SOAK else [0.3])
+OUTAGES_S = [0.3, 2.0, 10.0] if SOAK else [0.3]
+
+
+@pytest.mark.parametrize("outage_s", OUTAGES_S)
+@pytest.mark.parametrize("busy", [False, True], ids=["resets", "503"])
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_an_outage_that_is_shorter_than_the_limit_of_a_round_ends_no_run(
-    transport: str, outage_s: float, tmp_path: Path
+    transport: str, busy: bool, outage_s: float, tmp_path: Path
 ) -> None:
     run = Run(spec="uncoded", n=4, transport=transport, mount=tmp_path)
     work, failures = run.work(), list[str]()
 
     def watch(seen: Event | Action) -> None:
         if isinstance(seen, Dispatch) and (seen.round, seen.attempt) == (2, 0):
-            flaky.cut(outage_s)
+            flaky.cut(outage_s, busy=busy)
         if isinstance(seen, Failure):
             failures.append(seen.reason)
 
@@ -137,8 +144,38 @@ def test_an_outage_that_is_shorter_than_the_limit_of_a_round_ends_no_run(
         with run.backend(flaky, work) as backend:
             master.run(policy, backend, work, observe=watch)
     assert len(failures) > 4
+    assert busy == any("503" in each for each in failures)
     for job, due in enumerate(undisturbed(5, delay=0)):
         np.testing.assert_allclose(work.gradients[job], due, rtol=1e-8, atol=1e-10)
+
+
+def apart(folder: Path) -> list[str]:
+    """A command that runs what follows it where the machine resolves names by a folder's files."""
+    mounts = " && ".join(f"mount --bind {shlex.quote(str(folder))}/{n} /etc/{n}" for n in ETC)
+    return ["unshare", "--mount", "sh", "-c", f'{mounts} && exec "$@"', "sh"]
+
+
+ETC = {"hosts": "127.0.0.1 localhost\n", "resolv.conf": "nameserver 127.0.0.1\n"}  # where none is
+
+
+@pytest.mark.parametrize("outage_s", OUTAGES_S)
+@pytest.mark.parametrize("transport", TRANSPORTS if SOAK else ["curl"])
+def test_a_name_that_nobody_resolves_for_a_while_ends_no_run(
+    transport: str, outage_s: float, tmp_path: Path
+) -> None:
+    for name, text in ETC.items():
+        tmp_path.joinpath(name).write_text(text)
+    if subprocess.run([*apart(tmp_path), "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this user may not give a process files of its own for /etc")
+    child = [sys.executable, "-m", "tests.backends.lambda_.nameless", transport, str(outage_s)]
+    command = [*apart(tmp_path), *child, str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=90
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(failures := done.stdout.splitlines()) >= 4
+    due = "EndpointConnectionError" if transport == "boto3" else "resol"
+    assert all(due in each for each in failures), failures
 
 
 CAUSES: dict[FaultKind, str] = {
