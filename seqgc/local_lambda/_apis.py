@@ -28,6 +28,10 @@ _FUNCTION = re.compile(  # a name, or a whole or partial resource name; with a q
     r"(?P<name>[A-Za-z0-9_-]+)(?::(?P<qualifier>[A-Za-z0-9_$-]+))?\Z"
 )
 _TEXTUAL = ("text/", "application/json", "application/javascript", "application/xml")
+# With these a function could end its own response early, and begin one for whoever asks next.
+_OF_CONNECTIONS = frozenset(
+    ("connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade")
+)
 _DOMAIN_ID = "local"
 _FORBIDDEN = json_response(403, {"Message": "Forbidden"})
 
@@ -232,20 +236,21 @@ def _response(body: bytes | bytearray, identity: tuple[str, str]) -> Response:
 
     An object with a status code is a response by itself; any other JSON is a body.
     """
-    # A large answer is not parsed to find that out.
-    description = json.loads(body) if b'"statusCode"' in body else None
-    if not (isinstance(description, dict) and "statusCode" in description):
-        return Response(headers=(identity, *JSON), body=body)
     try:
+        # A large answer is not parsed to find that out.
+        description = json.loads(body) if b'"statusCode"' in body else None
+        if not (isinstance(description, dict) and "statusCode" in description):
+            return Response(headers=(identity, *JSON), body=body)
         headers = {str(k).lower(): str(v) for k, v in (description.get("headers") or {}).items()}
         headers.setdefault("content-type", "application/json")
         cookies = [("set-cookie", str(cookie)) for cookie in description.get("cookies") or ()]
+        own = [each for each in headers.items() if each[0].strip() not in _OF_CONNECTIONS]
+        if not 200 <= (status := int(description["statusCode"])) <= 599:
+            raise ValueError(status)
         return Response(
-            status=int(description["statusCode"]),
-            headers=(identity, *headers.items(), *cookies),
-            body=_content(description),
+            status=status, headers=(identity, *own, *cookies), body=_content(description)
         )
-    except (TypeError, ValueError, AttributeError):
+    except (TypeError, ValueError, AttributeError, RecursionError):
         return _bad_gateway(identity, "application/json")
 
 

@@ -26,6 +26,7 @@ JSON = (("Content-Type", "application/json"),)
 _SCRATCH = memoryview(bytearray(1 << 16))  # shared: filled and emptied within one callback
 _ONE_LINE = {ord("\r"): " ", ord("\n"): " "}  # or a function could write headers of its own
 _JOINED_BYTES = 1 << 16  # below it, copying a body is cheaper than another system call
+_WITHOUT_BODY = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -254,15 +255,17 @@ class _Connection(asyncio.BufferedProtocol):
         return True
 
     def _write(self, response: Response) -> None:
+        # By its status alone a client knows that no body follows: it would begin the next response.
+        body = b"" if response.status in _WITHOUT_BODY else response.body
         lines = [f"HTTP/1.1 {response.status} {responses.get(response.status, 'Unknown')}"]
         lines += [f"{name}: {value}".translate(_ONE_LINE) for name, value in response.headers]
-        lines += [f"Content-Length: {len(response.body)}", "", ""]
+        lines += [f"Content-Length: {len(body)}", "", ""]
         head = "\r\n".join(lines).encode("latin-1", "replace")
-        if len(response.body) <= _JOINED_BYTES:
-            self._transport.write(head + response.body)
+        if len(body) <= _JOINED_BYTES:
+            self._transport.write(head + body)
         else:
             self._transport.write(head)
-            self._transport.write(response.body)
+            self._transport.write(body)
 
     def _refuse(self, status: HTTPStatus) -> None:
         if not self._transport.is_closing():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -16,6 +17,8 @@ def handler(event: dict[str, Any], context: Any) -> Any:  # noqa: C901 (a table 
     global _seen  # noqa: PLW0603 (what an environment keeps is the subject)
     _seen += 1
     if "requestContext" in event:
+        if event["rawPath"] == "/described":
+            return json.loads(event["body"])
         return event if event["rawPath"] == "/echo" else _respond(event["rawPath"])
     match event.get("do"):
         case "wait":

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import base64
 import json
+from contextlib import closing
+from http.client import HTTPConnection
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -41,6 +44,42 @@ def test_described_response(service: LocalLambda) -> None:
 
     assert (response.status_code, response.content) == (201, b"\x00\x01\x02")
     assert response.headers["x-a"] == "b"
+
+
+FORGED = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nFORGED"
+
+
+@pytest.mark.parametrize(
+    ("described", "due"),
+    [
+        ({"statusCode": 204, "body": FORGED}, (204, "")),
+        ({"statusCode": 304, "body": FORGED}, (304, "")),
+        ({"statusCode": 200, "body": FORGED, "headers": {"Content-Length": "0"}}, (200, FORGED)),
+        (
+            {"statusCode": 200, "body": FORGED, "headers": {"transfer-encoding ": "chunked"}},
+            (200, FORGED),
+        ),
+        ({"statusCode": 200, "body": "", "headers": {"x": f"\r\n\r\n{FORGED}"}}, (200, "")),
+        ({"statusCode": 101, "body": ""}, (502, "Internal Server Error")),
+        ({"statusCode": -5, "body": ""}, (502, "Internal Server Error")),
+        ({"statusCode": 10**400, "body": ""}, (502, "Internal Server Error")),
+        ({"statusCode": "x", "body": ""}, (502, "Internal Server Error")),
+    ],
+)
+def test_no_function_answers_for_another_on_the_same_connection(
+    service: LocalLambda, described: dict[str, object], due: tuple[int, str]
+) -> None:
+    text = json.dumps(described).encode()
+    url, address = service.function_url + "described", urlsplit(service.function_url)
+    with closing(HTTPConnection(str(address.hostname), address.port, timeout=10)) as connection:
+        for body, status, answer in (
+            (text, *due),
+            (b'{"statusCode": 200, "body": "own"}', 200, "own"),
+        ):
+            connection.request("POST", "/described", body, signed(service, url, data=body))
+            response = connection.getresponse()
+            assert (response.status, response.read().decode()) == (status, answer)
+            assert response.headers.get_all("Content-Length") == [str(len(answer))]
 
 
 def test_any_other_answer_is_a_body(service: LocalLambda) -> None:

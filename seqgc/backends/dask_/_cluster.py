@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Iterable
 from contextlib import ExitStack
+from tempfile import TemporaryDirectory
 from typing import Final, TypeAlias
 
 import dask
@@ -83,6 +84,8 @@ class Cluster:
     def _started(self, n: int, processes: int | None) -> Client:
         count = min(n, os.cpu_count() or 1) if processes is None else processes
         workers = min(n, max(1, count))
+        # Else in a folder of a name that all users know, where what is spilled is pickled.
+        folder = self._stack.enter_context(TemporaryDirectory(prefix="seqgc-dask-"))
         # A task that was on a worker whose process ended has failed: who repeats it is decided by
         # the round's policy, not by the cluster.
         with dask.config.set({"distributed.scheduler.allowed-failures": 0}):
@@ -92,6 +95,7 @@ class Cluster:
                 processes=count > 0,
                 security=_own_keys() if count > 0 else None,  # threads have no connections
                 dashboard_address="127.0.0.1:0",
+                local_directory=folder,
                 silence_logs=logging.CRITICAL,
             )
             self._stack.enter_context(cluster)

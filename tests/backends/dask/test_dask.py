@@ -62,6 +62,10 @@ def test_nobody_without_its_keys_reaches_a_cluster_of_its_own(tmp_path: Path) ->
     with DaskBackend(1, Scripted(folder=tmp_path), processes=1) as backend:
         client = default_client()
         info = client.scheduler_info()
+        (worker,) = info["workers"].values()  # what it spills is pickled: nobody else may write it
+        folders = Path(worker["local_directory"]).parents
+        private = [folder for folder in folders if folder.stat().st_mode & 0o077 == 0]
+        assert any(folder.name.startswith("seqgc-dask-") for folder in private)
         own, others = client.security, Security.temporary()
         for there in (client.scheduler.address, *info["workers"]):
             assert there.startswith("tls://")
@@ -70,6 +74,7 @@ def test_nobody_without_its_keys_reaches_a_cluster_of_its_own(tmp_path: Path) ->
             assert not asyncio.run(reach(there.replace("tls://", "tcp://"), Security()))
         backend.dispatch(0, [task(0, 0)])
         assert isinstance(next_event(backend), Arrival)
+    assert not any(folder.exists() for folder in private if folder.name.startswith("seqgc-dask-"))
 
 
 def test_without_cryptography_the_remedy_is_told(
