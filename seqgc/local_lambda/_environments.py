@@ -11,10 +11,11 @@ Four kinds of process make up the emulator:
                                     +-------- its own Runtime API -----------+
 
 The *service* is one asyncio loop: Invoke API, function URL, a Runtime API for each environment. It
-never forks, since a process with an event loop forks badly. The *parent* (`_parent`) imports the
-handler once, computes nothing, and forks an environment when the service says so; it holds their
-process ids, reports each end, and kills them all when the channel closes. An *environment* runs
-AWS's own runtime client, which asks its Runtime API for one request after the other.
+never forks, since a process with an event loop forks badly. The *parent* (`_parent`) runs AWS's own
+runtime client, handler imported, to where it asks for a first request (`_runtime`). There it forks
+an environment when the service says so; it holds their process ids, reports each end, and kills
+them all when the channel closes. An *environment* goes on from there, and asks its Runtime API for
+one request after the other.
 
 Whoever dies takes the right ones along, without any clean-up of its own: the service ends when the
 caller's control socket closes, the parent when the service's channel does, environments when their

@@ -36,14 +36,9 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     ours, theirs = socket.socketpair()
     if (pid := os.fork()) == 0:
-        code = 1
-        try:
-            control.close()
-            ours.close()
-            Parent(theirs, settings).run()
-            code = 0
-        finally:
-            os._exit(code)
+        control.close()
+        ours.close()
+        Parent(theirs, settings).run()
     theirs.close()
     try:
         asyncio.run(_serve(control, ours, settings))
