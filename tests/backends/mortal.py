@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from dataclasses import dataclass
 from random import Random
 
@@ -32,5 +33,34 @@ class Mortal:
                 size=(self.chunks, 5)
             )
             return part.coefficients @ partials[part.points]
+
+        return compute
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failing:
+    """Fails whatever it is asked, in one way."""
+
+    way: str
+
+    def __call__(self) -> Compute:
+        """Return the compute function of one worker."""
+
+        def compute(parts: tuple[WeightedPoints, ...]) -> FloatArray:
+            del parts
+            match self.way:
+                case "killed":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                case "stopped":
+                    os.kill(os.getpid(), signal.SIGSTOP)
+                case "exits":
+                    os._exit(3)
+                case "raises":
+                    raise ValueError("on purpose")
+                case "no memory":
+                    return np.zeros(1 << 50)  # more than there are addresses
+                case "hangs":
+                    threading.Event().wait(3600)
+            return np.zeros(5)
 
         return compute

@@ -7,7 +7,6 @@ has `hosts`. Prints the failures that the run has outlasted, a line each.
 
 from __future__ import annotations
 
-import socket
 import sys
 import threading
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 from seqgc import master
 from seqgc.errors import one_line
 from seqgc.local_lambda import LocalLambda
-from seqgc.ports import Action, Event, Failure
+from seqgc.ports import Action, Dispatch, Event, Failure
 from seqgc.rounds import ClosingRule, RoundPolicy
 from seqgc.schemes import parse_scheme
 from tests.backends.lambda_.descent import undisturbed
@@ -44,13 +43,16 @@ class Named:
 
 def main(transport: str, seconds: float, folder: Path) -> None:
     run = Run(spec="uncoded", n=4, transport=transport, mount=folder)
-    work, failures = run.work(), list[str]()
+    work, failures, timers = run.work(), list[str](), list[threading.Timer]()
 
     def come_back() -> None:
         with folder.joinpath("hosts").open("a") as hosts:
             hosts.write(f"127.0.0.1 {NAME}\n")
 
     def watch(seen: Event | Action) -> None:
+        if isinstance(seen, Dispatch) and not timers:
+            timers.append(threading.Timer(seconds, come_back))
+            timers[0].start()
         if isinstance(seen, Failure):
             failures.append(seen.reason)
 
@@ -58,10 +60,6 @@ def main(transport: str, seconds: float, folder: Path) -> None:
         policy = RoundPolicy(
             parse_scheme(run.spec, n=4).start(3), ClosingRule(timeout_s=60.0), payload="float64"
         )
-        try:
-            socket.getaddrinfo(NAME, 80)
-        except OSError:
-            threading.Timer(seconds, come_back).start()
         with run.backend(Named(service), work) as backend:
             master.run(policy, backend, work, observe=watch)
     for job, due in enumerate(undisturbed(3, delay=0)):
