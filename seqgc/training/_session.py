@@ -16,7 +16,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict
 
@@ -88,7 +88,9 @@ class Session:
                 note=self._note,
                 batch=sizes[0] if len(sizes) == 1 else None,
             )
-            director = _RecordedDirector(self._adaptive, recorder, answers=self.answers)
+            director = _RecordedDirector(
+                self._adaptive, recorder, answers=self.answers, closing=self._begin_step
+            )
         self._policy = SwitchingPolicy(
             setting,
             num_jobs=self.num_jobs,
@@ -258,7 +260,7 @@ class Session:
     def _show(self, seen: ports.Seen) -> None:
         self._interrupts.hold()
         if isinstance(seen, ports.Close):
-            self._whole = False  # until all that it finishes has been decoded
+            self._begin_step()
             if self._recorder.overrules(seen.record):
                 self.warn(
                     f"round {seen.record.round} closed on other answers than before the run was "
@@ -268,9 +270,17 @@ class Session:
             self._recorder.lease.check()
             self._whole = True
         elif isinstance(seen, ports.Notice) and seen.kind == "expelled":
-            self._whole = False  # until the job whose results were compared has been handed over
+            self._begin_step()
         for observer in self._observers:
             observer(seen)
+
+    def _begin_step(self) -> None:
+        """No checkpoint from now on, until the step has been made.
+
+        A round closes: the policy has gone on, and its decision or its survivors are not on record
+        yet, nor its jobs decoded. Or results are compared: their job has not been handed over.
+        """
+        self._whole = False
 
     def _tell(self, kind: str, fields: dict[str, object]) -> None:
         self._show(ports.Notice(kind=kind, fields=fields))
@@ -310,9 +320,15 @@ class _RecordedDirector:
     """A director whose decisions are on record before they are acted on, and are made once."""
 
     def __init__(
-        self, director: AdaptiveDirector, recorder: Recorder, *, answers: list[Answer]
+        self,
+        director: AdaptiveDirector,
+        recorder: Recorder,
+        *,
+        answers: list[Answer],
+        closing: Callable[[], None],
     ) -> None:
         self._director, self._recorder, self._answers = director, recorder, answers
+        self._closing = closing
         self._round = -1
 
     def on(self, event: ports.Event) -> None:
@@ -320,6 +336,7 @@ class _RecordedDirector:
 
     def close(self, record: ports.RoundRecord, *, setting: Setting) -> None:
         self._round = record.round
+        self._closing()
         self._director.close(record, setting=setting)
 
     def choose(self, *, setting: Setting, jobs_left: int) -> Decision | None:

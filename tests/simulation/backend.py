@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from seqgc.ports import Arrival, Failure, FloatArray, Task, WeightedPoints
+from tests.simulation import values
 from tests.simulation.faults import Fault, N
 from tests.simulation.world import Ledger, Violation, World
 
@@ -33,7 +34,6 @@ class SimulatedBackend:
         for task in tasks:
             fault = self._world.of_task(round, task.worker)
             results = {item.slot: cached(self._compute, item.parts) for item in task.items}
-            self._ledger.true[round, task.worker, task.attempt] = results
             due = now + self._world.delay_s(round, task.worker)
             self._send(task, results, due, fault)
         return [now] * len(tasks)
@@ -66,10 +66,13 @@ class SimulatedBackend:
     def _send(
         self, task: Task, results: Mapping[int, FloatArray], at: float, fault: Fault | None
     ) -> None:
-        answer = Arrival(
-            round=task.round, worker=task.worker, attempt=task.attempt, at=at, results=results
-        )
         kind, amount = (None, 0.0) if fault is None else (fault.kind, fault.amount)
+        if kind == "not-finite":
+            results = values.not_finite(results, amount)
+        elif kind == "lie":
+            results = values.lie(results, amount)
+        answer = values.answer(task, results, at=at)
+        self._ledger.true[task.round, task.worker, task.attempt] = answer.results
         match kind:
             case "delay":
                 at += 100 * amount**3
@@ -86,7 +89,7 @@ class SimulatedBackend:
                 self._push(at, answer)
                 at += (3 * amount) % 1 - 0.8
                 self._forge(_foreign(answer, at=at, amount=amount), at)
-            case "falsify":
+            case "falsify" if results:  # an answer to nothing has no form to be wrong
                 self._forge(replace(answer, results=_falsified(results, amount)), at)
             case _:
                 self._push(at, answer)
@@ -135,16 +138,18 @@ def _foreign(answer: Arrival, *, at: float, amount: float) -> Arrival:
 
 def _falsified(results: Mapping[int, FloatArray], amount: float) -> Mapping[int, FloatArray]:
     """Return results that no worker can have computed, and whose form shows it."""
-    if not results:
-        return results
     slot = sorted(results)[int(1000 * amount) % len(results)]
     good = results[slot]
-    match int(4 * amount):
+    match int(6 * amount):
         case 0:
             return {**results, slot: good[:-1]}
         case 1:
             return {**results, slot: good.astype(np.float16)}
         case 2:
             return {other: vector for other, vector in results.items() if other != slot}
+        case 3:
+            return {**results, slot: np.full_like(good, 3e38)}
+        case 4:  # of a backend without the wire
+            return {**results, slot: np.full_like(good, np.nan)}
         case _:
             return {**results, slot: good.reshape(1, -1)}

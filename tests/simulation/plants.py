@@ -10,12 +10,14 @@ from typing import Any, Final
 from unittest import mock
 
 from seqgc import _durable
-from seqgc.master import _gathering
+from seqgc.master import _gathering, _replicas
+from seqgc.ports import Doubt
 from seqgc.rounds import RoundPolicy
-from seqgc.training import TorchWorkload
+from seqgc.training import TorchWorkload, _lease
 from seqgc.training import _history as history
 from seqgc.training import _learner as learners
 from tests.simulation.function_plants import FUNCTION_PLANTS
+from tests.simulation.world import Clock
 
 _Plant = Callable[[], AbstractContextManager[object]]
 
@@ -84,6 +86,38 @@ def _takes_all(_: Any) -> Callable[..., Any]:
     return lambda *_, **__: None
 
 
+def _at_once(_: Any) -> Callable[..., Any]:
+    def doubt(self: Any, answer: Any) -> Any:
+        self._doubted[answer.worker] = answer
+        self._gate.doubt(answer.worker, self._elapsed(answer))
+        diverged = self._believe(set(answer.not_finite))
+        self._gate.believe(answer.worker, self._elapsed(answer))
+        return (Doubt(event=answer), diverged)
+
+    return doubt
+
+
+def _without(kind: str) -> Callable[[Any], Callable[..., Any]]:
+    """Return what reads a journal as if it had no lines of a kind."""
+
+    def make(take: Any) -> Callable[..., Any]:
+        return lambda self, entry: take(
+            self, replace(entry, kind="" if entry.kind == kind else entry.kind)
+        )
+
+    return make
+
+
+def _first_counts(count: Any) -> Callable[..., Any]:
+    def changed(self: Any, places: Any) -> Any:
+        for votes in self._votes.values():
+            while len(votes) > 1:
+                votes.popitem()
+        return count(self, places)
+
+    return changed
+
+
 PLANTS: Final[Mapping[str, _Plant]] = MappingProxyType(
     {
         "answers of closed rounds count": _around(RoundPolicy, "_settle", _late),
@@ -103,6 +137,14 @@ PLANTS: Final[Mapping[str, _Plant]] = MappingProxyType(
         "nothing is synced": lambda: mock.patch.object(
             _durable, "_write", _unsynced(_durable._write)
         ),
+        "one who says that a model is not finite is believed": _around(
+            RoundPolicy, "_doubt", _at_once
+        ),
+        "lies are not compared": _around(_replicas.Replicas, "count", _first_counts),
+        "who lied is trusted by resume": _around(history.History, "take", _without("expel")),
+        "switches are forgotten by resume": _around(history.History, "take", _without("decide")),
+        "nothing is locked": _around(_lease.Lease, "_acquire", _takes_all),
+        "durations by the wall clock": lambda: mock.patch.object(Clock, "monotonic", Clock.time),
         "metrics are kept by resume": _around(_durable.AppendOnly, "__init__", _keeps_all),
         **FUNCTION_PLANTS,
     }

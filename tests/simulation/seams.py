@@ -7,12 +7,15 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
+from datetime import datetime, tzinfo
+from functools import cache
 from unittest import mock
 
 from seqgc import _durable, master
-from seqgc.training import Model, TorchWorkload, _checkpointer, workload
+from seqgc.training import Model, TorchWorkload, _checkpointer, _fingerprint, rundir, workload
 from tests.simulation.world import Clock
 
+_version = cache(_fingerprint.version)  # which reads a file
 _SOUND: set[int] = set()  # identities of models that have been tried out; they live for ever
 
 
@@ -34,9 +37,19 @@ class Inline:
         pass
 
 
+class _Calendar:
+    """Stands for the class `datetime.datetime`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def now(self, zone: tzinfo) -> datetime:
+        return datetime.fromtimestamp(self._clock.time(), zone)
+
+
 @contextmanager
 def replaced(
-    *, clock: Clock, system: object, at_rest: Callable[[TorchWorkload, master.Held], None]
+    *, clock: Clock, system: object, at_rest: Callable[[TorchWorkload, master.Holding], None]
 ) -> Iterator[None]:
     """Let seqgc run in virtual time, in one thread, on another disk.
 
@@ -46,7 +59,7 @@ def replaced(
 
     def watched_run(policy, backend, work, *, rest, **more):  # type: ignore[no-untyped-def]
         def watched_rest(holding: master.Holding) -> None:
-            at_rest(work, holding())
+            at_rest(work, holding)
             rest(holding)
 
         run(policy, backend, work, rest=watched_rest, **more)
@@ -62,6 +75,9 @@ def replaced(
         patch(mock.patch.object(_checkpointer, "ThreadPoolExecutor", Inline))
         patch(mock.patch.object(workload, "require_sound", require_sound_once))
         patch(mock.patch.object(master, "run", watched_run))
+        patch(mock.patch.object(time, "time", clock.time))
+        patch(mock.patch.object(rundir, "datetime", _Calendar(clock)))
+        patch(mock.patch.object(_fingerprint, "version", _version))
         for name, module in list(sys.modules.items()):
             if name.startswith("seqgc.training") and getattr(module, "time", None) is time:
                 patch(mock.patch.object(module, "time", clock))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from seqgc import ports
-from seqgc.ports import Arrival, Drop, FloatArray, Seen
+from seqgc.ports import Arrival, Doubt, Drop, FloatArray, Seen
 from seqgc.training import JobMetrics
 from tests.simulation.faults import HARMLESS, Fault, N, Scenario, sort
 
@@ -24,15 +24,22 @@ class Killed(BaseException):
 
 
 class Clock:
-    """Virtual seconds; stands for the module ``time`` as well."""
+    """Virtual seconds, and a wall clock that may step; stands for the module ``time`` as well."""
 
     def __init__(self) -> None:
         self.at = 0.0
+        self.off_s = 0.0  # by how much the wall clock is wrong
 
     def now(self) -> float:
         return self.at
 
-    monotonic = perf_counter = now
+    def time(self) -> float:
+        return 2e9 + self.at + self.off_s
+
+    def monotonic(self) -> float:
+        return self.at
+
+    perf_counter = now
 
 
 class Record:
@@ -68,6 +75,12 @@ class World:
         self.jobs_begun = self.disk_failed = False
         self.alive = True  # the present master
         self.elsewhere = False  # whether it is on another machine that something is done
+        self.expelled: set[int] = set()  # workers
+        self.claims: dict[tuple[int, str], set[int]] = {}  # who said that a model is not finite
+        self.diverged: set[str] = set()  # models, as told
+        self.uncompared = False  # whether an audit has told of results that nobody confirmed
+        self.switches: list[tuple[int, int, str]] = []  # first round, first job, scheme
+        self.closed: dict[int, tuple[int, ...]] = {}  # stragglers by round
 
     def delay_s(self, round: int, worker: int) -> float:
         """Return how long a worker computes, seconds."""
@@ -105,7 +118,8 @@ class World:
         fault = self._faults.get((kind, at))
         if fault is not None:
             self.happened.append(fault)
-            self.record.add("fault", fault)
+            if fault.kind != "clock":  # of which nothing may be seen
+                self.record.add("fault", fault)
         return fault
 
 
@@ -136,32 +150,39 @@ class Ledger:
             return
         self._write(seen)
         last, self._last = self._last, None
-        if last is not None and not (isinstance(seen, Drop) and seen.event is last):
+        if last is not None and not (isinstance(seen, Drop | Doubt) and seen.event is last):
             self._accept(last)
         match seen:
+            case ports.Diverged(answers=answers):
+                for answer in answers:
+                    self._accept(answer)
             case Arrival():
                 self._last = seen
             case ports.Failure(round=round, worker=worker):
                 why = f"worker {worker} failed in round {round}, and nothing had happened to it"
                 self._require(self._world.may_fail, f"{why}: {seen.reason}")
-            case ports.Dispatch(round=round, attempt=attempt):
+            case ports.Dispatch(attempt=0):
                 self._world.jobs_begun = True
-                if attempt == 0:
-                    self._open, self._settled = round, set()
+                self._open, self._settled = seen.round, set()
             case ports.Close():
                 is_open = seen.record.round == self._open or seen.record.reason == "idle"
                 self._require(is_open, f"round {seen} was not open")
                 self._open = None
-            case ports.Finish(job=job, decoding=decoding):
-                self._require(job not in self._finished, f"job {job} finished twice")
-                self._finished.add(job)
-                for term in decoding().terms:
-                    key = (term.worker, term.round, term.slot)
-                    self._require(key in self._accepted, f"job {job} uses {key}, never accepted")
+            case ports.Finish():
+                self._finish(seen)
+
+    def _finish(self, finish: ports.Finish) -> None:
+        job = finish.job
+        self._require(job not in self._finished, f"job {job} finished twice")
+        self._finished.add(job)
+        for term in finish.decoding().terms:
+            key = (term.worker, term.round, term.slot)
+            self._require(key in self._accepted, f"job {job} uses {key}, never accepted")
 
     def _accept(self, answer: Arrival) -> None:
         round, worker = answer.round, answer.worker
         name = f"the answer of round {round}, worker {worker}, attempt {answer.attempt}"
+        self._require(worker not in self._world.expelled, f"{name}, who was expelled, was accepted")
         self._require(id(answer) not in self.forged, f"{name}, which is forged, was accepted")
         true = self.true.get((round, worker, answer.attempt))
         self._require(true is not None, f"{name}, which nobody asked for, was accepted")
