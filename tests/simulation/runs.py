@@ -9,6 +9,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 from safetensors.torch import load_file
@@ -40,6 +41,8 @@ from tests.simulation.seams import replaced
 from tests.simulation.tuning import ScriptedTuner
 from tests.simulation.world import Killed, Ledger, Violation, World, check_losses
 
+Weights: TypeAlias = dict[str, dict[str, torch.Tensor]]  # by model and name
+
 STEPS = 3
 _SHM = Path("/dev/shm")
 _EXCUSES = {"hang", "crash", "falsify", "delay"}
@@ -62,7 +65,7 @@ class Outcome:
 class Trained:
     """What a run has come to: weights by model and name, losses by model and step."""
 
-    weights: dict[str, dict[str, torch.Tensor]]
+    weights: Weights
     losses: dict[tuple[str, int], float]
 
 
@@ -131,7 +134,7 @@ class _Simulation:
         diverged = self._result.diverged
         self.trained = read(self._run, diverged)
         if expected is not None and not self._world.uncompared:
-            compare(self.trained, expected, exact=self._exact, but=set(diverged))
+            compare(self.trained.weights, expected, exact=self._exact, but=set(diverged))
         check_result(self._result, self._scenario, self._world)
         if not any(fault.kind == "power-loss" for fault in self._world.happened):
             self._world.record.add("files", *digests(self._run, root=self._root))
@@ -308,15 +311,20 @@ def read(run: Path, diverged: Mapping[str, int]) -> Trained:
     due = {(name, step) for name in names if name not in diverged for step in range(STEPS)}
     if missing := due - set(losses):
         raise Violation(f"metrics.csv lacks {len(missing)} of {len(due)} steps")
-    weights = {name: dict(load_file(run / "checkpoints" / f"{name}.safetensors")) for name in names}
-    return Trained(weights=weights, losses=losses)
+    return Trained(weights=read_weights(run), losses=losses)
 
 
-def compare(trained: Trained, expected: Trained, *, exact: bool, but: Set[str]) -> None:
+def read_weights(run: Path) -> Weights:
+    """Return the trained weights on the disk of a run."""
+    files = {m.name: run / "checkpoints" / f"{m.name}.safetensors" for m in models()}
+    return {name: dict(load_file(path)) for name, path in files.items()}
+
+
+def compare(weights: Weights, expected: Trained, *, exact: bool, but: Set[str]) -> None:
     """Refuse other weights than are expected, ``but`` of these models."""
     for name, tensors in expected.weights.items():
         for key, tensor in tensors.items() if name not in but else ():
-            got = trained.weights[name][key]
+            got = weights[name][key]
             if exact and not torch.equal(got, tensor):
                 raise Violation(
                     f"the weights of {name}, {key}, have other bits than without faults"

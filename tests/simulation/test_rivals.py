@@ -1,0 +1,47 @@
+"""Two masters, or three, on one run: only one of them gets anywhere."""
+
+from __future__ import annotations
+
+import os
+from unittest import mock
+
+import pytest
+
+from seqgc.training import _lease
+from tests.simulation.faults import SPECS, TABLES, Scenario
+from tests.simulation.rivals import compete
+
+SOAK = bool(os.environ.get("SEQGC_SOAK"))
+pytestmark = pytest.mark.timeout(0 if SOAK else 180)
+
+
+def schedule(seed: int) -> Scenario:
+    return Scenario(
+        seed=seed,
+        spec=SPECS[seed % len(SPECS)],
+        delays=seed % TABLES,
+        checkpoint_every_s=[2.0, 9.0, 1e9][seed % 3],
+        faults=(),
+    )
+
+
+def test_where_locks_are_kept_every_other_master_is_refused() -> None:
+    """Row 3: nothing is sent and no line is written by any other than the one at work."""
+    for seed in range(500 if SOAK else 3):
+        assert compete(schedule(seed), locks=True).fault is None, seed
+
+
+def test_where_they_are_not_kept_one_who_was_replaced_does_one_thing_more_at_most() -> None:
+    """What it was about to do when its number was looked at; the run ends in the same weights."""
+    taken_over = 0
+    for seed in range(500 if SOAK else 5):
+        outcome = compete(schedule(seed), locks=False)
+        assert outcome.fault is None, seed
+        taken_over += sum(deed == "claim" for _, deed in outcome.deeds) > 1
+    assert taken_over > 0
+
+
+def test_one_who_does_not_look_at_its_number_is_found() -> None:
+    never = mock.PropertyMock(return_value=False)
+    with mock.patch.object(_lease.Lease, "lost", never):
+        assert any(compete(schedule(seed), locks=False).fault for seed in range(20))
