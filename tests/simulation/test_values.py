@@ -79,7 +79,7 @@ def test_with_an_audit_no_lie_is_applied(spec: str) -> None:
 
 def test_switches_that_were_made_are_made_again_whenever_the_master_dies() -> None:
     best = ((9, SWITCHED[1]), (6, SWITCHED[4]), (3, SWITCHED[0]))
-    for at in range(3, 220, 1 if SOAK else 50):
+    for at in range(3, 220, 1 if SOAK else 80):
         kill = Fault(kind="kill", at=(at,), amount=0.5)
         ends_well(scenario("gc-rep:s=1", kill, switches=best), masters=2)
 
