@@ -40,7 +40,7 @@ class Cluster:
         if processes is not None and (client is not None or processes < 0):
             rule = "must be >= 0, and left out where a client brings its own"
             raise ParameterError("processes", rule, processes)
-        self._timeout_s = start_timeout_s
+        self._timeout_s, self._own = start_timeout_s, client is None
         self._stack = ExitStack()
         try:
             self.client: Final = self._started(n, processes) if client is None else client
@@ -65,7 +65,8 @@ class Cluster:
         except Exception as error:
             rule = f"must cross processes ({error})"
             raise ParameterError("compute", rule, factory, "define it in a module") from error
-        self._stack.callback(self.client.unregister_worker_plugin, name)
+        if not self._own:  # one's own ends with its workers, also with one that is stopped
+            self._stack.callback(self.client.unregister_worker_plugin, name)
         addresses = sorted(self.client.scheduler_info(n_workers=-1)["workers"])
         ready = [self.client.submit(prepare, name, workers=[a], pure=False) for a in addresses]
         try:

@@ -23,6 +23,7 @@ from seqgc.ports import Arrival, Failure, FloatArray, WeightedPoints
 from seqgc.testing import eventually
 from seqgc.testing.scripted import address, gradient, next_event, next_events, part, task
 from tests.backends.dask import warm as warm
+from tests.backends.mortal import Failing
 from tests.backends.scripted import Scripted
 
 
@@ -93,6 +94,16 @@ def test_it_ends_at_once_whatever_its_workers_do(tmp_path: Path) -> None:
     began = time.monotonic()
     backend.close()
     assert time.monotonic() - began < 20
+    assert multiprocessing.active_children() == []
+
+
+def test_it_ends_though_its_workers_are_stopped() -> None:
+    backend = DaskBackend(1, Failing(way="stopped"), processes=1)
+    (worker,) = multiprocessing.active_children()
+    backend.dispatch(0, [task(0, 0)])
+    status = Path(f"/proc/{worker.pid}/status")
+    eventually(lambda: "(stopped)" in status.read_text(), "the worker's stop")
+    backend.close()
     assert multiprocessing.active_children() == []
 
 
