@@ -41,7 +41,7 @@ class SimulatedFunctions(FunctionWorkers):
         super().__init__(n, FunctionSettings(store=store, timeout_s=TIMEOUT_S), delays=None)
         self._account, self._receipts = account, kind == "lambda-receipts"
         self._run_id = f"simulated-{master:012x}"
-        self._wire = Wire(account)
+        self._wire = Wire(account, n)
         self._backend: LambdaBackend | None = None
 
     @property
@@ -114,7 +114,7 @@ class SharedFiles(DirectoryStore):
 
     def __init__(self, account: Account, root: Any, *, below: Any = None) -> None:
         super().__init__(root, below=below, pause=account.pause)
-        self._account, self._bad = account, 0
+        self._account = account
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[IO[bytes]]:

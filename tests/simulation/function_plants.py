@@ -26,6 +26,16 @@ def _twice(ready: Any) -> Callable[..., Any]:
     return lambda self, *, now: 2 * ready(self, now=now)
 
 
+def _without_a_window(_: Any) -> Callable[..., Any]:
+    def ready(self: Any, *, now: float) -> list[int]:
+        tags = [tag for tag, at in self._due.items() if at <= now]
+        for tag in tags:
+            del self._due[tag]
+        return tags
+
+    return ready
+
+
 def _whatever_went_wrong(replied: Any) -> Callable[..., Any]:
     return lambda self, reply: replied(self, replace(reply, throttled=reply.body is None))
 
@@ -75,6 +85,9 @@ def _at_once(retire: Any) -> Callable[..., Any]:
 FUNCTION_PLANTS: Final[Mapping[str, _Plant]] = MappingProxyType(
     {
         "throttled calls are sent twice": _in_place_of(Throttle, "ready", _twice),
+        "nothing limits those that are sent again": _in_place_of(
+            Throttle, "ready", _without_a_window
+        ),
         "all that fails is sent again": _in_place_of(Calls, "replied", _whatever_went_wrong),
         "answers of other runs count": _in_place_of(_messages, "decode", _of_any_run),
         "answers to anything count": _in_place_of(TaskMessage, "check", _accepts),

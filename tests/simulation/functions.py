@@ -11,9 +11,10 @@ import base64
 import heapq
 import json
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -31,8 +32,9 @@ from tests.simulation.faults import Fault, N
 from tests.simulation.frames import altered, flipped, of_another_run
 from tests.simulation.world import Clock, Ledger, Violation, World
 
-TIMEOUT_S: Final = 20.0
+TIMEOUT_S: Final = 25.0  # longer than the longest task takes after a cold start
 COLD_S: Final = 10.0
+MOST_AGAIN: Final = 1.2  # of n workers' invocations in any second
 _LATENCY_S: Final = 0.02
 _CACHED_BYTES: Final = 128  # four versions of the weights
 
@@ -77,8 +79,9 @@ class Call:
 class Wire:
     """A `seqgc.backends.lambda_.Transport` to an account, on its virtual clock."""
 
-    def __init__(self, account: Account) -> None:
-        self._account = account
+    def __init__(self, account: Account, n: int) -> None:
+        self._account, self._n = account, n
+        self.again: list[float] = []  # when throttled invocations were sent again
         self._inbox: list[Reply] = []
         self._read: list[bytearray] = []
         self.woken = self.closed = False
@@ -89,6 +92,12 @@ class Wire:
     def submit(self, tag: int, body: bytes) -> None:
         if tag in self.under_way or (tag in self._seen and tag not in self.refused):
             raise Violation(f"invocation {tag} is sent twice, and was not refused")
+        if tag in self.refused:
+            now = self._account.now()
+            self.again.append(now)
+            within = len(self.again) - bisect_left(self.again, now - 1 + 1e-6)
+            if within > MOST_AGAIN * self._n:
+                raise Violation(f"{within} invocations were sent again in the second before {now}")
         self._seen.add(tag)
         self.refused.discard(tag)
         self.under_way.add(tag)
@@ -194,7 +203,7 @@ class Account:
             status = (500, 502, 503, 504)[int(4 * call.amount)]
             self._respond(call, status, b'{"message":"try again"}')
         elif call.kind == "reset" and call.amount < 0.5:  # else its answer is lost
-            self._break(call, ConnectionResetError(104, "Connection reset by peer"))
+            self._break(call)
         else:
             self._start(call)
 
@@ -270,7 +279,7 @@ class Account:
 
     def _answer(self, call: Call, answer: bytes) -> None:
         if call.kind == "reset":
-            self._break(call, ConnectionResetError(104, "Connection reset by peer"))
+            self._break(call)
             return
         content = altered(call, answer)
         if call.kind == "foreign" and call.amount > 0.8:  # a stray one, before the true one
@@ -292,21 +301,22 @@ class Account:
         text = json.dumps({"errorType": kind, "errorMessage": said}).encode()
         self._respond(call, 200, text, headers)
 
-    def _break(self, call: Call, error: Exception) -> None:
-        reply = Reply(tag=call.tag, at=self.now(), error=connection_error(error))
-        self.after(_LATENCY_S, partial(self._deliver, call.wire, reply))
+    def _break(self, call: Call) -> None:
+        error = connection_error(ConnectionResetError(104, "Connection reset by peer"))
+
+        def deliver() -> None:
+            call.wire.deliver(Reply(tag=call.tag, at=self.now(), error=error))
+
+        self.after(_LATENCY_S, deliver)
 
     def _respond(
         self, call: Call, status: int, body: bytes, headers: Mapping[str, str] | None = None
     ) -> None:
         def deliver() -> None:
             content = bytearray(body)
-            self._deliver(call.wire, reply_of(call.tag, self.now(), status, content, headers or {}))
+            call.wire.deliver(reply_of(call.tag, self.now(), status, content, headers or {}))
 
         self.after(_LATENCY_S, deliver)
-
-    def _deliver(self, wire: Wire, reply: Reply) -> None:
-        wire.deliver(replace(reply, at=self.now()))
 
     # ---- what must hold -------------------------------------------------------------------------
 

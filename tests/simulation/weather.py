@@ -75,7 +75,6 @@ class Cheap:
     jobs: int
     rule: ClosingRule = field(default_factory=lambda: ClosingRule(timeout_s=60.0))
     invoking: Invoking = field(default_factory=Invoking)
-    wire: Callable[[Account], Wire] = Wire
     prepare: Callable[[Account], None] = lambda _: None
 
     records: list[RoundRecord] = field(default_factory=list)
@@ -101,7 +100,7 @@ class Cheap:
         with simulated(account):
             store = open_store(STORE, mount=self.mount)
             work = Descent(scheme, store)
-            wire = self.wire(account)
+            wire = Wire(account, self.n)
             policy = RoundPolicy(scheme.start(self.jobs), self.rule, payload="float64")
             with LambdaBackend(
                 self.n,

@@ -145,7 +145,7 @@ class LambdaBackend(EventBackend):
             max_body_bytes=invoking.max_body_bytes,
         )
         self._transport = transport
-        self._calls = Calls(invoking.throttling)
+        self._calls = Calls(invoking.throttling, per_s=self.n)
         self._fetches = CallThreads[ResultMessage](
             limit=_FETCHES, clock=self._clock, on_end=transport.wake
         )

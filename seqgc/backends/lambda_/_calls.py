@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -30,7 +31,8 @@ class ThrottlePolicy:
     ``min(longest_s, first_s * 2**(k - 1))`` seconds ("full jitter"), so that those which were
     refused together do not come back together. What the service asks for (Retry-After) is waited
     for before that, but no longer than ``longest_s``. How many may be on trial at once is a window:
-    each refusal halves it, each accepted invocation widens it by one, never beyond ``window``.
+    each refusal halves it, each accepted invocation widens it by one, never beyond ``window``. And
+    in no second are more submitted again than there are workers.
 
     Parameters
     ----------
@@ -80,10 +82,14 @@ class ThrottlePolicy:
 
 
 class Throttle:
-    """The waiting invocations of one backend, by their tags, and the window."""
+    """The waiting invocations of one backend, by their tags, and the window.
 
-    def __init__(self, policy: ThrottlePolicy) -> None:
-        self._policy = policy
+    In no second are more than ``per_s`` submitted again.
+    """
+
+    def __init__(self, policy: ThrottlePolicy, *, per_s: float = math.inf) -> None:
+        self._policy, self._per_s = policy, per_s
+        self._latest: deque[float] = deque()  # when one was submitted again, in the last second
         self._rng = np.random.default_rng(policy.seed)
         self._due: dict[int, float] = {}  # waiting: tag -> when it may be submitted again
         self._trials: dict[int, float] = {}  # submitted again: tag -> when it counts as accepted
@@ -95,6 +101,8 @@ class Throttle:
         if not self._due:
             return math.inf
         due = min(self._due.values())
+        if len(self._latest) >= self._per_s:
+            due = max(due, self._latest[0] + 1.0)
         return due if self._room > 0 else max(due, min(self._trials.values()))
 
     def refused(self, tag: int, *, refusals: int, now: float, least_s: float = 0.0) -> float:
@@ -125,11 +133,15 @@ class Throttle:
         """Return the tags to be submitted now, those due first first; they are on trial then."""
         for tag in [tag for tag, until in self._trials.items() if until <= now]:
             self.accepted(tag)
+        while self._latest and self._latest[0] + 1.0 <= now:
+            self._latest.popleft()
         due = sorted((at, tag) for tag, at in self._due.items() if at <= now)
-        tags = [tag for _, tag in due[: max(0, self._room)]]
+        room = min(self._room, self._per_s - len(self._latest))
+        tags = [tag for _, tag in due[: int(max(0, room))]]
         for tag in tags:
             del self._due[tag]
             self._trials[tag] = now + self._policy.trial_s
+            self._latest.append(now)
         return tags
 
     @property
@@ -149,10 +161,13 @@ class Call:
 
 
 class Calls:
-    """The invocations of one backend that are no event yet."""
+    """The invocations of one backend that are no event yet.
 
-    def __init__(self, policy: ThrottlePolicy) -> None:
-        self._policy, self._throttle = policy, Throttle(policy)
+    In no second are more than ``per_s`` of those that were throttled submitted again.
+    """
+
+    def __init__(self, policy: ThrottlePolicy, *, per_s: float = math.inf) -> None:
+        self._policy, self._throttle = policy, Throttle(policy, per_s=per_s)
         self._tags = itertools.count()
         self._calls: dict[int, Call] = {}
 

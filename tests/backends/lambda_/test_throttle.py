@@ -68,6 +68,16 @@ def test_what_is_not_refused_for_a_while_holds_up_nobody() -> None:
     assert throttle.wake_at == math.inf
 
 
+def test_in_no_second_are_more_submitted_again_than_may_be() -> None:
+    throttle = Throttle(ThrottlePolicy(window=64), per_s=3)
+    for tag in range(4):
+        throttle.refused(tag, refusals=1, now=0.0)
+    first = throttle.ready(now=0.5)
+    assert len(first) == 3, "of the 4 that the window has room for"
+    assert (throttle.wake_at, throttle.ready(now=1.4)) == (1.5, [])
+    assert throttle.ready(now=1.5) == [({*range(4)} - {*first}).pop()]
+
+
 def test_what_was_forgotten_is_not_submitted() -> None:
     throttle = Throttle(ThrottlePolicy())
     throttle.refused(1, refusals=1, now=0.0)
