@@ -3,6 +3,13 @@
 The lock is the system's, and ends with the process. On file systems that do not keep it for other
 machines the number still tells: every master makes the file of the next one, which only one can do,
 and stops before its next tasks once there is a file after its own.
+
+The number is looked at before each dispatch and each line of the journal, but not at one stroke
+with them. So, without locks, a master that is replaced in between does that one thing more. Of its
+tasks nothing comes: the next master's messages have another run id. Its line may follow one of the
+next master's with the same serial number; the journal then counts as damaged, and a third master
+refuses it. It may also leave rows in ``metrics.csv`` that the next one writes again. Keep runs
+that several machines can reach on a file system with locks.
 """
 
 from __future__ import annotations

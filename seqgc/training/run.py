@@ -114,7 +114,9 @@ def resume(
     """Go on with a run whose master has ended, as if nothing had happened.
 
     It goes back to the newest checkpoint that is whole; rounds that were closed after it are closed
-    on the same workers' answers again, so that weights, optimizers and losses get the same bits.
+    on the same workers' answers again, so that weights, optimizers and losses get the same bits. If
+    one of these workers fails or stays silent, others will do, and a warning says so. Workers that
+    an audit has expelled stay expelled.
     ``plan`` must be what the run was begun with, unless ``accept_changes``; the other arguments are
     those of `train`.
 
