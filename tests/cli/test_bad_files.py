@@ -14,6 +14,8 @@ from seqgc.cli import main
 from tests.cli.mutations import SOAK, Out, answered, profile
 from tests.cli.refused import refused
 
+pytestmark = pytest.mark.timeout(3600 if SOAK else 180)
+
 
 @pytest.fixture(autouse=True)
 def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
