@@ -9,6 +9,7 @@ from typing import Protocol
 
 from seqgc.errors import ParameterError, require_int
 from seqgc.ports import Action, BoolArray, Close, Dispatch, Event, Payload, Restart, RoundRecord
+from seqgc.rounds._answers import Answers
 from seqgc.rounds._policy import RoundPolicy
 from seqgc.rounds._rule import Setting
 from seqgc.schemes import Scheme
@@ -102,7 +103,7 @@ class SwitchingPolicy:
         self._num_jobs, self._director = require_int("num_jobs", num_jobs, least=1), director
         self._payload, self._batches, self._again = payload, tuple(batches), dict(again)
         self._segments: list[Segment] = []
-        self._answers: list[BoolArray] = []  # who responded, in the segment's closed rounds
+        self._answers = Answers()  # who responded, in the segment's closed rounds
         self._started, self._rounds = 0, 0  # jobs that have started, rounds that are closed
         self._next: Setting | None = None  # while the segment drains
         self._policy = self._enter(setting)
@@ -203,7 +204,7 @@ class SwitchingPolicy:
             raise ParameterError("scheme", f"must have the run's n={due} workers", setting.scheme.n)
         segment = Segment(setting=setting, first_job=self._started, first_round=self._rounds)
         self._segments.append(segment)
-        self._answers = []
+        self._answers = Answers()
         return self._run(segment, self._num_jobs - self._started)
 
     def _run(

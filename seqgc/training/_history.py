@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 
 from seqgc.errors import SeqgcError, StoreError
-from seqgc.ports import BoolArray, Close, Notice, RoundRecord, Seen
-from seqgc.rounds import ClosingRule, Setting, WaitOut
+from seqgc.ports import Close, Notice, RoundRecord, Seen
+from seqgc.rounds import Answers, ClosingRule, Setting, WaitOut
 from seqgc.schemes import parse_scheme
 from seqgc.training._lease import Lease
 from seqgc.training._tuner import Choice
@@ -23,9 +23,9 @@ __all__ = ["History", "Recorder", "read_history"]
 
 @dataclass(slots=True, kw_only=True)
 class History:
-    """The part of a run that is over."""
+    """The part of a run that was over when its journal was read."""
 
-    answers: list[BoolArray] = field(default_factory=list)  # (n,) who responded, by round
+    answers: Answers = field(default_factory=Answers)  # who responded, by round
     choices: dict[int, Choice] = field(default_factory=dict)
     """What to switch to was decided when these rounds had closed."""
     expelled: set[int] = field(default_factory=set)
@@ -50,7 +50,7 @@ class History:
                 if closed.round > len(self.answers):
                     raise StoreError(f"round {closed.round} follows {len(self.answers)} rounds")
                 # A round that was closed otherwise the second time: what followed it did not.
-                del self.answers[closed.round :]
+                self.answers.forget_from(closed.round)
                 self.choices = {r: c for r, c in self.choices.items() if r <= closed.round}
                 self.answers.append(responded)
             case "decide":
@@ -200,8 +200,9 @@ class Recorder:
 
     def overrules(self, record: RoundRecord) -> bool:
         """Say whether a round closes now, and otherwise than it is on record."""
-        answers = self.history.answers[record.round :][:1]
-        return any(not np.array_equal(each, record.responded) for each in answers)
+        answers = self.history.answers
+        is_on_record = record.round < len(answers)
+        return is_on_record and not np.array_equal(answers[record.round], record.responded)
 
     def _close(self, record: RoundRecord) -> None:
         answers, choices = self.history.answers, self.history.choices
@@ -209,7 +210,6 @@ class Recorder:
         if round < len(answers) and not self.overrules(record):
             return
         self.write("round", round=round, stragglers=np.flatnonzero(~responded).tolist())
-        del answers[round:]
+        answers.forget_from(round)
         for later in [r for r in choices if r > round]:
             del choices[later]
-        answers.append(responded)

@@ -91,13 +91,14 @@ class Session:
             director = _RecordedDirector(
                 self._adaptive, recorder, answers=self.answers, closing=self._begin_step
             )
+        on_record, first = recorder.history.answers, 0 if snapshot is None else snapshot.rounds
         self._policy = SwitchingPolicy(
             setting,
             num_jobs=self.num_jobs,
             director=director,
             payload=plan.payload,
             batches=sizes,
-            again=dict(enumerate(recorder.history.answers)),
+            again={round: on_record[round] for round in range(first, len(on_record))},
             audit=plan.audit,
         )
 
@@ -112,7 +113,7 @@ class Session:
             events = stack.enter_context(closing(EventLog(path / "events.jsonl")))
             self._metrics = MetricsLog(
                 path / "metrics.csv",
-                metrics=lambda: self._workload.metrics,
+                metrics=self._workload.take_metrics,
                 keep_bytes=None if before is None else before.state.metrics_bytes,
                 unwritten=() if before is None else before.state.unwritten,
             )
@@ -176,7 +177,8 @@ class Session:
         if snapshot is None:
             return master.Held(begun=0, jobs=(), expelled=expelled)
         choices: list[Choice] = []
-        for round, responded in enumerate(history.answers[: snapshot.rounds]):
+        for round in range(snapshot.rounds):
+            responded = history.answers[round]
             choice = history.choices.get(round)
             choices += [] if choice is None else [choice]
             self._policy.repeat(responded, setting=None if choice is None else choice.setting)

@@ -23,6 +23,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -37,6 +38,7 @@ from seqgc.training.metrics import JobMetrics
 __all__ = ["EventLog", "MetricsLog", "RunDirectory", "new_run_path"]
 
 SCHEMA = 1
+_ROUNDS = 64  # whose answers have their times in the log: later than that they have none
 
 
 def new_run_path(root: str | Path, label: str) -> Path:
@@ -121,6 +123,14 @@ class Forgiving:
             self._warn(f"the {name} of the run cannot be written any more, and is given up: {what}")
 
 
+@dataclass(slots=True)
+class _Sent:
+    """When a round's first task left, and each of them by worker and attempt; backend's seconds."""
+
+    began_at: float
+    left_at: dict[tuple[int, int], float] = field(default_factory=dict)
+
+
 class EventLog:
     """Appends all that happens, except ticks, to ``events.jsonl``; an observer of the run.
 
@@ -133,8 +143,7 @@ class EventLog:
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", encoding="utf-8")
         self._began = time.monotonic()
-        self._began_at: dict[int, float] = {}  # by round, seconds on the backend's clock
-        self._left_at: dict[tuple[int, int, int], float] = {}  # by round, worker, attempt
+        self._sent: dict[int, _Sent] = {}  # by round; the latest only
 
     def close(self) -> None:
         """Close the file; what cannot be written is lost."""
@@ -152,10 +161,8 @@ class EventLog:
                 jobs = sorted({m.job for tasks in assignment.values() for m in tasks})
                 again = {"workers": sorted(assignment)} if attempt else {}
                 self._write("dispatch", round=round, attempt=attempt, jobs=jobs, **again)
-            case ports.Dispatched(round=round, attempt=attempt, workers=workers, left_at=left_at):
-                self._began_at.setdefault(round, seen.at)
-                addresses = [(round, worker, attempt) for worker in workers]
-                self._left_at |= zip(addresses, left_at, strict=True)
+            case ports.Dispatched():
+                self._note_sent(seen)
             case ports.Arrival() | ports.Failure() | ports.Drop():
                 self._answer(seen)
             case ports.Doubt(event=answer):
@@ -174,14 +181,22 @@ class EventLog:
         at_s = round(time.monotonic() - self._began, 6)
         self._file.write(json.dumps({"event": event, "at_s": at_s, **fields}) + "\n")
 
+    def _note_sent(self, seen: ports.Dispatched) -> None:
+        sent = self._sent.setdefault(seen.round, _Sent(seen.at))
+        pairs = zip(seen.workers, seen.left_at, strict=True)
+        sent.left_at |= {(worker, seen.attempt): at for worker, at in pairs}
+        if len(self._sent) > _ROUNDS:
+            del self._sent[min(self._sent)]
+
     def _answer(self, seen: ports.Arrival | ports.Failure | ports.Drop) -> None:
         about = seen.event if isinstance(seen, ports.Drop) else seen
         address = about.round, about.worker, about.attempt
         fields: dict[str, object] = dict(zip(("round", "worker", "attempt"), address, strict=True))
-        if (began_at := self._began_at.get(about.round)) is not None:
-            fields["elapsed_s"] = about.at - began_at
-        if (left_at := self._left_at.pop(address, None)) is not None:  # once, not with a drop again
-            fields["took_s"] = about.at - left_at
+        if (sent := self._sent.get(about.round)) is not None:
+            fields["elapsed_s"] = about.at - sent.began_at
+            left_at = sent.left_at.pop(address[1:], None)  # once, not with a drop again
+            if left_at is not None:
+                fields["took_s"] = about.at - left_at
         if not isinstance(seen, ports.Arrival):
             fields["reason"] = seen.reason
         self._write(type(seen).__name__.lower(), **fields)
@@ -202,7 +217,7 @@ class EventLog:
 class MetricsLog:
     """Appends finished jobs' losses to ``metrics.csv``; an observer of the run.
 
-    ``metrics`` returns all that there are, in the order in which jobs finished. Of a file that is
+    ``metrics`` returns those that are new, in the order in which jobs finished. Of a file that is
     there, the first ``keep_bytes`` stay: what came after is trained again. ``unwritten`` are those
     that the master before could not write.
     """
@@ -215,7 +230,7 @@ class MetricsLog:
         keep_bytes: int | None = None,
         unwritten: Iterable[JobMetrics] = (),
     ) -> None:
-        self._metrics, self._taken, self.unwritten = metrics, 0, list(unwritten)
+        self._metrics, self.unwritten = metrics, list(unwritten)
         self._file = AppendOnly(path, keep_bytes=keep_bytes or 0)
         if not keep_bytes:
             self._file.append(b"seconds,job,model,step,loss\r\n", sync=False)
@@ -237,9 +252,7 @@ class MetricsLog:
 
     def update(self, *, sync: bool = False) -> None:
         """Write what has been added, and wait until it is on the disk if ``sync``."""
-        metrics = self._metrics()
-        self.unwritten += metrics[self._taken :]
-        self._taken = len(metrics)
+        self.unwritten += self._metrics()
         text, seconds = io.StringIO(newline=""), f"{time.monotonic() - self._began:.3f}"
         csv.writer(text).writerows(
             [seconds, entry.job, entry.model, entry.step, entry.loss] for entry in self.unwritten

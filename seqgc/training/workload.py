@@ -100,13 +100,13 @@ class TorchWorkload:
         self._begun = 0
         self._in_flight: dict[int, tuple[Share, ...]] = {}
         self._unapplied: dict[int, FloatArray | None] = {}  # None until decoded; in order of job
-        self._metrics: list[JobMetrics] = []
+        self.metrics: list[JobMetrics] = []  # of finished jobs, in their order, until taken
         self._diverged: dict[str, int] = {}
 
-    @property
-    def metrics(self) -> tuple[JobMetrics, ...]:
-        """One entry per finished job and model, in the order in which jobs finished."""
-        return tuple(self._metrics)
+    def take_metrics(self) -> list[JobMetrics]:
+        """Return `metrics`, which are forgotten here."""
+        taken, self.metrics = self.metrics, []
+        return taken
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
@@ -180,7 +180,7 @@ class TorchWorkload:
         kept = self._unapplied[job] = np.array(gradient, dtype=dtype)
         step, parts = self._plan.step(job), self._parts(job, kept)
         self.diverge([m.model.name for m, part in parts if not np.isfinite(part).all()])
-        self._metrics += [
+        self.metrics += [
             JobMetrics(job=job, model=learner.model.name, step=step, loss=float(part[-1]))
             for learner, part in parts
             if learner.model.name not in self._diverged

@@ -1,0 +1,50 @@
+"""`Answers`: who responded, round by round, for as many rounds as a run has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from seqgc.ports import BoolArray
+
+__all__ = ["Answers"]
+
+
+class Answers:
+    """Masks (n,) of closed rounds, the first one first; a bit each, for they are kept for good.
+
+    Examples
+    --------
+    >>> answers = Answers()
+    >>> answers.append(np.array([True, False, True]))
+    >>> len(answers), answers[0].tolist()
+    (1, [True, False, True])
+    """
+
+    def __init__(self) -> None:
+        self._n = self._stride = 0
+        self._bits = bytearray()
+
+    def __len__(self) -> int:
+        return len(self._bits) // self._stride if self._bits else 0
+
+    def __getitem__(self, round: int) -> BoolArray:
+        begin = range(len(self))[round] * self._stride
+        row = np.frombuffer(self._bits[begin : begin + self._stride], dtype=np.uint8)
+        responded: BoolArray = np.unpackbits(row, count=self._n).view(np.bool_)
+        responded.flags.writeable = False
+        return responded
+
+    def __iter__(self) -> Iterator[BoolArray]:
+        return map(self.__getitem__, range(len(self)))
+
+    def append(self, responded: BoolArray) -> None:
+        """Take the next round's; all are as long as the first."""
+        row = np.packbits(responded).tobytes()
+        self._n, self._stride = len(responded), len(row)
+        self._bits += row
+
+    def forget_from(self, round: int) -> None:
+        """Forget a round and all after it, as if they had not been closed."""
+        del self._bits[round * self._stride :]
