@@ -111,8 +111,9 @@ def _without(kind: str) -> Callable[[Any], Callable[..., Any]]:
 def _first_counts(count: Any) -> Callable[..., Any]:
     def changed(self: Any, places: Any) -> Any:
         for votes in self._votes.values():
+            first = next(iter(votes.values()), set())
             while len(votes) > 1:
-                votes.popitem()
+                first |= votes.popitem()[1]
         return count(self, places)
 
     return changed

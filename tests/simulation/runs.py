@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from seqgc import master, workers
-from seqgc.errors import AuditError, ParameterError, StoreError, WorkerError
+from seqgc.errors import AuditError, DivergedError, ParameterError, StoreError, WorkerError
 from seqgc.ports import Backend, Seen
 from seqgc.schemes import parse_scheme
 from seqgc.training import (
@@ -80,6 +80,9 @@ def simulate(scenario: Scenario, *, keep: bool = False) -> Outcome:
         simulation = _Simulation(scenario, world, Path(folder).resolve())
         try:
             simulation.run()
+        except DivergedError as error:
+            if len({model for _, model in world.claims}) < len(models()):
+                fault = f"DivergedError: {error}"
         except Exception as error:
             fault = " ".join(f"{type(error).__name__}: {error}".split())
     still = without(scenario, "clock")

@@ -17,6 +17,8 @@ from tests.simulation.search import failures, report
 SOAK = bool(os.environ.get("SEQGC_SOAK"))
 SEEDS = 10_000 if SOAK else 80
 QUICK = [
+    "durations by the wall clock",
+    "nothing is locked",
     "answers of closed rounds count",
     "sums in the order of answers",
     "optimizers forget",
