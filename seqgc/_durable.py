@@ -74,6 +74,17 @@ def folder_below(folder: int | Path, *parts: str, make: bool = False) -> Iterato
         os.close(handle)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, and those that it is in, and wait until their names are on the disk.
+
+    `OSError` if it is there, or cannot be made.
+    """
+    absent = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True)
+    for folder in reversed(absent):
+        sync_folder(folder.parent)
+
+
 def write_new(path: Path, data: bytes) -> None:
     """Write a file that is not there, and wait until its bytes are on the disk, not its name."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)

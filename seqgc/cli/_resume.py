@@ -12,8 +12,6 @@ from seqgc.cli._options import AsJson, with_plugins
 from seqgc.cli._run import make_delays, make_workers, prepare
 from seqgc.cli._train import show_result
 
-__all__ = ["resume"]
-
 
 @with_plugins
 def resume(
@@ -21,10 +19,15 @@ def resume(
     accept_changes: Annotated[
         bool, "--accept-changes", "Go on though configuration, code, data or versions differ."
     ] = False,
+    max_usd: Annotated[
+        float | None, "Another budget for the whole run, in USD, than it was begun with."
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run that has ended early, from its last checkpoint, to the same weights."""
     settings = validated(read_config(run / "config.toml"))
+    if max_usd is not None:
+        settings = settings.model_copy(update={"max_usd": max_usd})
     delays = make_delays(settings)
     with make_workers(settings, delays=delays) as workers:
         prepared = prepare(settings, workers)

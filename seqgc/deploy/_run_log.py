@@ -25,9 +25,12 @@ _USED: Final = ("dispatch", "cancel", "arrival", "failure")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHeader:
-    """The first line of a run's log: how much was to be done, and the ``sizes`` of its tasks."""
+    """The first line of a run's log: how much was to be done, and the ``sizes`` of its tasks.
 
-    event: Literal["run"]
+    It may be a later master's: nothing waits until a log is on the disk.
+    """
+
+    event: Literal["run", "resume"]
     schema: Literal[1]
     workers: Annotated[int, msgspec.Meta(ge=1, le=10_000)]
     jobs: _Count = 1

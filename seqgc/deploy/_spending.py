@@ -223,7 +223,7 @@ class Budget:
             raise ParameterError("max_usd", rule, max_usd)
         # When the task (round, worker, attempt) left, seconds; before that is known, -inf.
         self._open: dict[tuple[int, int, int], float] = {}
-        self._last_job = -1
+        self._last_job: int | None = -1  # whose weights were published; None: as many as before
 
     @property
     def committed_usd(self) -> float:
@@ -236,16 +236,25 @@ class Budget:
     def memory(self) -> Mapping[str, float]:
         """What a resumed run has spent before it begins: what is under way counts in full."""
         committed_usd = self.committed_usd
-        return {
-            "committed_usd": committed_usd,
-            "open_usd": committed_usd - self.spent_usd,
-            "last_job": self._last_job,
-        }
+        return {"committed_usd": committed_usd, "open_usd": committed_usd - self.spent_usd}
 
     def recall(self, memory: Mapping[str, float]) -> None:
-        """Count what the run has spent before, beside what was reserved anew for the warm-up."""
+        """Count what the run has spent before, beside what was reserved anew for the warm-up.
+
+        The weights of the jobs in flight, no more than a task needs, will be published again.
+        BudgetError if that is too much already.
+        """
         self.spent_usd += memory["committed_usd"]
-        self._last_job = int(memory["last_job"])
+        self._last_job = None
+        if self._model is not None:
+            self.spent_usd += self._model.traffic.weights_jobs * self._model.job_usd
+        if self.spent_usd > self._max_usd:
+            raise BudgetError(
+                f"not resumed: the run has spent up to ${self.spent_usd:.6f}, its new warm-up "
+                f"included, of a budget of ${self._max_usd:.6f} (raise --max-usd)",
+                round=0,
+                spent_usd=self.spent_usd,
+            )
 
     def __call__(self, seen: Seen) -> None:
         """Take note of an event or action; `BudgetError` if tasks about to leave could pass it."""
@@ -262,8 +271,9 @@ class Budget:
 
     def _admit(self, action: Dispatch, model: PriceModel) -> None:
         jobs = [m.job for tasks in action.assignment.values() for m in tasks]
-        last_job = max(jobs, default=self._last_job)
-        published = max(0, last_job - self._last_job) * model.job_usd
+        before = max(jobs, default=0) - 1 if self._last_job is None else self._last_job
+        last_job = max(jobs, default=before)
+        published = max(0, last_job - before) * model.job_usd
         worst = len(action.assignment) * model.worst_task_usd + published
         committed = self.committed_usd
         if committed + worst > self._max_usd:
@@ -277,7 +287,7 @@ class Budget:
                 spent_usd=self.spent_usd,
             )
         self.spent_usd += published
-        self._last_job = max(self._last_job, last_job)
+        self._last_job = max(before, last_job)
         for worker in action.assignment:
             self._open[action.round, worker, action.attempt] = -math.inf
 

@@ -363,11 +363,14 @@ class Observer(Protocol):
 
 @runtime_checkable
 class LastingObserver(Observer, Protocol):
-    """An observer that goes on, in a resumed run, where the one before it was."""
+    """An observer that goes on, in a resumed run, where the one before it was.
+
+    Not where the run's newest checkpoint was: what was done after it has been done, and paid for.
+    """
 
     @property
     def memory(self) -> Mapping[str, float]:
-        """What it must remember; put away with every checkpoint."""
+        """What it must remember: on the disk before tasks leave of which it was shown."""
 
     def recall(self, memory: Mapping[str, float]) -> None:
         """Go on from there."""

@@ -68,7 +68,6 @@ class RunState:
     held: list[PackedJob]
     workload: WorkloadState
     counts: RunCounts
-    observers: list[dict[str, float]]  # what those that last have to remember, in their order
     seconds: float  # of the loop so far
     metrics_bytes: int  # of metrics.csv
     director: DirectorState | None  # in a run that looks for better settings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,7 @@ import msgspec
 import numpy as np
 
 from seqgc.errors import SeqgcError, StoreError
-from seqgc.ports import Close, Notice, RoundRecord, Seen
+from seqgc.ports import Close, Dispatch, LastingObserver, Notice, Observer, RoundRecord, Seen
 from seqgc.rounds import Answers, ClosingRule, Setting, WaitOut
 from seqgc.schemes import parse_scheme
 from seqgc.training._lease import Lease
@@ -31,6 +32,8 @@ class History:
     expelled: set[int] = field(default_factory=set)
     """Workers that an audit has found lying; nothing undoes that."""
     fingerprint: dict[str, str] = field(default_factory=dict)  # of what is trained, and with what
+    memories: dict[str, dict[str, float]] = field(default_factory=dict)
+    """What observers that last had to remember, by their names."""
     num_workers: int = 0
     lines: int = 0  # of the journal
     torn_bytes: int = 0
@@ -39,6 +42,8 @@ class History:
         """Take note of the journal's next line."""
         self.lines += 1
         fields = entry.fields
+        if "memories" in fields:
+            self.memories = msgspec.convert(fields.pop("memories"), dict[str, dict[str, float]])
         match entry.kind:
             case "begin":
                 begin = msgspec.convert(fields, _Begin)
@@ -133,13 +138,17 @@ class _Decision:
 
 
 def read_history(path: Path) -> History:
-    """Return what a journal says, and cut off a torn last line.
+    """Return what a journal says, and cut off a torn last line; one that is absent says nothing.
+
+    A run that was ended before the first line was written has no workers.
 
     Raises
     ------
     StoreError
-        If the file is missing, or damaged.
+        If the file is damaged.
     """
+    if not path.exists():
+        return History()
     entries, torn_bytes = read_journal(path, mend=True)
     history = History(torn_bytes=torn_bytes)
     for number, entry in enumerate(entries, start=1):
@@ -147,7 +156,7 @@ def read_history(path: Path) -> History:
             history.take(entry)
         except (msgspec.ValidationError, IndexError, SeqgcError) as error:
             raise StoreError(f"journal {path}, line {number}: {error}") from error
-    if not history.num_workers:
+    if entries and not history.num_workers:
         raise StoreError(f"journal {path} has no beginning: the run cannot be resumed")
     return history
 
@@ -155,11 +164,26 @@ def read_history(path: Path) -> History:
 class Recorder:
     """Keeps a run's history, on the disk first; an observer of the run.
 
-    What is closed again as it was is not written again.
+    What is closed again as it was is not written again. Every line says what those of the
+    ``observers`` that last have to remember, and there is one before any tasks leave of which they
+    have something new to remember: what a master has spent, the next one knows.
     """
 
-    def __init__(self, journal: Journal, history: History, lease: Lease) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        history: History,
+        lease: Lease,
+        *,
+        observers: Sequence[Observer] = (),
+    ) -> None:
         self._journal, self.history, self.lease = journal, history, lease
+        self._lasting: dict[str, LastingObserver] = {}
+        for each in observers:
+            if isinstance(each, LastingObserver):
+                name = type(each).__name__
+                same = sum(known.partition(" ")[0] == name for known in self._lasting)
+                self._lasting[f"{name} {same + 1}" if same else name] = each
 
     @property
     def master(self) -> int:
@@ -169,7 +193,27 @@ class Recorder:
     def write(self, kind: str, **fields: object) -> None:
         """Write a line, unless another master has taken the run over; raises `StoreError`."""
         self.lease.check()
+        if self._lasting:
+            self.history.memories = fields["memories"] = self._memories()
         self._journal.append(kind, **fields)
+
+    def recall(self) -> list[str]:
+        """Let the observers that last go on; return what is worth a warning."""
+        known, warnings = self.history.memories, []
+        for name, observer in self._lasting.items():
+            if name in known:
+                observer.recall(known[name])
+            elif self.history.num_workers:
+                warnings.append(f"{name}: what the masters before had to remember is not known")
+        return warnings
+
+    @property
+    def open_usd(self) -> float:
+        """What the tasks under way may still cost, US dollars."""
+        return sum(memory.get("open_usd", 0.0) for memory in self._memories().values())
+
+    def _memories(self) -> dict[str, dict[str, float]]:
+        return {name: dict(observer.memory) for name, observer in self._lasting.items()}
 
     def begin(self, fingerprint: dict[str, str], *, workers: int) -> None:
         """Write the first line: what is trained, and with what."""
@@ -180,6 +224,8 @@ class Recorder:
         match seen:
             case Close():
                 self._close(seen.record)
+            case Dispatch() if self._memories() != self.history.memories:
+                self.write("send", round=seen.round, attempt=seen.attempt)
             case Notice(kind="expelled", fields={"worker": int(worker)}):
                 self.write("expel", worker=worker)
                 self.history.expelled.add(worker)

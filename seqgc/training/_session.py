@@ -65,7 +65,6 @@ class Session:
         self.answers: list[Answer] = []
         self._workload, self._plan, self._setting = workload, plan, setting
         self._recorder, self._snapshot = recorder, snapshot
-        self._lasting = [o for o in observers if isinstance(o, ports.LastingObserver)]
         self._observers: tuple[ports.Observer, ...]
         self._slowdown = Slowdown(
             setting.scheme.n, setting=lambda: self._policy.segments[-1].setting, tell=self._tell
@@ -102,8 +101,13 @@ class Session:
             audit=plan.audit,
         )
 
-    def run(self, backend: ports.Backend, directory: RunDirectory) -> float:
-        """Drive the loop to its end, whatever it is; return its seconds, all masters' together."""
+    def run(
+        self, backend: ports.Backend, directory: RunDirectory, *, warnings: Sequence[str] = ()
+    ) -> float:
+        """Drive the loop to its end, whatever it is; return its seconds, all masters' together.
+
+        The ``warnings`` are told first.
+        """
         path, before = directory.path, self._snapshot
         held = self._go_on()
         snapshots = SnapshotFolder(directory.checkpoints, RunState)
@@ -124,6 +128,8 @@ class Session:
                 closing(Checkpointer(snapshots, every_s=every_s, warn=self.warn))
             )
             self._tell("run" if self._recorder.master == 1 else "resume", self._header())
+            for text in warnings:
+                self.warn(text)
             self._began = time.perf_counter()
             if before is not None:
                 self._began -= before.state.seconds
@@ -157,8 +163,8 @@ class Session:
     def under_way(self) -> str:
         """How many tasks nobody has answered, and what they may still cost, for a message."""
         open_tasks = self.counts.open_tasks
-        cost = [o.memory.get("open_usd", 0.0) for o in self._lasting]
-        price = f", which may still cost ${sum(cost):.4f}" if any(cost) else ""
+        cost = self._recorder.open_usd
+        price = f", which may still cost ${cost:.4f}" if cost else ""
         return f"{open_tasks} tasks are under way{price}; " if open_tasks else ""
 
     @property
@@ -189,8 +195,6 @@ class Session:
         self._slowdown.restore(state.slowdown)
         self.counts.open_tasks = 0  # nobody waits for those of the master before
         self._workload.restore(state.workload, snapshot.files)
-        for observer, memory in zip(self._lasting, state.observers, strict=True):
-            observer.recall(memory)
         if self._adaptive is not None and state.director is not None:
             self._adaptive.restore(state.director)
         state.random.restore()
@@ -226,7 +230,6 @@ class Session:
                 held=jobs,
                 workload=state,
                 counts=copy.deepcopy(self.counts),
-                observers=[dict(observer.memory) for observer in self._lasting],
                 seconds=self._seconds,
                 metrics_bytes=self._metrics.bytes,
                 director=None if self._adaptive is None else self._adaptive.snapshot(),

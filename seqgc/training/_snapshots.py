@@ -32,7 +32,8 @@ from safetensors.torch import load, save
 
 from seqgc._bounded import open_bounded
 from seqgc._durable import rename, sync_folder, write_new
-from seqgc.errors import StoreError
+from seqgc.errors import StoreError, one_line
+from seqgc.training.checkpoints import METADATA
 
 __all__ = ["Snapshot", "SnapshotFolder", "Tensors"]
 
@@ -41,7 +42,6 @@ _STATE = "state.json"
 _MOST_STATE_BYTES = 2**30
 _ROOM = ".room"
 _KEPT = 2
-_METADATA = {"format": "pt", "seqgc_schema": "1"}
 
 Tensors: TypeAlias = Mapping[str, torch.Tensor]
 _State = TypeVar("_State")
@@ -135,7 +135,7 @@ class SnapshotFolder(Generic[_State]):
             try:
                 return self._read(rounds), damage
             except (OSError, ValueError, RecursionError, SafetensorError) as error:
-                damage.append(f"checkpoint {rounds} is damaged: {' '.join(str(error).split())}")
+                damage.append(f"checkpoint {rounds} is damaged: {one_line(error)}")
         what = "; ".join(damage) or "there is none"
         raise StoreError(f"no checkpoint in {self.root} can be used: {what}")
 
@@ -150,7 +150,7 @@ class SnapshotFolder(Generic[_State]):
         folder.mkdir(parents=True)
         files = {}
         for name, tensors in snapshot.files.items():
-            data = save(dict(tensors), metadata=_METADATA)
+            data = save(dict(tensors), metadata=METADATA)
             write_new(folder / name, data)
             files[name] = len(data), hashlib.sha256(data).hexdigest()
         body = _Body(schema=SCHEMA, rounds=snapshot.rounds, files=files, state=snapshot.state)

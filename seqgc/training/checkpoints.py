@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -13,7 +14,8 @@ from seqgc.errors import StoreError, one_line
 
 __all__ = ["load_checkpoint", "save_checkpoint"]
 
-_METADATA = {"format": "pt", "seqgc_schema": "1"}
+METADATA: Final = {"format": "pt"}
+"""Of every safetensors file. Not more than one: in files they come in any order."""
 
 
 def save_checkpoint(path: str | Path, module: nn.Module) -> None:
@@ -39,7 +41,7 @@ def save_checkpoint(path: str | Path, module: nn.Module) -> None:
     # Clones, because the format knows no shared memory: tied weights are written under each name.
     state = {name: tensor.clone().contiguous() for name, tensor in module.state_dict().items()}
     with replacing(Path(path)) as file:
-        file.write(save(state, metadata=_METADATA))
+        file.write(save(state, metadata=METADATA))
 
 
 def load_checkpoint(path: str | Path, module: nn.Module) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -37,6 +38,7 @@ __all__ = [
     "LOSSES",
     "check_recipe",
     "data_names",
+    "factories_of",
     "import_registered",
     "make_models_compute",
     "make_module",
@@ -187,6 +189,14 @@ def check_recipe(recipe: Recipe) -> None:
     _check_known(_MODULES, recipe.module, argument="module")
     _check_known(_DATA, recipe.data, argument="data")
     _named_loss(recipe.loss)
+
+
+def factories_of(recipe: Recipe) -> tuple[ModuleFactory | DataFactory, ...]:
+    """Return what makes a recipe's module and data: registered, or a function that is imported."""
+    found = (_MODULES.get(recipe.module), _DATA.get(recipe.data))
+    paths = (path.partition(":") for path in (recipe.module, recipe.data))
+    own = (getattr(sys.modules.get(module), name, None) for module, _, name in paths if name)
+    return tuple(factory for factory in (*found, *own) if factory is not None)
 
 
 def workload_of(models: Sequence[Model], *, precision: Precision) -> WorkloadRef:

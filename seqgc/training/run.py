@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from shutil import rmtree
 
@@ -17,7 +16,7 @@ from seqgc.ports import Backend, Dispatch, Notice, Observer, Payload, Seen
 from seqgc.stores import RetiringStore
 from seqgc.training._checkpointer import RunSnapshot, RunState
 from seqgc.training._counts import RunCounts
-from seqgc.training._fingerprint import fingerprint, require_same
+from seqgc.training._fingerprint import differences, fingerprint, require_same
 from seqgc.training._history import History, Recorder, read_history
 from seqgc.training._lease import Lease
 from seqgc.training._plan import TrainingPlan
@@ -98,7 +97,10 @@ def train(
     """
     path = new_run_path("runs", plan.setting(workers.n).scheme.spec) if run is None else Path(run)
     require_new(path)
-    begin = partial(_begin, path, config=config)
+
+    def begin() -> AbstractContextManager[_Record]:
+        return _begun(RunDirectory(path, config=config), plan, workers, observers=observers)
+
     return _execute(plan, workers, path, begin, observers=observers, tuner=tuner)
 
 
@@ -117,28 +119,23 @@ def resume(
     on the same workers' answers again, so that weights, optimizers and losses get the same bits. If
     one of these workers fails or stays silent, others will do, and a warning says so. Workers that
     an audit has expelled stay expelled.
-    ``plan`` must be what the run was begun with, unless ``accept_changes``; the other arguments are
-    those of `train`.
+    The configuration in its ``config.toml`` and ``plan`` must be what the run was begun with,
+    unless ``accept_changes``; the other arguments are those of `train`.
 
     Raises
     ------
     ParameterError
-        If it is not the folder of a run, another master is at work on it, or the plan, its code or
-        data, or the versions of seqgc, torch or numpy have changed; nothing is started then.
+        If it is not the folder of a run, another master is at work on it, or the configuration, the
+        plan, its code or data, or the versions of seqgc, torch or numpy have changed; nothing is
+        started then.
     StoreError
         If its journal or all of its checkpoints are damaged.
+    BudgetError
+        If it has spent more already than a budget among the observers allows.
     """
     directory = RunDirectory(run, reopened=True)
-    with closing(Lease(directory.path)) as lease:
-        history = read_history(directory.journal)
-        if not accept_changes:
-            require_same(history.fingerprint, fingerprint(plan, plan.setting(workers.n)))
-        snapshot, warnings = _newest(directory, history)
-        for left_behind in directory.path.glob("weights*"):  # of the masters before
-            rmtree(left_behind, ignore_errors=True)
-        record = _Record(
-            directory=directory, lease=lease, history=history, snapshot=snapshot, warnings=warnings
-        )
+    begun = _begun(directory, plan, workers, observers=observers, accept_changes=accept_changes)
+    with begun as record:  # before anything is started: what it costs is on record already
         return _execute(
             plan,
             workers,
@@ -146,7 +143,7 @@ def resume(
             lambda: nullcontext(record),
             observers=observers,
             tuner=tuner,
-            master=lease.number,
+            master=record.recorder.master,
         )
 
 
@@ -155,17 +152,41 @@ class _Record:
     """What is on the disk of a run, new or not."""
 
     directory: RunDirectory
-    lease: Lease
-    history: History
-    snapshot: RunSnapshot | None = None
-    warnings: Sequence[str] = ()
+    recorder: Recorder
+    snapshot: RunSnapshot | None
+    warnings: Sequence[str]
 
 
 @contextmanager
-def _begin(path: Path, *, config: str) -> Iterator[_Record]:
-    directory = RunDirectory(path, config=config)
-    with closing(Lease(path)) as lease:
-        yield _Record(directory=directory, lease=lease, history=History())
+def _begun(
+    directory: RunDirectory,
+    plan: TrainingPlan,
+    workers: Workers,
+    *,
+    observers: Sequence[Observer],
+    accept_changes: bool = False,
+) -> Iterator[_Record]:
+    """Be the master of a run, whose journal says so when the block begins.
+
+    A run that was ended before its journal said anything begins here.
+    """
+    now = fingerprint(plan, plan.setting(workers.n), config=directory.config)
+    with closing(Lease(directory.path)) as lease:
+        history = read_history(directory.journal)
+        snapshot, warnings = _newest(directory, history)
+        if history.num_workers and not accept_changes:
+            require_same(history.fingerprint, now)
+        elif history.num_workers:
+            warnings += [f"changed: {each}" for each in differences(history.fingerprint, now)]
+        for left_behind in directory.path.glob("weights*"):  # of the masters before
+            rmtree(left_behind, ignore_errors=True)
+        with closing(Journal(directory.journal, master=lease.number, lines=history.lines)) as file:
+            recorder = Recorder(file, history, lease, observers=observers)
+            warnings += recorder.recall()
+            recorder.begin(now, workers=workers.n)
+            yield _Record(
+                directory=directory, recorder=recorder, snapshot=snapshot, warnings=warnings
+            )
 
 
 def _newest(directory: RunDirectory, history: History) -> tuple[RunSnapshot | None, list[str]]:
@@ -176,6 +197,11 @@ def _newest(directory: RunDirectory, history: History) -> tuple[RunSnapshot | No
     folder = SnapshotFolder(directory.checkpoints, RunState)
     if not folder.numbers:  # the first is written when the first tasks have left
         return None, warnings
+    if not history.num_workers:
+        raise StoreError(
+            f"journal {directory.journal} has no beginning, and the run has checkpoints "
+            f"({', '.join(map(str, folder.numbers))}): restore the journal from a backup"
+        )
     snapshot, damage = folder.newest()
     if snapshot.rounds > len(history.answers):
         rounds = f"{snapshot.rounds} rounds, and the journal {len(history.answers)}"
@@ -223,9 +249,6 @@ def _execute(
         stack.callback(workload.abandon)  # in a run that failed some have not been discarded
         backend = stack.enter_context(started(crew, workers, observers=observers))
         record = stack.enter_context(begin())
-        journal = Journal(record.directory.journal, master=master, lines=record.history.lines)
-        recorder = Recorder(stack.enter_context(closing(journal)), record.history, record.lease)
-        recorder.begin(fingerprint(plan, setting), workers=workers.n)
         if plan.adaptation is not None:
             tuner = stack.enter_context(closing(BackgroundTuner() if tuner is None else tuner))
         session = Session(
@@ -235,13 +258,12 @@ def _execute(
             switches=switches,
             tuner=tuner,
             observers=observers,
-            recorder=recorder,
+            recorder=record.recorder,
             snapshot=record.snapshot,
         )
-        for text in (*record.warnings, *plan.shortcomings(setting)):
-            session.warn(text)
+        warnings = (*record.warnings, *plan.shortcomings(setting))
         try:
-            seconds = session.run(backend, record.directory)
+            seconds = session.run(backend, record.directory, warnings=warnings)
         except BaseException as error:
             if not isinstance(error, DivergedError):  # there is nothing to go on with
                 error.add_note(f"{session.under_way}go on with: seqgc resume {path}")

@@ -31,14 +31,17 @@ from typing import Final
 import numpy as np
 
 from seqgc import ports
-from seqgc._durable import AppendOnly, replacing
-from seqgc.errors import ParameterError
+from seqgc._bounded import read_bounded
+from seqgc._durable import AppendOnly, make_folder, replacing
+from seqgc.errors import ParameterError, StoreError
 from seqgc.training.metrics import JobMetrics
 
 __all__ = ["EventLog", "MetricsLog", "RunDirectory", "new_run_path"]
 
 SCHEMA = 1
 _ROUNDS = 64  # whose answers have their times in the log: later than that they have none
+_MOST_CONFIG_BYTES = 2**20
+_BLOCK_BYTES = 1 << 16
 
 
 def new_run_path(root: str | Path, label: str) -> Path:
@@ -73,20 +76,31 @@ class RunDirectory:
         self.path: Final = Path(path)
         self.checkpoints: Final = self.path / "checkpoints"
         self.journal: Final = self.path / "journal.jsonl"
+        self._config = self.path / "config.toml"
         if reopened:
-            if not self.journal.is_file():
-                rule = "must be the folder of a run, with a journal.jsonl"
+            if not self._config.is_file():
+                rule = "must be the folder of a run, with a config.toml"
                 raise ParameterError("run", rule, str(path))
             return
         require_new(self.path)
         try:
-            self.path.mkdir(parents=True)
+            make_folder(self.path)
         except OSError as error:
             rule = "must be a folder that can be made"
             raise ParameterError("run", rule, str(path), error.strerror or "") from error
         self.checkpoints.mkdir()
-        with replacing(self.path / "config.toml") as file:
+        with replacing(self._config) as file:
             file.write(config.encode())
+
+    @property
+    def config(self) -> str:
+        """What was asked for, in words; `StoreError` if it cannot be read."""
+        try:
+            return read_bounded(self._config, most_bytes=_MOST_CONFIG_BYTES).decode(
+                errors="replace"
+            )
+        except OSError as error:
+            raise StoreError(f"{self._config}: {error.strerror or error}") from error
 
 
 def require_new(path: Path) -> None:
@@ -141,6 +155,7 @@ class EventLog:
     """
 
     def __init__(self, path: Path) -> None:
+        _cut_torn_line(path)
         self._file = path.open("a", encoding="utf-8")
         self._began = time.monotonic()
         self._sent: dict[int, _Sent] = {}  # by round; the latest only
@@ -157,6 +172,7 @@ class EventLog:
                 begins = kind in {"run", "resume"}
                 heading = {"schema": SCHEMA, "started_at": started_at} if begins else {}
                 self._write(kind, **heading, **fields)
+                self._file.flush()
             case ports.Dispatch(round=round, attempt=attempt, assignment=assignment):
                 jobs = sorted({m.job for tasks in assignment.values() for m in tasks})
                 again = {"workers": sorted(assignment)} if attempt else {}
@@ -212,6 +228,21 @@ class EventLog:
             stragglers=np.flatnonzero(~record.responded).tolist(),
         )
         self._file.flush()  # a crash loses at most the open round
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Let a log that was left by a master which was killed end with a whole line."""
+    with suppress(FileNotFoundError), path.open("r+b") as file:
+        size = end = file.seek(0, io.SEEK_END)
+        while end:
+            begin = max(0, end - _BLOCK_BYTES)
+            file.seek(begin)
+            newline = file.read(end - begin).rfind(b"\n")
+            end = begin if newline < 0 else begin + newline + 1
+            if newline >= 0:
+                break
+        if end < size:
+            file.truncate(end)
 
 
 class MetricsLog:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from seqgc.errors import ParameterError, ScheduleError, StoreError
+from seqgc.errors import ParameterError, ScheduleError, StoreError, one_line
 from seqgc.ports import Decoding, FloatArray, MiniTask, WeightedPoints, WeightRef, WeightStore
 from seqgc.training._jobs import ChunkedScheme, JobPlan, Share
 from seqgc.training._learner import Learner, LearnerState
@@ -251,7 +251,7 @@ class TorchWorkload:
         try:
             self._restore(state, files)
         except (KeyError, ValueError, RuntimeError) as error:
-            message = f"the checkpoint is of other models: {' '.join(str(error).split())}"
+            message = f"the checkpoint is of other models: {one_line(error)}"
             raise StoreError(message) from error
 
     def _restore(self, state: WorkloadState, files: Mapping[str, Tensors]) -> None:

@@ -274,11 +274,15 @@ def test_a_resumed_run_goes_on_with_what_was_spent_and_what_was_under_way() -> N
     arrive(before, 0, 0, at=5.0)
     assert (before.memory["committed_usd"], before.memory["open_usd"]) == (28.0, 20.0)
     after.recall(before.memory)
-    assert after.committed_usd == 28.0
-    send(after, 0, 0, 1, 2)  # the job's weights have been paid for
-    assert after.committed_usd == 88.0
-    with pytest.raises(BudgetError, match=r"with \$28\.0+ spent and \$60\.0+ under way"):
-        send(after, 1, 0)
+    assert after.committed_usd == 31.0, "the weights in flight are published again"
+    send(after, 7, 0, 1, 2)  # of the jobs before it all weights but these have been paid for
+    assert after.committed_usd == 94.0
+    with pytest.raises(BudgetError, match=r"with \$34\.0+ spent and \$60\.0+ under way"):
+        send(after, 8, 0)
+    with pytest.raises(
+        BudgetError, match=r"not resumed: the run has spent up to \$31\.0+, its new"
+    ):
+        budget(30.0, traffic).recall(before.memory)
 
 
 def test_one_s_own_machines_cost_nothing() -> None:

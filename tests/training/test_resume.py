@@ -9,9 +9,11 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
+from typing import cast
 
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ from safetensors.torch import load_file
 
 from seqgc import _durable, workers
 from seqgc.errors import ParameterError, StoreError
-from seqgc.ports import Close, Dispatch, FloatArray, Seen
+from seqgc.ports import Backend, Close, Dispatch, FloatArray, Observer, Seen
 from seqgc.training import Adaptation, TrainingPlan, resume, train
 from seqgc.training._snapshots import Snapshot, SnapshotFolder
 from tests.training.reference import make_model
@@ -219,12 +221,63 @@ class Tally:
 
 
 def test_an_observer_that_lasts_remembers(tmp_path: Path) -> None:
-    first, second = Tally(), Tally()
+    """What was sent after the checkpoint, and is sent again, counts twice: it was paid for."""
+    first, second, anew = Tally(), Tally(), Tally()
+    before: list[float] = []
     watch = CopyAt(tmp_path / "run", {100})
-    train(plan("gc:s=1"), crew(), run=tmp_path / "run", observers=[first, watch])
-    resume(watch.copies[0], plan("gc:s=1"), crew(), observers=[second])
-    assert first.rounds == 4 * STEPS
-    assert first.rounds <= second.rounds <= first.rounds + 2, "what was under way is sent again"
+
+    def note(_: Seen) -> None:
+        if watch.copies and not before:
+            before.append(first.rounds)
+
+    observers = [watch, first, note]
+    train(plan("gc:s=1", every_s=60.0), crew(), run=tmp_path / "run", observers=observers)
+    forgetful = cast("Observer", anew.__call__)
+    resume(watch.copies[0], plan("gc:s=1", every_s=60.0), crew(), observers=[second, forgetful])
+    assert first.rounds == anew.rounds == 4 * STEPS
+    assert before[0] > 5
+    assert second.rounds == before[0] + anew.rounds
+
+
+def test_what_a_resumed_run_costs_before_it_begins_is_on_record(tmp_path: Path) -> None:
+    """A master that is killed while it starts its workers has paid for that, each time."""
+
+    class WarmUp(Tally):
+        def __init__(self) -> None:
+            self.rounds = 1000.0
+
+        def recall(self, memory: Mapping[str, float]) -> None:
+            self.rounds += memory["rounds"]
+
+    def killed(_n: int, _compute: object) -> Backend:
+        raise KeyboardInterrupt
+
+    watch = CopyAt(tmp_path / "run", {100})
+    train(plan("gc:s=1"), crew(), run=tmp_path / "run", observers=[watch, WarmUp()])
+    (copy,) = watch.copies
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            resume(copy, plan("gc:s=1"), workers.custom(N, killed), observers=[WarmUp()])
+    last = WarmUp()
+    resume(copy, plan("gc:s=1"), crew(), observers=[last])
+    assert last.rounds > 5000
+
+
+def test_an_observer_that_is_new_begins_and_one_that_is_gone_is_missed_by_nobody(
+    ended: Path,
+) -> None:
+    said: list[str] = []
+
+    def listen(seen: Seen) -> None:
+        if getattr(seen, "kind", "") == "warning":
+            said.append(str(seen.fields["text"]))  # type: ignore[union-attr]
+
+    resume(ended, plan("gc:s=1"), crew(), observers=[Tally(), listen])
+    assert said == ["Tally: what the masters before had to remember is not known"]
+    resume(ended, plan("gc:s=1"), crew())
+    again = Tally()
+    resume(ended, plan("gc:s=1"), crew(), observers=[again, listen])
+    assert len(said) == 1
 
 
 class FullUntil:
@@ -277,7 +330,7 @@ def test_a_run_that_has_ended_can_be_resumed_and_has_nothing_to_do(ended: Path) 
 @pytest.mark.parametrize(
     ("changed", "what"),
     [
-        (partial(plan, "gc:s=2"), "setting"),
+        (partial(plan, "gc:s=2"), "scheme"),
         (partial(plan, "gc:s=1", steps=5), "steps"),
         (partial(plan, "gc:s=1", precision="float64"), "precision"),
         (partial(plan, "gc:s=1", payload="float16"), "payload"),
@@ -303,10 +356,9 @@ def test_other_data_or_another_module_is_refused(ended: Path) -> None:
             module=torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)),
         ),
     ):
-        other = TrainingPlan(models=[changed, *same.models[1:]], scheme="gc:s=1", steps=STEPS)
+        other = replace(same, models=[changed, *same.models[1:]])
         with pytest.raises(ParameterError, match="changed since: m0: "):
             resume(ended, other, crew())
-    resume(ended, plan("gc:s=1", every_s=5.0), crew())
 
 
 def test_two_masters_never_work_on_one_run(ended: Path) -> None:
@@ -339,7 +391,7 @@ def test_a_master_that_was_replaced_sends_nothing_more(tmp_path: Path) -> None:
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ParameterError, match=r"`run` must be the folder of a run, with a journal"):
+    with pytest.raises(ParameterError, match=r"`run` must be the folder of a run, with a config"):
         resume(tmp_path, plan("gc:s=1"), crew())
 
 

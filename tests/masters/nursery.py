@@ -1,0 +1,310 @@
+"""Masters in no time: processes that are forked from one that has imported all that they need.
+
+``seqgc train`` takes some seconds to import PyTorch, as do its fork server and the local service's
+parent of environments. Here each of them is a process of its own as ever, with its own descriptors,
+session and signals, but it is forked where it would be executed. It is killed by real signals.
+
+The nursery reads one order a line from its standard input, a JSON object, and answers each with
+another when the master has ended and everything that it had started as well: whatever outlives its
+parent becomes the nursery's own child (``PR_SET_CHILD_SUBREAPER``), and is waited for. See `Order`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import gc
+import importlib
+import json
+import os
+import pty
+import runpy
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import resource_tracker, util
+from pathlib import Path
+from typing import Any, NoReturn
+from unittest import mock
+
+_SUBREAPER = 36  # prctl's PR_SET_CHILD_SUBREAPER
+_MOST_S = 60.0  # that a master may take, and then what it has started
+_LOADED = ("seqgc.cli", "seqgc.training", "seqgc.workers", "seqgc.backends.lambda_", "boto3")
+_COMPILED = "runtime_client"  # reads its address when it is loaded: every environment does
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What a master is to do, and what is to happen to it.
+
+    Its command line, its folder; the number of a signal that it gets ``times`` after ``after_s``
+    seconds, or just before, in the midst of, or after (``when``) the ``call``-th call that makes
+    its files last. ``err``: where it says how far it is; ``terminal``: a terminal, which is closed
+    instead of a signal.
+    """
+
+    argv: list[str]
+    folder: str
+    number: int = 0
+    times: int = 1
+    after_s: float | None = None
+    call: int | None = None
+    when: float = 0.0
+    err: str | None = None
+    terminal: bool = False
+
+
+class Calls:
+    """Stands for ``os`` in `seqgc._durable`: counts its calls, and lets the master be hit there."""
+
+    def __init__(self, order: Order) -> None:
+        self._order, self.count = order, 0
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        if self._hits() and 1 / 3 < self._order.when < 2 / 3:
+            os.write(descriptor, data[: len(data) // 2])
+            self._hit()
+        return self._called(os.write, descriptor, data)  # type: ignore[no-any-return]
+
+    def fsync(self, descriptor: int) -> None:
+        self._called(os.fsync, descriptor)
+
+    def replace(self, *paths: Any, **folders: Any) -> None:
+        self._called(os.replace, *paths, **folders)
+
+    def _called(self, call: Any, *arguments: Any, **named: Any) -> Any:
+        hits, late = self._hits(), self._order.when >= 2 / 3
+        self.count += 1
+        if hits and not late:
+            self._hit()
+        result = call(*arguments, **named)
+        if hits and late:
+            self._hit()
+        return result
+
+    def _hits(self) -> bool:
+        return self._order.number > 0 and self.count == self._order.call
+
+    def _hit(self) -> None:
+        for _ in range(self._order.times):
+            os.kill(os.getpid(), self._order.number)
+
+
+def serve() -> None:
+    """Obey orders until there are none."""
+    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+    for line in sys.stdin:
+        print(json.dumps(obey(Order(**json.loads(line)))), flush=True)
+
+
+def obey(order: Order) -> dict[str, object]:
+    """Have a master live; return its exit status, seconds, last words, and who outlived it."""
+    said, counted = os.memfd_create("said"), os.memfd_create("counted")
+    leader, terminal = pty.openpty() if order.terminal else (-1, -1)
+    pid = os.fork()
+    if pid == 0:
+        _become_master(order, terminal, said, counted)
+    began = hit_at = time.monotonic()
+    if terminal >= 0:
+        os.close(terminal)
+    status = None
+    if order.after_s is not None:
+        status = _wait(pid, order.after_s)
+        hit_at = time.monotonic()
+        if status is None and order.terminal:
+            os.close(leader)
+            leader = -1
+        for _ in range(order.times if status is None and not order.terminal else 0):
+            os.kill(pid, order.number)
+    stuck = status is None and (status := _wait(pid, _MOST_S)) is None
+    ended = time.monotonic()
+    if leader >= 0:
+        os.close(leader)
+    left = _reap(ended + _MOST_S / 4)
+    answer: dict[str, object] = {
+        "status": status,
+        "stuck": stuck,
+        "seconds": ended - began,
+        "seconds_to_end": ended - hit_at,
+        "said": os.pread(said, 1 << 20, 0).decode(errors="replace")[-2000:],
+        "calls": int(os.pread(counted, 20, 0) or 0),
+        "left": left,
+    }
+    os.close(said)
+    os.close(counted)
+    return answer
+
+
+def _wait(pid: int, seconds: float) -> int | None:
+    """Return a child's exit status; None if it has not ended by then."""
+    give_up_at = time.monotonic() + seconds
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        left = give_up_at - time.monotonic()
+        if left <= 0 or signal.sigtimedwait({signal.SIGCHLD}, left) is None:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            return os.waitstatus_to_exitcode(status) if ended else None
+
+
+def _reap(until: float) -> list[str]:
+    """Wait for all children; kill those that are there still at ``until``, and name them."""
+    left: list[str] = []
+    while True:
+        try:
+            ended, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return left
+        if ended:
+            continue
+        if signal.sigtimedwait({signal.SIGCHLD}, max(0.0, until - time.monotonic())) is None:
+            children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+            for pid in map(int, children):
+                with suppress(OSError):
+                    left.append(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "))
+                    os.kill(pid, signal.SIGKILL)
+            until = time.monotonic() + 1
+
+
+def _become_master(order: Order, terminal: int, said: int, counted: int) -> NoReturn:
+    """Be what ``seqgc`` is after its imports, to the interpreter's own end."""
+    os.setsid()
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    err = said if order.err is None else os.open(order.err, os.O_WRONLY)
+    if terminal >= 0:
+        os.close(os.open(os.ttyname(terminal), os.O_RDWR))  # it controls the session from now on
+        nowhere = err = terminal
+    for descriptor, to in enumerate((nowhere, nowhere if terminal >= 0 else said, err)):
+        os.dup2(to, descriptor)
+    os.closerange(3, counted)
+    os.closerange(counted + 1, 64)
+    os.chdir(order.folder)
+    os.environ["TMPDIR"] = order.folder
+    tempfile.tempdir = None
+    sys.argv = ["seqgc", *order.argv]
+    import seqgc.__main__
+    from seqgc import _durable
+    from seqgc.local_lambda import service
+
+    resource_tracker._resource_tracker.__init__()  # type: ignore[misc]
+    util.spawnv_passfds = _forked
+    mock.patch.object(service.subprocess, "Popen", ForkedService).start()
+    _durable.system = calls = Calls(order)  # type: ignore[assignment]
+    status = 1
+    try:
+        status = seqgc.__main__.run()
+    except SystemExit as end:
+        status = int(end.code or 0)
+    except BaseException:
+        traceback.print_exc()
+    finally:  # all that the interpreter's end does, but for its memory
+        os.pwrite(counted, str(calls.count).encode(), 0)
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
+        os._exit(status)
+
+
+def _forked(_path: bytes, args: list[str], passed: list[int]) -> int:
+    """Do what `multiprocessing.util.spawnv_passfds` does, without executing an interpreter."""
+    pid = os.fork()
+    if pid:
+        return pid
+    _be_alone({*passed, 0, 1, 2})
+    try:
+        exec(args[-1], {})
+    except SystemExit:
+        pass
+    finally:
+        os._exit(0)
+
+
+class ForkedService:
+    """Does what `subprocess.Popen` does for the local service, without executing an interpreter."""
+
+    def __init__(
+        self, command: list[str], *, cwd: Path, env: dict[str, str], pass_fds: tuple[int], **_: Any
+    ) -> None:
+        self.pid, self._status = os.fork(), None
+        if self.pid:
+            return
+        try:
+            os.setsid()
+            _be_alone({*pass_fds, 1, 2})
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nowhere, 0)
+            os.dup2(nowhere, 1)
+            os.chdir(cwd)
+            os.environ.clear()
+            os.environ.update(env)
+            sys.argv = command[2:]
+            for name in [n for n in sys.modules if n.startswith("lambda_handlers")]:
+                del sys.modules[name]
+            runpy.run_module("seqgc.local_lambda._service", run_name="__main__", alter_sys=True)
+        finally:
+            os._exit(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        import subprocess
+
+        if self._status is None:
+            pidfd = os.pidfd_open(self.pid)
+            try:
+                import select
+
+                if not select.select([pidfd], [], [], timeout)[0]:
+                    raise subprocess.TimeoutExpired("service", timeout or 0.0)
+            finally:
+                os.close(pidfd)
+            self._status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self._status
+
+    def poll(self) -> int | None:
+        return self._status
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+
+def _be_alone(kept: set[int]) -> None:
+    """Have no descriptors and no handlers but those that a program has which is executed."""
+    for entry in os.listdir("/proc/self/fd"):  # noqa: PTH208
+        if int(entry) not in kept:
+            with suppress(OSError):
+                os.close(int(entry))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            plain = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+            signal.signal(number, plain)
+    signal.set_wakeup_fd(-1)
+    atexit._clear()
+    util._finalizer_registry.clear()
+
+
+def _load() -> None:
+    """Import all that masters and those whom they start need."""
+    for name in _LOADED:
+        importlib.import_module(name)
+    sys.modules[_COMPILED] = None  # type: ignore[assignment]
+    importlib.import_module("awslambdaric.__main__")
+    del sys.modules[_COMPILED]
+    importlib.import_module("lambda_handlers.gradient_worker.handler")
+    importlib.import_module("tests.masters.toys")
+    gc.collect()
+    gc.freeze()
+
+
+if __name__ == "__main__":
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    _load()
+    serve()

@@ -1,0 +1,366 @@
+"""A run goes on with what it was begun with; whatever else is refused, and said."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import tomli_w
+import torch
+from pydantic import BaseModel
+
+from seqgc import workers
+from seqgc.cli import main
+from seqgc.cli._config import ModelConfig, RunConfig
+from seqgc.errors import ParameterError
+from seqgc.ports import Seen
+from seqgc.rounds import ClosingRule, Setting
+from seqgc.schemes import parse_scheme
+from seqgc.training import Adaptation, Model, TrainingPlan, resume, train
+from seqgc.training.model import Recipe
+from seqgc.workers import DelaySettings, FunctionSettings
+from tests.kit import SOAK
+from tests.training.reference import blobs, make_model
+from tests.training.test_adaptive import replayed
+from tests.training.test_resume import N, crew, times
+
+
+def plan(**changes: object) -> TrainingPlan:
+    begun = TrainingPlan(models=[make_model("m0"), make_model("m1")], scheme="gc-rep:s=1", steps=2)
+    return replace(begun, **changes)
+
+
+def refusal(run: Path, changed: TrainingPlan) -> str:
+    with pytest.raises(ParameterError, match=r"changed since: .*--accept-changes") as info:
+        resume(run, changed, crew())
+    return str(info.value)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(plan(), crew(), run=tmp_path_factory.mktemp("begun") / "run").run
+
+
+# ---- each field of a plan, and of what it is made of ---------------------------------------------
+
+SCHEME = parse_scheme("gc-rep:s=1", n=N)
+PLANS: Mapping[str, Mapping[str, object]] = {
+    "models": {"models": [make_model("m0"), make_model("m2")]},
+    "scheme": {"scheme": "gc-rep:s=2"},
+    "steps": {"steps": 3},
+    "precision": {"precision": "float64", "payload": "float64"},
+    "payload": {"payload": "float16"},
+    "stochastic_rounding": {"payload": "float16", "stochastic_rounding": True},
+    "stale": {"stale": True},
+    "adaptation": {"adaptation": Adaptation(probe=3, alpha=0.0)},
+    "checkpoint_every_s": {"checkpoint_every_s": 1.0},
+    "max_norm": {"max_norm": 1e9},
+    "audit": {"audit": True},
+}
+SETTINGS: Mapping[str, Setting] = {
+    "scheme": Setting(scheme=parse_scheme("gc:s=1", n=N), rule=ClosingRule(timeout_s=60.0)),
+    "jobs_per_round": Setting(scheme=SCHEME, jobs_per_round=2),
+}
+RULES: Mapping[str, object] = {
+    "mu": 0.5,
+    "wait_out": "all",
+    "timeout_s": 61.0,
+    "max_attempts": 4,
+}
+MODELS: Mapping[str, object] = {
+    "name": "another",
+    "module": torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)),
+    "loss": torch.nn.CrossEntropyLoss(label_smoothing=0.1),
+    "dataset": blobs(seed=5),
+    "optimizer": partial(torch.optim.SGD, lr=0.2),
+    "batch_size": 17,
+    "seed": 1,
+    "test_dataset": blobs(seed=6),
+    "recipe": Recipe(module="mlp", data="digits", loss="mse"),
+}
+
+
+def test_every_field_is_here() -> None:
+    """One that is added to a plan must be refused when it changes, or be thought about here."""
+    assert set(PLANS) == {f.name for f in fields(TrainingPlan)}
+    assert {*SETTINGS, "rule"} == {f.name for f in fields(Setting)}
+    assert set(RULES) == {f.name for f in fields(ClosingRule)}
+    assert set(MODELS) == {f.name for f in fields(Model)}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_field_of_the_plan_that_changed_is_refused(name: str, run: Path) -> None:
+    assert f" {name} (was " in refusal(run, plan(**PLANS[name]))
+
+
+@pytest.mark.parametrize("name", [*SETTINGS, *RULES])
+def test_a_field_of_the_setting_that_changed_is_refused(name: str, run: Path) -> None:
+    rule = replace(ClosingRule(timeout_s=60.0), **{name: RULES[name]}) if name in RULES else None
+    setting = SETTINGS[name] if rule is None else Setting(scheme=SCHEME, rule=rule)
+    assert f" {name} (was " in refusal(run, plan(scheme=setting))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_field_of_a_model_that_changed_is_refused(name: str, run: Path) -> None:
+    model = replace(make_model("m1"), **{name: MODELS[name]})
+    shown = "models" if name == "name" else f"m1: {name}"
+    shown += "'s settings" if name == "optimizer" else ""
+    assert f"{shown} (was " in refusal(run, plan(models=[make_model("m0"), model]))
+
+
+@pytest.mark.parametrize("package", ["seqgc", "torch", "numpy"])
+def test_another_version_is_refused(
+    package: str, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "seqgc.training._fingerprint.version",
+        lambda name: "0.0.1" if name == package else importlib.metadata.version(name),
+    )
+    assert f" {package} (was " in refusal(run, plan())
+    assert "is 0.0.1)" in refusal(run, plan())
+
+
+def test_other_workers_are_refused(run: Path) -> None:
+    more = workers.custom(N - 1, replayed(times()[:, : N - 1]))
+    with pytest.raises(ParameterError, match=r"changed since: .*workers \(was 6, is 5\)"):
+        resume(run, plan(scheme="gc:s=1"), more)
+
+
+def test_what_changed_can_be_accepted_and_is_said(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def listen(seen: Seen) -> None:
+        if getattr(seen, "kind", "") == "warning":
+            said.append(str(seen.fields["text"]))  # type: ignore[union-attr]
+
+    run = train(plan(), crew(), run=tmp_path / "run").run
+    changed = plan(max_norm=1e9, checkpoint_every_s=5.0)
+    resume(run, changed, crew(), accept_changes=True, observers=[listen])
+    assert said == [
+        "changed: checkpoint_every_s (was 60.0, is 5.0)",
+        "changed: max_norm (was None, is 1000000000.0)",
+    ]
+    resume(run, changed, crew(), observers=[listen])  # from now on it is what was begun
+    assert len(said) == 2
+
+
+# ---- code ----------------------------------------------------------------------------------------
+
+SOURCE = """
+import functools, torch
+
+RATE = 0.1
+
+def scaled(x):
+    return 2 * x
+
+class Block(torch.nn.Module):
+    def forward(self, x):
+        return scaled(x)
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line, self.block = torch.nn.Linear(2, 2), Block()
+        with torch.no_grad():
+            self.line.weight.fill_(0.5), self.line.bias.fill_(0.0)
+
+    def forward(self, x):
+        return self.block(self.line(x))
+
+class Points:
+    def __len__(self):
+        return 200
+    def __getitem__(self, i):
+        return torch.tensor([i / 100, 1.0]), i % 2
+
+def make_optimizer(parameters):
+    return torch.optim.SGD(parameters, lr=RATE)
+
+def make_loss(output, target):
+    return torch.nn.functional.cross_entropy(output, target, reduction="none")
+"""
+
+
+def own_model(folder: Path, source: str, name: str) -> Model:
+    """A model of a module of its own file, as it is imported anew."""
+    file = folder / "mine.py"
+    file.write_text(source)
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[name] = mine = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(mine)
+    return Model(
+        name="own",
+        module=mine.Net(),
+        loss=mine.make_loss,
+        dataset=mine.Points(),
+        optimizer=mine.make_optimizer,
+        batch_size=12,
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("return 2 * x", "return 2.0 * x + 0"),  # of a helper
+        ("return scaled(x)", "return scaled(1 * x)"),  # of a part
+        ("self.block(self.line(x))", "self.line(self.block(x))"),
+        ("i / 100", "i / 101"),
+        ("i % 2", "(i + 1) % 2"),
+        ("RATE = 0.1", "RATE = 0.2"),
+        ('reduction="none")', 'reduction="none") * 1'),
+    ],
+)
+def test_code_that_changed_is_refused(
+    before: str, after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"mine_{os.getpid()}"
+    monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # of the second in which it was written
+
+    def of(source: str) -> TrainingPlan:
+        return TrainingPlan(models=[own_model(tmp_path, source, name)], scheme="uncoded", steps=1)
+
+    run = train(of(SOURCE), crew(), run=tmp_path / "run").run
+    resume(run, of(SOURCE), crew())
+    assert " own: " in refusal(run, of(SOURCE.replace(before, after)))
+
+
+def test_one_byte_of_data_that_changed_is_refused(tmp_path: Path) -> None:
+    begun = blobs(500)
+    run = train(plan(models=[make_model("m", dataset=begun)]), crew(), run=tmp_path / "run").run
+    for at in range(0, 500, 7 if SOAK else 97):
+        changed = blobs(500)
+        changed.tensors[0][at, 0, 3, 3] += 2**-20
+        found = refusal(run, plan(models=[make_model("m", dataset=changed)]))
+        assert "m: dataset (was 500 points " in found
+
+
+# ---- each field of the configuration -------------------------------------------------------------
+
+BEGUN: Mapping[str, object] = {
+    "scheme": "gc-rep:s=1",
+    "workers": 4,
+    "steps": 1,
+    "delays": {"source": "lambda-cnn", "scale": 0.001},
+    "models": [{"name": "a", "module": "mlp"}, {"name": "b", "module": "mlp"}],
+}
+CONFIGURATION: Mapping[str, object] = {
+    "scheme": "gc-rep:s=3",
+    "workers": 8,
+    "steps": 2,
+    "mu": 0.5,
+    "wait_out": "all",
+    "timeout_s": 61.0,
+    "max_attempts": 4,
+    "max_norm": 1e9,
+    "audit": True,
+    "jobs_per_round": 2,
+    "stale": True,
+    "probe": 3,
+    "retune": 3,
+    "alpha": 1.0,
+    "precision": "float64",
+    "payload": "float16",
+    "stochastic_rounding": True,
+    "backend": "lambda-local",
+    "dask_scheduler": "tcp://127.0.0.1:1",
+    "checkpoint_every_s": 61.0,
+    "max_usd": 2.0,
+    "plugins": ["json"],
+    "function.transport": "http",
+    "function.store": "inline",
+    "function.mount": "/tmp",
+    "function.master": "inside",
+    "function.deployment": "other.toml",
+    "function.environments": 9,
+    "function.memory_mb": 128,
+    "function.timeout_s": 61.0,
+    "function.arch": "x86_64",
+    "function.region": "us-west-2",
+    "function.expected_s": 2.0,
+    "function.warm_up": 2,
+    "delays.source": "other.npz",
+    "delays.scale": 0.2,
+    "delays.seed": 1,
+    "delays.alpha": 2.0,
+    "delays.base_load": 0.2,
+    "models.name": "c",
+    "models.module": "digits-cnn",
+    "models.data": "others",
+    "models.loss": "mse",
+    "models.optimizer": "sgd",
+    "models.lr": 0.1,
+    "models.momentum": 0.1,
+    "models.weight_decay": 0.1,
+    "models.batch_size": 64,
+    "models.seed": 1,
+}
+TABLES: Mapping[str, type[BaseModel]] = {
+    "function": FunctionSettings,
+    "delays": DelaySettings,
+    "models": ModelConfig,
+}
+
+
+def test_every_field_of_the_configuration_is_here() -> None:
+    known = {name for name in RunConfig.model_fields if name not in TABLES}
+    known |= {f"{table}.{name}" for table, kind in TABLES.items() for name in kind.model_fields}
+    assert set(CONFIGURATION) == known
+
+
+REFUSED_ANYWAY = {"dask_scheduler", "probe", "stochastic_rounding", "delays.source", "models.data"}
+"""What the rest of the configuration does not go with, or what is not there."""
+
+
+@pytest.fixture(scope="module")
+def configured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("configured")
+    (folder / "begun.toml").write_text(tomli_w.dumps(BEGUN))
+    assert main(["train", str(folder / "begun.toml"), "--run", str(folder / "run")]) == 0
+    return folder / "run"
+
+
+@pytest.mark.parametrize("path", CONFIGURATION)
+def test_a_field_of_the_configuration_that_changed_is_refused(
+    path: str, configured: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = configured / "config.toml"
+    begun = file.read_text()
+    values = tomllib.loads(begun)
+    table, _, name = path.rpartition(".")
+    entry = values[table][0] if table == "models" else values[table] if table else values
+    assert entry.get(name) != CONFIGURATION[path]
+    entry[name] = CONFIGURATION[path]
+    file.write_text(tomli_w.dumps(values))
+    try:
+        assert main(["resume", str(configured)]) == 2
+    finally:
+        file.write_text(begun)
+    err = capsys.readouterr().err
+    assert name in err or str(CONFIGURATION[path]) in err
+    assert err.count("\n") == 1
+    assert "changed since" in err or path in REFUSED_ANYWAY
+
+
+def test_a_field_that_changed_can_be_accepted(configured: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(configured, run)
+    text = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(text.replace("max_attempts = 3", "max_attempts = 5"))
+    assert main(["resume", str(run)]) == 2
+    assert main(["resume", str(run), "--accept-changes"]) == 0
+    assert "max_attempts (was 3, is 5)" in (run / "events.jsonl").read_text()
+    assert main(["resume", str(run)]) == 0

@@ -1,0 +1,95 @@
+"""What a run writes lasts, is the same for the same, and ends with whole lines."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from seqgc import _durable
+from seqgc.deploy import read_run_header
+from seqgc.errors import SeqgcError
+from seqgc.ports import Dispatch, Seen
+from seqgc.training import resume, save_checkpoint, train
+from tests.training.test_resume import CopyAt, crew, plan
+
+
+def test_the_same_weights_are_the_same_bytes(tmp_path: Path) -> None:
+    module = torch.nn.Linear(3, 2)
+    for number in range(20):
+        save_checkpoint(tmp_path / str(number), module)
+    assert len({(tmp_path / str(number)).read_bytes() for number in range(20)}) == 1
+    first, second = (train(plan("uncoded"), crew(), run=tmp_path / f"run{i}") for i in (0, 1))
+    for file in first.run.glob("checkpoints/**/*.safetensors"):
+        other = second.run / file.relative_to(first.run)
+        if other.exists():  # which checkpoints there are depends on the clock
+            assert file.read_bytes() == other.read_bytes()
+
+
+def test_a_run_s_own_folder_is_on_the_disk_before_anything_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the folders above it that are new."""
+    synced: list[str] = []
+
+    class Watched:
+        def __getattr__(self, name: str) -> object:
+            return getattr(os, name)
+
+        def fsync(self, descriptor: int) -> None:
+            os.fsync(descriptor)
+            synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+
+    def look(seen: Seen) -> None:
+        if isinstance(seen, Dispatch):
+            before.append(set(synced))
+
+    before: list[set[str]] = []
+    monkeypatch.setattr(_durable, "system", Watched())
+    train(plan("uncoded"), crew(), run=tmp_path / "a" / "b" / "run", observers=[look])
+    root = tmp_path.resolve()
+    assert before[0] >= {str(root), str(root / "a"), str(root / "a" / "b")}
+
+
+@pytest.mark.parametrize("cut", [0, 1, 20, 300])
+def test_a_log_that_was_torn_can_be_read_and_goes_on(cut: int, tmp_path: Path) -> None:
+    watch = CopyAt(tmp_path / "run", {150})
+    train(plan("gc:s=1", every_s=60.0), crew(), run=tmp_path / "run", observers=[watch])
+    log = watch.copies[0] / "events.jsonl"
+    data = log.read_bytes()
+    log.write_bytes(data[: len(data) - cut])
+    resume(watch.copies[0], plan("gc:s=1", every_s=60.0), crew())
+    kinds = [json.loads(line)["event"] for line in log.read_text().splitlines()]
+    assert kinds.count("run") == kinds.count("resume") == kinds.count("end") == 1
+    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[kinds.index("resume") :]))
+    assert read_run_header(watch.copies[0]).workers == 6, "the first master's lines are lost"
+
+
+def test_a_run_that_was_ended_before_its_journal_began_begins(tmp_path: Path) -> None:
+    """Between any two of the steps by which its folder is made."""
+    expected = train(plan("uncoded"), crew(), run=tmp_path / "whole").evaluations
+    for torn in (None, b"", b'{"v":1,"n":0,"master":1,"kind":"beg'):
+        run = train(plan("uncoded"), crew(), run=tmp_path / str(torn)[:3] / "run").run
+        for file in (
+            *run.glob("checkpoints/*/*"),
+            *run.glob("checkpoints/*.*"),
+            run / "events.jsonl",
+        ):
+            file.unlink()
+        for folder in run.glob("checkpoints/*"):
+            folder.rmdir()
+        (run / "metrics.csv").unlink()
+        (run / "journal.jsonl").unlink()
+        if torn is not None:
+            (run / "journal.jsonl").write_bytes(torn)
+        assert resume(run, plan("uncoded"), crew()).evaluations == expected
+
+
+def test_a_journal_that_is_lost_is_not_taken_for_one_that_never_began(tmp_path: Path) -> None:
+    run = train(plan("uncoded"), crew(), run=tmp_path / "run").run
+    (run / "journal.jsonl").unlink()
+    with pytest.raises(SeqgcError, match=r"no beginning, and the run has checkpoints \(\d+"):
+        resume(run, plan("uncoded"), crew())
