@@ -18,6 +18,7 @@ from seqgc.training._packing import PackedJob
 from seqgc.training._snapshots import Snapshot, SnapshotFolder
 from seqgc.training.adaptive import DirectorState
 from seqgc.training.metrics import JobMetrics
+from seqgc.training.rundir import Written
 from seqgc.training.slowdown import SlowdownState
 from seqgc.training.workload import WorkloadState
 
@@ -69,7 +70,7 @@ class RunState:
     workload: WorkloadState
     counts: RunCounts
     seconds: float  # of the loop so far
-    metrics_bytes: int  # of metrics.csv
+    metrics: Written  # of metrics.csv
     director: DirectorState | None  # in a run that looks for better settings
     random: RandomState
     unwritten: list[JobMetrics]  # that are not in it: the disk was full

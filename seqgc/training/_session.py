@@ -108,7 +108,7 @@ class Session:
 
         The ``warnings`` are told first.
         """
-        path, before = directory.path, self._snapshot
+        path, before, warnings = directory.path, self._snapshot, list(warnings)
         held = self._go_on()
         snapshots = SnapshotFolder(directory.checkpoints, RunState)
         every_s = self._plan.checkpoint_every_s
@@ -118,7 +118,8 @@ class Session:
             self._metrics = MetricsLog(
                 path / "metrics.csv",
                 metrics=self._workload.take_metrics,
-                keep_bytes=None if before is None else before.state.metrics_bytes,
+                before=None if before is None else before.state.metrics,
+                warn=warnings.append,
                 unwritten=() if before is None else before.state.unwritten,
             )
             logs = events, stack.enter_context(closing(self._metrics))
@@ -231,7 +232,7 @@ class Session:
                 workload=state,
                 counts=copy.deepcopy(self.counts),
                 seconds=self._seconds,
-                metrics_bytes=self._metrics.bytes,
+                metrics=self._metrics.written,
                 director=None if self._adaptive is None else self._adaptive.snapshot(),
                 random=RandomState.now(),
                 unwritten=list(self._metrics.unwritten),

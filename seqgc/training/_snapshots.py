@@ -33,7 +33,6 @@ from safetensors.torch import load, save
 from seqgc._bounded import open_bounded
 from seqgc._durable import rename, sync_folder, write_new
 from seqgc.errors import StoreError, one_line
-from seqgc.training.checkpoints import METADATA
 
 __all__ = ["Snapshot", "SnapshotFolder", "Tensors"]
 
@@ -122,8 +121,10 @@ class SnapshotFolder(Generic[_State]):
             shutil.rmtree(self.root / str(rounds), ignore_errors=True)
         self._set_room_aside(_size(whole))
 
-    def newest(self) -> tuple[Snapshot[_State], list[str]]:
+    def newest(self, *, most_rounds: int | None = None) -> tuple[Snapshot[_State], list[str]]:
         """Return the newest checkpoint that is whole, and what is wrong with those after it.
+
+        One of more than ``most_rounds`` is of no use: the journal knows no more.
 
         Raises
         ------
@@ -132,6 +133,9 @@ class SnapshotFolder(Generic[_State]):
         """
         damage: list[str] = []
         for rounds in self.numbers:
+            if most_rounds is not None and rounds > most_rounds:
+                damage.append(f"checkpoint {rounds} is of rounds that the journal does not know")
+                continue
             try:
                 return self._read(rounds), damage
             except (OSError, ValueError, RecursionError, SafetensorError) as error:
@@ -150,7 +154,7 @@ class SnapshotFolder(Generic[_State]):
         folder.mkdir(parents=True)
         files = {}
         for name, tensors in snapshot.files.items():
-            data = save(dict(tensors), metadata=METADATA)
+            data = save(dict(tensors))
             write_new(folder / name, data)
             files[name] = len(data), hashlib.sha256(data).hexdigest()
         body = _Body(schema=SCHEMA, rounds=snapshot.rounds, files=files, state=snapshot.state)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import nn
@@ -14,8 +18,8 @@ from seqgc.errors import StoreError, one_line
 
 __all__ = ["load_checkpoint", "save_checkpoint"]
 
-METADATA: Final = {"format": "pt"}
-"""Of every safetensors file. Not more than one: in files they come in any order."""
+_DIGEST: Final = "seqgc_sha256"
+"""The file's only metadata: of several, the format keeps no order, and no two files were equal."""
 
 
 def save_checkpoint(path: str | Path, module: nn.Module) -> None:
@@ -41,11 +45,13 @@ def save_checkpoint(path: str | Path, module: nn.Module) -> None:
     # Clones, because the format knows no shared memory: tied weights are written under each name.
     state = {name: tensor.clone().contiguous() for name, tensor in module.state_dict().items()}
     with replacing(Path(path)) as file:
-        file.write(save(state, metadata=METADATA))
+        file.write(save(state, metadata={_DIGEST: _digest(state)}))
 
 
 def load_checkpoint(path: str | Path, module: nn.Module) -> None:
     """Read ``path`` into ``module``, in the module's own precision.
+
+    A file that says what its digest is, as those of `save_checkpoint` do, must have it.
 
     Raises
     ------
@@ -53,8 +59,26 @@ def load_checkpoint(path: str | Path, module: nn.Module) -> None:
         If the file is missing or damaged, or holds other parameters than the module's.
     """
     try:
-        module.load_state_dict(load(Path(path).read_bytes()))
+        data = Path(path).read_bytes()
+        state = load(data)
+        if _said(data) not in (None, _digest(state)):
+            raise StoreError(f"checkpoint {path} is damaged: its digest is another than it says")
+        module.load_state_dict(state)
     except (OSError, SafetensorError, RuntimeError) as error:
         cause = one_line(error)
         message = f"checkpoint {path} does not load into {type(module).__name__}: {cause}"
         raise StoreError(message) from error
+
+
+def _digest(state: Mapping[str, torch.Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(state.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+        digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _said(data: bytes) -> object:
+    """Return the digest that a safetensors file names; None if it names none."""
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    return header.get("__metadata__", {}).get(_DIGEST)

@@ -117,7 +117,8 @@ def read_journal(path: Path, *, mend: bool = False) -> tuple[list[Entry], int]:
     torn = len(data) - good
     if b"\n" in data[good:-1]:  # good or not, lines were written after this one
         message = f"journal {path} is damaged in line {len(entries) + 1}, and goes on after it"
-        raise StoreError(f"{message}: restore the file from a backup")
+        whole = f"the {len(entries)} lines before it are whole, checkpoints may be as well"
+        raise StoreError(f"{message} ({whole}): restore the file from a backup")
     if torn and mend:
         os.truncate(path, good)
     return entries, torn

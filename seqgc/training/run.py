@@ -202,10 +202,7 @@ def _newest(directory: RunDirectory, history: History) -> tuple[RunSnapshot | No
             f"journal {directory.journal} has no beginning, and the run has checkpoints "
             f"({', '.join(map(str, folder.numbers))}): restore the journal from a backup"
         )
-    snapshot, damage = folder.newest()
-    if snapshot.rounds > len(history.answers):
-        rounds = f"{snapshot.rounds} rounds, and the journal {len(history.answers)}"
-        raise StoreError(f"{directory.path}: its newest checkpoint has {rounds}: one is another's")
+    snapshot, damage = folder.newest(most_rounds=len(history.answers))
     return snapshot, [*warnings, *damage]
 
 

@@ -21,6 +21,7 @@ import io
 import json
 import secrets
 import time
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -245,12 +246,24 @@ def _cut_torn_line(path: Path) -> None:
             file.truncate(end)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What a file held at some time: its length and the CRC-32 of all of it."""
+
+    size_bytes: int = 0
+    crc: int = 0
+
+    def more(self, data: bytes) -> Written:
+        """Return what it holds with these bytes at its end."""
+        return Written(size_bytes=self.size_bytes + len(data), crc=zlib.crc32(data, self.crc))
+
+
 class MetricsLog:
     """Appends finished jobs' losses to ``metrics.csv``; an observer of the run.
 
     ``metrics`` returns those that are new, in the order in which jobs finished. Of a file that is
-    there, the first ``keep_bytes`` stay: what came after is trained again. ``unwritten`` are those
-    that the master before could not write.
+    there, what was ``before`` stays: what came after is trained again. If it is not what it was,
+    ``warn`` is told. ``unwritten`` are those that the master before could not write.
     """
 
     def __init__(
@@ -258,19 +271,16 @@ class MetricsLog:
         path: Path,
         *,
         metrics: Callable[[], Sequence[JobMetrics]],
-        keep_bytes: int | None = None,
+        before: Written | None = None,
+        warn: Callable[[str], None],
         unwritten: Iterable[JobMetrics] = (),
     ) -> None:
         self._metrics, self.unwritten = metrics, list(unwritten)
-        self._file = AppendOnly(path, keep_bytes=keep_bytes or 0)
-        if not keep_bytes:
-            self._file.append(b"seconds,job,model,step,loss\r\n", sync=False)
+        self.written = _kept(path, before or Written(), warn=warn)
+        self._file = AppendOnly(path, keep_bytes=self.written.size_bytes)
+        if not self.written.size_bytes:
+            self._append(b"seconds,job,model,step,loss\r\n", sync=False)
         self._began = time.monotonic()
-
-    @property
-    def bytes(self) -> int:
-        """Length of the file."""
-        return self._file.bytes
 
     def close(self) -> None:
         """Close the file; what cannot be written is lost."""
@@ -288,5 +298,22 @@ class MetricsLog:
         csv.writer(text).writerows(
             [seconds, entry.job, entry.model, entry.step, entry.loss] for entry in self.unwritten
         )
-        self._file.append(text.getvalue().encode(), sync=sync)
+        self._append(text.getvalue().encode(), sync=sync)
         self.unwritten = []
+
+    def _append(self, data: bytes, *, sync: bool) -> None:
+        self._file.append(data, sync=sync)
+        self.written = self.written.more(data)
+
+
+def _kept(path: Path, before: Written, *, warn: Callable[[str], None]) -> Written:
+    """Return what is left of a file's beginning, which was once ``before``."""
+    found = Written()
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        while data := file.read(min(_BLOCK_BYTES, before.size_bytes - found.size_bytes)):
+            found = found.more(data)
+    if found != before:
+        lost = before.size_bytes - found.size_bytes
+        what = f"{lost} of its {before.size_bytes} bytes are lost" if lost else "bytes have changed"
+        warn(f"{path} is damaged since the last checkpoint ({what}): losses in it may be wrong")
+    return found

@@ -1,0 +1,185 @@
+"""Files of a run that are damaged: what is older and whole is used, and said; or it is refused."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from seqgc.errors import SeqgcError, StoreError
+from seqgc.ports import Seen
+from seqgc.training import load_checkpoint, resume, save_checkpoint, train
+from seqgc.training._snapshots import Snapshot, SnapshotFolder
+from tests.kit import SOAK
+from tests.training.test_resume import crew, outcome, plan
+
+SPEC = "gc-rep:s=1"
+begun = partial(plan, SPEC, steps=2)
+pytestmark = pytest.mark.timeout(0 if SOAK else 180)
+
+
+# ---- a checkpoint --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def snapshots(tmp_path: Path) -> SnapshotFolder[dict[str, int]]:
+    """Two checkpoints, the newer one of 64 KB."""
+    folder = SnapshotFolder(tmp_path, dict[str, int])
+    for rounds, size in ((3, 8), (7, 17_000)):
+        weights = torch.arange(size, dtype=torch.float32)
+        files = {
+            "m.safetensors": {"weight": weights},
+            "flight.safetensors": {"gradient.6": weights[:99]},
+        }
+        folder.write(Snapshot(rounds=rounds, state={"steps": rounds}, files=files))
+    return folder
+
+
+def damaged(data: bytes) -> Iterator[tuple[str, bytes]]:
+    """Every byte flipped in one bit, and the file cut before it; in ``make test`` some of them."""
+    rng = np.random.default_rng(len(data))
+    for at in range(0 if SOAK else int(rng.integers(97)), len(data), 1 if SOAK else 397):
+        flipped = bytearray(data)
+        flipped[at] ^= 1 << int(rng.integers(8))
+        yield f"byte {at} flipped", bytes(flipped)
+        yield f"cut to {at} bytes", data[:at]
+
+
+def test_whatever_is_damaged_of_a_checkpoint_the_one_before_is_used_and_that_is_said(
+    snapshots: SnapshotFolder[dict[str, int]],
+) -> None:
+    newest = snapshots.root / "7"
+    assert sum(file.stat().st_size for file in newest.iterdir()) > 1 << 16
+    for file in sorted(newest.iterdir()):
+        data = file.read_bytes()
+        for what, bad in damaged(data):
+            file.write_bytes(bad)
+            found, said = snapshots.newest()
+            assert (found.rounds, found.state) == (3, {"steps": 3}), f"{file.name}, {what}"
+            assert said[0].startswith("checkpoint 7 is damaged: "), f"{file.name}, {what}"
+            assert "\n" not in said[0]
+        file.write_bytes(data)
+    assert snapshots.newest()[0].rounds == 7
+
+
+def test_trained_weights_that_are_damaged_are_refused(tmp_path: Path) -> None:
+    """Or they are what they were: a byte of the header may mean nothing."""
+    module, file = torch.nn.Linear(60, 50 if SOAK else 5), tmp_path / "m.safetensors"
+    save_checkpoint(file, module)
+    data, expected = file.read_bytes(), {k: v.clone() for k, v in module.state_dict().items()}
+    refused = 0
+    for what, bad in damaged(data * 1):
+        file.write_bytes(bad)
+        try:
+            load_checkpoint(file, module)
+        except StoreError as error:
+            refused += str(file) in str(error)
+            continue
+        for name, tensor in module.state_dict().items():
+            assert torch.equal(tensor, expected[name]), what
+    assert refused
+
+
+# ---- a run ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, object]:
+    """A run with its last two checkpoints, and what it has come to."""
+    to = tmp_path_factory.mktemp("ended") / "run"
+    run = train(begun(), crew(), run=to, config='note = "a run"\n').run
+    assert len(list(run.glob("checkpoints/[0-9]*"))) == 2
+    return run, outcome(run)
+
+
+def test_whatever_is_damaged_of_a_run_it_is_refused_or_comes_to_the_same(
+    ended: tuple[Path, object], tmp_path: Path
+) -> None:
+    """Logs apart: ``events.jsonl`` is read by people, and by what names the damaged line."""
+    original, expected = ended
+    files = sorted(f for f in original.rglob("*") if f.is_file() and f.name != "events.jsonl")
+    files = [f for f in files if "weights" not in f.parts[-2] and f.stat().st_size]
+    assert {f.name for f in files} >= {"config.toml", "journal.jsonl", "metrics.csv", "state.json"}
+    rng = np.random.default_rng(11)
+    came, silent = {"same": 0, "refused": 0}, 0
+    for number in range(10_000 if SOAK else 40):
+        file = files[number % len(files)]
+        run = tmp_path / "run"
+        shutil.copytree(original, run)
+        bad = bytearray(file.read_bytes())
+        at = int(rng.integers(len(bad)))
+        bad[at] ^= 1 << int(rng.integers(8))
+        (run / file.relative_to(original)).write_bytes(bad)
+        about = f"{file.relative_to(original)}, byte {at} is {bad[at]}"
+        said: list[str] = []
+
+        def listen(seen: Seen, said: list[str] = said) -> None:
+            if getattr(seen, "kind", "") == "warning":
+                said.append(str(seen.fields["text"]))  # type: ignore[union-attr]
+
+        try:
+            resume(run, begun(), crew(), observers=[listen])
+        except SeqgcError:
+            came["refused"] += 1
+        else:
+            came["same"] += 1
+            losses_differ = file.name == "metrics.csv"
+            assert losses_differ or outcome(run) == expected, about
+            if not said:
+                silent += 1
+                newest = max(int(f.name) for f in original.glob("checkpoints/[0-9]*"))
+                older = [f.name for f in original.glob("checkpoints/[0-9]*")]
+                older.remove(str(newest))
+                assert file.parent.name in {*older, "checkpoints"}, about  # not used, written anew
+        finally:
+            shutil.rmtree(run)
+    print(came, f"{silent} in what is not used")
+    assert came["same"]
+    assert came["refused"]
+
+
+def test_losses_that_are_lost_are_said(ended: tuple[Path, object], tmp_path: Path) -> None:
+    original, _ = ended
+    for cut in (0, 30, None):
+        run = tmp_path / str(cut)
+        shutil.copytree(original, run)
+        data = (run / "metrics.csv").read_bytes()
+        if cut is None:
+            (run / "metrics.csv").unlink()
+        else:
+            (run / "metrics.csv").write_bytes(data[:cut])
+        said: list[str] = []
+
+        def listen(seen: Seen, said: list[str] = said) -> None:
+            if getattr(seen, "kind", "") == "warning":
+                said.append(str(seen.fields["text"]))  # type: ignore[union-attr]
+
+        resume(run, begun(), crew(), observers=[listen])
+        assert "metrics.csv is damaged since the last checkpoint" in said[0]
+        assert b"\0" not in (run / "metrics.csv").read_bytes()
+
+
+def test_a_checkpoint_of_rounds_that_the_journal_has_lost_is_not_used(
+    ended: tuple[Path, object], tmp_path: Path
+) -> None:
+    original, expected = ended
+    run = tmp_path / "run"
+    shutil.copytree(original, run)
+    newest = max(int(f.name) for f in original.glob("checkpoints/[0-9]*"))
+    lines = (run / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    kept = [line for line in lines if b'"round":' in line or b'"begin"' in line][:newest]
+    (run / "journal.jsonl").write_bytes(b"".join(kept))
+    said: list[str] = []
+
+    def listen(seen: Seen) -> None:
+        if getattr(seen, "kind", "") == "warning":
+            said.append(str(seen.fields["text"]))  # type: ignore[union-attr]
+
+    resume(run, begun(), crew(), observers=[listen])
+    assert said == [f"checkpoint {newest} is of rounds that the journal does not know"]
+    assert outcome(run) == expected
