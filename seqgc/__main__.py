@@ -17,6 +17,10 @@ def run() -> int:
     except KeyboardInterrupt:
         sys.stderr.write("seqgc: interrupted\n")
         return 130
+    finally:  # the interpreter's end takes a while; whoever ends it sooner wants no traceback
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
 
 
 def _end(number: int, _frame: object) -> None:

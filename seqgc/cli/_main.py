@@ -36,6 +36,7 @@ _UsageError: type[Exception] = next(
 
 _WRONG = 2
 _INTERRUPTED = 130
+_SOON_S = 0.01
 _LONGEST = 300 - len("seqgc: ")  # of a line that refuses
 
 app = typer.Typer(
@@ -99,24 +100,45 @@ class _Stopped(SystemExit):
 def _signals() -> Iterator[None]:
     """Have SIGINT, SIGTERM and SIGHUP end the verb in good order; a second one changes nothing.
 
-    What is ignored stays so, as for a process that is to outlive its terminal.
+    What is ignored stays so, as for a process that is to outlive its terminal. An exception that a
+    handler raises is lost where Python ignores all: in finalizers, callbacks of weak references. It
+    is raised again soon after, and by a second signal if a library has swallowed it.
     """
     before: dict[int, Any] = {}
+    ignored = sys.unraisablehook
 
     def stop(number: int, _frame: object) -> None:
-        for each in before:
-            signal.signal(each, signal.SIG_IGN)
-        raise _Stopped(number)
+        if not _is_stopping():
+            raise _Stopped(number)
+
+    def retry(about: Any) -> None:
+        if isinstance(about.exc_value, _Stopped):
+            number = about.exc_value.status - 128
+            again = threading.Timer(_SOON_S, os.kill, (os.getpid(), number))
+            again.daemon = True
+            again.start()
+        else:
+            ignored(about)
 
     if threading.current_thread() is threading.main_thread():
         for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(each) is not signal.SIG_IGN:
                 before[each] = signal.signal(each, stop)
+        sys.unraisablehook = retry
     try:
         yield
     finally:
+        sys.unraisablehook = ignored
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _is_stopping() -> bool:
+    """Whether what runs now cleans up because of a `_Stopped`."""
+    error = sys.exception()
+    while error is not None and not isinstance(error, _Stopped):
+        error = error.__context__
+    return error is not None
 
 
 @cache

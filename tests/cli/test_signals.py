@@ -1,0 +1,108 @@
+"""A signal ends a verb wherever it comes, and no second one is needed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+
+import pytest
+import typer
+
+from seqgc.cli import main
+from tests.kit import interrupts
+
+
+class Thing:
+    pass
+
+
+@pytest.fixture
+def verbs(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """Verbs of a test's own: ``seqgc NAME`` calls what is here."""
+    chosen: dict[str, object] = {}
+    monkeypatch.setattr("seqgc.cli._main._command", lambda: typer.main.get_command(own))
+    own = typer.Typer()
+
+    @own.command()
+    def one() -> None:
+        chosen["do"]()  # type: ignore[operator]
+
+    @own.command()
+    def other() -> None:
+        """One command alone has no name."""
+
+    return chosen
+
+
+def wait() -> None:
+    assert not threading.Event().wait(10), "the signal is lost"
+    raise AssertionError("the signal is lost")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_comes_where_python_ignores_all_is_not_lost(
+    number: signal.Signals, verbs: dict[str, object]
+) -> None:
+    def do() -> None:
+        thing = Thing()
+        ref = weakref.ref(thing, lambda _: os.kill(os.getpid(), number))
+        del thing
+        assert ref() is None
+        wait()
+
+    verbs["do"] = do
+    with interrupts():
+        assert main(["one"]) == 128 + number
+
+
+def test_a_signal_that_a_library_has_swallowed_is_not_the_last(verbs: dict[str, object]) -> None:
+    def do() -> None:
+        for _ in range(2):
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+            except BaseException:
+                swallowed.append(True)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    swallowed: list[bool] = []
+    verbs["do"] = do
+    assert main(["one"]) == 143
+    assert len(swallowed) == 2
+
+
+def test_a_second_signal_does_not_disturb_the_end(verbs: dict[str, object]) -> None:
+    def do() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+                os.kill(os.getpid(), number)
+            done.append(True)
+
+    done: list[bool] = []
+    verbs["do"] = do
+    with interrupts():
+        assert main(["one"]) == 143
+    assert done
+
+
+def test_a_signal_after_the_verb_is_no_traceback() -> None:
+    """Torch and others take a while to end."""
+    text = (
+        "import atexit, os, sys, signal\n"
+        "atexit.register(lambda: os.kill(os.getpid(), {}))\n"
+        "sys.argv = ['seqgc', '--help']\n"
+        "from seqgc.__main__ import run\n"
+        "sys.exit(run())\n"
+    )
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with interrupts():
+            ended = subprocess.run(
+                [sys.executable, "-c", text.format(int(number))], capture_output=True, check=False
+            )
+        assert ended.stderr == b""
+        assert ended.returncode == -number
