@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,12 +53,17 @@ class Nursery:
 
     def master(self, *argv: str, folder: Path, **order: Any) -> End:
         """Have one live to its end."""
+        (end,) = self.masters([argv], folder=folder, **order)
+        return end
+
+    def masters(self, argvs: Sequence[Sequence[str]], *, folder: Path, **order: Any) -> list[End]:
+        """Have several live at once; the last one left is hit, if the order says by what."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        order |= {"argv": argv, "folder": str(folder)}
-        self._process.stdin.write(json.dumps(order) + "\n")
+        orders = [order | {"argv": argv, "folder": str(folder)} for argv in argvs]
+        self._process.stdin.write(json.dumps(orders) + "\n")
         self._process.stdin.flush()
-        return End(**json.loads(self._process.stdout.readline()))
+        return [End(**end) for end in json.loads(self._process.stdout.readline())]
 
     def close(self) -> None:
         self._process.communicate(timeout=60)

@@ -99,45 +99,86 @@ def serve() -> None:
     """Obey orders until there are none."""
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     for line in sys.stdin:
-        print(json.dumps(obey(Order(**json.loads(line)))), flush=True)
+        orders = [Order(**each) for each in json.loads(line)]
+        answers = [obey(*orders)] if len(orders) == 1 else obey_all(orders)
+        print(json.dumps(answers), flush=True)
+
+
+class Master:
+    """A process that has been forked for an order."""
+
+    def __init__(self, order: Order) -> None:
+        self.order, self.status = order, None
+        self._said, self._counted = os.memfd_create("said"), os.memfd_create("counted")
+        self._leader, terminal = pty.openpty() if order.terminal else (-1, -1)
+        self.pid = os.fork()
+        if self.pid == 0:
+            _become_master(order, terminal, self._said, self._counted)
+        self._began = self._hit_at = time.monotonic()
+        if terminal >= 0:
+            os.close(terminal)
+
+    def hit(self) -> None:
+        """Send it what is to be sent, or close its terminal."""
+        self._hit_at = time.monotonic()
+        if self.order.terminal:
+            os.close(self._leader)
+            self._leader = -1
+        for _ in range(0 if self.order.terminal else self.order.times):
+            os.kill(self.pid, self.order.number)
+
+    def answer(self, *, stuck: bool = False) -> dict[str, object]:
+        """Return how it has ended, now; kill it if it has not."""
+        ended = time.monotonic()
+        if self._leader >= 0:
+            os.close(self._leader)
+        if stuck:
+            os.kill(self.pid, signal.SIGKILL)
+            self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        answer = {
+            "status": self.status,
+            "stuck": stuck,
+            "seconds": ended - self._began,
+            "seconds_to_end": ended - self._hit_at,
+            "said": os.pread(self._said, 1 << 20, 0).decode(errors="replace")[-2000:],
+            "calls": int(os.pread(self._counted, 20, 0) or 0),
+            "left": _reap(ended + _MOST_S / 4),
+        }
+        os.close(self._said)
+        os.close(self._counted)
+        return answer
 
 
 def obey(order: Order) -> dict[str, object]:
     """Have a master live; return its exit status, seconds, last words, and who outlived it."""
-    said, counted = os.memfd_create("said"), os.memfd_create("counted")
-    leader, terminal = pty.openpty() if order.terminal else (-1, -1)
-    pid = os.fork()
-    if pid == 0:
-        _become_master(order, terminal, said, counted)
-    began = hit_at = time.monotonic()
-    if terminal >= 0:
-        os.close(terminal)
-    status = None
+    master = Master(order)
     if order.after_s is not None:
-        status = _wait(pid, order.after_s)
-        hit_at = time.monotonic()
-        if status is None and order.terminal:
-            os.close(leader)
-            leader = -1
-        for _ in range(order.times if status is None and not order.terminal else 0):
-            os.kill(pid, order.number)
-    stuck = status is None and (status := _wait(pid, _MOST_S)) is None
-    ended = time.monotonic()
-    if leader >= 0:
-        os.close(leader)
-    left = _reap(ended + _MOST_S / 4)
-    answer: dict[str, object] = {
-        "status": status,
-        "stuck": stuck,
-        "seconds": ended - began,
-        "seconds_to_end": ended - hit_at,
-        "said": os.pread(said, 1 << 20, 0).decode(errors="replace")[-2000:],
-        "calls": int(os.pread(counted, 20, 0) or 0),
-        "left": left,
-    }
-    os.close(said)
-    os.close(counted)
-    return answer
+        master.status = _wait(master.pid, order.after_s)
+        if master.status is None:
+            master.hit()
+    if master.status is None:
+        master.status = _wait(master.pid, _MOST_S)
+    return master.answer(stuck=master.status is None)
+
+
+def obey_all(orders: list[Order]) -> list[dict[str, object]]:
+    """Have masters live at once; one that is to be hit is, when it is the only one left."""
+    masters = {(master := Master(order)).pid: master for order in orders}
+    left = dict(masters)
+    until = time.monotonic() + _MOST_S
+    while left and time.monotonic() < until:
+        for pid, master in list(left.items()):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                master.status = os.waitstatus_to_exitcode(status)
+                del left[pid]
+                if len(left) == 1 and next(iter(left.values())).order.number:
+                    next(iter(left.values())).hit()
+        if left:
+            signal.sigtimedwait({signal.SIGCHLD}, until - time.monotonic())
+    for master in left.values():
+        os.kill(master.pid, signal.SIGKILL)
+    return [master.answer() for master in masters.values()]
 
 
 def _wait(pid: int, seconds: float) -> int | None:
