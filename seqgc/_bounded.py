@@ -15,8 +15,6 @@ import tomllib
 from pathlib import Path
 from typing import IO, Any, Final
 
-__all__ = ["open_bounded", "parse_toml", "read_bounded", "read_toml"]
-
 _MOST_TOML_BYTES: Final = 2**18  # more than a thousand models take
 _MOST_DOTS: Final = 6
 

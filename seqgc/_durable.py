@@ -77,12 +77,18 @@ def folder_below(folder: int | Path, *parts: str, make: bool = False) -> Iterato
 def make_folder(path: Path) -> None:
     """Make a folder, and those that it is in, and wait until their names are on the disk.
 
-    `OSError` if it is there, or cannot be made.
+    `OSError` if it is there, or cannot be made; nothing is left then.
     """
     absent = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True)
-    for folder in reversed(absent):
-        sync_folder(folder.parent)
+    try:
+        for folder in reversed(absent):
+            sync_folder(folder.parent)
+    except BaseException:
+        for folder in absent:
+            with suppress(OSError):  # somebody else's by now
+                folder.rmdir()
+        raise
 
 
 def write_new(path: Path, data: bytes) -> None:

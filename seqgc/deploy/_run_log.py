@@ -12,8 +12,6 @@ import msgspec
 from seqgc._bounded import open_bounded
 from seqgc.errors import ParameterError
 
-__all__ = ["END", "RunHeader", "read_run_header", "read_run_log"]
-
 _MOST_LOG_BYTES: Final = 2**40  # read line by line
 _MOST_LINE_BYTES: Final = 2**20
 

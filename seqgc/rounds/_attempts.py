@@ -23,8 +23,6 @@ import numpy as np
 
 from seqgc.rounds._rule import ClosingRule
 
-__all__ = ["Attempts"]
-
 _MOST: Final = 20  # attempts of one task
 _CLOSE: Final = 8  # of these may follow each other closely
 _FIRST_S: Final = 0.1

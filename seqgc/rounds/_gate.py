@@ -13,9 +13,6 @@ from seqgc.errors import ScheduleError, WorkerError
 from seqgc.ports import BoolArray, CloseReason, FloatArray, IntArray, RoundRecord
 from seqgc.rounds._rule import ClosingRule
 
-__all__ = ["Judge", "RoundGate"]
-
-
 _VOTES = 3
 _PATIENCE = 5.0
 _LEAST_PATIENCE_S = 10.0  # a cold start is no hang

@@ -74,8 +74,11 @@ class SimulatedSystem:
         self._full = 0
 
     def lose(self, original: Path, copy: Path) -> None:
-        """Take from a copy of a run's folder what the disk may not have."""
+        """Take from a copy of a run's folder what the disk may not have, all of it perhaps."""
         rng = self._world.rng
+        if original.name not in self._names.get(str(original.parent), ()) and rng.random() < 0.5:
+            shutil.rmtree(copy)
+            return
         for folder, names, files in os.walk(copy, topdown=False):
             here, there = Path(folder), original / Path(folder).relative_to(copy)
             if there.name.startswith("weights"):
@@ -84,20 +87,24 @@ class SimulatedSystem:
                 size, kept = (here / name).stat().st_size, self._lengths.get(str(there / name), 0)
                 os.truncate(here / name, int(rng.integers(min(kept, size), size + 1)))
             if rng.random() < 0.5:
-                continue
-            for before, after in reversed(self._renamed.get(str(there), [])):
-                if (here / after).exists():
-                    shutil.rmtree(here / before, ignore_errors=True)
-                    (here / after).replace(here / before)
-            known = self._names.get(str(there))
-            for name in sorted([*names, *files]) if known is not None else []:
-                if name not in known and (here / name).is_dir():
-                    shutil.rmtree(here / name)
-                elif name not in known and (here / name).exists():
-                    (here / name).unlink()
+                self._lose_names(there, here, [*names, *files])
+
+    def _lose_names(self, there: Path, here: Path, names: list[str]) -> None:
+        for before, after in reversed(self._renamed.get(str(there), [])):
+            if (here / after).exists():
+                shutil.rmtree(here / before, ignore_errors=True)
+                (here / after).replace(here / before)
+        known = self._names.get(str(there))
+        for name in sorted(names) if known is not None else []:
+            if name not in known and (here / name).is_dir():
+                shutil.rmtree(here / name)
+            elif name not in known and (here / name).exists():
+                (here / name).unlink()
 
     def move(self, before: Path, after: Path, *, settled: bool) -> None:
         """A copy of the folder takes its place, all of which is on the disk if ``settled``."""
+        if before.name in self._names.get(str(before.parent), ()):
+            self._names[str(after.parent)] = {after.name}
         for known in (self._lengths, self._names, self._renamed):
             _rebase(known, str(before), str(after))
         if settled:

@@ -165,9 +165,11 @@ class _Simulation:
         tuner = ScriptedTuner(self._scenario.switches)
         self._world.record.add("master", self.masters)
         try:
-            if (self._run / "journal.jsonl").exists():
+            if (self._run / "config.toml").exists():
                 result = resume(self._run, self._plan, crew, observers=observers, tuner=tuner)
             else:
+                if self._world.jobs_begun:
+                    raise Violation("jobs have begun, and there is no run on the disk")
                 shutil.rmtree(self._run, ignore_errors=True)
                 self._run.parent.mkdir(exist_ok=True)
                 result = train(self._plan, crew, run=self._run, observers=observers, tuner=tuner)
@@ -189,9 +191,8 @@ class _Simulation:
             return any(f.kind in _EXCUSES or f.kind in READ_KINDS for f in happened)
         if isinstance(error, AuditError):
             return any(f.kind == "lie" for f in self._world.happened)
-        if "has no beginning" in str(error) and not self._world.jobs_begun:
-            shutil.rmtree(self._run)
-            return True
+        if isinstance(error, ParameterError):
+            return self._world.disk_failed and not self._run.exists()  # nothing was begun
         return isinstance(error, StoreError | OSError) and self._world.disk_failed
 
     def _happen(self, _: Seen) -> None:

@@ -48,6 +48,22 @@ def test_a_master_killed_at_any_instant_is_resumed_to_the_same_bits(spec: str) -
         assert outcome.masters == 1 + len(outcome.faults)
 
 
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_disk_that_fails_at_any_call_leaves_a_run_that_goes_on(spec: str) -> None:
+    """An error, or no room for this call and some after it; writes are left half done."""
+    instants = [(kind, k) for k in range(CALLS) for kind in ("io-error", "no-space")]
+    for kind, at in instants[SPECS.index(spec) :: 1 if SOAK else 401]:
+        scenario = Scenario(
+            seed=0,
+            spec=spec,
+            delays=at % TABLES,
+            checkpoint_every_s=[2.0, 9.0, 1e9][at % 3],
+            faults=(Fault(kind=kind, at=(at,), amount=at % 7 / 7),),
+        )
+        outcome = simulate(scenario)
+        assert outcome.fault is None, f"{scenario}\n{outcome.fault}"
+
+
 class Sums:
     """A workload whose gradients are known: the sum of ``chunks`` (chunks, p) in every job."""
 
