@@ -67,8 +67,10 @@ class Calls:
 
     def write(self, descriptor: int, data: memoryview) -> int:
         if self._hits() and 1 / 3 < self._order.when < 2 / 3:
-            os.write(descriptor, data[: len(data) // 2])
+            written = os.write(descriptor, data[: 1 + len(data) // 2])
+            self.count += 1
             self._hit()
+            return written
         return self._called(os.write, descriptor, data)  # type: ignore[no-any-return]
 
     def fsync(self, descriptor: int) -> None:
