@@ -220,6 +220,8 @@ def _become_master(order: Order, terminal: int, said: int, counted: int) -> NoRe
     os.setsid()
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # which nohup, for one, has ignored
+        signal.signal(number, signal.SIG_DFL)
     nowhere = os.open(os.devnull, os.O_RDWR)
     err = said if order.err is None else os.open(order.err, os.O_WRONLY)
     if terminal >= 0:
