@@ -1,0 +1,83 @@
+"""What it costs the demo that it can be resumed: at most 2 % of its time.
+
+Two runs differ by more than that from one to the next, so one is looked at: the time for which the
+master's loop stands still (a line of the journal is on the disk before anything else happens, a
+checkpoint is copied), and the processor's time of the thread that writes checkpoints, which the
+workers cannot have then. Their sum is over the time of the demo's two runs.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from seqgc.cli import main
+from seqgc.training._checkpointer import Checkpointer
+from seqgc.training._session import Session
+from seqgc.training._snapshots import SnapshotFolder
+from seqgc.training.journal import Journal
+
+
+class Benchmark(Protocol):
+    """What is used of pytest-benchmark's fixture."""
+
+    extra_info: dict[str, float]
+
+    def pedantic(self, target: Callable[[], int], *, rounds: int) -> int: ...
+
+
+class Timer:
+    """Adds up what calls of methods take, by the given clock; one within another counts once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        self._within = threading.local()
+        self.seconds: dict[str, float] = {}
+
+    def watch(self, owner: type, name: str, clock: Callable[[], float]) -> None:
+        method, key = getattr(owner, name), f"{owner.__name__}.{name}"
+        self.seconds[key] = 0.0
+
+        def timed(*args: object, **options: object) -> object:
+            if getattr(self._within, "one", False):
+                return method(*args, **options)
+            self._within.one, began = True, clock()
+            try:
+                return method(*args, **options)
+            finally:
+                self._within.one = False
+                self.seconds[key] += clock() - began
+
+        self._monkeypatch.setattr(owner, name, timed)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.benchmark(group="durability")
+def test_the_demo_pays_little_for_being_resumable(
+    benchmark: Benchmark,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    timer = Timer(monkeypatch)
+    timer.watch(Journal, "append", time.perf_counter)
+    timer.watch(Session, "_copied", time.perf_counter)
+    timer.watch(Checkpointer, "begin", time.perf_counter)
+    timer.watch(Checkpointer, "settle", time.perf_counter)
+    timer.watch(SnapshotFolder, "write", time.thread_time)
+    command = ["demo", "--run", str(tmp_path), "--json"]
+    assert benchmark.pedantic(lambda: main(command), rounds=1) == 0
+    facts = json.loads(capsys.readouterr().out)
+    total_s = sum(facts[run]["seconds"] for run in ("uncoded", "coded"))
+    ratio = sum(timer.seconds.values()) / total_s
+    benchmark.extra_info |= {"total_s": total_s, "ratio": ratio} | timer.seconds
+    parts = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in timer.seconds.items())
+    print(f"\n{ratio:.2%} of {total_s:.1f} s: {parts}")
+    assert all(seconds > 0 for seconds in timer.seconds.values()), "something is not looked at"
+    assert ratio <= 0.02  # 0.006 on a quiet machine
