@@ -112,11 +112,11 @@ class AuditError(SeqgcError):
 
 
 class DivergedError(SeqgcError):
-    """Models whose results are not finite (NaN or Inf), and nothing else is left to train."""
+    """Models whose results are not finite or beyond ``max_norm``; nothing else is left to train."""
 
     def __init__(self, models: Sequence[str]) -> None:
         self.models = tuple(models)
-        what = "the results of " + ", ".join(self.models) + " are not finite (NaN or Inf)"
+        what = "the results of " + ", ".join(self.models) + " are not finite or beyond --max-norm"
         why = "training diverged, or a loss is undefined"
         super().__init__(f"{what}: {why}; lower the learning rate, or check the data")
 

@@ -13,7 +13,6 @@ import pytest
 
 from seqgc import master
 from seqgc.errors import AuditError, NotDecodableError, WorkerError
-from seqgc.master import Gatherer
 from seqgc.ports import (
     Action,
     Arrival,
@@ -28,6 +27,8 @@ from seqgc.ports import (
     Seen,
     Task,
     WeightedPoints,
+    WorkItem,
+    without_diverged,
 )
 from seqgc.rounds import ClosingRule, RoundPolicy
 from seqgc.schemes import GC, Scheme, parse_scheme
@@ -239,13 +240,16 @@ def test_with_an_audit_no_lie_of_up_to_s_workers_is_applied(spec: str) -> None:
 
 
 def test_without_a_limit_any_finite_result_is_taken() -> None:
+    workload = ChunkWorkload(parse_scheme("uncoded", n=N), seed=0)
     task = MiniTask(job=0, slot=0, chunks=np.array([0]), coefficients=np.ones(1))
     for size, dtype in [(1e300, "float64"), (1.7e308, "float64"), (3e38, "float32")]:
         result = np.full(4, size, dtype=dtype)
-        assert Gatherer().flaw({0: task}, {0: result}) is None
-        limited = Gatherer(max_norm=1.01 * size)
-        assert limited.flaw({0: task}, {0: result[:1]}) is None
-        assert "norm" in str(limited.flaw({0: task}, {0: result}))
+        item = WorkItem(slot=0, parts=workload.resolve(task))
+        assert without_diverged(item, result)[0] is result
+        limit = 1.01 * size
+        assert not without_diverged(item, result[:1], max_norm=limit)[1]
+        zeros, models = without_diverged(item, result, max_norm=limit)
+        assert (zeros.tolist(), zeros.dtype, models) == ([0.0] * 4, result.dtype, {"m"})
 
 
 def test_if_nobody_else_has_its_result_the_run_ends_and_names_it() -> None:

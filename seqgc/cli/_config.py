@@ -60,7 +60,11 @@ class RunConfig(Settings):
     max_attempts: Annotated[
         int, Field(ge=1), "Times a failed task is sent if its round can do without (else 20)."
     ] = 3
-    max_norm: Annotated[float | None, Field(gt=0), "Largest norm of a result; no limit."] = None
+    max_norm: Annotated[
+        float | None,
+        Field(gt=0),
+        "Largest norm of a model's result, beyond which it has diverged; no limit.",
+    ] = None
     audit: Annotated[bool, "Compare what several workers are asked for; expel liars."] = False
     jobs_per_round: Annotated[int, Field(ge=1), "Models a job (bundle)."] = 1
     stale: Annotated[bool, "Fewer models than delay + 1: gradients T rounds late."] = False

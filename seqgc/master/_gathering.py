@@ -10,7 +10,6 @@ that did not respond are multiplied by 0.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,7 +51,7 @@ class Gatherer:
     A result with a `MiniTask.cover` is added to its cover's sum, the first of each place only: once
     the last place is filled, the gradient is nearly there. Any other result is copied into its row
     of its job's block of the round, and the gradient is one product of weights and block. Memory
-    goes from job to job. A result whose 2-norm is above ``max_norm`` has a `flaw`.
+    goes from job to job.
 
     With ``audit`` all results of a place are kept until the gradient is made, which is then the sum
     of what most workers say of each place (`Replicas`); who says anything else is ``expelled``.
@@ -69,10 +68,8 @@ class Gatherer:
     array([3., 3., 3.])
     """
 
-    def __init__(
-        self, *, max_norm: float = math.inf, audit: bool = False, note: _Note = lambda *_: None
-    ) -> None:
-        self._max_norm, self._audit, self._note = max_norm, audit, note
+    def __init__(self, *, audit: bool = False, note: _Note = lambda *_: None) -> None:
+        self._audit, self._note = audit, note
         self.expelled: Final[set[int]] = set()
         self._jobs: defaultdict[int, _Results] = defaultdict(_Results)
         self.forget_memory()
@@ -108,10 +105,6 @@ class Gatherer:
                 due, got = (f"{shape[0]} numbers of {dtype}" for dtype, shape in (known, kind))
                 rule = f"must be {due}, as all of job {task.job}"
                 return f"the result of slot {slot} {rule}; got {got}"
-            if not (norm := _norm(results[slot])) <= self._max_norm:
-                rule = f"must have a norm of at most {self._max_norm:g} (max_norm); got {norm:g}"
-                rule = "must be finite; it holds NaN or Inf" if math.isnan(norm) else rule
-                return f"the result of slot {slot} {rule}"
         return None
 
     def take(self, task: MiniTask, result: FloatArray, *, worker: int, round: int) -> None:
@@ -366,17 +359,6 @@ class _Memory:
     def give(self, memories: Iterable[FloatArray]) -> None:
         """Take back what `take` returned and nobody may use any more."""
         self._free = sorted([*self._free, *memories], key=lambda memory: memory.size)
-
-
-def _norm(vector: FloatArray) -> float:
-    """Return the 2-norm of a vector; NaN if a number of it is not finite."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        square = float(np.dot(vector, vector))
-        if math.isfinite(square):
-            return math.sqrt(square)
-        peak = float(np.abs(vector).max())
-        scaled = np.divide(vector, peak, dtype=np.float64)
-        return peak * float(np.linalg.norm(scaled)) if math.isfinite(peak) else math.nan
 
 
 def _name(term: Term) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias, overload
 
 import numpy as np
@@ -38,9 +38,12 @@ def run(
     ``rest`` is called between events, when every decoded gradient has been handed over: what it is
     called with returns what the loop `Held`.
     ``held`` is what a loop held that was broken off and that this one goes on with; policy and
-    workload must be as they were then. An answer with a result that is not finite, or whose 2-norm
-    is above ``max_norm``, is a failure. With ``audit``, results that must be equal are compared,
-    and every answer of a worker that differed from most of the others is a failure.
+    workload must be as they were then. With ``audit``, results that must be equal are compared, and
+    every answer of a worker that differed from most of the others is a failure.
+
+    A model's part of a result that is not finite, or whose 2-norm is above ``max_norm``, may be its
+    worker's fault or the model's. So the first such answer is a failure, and the task is sent
+    again; should that give the like, it is an answer that names the model (`Arrival.not_finite`).
 
     Raises
     ------
@@ -58,11 +61,10 @@ def run(
     """
     show = observe or (lambda _: None)
     gatherer = Gatherer(
-        max_norm=max_norm,
         audit=audit,
         note=lambda kind, fields: show(ports.Notice(kind=kind, fields=fields)),
     )
-    loop = _Loop(policy, backend, workload, show, gatherer)
+    loop = _Loop(policy, backend, workload, show, gatherer, max_norm)
     if held is not None:
         loop.restore(held)
     loop.run(rest or (lambda _: None))
@@ -128,8 +130,10 @@ class _Loop:
     _workload: Workload | None
     _observe: _Show
     _gatherer: Gatherer
+    _max_norm: float
     _begun: int = -1  # jobs begin in order
     _debts: _Debts = field(default_factory=_Debts)
+    _diverged: set[str] = field(default_factory=set)  # models
     _decoded: deque[Decoding] = field(default_factory=deque)  # gradients yet to be handed over
 
     def run(self, rest: Callable[[Holding], None]) -> None:
@@ -171,14 +175,41 @@ class _Loop:
             self._gatherer.take(task, result, worker=answer.worker, round=answer.round)
 
     def _screen(self, answer: Arrival) -> Arrival | ports.Failure:
-        """Turn an answer that cannot be used into a failure."""
-        flaw = self._gatherer.flaw(self._debts.owed(answer), answer.results)
+        """Turn an answer that cannot be used into a failure, or one that names who diverged."""
+        owed = self._debts.owed(answer)
+        flaw = self._gatherer.flaw(owed, answer.results)
         if answer.worker in self._gatherer.expelled:
             flaw = "expelled: it differed from most of those who were asked for the same"
         if flaw is None:
-            return answer
+            usable, flaw = self._without_diverged(answer, owed)
+            if flaw is None or answer.attempt > 0:
+                return usable
         round, worker, attempt = answer.round, answer.worker, answer.attempt
         return ports.Failure(round=round, worker=worker, attempt=attempt, at=answer.at, reason=flaw)
+
+    def _without_diverged(
+        self, answer: Arrival, owed: dict[int, MiniTask]
+    ) -> tuple[Arrival, str | None]:
+        """Return an answer with zeros for what has diverged, and what was wrong with it, if so."""
+        if self._workload is None:
+            return answer, None
+        results, models, flaw = dict(answer.results), set[str](), None
+        for slot, task in owed.items():
+            if (norm := ports.norm(results[slot])) <= self._max_norm:
+                continue
+            item = ports.WorkItem(slot=slot, parts=self._workload.resolve(task))
+            results[slot], wrong = ports.without_diverged(
+                item, results[slot], max_norm=self._max_norm
+            )
+            models |= wrong
+            if wrong - self._diverged and flaw is None:
+                rule = f"must have a norm of at most {self._max_norm:g} (max_norm); got {norm:g}"
+                rule = "must be finite; it holds NaN or Inf" if math.isnan(norm) else rule
+                flaw = f"the result of slot {slot} {rule}"
+        if not models:
+            return answer, None
+        named = tuple(sorted(models.union(answer.not_finite)))
+        return replace(answer, results=results, not_finite=named), flaw
 
     def _perform(self, actions: Sequence[Action]) -> None:
         for action in filter(self._is_possible, actions):
@@ -203,6 +234,7 @@ class _Loop:
                     pass  # for the observer
 
     def _diverge(self, action: ports.Diverged) -> None:
+        self._diverged.update(action.models)
         for answer in action.answers:
             self._take(answer)
         if isinstance(self._workload, ports.DivergingWorkload):

@@ -1,5 +1,8 @@
 """What crosses the edges between rooms: arrays, records, payload formats, protocols."""
 
+from seqgc.ports._finite import norm as norm
+from seqgc.ports._finite import part_lengths as part_lengths
+from seqgc.ports._finite import without_diverged as without_diverged
 from seqgc.ports._payloads import EXPONENTS as EXPONENTS
 from seqgc.ports._payloads import PAYLOADS as PAYLOADS
 from seqgc.ports._payloads import Payload as Payload

@@ -53,7 +53,8 @@ class Dispatched:
 class Arrival:
     """A worker's results, by slot, reached the master at ``at``.
 
-    ``not_finite`` names the models whose results were not finite: zeros stand in their places.
+    ``not_finite`` names the models whose results were not finite, or too large for the loop: zeros
+    stand in their places.
     """
 
     round: int
@@ -142,7 +143,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
-    """An arrival with results that are not finite, of a model that is not known to have diverged.
+    """An arrival that names a model as ``not_finite`` which is not known to have diverged.
 
     It may be the worker's fault: it is not used, unless a `Diverged` says otherwise.
     """
@@ -152,7 +153,7 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diverged:
-    """These models' results are not finite: two workers say so, or all that there are to say it.
+    """These models are ``not_finite``: two workers say so, or all that there are to say it.
 
     ``answers`` were in doubt for nothing but these models, and are to be used from now on.
     """

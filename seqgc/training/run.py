@@ -47,7 +47,8 @@ class TrainResult:
     payload: Payload  # the format in which results travelled
     switches: tuple[Switch, ...] = ()
     answers: tuple[Answer, ...] = ()  # of the searches for a better setting
-    # Models whose results were not finite, and the steps that each had taken: it took no more.
+    # Models whose results were not finite or beyond max_norm, and the steps that each had taken:
+    # it took no more.
     diverged: dict[str, int] = field(default_factory=dict)
 
     @property

@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
-import numpy as np
 from msgspec import Meta
 from msgspec.structs import force_setattr
 
 from seqgc.errors import WireError, one_line
-from seqgc.ports import FloatArray, Payload, Task, WeightRef, WorkItem
+from seqgc.ports import FloatArray, Payload, Task, WeightRef, part_lengths, without_diverged
 from seqgc.wire._frame import MAX_FRAME_BYTES
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
@@ -152,9 +151,9 @@ class TaskMessage:
         pieces = {}
         for item in self.task.items:
             vector = results[item.slot]
-            parts = _parts(item, vector.size)
-            pieces[item.slot] = tuple(length for part in parts for length in part)
-            finite[item.slot], models = _finite(item, vector, parts)
+            lengths = [n for part in part_lengths(item, vector.size) for n in part]
+            pieces[item.slot] = tuple(lengths) if len(lengths) <= MAX_PIECES else (vector.size,)
+            finite[item.slot], models = without_diverged(item, vector)
             not_finite |= models
         return ResultMessage(
             subject=self.subject,
@@ -283,33 +282,3 @@ class ReadyMessage(Record, frozen=True, kw_only=True, tag="ready"):
 AnswerMessage: TypeAlias = ResultMessage | FailureMessage | ReceiptMessage
 PlainMessage: TypeAlias = CancelMessage | FailureMessage | ReceiptMessage | ReadyMessage
 Message: TypeAlias = TaskMessage | InvokeMessage | ResultMessage | PlainMessage
-
-
-def _parts(item: WorkItem, length: int) -> list[tuple[int, ...]]:
-    """Return what a result of this length consists of, by part: lengths of gradient, number behind.
-
-    If it is no such result, it is one piece of all the parts.
-    """
-    sizes = [part.weights.size for part in item.parts]
-    for parts in ([(size, 1) for size in sizes], [(size,) for size in sizes]):
-        if sum(map(sum, parts)) == length and 0 < sum(map(len, parts)) <= MAX_PIECES:
-            return list(parts)
-    return [(length,)]
-
-
-def _finite(
-    item: WorkItem, vector: FloatArray, parts: Sequence[Sequence[int]]
-) -> tuple[FloatArray, set[str]]:
-    """Return a result with zeros for what is not finite, and the models whose parts these were."""
-    if vector.ndim != 1 or np.isfinite(vector).all():
-        return vector, set()
-    models = [{part.model} for part in item.parts]
-    if len(parts) != len(models):
-        models = [set().union(*models)]
-    pieces = np.split(vector.copy(), np.cumsum([sum(part) for part in parts])[:-1])
-    diverged = set[str]()
-    for piece, own in zip(pieces, models, strict=True):
-        if not np.isfinite(piece).all():
-            piece[:] = 0
-            diverged |= own
-    return np.concatenate(pieces), diverged

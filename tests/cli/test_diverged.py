@@ -38,5 +38,7 @@ def test_a_run_of_nothing_else_ends_with_one_line_that_names_it(
     Path("run.toml").write_text(RUN + WILD)
     assert main(["train", "run.toml", "--run", "r"]) == 1
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("seqgc: the results of wild are not finite (NaN or Inf): training")
+    assert last.startswith(
+        "seqgc: the results of wild are not finite or beyond --max-norm: training"
+    )
     assert last.endswith("lower the learning rate, or check the data")

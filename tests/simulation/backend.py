@@ -90,7 +90,12 @@ class SimulatedBackend:
                 at += (3 * amount) % 1 - 0.8
                 self._forge(_foreign(answer, at=at, amount=amount), at)
             case "falsify" if results:  # an answer to nothing has no form to be wrong
-                self._forge(replace(answer, results=_falsified(results, amount)), at)
+                wrong = replace(answer, results=_falsified(results, amount))
+                if int(6 * amount) in {3, 4}:  # asked again, this says that a model has diverged
+                    self._ledger.true[task.round, task.worker, task.attempt] = wrong.results
+                    self._push(at, wrong)
+                else:
+                    self._forge(wrong, at)
             case _:
                 self._push(at, answer)
 

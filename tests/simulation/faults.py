@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 N: Final = 6
+MAX_NORM: Final = 1e6
 SPECS: Final = (
     "uncoded",
     "gc:s=2",

@@ -33,7 +33,7 @@ from seqgc.training.factories import register_data, register_module
 from tests.simulation.backend import SimulatedBackend
 from tests.simulation.crew import SimulatedFunctions
 from tests.simulation.disk import SimulatedSystem
-from tests.simulation.faults import READ_KINDS, Fault, N, Scenario, sort, without
+from tests.simulation.faults import MAX_NORM, READ_KINDS, Fault, N, Scenario, sort, without
 from tests.simulation.functions import Account
 from tests.simulation.hearing import Hearing
 from tests.simulation.results import WILD, check_result, digests, require_refused
@@ -274,7 +274,7 @@ def plan(scenario: Scenario) -> TrainingPlan:
         scheme=scenario.spec,
         steps=STEPS,
         checkpoint_every_s=scenario.checkpoint_every_s,
-        max_norm=5e38 if scenario.wild else 1e6,
+        max_norm=MAX_NORM,
         audit=scenario.audit,
         adaptation=Adaptation(probe=2, retune=2, alpha=0.0) if scenario.switches else None,
     )

@@ -72,9 +72,9 @@ def crew(seed: int | None = 0, damage: Damage = lambda *_: None) -> workers.Work
     return workers.custom(N, partial(wired, seed=seed, damage=damage))
 
 
-def models(count: int = MODELS, *, wild: int | None) -> list[Model]:
-    """Models of which one, perhaps, makes steps that no float holds."""
-    rates = [1e38 if i == wild else 0.1 for i in range(count)]
+def models(count: int = MODELS, *, wild: int | None, rate: float = 1e38) -> list[Model]:
+    """Models of which one, perhaps, makes steps that no float holds, or no limit allows."""
+    rates = [rate if i == wild else 0.1 for i in range(count)]
     return [
         make_model(f"m{i}", seed=i, optimizer=partial(torch.optim.SGD, lr=rate))
         for i, rate in enumerate(rates)
@@ -185,8 +185,8 @@ def test_a_run_whose_models_have_all_diverged_ends_and_names_them(
     with pytest.raises(DivergedError) as caught:
         train(TrainingPlan(models=alone, scheme=spec, steps=9), crew(), run=tmp_path / "run")
     assert str(caught.value) == (
-        "the results of m0 are not finite (NaN or Inf): training diverged, or a loss is undefined; "
-        "lower the learning rate, or check the data"
+        "the results of m0 are not finite or beyond --max-norm: training diverged, or a loss is "
+        "undefined; lower the learning rate, or check the data"
     )
     assert caught.value.models == ("m0",)
     assert not hasattr(caught.value, "__notes__")
@@ -206,12 +206,15 @@ def test_finite_results_that_overflow_together_are_one_models_divergence(tmp_pat
     assert others(bad, "m0") == others(fine, "m0")
 
 
-def test_one_of_eight_with_worker_processes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("max_norm", [None, 1e4], ids=["not finite", "too large"])
+def test_one_of_eight_with_worker_processes(max_norm: float | None, tmp_path: Path) -> None:
     results = []
     for name, wild in (("fine", None), ("bad", 5)):
-        eight = models(8, wild=wild)
+        eight = models(8, wild=wild, rate=1e38 if max_norm is None else 1e6)
         with workers.local(N) as processes:
-            setting = TrainingPlan(models=eight, scheme="gc-rep:s=1", steps=STEPS)
+            setting = TrainingPlan(
+                models=eight, scheme="gc-rep:s=1", steps=STEPS, max_norm=max_norm
+            )
             results.append(train(setting, processes, run=tmp_path / name))
     fine, bad = results
     assert list(bad.diverged) == ["m5"]

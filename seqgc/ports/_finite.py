@@ -1,0 +1,54 @@
+"""Results that no gradient can use, as they are not finite or too large: whose they are."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from seqgc.ports._records import FloatArray, WorkItem
+
+
+def part_lengths(item: WorkItem, length: int) -> list[tuple[int, ...]]:
+    """Return what a result of this length consists of, by part: lengths of gradient, number behind.
+
+    If it is no such result, it is one piece of all the parts.
+    """
+    sizes = [part.weights.size for part in item.parts]
+    for parts in ([(size, 1) for size in sizes], [(size,) for size in sizes]):
+        if parts and sum(map(sum, parts)) == length:
+            return list(parts)
+    return [(length,)]
+
+
+def without_diverged(
+    item: WorkItem, result: FloatArray, *, max_norm: float = math.inf
+) -> tuple[FloatArray, frozenset[str]]:
+    """Return a result (p,) with zeros for what has diverged, and the models whose parts these were.
+
+    That is each part which is not finite, or whose 2-norm is above ``max_norm``: its model has
+    diverged, or a loss of it is undefined, and the other models' parts are as good as ever.
+    """
+    if result.ndim != 1 or result.dtype.kind != "f" or norm(result) <= max_norm or not item.parts:
+        return result, frozenset()
+    parts, models = part_lengths(item, result.size), [{part.model} for part in item.parts]
+    if len(parts) != len(models):
+        models = [set().union(*models)]
+    pieces = np.split(result.copy(), np.cumsum([sum(part) for part in parts])[:-1])
+    diverged = set[str]()
+    for piece, own in zip(pieces, models, strict=True):
+        if not norm(piece) <= max_norm:
+            piece[:] = 0
+            diverged |= own
+    return np.concatenate(pieces), frozenset(diverged)
+
+
+def norm(vector: FloatArray) -> float:
+    """Return the 2-norm of a vector; NaN if a number of it is not finite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        square = float(np.dot(vector, vector))
+        if math.isfinite(square):
+            return math.sqrt(square)
+        peak = float(np.abs(vector).max())
+        scaled = np.divide(vector, peak, dtype=np.float64)
+        return peak * float(np.linalg.norm(scaled)) if math.isfinite(peak) else math.nan
