@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -13,6 +13,7 @@ import pytest
 
 from seqgc import master
 from seqgc.errors import AuditError, NotDecodableError, WorkerError
+from seqgc.master import Held
 from seqgc.ports import (
     Action,
     Arrival,
@@ -237,6 +238,32 @@ def test_with_an_audit_no_lie_of_up_to_s_workers_is_applied(spec: str) -> None:
         assert max(workload.errors.values(), default=0.0) <= 1e-12, "not a lie was applied"
     pairs = spec in {"gc-rep:s=1", "gc-binary:s=3"}  # of replicas, among which there is no majority
     assert outcomes["ended" if pairs else "expelled"] > 5
+
+
+def disputed(held: Held) -> bool:
+    """Say whether it has results of one place of which no more than half are equal."""
+    votes: defaultdict[object, Counter[bytes]] = defaultdict(Counter)
+    for job in held.jobs:
+        for key, place in job.summed.items():
+            votes[job.job, place][job.stored[key].tobytes()] += 1
+    return any(2 * max(cast.values()) <= cast.total() for cast in votes.values())
+
+
+def test_what_is_in_dispute_is_in_no_checkpoint() -> None:
+    """Else every resumed run would compare it, and end there again."""
+    scheme, ended = parse_scheme("gc-rep:s=1", n=N), 0
+    for seed in range(5):
+        workload, held = ChunkWorkload(scheme, seed=seed), list[Held | None]()
+        policy = RoundPolicy(scheme.start(JOBS), ClosingRule(max_attempts=1), audit=True)
+        backend = Deceitful(workload, liars={seed}, seed=seed)
+        try:
+            master.run(policy, backend, workload, rest=lambda h: held.append(h()), audit=True)  # noqa: B023
+        except AuditError:
+            ended += 1
+            assert held.count(None), "no checkpoint while it lasts"
+        assert not any(map(disputed, filter(None, held)))
+        assert sum(len(each.jobs) for each in held if each) > 5
+    assert ended > 2
 
 
 def test_without_a_limit_any_finite_result_is_taken() -> None:

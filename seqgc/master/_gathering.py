@@ -176,6 +176,11 @@ class Gatherer:
         """Free the memory that is kept for later jobs: they may need less, or none."""
         self._of_blocks, self._of_sums = _Memory(), _Memory()
 
+    @property
+    def in_dispute(self) -> bool:
+        """Whether workers who were asked for the same differ, and no majority says who is right."""
+        return any(job.replicas and job.replicas.in_dispute for job in self._jobs.values())
+
     def held(self) -> list[HeldJob]:
         """Return copies of all that is held of jobs in flight."""
         return [results.held(job) for job, results in sorted(self._jobs.items())]

@@ -36,7 +36,8 @@ def run(
     a workload nothing is computed or decoded: the decisions alone are replayed. ``observe`` is
     called with every event, before the policy sees it, and every action, before it is done.
     ``rest`` is called between events, when every decoded gradient has been handed over: what it is
-    called with returns what the loop `Held`.
+    called with returns what the loop `Held`; None while results are in dispute, by an ``audit``: if
+    that ends the run, what it goes on with must not hold them, or they would end it again.
     ``held`` is what a loop held that was broken off and that this one goes on with; policy and
     workload must be as they were then. With ``audit``, results that must be equal are compared, and
     every answer of a worker that differed from most of the others is a failure.
@@ -79,7 +80,7 @@ class Held:
     expelled: frozenset[int] = frozenset()  # workers
 
 
-Holding: TypeAlias = Callable[[], Held]
+Holding: TypeAlias = Callable[[], Held | None]
 
 
 class _Debts:
@@ -155,7 +156,9 @@ class _Loop:
         self._gatherer.restore(held.jobs)
         self._gatherer.expelled.update(held.expelled)
 
-    def _hold(self) -> Held:
+    def _hold(self) -> Held | None:
+        if self._gatherer.in_dispute:
+            return None
         expelled = frozenset(self._gatherer.expelled)
         return Held(begun=self._begun + 1, jobs=self._gatherer.held(), expelled=expelled)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -68,6 +68,11 @@ class Replicas:
         """Copies of all results that have arrived."""
         return {key: self._vectors[digest].copy() for key, digest in self._digests.items()}
 
+    @property
+    def in_dispute(self) -> bool:
+        """Whether workers differ on a place, and no more than half of those heard there agree."""
+        return any(_majority(votes) is None for votes in self._votes.values())
+
     def count(self, places: Iterable[_Place]) -> Verdict:
         """Return what most say of these places, each of which has an answer.
 
@@ -78,11 +83,17 @@ class Replicas:
         uncompared = 0
         for place in places:
             votes = self._votes[place]
-            most = max(votes, key=lambda digest: len(votes[digest]))
             voters = set().union(*votes.values())
-            if len(votes) > 1 and 2 * len(votes[most]) <= len(voters):
+            if (most := _majority(votes)) is None:
                 raise AuditError(self._job, sorted(voters))
             liars |= voters - votes[most]
             uncompared += len(voters) == 1 and len(self._asked[place]) > 1
             results[place] = self._vectors[most]
         return Verdict(results=results, liars=frozenset(liars), uncompared=uncompared)
+
+
+def _majority(votes: Mapping[bytes, set[int]]) -> bytes | None:
+    """Return what more than half of those who voted say, or all of them; None if nothing is."""
+    most = max(votes, key=lambda digest: len(votes[digest]))
+    enough = 2 * len(votes[most]) > len(set().union(*votes.values()))
+    return most if enough else None

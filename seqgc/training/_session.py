@@ -214,8 +214,8 @@ class Session:
             self._tell("diverged", {"model": model, "step": diverged[model]})
         if len(diverged) == len(self._workload.names):
             raise DivergedError(self._diverged)
-        if self._checkpoints.due:
-            self._checkpoints.begin(self._copied(hold()))
+        if self._checkpoints.due and (held := hold()) is not None:
+            self._checkpoints.begin(self._copied(held))
         self._interrupts.admit()
 
     def _copied(self, held: master.Held) -> RunSnapshot:
@@ -246,8 +246,9 @@ class Session:
         if self._recorder.lease.lost:
             return
         if self._whole and self._hold is not None:
-            self._checkpoints.begin(self._copied(self._hold()))
-            self._checkpoints.settle()
+            if (held := self._hold()) is not None:
+                self._checkpoints.begin(self._copied(held))
+                self._checkpoints.settle()
             with suppress(ScheduleError):  # jobs in flight, and what waits for them
                 self._workload.flush()
             for name in self._workload.names:

@@ -116,8 +116,9 @@ class _Simulation:
         most = 2 + len(self._scenario.faults)
 
         def at_rest(workload: TorchWorkload, hold: master.Holding) -> None:
-            if self._world.events % 8 == 0 and len(held := hold().jobs) > delay + 1:
-                raise Violation(f"{len(held)} jobs are held, of a scheme of delay {delay}")
+            held = hold() if self._world.events % 8 == 0 else None
+            if held is not None and len(held.jobs) > delay + 1:
+                raise Violation(f"{len(held.jobs)} jobs are held, of a scheme of delay {delay}")
             if isinstance(self._crew, SimulatedFunctions):
                 self._crew.check_memory()
             if expected is not None and not self._world.uncompared:

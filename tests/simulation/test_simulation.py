@@ -54,7 +54,7 @@ def test_the_same_seed_has_the_same_events() -> None:
 def test_functions_train_to_the_bits_of_local_workers(backend: str) -> None:
     scenario = replace(draw(0), spec="m-sgc-rep:B=1,W=2,lam=2", backend=backend)
     local = fault_free(replace(scenario, backend="local"))
-    compare(fault_free(scenario), local, exact=True)
+    compare(fault_free(scenario).weights, local, exact=True, but=set())
     faults = [fault for seed in range(20) for fault in of_functions(np.random.default_rng(seed))]
     scenario = replace(scenario, faults=tuple({(f.kind, f.at): f for f in faults}.values())[:40])
     first, second = simulate(scenario), simulate(scenario)
