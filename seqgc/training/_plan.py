@@ -51,7 +51,8 @@ class TrainingPlan:
     # whose delay the number of models allows.
     adaptation: Adaptation | None = None
     checkpoint_every_s: float = 60.0  # there is one at the beginning and at the end as well
-    # An answer with a result whose 2-norm is above it is a failure. None: any finite one is taken.
+    # A model's result whose 2-norm is above it, twice, is like one that is not finite: it has
+    # diverged. None: any finite one is taken.
     max_norm: float | None = None
     # Compare the results that several workers are asked for, and expel who lies; rounds then wait
     # for three of them. Only with a scheme that has such, and not with `adaptation`.

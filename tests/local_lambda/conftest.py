@@ -19,6 +19,13 @@ def service() -> Iterator[LocalLambda]:
         yield service
 
 
+@pytest.fixture
+def patient() -> Iterator[LocalLambda]:
+    """An environment that has time for large answers, whatever else the machine does."""
+    with LocalLambda(HANDLER, concurrency=1, timeout_s=60) as service:
+        yield service
+
+
 @pytest.fixture(scope="module")
 def aws(service: LocalLambda) -> Iterator[Any]:
     aws = client(service)

@@ -87,7 +87,8 @@ def test_end_of_the_process_is_a_function_error(
     assert call(aws, service).error == ""
 
 
-def test_largest_request_and_one_more_byte(aws: Any, service: LocalLambda) -> None:
+def test_largest_request_and_one_more_byte(patient: LocalLambda) -> None:
+    service, aws = patient, client(patient)
     room = MAX_REQUEST_BYTES - len(json.dumps({"padding": ""}))
 
     assert call(aws, service, padding="x" * room).value["size"] == room
@@ -96,12 +97,15 @@ def test_largest_request_and_one_more_byte(aws: Any, service: LocalLambda) -> No
     assert caught.value.response["Error"]["Code"] == "RequestEntityTooLargeException"
     assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 413
     assert call(aws, service).error == ""  # over the same connection
+    aws.close()
 
 
-def test_response_too_large(aws: Any, service: LocalLambda) -> None:
+def test_response_too_large(patient: LocalLambda) -> None:
+    aws = client(patient)
     room = MAX_RESPONSE_BYTES - len('""')
-    assert len(call(aws, service, do="answer", bytes=room).value) == room
-    reply = call(aws, service, do="answer", bytes=room + 1)
+    assert len(call(aws, patient, do="answer", bytes=room).value) == room
+    reply = call(aws, patient, do="answer", bytes=room + 1)
+    aws.close()
 
     assert reply.error == "Unhandled"
     assert reply.value["errorType"] == "Function.ResponseSizeTooLarge"
