@@ -15,14 +15,11 @@ from unittest import mock
 
 from seqgc.backends import lambda_
 from seqgc.backends.lambda_ import Invoking, LambdaBackend
-from seqgc.backends.lambda_ import _backend as lambda_backend
-from seqgc.backends.lambda_._threads import Ended
 from seqgc.stores import DirectoryStore, RetiringStore
-from seqgc.stores import _open as opening_stores
 from seqgc.training import Crew, Work, factories, run
 from seqgc.workers import FunctionSettings, FunctionWorkers, Reach
-from seqgc.workers import _functions as opening
 from tests.simulation.functions import TIMEOUT_S, Account, Wire
+from tests.simulation.seams import Ended, lambda_backend, opening, opening_stores
 from tests.simulation.world import Violation
 
 _made = cache(factories.make_module)

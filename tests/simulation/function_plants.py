@@ -9,11 +9,9 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any, Final
 from unittest import mock
 
-from seqgc.backends.lambda_ import _messages
-from seqgc.backends.lambda_._calls import Calls, Throttle
-from seqgc.stores import RetiringStore, _objects, directory
-from seqgc.wire import MAX_FRAME_BYTES, TaskMessage, _codec, _frame
-from seqgc.worker import _invocations
+from seqgc.stores import RetiringStore, directory
+from seqgc.wire import MAX_FRAME_BYTES, TaskMessage
+from tests.simulation.seams import Calls, Throttle, codec, frames, invocations, messages, objects
 
 _Plant = Callable[[], AbstractContextManager[object]]
 
@@ -42,7 +40,7 @@ def _whatever_went_wrong(replied: Any) -> Callable[..., Any]:
 
 def _of_any_run(_: Any) -> Callable[..., Any]:
     def decode(frame: bytes, *, run_id: str) -> object:  # noqa: ARG001
-        return _codec._opened(frame, sealed=True, max_bytes=MAX_FRAME_BYTES)[1]
+        return codec._opened(frame, sealed=True, max_bytes=MAX_FRAME_BYTES)[1]
 
     return decode
 
@@ -58,7 +56,7 @@ def _accepts(_: Any) -> Callable[..., None]:
 
 def _uncompared() -> AbstractContextManager[object]:
     stack = ExitStack()
-    for module in (_objects, directory):
+    for module in (objects, directory):
         stack.enter_context(mock.patch.object(module, "check_blob", _accepts(None)))
     return stack
 
@@ -89,11 +87,11 @@ FUNCTION_PLANTS: Final[Mapping[str, _Plant]] = MappingProxyType(
             Throttle, "ready", _without_a_window
         ),
         "all that fails is sent again": _in_place_of(Calls, "replied", _whatever_went_wrong),
-        "answers of other runs count": _in_place_of(_messages, "decode", _of_any_run),
+        "answers of other runs count": _in_place_of(messages, "decode", _of_any_run),
         "answers to anything count": _in_place_of(TaskMessage, "check", _accepts),
-        "damaged frames are read": _in_place_of(_frame, "xxhash", _same_digest),
+        "damaged frames are read": _in_place_of(frames, "xxhash", _same_digest),
         "what is read is not compared": _uncompared,
-        "warm weights are anybody's": _in_place_of(_invocations._RunWeights, "fetch", _whose_ever),
+        "warm weights are anybody's": _in_place_of(invocations._RunWeights, "fetch", _whose_ever),
         "weights are deleted at once": _in_place_of(RetiringStore, "_retire", _at_once),
         "calls are never forgotten": _in_place_of(
             Calls, "settled", lambda _: lambda self, tag: self._calls.get(tag)

@@ -20,16 +20,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from seqgc.backends.lambda_ import Reply
-from seqgc.backends.lambda_._transport import connection_error, reply_of
 from seqgc.errors import WireError
 from seqgc.ports import Task, WeightRef
 from seqgc.stores import DirectoryStore
 from seqgc.wire import InvokeMessage, decode_invocation, from_json, to_json
 from seqgc.worker import FACTORIES, FunctionWorker
-from seqgc.workers import _functions as opening
 from tests.simulation.backend import cached
 from tests.simulation.faults import Fault, N
 from tests.simulation.frames import altered, flipped, of_another_run
+from tests.simulation.seams import connection_error, opening, reply_of
 from tests.simulation.world import Clock, Ledger, Violation, World
 
 TIMEOUT_S: Final = 25.0  # longer than the longest task takes after a cold start

@@ -9,14 +9,11 @@ from types import MappingProxyType
 from typing import Any, Final
 from unittest import mock
 
-from seqgc import _durable
-from seqgc.master import _gathering, _replicas
 from seqgc.ports import Doubt
 from seqgc.rounds import RoundPolicy
-from seqgc.training import TorchWorkload, _lease
-from seqgc.training import _history as history
-from seqgc.training import _learner as learners
+from seqgc.training import TorchWorkload
 from tests.simulation.function_plants import FUNCTION_PLANTS
+from tests.simulation.seams import History, Learner, Lease, Recorder, Replicas, durable, gathering
 from tests.simulation.world import Clock
 
 _Plant = Callable[[], AbstractContextManager[object]]
@@ -122,31 +119,31 @@ def _first_counts(count: Any) -> Callable[..., Any]:
 PLANTS: Final[Mapping[str, _Plant]] = MappingProxyType(
     {
         "answers of closed rounds count": _around(RoundPolicy, "_settle", _late),
-        "any form of result is taken": _around(_gathering.Gatherer, "flaw", _takes_all),
-        "sums in the order of answers": _around(_gathering._Sum, "add", _as_they_come),
+        "any form of result is taken": _around(gathering.Gatherer, "flaw", _takes_all),
+        "sums in the order of answers": _around(gathering._Sum, "add", _as_they_come),
         "jobs are never forgotten": lambda: mock.patch.object(
-            _gathering.Gatherer, "combine", _remembering(_gathering.Gatherer.combine)
+            gathering.Gatherer, "combine", _remembering(gathering.Gatherer.combine)
         ),
         "gradients lost by resume": _around(TorchWorkload, "restore", _after(_forget_gradients)),
         "gradients applied again by resume": _around(
             TorchWorkload, "restore", _after(_apply_again)
         ),
         "optimizers forget": _around(
-            learners.Learner, "restore", _after(lambda self: self._optimizer.state.clear())
+            Learner, "restore", _after(lambda self: self._optimizer.state.clear())
         ),
-        "rounds that are not on record": _around(history.Recorder, "_close", _unrecorded),
+        "rounds that are not on record": _around(Recorder, "_close", _unrecorded),
         "nothing is synced": lambda: mock.patch.object(
-            _durable, "_write", _unsynced(_durable._write)
+            durable, "_write", _unsynced(durable._write)
         ),
         "one who says that a model is not finite is believed": _around(
             RoundPolicy, "_doubt", _at_once
         ),
-        "lies are not compared": _around(_replicas.Replicas, "count", _first_counts),
-        "who lied is trusted by resume": _around(history.History, "take", _without("expel")),
-        "switches are forgotten by resume": _around(history.History, "take", _without("decide")),
-        "nothing is locked": _around(_lease.Lease, "_acquire", _takes_all),
+        "lies are not compared": _around(Replicas, "count", _first_counts),
+        "who lied is trusted by resume": _around(History, "take", _without("expel")),
+        "switches are forgotten by resume": _around(History, "take", _without("decide")),
+        "nothing is locked": _around(Lease, "_acquire", _takes_all),
         "durations by the wall clock": lambda: mock.patch.object(Clock, "monotonic", Clock.time),
-        "metrics are kept by resume": _around(_durable.AppendOnly, "__init__", _keeps_all),
+        "metrics are kept by resume": _around(durable.AppendOnly, "__init__", _keeps_all),
         **FUNCTION_PLANTS,
     }
 )

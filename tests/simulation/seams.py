@@ -1,4 +1,8 @@
-"""Where the simulator takes the place of clocks, threads and system calls of seqgc."""
+"""Where the simulator takes the place of clocks, threads and system calls of seqgc.
+
+This is the list of seams: all that is private in seqgc, and that the simulator replaces, uses as it
+is, or spoils on purpose (`tests.simulation.plants`), is imported here and nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,32 @@ from datetime import datetime, tzinfo
 from functools import cache
 from unittest import mock
 
-from seqgc import _durable, master
+from seqgc import _durable as durable
+from seqgc import master
+from seqgc.backends.lambda_ import _backend as lambda_backend
+from seqgc.backends.lambda_ import _messages as messages
+from seqgc.backends.lambda_._calls import Calls, Throttle
+from seqgc.backends.lambda_._threads import Ended
+from seqgc.backends.lambda_._transport import connection_error, reply_of
+from seqgc.master import _gathering as gathering
+from seqgc.master._replicas import Replicas
+from seqgc.stores import _objects as objects
+from seqgc.stores import _open as opening_stores
 from seqgc.training import Model, TorchWorkload, _checkpointer, _fingerprint, rundir, workload
+from seqgc.training._history import History, Recorder
+from seqgc.training._learner import Learner
+from seqgc.training._lease import Lease
+from seqgc.wire import _codec as codec
+from seqgc.wire import _frame as frames
+from seqgc.worker import _invocations as invocations
+from seqgc.workers import _functions as opening
 from tests.simulation.world import Clock
+
+__all__ = [
+    "Calls", "Ended", "History", "Learner", "Lease", "Recorder", "Replicas", "Throttle",
+    "codec", "connection_error", "durable", "frames", "gathering", "invocations", "lambda_backend",
+    "messages", "objects", "opening", "opening_stores", "replaced", "reply_of",
+]  # fmt: skip
 
 _version = cache(_fingerprint.version)  # which reads a file
 _SOUND: set[int] = set()  # identities of models that have been tried out; they live for ever
@@ -71,7 +98,7 @@ def replaced(
 
     with ExitStack() as stack:
         patch = stack.enter_context
-        patch(mock.patch.object(_durable, "system", system))
+        patch(mock.patch.object(durable, "system", system))
         patch(mock.patch.object(_checkpointer, "ThreadPoolExecutor", Inline))
         patch(mock.patch.object(workload, "require_sound", require_sound_once))
         patch(mock.patch.object(master, "run", watched_run))

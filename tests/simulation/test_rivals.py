@@ -7,9 +7,9 @@ from unittest import mock
 
 import pytest
 
-from seqgc.training import _lease
 from tests.simulation.faults import SPECS, TABLES, Scenario
 from tests.simulation.rivals import compete
+from tests.simulation.seams import Lease
 
 SOAK = bool(os.environ.get("SEQGC_SOAK"))
 pytestmark = pytest.mark.timeout(0 if SOAK else 180)
@@ -43,5 +43,5 @@ def test_where_they_are_not_kept_one_who_was_replaced_does_one_thing_more_at_mos
 
 def test_one_who_does_not_look_at_its_number_is_found() -> None:
     never = mock.PropertyMock(return_value=False)
-    with mock.patch.object(_lease.Lease, "lost", never):
+    with mock.patch.object(Lease, "lost", never):
         assert any(compete(schedule(seed), locks=False).fault for seed in range(20))
