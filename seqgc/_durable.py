@@ -18,7 +18,7 @@ from typing import IO
 _OWNER = ".seqgc-owner-"
 
 system = os
-"""Whose calls make files durable; the simulator (``tests/simulation``) puts its own here."""
+"""Whose calls make files durable; tests put their own here (`tests.kit.system_calls`)."""
 
 
 @contextmanager

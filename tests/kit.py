@@ -7,7 +7,9 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from unittest import mock
 
+from seqgc import _durable
 from seqgc.ports import Decoding, Dispatched
 
 SOAK = bool(os.environ.get("SEQGC_SOAK"))
@@ -33,6 +35,17 @@ def interrupts(handler: Handler = signal.default_int_handler) -> Iterator[None]:
     finally:
         for number, was in before.items():
             signal.signal(number, was)
+
+
+@contextmanager
+def system_calls(system: object) -> Iterator[None]:
+    """Let ``system`` stand for ``os`` in all calls that make a run's files last.
+
+    Those are ``write``, ``fsync`` and ``replace``: a disk that is full, slow, or looked at. No file
+    system that fails when it is told to can be had without privileges.
+    """
+    with mock.patch.object(_durable, "system", system):
+        yield
 
 
 def decoded(job: int) -> Decoding:

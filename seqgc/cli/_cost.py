@@ -11,10 +11,10 @@ import numpy as np
 import typer
 
 from seqgc import deploy, workers
-from seqgc.cli._config import Values, checked, read_config, validated
 from seqgc.cli._options import AsJson, apply
 from seqgc.cli._run import PreparedRun, make_plan
 from seqgc.cli._show import show
+from seqgc.cli.config import Values, checked, read_config, validated
 from seqgc.errors import ParameterError
 from seqgc.profiles import read_profile
 

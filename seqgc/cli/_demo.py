@@ -12,11 +12,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from seqgc.cli._config import MOST_MODELS, Values, validated
 from seqgc.cli._options import AsJson, apply, configured
 from seqgc.cli._run import make_delays, make_workers, prepare
 from seqgc.cli._show import print_json
 from seqgc.cli._train import facts_of
+from seqgc.cli.config import MOST_MODELS, Values, validated
 from seqgc.errors import require_int
 from seqgc.schemes import parse_scheme
 

@@ -15,7 +15,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Final, TypeAlias
 
-from seqgc.cli._config import RunConfig
+from seqgc.cli.config import RunConfig
 from seqgc.errors import ParameterError, did_you_mean, refusing, require_name
 
 __all__ = [

@@ -20,7 +20,7 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from seqgc.cli._config import RunConfig, Values, import_plugins
+from seqgc.cli.config import RunConfig, Values, import_plugins
 from seqgc.errors import ParameterError
 from seqgc.profiles import read_profile
 from seqgc.search import Conformity, Rehearsal

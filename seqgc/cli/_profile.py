@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.table import Table
 
 from seqgc import profiles
-from seqgc.cli._config import RunConfig, Values, validated
 from seqgc.cli._options import AsJson, ProfileFile, apply, configured, numbers, with_plugins
 from seqgc.cli._run import make_delays, make_models, make_workers
 from seqgc.cli._show import RunProgress, busy, print_json, print_pairs, show
+from seqgc.cli.config import RunConfig, Values, validated
 from seqgc.errors import ParameterError, ProfileError, require_int
 from seqgc.stragglers import StragglerStats, straggler_stats
 

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from seqgc.cli._config import read_config, validated
 from seqgc.cli._options import AsJson, with_plugins
 from seqgc.cli._run import make_delays, make_workers, prepare
 from seqgc.cli._train import show_result
+from seqgc.cli.config import read_config, validated
 
 
 @with_plugins

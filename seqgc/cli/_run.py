@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, cast
 import tomli_w
 
 from seqgc import workers
-from seqgc.cli._config import ModelConfig, RunConfig, Values
 from seqgc.cli._names import (
     FUNCTIONS,
     OPTIMIZERS,
@@ -22,6 +21,7 @@ from seqgc.cli._names import (
     require_known,
 )
 from seqgc.cli._show import RunProgress, busy
+from seqgc.cli.config import ModelConfig, RunConfig, Values
 from seqgc.errors import ParameterError
 from seqgc.ports import Observer
 from seqgc.rounds import ClosingRule, Setting

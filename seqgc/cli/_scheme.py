@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from seqgc.cli._config import MOST_WORKERS
 from seqgc.cli._options import AsJson, NumWorkers
 from seqgc.cli._show import show
+from seqgc.cli.config import MOST_WORKERS
 from seqgc.errors import require_int
 from seqgc.schemes import parse_scheme
 

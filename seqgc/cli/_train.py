@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seqgc.cli._config import MOST_MODELS, Values, read_config, validated
 from seqgc.cli._cost import show_forecast
 from seqgc.cli._options import AsJson, apply, configured
 from seqgc.cli._run import make_delays, make_workers, prepare
 from seqgc.cli._show import show, why_switched
+from seqgc.cli.config import MOST_MODELS, Values, read_config, validated
 from seqgc.errors import require_int
 from seqgc.schemes import parse_scheme
 

@@ -15,11 +15,11 @@ import torch
 from seqgc.ports import IntArray
 from seqgc.training._counts import RunCounts
 from seqgc.training._packing import PackedJob
-from seqgc.training._snapshots import Snapshot, SnapshotFolder
 from seqgc.training.adaptive import DirectorState
 from seqgc.training.metrics import JobMetrics
 from seqgc.training.rundir import Written
 from seqgc.training.slowdown import SlowdownState
+from seqgc.training.snapshots import Snapshot, SnapshotFolder
 from seqgc.training.workload import WorkloadState
 
 __all__ = ["Checkpointer", "RunSnapshot", "RunState"]

@@ -20,8 +20,8 @@ import pytest
 from seqgc.cli import main
 from seqgc.training._checkpointer import Checkpointer
 from seqgc.training._session import Session
-from seqgc.training._snapshots import SnapshotFolder
 from seqgc.training.journal import Journal
+from seqgc.training.snapshots import SnapshotFolder
 
 
 class Benchmark(Protocol):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from seqgc.backends.lambda_._messages import Invocations
-from seqgc.cli._config import validated
 from seqgc.cli._run import PreparedRun, make_workers, prepare
+from seqgc.cli.config import validated
 from seqgc.deploy import FunctionSetup, PriceModel, read_prices
 from seqgc.errors import ParameterError
 from seqgc.ports import Dispatch, Task, WorkItem

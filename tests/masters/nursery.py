@@ -60,7 +60,7 @@ class Order:
 
 
 class Calls:
-    """Stands for ``os`` in `seqgc._durable`: counts its calls, and lets the master be hit there."""
+    """Stands for ``os``: counts the calls made of it, and lets the master be hit there."""
 
     def __init__(self, order: Order) -> None:
         self._order, self.count = order, 0
@@ -236,28 +236,29 @@ def _become_master(order: Order, terminal: int, said: int, counted: int) -> NoRe
     tempfile.tempdir = None
     sys.argv = ["seqgc", *order.argv]
     import seqgc.__main__
-    from seqgc import _durable
     from seqgc.local_lambda import service
+    from tests.kit import system_calls
 
     resource_tracker._resource_tracker.__init__()  # type: ignore[misc]
     util.spawnv_passfds = _forked
     mock.patch.object(service.subprocess, "Popen", ForkedService).start()
-    _durable.system = calls = Calls(order)  # type: ignore[assignment]
-    status = 1
-    try:
-        status = seqgc.__main__.run()
-    except SystemExit as end:
-        status = int(end.code or 0)
-    except BaseException:
-        traceback.print_exc()
-    finally:  # all that the interpreter's end does, but for its memory
-        os.pwrite(counted, str(calls.count).encode(), 0)
-        threading._shutdown()  # type: ignore[attr-defined]
-        atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError):
-                stream.flush()
-        os._exit(status)
+    calls = Calls(order)
+    with system_calls(calls):
+        status = 1
+        try:
+            status = seqgc.__main__.run()
+        except SystemExit as end:
+            status = int(end.code or 0)
+        except BaseException:
+            traceback.print_exc()
+        finally:  # all that the interpreter's end does, but for its memory
+            os.pwrite(counted, str(calls.count).encode(), 0)
+            threading._shutdown()  # type: ignore[attr-defined]
+            atexit._run_exitfuncs()
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError):
+                    stream.flush()
+            os._exit(status)
 
 
 def _forked(_path: bytes, args: list[str], passed: list[int]) -> int:

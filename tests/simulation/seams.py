@@ -34,6 +34,7 @@ from seqgc.wire import _codec as codec
 from seqgc.wire import _frame as frames
 from seqgc.worker import _invocations as invocations
 from seqgc.workers import _functions as opening
+from tests.kit import system_calls
 from tests.simulation.world import Clock
 
 __all__ = [
@@ -98,7 +99,7 @@ def replaced(
 
     with ExitStack() as stack:
         patch = stack.enter_context
-        patch(mock.patch.object(durable, "system", system))
+        patch(system_calls(system))
         patch(mock.patch.object(_checkpointer, "ThreadPoolExecutor", Inline))
         patch(mock.patch.object(workload, "require_sound", require_sound_once))
         patch(mock.patch.object(master, "run", watched_run))

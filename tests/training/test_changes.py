@@ -21,7 +21,7 @@ from pydantic import BaseModel
 
 from seqgc import workers
 from seqgc.cli import main
-from seqgc.cli._config import ModelConfig, RunConfig
+from seqgc.cli.config import ModelConfig, RunConfig
 from seqgc.errors import ParameterError
 from seqgc.ports import Seen
 from seqgc.rounds import ClosingRule, Setting

@@ -14,7 +14,7 @@ import torch
 from seqgc.errors import SeqgcError, StoreError
 from seqgc.ports import Seen
 from seqgc.training import load_checkpoint, resume, save_checkpoint, train
-from seqgc.training._snapshots import Snapshot, SnapshotFolder
+from seqgc.training.snapshots import Snapshot, SnapshotFolder
 from tests.kit import SOAK
 from tests.training.test_resume import crew, outcome, plan
 

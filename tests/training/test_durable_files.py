@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from seqgc import _durable
 from seqgc.deploy import read_run_header
 from seqgc.errors import SeqgcError
 from seqgc.ports import Dispatch, Seen
 from seqgc.training import resume, save_checkpoint, train
+from tests.kit import system_calls
 from tests.training.test_resume import CopyAt, crew, plan
 
 
@@ -29,9 +29,7 @@ def test_the_same_weights_are_the_same_bytes(tmp_path: Path) -> None:
             assert file.read_bytes() == other.read_bytes()
 
 
-def test_a_run_s_own_folder_is_on_the_disk_before_anything_is_sent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_s_own_folder_is_on_the_disk_before_anything_is_sent(tmp_path: Path) -> None:
     """With the folders above it that are new."""
     synced: list[str] = []
 
@@ -48,8 +46,8 @@ def test_a_run_s_own_folder_is_on_the_disk_before_anything_is_sent(
             before.append(set(synced))
 
     before: list[set[str]] = []
-    monkeypatch.setattr(_durable, "system", Watched())
-    train(plan("uncoded"), crew(), run=tmp_path / "a" / "b" / "run", observers=[look])
+    with system_calls(Watched()):
+        train(plan("uncoded"), crew(), run=tmp_path / "a" / "b" / "run", observers=[look])
     root = tmp_path.resolve()
     assert before[0] >= {str(root), str(root / "a"), str(root / "a" / "b")}
 

@@ -20,11 +20,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from seqgc import _durable, workers
+from seqgc import workers
 from seqgc.errors import ParameterError, StoreError
 from seqgc.ports import Backend, Close, Dispatch, FloatArray, Observer, Seen
 from seqgc.training import Adaptation, TrainingPlan, resume, train
-from seqgc.training._snapshots import Snapshot, SnapshotFolder
+from seqgc.training.snapshots import Snapshot, SnapshotFolder
+from tests.kit import system_calls
 from tests.training.reference import make_model
 from tests.training.test_adaptive import HandDriven, replayed
 
@@ -303,12 +304,12 @@ class FullUntil:
 
 
 def test_losses_that_a_full_disk_kept_back_are_written_at_the_end_if_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     due = outcome(train(plan("gc:s=1"), crew(), run=tmp_path / "roomy").run)
     disk = FullUntil("m0.safetensors")
-    monkeypatch.setattr(_durable, "system", disk)
-    assert outcome(train(plan("gc:s=1"), crew(), run=tmp_path / "full").run) == due
+    with system_calls(disk):
+        assert outcome(train(plan("gc:s=1"), crew(), run=tmp_path / "full").run) == due
     assert not disk.full
 
 
