@@ -16,8 +16,9 @@ from rich.table import Table
 from seqgc import profiles
 from seqgc.cli._options import AsJson, ProfileFile, apply, configured, numbers, with_plugins
 from seqgc.cli._run import make_delays, make_models, make_workers
-from seqgc.cli._show import RunProgress, busy, print_json, print_pairs, show
+from seqgc.cli._show import busy, print_json, print_pairs, show
 from seqgc.cli.config import RunConfig, Values, validated
+from seqgc.cli.progress import RunProgress
 from seqgc.errors import ParameterError, ProfileError, require_int
 from seqgc.stragglers import StragglerStats, straggler_stats
 

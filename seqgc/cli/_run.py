@@ -20,8 +20,9 @@ from seqgc.cli._names import (
     own_functions,
     require_known,
 )
-from seqgc.cli._show import RunProgress, busy
+from seqgc.cli._show import busy
 from seqgc.cli.config import ModelConfig, RunConfig, Values
+from seqgc.cli.progress import RunProgress
 from seqgc.errors import ParameterError
 from seqgc.ports import Observer
 from seqgc.rounds import ClosingRule, Setting

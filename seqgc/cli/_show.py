@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, is_dataclass
 from typing import cast
 
 import numpy as np
-from rich import progress as bars
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-
-from seqgc.ports import Close, Finish, Notice, RoundRecord, Seen
 
 
 def show(facts: Mapping[str, object], pairs: dict[str, str], *, as_json: bool) -> None:
@@ -73,100 +69,3 @@ def busy(doing: str) -> Iterator[None]:
     console = Console(stderr=True)
     with console.status(doing) if console.is_terminal else nullcontext():
         yield
-
-
-class _Stderr(Console):
-    """A console on stderr that leaves it to its user what a broken pipe means: rich would exit."""
-
-    def __init__(self) -> None:
-        super().__init__(stderr=True)
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
-
-
-def progress_bar(*columns: bars.ProgressColumn) -> bars.Progress:
-    """Return a bar with what it is of and the time left, on stderr if that is a terminal."""
-    console, label = _Stderr(), bars.TextColumn("{task.description}", markup=False)
-    left = (bars.TimeRemainingColumn(), bars.TextColumn("left"))
-    return bars.Progress(label, *columns, *left, console=console, disable=not console.is_terminal)
-
-
-class RunProgress:
-    """Shows on stderr how far a run is: a bar on a terminal, one line per round otherwise.
-
-    An observer of the run, and a context manager. Of a recording only the bar is shown.
-    """
-
-    def __init__(self, label: str, *, total: int) -> None:
-        rounds = bars.TextColumn("rounds{task.fields[more]}")
-        self._bar = progress_bar(bars.BarColumn(), bars.MofNCompleteColumn(), rounds)
-        self._lines = not self._bar.console.is_terminal
-        self._task = self._bar.add_task(label, total=total, more="")
-        self._stragglers = 0
-        self._closing: RoundRecord | None = None
-        self._finished: list[int] = []
-
-    def __call__(self, seen: Seen) -> None:
-        match seen:
-            case Close(record=record):
-                self._show()
-                self._closing = record
-                self._stragglers += int((~record.responded).sum())
-                more = f", {self._stragglers} stragglers survived,"
-                self._bar.update(self._task, advance=1, more=more)
-            case Finish(job=job):
-                self._finished.append(job)
-            case Notice():
-                self._notice(seen)
-
-    def _notice(self, notice: Notice) -> None:
-        fields = notice.fields
-        match notice.kind:
-            case "start":
-                self._say(f"starting {fields['workers']} workers ({fields['provider']})")
-            case "ready" if fields["note"]:
-                self._say(str(fields["note"]))
-            case "round":
-                self._bar.update(self._task, advance=1)
-            case "switch":
-                self._say(f"switch before round {fields['round']}: {why_switched(fields)}")
-            case "warning":
-                self._say(f"warning: {fields['text']}")
-            case "expelled":
-                who = f"worker {fields['worker']} is expelled"
-                self._say(f"{who}: its result of job {fields['job']} differs from its replicas'")
-            case "slowdown":
-                longer = f"{fields['times']:.3g} times as long as before"
-                self._say(f"since round {fields['since']} all workers take {longer}")
-            case "recovered":
-                self._say(f"round {fields['round']}: workers are as fast as they were before")
-            case "diverged":
-                what = f"{fields['model']} has diverged after {fields['step']} steps"
-                self._say(
-                    f"{what}: its results are not finite or beyond --max-norm; it is left as it is"
-                )
-
-    def _say(self, line: str) -> None:
-        self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-    def __enter__(self) -> RunProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        with suppress(OSError):  # nobody is there to see it
-            self._bar.stop()
-            self._show()
-
-    def _show(self) -> None:
-        """Print the line of the round that closed last, now that its jobs are known."""
-        record = self._closing
-        if record is not None and self._lines:
-            answered = f"{np.count_nonzero(record.responded)}/{len(record.responded)}"
-            jobs = ",".join(map(str, self._finished)) or "-"
-            sys.stderr.write(
-                f"round {record.round}: {record.duration_s:.3f} s, {answered} answered, "
-                f"closed by {record.reason}, decoded jobs {jobs}\n"
-            )
-        self._closing, self._finished = None, []

@@ -12,7 +12,8 @@ from rich.progress import BarColumn, TextColumn
 from rich.table import Table
 
 from seqgc.cli._options import AsJson, ProfileFile, RehearsalOptions, numbers, words
-from seqgc.cli._show import print_json, progress_bar
+from seqgc.cli._show import print_json
+from seqgc.cli.progress import progress_bar
 from seqgc.rounds import WaitOut
 from seqgc.search import Ranked, SearchSpace, Tuning
 from seqgc.search import tune as search_rehearsal

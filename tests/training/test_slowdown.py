@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from seqgc import workers
-from seqgc.cli._show import RunProgress
+from seqgc.cli.progress import RunProgress
 from seqgc.errors import BudgetError
 from seqgc.ports import Dispatch, Seen
 from seqgc.training import TrainingPlan, resume, train

@@ -119,10 +119,18 @@ def _check_url(argument: str, url: str) -> str:
 
 
 class Signer:
-    """Signs invocations of one target, at ``now`` seconds since the epoch.
+    """Signs invocations of one target, at ``now`` seconds since the epoch: for any `Transport`.
 
     Without ``credentials`` it takes those that botocore finds (environment, profile, role), and
     raises `ParameterError` if there are none. Temporary ones are renewed by botocore.
+
+    Examples
+    --------
+    >>> from botocore.credentials import Credentials
+    >>> target = Target.function_url("https://abc.lambda-url.eu-west-1.on.aws/")
+    >>> signer = Signer(target, credentials=Credentials("AKID", "secret"), now=lambda: 0.0)
+    >>> sorted(signer.headers(b"{}"))
+    ['Authorization', 'Content-Type', 'X-Amz-Date']
     """
 
     def __init__(

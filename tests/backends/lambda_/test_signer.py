@@ -9,8 +9,7 @@ from botocore import auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from seqgc.backends.lambda_ import Target
-from seqgc.backends.lambda_._target import Signer
+from seqgc.backends.lambda_ import Signer, Target
 
 AT = datetime(2030, 2, 28, 23, 59, 59, tzinfo=UTC)
 
