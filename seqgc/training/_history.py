@@ -16,8 +16,8 @@ from seqgc.ports import Close, Dispatch, LastingObserver, Notice, Observer, Roun
 from seqgc.rounds import Answers, ClosingRule, Setting, WaitOut
 from seqgc.schemes import parse_scheme
 from seqgc.training._lease import Lease
-from seqgc.training._tuner import Choice
 from seqgc.training.journal import Entry, Journal, read_journal
+from seqgc.training.tuner import Choice
 
 __all__ = ["History", "Recorder", "read_history"]
 

@@ -29,12 +29,12 @@ from seqgc.training._history import Recorder
 from seqgc.training._interrupts import Interrupts
 from seqgc.training._packing import pack_held, unpack_held
 from seqgc.training._plan import TrainingPlan
-from seqgc.training._tuner import Answer, Choice, Tuner
 from seqgc.training.adaptive import AdaptiveDirector, Switch
 from seqgc.training.checkpoints import save_checkpoint
 from seqgc.training.rundir import EventLog, Forgiving, MetricsLog, RunDirectory
 from seqgc.training.slowdown import Slowdown
 from seqgc.training.snapshots import Snapshot, SnapshotFolder
+from seqgc.training.tuner import Answer, Choice, Tuner
 from seqgc.training.workload import FLIGHT, TorchWorkload
 
 __all__ = ["Session"]

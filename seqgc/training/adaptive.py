@@ -13,7 +13,7 @@ from seqgc.errors import ParameterError, ProfileError, require_int
 from seqgc.ports import Arrival, BoolArray, Dispatched, Event, FloatArray, RoundRecord
 from seqgc.profiles import DelayProfile, ProfileMeta
 from seqgc.rounds import Decision, Setting
-from seqgc.training._tuner import Answer, Choice, Question, SearchFailure, Tuner
+from seqgc.training.tuner import Answer, Choice, Question, SearchFailure, Tuner
 
 __all__ = ["Adaptation", "AdaptiveDirector", "SearchFailure", "SeenRounds", "Switch"]
 

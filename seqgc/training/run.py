@@ -21,7 +21,6 @@ from seqgc.training._history import History, Recorder, read_history
 from seqgc.training._lease import Lease
 from seqgc.training._plan import TrainingPlan
 from seqgc.training._session import Session
-from seqgc.training._tuner import Answer, BackgroundTuner, Tuner
 from seqgc.training._work import Crew, Workers
 from seqgc.training.adaptive import Switch
 from seqgc.training.journal import Journal
@@ -29,6 +28,7 @@ from seqgc.training.metrics import Evaluation, evaluate
 from seqgc.training.model import Model
 from seqgc.training.rundir import RunDirectory, new_run_path, require_new
 from seqgc.training.snapshots import SnapshotFolder
+from seqgc.training.tuner import Answer, BackgroundTuner, Tuner
 from seqgc.training.workload import TorchWorkload
 
 __all__ = ["TrainResult", "resume", "started", "train"]

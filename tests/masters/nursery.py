@@ -235,7 +235,7 @@ def _become_master(order: Order, terminal: int, said: int, counted: int) -> NoRe
     os.environ["TMPDIR"] = order.folder
     tempfile.tempdir = None
     sys.argv = ["seqgc", *order.argv]
-    import seqgc.__main__
+    from seqgc.__main__ import run
     from seqgc.local_lambda import service
     from tests.kit import system_calls
 
@@ -246,7 +246,7 @@ def _become_master(order: Order, terminal: int, said: int, counted: int) -> NoRe
     with system_calls(calls):
         status = 1
         try:
-            status = seqgc.__main__.run()
+            status = run()
         except SystemExit as end:
             status = int(end.code or 0)
         except BaseException:

@@ -22,7 +22,8 @@ from seqgc.search import Rehearsal, ReplayBackend, replay
 from seqgc.stores import MemoryStore
 from seqgc.testing import eventually
 from seqgc.training import TorchWorkload, TrainingPlan, train
-from seqgc.training._tuner import (
+from seqgc.training.adaptive import Adaptation, AdaptiveDirector, SeenRounds
+from seqgc.training.tuner import (
     Answer,
     BackgroundTuner,
     Choice,
@@ -30,7 +31,6 @@ from seqgc.training._tuner import (
     SearchFailure,
     choose,
 )
-from seqgc.training.adaptive import Adaptation, AdaptiveDirector, SeenRounds
 from tests.kit import decoded, left
 from tests.training.reference import flat, make_model, train_alone
 

@@ -1,4 +1,7 @@
-"""Which setting would have been best on the rounds seen? Asked of a process in the background."""
+"""Which setting would have been best on the rounds seen? Asked of a process in the background.
+
+A run that adapts (`Adaptation`) asks a `Tuner`: `BackgroundTuner`, or the ``tuner`` of `train`.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +45,20 @@ class Choice:
     """The best setting for the jobs that are left, the present one unless another is well ahead.
 
     A search takes time, and a drain must still pay: `replace` ``jobs_left`` when it has ended.
+
+    Examples
+    --------
+    >>> from seqgc.rounds import ClosingRule
+    >>> from seqgc.schemes import parse_scheme
+    >>> rule = ClosingRule(timeout_s=60.0)
+    >>> now, other = (
+    ...     Setting(scheme=parse_scheme(spec, n=6), rule=rule) for spec in ("uncoded", "gc:s=1")
+    ... )
+    >>> choice = Choice(
+    ...     current=now, found=other, current_s=2.0, found_s=1.5, jobs_left=20, searched=9
+    ... )
+    >>> choice.setting is other, choice.predicted_current_s, choice.predicted_s
+    (True, 40.0, 30.0)
     """
 
     current: Setting
@@ -107,9 +124,14 @@ Answer: TypeAlias = Choice | SearchFailure
 class Tuner(Protocol):
     """Searches while the run goes on; no call blocks. One question at a time."""
 
-    def submit(self, question: Question) -> None: ...
-    def result(self) -> Answer | None: ...
-    def close(self) -> None: ...
+    def submit(self, question: Question) -> None:
+        """Begin to search; what was asked before needs no answer any more."""
+
+    def result(self) -> Answer | None:
+        """Return the answer, once; None as long as there is none."""
+
+    def close(self) -> None:
+        """Give up what is being searched; the run is over."""
 
 
 class BackgroundTuner:
