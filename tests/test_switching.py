@@ -197,6 +197,63 @@ def _begin(segment: Segment) -> int:
     return segment.first_round
 
 
+class Known(Script):
+    """Chooses by the number of the round; notes after which it has switched, and to what."""
+
+    def __init__(self, choices: dict[int, Setting]) -> None:
+        super().__init__()
+        self._by_round = choices
+        self.made: dict[int, Setting] = {}
+
+    def choose(self, *, setting: Setting, jobs_left: int) -> Decision | None:  # noqa: ARG002
+        round = self.records[-1].round
+        chosen = self._by_round.get(round, setting)
+        if chosen != setting:
+            self.made[round] = chosen
+        return Decision(setting=chosen)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(
+    first=SETTINGS,
+    choices=st.dictionaries(st.integers(0, 20), SETTINGS, max_size=6),
+    cut=st.floats(0, 1),
+    seed=st.integers(0, 10**6),
+)
+def test_a_policy_that_repeats_rounds_and_switches_goes_on_as_the_first_did(
+    first: Setting, choices: dict[int, Setting], cut: float, seed: int
+) -> None:
+    director, num_jobs = Known(choices), 24
+    times = 0.1 + np.random.default_rng(seed).pareto(0.9, size=(80, N))
+    policy = SwitchingPolicy(first, num_jobs=num_jobs, director=director)
+    sent, sent_again = Tasks(), Tasks()
+    run(policy, ReplayBackend(times), observe=sent)
+    answers = [record.responded for record in director.records]
+    number = round(cut * len(answers))
+    other = SwitchingPolicy(
+        first, num_jobs=num_jobs, director=Known(choices), again=dict(enumerate(answers))
+    )
+    other.repeat(answers[:number], settings=director.made)
+    assert other.rounds == number
+    run(other, ReplayBackend(times), observe=sent_again)
+    assert other.segments == policy.segments
+    assert sent_again.of == {round: sent.of[round] for round in sent.of if round >= number}
+
+
+class Tasks:
+    """What workers were asked for, by round: (job, slot, chunks) of each, at first."""
+
+    def __init__(self) -> None:
+        self.of: dict[int, list[list[tuple[int, int, list[int]]]]] = {}
+
+    def __call__(self, seen: Event | Action) -> None:
+        if isinstance(seen, Dispatch) and seen.attempt == 0:
+            self.of[seen.round] = [
+                [(task.job, task.slot, task.chunks.tolist()) for task in tasks]
+                for tasks in seen.assignment.values()
+            ]
+
+
 @pytest.mark.parametrize("spec", SPECS)
 def test_without_a_switch_every_decision_is_that_of_the_round_policy(spec: str) -> None:
     times = 0.1 + np.random.default_rng(7).pareto(0.9, size=(20, N))

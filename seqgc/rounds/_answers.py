@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import overload
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from seqgc.ports import BoolArray
 __all__ = ["Answers"]
 
 
-class Answers:
+class Answers(Sequence[BoolArray]):
     """Masks (n,) of closed rounds, the first one first; a bit each, for they are kept for good.
 
     Examples
@@ -29,15 +30,20 @@ class Answers:
     def __len__(self) -> int:
         return len(self._bits) // self._stride if self._bits else 0
 
-    def __getitem__(self, round: int) -> BoolArray:
+    @overload
+    def __getitem__(self, round: int) -> BoolArray: ...
+
+    @overload
+    def __getitem__(self, round: slice) -> list[BoolArray]: ...
+
+    def __getitem__(self, round: int | slice) -> BoolArray | list[BoolArray]:
+        if isinstance(round, slice):
+            return [self[each] for each in range(len(self))[round]]
         begin = range(len(self))[round] * self._stride
         row = np.frombuffer(self._bits[begin : begin + self._stride], dtype=np.uint8)
         responded: BoolArray = np.unpackbits(row, count=self._n).view(np.bool_)
         responded.flags.writeable = False
         return responded
-
-    def __iter__(self) -> Iterator[BoolArray]:
-        return map(self.__getitem__, range(len(self)))
 
     def append(self, responded: BoolArray) -> None:
         """Take the next round's; all are as long as the first."""

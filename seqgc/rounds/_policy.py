@@ -144,10 +144,6 @@ class RoundPolicy:
         """Open the first round that is not closed."""
         return self._open_round()
 
-    def repeat(self, responded: BoolArray) -> None:
-        """Before the start, close a round as it was closed before, on these answers (n,)."""
-        self._schedule.close_round(responded)
-
     def on(self, event: Event) -> Sequence[Action]:
         """Take one event; return what is to be done about it, in order.
 

@@ -103,10 +103,10 @@ class SwitchingPolicy:
         self._num_jobs, self._director = require_int("num_jobs", num_jobs, least=1), director
         self._payload, self._batches, self._again = payload, tuple(batches), dict(again)
         self._segments: list[Segment] = []
-        self._answers = Answers()  # who responded, in the segment's closed rounds
         self._started, self._rounds = 0, 0  # jobs that have started, rounds that are closed
         self._next: Setting | None = None  # while the segment drains
-        self._policy = self._enter(setting)
+        self._enter(setting)
+        self._policy = self._run()
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -138,14 +138,22 @@ class SwitchingPolicy:
         """Open the first round that is not closed."""
         return self._policy.start()
 
-    def repeat(self, responded: BoolArray, *, setting: Setting | None = None) -> None:
-        """Before the start, close a round as it was closed before, on these answers (n,).
+    def repeat(
+        self,
+        answers: Iterable[BoolArray],
+        *,
+        settings: Mapping[int, Setting] = MappingProxyType({}),
+    ) -> None:
+        """Before the start, close the first rounds as they were closed before, on these answers.
 
-        ``setting`` is what was then decided to switch to.
+        These are (n,) each; ``settings`` says, by its number, after which round it was decided to
+        switch, and to what. Raises like `Schedule.repeat`.
         """
-        self._policy.repeat(responded)
-        self._count(responded)
-        self._go_on(setting)
+        for responded in answers:
+            setting = settings.get(self._rounds)
+            self._count(responded)
+            self._go_on(setting)
+        self._policy = self._run()
 
     def on(self, event: Event) -> Sequence[Action]:
         """Take one event; return what is to be done, in order; raises like `RoundPolicy.on`."""
@@ -158,7 +166,7 @@ class SwitchingPolicy:
         return actions
 
     def _between_rounds(self, actions: Sequence[Action], record: RoundRecord) -> Sequence[Action]:
-        before, decision = self._policy, Decision()
+        decision = Decision()
         setting = self._segments[-1].setting
         self._count(record.responded)
         if self._director is not None:
@@ -167,11 +175,13 @@ class SwitchingPolicy:
             if self._next is None and jobs_left:
                 chosen = self._director.choose(setting=setting, jobs_left=jobs_left)
                 decision = chosen or decision
-        begins = self._go_on(None if decision.setting == setting else decision.setting)
+        switch_to = None if decision.setting == setting else decision.setting
+        begins = self._go_on(switch_to)
         closing = [action for action in actions if not isinstance(action, Dispatch)]
         restarts = [Restart(worker=worker) for worker in decision.restart]
         opening = [action for action in actions if isinstance(action, Dispatch)]
-        if self._policy is not before:  # what it has opened was never sent: this takes its place
+        if begins or switch_to is not None:  # what was opened is never sent: this takes its place
+            self._policy = self._run()
             opening = [replace(a, begins_segment=begins) for a in self._policy.start()]
         return [*closing, *restarts, *opening]
 
@@ -185,35 +195,34 @@ class SwitchingPolicy:
 
     def _go_on(self, setting: Setting | None) -> bool:
         """Leave the segment for a setting, if it is not None; say whether the next one begins."""
+        segment = self._segments[-1]
         if setting is not None:
-            self._next, segment = setting, self._segments[-1]
-            # The end of the segment, as if its jobs had always been these few: how many jobs will
-            # follow has no part in what a schedule does before its last one starts, so one of the
-            # jobs that have started, given who responded, is where this one is.
-            few = self._started - segment.first_job
-            self._policy = self._run(segment, few, answers=self._answers)
-        if self._next is None or not self._policy.done:
+            self._next, self._jobs = setting, self._started - segment.first_job
+        if self._next is None or len(self._answers) < self._jobs + segment.setting.scheme.delay:
             return False
-        self._policy, self._next = self._enter(self._next), None
+        self._enter(self._next)
+        self._next = None
         return True
 
-    def _enter(self, setting: Setting) -> RoundPolicy:
-        """Return the policy of a new segment: the setting, over every job that has not started."""
+    def _enter(self, setting: Setting) -> None:
+        """Begin a segment: the setting, over every job that has not started."""
         due = self._segments[0].setting.scheme.n if self._segments else setting.scheme.n
         if setting.scheme.n != due:
             raise ParameterError("scheme", f"must have the run's n={due} workers", setting.scheme.n)
         segment = Segment(setting=setting, first_job=self._started, first_round=self._rounds)
         self._segments.append(segment)
-        self._answers = Answers()
-        return self._run(segment, self._num_jobs - self._started)
+        self._jobs = self._num_jobs - self._started  # of the segment; fewer once it is left
+        self._answers = Answers()  # who responded, in the segment's closed rounds
 
-    def _run(
-        self, segment: Segment, num_jobs: int, *, answers: Iterable[BoolArray] = ()
-    ) -> RoundPolicy:
-        """Return a policy over the segment's first jobs, from after these rounds on."""
-        schedule = segment.setting.scheme.begin(num_jobs, batches=self._batches)
-        for responded in answers:
-            schedule.close_round(responded)
+    def _run(self) -> RoundPolicy:
+        """Return a policy over the segment's jobs, from after its closed rounds on.
+
+        A segment that is left goes on as if its jobs had always been the few that have started: how
+        many will follow has no part in what a schedule does before its last one starts.
+        """
+        segment = self._segments[-1]
+        schedule = segment.setting.scheme.begin(self._jobs, batches=self._batches)
+        schedule.repeat(self._answers)
         return RoundPolicy(
             schedule,
             segment.setting.rule,

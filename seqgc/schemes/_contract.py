@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Final, get_type_hints
 
@@ -228,8 +228,15 @@ def entry_of(scheme: Scheme) -> Entry:
 class Schedule(ABC):
     """One run of a scheme: assigns each round's tasks, and knows when a job can be decoded.
 
-    `close_round` is the only mutator. It replaces state and never edits it in place, so that
-    ``copy.copy(schedule)`` is a snapshot, and a refused transition changes nothing.
+    `close_round` is the only mutator once a run is under way. It replaces state and never edits it
+    in place, so that ``copy.copy(schedule)`` is a snapshot, and a refused transition changes
+    nothing.
+    """
+
+    _reach: int | None = None
+    """How many of the latest rounds decide everything that follows, and what they finished.
+
+    None: all of them may. Whoever sets it (>= 1) sees to it that `_begin_at` is enough.
     """
 
     def __init__(
@@ -315,6 +322,23 @@ class Schedule(ABC):
         self._round += 1
         return finished
 
+    def repeat(self, answers: Sequence[BoolArray]) -> None:
+        """Close the first rounds as they were closed before, on these answers (n,) each.
+
+        It takes time for those rounds alone on which something still depends, and these raise what
+        `close_round` does. `ScheduleError`: a round is closed already.
+        """
+        if self._round:
+            raise ScheduleError("rounds are repeated before any other closes, or not at all")
+        first = 0 if self._reach is None else max(0, len(answers) - self._reach)
+        window = answers[max(0, first + 1 - self._model.window) : first]
+        past = [~self._checked(responded) for responded in window]
+        self._past = np.array(past, dtype=np.bool_).reshape(-1, self.n)
+        self._round = first
+        self._begin_at(first)
+        for responded in answers[first:]:
+            self.close_round(responded)
+
     @abstractmethod
     def decoding(self, job: int, payload: Payload = "float64") -> Decoding:
         """Return the gradient of a job that the latest `close_round` finished, as a sum.
@@ -327,6 +351,9 @@ class Schedule(ABC):
     def _leave_out(self, empty: BoolArray) -> bool:  # noqa: ARG002 (for overriding)
         """Take note of chunks without data points; say whether a mini-task has no others."""
         return False
+
+    def _begin_at(self, round: int) -> None:  # noqa: B027 (for overriding)
+        """Begin at a round instead of the first, as if no earlier job had been: see `_reach`."""
 
     @abstractmethod
     def _assign(self) -> Assignment: ...

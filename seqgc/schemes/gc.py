@@ -175,6 +175,8 @@ class CodedSchedule(Schedule):
 class GCSchedule(CodedSchedule):
     """Round ``t`` computes job ``t``; it closes once the answers decode it."""
 
+    _reach = 1
+
     def _assign(self) -> Assignment:
         code, job = self._code, self._round
         sums = not self._allow_error  # least squares weighs results

@@ -204,6 +204,7 @@ class MSGCSchedule(Schedule):
     ) -> None:
         super().__init__(scheme, num_jobs, conformity=conformity)
         self._scheme, self._code = scheme, scheme.code
+        self._reach = scheme.delay + 1  # no job is in flight for longer, and each is on its own
         self._first_adaptive, self._last_slot = scheme.W - 1, scheme.delay
         # Whose D1 chunk, and whose part of a D2 group, holds no data point.
         self._void: BoolArray = np.zeros((scheme.n, scheme.W - 1), dtype=np.bool_)
@@ -253,6 +254,9 @@ class MSGCSchedule(Schedule):
             self._excused &= self._void_coded.all(axis=0)
         self._open = self._in_flight(0, {})
         return not self._coded_is_whole or bool(self._void.any())
+
+    def _begin_at(self, round: int) -> None:
+        self._open = self._in_flight(round, {})
 
     def _assign(self) -> Assignment:
         flights = self._open[::-1]

@@ -114,6 +114,7 @@ class SRSGCSchedule(CodedSchedule):
         self._delay = scheme.delay
         self._group = scheme.s + 1 if scheme.family == "rep" else None
         # For the jobs of the last B rounds: who returned the job's result in the job's own round.
+        # (Who did depends on who reattempted another job in it, and so on: `_reach` is all rounds.)
         self._returned: dict[int, BoolArray] = {}
         self._reattempts = np.zeros(scheme.n, dtype=np.bool_)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -28,9 +29,10 @@ def check_scheme(scheme: Scheme, *, patterns: int = 20, seed: int = 0) -> None:
     It is a value (frozen, picklable, ``eval(repr(x)) == x``, spelt by its spec); its loads and
     chunks are what its tasks touch; every job is decoded once, by its deadline and right, over
     random patterns of stragglers; more answers never hurt; what conforms loses no job; a refused
-    transition changes nothing; what a search may know of it is what a replay does. A scheme that
-    is not exact must stay within the error that it reports. Take few workers: each of the
-    ``patterns``, drawn from ``seed``, is followed round by round.
+    transition changes nothing; a run that repeats its first rounds goes on as before; what a search
+    may know of it is what a replay does. A scheme that is not exact must stay within the error that
+    it reports. Take few workers: each of the ``patterns``, drawn from ``seed``, is followed round
+    by round.
 
     `AssertionError` says in one line what is broken, in which round, with which seed.
 
@@ -44,6 +46,7 @@ def check_scheme(scheme: Scheme, *, patterns: int = 20, seed: int = 0) -> None:
         for number in range(patterns):
             # Draw what conforms, or whatever loses no job.
             _check_run(scheme, np.random.default_rng([seed, number]), conforming=bool(number % 2))
+            _check_repetition(scheme, np.random.default_rng([seed, number, 1]))
         _check_refusal(scheme)
         _check_candidates(scheme)
         _check_replays(scheme, np.random.default_rng(seed))
@@ -105,7 +108,13 @@ def _check_tasks(scheme: Scheme, schedule: Schedule, assignment: Assignment) -> 
         assert touched <= load * (1 + 1e-9), f"{where}: touches {touched:.6g}, above its load"
 
 
-def _answers(schedule: Schedule, rng: np.random.Generator, *, conforming: bool) -> BoolArray:
+def _answers(
+    schedule: Schedule,
+    rng: np.random.Generator,
+    *,
+    conforming: bool,
+    rates: Sequence[float] = _RATES,
+) -> BoolArray:
     """Draw who answers: one worker after another, until the round may close.
 
     On the way, more answers must never hurt, and where all conforms no job may be lost.
@@ -113,7 +122,7 @@ def _answers(schedule: Schedule, rng: np.random.Generator, *, conforming: bool) 
     everyone = np.ones(schedule.n, dtype=np.bool_)
     where = f"round {schedule.round}"
     assert schedule.feasible(everyone), f"{where}: all answers must suffice"
-    responded: BoolArray = rng.random(schedule.n) >= rng.choice(_RATES)
+    responded: BoolArray = rng.random(schedule.n) >= rng.choice(rates)
     was_feasible = False
     for worker in (*rng.permutation(schedule.n), None):
         conforms, feasible = schedule.conforms(responded), schedule.feasible(responded)
@@ -150,6 +159,61 @@ def _check_gradient(
     spread = float(np.sqrt((partials**2 / np.where(fractions > 0, fractions, np.inf)).sum()))
     bound = decoding.error * spread * (1 + _TOLERANCE) + _TOLERANCE
     assert missed <= bound, f"job {job}: off by {missed:.3g}, above its bound"
+
+
+def _check_repetition(scheme: Scheme, rng: np.random.Generator) -> None:
+    """Require a schedule that repeats rounds to go on as the one did which closed them at first.
+
+    Nothing is left out of a scheme's rounds if all of them may matter: then it does by definition.
+    """
+    reach = scheme.start(1)._reach
+    if reach is None:
+        return
+    num_jobs = 2 * (reach + scheme.delay) + 1
+    batches = [int(rng.integers(1, 2 * scheme.n))] * int(rng.integers(2))
+    one = scheme.begin(num_jobs, batches=batches)
+    rates = (rng.choice(_RATES[1:]),)  # the same in every round: what is remembered lasts longest
+    cut = int(rng.integers(reach, one.num_rounds + 1))
+    answers: list[BoolArray] = []
+    finished: tuple[int, ...] = ()
+    while one.round < cut:
+        answers.append(_answers(one, rng, conforming=False, rates=rates))
+        finished = one.close_round(answers[-1])
+    other = scheme.begin(num_jobs, batches=batches)
+    name = f"going on after {cut} repeated rounds"
+    with calling(name):
+        other.repeat(answers)
+        assert other.round == cut, f"{name}: the open round is {other.round}"
+        while True:
+            for job in finished:
+                same = one.decoding(job) == other.decoding(job)
+                assert same, f"{name}: job {job} is decoded otherwise"
+            if one.round == one.num_rounds:
+                return
+            where = f"otherwise in round {one.round}"
+            assert _tasks(one) == _tasks(other), f"{name}: it asks {where}"
+            for rate in _RATES:
+                mask = rng.random(one.n) >= rate
+                assert _judged(one, mask) == _judged(other, mask), f"{name}: it judges {where}"
+            responded = _answers(one, rng, conforming=False, rates=rates)
+            finished = one.close_round(responded)
+            assert other.close_round(responded) == finished, f"{name}: it finishes {where}"
+
+
+def _tasks(schedule: Schedule) -> list[list[tuple[object, ...]]]:
+    """Return what each worker is asked for, to be compared."""
+    return [
+        [
+            (t.job, t.slot, t.chunks.tolist(), t.coefficients.tolist(), t.cover, t.place)
+            for t in tasks
+        ]
+        for tasks in schedule.assignment()
+    ]
+
+
+def _judged(schedule: Schedule, responded: BoolArray) -> tuple[bool, ...]:
+    of = schedule
+    return of.conforms(responded), of.feasible(responded), of.decodes_well(responded)
 
 
 def _check_refusal(scheme: Scheme) -> None:

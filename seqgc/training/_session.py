@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict
+from itertools import islice
 
 from seqgc import master, ports
 from seqgc.errors import AuditError, BudgetError, DivergedError, ScheduleError, StoreError
@@ -183,12 +184,9 @@ class Session:
         self.counts.expelled = sorted(expelled)
         if snapshot is None:
             return master.Held(begun=0, jobs=(), expelled=expelled)
-        choices: list[Choice] = []
-        for round in range(snapshot.rounds):
-            responded = history.answers[round]
-            choice = history.choices.get(round)
-            choices += [] if choice is None else [choice]
-            self._policy.repeat(responded, setting=None if choice is None else choice.setting)
+        made = {r: choice for r, choice in sorted(history.choices.items()) if r < snapshot.rounds}
+        choices, settings = list(made.values()), {r: made[r].setting for r in made}
+        self._policy.repeat(islice(history.answers, snapshot.rounds), settings=settings)
         self.answers += choices
         for segment, choice in zip(self._policy.segments[1:], choices, strict=False):
             self._adopt(segment, choice)

@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from seqgc._durable import AppendOnly
 from seqgc.errors import StoreError
 
@@ -130,7 +132,7 @@ def _entry(line: bytes, *, number: int) -> Entry | None:
     if not mark or crc != b"%d}\n" % zlib.crc32(text):
         return None
     try:
-        fields = json.loads(text + b"}")
+        fields = msgspec.json.decode(text + b"}")
         if fields.pop("v") != SCHEMA or fields.pop("n") != number:
             return None
         return Entry(kind=fields.pop("kind"), master=fields.pop("master"), fields=fields)

@@ -99,8 +99,7 @@ def test_a_policy_that_repeats_rounds_goes_on_as_the_first_did(spec: str, seed: 
     cut, known = sorted(rng.integers(0, len(first), 2).tolist())
     answers = {record.round: record.responded for record in first[:known]}
     policy = SwitchingPolicy(setting, num_jobs=jobs, again=answers)
-    for record in first[:cut]:
-        policy.repeat(record.responded)
+    policy.repeat([record.responded for record in first[:cut]])
     second: list[RoundRecord] = []
     run(policy, ReplayBackend(times + rng.random(times.shape)), observe=records(second))
     assert [record.round for record in second] == list(range(cut, len(first)))

@@ -11,6 +11,8 @@ import pytest
 from seqgc.ports import BoolArray, Decoding, FloatArray, Payload
 from seqgc.schemes import (
     GC,
+    MSGC,
+    SRSGC,
     GCSchedule,
     Grid,
     Schedule,
@@ -122,3 +124,54 @@ def test_a_broken_promise_is_found_and_named(lie: str, complaint: str) -> None:
         check_scheme(Lying(n=5, s=2, lie=lie), patterns=60)
     assert "\n" not in str(caught.value)
     assert "seed 0" in str(caught.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForgetfulSR(SRSGC):
+    """SR-SGC that says of how many rounds the later ones are a function: of all, in truth."""
+
+    reach: int
+
+    def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
+        return reaching(super().start(num_jobs, conformity=conformity), self.reach)
+
+    @classmethod
+    def candidates(cls, n: int, grid: Grid) -> Iterable[Scheme]:  # noqa: ARG003
+        return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForgetfulM(MSGC):
+    """M-SGC that says of how many rounds the later ones are a function: ``delay + 1``, in truth."""
+
+    reach: int
+
+    def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
+        return reaching(super().start(num_jobs, conformity=conformity), self.reach)
+
+    @classmethod
+    def candidates(cls, n: int, grid: Grid) -> Iterable[Scheme]:  # noqa: ARG003
+        return ()
+
+
+def reaching(schedule: Schedule, reach: int) -> Schedule:
+    schedule._reach = reach
+    return schedule
+
+
+@pytest.mark.parametrize("reach", [1, 2, 4, 8])
+def test_a_schedule_that_forgets_too_early_is_found(reach: int) -> None:
+    register("forgetful")(ForgetfulSR)
+    with pytest.raises(AssertionError, match=r"after \d+ repeated rounds"):
+        check_scheme(ForgetfulSR(n=6, B=1, W=3, lam=2, reach=reach))
+
+
+@pytest.mark.parametrize("reach", [1, 2, 3, 4, 5])
+def test_m_sgc_forgets_a_job_when_it_is_over_and_not_before(reach: int) -> None:
+    register("forgetful")(ForgetfulM)
+    scheme = ForgetfulM(n=4, B=2, W=3, lam=2, reach=reach)
+    if reach > scheme.delay:
+        check_scheme(scheme)
+        return
+    with pytest.raises(AssertionError, match=r"after \d+ repeated rounds"):
+        check_scheme(scheme)
