@@ -331,7 +331,7 @@ class Schedule(ABC):
         if self._round:
             raise ScheduleError("rounds are repeated before any other closes, or not at all")
         first = 0 if self._reach is None else max(0, len(answers) - self._reach)
-        window = answers[max(0, first + 1 - self._model.window) : first]
+        window = answers[max(0, len(answers) + 1 - self._model.window) : first]
         past = [~self._checked(responded) for responded in window]
         self._past = np.array(past, dtype=np.bool_).reshape(-1, self.n)
         self._round = first

@@ -14,7 +14,7 @@ from seqgc.profiles import DelayProfile, ProfileMeta
 from seqgc.rounds import ClosingRule, Setting, WaitOut
 from seqgc.schemes import Assignment, Grid, Schedule, Scheme, entry_of, parse_scheme
 from seqgc.search import Rehearsal, batch_replay, replay
-from seqgc.stragglers import StragglerModel
+from seqgc.stragglers import Arbitrary, StragglerModel
 from seqgc.testing._codes import calling, check_value, complaining, refuses
 
 _TOLERANCE: Final = 1e-8  # relative, of decoded gradients
@@ -171,7 +171,9 @@ def _check_repetition(scheme: Scheme, rng: np.random.Generator) -> None:
         return
     num_jobs = 2 * (reach + scheme.delay) + 1
     batches = [int(rng.integers(1, 2 * scheme.n))] * int(rng.integers(2))
-    one = scheme.begin(num_jobs, batches=batches)
+    wide = Arbitrary(N=1, W=reach + 3, lam=scheme.n)  # what the state forgets, this still judges
+    model = wide if rng.integers(2) else scheme.promise
+    one = scheme.begin(num_jobs, conformity=model, batches=batches)
     rates = (rng.choice(_RATES[1:]),)  # the same in every round: what is remembered lasts longest
     cut = int(rng.integers(reach, one.num_rounds + 1))
     answers: list[BoolArray] = []
@@ -179,7 +181,7 @@ def _check_repetition(scheme: Scheme, rng: np.random.Generator) -> None:
     while one.round < cut:
         answers.append(_answers(one, rng, conforming=False, rates=rates))
         finished = one.close_round(answers[-1])
-    other = scheme.begin(num_jobs, batches=batches)
+    other = scheme.begin(num_jobs, conformity=model, batches=batches)
     name = f"going on after {cut} repeated rounds"
     with calling(name):
         other.repeat(answers)
