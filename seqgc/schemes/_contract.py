@@ -336,8 +336,8 @@ class Schedule(ABC):
         self._past = np.array(past, dtype=np.bool_).reshape(-1, self.n)
         self._round = first
         self._begin_at(first)
-        for responded in answers[first:]:
-            self.close_round(responded)
+        for number in range(first, len(answers)):
+            self.close_round(answers[number])
 
     @abstractmethod
     def decoding(self, job: int, payload: Payload = "float64") -> Decoding:
