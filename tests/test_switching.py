@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seqgc.errors import ParameterError, WorkerError
+from seqgc.errors import ParameterError, WireError, WorkerError
 from seqgc.master import run
 from seqgc.ports import (
     Action,
@@ -366,6 +366,16 @@ def test_a_scheme_for_other_workers_is_refused() -> None:
     )
     with pytest.raises(ParameterError, match="`scheme` must have the run's n=6 workers; got 4"):
         run(policy, ReplayBackend(np.ones((3, N))))
+
+
+@pytest.mark.parametrize("worker", [-1, N])
+def test_a_director_is_not_shown_what_the_policy_refuses(worker: int) -> None:
+    director = Script()
+    policy = SwitchingPolicy(setting("gc:s=2"), num_jobs=2, director=director)
+    policy.start()
+    with pytest.raises(WireError, match="the worker of an answer"):
+        policy.on(Arrival(at=1.0, round=0, attempt=0, worker=worker, results={}))
+    assert director.events == []
 
 
 def test_a_run_without_jobs_is_refused() -> None:

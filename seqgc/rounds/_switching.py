@@ -40,7 +40,7 @@ class Director(Protocol):
     """Decides what to run next. It sees all that the policy sees, and holds no clock either."""
 
     def on(self, event: Event) -> None:
-        """Take note of an event, before the policy acts on it."""
+        """Take note of an event that the policy has not refused, before a round that it closes."""
 
     def close(self, record: RoundRecord, *, setting: Setting) -> None:
         """Take note of how a round ended."""
@@ -157,9 +157,9 @@ class SwitchingPolicy:
 
     def on(self, event: Event) -> Sequence[Action]:
         """Take one event; return what is to be done, in order; raises like `RoundPolicy.on`."""
+        actions = self._policy.on(event)
         if self._director is not None:
             self._director.on(event)
-        actions = self._policy.on(event)
         for action in actions:
             if isinstance(action, Close):
                 return self._between_rounds(actions, action.record)
