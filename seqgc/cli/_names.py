@@ -17,6 +17,7 @@ from typing import Final, TypeAlias
 
 from seqgc.cli.config import RunConfig
 from seqgc.errors import ParameterError, did_you_mean, refusing, require_name
+from seqgc.worker import require_registered
 
 __all__ = [
     "DATA",
@@ -64,8 +65,9 @@ def own_functions(config: RunConfig) -> dict[str, OwnFunction]:
             ("data", model.data, DATA),
         ):
             if config.backend in FUNCTIONS:
-                continue
-            if ":" not in name and not _may_be_registered():
+                if not _may_be_registered():
+                    require_registered(known, name, argument=argument)
+            elif ":" not in name and not _may_be_registered():
                 require_known(argument, name, known)
             elif ":" in name and name not in found:
                 found[name] = _own_function(name, argument=argument)

@@ -25,7 +25,7 @@ from seqgc.cli.config import ModelConfig, RunConfig, Values
 from seqgc.cli.progress import RunProgress
 from seqgc.errors import ParameterError
 from seqgc.ports import Observer
-from seqgc.rounds import ClosingRule, Setting
+from seqgc.rounds import Adaptation, ClosingRule, Setting, require_models
 from seqgc.schemes import parse_scheme
 from seqgc.workers import Forecast, InjectedDelays, WorkerSet
 
@@ -102,15 +102,21 @@ def prepare(config: RunConfig, crew: WorkerSet) -> PreparedRun:
 def make_plan(config: RunConfig) -> TrainingPlan:
     """Return what is to be trained, and how."""
     scheme = parse_scheme(config.scheme, n=config.workers)
-    models = make_models(config)
-    from seqgc.training import Adaptation, TrainingPlan
-
+    require_models(  # as far as it goes before PyTorch is imported
+        [model.name for model in config.models],
+        delay=scheme.delay,
+        jobs_per_round=config.jobs_per_round,
+        stale=config.stale,
+    )
     adaptation = None
     if config.probe is not None or config.retune is not None:
         alpha = config.alpha
         if alpha is None and (delays := make_delays(config)) is not None:
             alpha = delays.alpha
         adaptation = Adaptation(probe=config.probe, retune=config.retune, alpha=alpha)
+    models = make_models(config)
+    from seqgc.training import TrainingPlan
+
     rule = ClosingRule(
         mu=config.mu,
         wait_out=config.wait_out,

@@ -3,9 +3,11 @@
 from seqgc.rounds._answers import Answers as Answers
 from seqgc.rounds._gate import RoundGate as RoundGate
 from seqgc.rounds._policy import RoundPolicy as RoundPolicy
+from seqgc.rounds._rule import Adaptation as Adaptation
 from seqgc.rounds._rule import ClosingRule as ClosingRule
 from seqgc.rounds._rule import Setting as Setting
 from seqgc.rounds._rule import WaitOut as WaitOut
+from seqgc.rounds._rule import require_models as require_models
 from seqgc.rounds._switching import Decision as Decision
 from seqgc.rounds._switching import Director as Director
 from seqgc.rounds._switching import Segment as Segment

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
@@ -75,3 +76,66 @@ class Setting:
         """The setting in one line, for people."""
         bundle = f", {self.jobs_per_round} jobs a round" if self.jobs_per_round > 1 else ""
         return f"{self.scheme.spec}, {self.rule.label}{bundle}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adaptation:
+    """When a run looks for a better setting.
+
+    Raises
+    ------
+    ParameterError
+        If an argument breaks its rule, or neither ``probe`` nor ``retune`` is given.
+
+    Examples
+    --------
+    >>> from seqgc.rounds import Adaptation
+    >>> Adaptation(probe=20, retune=50, alpha=1.12)
+    Adaptation(probe=20, retune=50, alpha=1.12)
+    """
+
+    probe: int | None = None  # rounds before the first search; `retune` of them unless given
+    retune: int | None = None  # rounds from one search to the next; None: one search only
+    # What another load would cost: seconds per unit of load (docs/mathematics.md, section 7).
+    alpha: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, rounds in (("probe", self.probe), ("retune", self.retune)):
+            if rounds is not None:
+                object.__setattr__(self, name, require_int(name, rounds, least=1))
+        if self.probe is None and self.retune is None:
+            raise ParameterError("probe", "or `retune` must be given", None)
+        if self.alpha is None or not 0 <= self.alpha < math.inf:
+            rule = "must be a finite number >= 0, seconds per unit of load, to compare schemes"
+            remedy = "measure it with `seqgc profile`, at several loads"
+            raise ParameterError("alpha", rule, self.alpha, remedy)
+
+
+def require_models(
+    names: Sequence[str], *, delay: int, jobs_per_round: int, stale: bool = False
+) -> None:
+    """Refuse models that cannot take turns: M of them in bundles, more of these than the delay.
+
+    Raises
+    ------
+    ParameterError
+        If there is none, two have one name, ``jobs_per_round`` does not divide M, or there are
+        fewer bundles than the scheme's ``delay`` + 1, and that is not allowed (``stale``).
+    """
+    if not names:
+        raise ParameterError("models", "must hold at least one model", names)
+    if len(set(names)) < len(names):
+        raise ParameterError("models", "must have distinct names", names)
+    if jobs_per_round < 1 or len(names) % jobs_per_round:
+        rule = f"must be >= 1 and divide the number of models, M={len(names)}"
+        raise ParameterError("jobs_per_round", rule, jobs_per_round)
+    least = (delay + 1) * jobs_per_round
+    if len(names) < least and not stale:
+        raise ParameterError(
+            "models",
+            f"must number at least (T + 1) * jobs_per_round = {least}, because a gradient may "
+            f"come T={delay} rounds late",
+            len(names),
+            "train more models, take a scheme with a smaller delay, or allow gradients that "
+            "are applied T rounds late (stale)",
+        )

@@ -9,8 +9,9 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from seqgc.errors import ParameterError, require_int
+from seqgc.errors import require_int
 from seqgc.ports import FloatArray, IntArray, WeightedPoints, WeightRef
+from seqgc.rounds import require_models
 from seqgc.training.model import Model
 
 __all__ = ["ChunkedScheme", "JobPlan", "Share", "batch_indices"]
@@ -58,31 +59,19 @@ class JobPlan:
         self, models: Sequence[Model], *, scheme: ChunkedScheme, jobs_per_round: int, stale: bool
     ) -> None:
         self.models: Final = tuple(models)
-        names = [model.name for model in self.models]
-        if not names:
-            raise ParameterError("models", "must hold at least one model", names)
-        if len(set(names)) < len(names):
-            raise ParameterError("models", "must have distinct names", names)
-        if jobs_per_round < 1 or len(names) % jobs_per_round:
-            rule = f"must be >= 1 and divide the number of models, M={len(names)}"
-            raise ParameterError("jobs_per_round", rule, jobs_per_round)
         self.jobs_per_round: Final = jobs_per_round
-        self.num_bundles: Final = len(names) // jobs_per_round
         self._stale = stale
         self.adopt(scheme)
+        self.num_bundles: Final = len(self.models) // jobs_per_round
 
     def adopt(self, scheme: ChunkedScheme) -> None:
         """Cut batches as ``scheme`` does from now on; raises like the constructor."""
-        least = (scheme.delay + 1) * self.jobs_per_round
-        if len(self.models) < least and not self._stale:
-            raise ParameterError(
-                "models",
-                f"must number at least (T + 1) * jobs_per_round = {least}, because a gradient may "
-                f"come T={scheme.delay} rounds late",
-                len(self.models),
-                "train more models, take a scheme with a smaller delay, or allow gradients that "
-                "are applied T rounds late (stale)",
-            )
+        require_models(
+            [model.name for model in self.models],
+            delay=scheme.delay,
+            jobs_per_round=self.jobs_per_round,
+            stale=self._stale,
+        )
         cuts = [scheme.cut(model.batch_size) for model in self.models]
         self._starts = [np.concatenate([[0], np.cumsum(cut)]).astype(np.intp) for cut in cuts]
         self.delay = scheme.delay  # rounds that the gradient of a job may be late

@@ -2,52 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from seqgc.errors import ParameterError, ProfileError, require_int
+from seqgc.errors import ProfileError, require_int
 from seqgc.ports import Arrival, BoolArray, Dispatched, Event, FloatArray, RoundRecord
 from seqgc.profiles import DelayProfile, ProfileMeta
-from seqgc.rounds import Decision, Setting
+from seqgc.rounds import Adaptation, Decision, Setting
 from seqgc.training.tuner import Answer, Choice, Question, SearchFailure, Tuner
 
 __all__ = ["Adaptation", "AdaptiveDirector", "SearchFailure", "SeenRounds", "Switch"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Adaptation:
-    """When a run looks for a better setting.
-
-    Raises
-    ------
-    ParameterError
-        If an argument breaks its rule, or neither ``probe`` nor ``retune`` is given.
-
-    Examples
-    --------
-    >>> Adaptation(probe=20, retune=50, alpha=1.12)
-    Adaptation(probe=20, retune=50, alpha=1.12)
-    """
-
-    probe: int | None = None  # rounds before the first search; `retune` of them unless given
-    retune: int | None = None  # rounds from one search to the next; None: one search only
-    # What another load would cost: seconds per unit of load (docs/mathematics.md, section 7).
-    alpha: float | None = None
-
-    def __post_init__(self) -> None:
-        for name, rounds in (("probe", self.probe), ("retune", self.retune)):
-            if rounds is not None:
-                object.__setattr__(self, name, require_int(name, rounds, least=1))
-        if self.probe is None and self.retune is None:
-            raise ParameterError("probe", "or `retune` must be given", None)
-        if self.alpha is None or not 0 <= self.alpha < math.inf:
-            rule = "must be a finite number >= 0, seconds per unit of load, to compare schemes"
-            remedy = "measure it with `seqgc profile`, at several loads"
-            raise ParameterError("alpha", rule, self.alpha, remedy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

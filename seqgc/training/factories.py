@@ -32,7 +32,7 @@ from seqgc.training.compute import TorchCompute
 from seqgc.training.model import Model, Objective, OptimizerFactory, Precision, Recipe, torch_dtype
 from seqgc.training.problems import MODULES, digits
 from seqgc.wire import Json, WorkloadRef
-from seqgc.worker import FetchWeights, register
+from seqgc.worker import FetchWeights, register, require_registered
 
 __all__ = [
     "LOSSES",
@@ -122,7 +122,7 @@ def make_module(name: str, *, seed: int) -> nn.Module:
     >>> sum(p.numel() for p in make_module("paper-cnn", seed=0).parameters())
     269998
     """
-    _check_known(_MODULES, name, argument="module")
+    require_registered(_MODULES, name, argument="module")
     with torch.random.fork_rng(devices=[]):  # torch initialises from its global state only
         torch.manual_seed(seed)
         return _MODULES[name](seed)
@@ -130,7 +130,7 @@ def make_module(name: str, *, seed: int) -> nn.Module:
 
 def named_data(name: str) -> tuple[PointDataset, PointDataset]:
     """Return the data to train on and to test on: ``digits``, or what is registered."""
-    _check_known(_DATA, name, argument="data")
+    require_registered(_DATA, name, argument="data")
     return _DATA[name]()
 
 
@@ -186,8 +186,8 @@ def import_registered(environment: Mapping[str, str] = os.environ) -> None:
 
 def check_recipe(recipe: Recipe) -> None:
     """Refuse what functions could not rebuild: a module or data that are no registered name."""
-    _check_known(_MODULES, recipe.module, argument="module")
-    _check_known(_DATA, recipe.data, argument="data")
+    require_registered(_MODULES, recipe.module, argument="module")
+    require_registered(_DATA, recipe.data, argument="data")
     _named_loss(recipe.loss)
 
 
@@ -289,14 +289,3 @@ def _registering(factories: dict[str, _Factory], name: str) -> Callable[[_Factor
         return factory
 
     return keep
-
-
-def _check_known(known: Mapping[str, object], name: str, *, argument: str) -> None:
-    if name not in known:
-        rule = (
-            f"must be one of {', '.join(known)} or a name that the image registers "
-            f"(register_{argument}): a payload names no code"
-        )
-        near = "" if ":" in name else did_you_mean(name, known)
-        remedy = near or "register it in a module listed in SEQGC_FACTORIES"
-        raise ParameterError(argument, rule, name, remedy)

@@ -11,4 +11,5 @@ from seqgc.worker._workloads import FetchWeights as FetchWeights
 from seqgc.worker._workloads import Registry as Registry
 from seqgc.worker._workloads import WorkloadFactory as WorkloadFactory
 from seqgc.worker._workloads import register as register
+from seqgc.worker._workloads import require_registered as require_registered
 from seqgc.worker._workloads import run_task as run_task

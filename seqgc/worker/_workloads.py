@@ -6,7 +6,7 @@ The name in an image's `Registry` is the only way from a payload to code.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias
 
 import numpy as np
@@ -122,6 +122,18 @@ class Registry:
             rule = f"must be a module that the image can import ({error})"
             raise ParameterError("SEQGC_FACTORIES", rule, module) from error
         del self._modules[0]
+
+
+def require_registered(known: Collection[str], name: str, *, argument: str) -> None:
+    """Refuse a name of a module or of data that functions, which are sent no code, do not have."""
+    if name not in known:
+        rule = (
+            f"must be one of {', '.join(known)} or a name that the image registers "
+            f"(register_{argument}): a payload names no code"
+        )
+        near = "" if ":" in name else did_you_mean(name, known)
+        remedy = near or "register it in a module listed in SEQGC_FACTORIES"
+        raise ParameterError(argument, rule, name, remedy)
 
 
 def _origin(factory: WorkloadFactory) -> str:

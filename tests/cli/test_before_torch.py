@@ -29,6 +29,12 @@ BAD = {
     "--plugin ends": "(SystemExit: 0)",
     "--module strange:f": "(Strange: no more is known)",
     "--scheme gc:s=99": "must satisfy 0 <= s < n",
+    "--probe 3": "`alpha` must be a finite number",
+    "same.toml": "`models` must have distinct names",
+    "--models 1 --scheme m-sgc:B=1,W=2,lam=2": "must number at least",
+    "--models 4 --jobs-per-round 3": "divide the number of models, M=4",
+    "--backend lambda-local --module mpl": "(did you mean 'mlp'?)",
+    "--backend lambda-local --data own:number": "a payload names no code",
     "--workers 0": "greater than or equal to 1",
 }
 OWN = {
@@ -58,6 +64,7 @@ print(json.dumps([most_mb() - before, said]))
 def test_a_wrong_name_is_refused_before_pytorch_is_imported(tmp_path: Path) -> None:
     for name, text in OWN.items():
         tmp_path.joinpath(f"{name}.py").write_text(text)
+    tmp_path.joinpath("same.toml").write_text(2 * "[[models]]\nname = 'a'\n")
     asked = [sys.executable, "-c", CODE, json.dumps(list(BAD))]
     done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=True)
     more_mb, said = json.loads(done.stdout)
