@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from tempfile import TemporaryDirectory
 from typing import Final, TypeAlias
 
@@ -24,6 +24,8 @@ from seqgc.worker import Compute, ComputeFactory, run_task
 __all__ = ["Address", "Cluster", "Station", "answer", "forget", "prepare"]
 
 Address: TypeAlias = tuple[int, int, int]  # round, worker, attempt
+
+_WITHDRAW_S: Final = 2.0
 
 
 class Cluster:
@@ -66,7 +68,7 @@ class Cluster:
             rule = f"must cross processes ({error})"
             raise ParameterError("compute", rule, factory, "define it in a module") from error
         if not self._own:  # one's own ends with its workers, also with one that is stopped
-            self._stack.callback(self.client.unregister_worker_plugin, name)
+            self._stack.callback(self._withdraw, name)
         addresses = sorted(self.client.scheduler_info(n_workers=-1)["workers"])
         ready = [self.client.submit(prepare, name, workers=[a], pure=False) for a in addresses]
         try:
@@ -77,6 +79,14 @@ class Cluster:
             raise WorkerError(f"{message}; raise `start_timeout_s`") from None
         except Exception as error:
             raise WorkerError(f"a worker does not start: {type(error).__name__}: {error}") from None
+
+    def _withdraw(self, name: str) -> None:
+        """Take a run's compute function away; a dask worker that is stopped may keep it."""
+        if (scheduler := self.client.scheduler) is None:  # its owner has closed it
+            return
+        with suppress(TimeoutError):
+            unregister = scheduler.unregister_worker_plugin
+            self.client.sync(unregister, name=name, callback_timeout=_WITHDRAW_S)
 
     def close(self) -> None:
         """Undo everything; harmless if done already."""

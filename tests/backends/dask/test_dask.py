@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
+import signal
 import sys
 import threading
 import time
@@ -105,6 +107,24 @@ def test_it_ends_though_its_workers_are_stopped() -> None:
     eventually(lambda: "(stopped)" in status.read_text(), "the worker's stop")
     backend.close()
     assert multiprocessing.active_children() == []
+
+
+@pytest.mark.timeout(60)
+def test_it_ends_though_the_workers_of_a_client_are_stopped() -> None:
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster) as client,
+    ):
+        backend = DaskBackend(1, Failing(way="stopped"), client=client)
+        (worker,) = multiprocessing.active_children()
+        assert worker.pid is not None
+        try:
+            backend.dispatch(0, [task(0, 0)])
+            status = Path(f"/proc/{worker.pid}/status")
+            eventually(lambda: "(stopped)" in status.read_text(), "the worker's stop")
+            backend.close()
+        finally:
+            os.kill(worker.pid, signal.SIGCONT)
 
 
 def test_tasks_of_a_process_that_ends_fail_and_another_takes_its_place(tmp_path: Path) -> None:
