@@ -15,7 +15,7 @@ from tests.simulation.runs import compare, fault_free, simulate
 from tests.simulation.search import failures, report
 
 SOAK = bool(os.environ.get("SEQGC_SOAK"))
-SEEDS = 10_000 if SOAK else 80
+SEEDS = 10_000 if SOAK else 50
 QUICK = [
     "durations by the wall clock",
     "nothing is locked",
