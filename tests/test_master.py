@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -35,6 +34,7 @@ from seqgc.rounds import ClosingRule, RoundPolicy
 from seqgc.schemes import GC, Scheme, parse_scheme
 from seqgc.search import ReplayBackend
 from seqgc.testing import ChunkWorkload
+from tests.kit import SOAK
 
 N, JOBS = 6, 7
 SPECS = [
@@ -219,7 +219,7 @@ class Deceitful(ReplayBackend):
 def test_with_an_audit_no_lie_of_up_to_s_workers_is_applied(spec: str) -> None:
     """Either it is outvoted, or the run ends there and names the workers who differ."""
     scheme, outcomes = parse_scheme(spec, n=N), Counter[str]()
-    for seed in range(360 if os.environ.get("SEQGC_SOAK") else 20):
+    for seed in range(360 if SOAK else 20):
         rng = np.random.default_rng(seed)
         liars = {int(w) for w in rng.choice(N, size=rng.integers(1, scheme.s + 1))}
         workload, seen = ChunkWorkload(scheme, seed=seed), list[Seen]()

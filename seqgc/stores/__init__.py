@@ -8,6 +8,7 @@ from seqgc.stores._forgotten import FORGOTTEN_S as FORGOTTEN_S
 from seqgc.stores._forgotten import LATE_S as LATE_S
 from seqgc.stores._forgotten import occupied as occupied
 from seqgc.stores._forgotten import remove_forgotten as remove_forgotten
+from seqgc.stores._forgotten import unique_name as unique_name
 from seqgc.stores._open import open_store as open_store
 from seqgc.stores.directory import DirectoryStore as DirectoryStore
 from seqgc.stores.memory import InlineStore as InlineStore

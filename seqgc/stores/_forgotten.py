@@ -16,6 +16,7 @@ import fcntl
 import os
 import re
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import Final
 
 from seqgc._durable import folder_below
 
-__all__ = ["FORGOTTEN_S", "LATE_S", "RUN_FOLDER", "occupied", "remove_forgotten"]
+__all__ = ["FORGOTTEN_S", "LATE_S", "occupied", "remove_forgotten", "unique_name"]
 
 LATE_S: Final = 2 * 3600.0
 """Age of a folder without weights, seconds: its run is over, and no function runs for 900 s."""
@@ -31,14 +32,27 @@ LATE_S: Final = 2 * 3600.0
 FORGOTTEN_S: Final = 30 * 24 * 3600.0
 """Age of a folder with weights, seconds: its master may be there still; as long as the bucket's."""
 
-RUN_FOLDER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*-[0-9a-f]{12}")
-"""What the folder of a run of functions is called."""
+_RUN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*-[0-9a-f]{12}")  # what `unique_name` returns
 
 _WEIGHTS = r"[A-Za-z0-9_][A-Za-z0-9._-]*@[0-9]{10}\.npy"  # of `DirectoryStore`
 _ANSWER = r"result-[0-9]+-[0-9]+-[0-9]+-[0-9a-f]{32}"  # the key of `seqgc.wire.TaskMessage.stored`
 _LOCK = "master.lock"
 _NO_LOCKS = (errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK)  # on this file system; ages must do
 _UNFINISHED = r"\.{}-\w+\.tmp"  # of `seqgc._durable`
+
+
+def unique_name(name: str) -> str:
+    """Return a name for a run that no other run has, of characters that every store takes.
+
+    Its folder has this name too, by which `remove_forgotten` knows it.
+
+    Examples
+    --------
+    >>> len(unique_name("my run")), unique_name("my run")[:7]
+    (19, 'my_run-')
+    """
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:80].lstrip(".-") or "run"
+    return f"{plain}-{uuid.uuid4().hex[:12]}"
 
 
 @contextmanager
@@ -76,7 +90,7 @@ def remove_forgotten(mount: str | os.PathLike[str], *, now: float | None = None)
     """
     now = time.time() if now is None else now
     with suppress(OSError), folder_below(Path(mount)) as folder:  # what needs it will say why
-        runs = [each.name for each in os.scandir(folder) if RUN_FOLDER.fullmatch(each.name)]
+        runs = [each.name for each in os.scandir(folder) if _RUN.fullmatch(each.name)]
         return sum(_remove_if_over(folder, name, now) for name in runs)
     return 0
 

@@ -29,7 +29,6 @@ __all__ = [
 ]
 
 _DTYPES: Final = {"float32": torch.float32, "float64": torch.float64}
-# What stores take as a model's name: checked here, before anything runs.
 
 Precision: TypeAlias = Literal["float32", "float64"]
 OptimizerFactory: TypeAlias = Callable[[Sequence[nn.Parameter]], Optimizer]

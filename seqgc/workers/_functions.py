@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import uuid
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,7 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from seqgc.stores import DirectoryStore, StoreChoice, occupied, open_store, remove_forgotten
+from seqgc.stores import (
+    DirectoryStore,
+    StoreChoice,
+    occupied,
+    open_store,
+    remove_forgotten,
+    unique_name,
+)
 from seqgc.wire import StoreKind, StoreRef
 from seqgc.workers._base import WorkerSet
 from seqgc.workers._forecast import Forecast, Reach, choose, forecast, require_fit
@@ -147,9 +152,3 @@ class FunctionWorkers(WorkerSet):
             )
         signed = lambda_.CurlTransport if kind == "curl" else lambda_.HttpTransport
         return signed(target, limits=limits, credentials=session.get_credentials())
-
-
-def unique_name(name: str) -> str:
-    """Return a run's name that no other run has, of characters that every store takes."""
-    plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:80].lstrip(".-") or "run"
-    return f"{plain}-{uuid.uuid4().hex[:12]}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import time
@@ -14,12 +13,12 @@ import pytest
 
 from seqgc.cli import main
 from seqgc.profiles import DelayProfile, ProfileMeta, write_profile
+from tests.kit import SOAK
 
 __all__ = ["SOAK", "WORDS", "Out", "answered", "changed", "measured", "profile"]
 
 Out = pytest.CaptureFixture[str]
 
-SOAK = os.environ.get("SEQGC_SOAK") == "1"
 
 WORDS = [
     "", "0", "-1", "1e400", "nan", "inf", "9" * 400, "1" * 4301, "-" + "9" * 30, "0.5", "1e-320",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 import tomllib
 from pathlib import Path
 
@@ -13,9 +14,8 @@ from distributed import LocalCluster
 
 from seqgc.cli import main
 from seqgc.ports import Task
-from seqgc.stores._forgotten import RUN_FOLDER
+from seqgc.stores import FORGOTTEN_S, DirectoryStore, remove_forgotten, unique_name
 from seqgc.stores.s3 import split_s3
-from seqgc.workers._functions import unique_name
 from tests.backends.dask import warm as warm
 from tests.backends.lambda_.in_memory import open_backend
 from tests.cli.kit import TRAIN, Out, events, weights
@@ -131,13 +131,16 @@ def test_a_profile_of_functions_has_delays_of_its_own(capsys: Out) -> None:
 
 
 @pytest.mark.parametrize("name", ["a run", "été", ".hidden", "-", "x" * 300, "../..", "plain"])
-def test_every_name_makes_a_run_of_its_own_that_every_store_takes(name: str) -> None:
+def test_every_name_makes_a_run_of_its_own_that_every_store_takes(
+    name: str, tmp_path: Path
+) -> None:
     first, second = unique_name(name), unique_name(name)
     assert first != second
     for each in (first, second):
         assert split_s3(f"s3://bucket/runs/{each}") == ("bucket", f"runs/{each}")
         assert len(each) <= 100
-        assert RUN_FOLDER.fullmatch(each)  # by which it is found if it is forgotten
+        DirectoryStore(tmp_path / each).publish("model", 0, np.zeros(1))
+    assert remove_forgotten(tmp_path, now=time.time() + FORGOTTEN_S + 60) == 2
     assert unique_name("plain").startswith("plain-")
 
 

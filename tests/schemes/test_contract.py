@@ -126,14 +126,15 @@ def test_a_broken_promise_is_found_and_named(lie: str, complaint: str) -> None:
     assert "seed 0" in str(caught.value)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ForgetfulSR(SRSGC):
-    """SR-SGC that says of how many rounds the later ones are a function: of all, in truth."""
+class Forgetful(Scheme):
+    """Says of how many of the latest rounds all that follows is a function."""
 
     reach: int
 
     def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
-        return reaching(super().start(num_jobs, conformity=conformity), self.reach)
+        schedule = super().start(num_jobs, conformity=conformity)  # type: ignore[safe-super]
+        schedule._reach = self.reach
+        return schedule
 
     @classmethod
     def candidates(cls, n: int, grid: Grid) -> Iterable[Scheme]:  # noqa: ARG003
@@ -141,22 +142,17 @@ class ForgetfulSR(SRSGC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForgetfulM(MSGC):
-    """M-SGC that says of how many rounds the later ones are a function: ``delay + 1``, in truth."""
+class ForgetfulSR(Forgetful, SRSGC):
+    """In truth it is all of them."""
 
     reach: int
 
-    def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
-        return reaching(super().start(num_jobs, conformity=conformity), self.reach)
 
-    @classmethod
-    def candidates(cls, n: int, grid: Grid) -> Iterable[Scheme]:  # noqa: ARG003
-        return ()
+@dataclass(frozen=True, kw_only=True)
+class ForgetfulM(Forgetful, MSGC):
+    """In truth ``delay + 1``."""
 
-
-def reaching(schedule: Schedule, reach: int) -> Schedule:
-    schedule._reach = reach
-    return schedule
+    reach: int
 
 
 @pytest.mark.parametrize("reach", [1, 2, 4, 8])

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from unittest import mock
 
 import pytest
 
+from tests.kit import SOAK
 from tests.simulation.faults import SPECS, TABLES, Scenario
 from tests.simulation.rivals import compete
 from tests.simulation.seams import Lease
 
-SOAK = bool(os.environ.get("SEQGC_SOAK"))
 pytestmark = pytest.mark.timeout(0 if SOAK else 180)
 
 

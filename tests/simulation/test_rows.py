@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,10 +21,10 @@ from seqgc.ports import (
 from seqgc.rounds import ClosingRule, Setting, SwitchingPolicy
 from seqgc.schemes import parse_scheme
 from seqgc.search import ReplayBackend
+from tests.kit import SOAK
 from tests.simulation.faults import CALLS, EVENTS, ROUNDS, SPECS, TABLES, Fault, N, Scenario
 from tests.simulation.runs import simulate
 
-SOAK = bool(os.environ.get("SEQGC_SOAK"))
 pytestmark = pytest.mark.timeout(0 if SOAK else 180)
 
 

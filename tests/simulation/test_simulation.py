@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from tests.kit import SOAK
 from tests.simulation.__main__ import main
 from tests.simulation.faults import BACKENDS, SPECS, TABLES, draw, of_functions, shrink
 from tests.simulation.plants import PLANTS
 from tests.simulation.runs import compare, fault_free, simulate
 from tests.simulation.search import failures, report
 
-SOAK = bool(os.environ.get("SEQGC_SOAK"))
 SEEDS = 10_000 if SOAK else 50
 QUICK = [
     "durations by the wall clock",

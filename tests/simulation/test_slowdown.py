@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +23,8 @@ from seqgc.schemes import parse_scheme
 from seqgc.search import ReplayBackend
 from seqgc.training.slowdown import Slowdown
 from tests.conftest import RECORDED
+from tests.kit import SOAK
 
-SOAK = bool(os.environ.get("SEQGC_SOAK"))
 pytestmark = pytest.mark.timeout(0 if SOAK else 180)
 SIZES = [4, 5, 6, 8, 12, 16, 32, 64, 128, 256] if SOAK else [4, 5, 6, 8, 12]
 KINDS = 7

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import threading
 import tracemalloc
 from collections.abc import Iterator
@@ -17,10 +16,10 @@ from seqgc.ports import Dispatch, Seen
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import parse_scheme
 from seqgc.training import TrainingPlan, train
+from tests.kit import SOAK
 from tests.simulation.runs import models
 from tests.training.test_adaptive import replayed
 
-SOAK = bool(os.environ.get("SEQGC_SOAK"))
 pytestmark = pytest.mark.timeout(0 if SOAK else 180)
 N = 8
 ROUNDS = 100_000 if SOAK else 300

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 
+from tests.kit import SOAK
 from tests.simulation.faults import AUDITED, ROUNDS, SPECS, SWITCHED, TABLES, Fault, N, Scenario
 from tests.simulation.runs import simulate
 
-SOAK = bool(os.environ.get("SEQGC_SOAK"))
 pytestmark = pytest.mark.timeout(0 if SOAK else 180)
 FORMS = {"short": 0.1, "half": 0.2, "lacking": 0.4, "huge": 0.6, "nan": 0.7, "matrix": 0.9}
 

@@ -20,6 +20,7 @@ from seqgc.ports import BlobStore
 from seqgc.stores import DirectoryStore, open_store, remove_forgotten
 from seqgc.testing import eventually
 from seqgc.wire import StoreRef
+from tests.kit import SOAK
 from tests.stores.registry import no_pause
 
 RUN, DATA = "run-0123456789ab", b"a secret"
@@ -141,7 +142,7 @@ def test_what_the_caller_vouches_for_may_be_a_link(tmp_path: Path) -> None:
 
 
 _LETTERS = [*"ab0.-_/\\\0\n %é~$*:@", "..", "../", "/etc/", "\u202e", "\ud800", "blobs/", RUN]
-_COUNT = 100_000 if os.environ.get("SEQGC_SOAK") else 300
+_COUNT = 100_000 if SOAK else 300
 
 
 @pytest.mark.timeout(3600)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from seqgc.schemes import parse_scheme
 from seqgc.search import ReplayBackend
 from seqgc.training import Model, TrainingPlan, TrainResult, resume, train
 from seqgc.wire import TaskMessage, decode, encode
+from tests.kit import SOAK
 from tests.training.reference import make_model
 from tests.training.test_resume import CopyAt, outcome, whole_checkpoints  # noqa: F401
 
@@ -30,7 +30,7 @@ REPEATED = [
     "sr-sgc-rep:B=1,W=2,lam=3",
 ]  # a gradient has the same bits, whoever answers
 SPECS = ["uncoded", "gc:s=2", "gc:s=3", "m-sgc:B=1,W=2,lam=2", *REPEATED]
-SOAK = 20 if os.environ.get("SEQGC_SOAK") else 1
+SEEDS = 20 if SOAK else 1
 
 Damage = Callable[[Task, dict[int, FloatArray]], None]
 
@@ -103,7 +103,7 @@ def logged(run: Path, event: str) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize(("spec", "bundle"), list(zip(SPECS, [2, 1, 2, 1, 2, 2], strict=True)))
-@pytest.mark.parametrize("seed", range(SOAK))
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_the_other_models_get_the_bits_of_a_run_without_it(
     spec: str, bundle: int, seed: int, tmp_path: Path
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import random
 import time
 import tracemalloc
@@ -15,6 +14,7 @@ import pytest
 
 from seqgc.errors import WireError
 from seqgc.wire import CancelMessage, decode, decode_invocation, encode, from_json, to_json
+from tests.kit import SOAK
 from tests.wire.frames import RUN, framed, taken_apart
 from tests.wire.test_wire import INVOCATION, result_of, task_of
 
@@ -111,7 +111,7 @@ SENT = (
     _TASK_SENT.receipt(digest="0" * 64, size_bytes=3),
     CancelMessage(round=0, worker=0),
 )
-_COUNT = 1_000_000 if os.environ.get("SEQGC_SOAK") else 20_000
+_COUNT = 1_000_000 if SOAK else 20_000
 _SPLICES = (
     b"[",
     b"]",
