@@ -10,7 +10,7 @@ from seqgc.cli._options import AsJson, NumWorkers
 from seqgc.cli._show import show
 from seqgc.cli.config import MOST_WORKERS
 from seqgc.errors import require_int
-from seqgc.schemes import parse_scheme
+from seqgc.schemes import Scheme, parse_scheme
 
 
 def scheme(
@@ -20,11 +20,14 @@ def scheme(
 ) -> None:
     """Show what a scheme costs and what it promises."""
     parsed = parse_scheme(spec, n=require_int("n", workers, most=MOST_WORKERS))
-    n, load, tolerates = parsed.n, parsed.normalized_load, parsed.promise.describe()
+    n, load = parsed.n, parsed.normalized_load
+    tolerated, tolerates = None, "nobody is waited for: pieces of who fails or is slow go to others"
+    if isinstance(parsed, Scheme):
+        tolerated, tolerates = parsed.tolerated, parsed.promise.describe()
     facts = {
         "scheme": parsed.spec,
         "n": n,
-        "s": parsed.tolerated,
+        "s": tolerated,
         "delay": parsed.delay,
         "normalized_load": load,
         "tolerates": tolerates,
@@ -38,6 +41,9 @@ def scheme(
         "normalized load": f"{load:.6f}  ({load * n:.3f} times the uncoded)",
         bound: f"{parsed.load_lower_bound:.6f}",
         "tolerates": tolerates,
-        "inner code tolerates": f"{parsed.tolerated} missing of {n}",
     }
+    if tolerated is None:
+        pairs["pieces of a job"] = str(len(parsed.chunk_fractions))
+    else:
+        pairs["inner code tolerates"] = f"{tolerated} missing of {n}"
     show(facts, pairs, as_json=as_json)

@@ -163,7 +163,7 @@ class Diverged:
 
 
 CloseReason: TypeAlias = Literal[
-    "everyone", "tolerance", "wait-out", "exhausted", "timeout", "idle", "again"
+    "everyone", "tolerance", "wait-out", "exhausted", "timeout", "idle", "again", "dealt"
 ]
 
 
@@ -175,7 +175,9 @@ class RoundRecord:
     sufficed; they did not, and a ``wait-out`` for more ended; workers failed and no more answers
     could come (``exhausted``), or not within the round's hard time limit (``timeout``); no worker
     had anything to do (``idle``); a resumed run closed it ``again``, on the answers on which it had
-    been closed before.
+    been closed before. Where work is dealt, a round is a job, and ends when all of its pieces, and
+    those of the jobs before, are in (``dealt``): ``responded`` is who gave one, and its seconds
+    begin where those of the round before end.
     """
 
     round: int

@@ -23,20 +23,30 @@ import numpy as np
 
 from seqgc.rounds._rule import ClosingRule
 
-_MOST: Final = 20  # attempts of one task
-_CLOSE: Final = 8  # of these may follow each other closely
+MOST: Final = 20  # attempts of one task
+CLOSE: Final = 8  # of these may follow each other closely
 _FIRST_S: Final = 0.1
 _LONGEST_S: Final = 5.0
 _PATIENCE_S: Final = 60.0
+
+
+def longest_wait_s(attempt: int) -> float:
+    """Return the longest wait before an attempt from the third on (2, ...), seconds."""
+    return min(_LONGEST_S, _FIRST_S * 2.0 ** min(attempt - 2, MOST))
+
+
+def pace_s(rule: ClosingRule) -> float:
+    """Return the seconds between attempts that are to outlast an outage."""
+    patience_s = rule.timeout_s if rule.timeout_s < math.inf else _PATIENCE_S
+    return patience_s / (MOST - CLOSE)
 
 
 class Attempts:
     """What has become of one round's attempts; times are seconds since the round began."""
 
     def __init__(self, round: int, rule: ClosingRule) -> None:
-        self._round, self._most = round, max(_MOST, rule.max_attempts)
-        patience_s = rule.timeout_s if rule.timeout_s < math.inf else _PATIENCE_S
-        self._pace_s = patience_s / (_MOST - _CLOSE)
+        self._round, self._most = round, max(MOST, rule.max_attempts)
+        self._pace_s = pace_s(rule)
         self._latest: dict[int, int] = {}  # where it is not 0
         self._due: dict[int, float] = {}
 
@@ -60,9 +70,9 @@ class Attempts:
     def plan(self, worker: int, elapsed: float, *, limit_s: float) -> None:
         """Have a worker asked again, in a round that ends ``limit_s`` seconds after its begin."""
         attempt = self.latest(worker) + 1
-        due = max(elapsed, self._pace_s * (attempt - _CLOSE))
+        due = max(elapsed, self._pace_s * (attempt - CLOSE))
         if attempt > 1:
-            bound_s = min(_LONGEST_S, _FIRST_S * 2.0 ** min(attempt - 2, _MOST))
+            bound_s = longest_wait_s(attempt)
             rng = np.random.default_rng([self._round, worker, attempt])
             due += float(rng.uniform(0.0, max(0.0, min(bound_s, (limit_s - due) / 2))))
         self._due[worker] = due

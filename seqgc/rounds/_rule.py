@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
 from seqgc.errors import ParameterError, require_int, require_number
-from seqgc.schemes import Scheme
+from seqgc.schemes import Defence
 
 WaitOut: TypeAlias = Literal["all", "conform", "feasible"]
 
@@ -63,7 +63,7 @@ class Setting:
     'gc-rep:s=1, mu=0, feasible'
     """
 
-    scheme: Scheme
+    scheme: Defence
     rule: ClosingRule = field(default_factory=ClosingRule)
     jobs_per_round: int = 1
 

@@ -12,7 +12,7 @@ from seqgc.ports import Action, BoolArray, Close, Dispatch, Event, Payload, Rest
 from seqgc.rounds._answers import Answers
 from seqgc.rounds._policy import RoundPolicy
 from seqgc.rounds._rule import Setting
-from seqgc.schemes import Scheme
+from seqgc.schemes import Defence, by_rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,7 @@ class SwitchingPolicy:
         """When to send a `Tick` if nothing arrives before, in the backend's time."""
         return self._policy.wake_at
 
-    def scheme_of(self, job: int) -> Scheme:
+    def scheme_of(self, job: int) -> Defence:
         """Return the scheme under which a job that has started runs, or raise `ParameterError`."""
         if not 0 <= job < self._num_jobs:
             raise ParameterError("job", f"must satisfy 0 <= job < {self._num_jobs}", job)
@@ -221,7 +221,9 @@ class SwitchingPolicy:
         many will follow has no part in what a schedule does before its last one starts.
         """
         segment = self._segments[-1]
-        schedule = segment.setting.scheme.begin(self._jobs, batches=self._batches)
+        schedule = by_rounds(segment.setting.scheme, "a schedule").begin(
+            self._jobs, batches=self._batches
+        )
         schedule.repeat(self._answers)
         return RoundPolicy(
             schedule,

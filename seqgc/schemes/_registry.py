@@ -22,11 +22,12 @@ from typing import Final, TypeVar, cast
 import numpy as np
 
 from seqgc.errors import ParameterError, did_you_mean, refusing
-from seqgc.schemes._contract import ENTRIES, Entry, Scheme
+from seqgc.schemes._contract import Scheme
+from seqgc.schemes._defence import ENTRIES, Defence, Entry
 
 ENTRY_POINTS: Final = "seqgc.schemes"
 
-_Kind = TypeVar("_Kind", bound=type[Scheme])
+_Kind = TypeVar("_Kind", bound=type[Defence])
 _loaded: set[str] = set()  # entry points
 
 
@@ -35,7 +36,7 @@ def register(name: str, **fixed: object) -> Callable[[_Kind], _Kind]:
 
     Specs begin with ``name``: lower-case letters, digits and hyphens, for example ``gc-rep``. It
     stands for the ``fixed`` values of fields. `ParameterError`: the name is taken or ill-formed, or
-    the class breaks `Scheme`'s contract.
+    the class breaks the contract of `Scheme`, or of `Defence`.
 
     Examples
     --------
@@ -55,7 +56,7 @@ def register(name: str, **fixed: object) -> Callable[[_Kind], _Kind]:
     return add
 
 
-def _check(name: str, kind: type[Scheme], fixed: Mapping[str, object]) -> None:
+def _check(name: str, kind: type[Defence], fixed: Mapping[str, object]) -> None:
     where = _path(kind)
     if name in ENTRIES and (holder := _path(ENTRIES[name].kind)) != where:
         raise ParameterError("name", f"is taken by {holder}: choose another", name)
@@ -64,14 +65,14 @@ def _check(name: str, kind: type[Scheme], fixed: Mapping[str, object]) -> None:
         rule = f"must name a frozen dataclass ({name}): put @register above @dataclass(frozen=True)"
         raise ParameterError("scheme", rule, where)
     if inspect.isabstract(kind):
-        rule = "must define all that Scheme promises; lacks "
+        rule = "must define all that its base class promises; lacks "
         raise ParameterError("scheme", rule + ", ".join(sorted(kind.__abstractmethods__)), where)
     fields = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     if missing := [key for key in ("n", *fixed) if key not in fields]:
         raise ParameterError("scheme", f"must have the fields {', '.join(missing)} ({name})", where)
 
 
-def _path(kind: type[Scheme]) -> str:
+def _path(kind: type[Defence]) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
@@ -103,7 +104,7 @@ def load_plugins(modules: Iterable[str]) -> None:
             importlib.import_module(module)
 
 
-def parse_scheme(spec: str, *, n: int) -> Scheme:
+def parse_scheme(spec: str, *, n: int) -> Defence:
     """Read a scheme spec such as ``m-sgc:B=1,W=2,lam=27``; the inverse of ``Scheme.spec``.
 
     `ParameterError`: an unknown scheme or parameter (with the nearest known name), a missing,
@@ -131,7 +132,7 @@ def parse_scheme(spec: str, *, n: int) -> Scheme:
     if missing := [key for key in entry.required if key not in values]:
         example = f"{name}:" + ",".join(f"{key}=…" for key in entry.required)
         raise ParameterError("scheme", f"needs {', '.join(missing)}, as in {example}", spec)
-    scheme = cast("Callable[..., Scheme]", entry.kind)(n=n, **entry.fixed, **values)
+    scheme = cast("Callable[..., Defence]", entry.kind)(n=n, **entry.fixed, **values)
     if fault := _fault(scheme):
         raise ParameterError("scheme", f"breaks its contract: {fault}", _path(entry.kind))
     return scheme
@@ -157,7 +158,7 @@ def _parameter(entry: Entry, pair: str) -> tuple[str, int | float | str]:
         raise ParameterError("scheme", f"{entry.name}: {key} is a number", pair) from None
 
 
-def _fault(scheme: Scheme) -> str:
+def _fault(scheme: Defence) -> str:
     """Say which of the numbers that everything else builds on cannot be, if any."""
     loads, fractions = np.asarray(scheme.worker_loads), np.asarray(scheme.chunk_fractions)
     if loads.shape != (scheme.n,) or not (np.isfinite(loads) & (loads > 0)).all():
@@ -170,4 +171,6 @@ def _fault(scheme: Scheme) -> str:
         return "delay must be an integer >= 0"
     if not isinstance(exact, bool):
         return "exact must be True or False"
-    return "" if hasattr(scheme.promise, "admits") else "promise must be a StragglerModel"
+    if isinstance(scheme, Scheme) and not hasattr(scheme.promise, "admits"):
+        return "promise must be a StragglerModel"
+    return ""

@@ -12,7 +12,7 @@ from seqgc.errors import ParameterError, require_int
 from seqgc.ports import FloatArray
 from seqgc.profiles import DelayProfile
 from seqgc.rounds import Setting
-from seqgc.schemes import Schedule, Scheme
+from seqgc.schemes import Defence, Schedule, Scheme, by_rounds
 from seqgc.stragglers import AnyOf, Bursty, clairvoyant_bound
 
 __all__ = ["Conformity", "Rehearsal"]
@@ -73,7 +73,7 @@ class Rehearsal:
         """Seconds per unit of load: ``alpha``, or else the profile's own (`DelayProfile.slope`)."""
         return self.profile.slope(self.alpha)
 
-    def jobs(self, scheme: Scheme, *, jobs_per_round: int = 1) -> int:
+    def jobs(self, scheme: Defence, *, jobs_per_round: int = 1) -> int:
         """Return how many gradients a run of the scheme computes."""
         if self.num_jobs is not None:
             return self.num_jobs
@@ -125,12 +125,13 @@ class Rehearsal:
 
     def schedule(self, setting: Setting) -> Schedule:
         """Begin the run of a setting."""
-        conformity = setting.scheme.promise
+        scheme = by_rounds(setting.scheme, "a replay round by round")
+        conformity = scheme.promise
         if self.conformity == "bursty" and isinstance(conformity, AnyOf):
             bursty = (model for model in conformity.models if isinstance(model, Bursty))
             conformity = next(bursty, conformity)
         batches = () if self.batch is None else (self.batch,)
-        return setting.scheme.begin(self.bundles(setting), conformity=conformity, batches=batches)
+        return scheme.begin(self.bundles(setting), conformity=conformity, batches=batches)
 
     def leaves_out(self, scheme: Scheme) -> bool:
         """Whether some mini-task of the scheme holds no point of the batch, and is never sent."""

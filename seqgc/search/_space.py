@@ -90,7 +90,11 @@ class SearchSpace:
         }
         for kind in dict.fromkeys(registered()[name].kind for name in by_name):
             for scheme in kind.candidates(n, grid):
-                if scheme.exact != exact or (self.sums_only and not adds_results(scheme)):
+                if (
+                    not isinstance(scheme, Scheme)
+                    or scheme.exact != exact
+                    or (self.sums_only and not adds_results(scheme))
+                ):
                     continue
                 if (name := entry_of(scheme).name) in by_name:
                     by_name[name].append(scheme)

@@ -40,7 +40,7 @@ import numpy as np
 
 from seqgc.ports import FloatArray, IntArray
 from seqgc.rounds import ClosingRule, Setting
-from seqgc.schemes import Scheme
+from seqgc.schemes import Scheme, by_rounds
 from seqgc.search._recorded_run import replay
 from seqgc.search._rehearsal import Rehearsal
 from seqgc.search.kernel._arrivals import Arrivals, Closings
@@ -153,7 +153,7 @@ def _blocks(
     same: list[int] = []
     groups: dict[Hashable, tuple[Kernel | None, list[int]]] = {}
     for i, setting in enumerate(settings):
-        scheme, kernel = setting.scheme, None
+        scheme, kernel = by_rounds(setting.scheme, "a replay round by round"), None
         if even[i] and not rehearsal.leaves_out(scheme):
             kernel = kernel_of(
                 scheme,

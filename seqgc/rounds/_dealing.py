@@ -1,0 +1,400 @@
+"""`DealingPolicy`: pieces of jobs to whoever is free, as a policy.
+
+Theory of operation
+-------------------
+A job is cut into pieces (`seqgc.schemes.Deal`), and a run goes through up to ``in_flight`` jobs at
+once. What is decided, at every event alike, is who gets which piece next:
+
+- *Late binding.* Nobody is sent work before it has said that it is there. A worker is greeted with
+  a task without mini-tasks, and the answer, which is empty, brings it its first piece; the answer
+  to a piece brings the next one. With ``rtt_s``, the seconds of a message to a worker and back, the
+  next piece leaves two of these before the one that the worker has should be done, so that it need
+  not wait for it.
+- *Which piece.* One of the job whose weights the worker has; if there is none left, one of the
+  oldest job that has any.
+- *Copies.* If no job has, a copy of the piece that is most overdue: out for more than one and a
+  half times what it should take, and the usual way back (`Pace`). The first copy to arrive counts;
+  the others are cancelled, or else dropped when they come. A copy that is overdue is copied again.
+- *Failures.* A piece that failed is dealt again at once, to whoever is free. Its worker is greeted
+  again. What fails time and again waits longer and longer, and ends the run at last (`Retries`).
+- *Silence.* Who says nothing within the rule's time limit is replaced, if the backend can, and its
+  piece is dealt again; if nobody says anything for twice as long, the run ends.
+
+*Addresses.* A task's round is its job, its slot the piece, its attempt the worker's how-many-th
+task in that job. So each piece has one summand in the job's sum, and what the loop adds up is the
+first result of each that this policy does not `Drop`: it lets through none for a piece that is in.
+
+*Jobs* begin in order, job t when job ``t - in_flight`` has closed. They may be complete in any
+order, and close in theirs: `Close`, `Cancel` for all who still compute for it, and `Finish` of job
+t come when all jobs up to t are complete. So a run of M models in turn is exact, what is closed is
+always the first so many jobs, and a resumed run begins with the next: pieces of jobs that had not
+closed are dealt again. The results have the same bits, whoever computes them.
+
+*Answers that are not finite* are believed as `RoundPolicy` believes them: when a second worker says
+the same of a model, of whatever piece. Until then the piece is dealt again, to others.
+
+Where each round is an invocation (``greet="rounds"``), workers go with their job, whatever they
+were doing, and everybody is greeted when the next one begins.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+
+from seqgc import ports
+from seqgc.errors import ParameterError, ScheduleError, WireError, WorkerError, require_int
+from seqgc.ports import Action, Arrival, BoolArray, Dispatch, Event, Failure, MiniTask
+from seqgc.rounds._errands import Errand, Errands, dispatches
+from seqgc.rounds._pieces import DealtJob, said_by_others, vouched_for
+from seqgc.rounds._retries import Retries
+from seqgc.rounds._rule import ClosingRule
+from seqgc.schemes import Deal
+
+Greet: TypeAlias = Literal["once", "rounds"]
+_Call: TypeAlias = Callable[[list[Action]], None]
+
+
+class DealingPolicy:
+    """Deals the pieces of ``num_jobs`` >= 1 jobs, up to ``in_flight`` >= 1 of them at once.
+
+    Of the ``rule`` the time limit and the attempts count (see `Retries`); no round is waited out.
+    ``first_job`` is the first job's number in the run. Chunks that hold no data point, ``empty``
+    (pieces,), are not dealt. The other arguments: see this module's head.
+
+    Raises
+    ------
+    ParameterError
+        If an argument breaks its rule.
+
+    Examples
+    --------
+    >>> policy = DealingPolicy(Deal(n=2, pieces=2), ClosingRule(), num_jobs=1)
+    >>> [(action.round, dict(action.assignment)) for action in policy.start()]
+    [(0, {0: (), 1: ()})]
+    """
+
+    def __init__(
+        self,
+        deal: Deal,
+        rule: ClosingRule,
+        *,
+        num_jobs: int,
+        in_flight: int = 1,
+        rtt_s: float = 0.0,
+        greet: Greet = "once",
+        first_job: int = 0,
+        empty: BoolArray | None = None,
+    ) -> None:
+        self._in_flight = require_int("in_flight", in_flight, least=1)
+        if greet not in get_args(Greet) or (greet == "rounds" and in_flight > 1):
+            rule_ = "must be 'once', or 'rounds' with one job in flight"
+            raise ParameterError("greet", rule_, greet)
+        deal = deal.fitted(in_flight)
+        self._n, self._limit_s, self._each_round = deal.n, rule.timeout_s, greet == "rounds"
+        self._shares: list[float] = deal.chunk_fractions.tolist()
+        held = np.ones(len(self._shares), dtype=np.bool_) if empty is None else ~empty
+        self._pieces: list[int] = np.flatnonzero(held).tolist()
+        self._first = self._next = first_job  # of those not closed, of those not begun
+        self._end = first_job + require_int("num_jobs", num_jobs, least=1)
+        self._jobs: dict[int, DealtJob] = {}  # begun and not closed, in order
+        self._errands = Errands(self._n, rtt_s=rtt_s)
+        self._at_hand = [-1] * self._n  # by worker, the job of its latest piece
+        self._takers: dict[int, None] = {}  # who gets the next pieces, in order
+        self._lost: dict[int, Failure] = {}  # workers that have failed too often
+        self._diverged: set[str] = set()
+        self._alarms: list[tuple[float, int, _Call]] = []  # a heap: when to call what
+        self._serial = itertools.count()
+        self._retries = Retries(rule)
+        self._now, self._closed_at, self._heard_at = -math.inf, -math.inf, math.nan
+
+    @property
+    def done(self) -> bool:
+        """Whether every job is closed."""
+        return self._first == self._end
+
+    @property
+    def wake_at(self) -> float:
+        """When to send a `Tick` if nothing arrives before, in the backend's time."""
+        alarm = self._alarms[0][0] if self._alarms else math.inf
+        overdue = self._errands.first_due
+        if overdue is not None and any(not self._errands.queues[worker] for worker in self._takers):
+            alarm = min(alarm, overdue.due_at)
+        return alarm
+
+    def start(self) -> Sequence[Action]:
+        """Begin the first jobs, and greet the workers."""
+        greetings = self._begin_jobs()
+        return greetings or self._greet(range(self._n))
+
+    def on(self, event: Event) -> Sequence[Action]:
+        """Take one event; return what is to be done about it, in order.
+
+        `WorkerError` if a job cannot be finished; `WireError` if there is no such worker.
+        """
+        self._now = max(self._now, event.at)
+        actions: list[Action] = []
+        match event:
+            case ports.Dispatched():
+                self._note_left(event)
+                return ()
+            case Arrival():
+                self._take(event, actions)
+            case Failure():
+                self._fail(event, actions)
+            case ports.Tick():
+                if math.isinf(event.at):
+                    raise self._hopeless("nobody answers any more")
+            case ports.Timetable():
+                raise ScheduleError("there is no timetable of work that is dealt as answers come")
+        while self._first in self._jobs and self._jobs[self._first].complete:
+            self._close(self._jobs[self._first], actions)
+        actions += self._begin_jobs()
+        while self._alarms and self._alarms[0][0] <= self._now:
+            heapq.heappop(self._alarms)[2](actions)
+        return [*actions, *self._deal()]
+
+    # ---- what comes ------------------------------------------------------------------------------
+
+    def _take(self, answer: Arrival, actions: list[Action]) -> None:
+        errand = self._settled(answer, actions)
+        if errand is None:
+            return
+        worker, self._heard_at = errand.worker, self._now
+        self._takers.pop(worker, None)
+        if not self._errands.queues[worker]:
+            self._takers[worker] = None
+        self._ask_ahead(worker)
+        if errand.piece is None:
+            return
+        job = self._jobs[errand.job]
+        if errand.piece in job.givers:
+            job.debtors.add(worker)
+            actions.append(ports.Drop(event=answer, reason="another copy of its piece came first"))
+            return
+        self._lost.pop(worker, None)
+        self._retries.succeeded((worker,))
+        if self._diverged.issuperset(answer.not_finite):
+            self._count(job, errand.piece, worker, actions)
+        else:
+            self._doubt(job, errand.piece, answer, actions)
+
+    def _fail(self, failure: Failure, actions: list[Action]) -> None:
+        errand = self._settled(failure, actions)
+        if errand is None:
+            return
+        worker = errand.worker
+        self._takers.pop(worker, None)
+        if errand.piece is not None:
+            what = (errand.job, errand.piece)
+            wait_s = self._retries.failed(what)
+            if self._retries.exhausted(what):
+                raise self._hopeless(f"its piece {errand.piece} fails again and again", failure)
+            self._jobs[errand.job].debtors.add(worker)
+            self._alarm(self._now + wait_s, partial(self._put_back, *what))
+        wait_s = self._retries.failed((worker,))
+        if self._retries.exhausted((worker,)):
+            self._lost[worker] = failure
+            if len(self._lost) == self._n:
+                raise self._hopeless("every worker fails again and again", failure)
+        self._alarm(self._now + wait_s, partial(self._greet_again, worker))
+
+    def _settled(self, event: Arrival | Failure, actions: list[Action]) -> Errand | None:
+        """Return the errand that an event ends; None for any other event, which is dropped."""
+        worker, n = event.worker, self._n
+        if not 0 <= worker < n:
+            rule = f"must satisfy 0 <= worker < {n}"
+            raise WireError(f"the worker of an answer {rule}; got {worker}: repair the backend")
+        errand = self._errands.get((event.round, worker, event.attempt))
+        if errand is None:
+            reason = "its job is closed" if event.round < self._first else "nobody waits for it"
+            actions.append(ports.Drop(event=event, reason=reason))
+        elif isinstance(event, Arrival):
+            self._errands.answer(errand, event.at)
+        else:
+            self._errands.remove(errand)
+        if errand is not None and errand.piece is not None:
+            self._jobs[errand.job].forget(errand)
+        return errand
+
+    def _note_left(self, event: ports.Dispatched) -> None:
+        if math.isnan(self._heard_at):
+            self._heard_at = event.at
+        for worker, left_at in zip(event.workers, event.left_at, strict=True):
+            errand = self._errands.get((event.round, worker, event.attempt))
+            assert errand is not None
+            job = self._jobs[errand.job]
+            job.began_at = min(job.began_at, left_at)
+            self._errands.leave(errand, left_at)
+            self._ask_ahead(worker)
+            if math.isfinite(self._limit_s):
+                self._alarm(left_at + self._limit_s, partial(self._miss, errand))
+
+    def _ask_ahead(self, worker: int) -> None:
+        """Let a worker have its next piece before it has done the one that it has."""
+        if (at := self._errands.ask_at(worker)) is not None:
+            self._alarm(at, partial(self._take_more, worker))
+
+    # ---- alarms ----------------------------------------------------------------------------------
+
+    def _alarm(self, at: float, call: _Call) -> None:
+        heapq.heappush(self._alarms, (at, next(self._serial), call))
+
+    def _put_back(self, job: int, piece: int, actions: list[Action]) -> None:  # noqa: ARG002
+        if job in self._jobs:
+            self._jobs[job].put_back(piece)
+
+    def _take_more(self, worker: int, actions: list[Action]) -> None:  # noqa: ARG002
+        at = self._errands.ask_at(worker)
+        if at is not None and at <= self._now:
+            self._takers.setdefault(worker)
+        else:
+            self._ask_ahead(worker)
+
+    def _greet_again(self, worker: int, actions: list[Action]) -> None:
+        if not self._errands.queues[worker] and worker not in self._takers:
+            actions += self._greet([worker])
+
+    def _miss(self, errand: Errand, actions: list[Action]) -> None:
+        """Do without a worker that has said nothing within the time limit, as far as possible."""
+        if not self._errands.is_open(errand):
+            return
+        if self._now >= self._heard_at + 2 * self._limit_s:
+            what = f"nobody has answered for {self._now - self._heard_at:g} s: raise the time limit"
+            raise self._hopeless(what)
+        self._takers.pop(errand.worker, None)
+        if errand.piece is not None and not errand.copied:
+            errand.copied = True
+            self._jobs[errand.job].left.appendleft(errand.piece)
+        self._alarm(self._now + self._limit_s, partial(self._miss, errand))
+        actions.append(ports.Restart(worker=errand.worker, optional=True))
+
+    def _hopeless(self, what: str, failure: Failure | None = None) -> WorkerError:
+        cause = f"; worker {failure.worker}: {failure.reason}" if failure else ""
+        worker = failure.worker if failure else None
+        text = f"job {self._first} cannot be finished: {what}{cause}"
+        return WorkerError(text, round=self._first, worker=worker)
+
+    # ---- what is done about it -------------------------------------------------------------------
+
+    def _count(self, job: DealtJob, piece: int, worker: int, actions: list[Action]) -> None:
+        """Take note that a piece is in: nobody else need go on with it."""
+        if not job.givers:
+            job.first_at = self._now
+        job.givers[piece] = worker
+        job.doubts.pop(piece, None)
+        if job.complete:
+            return  # its end calls everybody back
+        for errand in (late := job.out.get(piece, set())):
+            errand.copied = True
+        rivals = [errand for errand in late if self._has_no_other(errand, job)]
+        self._call_back(job, sorted(e.worker for e in rivals), actions)
+
+    def _has_no_other(self, errand: Errand, job: DealtJob) -> bool:
+        """Whether a worker's cancelled round would cost nothing but this errand."""
+        doubted = any(answer.worker == errand.worker for _, answer in job.doubted())
+        return not doubted and self._errands.of_job(errand.worker, job.number) == [errand]
+
+    def _call_back(self, job: DealtJob, workers: Sequence[int], actions: list[Action]) -> None:
+        """Wait no more for what these do for a job; greet whoever is left with nothing."""
+        if workers:
+            actions.append(ports.Cancel(round=job.number, workers=tuple(workers)))
+        for worker in workers:
+            for errand in self._errands.of_job(worker, job.number):
+                self._errands.remove(errand)
+                job.forget(errand)
+            self._alarm(self._now, partial(self._greet_again, worker))
+
+    def _doubt(self, job: DealtJob, piece: int, answer: Arrival, actions: list[Action]) -> None:
+        """Have a piece done by others whose result is not finite; believe it if somebody agrees."""
+        models = set(answer.not_finite) - self._diverged
+        others = self._n - len(self._lost.keys() | {answer.worker})
+        agreed = models & said_by_others(self._jobs.values(), answer.worker) if others else models
+        job.doubts.setdefault(piece, {})[answer.worker] = answer
+        actions.append(ports.Doubt(event=answer))
+        if agreed:
+            self._diverged |= agreed
+            believed = vouched_for(self._jobs.values(), self._diverged)
+            answers = tuple(each for *_, each in believed)
+            actions.append(ports.Diverged(models=tuple(sorted(agreed)), answers=answers))
+            for each_job, each_piece, each in believed:
+                self._count(each_job, each_piece, each.worker, actions)
+        job.put_back(piece)
+
+    def _close(self, job: DealtJob, actions: list[Action]) -> None:
+        record = job.record(self._now, n=self._n, after=self._closed_at)
+        actions.append(ports.Close(record=record))
+        still = {e.worker for out in job.out.values() for e in out} | job.debtors
+        if self._each_round:
+            still.update(worker for worker, queue in enumerate(self._errands.queues) if queue)
+            self._takers.clear()
+        self._call_back(job, sorted(still), actions)
+        actions.append(ports.Finish(job=job.number, decoding=job.decoding))
+        del self._jobs[job.number]
+        self._first, self._closed_at = job.number + 1, self._now
+
+    def _begin_jobs(self) -> list[Dispatch]:
+        greetings: list[Dispatch] = []
+        while self._next < min(self._end, self._first + self._in_flight):
+            self._jobs[self._next] = DealtJob(self._next, len(self._pieces), deque(self._pieces))
+            self._next += 1
+            if self._each_round:
+                greetings += self._greet(range(self._n))
+        return greetings
+
+    def _greet(self, workers: Iterable[int]) -> list[Dispatch]:
+        """Ask workers to say that they are there."""
+        if self.done:
+            return []
+        return dispatches((self._send(self._jobs[self._first], worker), ()) for worker in workers)
+
+    def _deal(self) -> list[Dispatch]:
+        """Give whoever can take one the next piece."""
+        dealt: list[tuple[Errand, tuple[MiniTask, ...]]] = []
+        for worker in list(self._takers):
+            if not self._has_work:
+                break
+            if (choice := self._choice(worker)) is None:
+                continue
+            job, piece = choice
+            del self._takers[worker]
+            self._at_hand[worker] = job.number
+            dealt.append((self._send(job, worker, piece), (job.mini_task(piece),)))
+        return dispatches(dealt)
+
+    @property
+    def _has_work(self) -> bool:
+        overdue = self._errands.first_due
+        is_due = overdue is not None and overdue.due_at <= self._now
+        return is_due or any(job.left for job in self._jobs.values())
+
+    def _choice(self, worker: int) -> tuple[DealtJob, int] | None:
+        """Return what a worker should do next, and the job that it is of."""
+        jobs = list(self._jobs.values())
+        if (at_hand := self._jobs.get(self._at_hand[worker])) is not None:
+            jobs.insert(0, at_hand)
+        for job in jobs:
+            if (piece := job.next_for(worker)) is not None:
+                return job, piece
+        overdue = self._errands.first_due
+        if self._errands.queues[worker] or overdue is None or overdue.due_at > self._now:
+            return None
+        overdue.copied = True
+        assert overdue.piece is not None
+        return self._jobs[overdue.job], overdue.piece
+
+    def _send(self, job: DealtJob, worker: int, piece: int | None = None) -> Errand:
+        share, attempt = 0.0 if piece is None else self._shares[piece], job.attempts[worker]
+        job.attempts[worker] += 1
+        errand = Errand(job=job.number, worker=worker, attempt=attempt, piece=piece, share=share)
+        self._errands.add(errand)
+        if piece is not None:
+            job.deal(errand, piece)
+        return errand

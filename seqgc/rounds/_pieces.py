@@ -1,0 +1,131 @@
+"""`DealtJob`: which pieces of a job are left, out or in."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from seqgc.ports import Arrival, Decoding, MiniTask, RoundRecord, Term
+from seqgc.rounds._errands import Errand
+
+__all__ = ["DealtJob"]
+
+_ONE = np.ones(1)
+_ONE.setflags(write=False)
+
+
+@dataclass(slots=True, eq=False)
+class DealtJob:
+    """The pieces of one job: each is left to be dealt, or out, or in; a doubted one is out again.
+
+    ``left`` may hold pieces that have come in meanwhile: `next_for` passes over them.
+    """
+
+    number: int
+    pieces: int
+    left: deque[int]
+    givers: dict[int, int] = field(default_factory=dict)
+    """By piece that is in, whose result it is."""
+    out: dict[int, set[Errand]] = field(default_factory=dict)
+    """By piece, who has been sent it and has not answered."""
+    doubts: dict[int, dict[int, Arrival]] = field(default_factory=dict)
+    """By piece and worker, answers that are not finite and not believed."""
+    attempts: Counter[int] = field(default_factory=Counter)  # by worker: tasks sent
+    debtors: set[int] = field(default_factory=set)  # whose tasks failed
+    began_at: float = float("inf")
+    first_at: float = float("nan")  # when the first piece came in
+
+    @property
+    def complete(self) -> bool:
+        """Whether every piece is in."""
+        return len(self.givers) == self.pieces
+
+    def next_for(self, worker: int) -> int | None:
+        """Return the piece to be dealt to a worker next, if one is left that it has not doubted."""
+        while self.left and self.left[0] in self.givers:
+            self.left.popleft()
+        open_pieces: Iterable[int] = (p for p in self.left if p not in self.givers)
+        return next((p for p in open_pieces if worker not in self.doubts.get(p, ())), None)
+
+    def deal(self, errand: Errand, piece: int) -> None:
+        """Note that a piece goes out."""
+        if piece in self.left:
+            self.left.remove(piece)
+        self.out.setdefault(piece, set()).add(errand)
+
+    def put_back(self, piece: int) -> None:
+        """Have a piece dealt once more, before all others, unless it is in or out or left."""
+        if piece not in self.givers and not self.out.get(piece) and piece not in self.left:
+            self.left.appendleft(piece)
+
+    def forget(self, errand: Errand) -> None:
+        """Note that nobody waits for an errand any more."""
+        if errand.piece is not None and (out := self.out.get(errand.piece)) is not None:
+            out.discard(errand)
+            if not out:
+                del self.out[errand.piece]
+
+    def doubted(self) -> Iterator[tuple[int, Arrival]]:
+        """Yield what is doubted: pieces and answers."""
+        for piece, answers in list(self.doubts.items()):
+            for answer in answers.values():
+                yield piece, answer
+
+    def mini_task(self, piece: int) -> MiniTask:
+        """Return what a worker computes: the chunk of this number, a summand of the job's sum."""
+        return MiniTask(
+            job=self.number,
+            slot=piece,
+            chunks=np.array([piece]),
+            coefficients=_ONE,
+            cover=0,
+            place=piece,
+        )
+
+    def decoding(self) -> Decoding:
+        """Return the complete job's gradient: the sum of its pieces."""
+        terms = tuple(
+            Term(worker=worker, round=self.number, slot=piece, weight=1.0)
+            for piece, worker in sorted(self.givers.items())
+        )
+        return Decoding(job=self.number, terms=terms)
+
+    def record(self, now: float, *, n: int, after: float) -> RoundRecord:
+        """Return how the complete job closed; the one before had done so ``after``."""
+        responded = np.zeros(n, dtype=np.bool_)
+        responded[list(self.givers.values())] = True
+        responded.flags.writeable = False
+        return RoundRecord(
+            round=self.number,
+            responded=responded,
+            kappa_s=self.first_at - self.began_at,
+            duration_s=now - max(self.began_at, after),
+            reason="dealt",
+            waited_out=False,
+        )
+
+
+def said_by_others(jobs: Iterable[DealtJob], worker: int) -> set[str]:
+    """Return the models that others than this worker say are not finite."""
+    return {
+        model
+        for job in jobs
+        for _, answer in job.doubted()
+        if answer.worker != worker
+        for model in answer.not_finite
+    }
+
+
+def vouched_for(
+    jobs: Iterable[DealtJob], diverged: set[str]
+) -> list[tuple[DealtJob, int, Arrival]]:
+    """Return one answer for each piece that is doubted for nothing but these models."""
+    found: dict[tuple[int, int], tuple[DealtJob, int, Arrival]] = {}
+    for job in jobs:
+        for piece, answer in job.doubted():
+            if diverged.issuperset(answer.not_finite):
+                found.setdefault((job.number, piece), (job, piece, answer))
+    return list(found.values())

@@ -1,0 +1,318 @@
+"""Dealing: under every order of arrivals, copies and failures each piece counts exactly once."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seqgc import ports
+from seqgc.errors import ParameterError, ScheduleError, WireError, WorkerError
+from seqgc.rounds import ClosingRule, DealingPolicy
+from seqgc.schemes import Deal
+
+NO_LIMIT = ClosingRule()
+
+
+@dataclass
+class Table:
+    """Plays the loop: keeps what is out, feeds events, and notes which results it would add up."""
+
+    policy: DealingPolicy
+    now: float = 0.0
+    out: dict[tuple[int, int, int], tuple[ports.MiniTask, ...]] = field(default_factory=dict)
+    late: dict[tuple[int, int, int], tuple[ports.MiniTask, ...]] = field(default_factory=dict)
+    taken: Counter[tuple[int, int]] = field(default_factory=Counter)
+    givers: dict[tuple[int, int], int] = field(default_factory=dict)
+    doubted: dict[int, tuple[ports.MiniTask, ...]] = field(default_factory=dict)
+    seen: list[ports.Action] = field(default_factory=list)
+    in_flight: int = 0  # the most jobs that were begun and not closed
+
+    def begin(self) -> None:
+        self._do(self.policy.start())
+
+    def arrive(self, address, not_finite=()) -> list[ports.Action]:
+        tasks = self.out.pop(address, None) or self.late.pop(address, ())
+        round, worker, attempt = address
+        event = ports.Arrival(
+            round=round, worker=worker, attempt=attempt, at=self.now, results={},
+            not_finite=tuple(not_finite),
+        )  # fmt: skip
+        self.doubted[id(event)] = tasks
+        actions = list(self.policy.on(event))
+        if not any(isinstance(a, ports.Drop | ports.Doubt) for a in actions):
+            self._count(worker, tasks)
+        self._do(actions)
+        return actions
+
+    def fail(self, address) -> list[ports.Action]:
+        self.late[address] = self.out.pop(address, ())
+        round, worker, attempt = address
+        event = ports.Failure(
+            round=round, worker=worker, attempt=attempt, at=self.now, reason="it fell"
+        )
+        actions = list(self.policy.on(event))
+        self._do(actions)
+        return actions
+
+    def tick(self) -> None:
+        assert math.isfinite(self.policy.wake_at), "nothing will ever happen"
+        self.now = max(self.now, self.policy.wake_at)
+        self._do(self.policy.on(ports.Tick(at=self.policy.wake_at)))
+
+    def _count(self, worker, tasks) -> None:
+        for task in tasks:
+            self.taken[task.job, task.place] += 1
+            self.givers[task.job, task.place] = worker
+
+    def _do(self, actions) -> None:
+        for action in actions:
+            self.seen.append(action)
+            match action:
+                case ports.Dispatch():
+                    for worker, tasks in action.assignment.items():
+                        self.out[action.round, worker, action.attempt] = tasks
+                    event = ports.Dispatched(
+                        round=action.round,
+                        attempt=action.attempt,
+                        workers=tuple(action.assignment),
+                        left_at=tuple(self.now for _ in action.assignment),
+                    )
+                    assert not self.policy.on(event)
+                case ports.Cancel(round=round, workers=workers):
+                    for address in [a for a in self.out if a[0] == round and a[1] in workers]:
+                        self.late[address] = self.out.pop(address)
+                case ports.Diverged(answers=answers):
+                    for answer in answers:
+                        self._count(answer.worker, self.doubted[id(answer)])
+                case ports.Finish(job=job):
+                    decoding = action.decoding()
+                    assert decoding.job == job
+                    for term in decoding.terms:
+                        assert (term.round, term.weight) == (job, 1.0)
+                        assert self.givers[job, term.slot] == term.worker
+
+    def closed(self) -> list[int]:
+        return [a.record.round for a in self.seen if isinstance(a, ports.Close)]
+
+
+@st.composite
+def runs(draw):
+    n = draw(st.integers(1, 5))
+    in_flight, num_jobs = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    deal = Deal(n=n, pieces=draw(st.integers(0, 7)))
+    greet = "rounds" if in_flight == 1 and draw(st.booleans()) else "once"
+    policy = DealingPolicy(
+        deal,
+        ClosingRule(timeout_s=draw(st.sampled_from([5.0, math.inf]))),
+        num_jobs=num_jobs,
+        in_flight=in_flight,
+        rtt_s=draw(st.sampled_from([0.0, 0.25])),
+        greet=greet,
+    )
+    return deal.fitted(in_flight), num_jobs, policy
+
+
+@given(runs(), st.data())
+def test_each_piece_counts_exactly_once_whatever_happens(run_, data):
+    deal, num_jobs, policy = run_
+    table = Table(policy)
+    table.begin()
+    for step in range(5000):
+        if policy.done:
+            break
+        table.now += data.draw(st.sampled_from([0.0, 0.1, 1.0])) if step < 60 else 0.1
+        chaos = step < 60  # then everybody answers, or the run could not end
+        kinds = ["arrive"] * bool(table.out)
+        if chaos:
+            kinds += ["fail"] * bool(table.out) + ["late"] * bool(table.late)
+            kinds += ["doubt"] * bool(table.out)
+        if math.isfinite(policy.wake_at):
+            kinds = kinds if kinds and chaos else kinds[:1]
+            kinds += ["tick"] * (chaos or not kinds)
+        kind = data.draw(st.sampled_from(kinds)) if chaos else kinds[0]
+        pick = data.draw if chaos else (lambda strategy: strategy.elements[0])
+        if kind == "tick":
+            try:
+                table.tick()
+            except WorkerError:
+                return  # nobody has answered for too long
+            continue
+        addresses = sorted(table.late if kind == "late" else table.out)
+        address = pick(st.sampled_from(addresses))
+        try:
+            if kind == "fail":
+                table.fail(address)
+            else:
+                table.arrive(address, ["m"] if kind == "doubt" else [])
+        except WorkerError:
+            return  # everybody has failed time and again
+    assert policy.done
+    assert table.closed() == list(range(num_jobs))
+    pieces = range(len(deal.chunk_fractions))
+    assert table.taken == {(job, piece): 1 for job in range(num_jobs) for piece in pieces}
+
+
+def played(deal: Deal, *, speeds, dead=(), num_jobs=3, alpha=1.0, **options):
+    """Run a policy in virtual time: a piece takes ``alpha * share / speed`` seconds."""
+    policy = DealingPolicy(deal, NO_LIMIT, num_jobs=num_jobs, **options)
+    table, busy_until, due = Table(policy), [0.0] * deal.n, {}
+    rtt_s = options.get("rtt_s", 0.0)
+    shares = deal.fitted(options.get("in_flight", 1)).chunk_fractions
+    table.begin()
+    while not policy.done:
+        for address in [a for a in table.out if a not in due and a[1] not in dead]:
+            worker, tasks = address[1], table.out[address]
+            work = sum(alpha * shares[task.place] / speeds[worker] for task in tasks)
+            busy_until[worker] = max(busy_until[worker], table.now + rtt_s / 2) + work
+            due[address] = busy_until[worker] + rtt_s / 2
+        waiting = {a: at for a, at in due.items() if a in table.out}
+        first = min(waiting, key=lambda a: (waiting[a], a), default=None)
+        if first is None or policy.wake_at < waiting[first]:
+            table.tick()
+            continue
+        table.now = due.pop(first)
+        table.arrive(first)
+    return table
+
+
+def test_a_job_of_equal_workers_takes_its_share_of_the_work():
+    table = played(Deal(n=4, pieces=4), speeds=[1.0] * 4, num_jobs=5)
+    assert table.now == pytest.approx(5 / 4)
+    assert not any(isinstance(a, ports.Drop) for a in table.seen)
+
+
+def test_fast_workers_get_more_pieces():
+    table = played(Deal(n=4, pieces=40), speeds=[1.0, 1.0, 1.0, 3.0], num_jobs=1)
+    shares = Deal(n=4, pieces=40).chunk_fractions
+    done = sum(shares[piece] for (_, piece), worker in table.givers.items() if worker == 3)
+    assert done == pytest.approx(0.5, abs=0.05)
+    assert table.now == pytest.approx(1 / 6, rel=0.1)
+
+
+def test_a_dead_worker_costs_nothing_but_its_share():
+    table = played(Deal(n=4, pieces=12), speeds=[1.0] * 4, dead={2}, num_jobs=10)
+    assert set(table.givers.values()) == {0, 1, 3}
+    assert table.now == pytest.approx(10 / 3, rel=0.1)
+
+
+def test_an_overdue_piece_is_copied_and_the_first_copy_counts():
+    slow = played(Deal(n=4, pieces=8), speeds=[1.0, 1.0, 1.0, 0.001], num_jobs=6)
+    assert slow.now < 6 / 3 * 1.5  # the first piece of the slow one alone takes 125 s
+    cancels = [a for a in slow.seen if isinstance(a, ports.Cancel)]
+    assert any(3 in cancel.workers for cancel in cancels)
+
+
+def test_a_worker_has_its_next_piece_before_it_has_done_the_last():
+    rtt_s, options = 0.02, {"speeds": [1.0, 1.0], "num_jobs": 4, "in_flight": 2}
+    with_it = played(Deal(n=2, pieces=16), rtt_s=rtt_s, **options)
+    assert with_it.now < 4 / 2 + 6 * rtt_s  # not 32: once for each piece of a worker
+
+
+def test_models_in_turn_keep_workers_busy_over_the_ends_of_jobs():
+    speeds = [1.0, 1.0, 1.0, 0.5]
+    one = played(Deal(n=4, pieces=4), speeds=speeds, num_jobs=12)
+    four = played(Deal(n=4, pieces=4), speeds=speeds, num_jobs=12, in_flight=4)
+    assert four.now < 0.8 * one.now
+    begun, closed = set(), 0
+    for action in four.seen:
+        match action:
+            case ports.Dispatch(assignment=assignment):
+                begun |= {task.job for tasks in assignment.values() for task in tasks}
+                assert max(begun, default=0) < closed + 4
+            case ports.Close():
+                closed += 1
+
+
+def test_a_worker_stays_with_a_model_as_long_as_it_has_pieces():
+    table = played(Deal(n=2, pieces=20), speeds=[1.0, 1.0], num_jobs=2, in_flight=2)
+    jobs = [job for (job, _), worker in table.givers.items() if worker == 0]
+    assert sum(a != b for a, b in itertools.pairwise(jobs)) <= 2
+
+
+def test_every_round_greets_everybody_where_a_round_is_an_invocation():
+    table = played(Deal(n=3, pieces=6), speeds=[1.0] * 3, num_jobs=4, greet="rounds")
+    greetings = [
+        action for action in table.seen
+        if isinstance(action, ports.Dispatch) and not any(action.assignment.values())
+    ]  # fmt: skip
+    assert [(g.round, g.attempt, set(g.assignment)) for g in greetings] == [
+        (job, 0, {0, 1, 2}) for job in range(4)
+    ]
+
+
+def test_a_result_that_is_not_finite_is_done_again_by_another_and_believed_then():
+    table = Table(DealingPolicy(Deal(n=2, pieces=1), NO_LIMIT, num_jobs=1))
+    table.begin()
+    table.arrive((0, 0, 0))
+    assert [type(a) for a in table.arrive((0, 0, 1), ["m"])] == [ports.Doubt]
+    table.arrive((0, 1, 0))
+    actions = table.arrive((0, 1, 1), ["m"])
+    doubt, diverged, close, *_ = actions
+    assert isinstance(doubt, ports.Doubt)
+    assert isinstance(close, ports.Close)
+    assert isinstance(diverged, ports.Diverged)
+    assert diverged.models == ("m",)
+    assert table.taken == {(0, 0): 1}
+    assert table.policy.done
+
+
+def fail_all_pieces(table: Table) -> None:
+    while not table.policy.done:
+        pieces = [a for a, tasks in table.out.items() if tasks]
+        if pieces:
+            table.fail(pieces[0])
+        elif table.out:
+            table.arrive(next(iter(table.out)))
+        else:
+            table.tick()
+
+
+def test_a_piece_that_fails_everywhere_ends_the_run_with_its_cause():
+    table = Table(DealingPolicy(Deal(n=3, pieces=1), NO_LIMIT, num_jobs=1))
+    table.begin()
+    with pytest.raises(WorkerError, match=r"job 0 .* piece 0 fails .*: it fell"):
+        fail_all_pieces(table)
+    assert table.now > 20  # an outage may have been meanwhile
+
+
+def test_silence_has_a_worker_replaced_and_ends_the_run_at_last():
+    table = Table(DealingPolicy(Deal(n=2, pieces=2), ClosingRule(timeout_s=10), num_jobs=1))
+    table.begin()
+    table.arrive((0, 1, 0))
+    table.tick()
+    assert table.now == 10
+    assert [a.worker for a in table.seen if isinstance(a, ports.Restart)] == [0, 1]
+    with pytest.raises(WorkerError, match="nobody has answered for 20 s: raise the time limit"):
+        table.tick()
+
+
+def test_chunks_without_data_points_are_not_dealt():
+    empty = np.array([False, True, False])
+    policy = DealingPolicy(Deal(n=2, pieces=3), NO_LIMIT, num_jobs=1, empty=empty)
+    table = Table(policy)
+    table.begin()
+    while table.out and not policy.done:
+        table.arrive(next(iter(table.out)))
+    assert policy.done
+    assert set(table.taken) == {(0, 0), (0, 2)}
+
+
+def test_what_cannot_be_is_refused():
+    deal = Deal(n=2)
+    with pytest.raises(ParameterError, match="`greet` must be 'once', or 'rounds' with one job"):
+        DealingPolicy(deal, NO_LIMIT, num_jobs=1, in_flight=2, greet="rounds")
+    with pytest.raises(ParameterError, match="`pieces` must satisfy 0 <= pieces"):
+        Deal(n=2, pieces=-1)
+    policy = DealingPolicy(deal, NO_LIMIT, num_jobs=1)
+    policy.start()
+    with pytest.raises(WireError, match="0 <= worker < 2"):
+        policy.on(ports.Failure(round=0, worker=2, attempt=0, at=0.0, reason="?"))
+    with pytest.raises(ScheduleError, match="timetable"):
+        policy.on(ports.Timetable(round=0, at=0.0, times=np.ones(2)))
