@@ -10,7 +10,7 @@ from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 
 from seqgc.errors import ParameterError
-from seqgc.worker import InvocationReport
+from seqgc.worker import Report, StayReport
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -38,7 +38,9 @@ class Telemetry:
             self._segment = _segments()
 
     @contextmanager
-    def invocation(self, context: object) -> Iterator[Callable[[InvocationReport], None]]:
+    def invocation(
+        self, context: object
+    ) -> Iterator[Callable[[Report], None]]:
         """Yield what logs how the invocation went; one that raises is logged, and raises on."""
         cold, self._cold = self._cold, False
         request = getattr(context, "aws_request_id", "")
@@ -51,7 +53,22 @@ class Telemetry:
             self._count(cold=cold, refused=True)
             raise
 
-    def _log(self, report: InvocationReport, *, request: str, cold: bool) -> None:
+    def _log(self, report: Report, *, request: str, cold: bool) -> None:
+        if isinstance(report, StayReport):
+            self._logger.info(
+                "stayed",
+                run=report.run_id,
+                worker=report.worker,
+                request=request,
+                reason=report.reason,
+                cold_start=cold,
+                tasks=report.tasks,
+                failures=report.failures,
+                stayed_s=round(report.stayed_s, 6),
+            )
+            self._metrics.add_metric("StayTime", MetricUnit.Seconds, report.stayed_s)
+            self._count(cold=cold, failed=bool(report.failures))
+            return
         write = self._logger.warning if report.failure else self._logger.info
         write(
             "failed" if report.failure else "answered",

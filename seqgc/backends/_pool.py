@@ -33,12 +33,11 @@ from __future__ import annotations
 
 import selectors
 import time
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from seqgc.backends._events import LONGEST_WAIT_S, event_of, failure_of
+from seqgc.backends._owed import Owed, TaskKey
 from seqgc.backends._processes import WorkerProcess
 from seqgc.errors import WireError, WorkerError
 from seqgc.ports import Arrival, Clock, Failure, Task
@@ -48,11 +47,7 @@ __all__ = ["WorkerPool"]
 
 _MAX_FAILED_STARTS = 3  # in a row: the fourth would fail for the same reason
 _CLOSE_GRACE_S = 1.0
-_LATE = 64  # cancelled tasks of a worker whose answers may come: it has begun one, and reads on
-
-
-_Address: TypeAlias = tuple[int, int]  # a task's round and attempt
-_NO_TASK: _Address = (-1, -1)
+_NO_TASK: TaskKey = (-1, -1)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,9 +55,8 @@ class _Place:
     """What lasts of a worker when its process is replaced."""
 
     process: WorkerProcess | None = None
-    held: list[tuple[_Address, bytes]] = field(default_factory=list)  # frames to be sent, in order
-    owed: set[_Address] = field(default_factory=set)
-    late: deque[_Address] = field(default_factory=lambda: deque(maxlen=_LATE))  # cancelled
+    held: list[tuple[TaskKey, bytes]] = field(default_factory=list)  # frames to be sent, in order
+    owed: Owed = field(default_factory=Owed)
     failed_starts: int = 0  # in a row
     cause: str = ""  # of the last failed start
 
@@ -106,18 +100,15 @@ class WorkerPool:
     def submit(self, task: Task, frame: bytes) -> None:
         """Send a task's frame to its worker, as soon as that is ready for one; never blocks."""
         address = task.round, task.attempt
-        self._places[task.worker].owed.add(address)
+        self._places[task.worker].owed.tasks.add(address)
         self._send(task.worker, address, frame)
 
     def cancel(self, round: int, worker: int, frame: bytes) -> None:
         """Send a worker this frame if it has tasks of the round; they are no failures any more."""
         place = self._places[worker]
-        over = {task for task in place.owed if task[0] == round}
-        place.owed -= over
-        unsent = {task for task, _ in place.held if task in over}
+        unsent = {task for task, _ in place.held if task[0] == round}
         place.held = [entry for entry in place.held if entry[0] not in unsent]
-        if sent := over - unsent:
-            place.late.extend(sent)
+        if place.owed.cancel(round, unsent=unsent):
             self._send(worker, _NO_TASK, frame)
 
     def refuse(self) -> Iterator[Failure]:
@@ -169,7 +160,9 @@ class WorkerPool:
                     case ResultMessage() | FailureMessage() as answer if (
                         answer.subject.worker == process.worker
                     ):
-                        yield from self._settle(event_of(answer, at=at))
+                        event = event_of(answer, at=at)
+                        if self._places[process.worker].owed.settle(event):
+                            yield event
                     case ReadyMessage(worker=process.worker, problem=problem):
                         process.problem = problem
                         if not problem:
@@ -185,18 +178,7 @@ class WorkerPool:
         if ended or process.channel.ended:
             yield from self._replace(process)
 
-    def _settle(self, event: Arrival | Failure) -> Iterator[Arrival | Failure]:
-        place, task = self._places[event.worker], (event.round, event.attempt)
-        if task in place.owed:
-            place.owed.discard(task)
-            yield event
-        elif task in place.late:
-            place.late.remove(task)
-            # What was cancelled may well fail: its weights may be gone. No event, then.
-            if isinstance(event, Arrival):
-                yield event
-
-    def _send(self, worker: int, task: _Address, frame: bytes) -> None:
+    def _send(self, worker: int, task: TaskKey, frame: bytes) -> None:
         place = self._places[worker]
         if place.process is not None:
             place.held.append((task, frame))
@@ -235,10 +217,9 @@ class WorkerPool:
     def _lose(self, worker: int, reason: str, *, at: float) -> Iterator[Failure]:
         """Yield all that a worker still owes as failures."""
         place = self._places[worker]
-        for round, attempt in sorted(place.owed):
+        for round, attempt in place.owed.lose():
             yield failure_of((round, worker, attempt), at=at, reason=reason)
-        for each in (place.owed, place.held, place.late):
-            each.clear()
+        place.held.clear()
 
     def _start(self, worker: int) -> None:
         place = self._places[worker]

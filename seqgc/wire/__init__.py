@@ -4,7 +4,7 @@ A message is a frame, one string of bytes whatever carries it. All integers are 
 
     offset  bytes
     0       4      magic "SGCF"
-    4       2      schema version, 4
+    4       2      schema version, 6
     6       2      flags: 0, or 1 where there is no digest
     8       16     xxh3-128 of all that follows; zeros where there is no digest
     24      4      header length h, padding included
@@ -49,10 +49,12 @@ from seqgc.wire._message_types import CancelMessage as CancelMessage
 from seqgc.wire._message_types import FailureMessage as FailureMessage
 from seqgc.wire._message_types import InvokeMessage as InvokeMessage
 from seqgc.wire._message_types import Json as Json
+from seqgc.wire._message_types import LeaveMessage as LeaveMessage
 from seqgc.wire._message_types import Message as Message
 from seqgc.wire._message_types import ReadyMessage as ReadyMessage
 from seqgc.wire._message_types import ReceiptMessage as ReceiptMessage
 from seqgc.wire._message_types import ResultMessage as ResultMessage
+from seqgc.wire._message_types import StayMessage as StayMessage
 from seqgc.wire._message_types import StoreKind as StoreKind
 from seqgc.wire._message_types import StoreRef as StoreRef
 from seqgc.wire._message_types import Subject as Subject

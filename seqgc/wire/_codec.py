@@ -25,6 +25,7 @@ from seqgc.wire._message_types import (
     Name,
     PlainMessage,
     Record,
+    StayMessage,
 )
 
 try:  # compiled, 20 to 50 times as fast
@@ -103,14 +104,12 @@ def decode(
 
 def decode_invocation(
     data: bytes | bytearray, *, max_bytes: int = MAX_FRAME_BYTES
-) -> tuple[str, InvokeMessage]:
+) -> tuple[str, InvokeMessage | StayMessage]:
     """Return the run, whichever it is, and the invocation in a frame; raise like `decode`."""
     run, message = _opened(data, sealed=True, max_bytes=max_bytes)
-    if not isinstance(message, InvokeMessage):
-        raise WireError(f"a function is asked by an InvokeMessage; got a {type(message).__name__}")
-    if not message.store.is_of(run):
-        place = message.store.location
-        raise WireError(f"a store's location must end in the run's id, {run!r}; got {place!r}")
+    if not isinstance(message, InvokeMessage | StayMessage):
+        kind = type(message).__name__
+        raise WireError(f"a function is asked by an InvokeMessage or StayMessage; got a {kind}")
     return run, message
 
 
@@ -128,7 +127,11 @@ def _opened(data: bytes | bytearray, *, sealed: bool, max_bytes: int) -> tuple[s
         why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         raise WireError(f"frame cannot be read; drop it: {one_line(why)}") from error
     body.finish()
-    return header.run, message
+    run = header.run
+    if isinstance(message, InvokeMessage | StayMessage) and not message.store.is_of(run):
+        place = message.store.location
+        raise WireError(f"a store's location must end in the run's id, {run!r}; got {place!r}")
+    return run, message
 
 
 def _check_values(header: bytes) -> None:

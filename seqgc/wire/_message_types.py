@@ -2,7 +2,9 @@
 
 Master to worker: a `TaskMessage`, a `CancelMessage`. Worker to master: a `ReadyMessage`, then per
 task a `ResultMessage` or a `FailureMessage`. A function that knows nothing of the run is asked by
-an `InvokeMessage`, and may answer with a `ReceiptMessage`: the result is in the store.
+an `InvokeMessage`, and may answer with a `ReceiptMessage`: the result is in the store. One that is
+to stay is invoked by a `StayMessage`, calls its master, and is asked over that connection; either
+side says by a `LeaveMessage` that it is to end.
 
 Messages without arrays are msgspec structs: each is its own header on the wire, and msgspec checks
 its fields while it reads them from a frame.
@@ -216,6 +218,33 @@ class InvokeMessage:
     weights: tuple[tuple[WeightRef, FloatArray], ...] = ()
 
 
+class StayMessage(Record, frozen=True, kw_only=True, tag="stay"):
+    """An invocation to call the master at ``host``:``port``, and to serve as ``worker`` from there.
+
+    ``call`` names it there and ``token`` proves it, both random, hexadecimal; ``certificate`` (PEM)
+    is the master's, empty if the connection is not encrypted. What is to be computed and where
+    weights are is as in an `InvokeMessage`. All times are seconds: of a heartbeat; from when the
+    invocation was received until the function says that it is going to leave, until it ends
+    whatever it does, and until it may be ready (0 but where a slow start is injected).
+    """
+
+    worker: Count
+    workload: WorkloadRef
+    store: StoreRef
+    host: Annotated[str, Meta(min_length=1, max_length=253)]
+    port: Annotated[int, Meta(ge=1, le=65535)]
+    certificate: Annotated[str, Meta(max_length=10_000)] = ""
+    call: Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
+    token: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+    beat_s: Annotated[float, Meta(gt=0, le=60)]
+    leave_s: Annotated[float, Meta(gt=0, le=900)]
+    end_s: Annotated[float, Meta(gt=0, le=900)]
+    start_s: Annotated[float, Meta(ge=0, le=900)] = 0.0
+
+    def __repr__(self) -> str:  # without the token
+        return f"StayMessage(worker={self.worker}, host={self.host!r}, port={self.port})"
+
+
 class CancelMessage(Record, frozen=True, kw_only=True, tag="cancel"):
     """Whatever ``worker`` still does for ``round`` is of no use, every attempt of it."""
 
@@ -279,6 +308,23 @@ class ReadyMessage(Record, frozen=True, kw_only=True, tag="ready"):
         force_setattr(self, "problem", one_line(self.problem))
 
 
+class LeaveMessage(Record, frozen=True, kw_only=True, tag="leave"):
+    """Whoever serves as ``worker`` is going to leave, or is asked to; ``reason`` becomes one line.
+
+    A function that was asked to hands back what it has not begun, and ``keeps`` the tasks (round,
+    attempt) that it is still going to answer. None: nothing is handed back yet.
+    """
+
+    worker: Count
+    reason: _Line = ""
+    keeps: Annotated[list[tuple[Count, Count]], Meta(max_length=10_000)] | None = None
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "reason", one_line(self.reason))
+
+
 AnswerMessage: TypeAlias = ResultMessage | FailureMessage | ReceiptMessage
-PlainMessage: TypeAlias = CancelMessage | FailureMessage | ReceiptMessage | ReadyMessage
+PlainMessage: TypeAlias = (
+    CancelMessage | FailureMessage | ReceiptMessage | ReadyMessage | StayMessage | LeaveMessage
+)
 Message: TypeAlias = TaskMessage | InvokeMessage | ResultMessage | PlainMessage

@@ -2,8 +2,12 @@
 
 from seqgc.worker._invocations import FunctionWorker as FunctionWorker
 from seqgc.worker._invocations import InvocationReport as InvocationReport
+from seqgc.worker._invocations import Report as Report
+from seqgc.worker._invocations import StayReport as StayReport
 from seqgc.worker._invocations import task_address as task_address
 from seqgc.worker._invocations import worker_address as worker_address
+from seqgc.worker._serving import Connection as Connection
+from seqgc.worker._serving import TaskServer as TaskServer
 from seqgc.worker._workloads import FACTORIES as FACTORIES
 from seqgc.worker._workloads import Compute as Compute
 from seqgc.worker._workloads import ComputeFactory as ComputeFactory

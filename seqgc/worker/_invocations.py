@@ -9,13 +9,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Final
+from functools import lru_cache, partial
+from typing import Final, TypeAlias
 
 from seqgc import wire
 from seqgc.errors import StoreError, WireError
 from seqgc.ports import BlobStore, FloatArray, WeightRef, WeightStore
-from seqgc.wire import InvokeMessage, StoreRef
+from seqgc.wire import InvokeMessage, StayMessage, StoreRef, WorkloadRef
 from seqgc.worker._workloads import Compute, Registry, run_task
 
 _WARM = 2  # computes kept: this run's, and one that it takes turns with
@@ -40,6 +40,22 @@ class InvocationReport:
     received_bytes: int
     sent_bytes: int
     stored_bytes: int  # what was put into the store instead of the reply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StayReport:
+    """How a function's stay went, for logs; ``reason`` is why it ended, in one line."""
+
+    reply: dict[str, object]  # the invocation's JSON object
+    run_id: str
+    worker: int
+    reason: str
+    tasks: int
+    failures: int
+    stayed_s: float
+
+
+Report: TypeAlias = InvocationReport | StayReport
 
 
 class FunctionWorker:
@@ -87,19 +103,23 @@ class FunctionWorker:
         self._warm: Final[OrderedDict[tuple[str, str], tuple[Compute, _RunWeights]]] = OrderedDict()
         self._store: Final = lru_cache(maxsize=_STORES)(open_store)
 
-    def serve(self, event: Mapping[str, object] | str | bytes) -> InvocationReport:
-        """Answer an invocation; return the reply, and how it went.
+    def serve(self, event: Mapping[str, object] | str | bytes) -> Report:
+        """Answer an invocation, or stay as it asks; return the reply, and how it went.
 
         Whatever goes wrong in computing is an answer too, a `FailureMessage` with the error's line.
-        `WireError` if ``event`` is no invocation: the service then reports the function's failure.
+        `WireError` if ``event`` is no invocation, `WorkerError` if a master where it is to stay
+        cannot be reached: the service then reports the function's failure.
         """
         received = self._now()
         frame = wire.from_json(event, max_bytes=self._max_bytes)
         run_id, message = wire.decode_invocation(frame, max_bytes=self._max_bytes)
+        if isinstance(message, StayMessage):
+            return self._stay(run_id, message)
         warm = (run_id, message.workload.canonical) in self._warm
         failure, stored = "", 0
         try:
             result = self._result(run_id, message)
+            assert result is not None, "nobody cancels an invocation"
             computed = self._now()
             if (left := received + message.request.delay_s - self._now()) > 0:
                 self._sleep(left)
@@ -124,20 +144,39 @@ class FunctionWorker:
             stored_bytes=stored,
         )
 
-    def _result(self, run_id: str, message: InvokeMessage) -> bytes:
-        """Return the frame of the task's results."""
-        compute, weights = self._compute(run_id, message)
+    def _stay(self, run_id: str, message: StayMessage) -> StayReport:
+        from seqgc.worker._staying import stay  # asyncio and ssl, which others need not import
+
+        def answer(
+            asked: wire.TaskMessage | InvokeMessage, cancelled: Callable[[], bool]
+        ) -> bytes | None:
+            if isinstance(asked, wire.TaskMessage):
+                raise WireError("a function is asked by an InvokeMessage; got a TaskMessage")
+            return self._result(run_id, asked, cancelled)
+
+        make = partial(self._compute, run_id, message.workload)
+        return stay(run_id, message, make=make, answer=answer)
+
+    def _result(
+        self,
+        run_id: str,
+        message: InvokeMessage,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> bytes | None:
+        """Return the frame of the task's results; None if it was cancelled on the way."""
+        compute, weights = self._compute(run_id, message.workload)
         with weights.lent(dict(message.weights), lambda: self._store(message.store)):
-            results = run_task(message.request.task, compute)
-        assert results is not None, "nobody cancels an invocation"
+            results = run_task(message.request.task, compute, cancelled=cancelled)
+        if results is None:
+            return None
         return wire.encode(message.request.result(results), run_id=run_id)
 
-    def _compute(self, run_id: str, message: InvokeMessage) -> tuple[Compute, _RunWeights]:
-        key = (run_id, message.workload.canonical)
+    def _compute(self, run_id: str, workload: WorkloadRef) -> tuple[Compute, _RunWeights]:
+        key = (run_id, workload.canonical)
         if key not in self._warm:
-            factory = self._registry.find(message.workload.name)
+            factory = self._registry.find(workload.name)
             weights = _RunWeights(self._make_room)
-            self._warm[key] = factory(message.workload.settings, weights.fetch), weights
+            self._warm[key] = factory(workload.settings, weights.fetch), weights
             while len(self._warm) > _WARM:
                 self._warm.popitem(last=False)
         self._warm.move_to_end(key)
@@ -221,14 +260,23 @@ class _RunWeights:
 
 def task_address(body: bytes | bytearray) -> tuple[int, int, int] | None:
     """Return the (round, worker, attempt) of the task in a request; None if it holds none."""
-    try:
-        task = wire.decode_invocation(wire.from_json(body))[1].request.task
-    except WireError:
+    message = _invocation(body)
+    if not isinstance(message, InvokeMessage):
         return None
+    task = message.request.task
     return task.round, task.worker, task.attempt
 
 
 def worker_address(body: bytes | bytearray) -> tuple[int] | None:
-    """Return the worker, alone in a tuple, whose task a request holds; None if it holds none."""
-    address = task_address(body)
-    return None if address is None else (address[1],)
+    """Return the worker, alone in a tuple, whom a request is for; None if it is for none."""
+    message = _invocation(body)
+    if isinstance(message, StayMessage):
+        return (message.worker,)
+    return None if message is None else (message.request.task.worker,)
+
+
+def _invocation(body: bytes | bytearray) -> InvokeMessage | StayMessage | None:
+    try:
+        return wire.decode_invocation(wire.from_json(body))[1]
+    except WireError:
+        return None

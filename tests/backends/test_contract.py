@@ -12,7 +12,7 @@ import pytest
 
 from seqgc.backends import LocalBackend, lambda_
 from seqgc.backends.dask_ import DaskBackend
-from seqgc.backends.lambda_ import LambdaBackend
+from seqgc.backends.lambda_ import LambdaBackend, ResidentBackend
 from seqgc.errors import ParameterError
 from seqgc.local_lambda import LocalLambda
 from seqgc.ports import Backend
@@ -57,6 +57,21 @@ class TestLambdaBackend(BackendContract):
         return opened
 
 
+class TestResidentBackend(SerialBackendContract):
+    """A worker is a function that stays, called by none and asked over its own connection."""
+
+    backend = ResidentBackend
+
+    @pytest.fixture
+    def factory(self, lambda_service: LocalLambda) -> Factory:
+        def opened(n: int, computation: Scripted, **options: Any) -> Backend:
+            transport = open_transport("curl", lambda_service, clock=options["clock"])
+            workload = scripted_workload(computation)
+            return self.backend(n, transport, workload=workload, store=inline(), **options)
+
+        return opened
+
+
 # ---- nothing goes untested ----------------------------------------------------------------------
 
 
@@ -74,8 +89,8 @@ def offered(module: Any, *methods: str) -> set[type]:
 def test_every_backend_that_there_is_has_its_tests() -> None:
     modules = [importlib.import_module(f"seqgc.backends{m}") for m in ("", ".dask_", ".lambda_")]
     found = set().union(*(offered(module, "dispatch", "receive") for module in modules))
-    tested = {TestLocalBackend.backend, TestDaskBackend.backend, TestLambdaBackend.backend}
-    assert found == tested
+    suites = TestLocalBackend, TestDaskBackend, TestLambdaBackend, TestResidentBackend
+    assert found == {each.backend for each in suites}
 
 
 def test_every_transport_that_there_is_has_its_tests(lambda_service: LocalLambda) -> None:

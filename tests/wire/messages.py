@@ -16,15 +16,18 @@ from seqgc.wire import (
     CancelMessage,
     FailureMessage,
     InvokeMessage,
+    LeaveMessage,
     Message,
     ReadyMessage,
     ReceiptMessage,
     ResultMessage,
+    StayMessage,
     StoreRef,
     Subject,
     TaskMessage,
     WorkloadRef,
 )
+from tests.wire.frames import RUN
 
 counts = st.integers(0, 2**40)
 names = st.text(min_size=1, max_size=20)
@@ -99,12 +102,20 @@ def brought_weights(draw: st.DrawFn) -> tuple[WeightRef, npt.NDArray[np.floating
     return ref, params
 
 
+workloads = st.builds(WorkloadRef, name=names, settings=settings)
+stores = st.builds(
+    StoreRef,
+    kind=st.sampled_from(STORE_KINDS),
+    location=names.map(lambda name: f"{name}/{RUN}"),
+)
+
+
 @st.composite
 def invocations(draw: st.DrawFn) -> InvokeMessage:
     return InvokeMessage(
         request=draw(tasks()),
-        workload=WorkloadRef(name=draw(names), settings=draw(settings)),
-        store=StoreRef(kind=draw(st.sampled_from(STORE_KINDS)), location=draw(names)),
+        workload=draw(workloads),
+        store=draw(stores),
         inline_limit_bytes=draw(counts),
         weights=tuple(draw(st.lists(brought_weights(), max_size=3))),
     )
@@ -150,6 +161,27 @@ messages: st.SearchStrategy[Message] = st.one_of(
     ),
     st.builds(CancelMessage, round=counts, worker=counts),
     st.builds(ReadyMessage, worker=counts, problem=lines),
+    st.builds(
+        StayMessage,
+        worker=counts,
+        workload=workloads,
+        store=stores,
+        host=names,
+        port=st.integers(1, 65535),
+        certificate=st.text(max_size=20),
+        call=st.text("0123456789abcdef", min_size=32, max_size=32),
+        token=digests,
+        beat_s=st.floats(0.01, 60.0),
+        leave_s=st.floats(0.01, 900.0),
+        end_s=st.floats(0.01, 900.0),
+        start_s=st.floats(0.0, 900.0),
+    ),
+    st.builds(
+        LeaveMessage,
+        worker=counts,
+        reason=lines,
+        keeps=st.none() | st.lists(st.tuples(counts, counts), max_size=3),
+    ),
 )
 
 
@@ -175,6 +207,9 @@ def content(message: Message) -> object:
                 message.subject,
                 message.not_finite,
             )
+        case StayMessage():
+            fields = {name: getattr(message, name) for name in message.__struct_fields__}
+            return "stay", tuple((fields | {"workload": message.workload.canonical}).items())
         case other:
             return other
 

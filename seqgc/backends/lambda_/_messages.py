@@ -62,10 +62,14 @@ class Invocations:
             raise ParameterError("store", rule, self.store.location)
 
     def body(self, request: TaskMessage) -> bytes:
-        """Return the body of the invocation that asks this.
+        """Return the body of the invocation that asks this; raises like `frame`."""
+        return to_json(self.frame(request))
 
-        Raises `WireError` if it has no frame, or it or its answer is larger than Lambda carries,
-        and `StoreError` if the weights that must travel along are not in the store.
+    def frame(self, request: TaskMessage) -> bytes:
+        """Return the frame of the invocation that asks this.
+
+        Raises `WireError` if it has no frame, or it or its answer is larger than what carries them
+        takes, and `StoreError` if the weights that must travel along are not in the store.
         """
         self._check_answer(request)
         weights: tuple[tuple[WeightRef, FloatArray], ...] = ()
@@ -83,7 +87,7 @@ class Invocations:
         if (size := envelope_bytes(len(frame))) > self.max_body_bytes:
             remedy = "a store (EFS or S3) for weights, or fewer points per task"
             raise self._too_large(request.task, "the task", size, remedy)
-        return to_json(frame)
+        return frame
 
     def answer(self, request: TaskMessage, frame: bytes) -> AnswerMessage:
         """Return what a frame says; raises `WireError` if it is damaged, or no answer to this."""

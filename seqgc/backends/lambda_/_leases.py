@@ -1,0 +1,117 @@
+"""How long functions stay, and what they have been invoked for: the clock of those that are paid.
+
+All is sans-I/O: times are arguments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from seqgc.backends.lambda_._calls import ThrottlePolicy
+from seqgc.backends.lambda_._switchboard import Address
+from seqgc.errors import ParameterError, require_int
+
+__all__ = ["Leases", "Staying"]
+
+_LEAVES_AFTER: Final = (12 / 15, 14 / 15)  # of its time: 13 min ± 1 of Lambda's 15
+_ENDS_AFTER: Final = 59 / 60  # before the service ends it, which costs an environment
+
+
+class Leases:
+    """The stays of functions that were invoked, each paid for until it has ended.
+
+    ``longest_s`` is what one is billed at most, its start included. ``admit``, if given, is called
+    before each invocation: what it raises keeps that from being made.
+
+    Examples
+    --------
+    >>> leases = Leases(longest_s=900.0)
+    >>> leases.begin(0, at=100.0)
+    >>> leases.begin(1, at=110.0)
+    >>> leases.end(0, at=160.0)
+    >>> leases.used_s(now=200.0), leases.left_s(now=200.0), leases.count
+    (150.0, 810.0, 2)
+    """
+
+    def __init__(
+        self, *, longest_s: float, admit: Callable[[float], None] = lambda _: None
+    ) -> None:
+        self.longest_s: Final = longest_s
+        self.admit = admit
+        self.count = 0
+        self._ended_s = 0.0
+        self._began: dict[int, float] = {}
+
+    def begin(self, tag: int, *, at: float) -> None:
+        """Take note of an invocation."""
+        self.count += 1
+        self._began[tag] = at
+
+    def end(self, tag: int, *, at: float, known: bool = True) -> None:
+        """Take note of its end; one that is not ``known`` may run until its time is up."""
+        if (began := self._began.pop(tag, None)) is not None:
+            self._ended_s += min(at - began, self.longest_s) if known else self.longest_s
+
+    def used_s(self, *, now: float) -> float:
+        """Return how long functions have stayed until now, in sum, seconds."""
+        return self._ended_s + sum(min(now - at, self.longest_s) for at in self._began.values())
+
+    def left_s(self, *, now: float) -> float:
+        """Return how long those that are there can still stay, in sum, seconds."""
+        return sum(max(0.0, self.longest_s - (now - at)) for at in self._began.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staying:
+    """How functions stay.
+
+    Parameters
+    ----------
+    address
+        Where they call the master.
+    limit_s
+        The function's time-out, seconds, at most Lambda's 900. A function says that it is going to
+        leave after 13 ± 1 fifteenths of it, drawn by ``seed``: not all at once.
+    beat_s
+        Between heartbeats, seconds. A function is lost after 5 silent ones, a master after 30.
+    start_timeout_s
+        Within which an invocation must have become a function that is ready, seconds.
+    start_s
+        ``start_s(worker)``: the least time that a start takes, seconds: a slow start to inject.
+    throttling
+        How HTTP 429 is met.
+
+    Raises
+    ------
+    ParameterError
+        If a value is outside its range.
+    """
+
+    address: Address = field(default_factory=Address)
+    limit_s: float = 900.0
+    beat_s: float = 1.0
+    start_timeout_s: float = 120.0
+    seed: int = 0
+    start_s: Callable[[int], float] | None = None
+    throttling: ThrottlePolicy = field(default_factory=ThrottlePolicy)
+
+    def __post_init__(self) -> None:
+        require_int("seed", self.seed, least=0)
+        for argument, most in (("limit_s", 900.0), ("beat_s", 60.0), ("start_timeout_s", math.inf)):
+            if not 0 < (value := getattr(self, argument)) <= most:
+                raise ParameterError(argument, f"must be in (0, {most:g}] seconds", value)
+
+    def leave_s(self, worker: int, number: int) -> float:
+        """Return after how many seconds a worker's so-manieth function says that it leaves."""
+        rng = np.random.default_rng([self.seed, worker, number])
+        return self.limit_s * float(rng.uniform(*_LEAVES_AFTER))
+
+    @property
+    def end_s(self) -> float:
+        """After how many seconds a function ends whatever it does."""
+        return self.limit_s * _ENDS_AFTER

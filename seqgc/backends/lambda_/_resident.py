@@ -1,0 +1,418 @@
+"""Workers as functions that stay: invoked once, and asked over a connection from then on.
+
+Theory of operation
+-------------------
+An ordinary worker of `LambdaBackend` is a number, and every round pays for invocations. Here a
+worker is a number that some function stands for at any time, and what outlasts the function is the
+worker's *place*. A function goes through these states (`Stay`); the invocation itself, which the
+transport carries as any other, lasts as long as all of them::
+
+    invoked --its call is answered, ready--> serving --says so--> leaving --asked to--> asked
+       |                                        |                    |                    |
+       +--------------------+-------------------+--------------------+--------------------+--> ended
+
+- *invoked*: by a `StayMessage`. HTTP 429 is met as in `LambdaBackend`. A place has one function in
+  this state at most.
+- *serving*: frames for the worker go to this one. What is dispatched while a place has none waits
+  for the next.
+- *leaving*: its lease ends soon, or its successor would come too late. It goes on serving; the
+  successor is invoked.
+- *asked*: the successor is ready, new frames go there, and so does what the old one hands back: it
+  answers what it had begun, and is hung up on.
+
+A function that ends, by the end of its stream, by five silent beats, or because its frames make no
+sense, loses what it owes: a `Failure` each. Whether a task is sent again is not decided here but by
+the policy. Another function is invoked in the background, at once, or after a wait that doubles
+from start to start that fails; after three of these in a row the worker's tasks fail until one
+succeeds. So a lease that ends in mid-piece loses that piece and no other, and a place is never
+lost.
+
+*Whose times.* The switchboard's thread stamps what it hears; this one, the master's, decides. It
+sleeps in the transport's `poll`, which the thread wakes: invocations that end and frames that
+arrive are one stream of news, in order of time.
+
+*Who is let in.* Each invocation brings a call and a token of its own, random, and each call is
+answered once (`seqgc.worker._line`). Frames are checked as those of any function: run, worker,
+round, attempt, code, digests of weights; nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from seqgc.backends._events import EventBackend, Messaging, event_of, failure_of
+from seqgc.backends._owed import TaskKey
+from seqgc.backends.lambda_._calls import Throttle
+from seqgc.backends.lambda_._certificate import tls_server
+from seqgc.backends.lambda_._leases import Leases, Staying
+from seqgc.backends.lambda_._messages import Invocations
+from seqgc.backends.lambda_._places import Place, Stay
+from seqgc.backends.lambda_._switchboard import Heard, Switchboard
+from seqgc.backends.lambda_._transport import Reply, Transport
+from seqgc.errors import StoreError, WireError, WorkerError
+from seqgc.ports import Arrival, BlobStore, Clock, Failure, Task
+from seqgc.wire import (
+    MAX_FRAME_BYTES,
+    CancelMessage,
+    FailureMessage,
+    LeaveMessage,
+    ReadyMessage,
+    ResultMessage,
+    StayMessage,
+    StoreRef,
+    TaskMessage,
+    WorkloadRef,
+    decode,
+    encode,
+    envelope_bytes,
+    to_json,
+)
+
+__all__ = ["ResidentBackend"]
+
+_LOST_BEATS = 5
+
+
+class ResidentBackend(EventBackend):
+    """``n`` workers that are functions which stay; a `seqgc.ports.RestartingBackend`.
+
+    - Constructing it returns when all workers are ready, or have failed to start three times, or
+      have taken too long; later ones join when they come.
+    - A function that ends loses its tasks, each a `Failure`, and is replaced.
+    - Weights are in the store, or travel along; answers come over the connection, however large.
+    - A task that is cancelled before it is begun is not computed; late answers are `Arrival`s.
+    - `close` hangs up, by which functions end.
+
+    Parameters
+    ----------
+    transport
+        Carries the invocations, each for as long as its function stays: its time-out is that. It
+        must have the same ``clock``; `close` closes it.
+    workload, store, shared, messaging, clock
+        As `LambdaBackend`.
+    staying
+        See `Staying`; None: the usual.
+    leases
+        Keeps count of what is paid for; None: nobody is interested.
+
+    Raises
+    ------
+    ParameterError
+        If ``n`` is not positive, ``shared`` is missing, or the address cannot be listened at.
+    WorkerError
+        If no function becomes ready; names the first cause.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        transport: Transport,
+        *,
+        workload: WorkloadRef,
+        store: StoreRef,
+        shared: BlobStore | None = None,
+        messaging: Messaging | None = None,
+        staying: Staying | None = None,
+        leases: Leases | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(n, messaging=messaging, clock=clock)
+        self._staying = staying or Staying()
+        self._leases = leases or Leases(longest_s=self._staying.limit_s)
+        self._invocations = Invocations(
+            run_id=self._messaging.run_id,
+            workload=workload,
+            store=store,
+            shared=shared,
+            max_body_bytes=envelope_bytes(MAX_FRAME_BYTES),
+        )
+        self._transport = transport
+        self._throttle = Throttle(self._staying.throttling, per_s=self.n)
+        self._tags = itertools.count()
+        self._stays: dict[int, Stay] = {}
+        self._places: Final = [Place() for _ in range(self.n)]
+        self._latest = -math.inf  # event's time
+        listener = self._staying.address.listener()
+        tls, self._certificate = (None, "") if self._staying.address.plain else tls_server()
+        self._switchboard = Switchboard(
+            listener,
+            tls=tls,
+            beat_s=self._staying.beat_s,
+            patience=_LOST_BEATS,
+            clock=self._clock,
+            on_news=transport.wake,
+        )
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def ready(self) -> tuple[bool, ...]:
+        """Whether a function serves, for each worker."""
+        return tuple(place.serving is not None for place in self._places)
+
+    def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
+        """Send the tasks to the functions that are there, and keep the others' for them."""
+        requests = self._requests(round, tasks)
+        frames = [self._invocations.frame(each) for each in requests]
+        left_at = []
+        for request, frame in zip(requests, frames, strict=True):
+            left_at.append(self._clock.now())
+            place, key = self._places[request.task.worker], _key(request)
+            if place.serving is not None:
+                self._send(place.serving, request, frame)
+            elif place.hopeless:
+                self._fail(request.task.worker, [key], place.cause, at=left_at[-1])
+            else:
+                place.held[key] = request
+        return left_at
+
+    def cancel(self, round: int, workers: Sequence[int]) -> None:
+        """Tell these workers, without blocking, that their tasks of a round are of no more use."""
+        self._check_workers(workers)
+        for worker in workers:
+            place = self._places[worker]
+            for key in [key for key in place.held if key[0] == round]:
+                del place.held[key]
+            message = CancelMessage(round=round, worker=worker)
+            for stay in place.stays():
+                if stay.owed.cancel(round):
+                    self._switchboard.send(stay.tag, self._frame(message))
+                    known = stay.owed.tasks.union(stay.owed.late)
+                    stay.requests = {k: r for k, r in stay.requests.items() if k in known}
+
+    def restart(self, worker: int) -> None:
+        """Replace a worker's function at once."""
+        self._check_workers([worker])
+        place, now = self._places[worker], self._clock.now()
+        lost = list(place.held)
+        place.held.clear()
+        for stay in place.stays():
+            lost += stay.owed.lose()
+            self._forget(stay)
+        self._fail(worker, sorted(lost), "the worker was restarted", at=now)
+        place.failed_starts, place.start_at = 0, -math.inf
+        self._invoke_who_lacks()
+
+    # ---- who is invoked -------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Invoke all; return once every place has a function, or there is no use in waiting."""
+        give_up_at = self._clock.now() + self._staying.start_timeout_s
+        self._invoke_who_lacks()
+        self._transport.flush()
+        while (left := give_up_at - self._clock.now()) > 0:
+            if all(place.serving is not None or place.hopeless for place in self._places):
+                break
+            self._collect(left)
+        if not any(self.ready):
+            causes = [place.cause for place in self._places if place.cause]
+            within = f"none was ready within {self._staying.start_timeout_s:g} s"
+            raise WorkerError(f"no function stays: {causes[0] if causes else within}", worker=0)
+
+    def _invoke_who_lacks(self) -> None:
+        now = self._clock.now()
+        for worker, place in enumerate(self._places):
+            if (
+                place.coming is not None
+                and now > place.coming.began + self._staying.start_timeout_s
+            ):
+                took = f"was not ready within {self._staying.start_timeout_s:g} s"
+                self._lose(place.coming, took, at=now)
+            if place.lacks and place.start_at <= now:
+                self._invoke(worker, place, now=now)
+
+    def _invoke(self, worker: int, place: Place, *, now: float) -> None:
+        self._leases.admit(now)
+        tag, staying = next(self._tags), self._staying
+        call, token = secrets.token_bytes(16), secrets.token_bytes(32)
+        message = StayMessage(
+            worker=worker,
+            workload=self._invocations.workload,
+            store=self._invocations.store,
+            host=self._switchboard.host,
+            port=self._switchboard.port,
+            certificate=self._certificate,
+            call=call.hex(),
+            token=token.hex(),
+            beat_s=staying.beat_s,
+            leave_s=staying.leave_s(worker, place.invocations),
+            end_s=staying.end_s,
+            start_s=0.0 if staying.start_s is None else staying.start_s(worker),
+        )
+        place.invocations += 1
+        place.coming = stay = Stay(tag=tag, worker=worker, call=call, message=message, began=now)
+        self._stays[tag] = stay
+        self._switchboard.expect(tag, call=call, token=token)
+        self._leases.begin(tag, at=now)
+        self._transport.submit(tag, to_json(self._frame(message)))
+
+    def _wake_at(self) -> float:
+        """When something is due that nobody tells of."""
+        starts = [p.start_at for p in self._places if p.lacks]
+        late_s = self._staying.start_timeout_s
+        starts += [p.coming.began + late_s for p in self._places if p.coming is not None]
+        return min(self._throttle.wake_at, *starts, math.inf)
+
+    # ---- what happens ---------------------------------------------------------------------------
+
+    def _collect(self, timeout_s: float) -> None:
+        for tag in self._throttle.ready(now=self._clock.now()):
+            self._transport.submit(tag, to_json(self._frame(self._stays[tag].message)))
+        due_s = self._wake_at() - self._clock.now()
+        replies = self._transport.poll(max(0.0, min(timeout_s, due_s)))
+        news: list[Reply | Heard] = [*replies, *self._switchboard.take()]
+        for each in sorted(news, key=lambda each: each.at):
+            if isinstance(each, Reply):
+                self._replied(each)
+            else:
+                self._heard(each)
+        self._invoke_who_lacks()
+
+    def _replied(self, reply: Reply) -> None:
+        """Take note that an invocation has ended."""
+        stay = self._stays.get(reply.tag)
+        if reply.throttled and stay is not None:
+            stay.refusals += 1
+            if stay.refusals <= self._staying.throttling.max_resubmissions:
+                self._throttle.refused(
+                    stay.tag, refusals=stay.refusals, now=reply.at, least_s=reply.retry_after_s
+                )
+                stay.began = reply.at
+                return
+        self._throttle.forget(reply.tag)
+        self._leases.end(reply.tag, at=reply.at, known=reply.body is not None or reply.throttled)
+        if stay is not None:
+            self._lose(stay, reply.error or "the function ended", at=reply.at)
+
+    def _heard(self, heard: Heard) -> None:
+        if (stay := self._stays.get(heard.tag)) is None:
+            return  # of one that was hung up on
+        if heard.frame is None:
+            self._lose(stay, f"the function has gone: {heard.why}", at=heard.at)
+            return
+        try:
+            for event in self._said(stay, heard):
+                self._latest = max(self._latest, heard.at)
+                self._tell(replace(event, at=self._latest))
+        except WireError as error:
+            # Its stream cannot be trusted from here on.
+            self._lose(stay, f"{type(error).__name__}: {error}", at=heard.at)
+
+    def _said(self, stay: Stay, heard: Heard) -> Iterator[Arrival | Failure]:
+        """Do what a function's frame asks for, and yield the event that it is, if any."""
+        assert heard.frame is not None
+        match decode(heard.frame, run_id=self._messaging.run_id):
+            case ResultMessage() | FailureMessage() as answer if (
+                answer.subject.worker == stay.worker
+            ):
+                event = event_of(answer, at=heard.at)
+                request = stay.requests.pop((event.round, event.attempt), None)
+                if request is None:
+                    return  # answered before, or never asked
+                request.check(answer)
+                if stay.owed.settle(event):
+                    yield event
+                self._release(stay)
+            case ReadyMessage(worker=stay.worker, problem=problem) if not stay.ready:
+                if problem:
+                    self._lose(stay, problem, at=heard.at)
+                else:
+                    self._welcome(stay)
+            case LeaveMessage(worker=stay.worker, keeps=None) if not stay.asked:
+                stay.leaving = True
+            case LeaveMessage(worker=stay.worker, keeps=keeps) if stay.asked and keeps is not None:
+                self._take_back(stay, keeps)
+            case message:
+                raise WireError(f"worker {stay.worker} sent a foreign {type(message).__name__}")
+
+    def _welcome(self, stay: Stay) -> None:
+        """Let a function that has become ready serve, and ask the one before it to leave."""
+        place = self._places[stay.worker]
+        before, place.serving, place.coming = place.serving, stay, None
+        stay.ready, place.failed_starts, place.cause = True, 0, ""
+        if before is not None:
+            before.asked = True
+            place.asked.append(before)
+            leave = LeaveMessage(worker=stay.worker, reason="its successor has come")
+            self._switchboard.send(before.tag, self._frame(leave))
+        self._feed(place)
+
+    def _feed(self, place: Place) -> None:
+        """Send what is held to the function that serves, if there is one."""
+        if place.serving is None:
+            return
+        held, place.held = place.held, {}
+        for key, request in held.items():
+            try:
+                frame = self._invocations.frame(request)
+            except (WireError, StoreError) as error:  # its weights may be gone
+                self._fail(request.task.worker, [key], str(error), at=self._clock.now())
+            else:
+                self._send(place.serving, request, frame)
+
+    def _send(self, stay: Stay, request: TaskMessage, frame: bytes) -> None:
+        key = _key(request)
+        stay.owed.tasks.add(key)
+        stay.requests[key] = request
+        self._switchboard.send(stay.tag, frame)
+
+    def _take_back(self, stay: Stay, keeps: Sequence[TaskKey]) -> None:
+        """Send to its successor what a function has not begun."""
+        place = self._places[stay.worker]
+        for key in sorted(stay.owed.tasks - {tuple(key) for key in keeps}):
+            stay.owed.tasks.discard(key)
+            place.held[key] = stay.requests.pop(key)
+        stay.handed_back = True
+        self._feed(place)
+        self._release(stay)
+
+    def _release(self, stay: Stay) -> None:
+        """Hang up on a function that was asked to leave and owes nothing any more."""
+        if stay.asked and stay.handed_back and not stay.owed.tasks:
+            self._forget(stay)
+
+    def _lose(self, stay: Stay, why: str, *, at: float) -> None:
+        """Have no more to do with a function that has ended; what it owes has failed."""
+        place, lost = self._places[stay.worker], stay.owed.lose()
+        if place.coming is stay:
+            place.start_failed(why, at=at)
+        self._forget(stay)
+        self._fail(stay.worker, lost, why, at=at)
+        if place.hopeless:
+            held, place.held = place.held, {}
+            self._fail(stay.worker, sorted(held), place.cause, at=at)
+
+    def _forget(self, stay: Stay) -> None:
+        place = self._places[stay.worker]
+        place.coming = None if place.coming is stay else place.coming
+        place.serving = None if place.serving is stay else place.serving
+        place.asked = [each for each in place.asked if each is not stay]
+        self._throttle.forget(stay.tag)
+        self._switchboard.hang_up(stay.tag, call=stay.call)
+        del self._stays[stay.tag]
+
+    def _fail(self, worker: int, keys: Sequence[TaskKey], why: str, *, at: float) -> None:
+        self._latest = max(self._latest, at)
+        for round, attempt in keys:
+            self._tell(failure_of((round, worker, attempt), at=self._latest, reason=why))
+
+    def _frame(self, message: CancelMessage | LeaveMessage | StayMessage) -> bytes:
+        return encode(message, run_id=self._messaging.run_id)
+
+    def _end(self) -> None:
+        """Hang up on all functions."""
+        self._switchboard.close()
+        self._transport.close()
+        self._stays.clear()
+
+
+def _key(request: TaskMessage) -> TaskKey:
+    return request.task.round, request.task.attempt
