@@ -51,7 +51,11 @@ def cost(
         predicted = workers.hindsight(header, config.function, reach=reach, adapts=adapts)
         use = predicted.use
         estimate = deploy.estimate_run(
-            target, function=use.function, traffic=use.traffic, warm_ups=use.warm_ups
+            target,
+            function=use.function,
+            traffic=use.traffic,
+            warm_ups=use.warm_ups,
+            resident=use.resident,
         )
     else:
         config = validated(values)
@@ -59,7 +63,7 @@ def cost(
         reach = workers.Reach(deployed=config.backend == "lambda")
         predicted = workers.forecast(plan, config.workers, config.function, reach=reach)
         use = predicted.use
-        workers.require_fit(predicted.sizes, predicted.where)
+        predicted.check()
         estimate = deploy.estimate_plan(use)
     settings = predicted.settings
     facts: Values = {

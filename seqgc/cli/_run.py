@@ -95,7 +95,7 @@ def prepare(config: RunConfig, crew: WorkerSet) -> PreparedRun:
     with busy("importing PyTorch, checking the models"):
         plan = make_plan(config)
     if (predicted := crew.forecast(plan)) is not None:
-        workers.require_fit(predicted.sizes, predicted.where)
+        predicted.check()
     return PreparedRun(config=config, plan=plan, workers=crew, forecast=predicted)
 
 
@@ -146,6 +146,9 @@ def make_workers(config: RunConfig, *, delays: InjectedDelays | None = None) -> 
     if config.dask_scheduler is not None and config.backend != "dask":
         rule = "must be left out where the backend is not dask"
         raise ParameterError("dask_scheduler", rule, config.dask_scheduler)
+    if config.function.resident and config.backend not in FUNCTIONS:
+        rule = f"must be left out with backend {config.backend}, whose workers stay anyway"
+        raise ParameterError("function.resident", rule, True, "or take lambda-local, or lambda")
     match config.backend:
         case "local":
             return workers.local(n, delays=delays)

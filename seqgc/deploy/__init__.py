@@ -34,3 +34,4 @@ from seqgc.deploy._spending import estimate_run as estimate_run
 from seqgc.deploy._stack import check_template as check_template
 from seqgc.deploy._stack import deploy as deploy
 from seqgc.deploy._stack import deploy_commands as deploy_commands
+from seqgc.deploy._stay_budget import StayBudget as StayBudget

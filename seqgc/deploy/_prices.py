@@ -100,6 +100,10 @@ class FunctionSetup:
         """Return the usage of one invocation, any start included; billed up to `longest_s`."""
         return replace(self.start(min(seconds, self.longest_s)), requests=1)
 
+    def stays(self, seconds: float, *, count: int = 1) -> Usage:
+        """Return the usage of ``count`` functions that stay, one after another, so long in all."""
+        return replace(self.start(seconds), requests=count)
+
     def start(self, seconds: float = START_S) -> Usage:
         """Return the usage of an environment's start that takes so many seconds."""
         # The rounding takes back what the multiplication adds: 1.001 s are 1001 ms.

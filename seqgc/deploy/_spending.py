@@ -7,12 +7,24 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
-from seqgc.deploy._prices import Architecture, FunctionSetup, Prices, Traffic, Usage
+from seqgc.deploy._prices import (
+    INIT_LIMIT_S,
+    START_S,
+    Architecture,
+    FunctionSetup,
+    Prices,
+    Traffic,
+    Usage,
+)
 from seqgc.deploy._run_log import END, read_run_log
 from seqgc.errors import BudgetError, ParameterError, require_int
 from seqgc.ports import Arrival, Dispatch, Dispatched, Failure, Seen
 
 _Address = tuple[int, int, int]  # round, worker, attempt
+
+# After which share of its time a resident function's successor is invoked.
+_USUAL_SHARE, _LEAST_SHARE = 13 / 15, 12 / 15
+_ASKED_TWICE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +36,9 @@ class PlannedUse:
     ``warm_ups``, invocations before the first round that compute nothing, are expected to run as
     long. Each worker's environment is expected to be started once, in `START_S` seconds; at most
     each invocation's is, and to its limit.
+
+    ``resident`` functions are invoked for as long as they may stay, and paid for while the run
+    lasts, idle or not; a round lasts at most ``longest_round_s``.
     """
 
     workers: int
@@ -33,6 +48,8 @@ class PlannedUse:
     function: FunctionSetup
     traffic: Traffic
     warm_ups: int = 0
+    resident: bool = False
+    longest_round_s: float = math.inf
 
     def __post_init__(self) -> None:
         for name, least in (("workers", 1), ("rounds", 1), ("jobs", 1), ("warm_ups", 0)):
@@ -75,6 +92,8 @@ def estimate_plan(plan: PlannedUse) -> Estimate:
     (6, 8.0, 120.0)
     """
     published = plan.traffic.publication().times(plan.jobs)
+    if plan.resident:
+        return _estimate_stays(plan, published)
     invocations = plan.tasks + plan.warm_ups
     worst = plan.function.invocation(plan.function.longest_s).times(invocations) + published
     worst += plan.traffic.task(fresh=True).times(plan.tasks)
@@ -85,8 +104,36 @@ def estimate_plan(plan: PlannedUse) -> Estimate:
     return Estimate(likely=likely, at_most=worst)
 
 
+def _estimate_stays(plan: PlannedUse, published: Usage) -> Estimate:
+    """Return what functions that stay will use.
+
+    At most, a successor is invoked after 12 fifteenths of a stay, and the one before it stays on
+    to its end.
+    """
+    function, n = plan.function, plan.workers
+
+    def stays(round_s: float, start_s: float, share: float) -> Usage:
+        lasts_s = plan.rounds * round_s
+        count = max(1, math.ceil(lasts_s / (share * function.timeout_s)))
+        both_s = count * (1 - share) * function.timeout_s if share < _USUAL_SHARE else 0.0
+        return function.stays(lasts_s + count * start_s + both_s, count=count).times(n)
+
+    longest_s = min(plan.longest_round_s, function.timeout_s * _ASKED_TWICE)
+    worst = stays(longest_s, INIT_LIMIT_S, _LEAST_SHARE) + published
+    worst += plan.traffic.task(fresh=True).times(plan.tasks)
+    if plan.seconds_per_task is None:
+        return Estimate(likely=None, at_most=worst)
+    likely = stays(plan.seconds_per_task, START_S, _USUAL_SHARE) + published
+    return Estimate(likely=likely + plan.traffic.task().times(plan.tasks), at_most=worst)
+
+
 def estimate_run(
-    run: str | Path, *, function: FunctionSetup, traffic: Traffic | None = None, warm_ups: int = 0
+    run: str | Path,
+    *,
+    function: FunctionSetup,
+    traffic: Traffic | None = None,
+    warm_ups: int = 0,
+    resident: bool = False,
 ) -> Estimate:
     """Return what a run has used, from the times in its ``events.jsonl``.
 
@@ -105,7 +152,7 @@ def estimate_run(
     header, events = read_run_log(Path(run))
 
     def task(seconds: float, *, fresh: bool = False) -> Usage:
-        used = function.invocation(seconds)
+        used = Usage() if resident else function.invocation(seconds)
         return used if traffic is None else used + traffic.task(fresh=fresh)
 
     likely, at_most = Usage(), function.invocation(function.longest_s).times(warm_ups)
@@ -121,6 +168,12 @@ def estimate_run(
                 at_most += task(function.longest_s, fresh=True)
             unanswered += len(sent)
             sent, cancelled = {}, {}
+            if resident:
+                count = max(1, math.ceil(event.at_s / (_USUAL_SHARE * function.timeout_s)))
+                n, stayed_s = header.workers, event.at_s + count * START_S
+                likely += function.stays(stayed_s, count=count).times(n)
+                over_s = function.longest_s + count * (INIT_LIMIT_S - START_S)
+                at_most += function.stays(stayed_s + over_s, count=count + 1).times(n)
         elif event.event == "dispatch":
             jobs.update(event.jobs)
             workers = range(header.workers) if event.workers is None else event.workers
@@ -182,6 +235,15 @@ class PriceModel:
         It reads all its weights, as after a start.
         """
         return self._usd(self.function.invocation(seconds) + self.traffic.task(fresh=True))
+
+    @property
+    def moved_usd(self) -> float:
+        """The price of what a task moves, without its time."""
+        return self._usd(self.traffic.task(fresh=True))
+
+    def stays_usd(self, seconds: float, *, count: int) -> float:
+        """Return the price of ``count`` stays of resident functions, so long in all."""
+        return self._usd(self.function.stays(seconds, count=count))
 
     def _usd(self, usage: Usage) -> float:
         return self.prices.bill(usage, architecture=self.architecture).usd

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from seqgc.backends import Messaging
-from seqgc.deploy import Budget
+from seqgc.deploy import Budget, StayBudget
 from seqgc.errors import ParameterError, require_int
 from seqgc.workers._forecast import Forecast
 from seqgc.workers._settings import LoadDelays
@@ -43,7 +43,7 @@ class WorkerSet(ABC):
     def forecast(self, plan: TrainingPlan) -> Forecast | None:
         """Return what functions are going to be sent and cost, or None; starts and asks nobody."""
 
-    def budget(self, plan: TrainingPlan, max_usd: float) -> Budget:
+    def budget(self, plan: TrainingPlan, max_usd: float) -> Budget | StayBudget:
         """Return an observer that stops a run before it costs more than ``max_usd`` US dollars.
 
         One's own machines cost nothing.
@@ -59,13 +59,19 @@ class WorkerSet(ABC):
         predicted = self.forecast(plan)
         return Budget(max_usd, model=None) if predicted is None else predicted.budget(max_usd)
 
-    def _messaging(self, work: Work, *, run_id: str | None = None) -> Messaging:
-        """Return what the work's messages say beside its tasks; it names the run by default."""
+    def _messaging(
+        self, work: Work, *, run_id: str | None = None, delays: LoadDelays | None = None
+    ) -> Messaging:
+        """Return what the work's messages say beside its tasks.
+
+        It names the run, and injects these workers' delays, unless others are given.
+        """
+        delays = delays or self._delays
         return Messaging(
             run_id=run_id or work.run_id,
             rounding_name=work.name,
             code=work.code,
-            delays=None if self._delays is None else partial(_injected, self._delays, work),
+            delays=None if delays is None else partial(_injected, delays, work),
             payload=work.payload,
             stochastic_rounding=work.stochastic_rounding,
         )

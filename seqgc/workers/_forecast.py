@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from seqgc.deploy import (
@@ -11,6 +11,7 @@ from seqgc.deploy import (
     PlannedUse,
     PriceModel,
     RunHeader,
+    StayBudget,
     Traffic,
     read_prices,
 )
@@ -20,6 +21,7 @@ from seqgc.wire import StoreKind
 from seqgc.workers._settings import FunctionSettings
 
 if TYPE_CHECKING:
+    from seqgc.backends.lambda_ import Leases
     from seqgc.training import TaskSizes, TrainingPlan
 
 _WAYS = "mount the functions' file system and give --mount, or `seqgc deploy` once more"
@@ -35,12 +37,16 @@ class Reach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What a run sends, by way of which store, to functions of these ``settings``."""
+    """What a run sends, by way of which store, to functions of these ``settings``.
+
+    ``leases`` keep count of those that stay; None: nobody is going to be invoked.
+    """
 
     use: PlannedUse
     sizes: TaskSizes
     store: StoreChoice
     settings: FunctionSettings
+    leases: Leases | None = None
 
     @property
     def where(self) -> StoreKind:
@@ -57,8 +63,16 @@ class Forecast:
         """Whether Lambda carries the largest task."""
         return self.request_bytes <= self.sizes.limit_bytes
 
-    def budget(self, max_usd: float) -> Budget:
-        """Return the run's budget in US dollars, which has to cover the warm-up and a round."""
+    def check(self) -> None:
+        """Refuse, with `ParameterError`, a run whose messages would not be carried."""
+        if not self.use.resident:
+            require_fit(self.sizes, self.where)
+
+    def budget(self, max_usd: float) -> Budget | StayBudget:
+        """Return the run's budget in US dollars.
+
+        It has to cover the warm-up and a round, or one stay of each function.
+        """
         use = self.use
         model = PriceModel(
             read_prices(self.settings.region),
@@ -66,6 +80,13 @@ class Forecast:
             function=use.function,
             traffic=use.traffic,
         )
+        if self.leases is not None:
+            least = use.workers * model.stays_usd(self.leases.longest_s, count=1)
+            least += model.job_usd + use.workers * model.moved_usd
+            if max_usd < least:
+                bound = f"${least:.6f}, for functions that stay as long as they may"
+                raise ParameterError("max_usd", f"must be at least {bound}", max_usd)
+            return StayBudget(max_usd, model=model, leases=self.leases)
         least = use.warm_ups * model.warm_up_usd + model.job_usd
         least += use.workers * model.worst_task_usd
         if max_usd < least:
@@ -93,7 +114,9 @@ def forecast(plan: TrainingPlan, n: int, settings: FunctionSettings, *, reach: R
         rounds=jobs + setting.scheme.delay,
         sizes=asdict(plan.sizes(setting)),
     )
-    return hindsight(header, settings, reach=reach, adapts=plan.adaptation is not None)
+    predicted = hindsight(header, settings, reach=reach, adapts=plan.adaptation is not None)
+    longest_s = 2 * setting.rule.timeout_s  # who is silent is asked once more
+    return replace(predicted, use=replace(predicted.use, longest_round_s=longest_s))
 
 
 def hindsight(
@@ -121,8 +144,9 @@ def hindsight(
         jobs=header.jobs,
         seconds_per_task=settings.expected_s,
         function=FunctionSetup(memory_mb=settings.memory_mb, timeout_s=settings.timeout_s),
-        traffic=traffic_of(sizes, store.kind, master_outside=settings.master_outside),
-        warm_ups=n * settings.warm_up,
+        traffic=traffic_of(sizes, store.kind, settings=settings),
+        warm_ups=0 if settings.resident else n * settings.warm_up,
+        resident=settings.resident,
     )
     return Forecast(use=use, sizes=sizes, store=store, settings=settings)
 
@@ -166,16 +190,17 @@ def choose(
     )
 
 
-def traffic_of(sizes: TaskSizes, where: StoreKind, *, master_outside: bool) -> Traffic:
-    """Return what a task moves by way of a store."""
+def traffic_of(sizes: TaskSizes, where: StoreKind, *, settings: FunctionSettings) -> Traffic:
+    """Return what a task moves by way of a store; resident functions answer by their connection."""
+    in_reply = sizes.reply_fits or where == "inline" or settings.resident
     return Traffic(
         where=where,
         weights_bytes=0 if where == "inline" else sizes.weights_bytes,
         weights_files=sizes.weights_files,
         weights_jobs=sizes.mini_tasks,
         result_bytes=sizes.result_bytes,
-        results_stored=not sizes.reply_fits and where != "inline",
-        master_outside=master_outside,
+        results_stored=not in_reply,
+        master_outside=settings.master_outside,
     )
 
 
@@ -201,6 +226,6 @@ def _round_usd(
         prices = read_prices(settings.region)
     except ParameterError:
         return None
-    traffic = traffic_of(sizes, kind, master_outside=settings.master_outside)
+    traffic = traffic_of(sizes, kind, settings=settings)
     usage = traffic.publication() + traffic.task().times(workers)
     return prices.bill(usage, architecture=settings.arch).usd

@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from seqgc.deploy import FunctionSetup
 from seqgc.stores import (
     DirectoryStore,
     StoreChoice,
@@ -26,7 +27,7 @@ from seqgc.workers._settings import FunctionSettings, LoadDelays
 if TYPE_CHECKING:
     from boto3.session import Session
 
-    from seqgc.backends.lambda_ import Transport
+    from seqgc.backends.lambda_ import Address, Leases, Staying, Transport
     from seqgc.ports import Backend
     from seqgc.training import Crew, TrainingPlan, Work
 
@@ -75,13 +76,30 @@ class FunctionWorkers(WorkerSet):
     def reach(self) -> Reach:
         """Which stores they have."""
 
+    @property
+    @abstractmethod
+    def address(self) -> Address:
+        """Where functions that stay can call this machine, or `ParameterError`: nowhere."""
+
+    @cached_property
+    def leases(self) -> Leases:
+        """The stays of resident functions, all that they have been invoked for by this object."""
+        from seqgc.backends.lambda_ import Leases
+
+        setup = FunctionSetup(memory_mb=self.settings.memory_mb, timeout_s=self.settings.timeout_s)
+        return Leases(longest_s=setup.longest_s)
+
     @abstractmethod
     def _connect(self, work: Work) -> Functions:
         """Make sure that they can be called, and return how; starts what must be started."""
 
     def check(self, work: Work) -> None:
         work.workload()  # made for its checks
-        require_fit(work.sizes, self._choice(work).kind)
+        choice = self._choice(work)
+        if self.settings.resident:
+            _ = self.address  # as well
+        else:
+            require_fit(work.sizes, choice.kind)
 
     @contextmanager
     def open(self, work: Work) -> Iterator[Crew]:
@@ -96,16 +114,28 @@ class FunctionWorkers(WorkerSet):
         transport = self._transport(functions)
 
         def start() -> Backend:
-            from seqgc.backends.lambda_ import Invoking, LambdaBackend
+            from seqgc.backends import lambda_
 
-            return LambdaBackend(
+            workload, settings = work.workload(), self.settings
+            if settings.resident:
+                return lambda_.ResidentBackend(
+                    self.n,
+                    transport,
+                    workload=workload,
+                    store=ref,
+                    shared=shared,
+                    messaging=self._messaging(work, run_id=run_id, delays=self._work_delays),
+                    staying=self._staying,
+                    leases=self.leases,
+                )
+            return lambda_.LambdaBackend(
                 self.n,
                 transport,
-                workload=work.workload(),
+                workload=workload,
                 store=ref,
                 shared=shared,
                 messaging=self._messaging(work, run_id=run_id),
-                invoking=Invoking(warm_up_rounds=self.settings.warm_up),
+                invoking=lambda_.Invoking(warm_up_rounds=settings.warm_up),
             )
 
         grace_s, note = self.settings.timeout_s, f"store: {choice}"
@@ -119,7 +149,29 @@ class FunctionWorkers(WorkerSet):
             yield crew
 
     def forecast(self, plan: TrainingPlan) -> Forecast:
-        return forecast(plan, self.n, self.settings, reach=self.reach)
+        predicted = forecast(plan, self.n, self.settings, reach=self.reach)
+        if not self.settings.resident:
+            return predicted
+        _ = self.address  # refuses what nobody could reach
+        return replace(predicted, leases=self.leases)
+
+    # ---- of functions that stay -----------------------------------------------------------------
+
+    @property
+    def _staying(self) -> Staying:
+        from seqgc.backends.lambda_ import Staying
+
+        start_s = None
+        if (delays := self._delays) is not None:  # by row of the profile, worker, load
+            start_s = lambda worker, number: delays(number, worker, 0.0)  # noqa: E731
+        return Staying(address=self.address, limit_s=self.settings.timeout_s, start_s=start_s)
+
+    @property
+    def _work_delays(self) -> LoadDelays | None:
+        """What is injected beside starts, which are paid for once: what load costs."""
+        if (delays := self._delays) is None:
+            return None
+        return lambda round, worker, load: delays(round, worker, load) - delays(round, worker, 0.0)
 
     def _choice(self, work: Work) -> StoreChoice:
         sizes = work.sizes if work.fixed else None

@@ -18,6 +18,7 @@ from seqgc.workers._settings import FunctionSettings, LoadDelays
 if TYPE_CHECKING:
     from boto3.session import Session
 
+    from seqgc.backends.lambda_ import Address
     from seqgc.training import Work
 
 _HANDLER: Final = "lambda_handlers.gradient_worker.handler.handler"
@@ -45,6 +46,19 @@ class _Deployed(FunctionWorkers):
     @property
     def reach(self) -> Reach:
         return Reach(deployed=True, s3=self._deployment.reaches_s3)
+
+    @property
+    def address(self) -> Address:
+        from seqgc.backends.lambda_ import Address
+
+        wanted = self._wanted
+        if wanted.master_address is None and wanted.mount is None:
+            rule = "needs a master that the functions reach, in their VPC and security group"
+            remedy = (
+                "run it there, with --mount or --master-address; `seqgc doctor --resident` looks"
+            )
+            raise ParameterError("function.resident", rule, True, remedy)
+        return Address.in_vpc(wanted.master_address)
 
     def _connect(self, work: Work) -> Functions:
         mount = self._wanted.mount
@@ -81,6 +95,12 @@ class _OnThisMachine(FunctionWorkers):
     @property
     def reach(self) -> Reach:
         return Reach(deployed=False, s3=False)
+
+    @property
+    def address(self) -> Address:
+        from seqgc.backends.lambda_ import Address
+
+        return Address()
 
     def _connect(self, work: Work) -> Functions:  # noqa: ARG002 (for any work)
         return self._service

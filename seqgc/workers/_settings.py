@@ -99,6 +99,10 @@ class FunctionSettings(Settings):
     inside the functions' region where it has a ``mount``, for which it must be in the VPC, and else
     outside: then what it receives is priced as transfer to the internet.
 
+    ``resident`` functions stay, and are asked over connections that they open to this machine: to
+    its ``master_address``, which must be in the functions' VPC; found by itself where there is a
+    ``mount``. They stay for ``timeout_s``, and are replaced in time.
+
     Deployed functions are as the file ``deployment`` says, whatever memory, time-out, processor
     and region are given here; those of this machine are priced as the ones which they stand for.
     """
@@ -109,6 +113,10 @@ class FunctionSettings(Settings):
     store: Annotated[
         Literal["auto", "directory", "s3", "inline"], "Of functions: auto, directory, s3 or inline."
     ] = "auto"
+    resident: Annotated[bool, "Functions that stay from round to round."] = False
+    master_address: Annotated[
+        str | None, "IP address of this machine, which resident functions call."
+    ] = None
     mount: Annotated[str | None, "Where the functions' file system is mounted here."] = None
     master: Annotated[
         Literal["inside", "outside"] | None,

@@ -9,6 +9,7 @@ from seqgc.backends.lambda_._curl import CurlTransport as CurlTransport
 from seqgc.backends.lambda_._leases import Leases as Leases
 from seqgc.backends.lambda_._leases import Staying as Staying
 from seqgc.backends.lambda_._resident import ResidentBackend as ResidentBackend
+from seqgc.backends.lambda_._switchboard import MASTER_PORTS as MASTER_PORTS
 from seqgc.backends.lambda_._switchboard import Address as Address
 from seqgc.backends.lambda_._target import Signer as Signer
 from seqgc.backends.lambda_._target import Target as Target

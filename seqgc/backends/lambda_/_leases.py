@@ -25,8 +25,9 @@ _ENDS_AFTER: Final = 59 / 60  # before the service ends it, which costs an envir
 class Leases:
     """The stays of functions that were invoked, each paid for until it has ended.
 
-    ``longest_s`` is what one is billed at most, its start included. ``admit``, if given, is called
-    before each invocation: what it raises keeps that from being made.
+    ``longest_s`` is what one is billed at most, its start included; until its end is known it
+    counts in full. ``admit`` is called before each invocation: what it raises keeps that from being
+    made.
 
     Examples
     --------
@@ -34,36 +35,31 @@ class Leases:
     >>> leases.begin(0, at=100.0)
     >>> leases.begin(1, at=110.0)
     >>> leases.end(0, at=160.0)
-    >>> leases.used_s(now=200.0), leases.left_s(now=200.0), leases.count
-    (150.0, 810.0, 2)
+    >>> leases.ended_s, leases.open, leases.count
+    (60.0, 1, 2)
     """
 
-    def __init__(
-        self, *, longest_s: float, admit: Callable[[float], None] = lambda _: None
-    ) -> None:
+    def __init__(self, *, longest_s: float) -> None:
         self.longest_s: Final = longest_s
-        self.admit = admit
-        self.count = 0
-        self._ended_s = 0.0
+        self.admit: Callable[[], None] = lambda: None
+        self.count = 0  # invocations
+        self.ended_s = 0.0  # of those that have ended
         self._began: dict[int, float] = {}
+
+    @property
+    def open(self) -> int:
+        """How many have not ended, as far as is known."""
+        return len(self._began)
 
     def begin(self, tag: int, *, at: float) -> None:
         """Take note of an invocation."""
         self.count += 1
         self._began[tag] = at
 
-    def end(self, tag: int, *, at: float, known: bool = True) -> None:
-        """Take note of its end; one that is not ``known`` may run until its time is up."""
+    def end(self, tag: int, *, at: float) -> None:
+        """Take note of its end."""
         if (began := self._began.pop(tag, None)) is not None:
-            self._ended_s += min(at - began, self.longest_s) if known else self.longest_s
-
-    def used_s(self, *, now: float) -> float:
-        """Return how long functions have stayed until now, in sum, seconds."""
-        return self._ended_s + sum(min(now - at, self.longest_s) for at in self._began.values())
-
-    def left_s(self, *, now: float) -> float:
-        """Return how long those that are there can still stay, in sum, seconds."""
-        return sum(max(0.0, self.longest_s - (now - at)) for at in self._began.values())
+            self.ended_s += min(at - began, self.longest_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +78,8 @@ class Staying:
     start_timeout_s
         Within which an invocation must have become a function that is ready, seconds.
     start_s
-        ``start_s(worker)``: the least time that a start takes, seconds: a slow start to inject.
+        ``start_s(worker, number)``: the least time that a worker's so-manieth start takes, seconds:
+        slow starts to inject. None: none.
     throttling
         How HTTP 429 is met.
 
@@ -97,7 +94,7 @@ class Staying:
     beat_s: float = 1.0
     start_timeout_s: float = 120.0
     seed: int = 0
-    start_s: Callable[[int], float] | None = None
+    start_s: Callable[[int, int], float] | None = None
     throttling: ThrottlePolicy = field(default_factory=ThrottlePolicy)
 
     def __post_init__(self) -> None:

@@ -230,7 +230,7 @@ class ResidentBackend(EventBackend):
                 self._invoke(worker, place, now=now)
 
     def _invoke(self, worker: int, place: Place, *, now: float) -> None:
-        self._leases.admit(now)
+        self._leases.admit()
         tag, staying = next(self._tags), self._staying
         call, token = secrets.token_bytes(16), secrets.token_bytes(32)
         message = StayMessage(
@@ -245,7 +245,7 @@ class ResidentBackend(EventBackend):
             beat_s=staying.beat_s,
             leave_s=staying.leave_s(worker, place.invocations),
             end_s=staying.end_s,
-            start_s=0.0 if staying.start_s is None else staying.start_s(worker),
+            start_s=0.0 if staying.start_s is None else staying.start_s(worker, place.invocations),
         )
         place.invocations += 1
         place.coming = stay = Stay(tag=tag, worker=worker, call=call, message=message, began=now)
@@ -288,7 +288,8 @@ class ResidentBackend(EventBackend):
                 stay.began = reply.at
                 return
         self._throttle.forget(reply.tag)
-        self._leases.end(reply.tag, at=reply.at, known=reply.body is not None or reply.throttled)
+        if reply.body is not None or reply.throttled:  # else only the connection may have ended
+            self._leases.end(reply.tag, at=reply.at)
         if stay is not None:
             self._lose(stay, reply.error or "the function ended", at=reply.at)
 

@@ -25,7 +25,10 @@ from seqgc.errors import ParameterError
 from seqgc.ports import Clock
 from seqgc.worker._line import PROOF_BEATS, Line, Stranger, prove_master
 
-__all__ = ["Address", "Heard", "Switchboard"]
+__all__ = ["MASTER_PORTS", "Address", "Heard", "Switchboard"]
+
+MASTER_PORTS: Final = range(9840, 9856)
+"""Where masters in the functions' VPC listen, each run at one: what template.yaml lets through."""
 
 _STRANGERS = 256
 _CLOSE_S = 5.0
@@ -47,6 +50,15 @@ class Address:
         if self.plain and self.host != "127.0.0.1":
             rule = "must be 127.0.0.1 where connections are not encrypted"
             raise ParameterError("host", rule, self.host)
+
+    @classmethod
+    def in_vpc(cls, host: str | None) -> Address:
+        """Return the address of a master in the functions' VPC; None: its usual one there."""
+        if host is None:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+                probe.connect(("192.0.2.1", 9))  # sends nothing, but chooses the interface
+                host = probe.getsockname()[0]
+        return cls(host=host, ports=MASTER_PORTS, plain=False)
 
     def listener(self) -> socket.socket:
         """Return a socket that listens there, or raise `ParameterError`."""
