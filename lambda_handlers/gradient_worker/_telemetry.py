@@ -38,9 +38,7 @@ class Telemetry:
             self._segment = _segments()
 
     @contextmanager
-    def invocation(
-        self, context: object
-    ) -> Iterator[Callable[[Report], None]]:
+    def invocation(self, context: object) -> Iterator[Callable[[Report], None]]:
         """Yield what logs how the invocation went; one that raises is logged, and raises on."""
         cold, self._cold = self._cold, False
         request = getattr(context, "aws_request_id", "")

@@ -1,9 +1,11 @@
 """A worker that is asked over a connection: what it computes next, and when an answer leaves.
 
-One thread computes; between any two mini-tasks it takes in what the master has said meanwhile, so
-that a task which was cancelled is not begun, or not gone on with. An answer that is not due yet is
-kept while the next task is begun: injected delays stand for slow responses, not for a busy
-processor.
+One thread computes; between any two mini-tasks it looks what the master has said meanwhile, so that
+a task which was cancelled is not begun, or not gone on with. An answer that is not due yet is kept
+while the next task is begun: injected delays stand for slow responses, not for a busy processor.
+
+Where another thread reads the connection, it is that one that takes in what the master says, while
+a gradient is computed: so what was not begun can be handed back at any time.
 """
 
 from __future__ import annotations
@@ -11,13 +13,22 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from seqgc.ports import Task
-from seqgc.wire import CancelMessage, InvokeMessage, LeaveMessage, TaskMessage, decode, encode
+from seqgc.wire import (
+    CancelMessage,
+    FailureMessage,
+    InvokeMessage,
+    LeaveMessage,
+    TaskMessage,
+    decode,
+    encode,
+)
 
 __all__ = ["Connection", "TaskServer"]
 
@@ -34,7 +45,10 @@ class Connection(Protocol):
         """Whether the master has gone: nothing more will come, or be taken."""
 
     def receive(self, timeout_s: float) -> Sequence[bytes | bytearray]:
-        """Return the frames that have come; wait for the first for so many seconds at most."""
+        """Return what has come; wait for the first frame for so many seconds at most.
+
+        Nothing where another thread has had it taken in already (`TaskServer.take_in`).
+        """
 
     def send(self, frame: bytes) -> None:
         """Send a frame; return once the master has taken it, or never will."""
@@ -58,22 +72,29 @@ class TaskServer:
         self._order = itertools.count()
         self._cancelled: set[int] = set()  # rounds
         self._at_work: tuple[int, int] | None = None  # round, attempt
+        self._lock = threading.Lock()  # guards all but the counts
 
     def serve(self) -> None:
         """Answer until the master has gone."""
         while not self._connection.ended:
-            idle_s = self._due[0][0] - time.monotonic() if self._due else math.inf
-            self._listen(0.0 if self._todo else max(0.0, idle_s))
-            if self._todo:
-                self._work(*self._todo.popleft())
-            while self._due and self._due[0][0] <= time.monotonic():
-                self._connection.send(heapq.heappop(self._due)[-1])
+            with self._lock:
+                idle_s = self._due[0][0] - time.monotonic() if self._due else math.inf
+                idle_s = 0.0 if self._todo else max(0.0, idle_s)
+            self._listen(idle_s)
+            if (next_ := self._next()) is not None:
+                self._work(*next_)
+            while (frame := self._next_due()) is not None:
+                self._connection.send(frame)
 
-    def _listen(self, timeout_s: float) -> None:
-        """Take in what the master has said, or says within the timeout."""
-        for frame in self._connection.receive(timeout_s):
-            match decode(frame, run_id=self._run_id, sealed=self._sealed):
-                case TaskMessage() | InvokeMessage() as message:
+    def take_in(self, frame: bytes | bytearray) -> bytes | None:
+        """Take note of what the master says; return what to reply, if anything; thread-safe.
+
+        `WireError` if the frame is none that a master sends.
+        """
+        message = decode(frame, run_id=self._run_id, sealed=self._sealed)
+        with self._lock:
+            match message:
+                case TaskMessage() | InvokeMessage():
                     self._todo.append((time.monotonic(), message))
                 case CancelMessage(round=round):
                     self._cancelled.add(round)
@@ -81,40 +102,64 @@ class TaskServer:
                     self._due = [entry for entry in self._due if entry[2][0] != round]
                     heapq.heapify(self._due)
                 case LeaveMessage(worker=worker):
-                    self._hand_back(worker)
+                    return self._hand_back(worker)
+        return None
 
-    def _hand_back(self, worker: int) -> None:
+    def _hand_back(self, worker: int) -> bytes:
         """Forget the tasks that were not begun; say which others are still to be answered."""
         self._todo.clear()
         keeps = [task for *_, task, _ in self._due]
         keeps += [] if self._at_work is None else [self._at_work]
-        self._send(LeaveMessage(worker=worker, keeps=keeps))
+        return self._encoded(LeaveMessage(worker=worker, keeps=keeps))
+
+    def _listen(self, timeout_s: float) -> None:
+        """Take in what the master has said, or says within the timeout."""
+        for frame in self._connection.receive(timeout_s):
+            if (reply := self.take_in(frame)) is not None:
+                self._connection.send(reply)
+
+    def _next(self) -> tuple[float, Asked] | None:
+        """Return the task to begin, and when it was received."""
+        with self._lock:
+            if not self._todo:
+                return None
+            received, message = self._todo.popleft()
+            self._at_work = _task(message).round, _task(message).attempt
+            self._cancelled.clear()  # what was cancelled before this task came is not this task
+            return received, message
+
+    def _next_due(self) -> bytes | None:
+        """Return an answer whose time has come."""
+        with self._lock:
+            if self._due and self._due[0][0] <= time.monotonic():
+                return heapq.heappop(self._due)[-1]
+        return None
 
     def _work(self, received: float, message: Asked) -> None:
         """Compute a task and put its answer down for its time; failures are told at once."""
         task, request = _task(message), _request(message)
-        address = self._at_work = task.round, task.attempt
-        self._cancelled.clear()  # what was cancelled before this task came is not this task
         self.tasks += 1
         try:
             frame = self._answer(message, lambda: self._unwanted(task))
-            if frame is None or self._unwanted(task):
-                return
             when = received + request.delay_s
         except Exception as error:
             self.failures += 1
-            when, failure = received, request.failure(f"{type(error).__name__}: {error}")
-            frame = encode(failure, run_id=self._run_id, sealed=self._sealed)
-        finally:
+            frame = self._encoded(request.failure(f"{type(error).__name__}: {error}"))
+            when = received
+        unwanted = self._unwanted(task)
+        with self._lock:
             self._at_work = None
-        heapq.heappush(self._due, (when, next(self._order), address, frame))
+            if frame is not None and not (unwanted or task.round in self._cancelled):
+                entry = (when, next(self._order), (task.round, task.attempt), frame)
+                heapq.heappush(self._due, entry)
 
     def _unwanted(self, task: Task) -> bool:
         self._listen(0.0)
-        return self._connection.ended or task.round in self._cancelled
+        with self._lock:
+            return self._connection.ended or task.round in self._cancelled
 
-    def _send(self, message: LeaveMessage) -> None:
-        self._connection.send(encode(message, run_id=self._run_id, sealed=self._sealed))
+    def _encoded(self, message: LeaveMessage | FailureMessage) -> bytes:
+        return encode(message, run_id=self._run_id, sealed=self._sealed)
 
 
 def _request(message: Asked) -> TaskMessage:

@@ -7,8 +7,8 @@ One that stays pays once: a `StayMessage` says where its master listens, and fro
 questions (`InvokeMessage`) and answers as in ordinary invocations go over the connection
 (`seqgc.worker._line`), however large: Lambda's limit on messages does not apply.
 
-Two threads, which share a queue of frames and a flag. One *computes* (`TaskServer`). The other one
-*listens*: it beats, takes in frames, and watches the clock, however long a gradient takes::
+Two threads. One *computes* (`TaskServer`). The other one *listens*: it beats, takes in what the
+master says, and watches the clock, however long a gradient takes::
 
     invoked --> calling --> known --> making the workload --> ready --> serving --> ended
                    |          |                                            |
@@ -30,15 +30,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from ipaddress import ip_address
 
 from seqgc import wire
-from seqgc.errors import WorkerError, one_line
+from seqgc.errors import WireError, WorkerError, one_line
 from seqgc.wire import LeaveMessage, ReadyMessage, StayMessage
 from seqgc.worker._invocations import StayReport
 from seqgc.worker._line import (
@@ -78,14 +77,15 @@ def stay(
         If the master cannot be reached, or is not the one that invoked this function.
     """
     received = time.monotonic()
-    with _Call(run_id, message, abandon) as call:
+    call = _Call(run_id, message, abandon)
+    server = TaskServer(call, answer, run_id=run_id)
+    with call.taken_in_by(server):
         if call.wait_until_known():
             problem = _problem_of(make)
             while not call.ended and (left := received + message.start_s - time.monotonic()) > 0:
                 call.receive(left)  # nothing is asked before it is ready
             ready = ReadyMessage(worker=message.worker, problem=problem)
             call.send(wire.encode(ready, run_id=run_id))
-        server = TaskServer(call, answer, run_id=run_id)
         server.serve()
     leave = LeaveMessage(worker=message.worker, reason=call.reason)
     return StayReport(
@@ -113,7 +113,8 @@ class _Call:
     def __init__(self, run_id: str, message: StayMessage, abandon: Callable[[], None]) -> None:
         self.reason = ""
         self._run_id, self._message, self._abandon = run_id, message, abandon
-        self._frames: queue.SimpleQueue[bytearray | None] = queue.SimpleQueue()  # None: the end
+        self._server: TaskServer
+        self._news = threading.Event()  # something was taken in, or it is over
         self._known = threading.Event()  # or refused
         self._error: Exception | None = None
         self._ended = False
@@ -122,14 +123,17 @@ class _Call:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._listen, name="seqgc-line", daemon=True)
 
-    def __enter__(self) -> _Call:
+    @contextmanager
+    def taken_in_by(self, server: TaskServer) -> Iterator[None]:
+        """Have a server take in what the master says, for the block's time."""
+        self._server = server
         self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._loop.call_soon_threadsafe(self._finish)
-        self._thread.join()
-        self._loop.close()
+        try:
+            yield
+        finally:
+            self._loop.call_soon_threadsafe(self._finish)
+            self._thread.join()
+            self._loop.close()
 
     def wait_until_known(self) -> bool:
         """Wait until both know each other; False: it is over already; `WorkerError`: refused."""
@@ -149,14 +153,11 @@ class _Call:
     def ended(self) -> bool:
         return self._ended
 
-    def receive(self, timeout_s: float) -> Sequence[bytearray]:
-        frames: list[bytearray] = []
-        with suppress(queue.Empty):
-            frame = self._frames.get(timeout_s > 0, min(timeout_s, _LONGEST_WAIT_S))
-            while frame is not None:
-                frames.append(frame)
-                frame = self._frames.get_nowait()
-        return frames
+    def receive(self, timeout_s: float) -> Sequence[bytes]:
+        if timeout_s > 0 and not self._ended:
+            self._news.wait(min(timeout_s, _LONGEST_WAIT_S))
+        self._news.clear()
+        return ()
 
     def send(self, frame: bytes) -> None:
         if self._line is not None:
@@ -179,10 +180,16 @@ class _Call:
         leave = LeaveMessage(worker=message.worker, reason="its lease ends soon")
         loop.call_later(message.leave_s, line.send, wire.encode(leave, run_id=self._run_id))
         loop.call_later(message.end_s, line.hang_up, "its lease has ended")
-        async for frame in line.frames():
-            self._frames.put(frame)
-        self.reason, self._ended = line.end, True
-        self._frames.put(None)
+        try:
+            async for frame in line.frames():
+                if (reply := self._server.take_in(frame)) is not None:
+                    line.send(reply)
+                self._news.set()
+        except WireError as error:
+            line.hang_up(f"WireError: {error}")
+        finally:
+            self.reason, self._ended = line.end, True
+            self._news.set()
         try:
             await asyncio.wait_for(self._finished.wait(), _GRACE_BEATS * message.beat_s)
         except TimeoutError:

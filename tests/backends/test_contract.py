@@ -57,8 +57,8 @@ class TestLambdaBackend(BackendContract):
         return opened
 
 
-class TestResidentBackend(SerialBackendContract):
-    """A worker is a function that stays, called by none and asked over its own connection."""
+class TestResidentBackend(BackendContract):
+    """A worker is a function that stays; it hears of a cancelled task, but nobody knows when."""
 
     backend = ResidentBackend
 

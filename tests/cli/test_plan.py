@@ -29,7 +29,14 @@ from seqgc.wire import (
     from_json,
     to_json,
 )
-from seqgc.workers import Forecast, FunctionWorkers, Reach, forecast, require_fit
+from seqgc.workers import (
+    Forecast,
+    FunctionSettings,
+    FunctionWorkers,
+    Reach,
+    forecast,
+    require_fit,
+)
 from seqgc.workers._forecast import choose, traffic_of
 from tests.cli.kit import Out, deploy
 from tests.cli.refused import refused
@@ -353,11 +360,11 @@ FULL = TaskSizes(
 
 def test_what_fits_exactly_fits() -> None:
     require_fit(FULL, "inline")
-    assert not traffic_of(FULL, "inline", master_outside=False).results_stored
+    assert not traffic_of(FULL, "inline", settings=FunctionSettings()).results_stored
     require_fit(replace(FULL, task_bytes=300), "directory")  # weights are elsewhere
     through_the_store = replace(FULL, result_bytes=175)
     require_fit(through_the_store, "directory")
-    assert traffic_of(through_the_store, "directory", master_outside=False).results_stored
+    assert traffic_of(through_the_store, "directory", settings=FunctionSettings()).results_stored
 
 
 @pytest.mark.parametrize(

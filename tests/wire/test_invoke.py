@@ -110,7 +110,9 @@ def test_an_invocation_tells_its_run() -> None:
 
 def test_a_function_takes_nothing_but_invocations() -> None:
     frame = encode(asked(), run_id=RUN)
-    with pytest.raises(WireError, match="asked by an InvokeMessage or StayMessage; got a TaskMessage"):
+    with pytest.raises(
+        WireError, match="asked by an InvokeMessage or StayMessage; got a TaskMessage"
+    ):
         decode_invocation(frame)
 
 

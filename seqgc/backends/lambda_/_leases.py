@@ -18,7 +18,6 @@ from seqgc.errors import ParameterError, require_int
 
 __all__ = ["Leases", "Staying"]
 
-_LEAVES_AFTER: Final = (12 / 15, 14 / 15)  # of its time: 13 min ± 1 of Lambda's 15
 _ENDS_AFTER: Final = 59 / 60  # before the service ends it, which costs an environment
 
 
@@ -71,8 +70,10 @@ class Staying:
     address
         Where they call the master.
     limit_s
-        The function's time-out, seconds, at most Lambda's 900. A function says that it is going to
-        leave after 13 ± 1 fifteenths of it, drawn by ``seed``: not all at once.
+        The function's time-out, seconds, at most Lambda's 900.
+    leave
+        After which share of that a function says that it is going to leave, at least and at most;
+        drawn by ``seed``, so that not all do at once. Usually 13 min ± 1 of Lambda's 15.
     beat_s
         Between heartbeats, seconds. A function is lost after 5 silent ones, a master after 30.
     start_timeout_s
@@ -91,6 +92,7 @@ class Staying:
 
     address: Address = field(default_factory=Address)
     limit_s: float = 900.0
+    leave: tuple[float, float] = (12 / 15, 14 / 15)
     beat_s: float = 1.0
     start_timeout_s: float = 120.0
     seed: int = 0
@@ -103,10 +105,14 @@ class Staying:
             if not 0 < (value := getattr(self, argument)) <= most:
                 raise ParameterError(argument, f"must be in (0, {most:g}] seconds", value)
 
+        if not 0 < self.leave[0] <= self.leave[1] < _ENDS_AFTER:
+            rule = f"must satisfy 0 < least <= most < {_ENDS_AFTER:.3f}"
+            raise ParameterError("leave", rule, self.leave)
+
     def leave_s(self, worker: int, number: int) -> float:
         """Return after how many seconds a worker's so-manieth function says that it leaves."""
         rng = np.random.default_rng([self.seed, worker, number])
-        return self.limit_s * float(rng.uniform(*_LEAVES_AFTER))
+        return self.limit_s * float(rng.uniform(*self.leave))
 
     @property
     def end_s(self) -> float:

@@ -1,0 +1,301 @@
+"""Who gets through to a master that listens: its own functions, each once, and nobody else."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seqgc.backends import MonotonicClock
+from seqgc.backends.lambda_ import Address
+from seqgc.backends.lambda_._certificate import tls_server
+from seqgc.backends.lambda_._switchboard import Switchboard
+from seqgc.errors import ParameterError
+from seqgc.testing import PATIENCE_S, eventually
+from seqgc.worker._line import tls_client
+from tests.kit import SOAK
+
+BEAT_S = 0.2
+CALL, TOKEN = b"c" * 16, b"t" * 32
+FRAME = b"a frame"
+
+
+@pytest.fixture(scope="module")
+def listening() -> Iterator[Switchboard]:
+    """One for all: what strangers do may be of no consequence to those who come after them."""
+    board = opened()
+    yield board
+    board.close()
+
+
+def opened(tls: ssl.SSLContext | None = None) -> Switchboard:
+    return Switchboard(
+        Address().listener(),
+        tls=tls,
+        beat_s=BEAT_S,
+        patience=5,
+        clock=MonotonicClock(),
+        on_news=lambda: None,
+    )
+
+
+@dataclass
+class Caller:
+    """A function's end, written after what `seqgc.worker._line` says of the bytes."""
+
+    sock: socket.socket
+
+    def hello(self, call: bytes, *, magic: bytes = b"SGCR", version: int = 1) -> bytes:
+        nonce = secrets.token_bytes(32)
+        self.sock.sendall(magic + struct.pack("<H", version) + call + nonce)
+        return nonce
+
+    def prove(self, call: bytes, token: bytes) -> bytes:
+        """Go through with it; return the proof."""
+        nonce = self.hello(call)
+        answer = self.exactly(64)
+        theirs, proof = answer[:32], answer[32:]
+        about = call + nonce + theirs
+        assert proof == hmac.new(token, b"master" + about, "sha256").digest()
+        own = hmac.new(token, b"function" + about, "sha256").digest()
+        self.sock.sendall(own)
+        return own
+
+    def send(self, frame: bytes) -> None:
+        self.sock.sendall(struct.pack("<Q", len(frame)) + frame)
+
+    def exactly(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count and (piece := self.sock.recv(count - len(data))):
+            data += piece
+        return data
+
+    def rest(self) -> bytes:
+        """All that comes until the end of the stream."""
+        data = b""
+        try:
+            while piece := self.sock.recv(4096):
+                data += piece
+        except ConnectionError:
+            pass
+        return data
+
+
+def calling(board: Switchboard) -> Caller:
+    return Caller(socket.create_connection((board.host, board.port), timeout=PATIENCE_S))
+
+
+def is_heard(board: Switchboard, caller: Caller, tag: int) -> bool:
+    """Whether a frame gets through, and none but that."""
+    caller.send(FRAME)
+    heard = eventually(board.take, "the frame")
+    return [(each.tag, each.frame) for each in heard] == [(tag, FRAME)]
+
+
+def expected(board: Switchboard, tag: int = 0) -> tuple[bytes, bytes]:
+    call, token = secrets.token_bytes(16), secrets.token_bytes(32)
+    board.expect(tag, call=call, token=token)
+    return call, token
+
+
+def gone(board: Switchboard, caller: Caller) -> str:
+    caller.sock.close()
+    (end,) = eventually(board.take, "the end")
+    assert end.frame is None
+    return end.why
+
+
+def test_a_function_that_knows_the_token_is_heard_and_hears(listening: Switchboard) -> None:
+    call, token = expected(listening, 7)
+    caller = calling(listening)
+    caller.prove(call, token)
+    assert is_heard(listening, caller, 7)
+    listening.send(7, FRAME)
+    beats = 0
+    while (length := struct.unpack("<Q", caller.exactly(8))[0]) == 0:
+        beats += 1  # while nothing is said
+    assert caller.exactly(length) == FRAME
+    assert "ended" in gone(listening, caller)
+
+
+def test_nobody_else_is_told_anything(listening: Switchboard) -> None:
+    call, token = expected(listening)
+    for hello in (
+        {"call": secrets.token_bytes(16)},
+        {"call": call, "magic": b"SGCF"},
+        {"call": call, "version": 2},
+    ):
+        stranger = calling(listening)
+        stranger.hello(**hello)  # type: ignore[arg-type]
+        assert stranger.rest() == b""
+        stranger.sock.close()
+    mistaken = calling(listening)  # the call is known to who reads invocations, the token too
+    mistaken.hello(call)
+    answer = mistaken.exactly(64)
+    mistaken.sock.sendall(answer[32:])  # the master's own proof
+    assert mistaken.rest() == b""
+    mistaken.sock.close()
+    caller = calling(listening)
+    caller.prove(call, token)  # nothing of that has used up the call
+    assert is_heard(listening, caller, 0)
+    gone(listening, caller)
+
+
+def test_a_call_is_answered_once_and_no_proof_is_of_use_twice(listening: Switchboard) -> None:
+    call, token = expected(listening)
+    caller = calling(listening)
+    proof = caller.prove(call, token)
+    assert is_heard(listening, caller, 0)
+    second = calling(listening)
+    second.hello(call)
+    assert second.rest() == b""
+    second.sock.close()
+    listening.expect(1, call=call, token=token)  # were it expected again
+    replaying = calling(listening)
+    replaying.hello(call)
+    assert len(replaying.exactly(64)) == 64
+    replaying.sock.sendall(proof)
+    assert replaying.rest() == b""
+    replaying.sock.close()
+    assert listening.take() == []
+    assert is_heard(listening, caller, 0)
+    gone(listening, caller)
+
+
+def test_one_who_is_hung_up_on_before_the_call_is_not_let_in(listening: Switchboard) -> None:
+    call, _ = expected(listening)
+    listening.hang_up(0, call=call)
+    caller = calling(listening)
+    caller.hello(call)
+    assert caller.rest() == b""
+    caller.sock.close()
+
+
+noise = st.binary(max_size=200) | st.binary(max_size=80).map(
+    lambda rest: b"SGCR\x01\x00" + CALL + rest
+)
+
+
+@settings(max_examples=2000 if SOAK else 40)
+@given(first=noise, then=noise, hangs_up=st.booleans())
+def test_whatever_strangers_say_they_hear_no_secret_and_disturb_nobody(
+    listening: Switchboard, first: bytes, then: bytes, hangs_up: bool
+) -> None:
+    call, token = expected(listening, 3)
+    caller = calling(listening)
+    caller.prove(call, token)
+    listening.expect(9, call=CALL, token=TOKEN)
+    stranger = calling(listening)
+    try:
+        stranger.sock.sendall(first)
+        stranger.sock.sendall(then)
+        if hangs_up:
+            stranger.sock.close()
+        else:
+            stranger.sock.shutdown(socket.SHUT_WR)
+            told = stranger.rest()
+            assert len(told) in (0, 64)  # a nonce and the master's proof, to who knows a call
+            if told:
+                assert (first + then).startswith(b"SGCR\x01\x00" + CALL)
+    except ConnectionError:
+        pass  # hung up on in mid-sentence
+    finally:
+        stranger.sock.close()
+    assert is_heard(listening, caller, 3)
+    gone(listening, caller)
+    listening.hang_up(9, call=CALL)
+
+
+def test_strangers_who_say_nothing_keep_nobody_out_and_must_go(listening: Switchboard) -> None:
+    count = 2000 if SOAK else 300  # more than may be there at once
+    with ExitStack() as stack:
+        silent = [calling(listening) for _ in range(count)]
+        for each in silent:
+            stack.callback(each.sock.close)
+        call, token = expected(listening, 5)
+        caller = calling(listening)
+        caller.prove(call, token)
+        assert is_heard(listening, caller, 5)
+        assert silent[0].rest() == b""
+        assert silent[-1].rest() == b""  # after five beats
+        gone(listening, caller)
+
+
+def test_who_is_silent_for_five_beats_is_lost(listening: Switchboard) -> None:
+    call, token = expected(listening)
+    caller = calling(listening)
+    caller.prove(call, token)
+    began = time.monotonic()
+    (end,) = eventually(listening.take, "the end")
+    assert "silent for 5 heartbeats" in end.why
+    assert time.monotonic() - began >= 5 * BEAT_S
+    caller.sock.close()
+
+
+def test_one_beat_in_time_is_enough_and_half_a_frame_is_one(listening: Switchboard) -> None:
+    call, token = expected(listening)
+    caller = calling(listening)
+    caller.prove(call, token)
+    message = struct.pack("<Q", len(FRAME)) + FRAME
+    beats = 0
+    for number in range(len(message)):
+        caller.sock.sendall(message[number : number + 1])
+        if beats < 8:  # no longer than must be, to be silent if this were silence
+            caller.exactly(8)  # a beat of the master's
+            beats += 1
+    (heard,) = eventually(listening.take, "the frame")
+    assert heard.frame == FRAME
+    gone(listening, caller)
+
+
+def test_a_frame_that_no_memory_could_hold_ends_the_line(listening: Switchboard) -> None:
+    call, token = expected(listening)
+    caller = calling(listening)
+    caller.prove(call, token)
+    caller.sock.sendall(b"\xff" * 8)
+    (end,) = eventually(listening.take, "the end")
+    assert "WireError: a frame of" in end.why
+    caller.sock.close()
+
+
+def test_encrypted_only_who_took_this_run_s_certificate_is_talking_to_its_master() -> None:
+    tls, certificate = tls_server()
+    board = opened(tls)
+    try:
+        call, token = expected(board)
+        plain = calling(board)
+        plain.hello(call)
+        assert call not in plain.rest()
+        plain.sock.close()
+        _, another = tls_server()
+        raw = socket.create_connection((board.host, board.port), timeout=PATIENCE_S)
+        with raw, pytest.raises(ssl.SSLCertVerificationError):
+            tls_client(another).wrap_socket(raw, server_hostname="master.seqgc")
+        raw = socket.create_connection((board.host, board.port), timeout=PATIENCE_S)
+        caller = Caller(tls_client(certificate).wrap_socket(raw, server_hostname="master.seqgc"))
+        caller.prove(call, token)
+        assert is_heard(board, caller, 0)
+        gone(board, caller)
+    finally:
+        board.close()
+
+
+def test_a_port_that_is_taken_is_passed_over_and_if_all_are_is_refused() -> None:
+    with Address().listener() as first:
+        port = first.getsockname()[1]
+        with pytest.raises(ParameterError, match=r"`master_address` must be .* free port"):
+            Address(ports=(port,)).listener()
+        with Address(ports=(port, 0)).listener() as second:
+            assert second.getsockname()[1] != port
+    with pytest.raises(ParameterError, match="not encrypted"):
+        Address(host="10.0.0.1", plain=True)
