@@ -23,7 +23,7 @@ from pydantic.fields import FieldInfo
 from seqgc.cli.config import RunConfig, Values, import_plugins
 from seqgc.errors import ParameterError
 from seqgc.profiles import read_profile
-from seqgc.search import Conformity, Rehearsal
+from seqgc.search import Conformity, Reading, Rehearsal
 
 ProfileFile = Annotated[Path, typer.Argument(help="Delay profile, .npz or .csv.")]
 AsJson = Annotated[bool, "--json", "Print one JSON object."]
@@ -43,6 +43,14 @@ class RehearsalOptions:
     ] = None
     repeat: Annotated[bool, "Begin the profile again when it ends."] = False
     conformity: Annotated[str, "What conforms: scheme, or bursty alone."] = "scheme"
+    models: Annotated[int | None, "Models that take turns; a delay of T needs T + 1 bundles."] = (
+        None
+    )
+    rtt: Annotated[
+        float | None, "Seconds of a message to a running worker and back; the profile's, or 0.02."
+    ] = None
+    after: Annotated[float, "Share of an invocation's time that follows its work (deal)."] = 0.0
+    resident: Annotated[bool, "--resident", "Workers may stay for all rounds (deal)."] = False
 
     def of(self, path: Path) -> Rehearsal:
         """Return what the profile and the options come to, or raise `ParameterError`."""
@@ -56,6 +64,8 @@ class RehearsalOptions:
             batch=self.batch,
             repeat=self.repeat,
             conformity=cast("Conformity", self.conformity),
+            models=self.models,
+            reading=Reading(rtt_s=self.rtt, after=self.after, resident=self.resident),
         )
 
 

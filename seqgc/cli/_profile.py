@@ -196,15 +196,18 @@ def _report(paths: list[Path], recordings: list[profiles.DelayProfile], *, as_js
         "median_s": median_s,
         "base_load": first.meta.base_load,
         "alpha": first.meta.alpha,
+        "rtt_s": first.meta.rtt_s,
         "load_model": _load_facts(line),
         "unanswered": unanswered,
         "warnings": warnings,
         "other_files": [str(path) for path in paths[1:]],
     }
+    rtt_s = first.meta.rtt_s
     pairs = {
         "file": ", ".join(map(str, paths)),
         "recorded": f"{first.num_rounds} rounds of {first.num_workers} workers at each load",
         "median answer": f"{median_s:.3f} s at load {first.meta.base_load:.3g}",
+        "round trip": "unknown" if rtt_s is None else f"{rtt_s * 1000:.3g} ms (an empty task)",
         "unanswered": str(unanswered),
         "suspicious": f"{warnings}  (seqgc profile lint {paths[0]})",
     }

@@ -9,7 +9,8 @@ import numpy as np
 from seqgc.cli._options import AsJson, ProfileFile, RehearsalOptions
 from seqgc.cli._show import show
 from seqgc.rounds import ClosingRule, Setting, WaitOut
-from seqgc.schemes import parse_scheme
+from seqgc.schemes import Deal, parse_scheme
+from seqgc.search import Rehearsal, Replay, deal
 from seqgc.search import replay as replay_setting
 
 
@@ -30,8 +31,8 @@ def replay(
         jobs_per_round=jobs_per_round,
     )
     jobs = rehearsal.jobs(setting.scheme, jobs_per_round=jobs_per_round)
-    ideal_s = rehearsal.ideal_s(jobs, jobs_per_round=jobs_per_round)
-    run = replay_setting(setting, rehearsal)
+    ideal_s = rehearsal.bound_s(setting)
+    run, more_facts, more_pairs = _replayed(setting, rehearsal)
     seconds, stragglers = run.round_seconds, np.count_nonzero(~run.responded, axis=1)
     facts = {
         "runtime_s": run.runtime_s,
@@ -42,15 +43,41 @@ def replay(
         "ideal_s": ideal_s,
         "scheme": setting.scheme.spec,
         "jobs": jobs,
+        **more_facts,
     }
     ratio = f"the run takes {run.runtime_s / ideal_s:.3f} times that"
     pairs = {
         "scheme": setting.scheme.spec,
         "jobs": f"{jobs} in {len(seconds)} rounds",
         "run time": f"{run.runtime_s:.4f} s",
-        "clairvoyant bound": f"{ideal_s:.4f} s ({ratio})",
+        "all work shared evenly"
+        if rehearsal.stays(setting)
+        else "clairvoyant bound": f"{ideal_s:.4f} s ({ratio})",
+        **more_pairs,
         "rounds": f"{seconds.mean():.3f} s on average, {seconds.max():.3f} s at most",
         "stragglers": f"{stragglers.sum()} in all, {stragglers.max()} in a round at most",
         "rounds waited out": str(np.count_nonzero(run.waited_out)),
     }
     show(facts, pairs, as_json=as_json)
+
+
+def _replayed(
+    setting: Setting, rehearsal: Rehearsal
+) -> tuple[Replay, dict[str, object], dict[str, str]]:
+    """Return the replay, and what else there is to say of one that deals its work."""
+    if not isinstance(setting.scheme, Deal):
+        return replay_setting(setting, rehearsal), {}, {}
+    run, reading, rtt_s = deal(setting, rehearsal), rehearsal.reading, rehearsal.rtt_s
+    facts = {
+        "reading": reading.label,
+        "rtt_s": rtt_s,
+        "in_flight": rehearsal.in_flight(setting),
+        "computed_load": run.computed_load,
+        "billed_worker_s": run.billed_worker_s,
+    }
+    pairs = {
+        "reading": f"{reading.label}, {rtt_s * 1000:g} ms to a worker and back",
+        "jobs in flight": str(rehearsal.in_flight(setting)),
+        "computed": f"{run.computed_load:.3f} batches for one",
+    }
+    return run.replay, facts, pairs

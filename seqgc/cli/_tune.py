@@ -15,6 +15,7 @@ from seqgc.cli._options import AsJson, ProfileFile, RehearsalOptions, numbers, w
 from seqgc.cli._show import print_json
 from seqgc.cli.progress import progress_bar
 from seqgc.rounds import WaitOut
+from seqgc.schemes import Deal
 from seqgc.search import Ranked, SearchSpace, Tuning
 from seqgc.search import tune as search_rehearsal
 
@@ -35,7 +36,6 @@ class SpaceOptions:
     wait_out: Annotated[str, "Closing rules to look at."] = _listed(_GRID.wait_outs)
     jobs_per_round: Annotated[str, "Bundle sizes to look at."] = _listed(_GRID.jobs_per_round)
     max_delay: Annotated[int, "Largest delay of a scheme, rounds."] = _GRID.max_delay
-    models: Annotated[int | None, "Models to be trained; a delay of T needs T + 1 bundles."] = None
     coarse: Annotated[bool, "Thin the grid out, for thousands."] = False
     inexact: Annotated[bool, "--inexact", "Also rank, apart, schemes that approximate."] = False
 
@@ -47,7 +47,6 @@ class SpaceOptions:
             wait_outs=cast("tuple[WaitOut, ...]", words(self.wait_out)),
             jobs_per_round=numbers("jobs_per_round", self.jobs_per_round, int),
             max_delay=self.max_delay,
-            models=self.models,
             coarse=self.coarse,
             inexact=self.inexact,
         )
@@ -127,7 +126,13 @@ def _row(row: Ranked) -> dict[str, object]:
         "ratio": row.ratio,
         "billed_worker_s": row.billed_worker_s,
         "error": row.error,
+        "reading": _reading(row),
     }
+
+
+def _reading(row: Ranked) -> str:
+    """Say how the recorded rounds were taken: a scheme by rounds invokes everybody in each."""
+    return row.reading.label if isinstance(row.setting.scheme, Deal) else "per round"
 
 
 def _print(found: Tuning, seconds: float) -> None:
@@ -157,14 +162,18 @@ def _table(rows: tuple[Ranked, ...], *, title: str) -> Table:
     held_out = any(row.holdout_s is not None for row in rows)
     table = Table(title=title, box=SIMPLE_HEAD)
     table.add_column("scheme", no_wrap=True)
-    headings = ["mu", "wait-out", "jobs/round", "load", "lower bound", "run time", "bound"]
+    are_dealt = any(isinstance(row.setting.scheme, Deal) for row in rows)
+    headings = ["reading"] if are_dealt else []
+    headings += ["mu", "wait-out", "jobs/round", "load", "lower bound", "run time", "bound"]
     headings += ["held out", "bound"] if held_out else []
     headings += ["error"] if any(row.error is not None for row in rows) else []
     for heading in [*headings, "ratio", "bill"]:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         scheme, rule = row.setting.scheme, row.setting.rule
-        cells = [f"{rule.mu:g}", rule.wait_out, str(row.setting.jobs_per_round)]
+        cells = [_reading(row)] if are_dealt else []
+        cells += ["–", "–"] if isinstance(scheme, Deal) else [f"{rule.mu:g}", rule.wait_out]
+        cells += [str(row.setting.jobs_per_round)]
         cells += [f"{scheme.normalized_load:.6f}", f"{scheme.load_lower_bound:.6f}"]
         cells += [f"{row.runtime_s:.3f} s", f"{row.ideal_s:.3f} s"]
         if row.holdout_s is not None and row.holdout_ideal_s is not None:

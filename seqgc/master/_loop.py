@@ -13,7 +13,17 @@ import numpy as np
 from seqgc import ports
 from seqgc.errors import DivergedError, NotDecodableError, ParameterError
 from seqgc.master._gathering import Gatherer, HeldJob
-from seqgc.ports import Action, Arrival, Decoding, Dispatch, Event, MiniTask, Task, Workload
+from seqgc.ports import (
+    Action,
+    Arrival,
+    Decoding,
+    Dispatch,
+    Event,
+    MiniTask,
+    Task,
+    WorkItem,
+    Workload,
+)
 
 _Show: TypeAlias = Callable[[ports.Seen], None]
 
@@ -200,7 +210,7 @@ class _Loop:
         for slot, task in owed.items():
             if (norm := ports.norm(results[slot])) <= self._max_norm:
                 continue
-            item = ports.WorkItem(slot=slot, parts=self._workload.resolve(task))
+            item = WorkItem(slot=slot, parts=self._workload.resolve(task))
             results[slot], wrong = ports.without_diverged(
                 item, results[slot], max_norm=self._max_norm
             )
@@ -284,7 +294,7 @@ class _Loop:
         round, attempt, mini_tasks = action.round, action.attempt, action.assignment[worker]
         added = self._debts.ask(worker, round=round, attempt=attempt, mini_tasks=mini_tasks)
         self._gatherer.expect(round, added, worker=worker)
-        items = tuple(ports.WorkItem(slot=m.slot, parts=workload.resolve(m)) for m in mini_tasks)
+        items = tuple(WorkItem(slot=m.slot, parts=workload.resolve(m)) for m in mini_tasks)
         return Task(round=round, worker=worker, attempt=attempt, items=items)
 
     # ---- decoded gradients: as late as the next tasks allow, so that these leave first ----------
@@ -318,7 +328,10 @@ class _Loop:
 
 
 class _BareTasks(Sequence[Task]):
-    """The tasks of a dispatch without a workload, made when a backend looks at them."""
+    """The tasks of a dispatch without a workload, made when a backend looks at them.
+
+    Their items have slots, and no data points.
+    """
 
     def __init__(self, action: Dispatch) -> None:
         self._action, self._workers = action, tuple(action.assignment)
@@ -333,5 +346,6 @@ class _BareTasks(Sequence[Task]):
     def __getitem__(self, index: int | slice) -> Task | Sequence[Task]:
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
-        round, attempt = self._action.round, self._action.attempt
-        return Task(round=round, worker=self._workers[index], attempt=attempt, items=())
+        action, worker = self._action, self._workers[index]
+        items = tuple([WorkItem(slot=m.slot, parts=()) for m in action.assignment[worker]])
+        return Task(round=action.round, worker=worker, attempt=action.attempt, items=items)

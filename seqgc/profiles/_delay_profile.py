@@ -22,8 +22,9 @@ class ProfileMeta:
     """What a profile's seconds were measured on; what is not known is None or empty.
 
     ``base_load`` is the normalized load that every worker had in every round, ``alpha`` the seconds
-    per unit of normalized load (docs/mathematics.md, section 7), ``recorded_at`` a text in ISO
-    8601, and ``schema`` the version of the file format.
+    per unit of normalized load (docs/mathematics.md, section 7), ``rtt_s`` those of a message to a
+    running worker and back, ``recorded_at`` a text in ISO 8601, and ``schema`` the version of the
+    file format.
 
     Examples
     --------
@@ -39,12 +40,15 @@ class ProfileMeta:
     region: str = ""
     recorded_at: str = ""
     source: str = ""
+    rtt_s: float | None = None
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
         require_number("base_load", self.base_load, least=0)
         if self.alpha is not None:
             require_number("alpha", self.alpha, least=0)
+        if self.rtt_s is not None:
+            require_number("rtt_s", self.rtt_s, least=0)
         if self.batch is not None:
             object.__setattr__(self, "batch", require_int("batch", self.batch, least=1))
         if self.schema != SCHEMA:

@@ -29,6 +29,7 @@ _META_TYPES: Final[dict[str, tuple[type, ...]]] = {
     "alpha": (int, float, type(None)),
     "batch": (int, type(None)),
     **dict.fromkeys(("model", "provider", "region", "recorded_at", "source"), (str,)),
+    "rtt_s": (float, int, type(None)),
     "schema": (int,),
 }
 # What is larger is not unpacked: a bad file takes no more than 64 MB, and a second, to be refused.

@@ -1,6 +1,8 @@
 """Replay, and the search for the scheme, parameters and closing rule that suit recorded delays."""
 
-from seqgc.search._recorded_run import Replay as Replay
+from seqgc.search._dealt_run import DealtRun as DealtRun
+from seqgc.search._dealt_run import deal as deal
+from seqgc.search._outcome import Replay as Replay
 from seqgc.search._recorded_run import ReplayBackend as ReplayBackend
 from seqgc.search._recorded_run import replay as replay
 from seqgc.search._rehearsal import Conformity as Conformity
@@ -13,5 +15,8 @@ from seqgc.search._tuning import Lead as Lead
 from seqgc.search._tuning import Tuning as Tuning
 from seqgc.search._tuning import hold_out as hold_out
 from seqgc.search._tuning import tune as tune
+from seqgc.search._virtual_workers import USUAL_RTT_S as USUAL_RTT_S
+from seqgc.search._virtual_workers import Reading as Reading
+from seqgc.search._virtual_workers import VirtualWorkers as VirtualWorkers
 from seqgc.search.kernel import BatchReplay as BatchReplay
 from seqgc.search.kernel import batch_replay as batch_replay

@@ -7,30 +7,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-
-import numpy as np
 
 from seqgc import master
 from seqgc.errors import ParameterError, ScheduleError
 from seqgc.ports import (
     Arrival,
-    BoolArray,
-    Close,
-    CloseReason,
     Finish,
     FloatArray,
-    IntArray,
-    RoundRecord,
     Seen,
     Task,
     Timetable,
     WeightedPoints,
 )
 from seqgc.rounds import RoundPolicy, Setting
+from seqgc.schemes import Deal
+from seqgc.search._dealt_run import deal
+from seqgc.search._outcome import Recorder, Replay
 from seqgc.search._rehearsal import Rehearsal
 
-__all__ = ["Replay", "ReplayBackend", "largest_error", "replay"]
+__all__ = ["ReplayBackend", "largest_error", "replay"]
 
 Compute = Callable[[tuple[WeightedPoints, ...]], FloatArray]
 
@@ -45,6 +40,8 @@ class ReplayBackend:
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from seqgc.ports import Close
     >>> from seqgc.rounds import ClosingRule
     >>> from seqgc.schemes import GC
     >>> times = np.array([[1.0, 5.0, 2.0], [3.0, 1.0, 1.5]])
@@ -111,26 +108,6 @@ class _WholeRounds:
         """Nothing is held."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Replay:
-    """What a run on recorded times comes to.
-
-    ``round_seconds`` (rounds,); ``responded`` (rounds, n), whose answers were used;
-    ``waited_out`` (rounds,); ``reasons`` why each round closed; ``job_finish_round`` (jobs,).
-    """
-
-    round_seconds: FloatArray
-    responded: BoolArray
-    waited_out: BoolArray
-    reasons: tuple[CloseReason, ...]
-    job_finish_round: IntArray
-
-    @property
-    def runtime_s(self) -> float:
-        """Seconds of all rounds together."""
-        return float(np.sum(self.round_seconds))
-
-
 def replay(setting: Setting, rehearsal: Rehearsal) -> Replay:
     """Run a scheme and a closing rule on recorded delays; nothing is computed or decoded.
 
@@ -148,23 +125,11 @@ def replay(setting: Setting, rehearsal: Rehearsal) -> Replay:
     >>> replayed.runtime_s, replayed.job_finish_round.tolist()
     (3.5, [0, 1])
     """
-    records: list[RoundRecord] = []
-    finish_round: IntArray = np.zeros(rehearsal.bundles(setting), dtype=np.intp)
-
-    def see(seen: Seen) -> None:
-        if isinstance(seen, Close):
-            records.append(seen.record)
-        elif isinstance(seen, Finish):
-            finish_round[seen.job] = records[-1].round
-
-    _drive(setting, rehearsal, see)
-    return Replay(
-        round_seconds=np.array([record.duration_s for record in records]),
-        responded=np.stack([record.responded for record in records]),
-        waited_out=np.array([record.waited_out for record in records]),
-        reasons=tuple(record.reason for record in records),
-        job_finish_round=finish_round,
-    )
+    if isinstance(setting.scheme, Deal):
+        return deal(setting, rehearsal).replay
+    recorder = Recorder()
+    _drive(setting, rehearsal, recorder)
+    return recorder.replay()
 
 
 def largest_error(setting: Setting, rehearsal: Rehearsal) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, TypeAlias, get_args
 
@@ -12,7 +13,8 @@ from seqgc.errors import ParameterError, require_int
 from seqgc.ports import FloatArray
 from seqgc.profiles import DelayProfile
 from seqgc.rounds import Setting
-from seqgc.schemes import Defence, Schedule, Scheme, by_rounds
+from seqgc.schemes import Deal, Defence, Schedule, Scheme, by_rounds
+from seqgc.search._virtual_workers import USUAL_RTT_S, Reading
 from seqgc.stragglers import AnyOf, Bursty, clairvoyant_bound
 
 __all__ = ["Conformity", "Rehearsal"]
@@ -34,7 +36,9 @@ class Rehearsal:
     of the profile's own. What conforms is the scheme's own promise or, with ``"bursty"`` and where
     that offers the bursty model among others, the bursty model alone. ``batch`` are the data points
     in a model's batch: workers are charged what they touch when it is cut to whole points, and not
-    asked for what holds none. By default they are charged the nominal load.
+    asked for what holds none. By default they are charged the nominal load. ``reading`` says how
+    the delays are taken where work is dealt; ``models`` are what the jobs are
+    of, in turns; None: as many as a scheme needs, and those of one bundle where work is dealt.
 
     Raises
     ------
@@ -56,6 +60,8 @@ class Rehearsal:
     repeat: bool = False
     conformity: Conformity = "scheme"
     batch: int | None = None
+    reading: Reading = field(default_factory=Reading)
+    models: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "profile", self.profile.awaited())
@@ -67,11 +73,21 @@ class Rehearsal:
             raise ParameterError("conformity", rule, self.conformity)
         if self.batch is not None:
             object.__setattr__(self, "batch", require_int("batch", self.batch, least=1, most=10**9))
+        if self.models is not None:
+            object.__setattr__(self, "models", require_int("models", self.models, least=1))
 
     @property
     def slope(self) -> float:
         """Seconds per unit of load: ``alpha``, or else the profile's own (`DelayProfile.slope`)."""
         return self.profile.slope(self.alpha)
+
+    @property
+    def rtt_s(self) -> float:
+        """Seconds of a message to a running worker and back."""
+        for rtt_s in (self.reading.rtt_s, self.profile.meta.rtt_s):
+            if rtt_s is not None:
+                return rtt_s
+        return USUAL_RTT_S
 
     def jobs(self, scheme: Defence, *, jobs_per_round: int = 1) -> int:
         """Return how many gradients a run of the scheme computes."""
@@ -103,13 +119,15 @@ class Rehearsal:
         """Return how many rounds a run has.
 
         The profile must be long enough, with as many workers, and the gradients make `bundles`.
+        Of workers that stay it is long enough in any case.
         """
         scheme, profile = setting.scheme, self.profile
         num_rounds = self.bundles(setting) + scheme.delay
         if profile.num_workers != scheme.n:
             rule = f"must have a column for each of the {scheme.n} workers"
             raise ParameterError("profile", rule, profile.num_workers)
-        if num_rounds > profile.num_rounds and not self.repeat:
+        is_endless = self.repeat or self.stays(setting)
+        if num_rounds > profile.num_rounds and not is_endless:
             rule = f"plus the delay must not exceed the profile's {profile.num_rounds} rounds"
             raise ParameterError("jobs", rule, num_rounds, "take fewer jobs, or repeat the profile")
         return num_rounds
@@ -122,6 +140,53 @@ class Rehearsal:
         rounds = np.arange(self.num_rounds(setting)) % self.profile.num_rounds
         loads = setting.jobs_per_round * setting.scheme.loads_of(self.batch)
         return self.profile.times_at(loads, alpha=self.alpha)[rounds]
+
+    def stays(self, setting: Setting) -> bool:
+        """Whether workers stay from one round to the next: resident ones, that work is dealt to."""
+        return self.reading.resident and isinstance(setting.scheme, Deal)
+
+    def longest_delay(self, *, jobs_per_round: int) -> float:
+        """Return the longest delay, rounds, for which the models suffice in bundles of that many.
+
+        A model's next step needs its last gradient: a delay of T rounds needs T + 1 bundles. Below
+        0 if the models do not make bundles.
+        """
+        if self.models is None:
+            return math.inf
+        bundles, rest = divmod(self.models, jobs_per_round)
+        return -1 if rest else bundles - 1
+
+    def in_flight(self, setting: Setting) -> int:
+        """Return how many bundles are in flight at once where work is dealt.
+
+        `ParameterError`: the bundle does not divide the models.
+        """
+        bundles, rest = divmod(self.models or setting.jobs_per_round, setting.jobs_per_round)
+        if rest:
+            rule = f"must divide the number of models, {self.models}"
+            raise ParameterError("jobs_per_round", rule, setting.jobs_per_round)
+        return bundles if self.reading.resident else 1
+
+    def latencies(self, setting: Setting) -> FloatArray:
+        """Return the seconds (rounds, n) that each worker takes without any data points, >= 0.
+
+        Raises like `num_rounds`.
+        """
+        rounds = np.arange(self.num_rounds(setting)) % self.profile.num_rounds
+        return np.maximum(self._at_no_load, 0.0)[rounds]
+
+    @property
+    def _at_no_load(self) -> FloatArray:
+        # Alpha is what load costs on average: an answer that had the processor to itself may come
+        # out below 0. Bounds hold all the same.
+        alpha, base_load, times = self.slope, self.profile.meta.base_load, self.profile.times
+        median = float(np.median(times))
+        if not median > alpha * base_load:
+            rule = f"must leave times positive at load 0: the median is {median:.6g} s, "
+            rule += f"the base load {base_load:.6g}"
+            raise ParameterError("alpha", rule, alpha, "lower alpha or the base load")
+        at_no_load: FloatArray = times - alpha * base_load
+        return at_no_load
 
     def schedule(self, setting: Setting) -> Schedule:
         """Begin the run of a setting."""
@@ -149,17 +214,19 @@ class Rehearsal:
         ParameterError
             If the median answer would take no time at load 0: alpha or the base load is too large.
         """
-        alpha, base_load, times = self.slope, self.profile.meta.base_load, self.profile.times
-        median = float(np.median(times))
-        if not median > alpha * base_load:
-            rule = f"must leave times positive at load 0: the median is {median:.6g} s, "
-            rule += f"the base load {base_load:.6g}"
-            raise ParameterError("alpha", rule, alpha, "lower alpha or the base load")
-        # Alpha is what load costs on average: an answer that had the processor to itself may come
-        # out below 0. The bound holds all the same.
-        at_no_load = times - alpha * base_load
-        each = clairvoyant_bound(at_no_load, alpha=alpha, jobs_per_round=jobs_per_round)
+        alpha = self.slope
+        each = clairvoyant_bound(self._at_no_load, alpha=alpha, jobs_per_round=jobs_per_round)
         return float(each[np.arange(num_jobs // jobs_per_round) % len(each)].sum())
+
+    def bound_s(self, setting: Setting) -> float:
+        """Return a setting's own bound: `ideal_s`, or of workers that stay all work shared evenly.
+
+        These pay for their start once, and the work alone bounds every further job.
+        """
+        jobs = self.jobs(setting.scheme, jobs_per_round=setting.jobs_per_round)
+        if self.stays(setting):
+            return self.slope * jobs / setting.scheme.n
+        return self.ideal_s(jobs, jobs_per_round=setting.jobs_per_round)
 
 
 @lru_cache(maxsize=2**15)  # a search asks again for every closing rule

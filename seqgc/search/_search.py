@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -16,6 +16,7 @@ from seqgc.search._floors import Floors
 from seqgc.search._recorded_run import largest_error, replay
 from seqgc.search._rehearsal import Rehearsal
 from seqgc.search._space import SearchSpace
+from seqgc.search._virtual_workers import Reading
 from seqgc.search.kernel import batch_replay
 
 __all__ = ["Progress", "Ranked", "Search", "pareto_front"]
@@ -37,6 +38,7 @@ class Ranked:
     same on the rounds that were held out. ``billed_worker_s`` are worker-seconds of all tasks sent,
     in full: a function that is cancelled runs to its end. ``error`` is, of a scheme that is not
     exact, the largest error bound of its gradients on those rounds (see `seqgc.ports.Decoding`).
+    Where work is dealt, ``reading`` says how the rounds were taken; bound and bill are of that.
     """
 
     setting: Setting
@@ -46,6 +48,7 @@ class Ranked:
     holdout_s: float | None = None
     holdout_ideal_s: float | None = None
     error: float | None = None
+    reading: Reading = field(default_factory=Reading)
 
     @property
     def ratio(self) -> float:
@@ -171,7 +174,7 @@ class Search:
         for number, closing in enumerate(self._closings):
             k = closing.jobs_per_round
             bundles = self._num_jobs // k
-            allowed = self._space.has_models(delays, jobs_per_round=k)
+            allowed = delays <= self._seen.longest_delay(jobs_per_round=k)
             allowed &= ~repeats[closing.rule.wait_out]
             fits = (bundles + delays <= self._seen.profile.num_rounds) | self._seen.repeat
             chosen = np.flatnonzero(allowed & fits)

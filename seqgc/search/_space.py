@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from seqgc.errors import ParameterError, did_you_mean, require_int
-from seqgc.ports import BoolArray, IntArray
 from seqgc.rounds import ClosingRule, WaitOut
-from seqgc.schemes import Grid, Scheme, entry_of, registered
+from seqgc.schemes import Deal, Grid, Scheme, entry_of, registered
 from seqgc.search.kernel import adds_results, conforms_as_feasible, stands_for_others
 
 __all__ = ["Closing", "SearchSpace"]
@@ -31,11 +28,10 @@ class SearchSpace:
     ``families`` are names of schemes, as specs begin; unless given, all that are registered.
     ``mus`` and ``wait_outs`` are of the closing rule, and ``jobs_per_round`` says how many models
     a bundle has. ``max_delay`` is the largest delay T of a scheme, rounds; SR-SGC's windows end at
-    twice as many, for its delay B alone would let them grow for ever. ``models`` will be trained: a
-    model's next step needs its last gradient, so that a delay of T rounds needs T + 1 bundles.
-    ``coarse`` thins the grid out, geometrically, for thousands of workers; ``sums_only`` leaves out
-    schemes that weigh results: among many workers, some sets of answers decode badly. ``inexact``
-    also looks at schemes whose gradients are approximations; they are ranked apart.
+    twice as many, for its delay B alone would let them grow for ever. ``coarse`` thins the grid
+    out, geometrically, for thousands of workers; ``sums_only`` leaves out schemes that weigh
+    results: among many workers, some sets of answers decode badly. ``inexact`` also looks at
+    schemes whose gradients are approximations; they are ranked apart.
 
     Examples
     --------
@@ -49,7 +45,6 @@ class SearchSpace:
     wait_outs: tuple[WaitOut, ...] = ("feasible", "conform", "all")
     jobs_per_round: tuple[int, ...] = (1, 2, 4)
     max_delay: int = 10
-    models: int | None = None
     coarse: bool = False
     sums_only: bool = False
     inexact: bool = False
@@ -61,8 +56,6 @@ class SearchSpace:
                 rule = f"must be among {', '.join(known)}"
                 raise ParameterError("schemes", rule, name, did_you_mean(name, known))
         require_int("max_delay", self.max_delay, least=0, most=10_000)
-        if self.models is not None:
-            require_int("models", self.models, least=1)
         for name in ("mus", "wait_outs", "jobs_per_round"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
@@ -85,9 +78,7 @@ class SearchSpace:
         schemes that approximate instead.
         """
         grid = Grid(max_delay=self.max_delay, coarse=self.coarse, inexact=not exact)
-        by_name: dict[str, list[Scheme]] = {
-            name: [] for name in registered() if not self.families or name in self.families
-        }
+        by_name: dict[str, list[Scheme]] = {name: [] for name in self._names(dealt=False)}
         for kind in dict.fromkeys(registered()[name].kind for name in by_name):
             for scheme in kind.candidates(n, grid):
                 if (
@@ -101,12 +92,26 @@ class SearchSpace:
         for schemes in sorted(by_name.values(), key=len):
             yield from schemes
 
-    def has_models(self, delays: IntArray, *, jobs_per_round: int) -> BoolArray:
-        """Whether the models suffice, (m,), for delays (m,) (rounds) in bundles of that many."""
-        if self.models is None:
-            return np.ones(delays.shape, dtype=np.bool_)
-        bundles, rest = divmod(self.models, jobs_per_round)
-        return delays < (0 if rest else bundles)
+    def deals(self, n: int) -> Iterator[Deal]:
+        """Yield what deals to ``n`` workers, in the order in which ties are broken."""
+        grid = Grid(max_delay=self.max_delay, coarse=self.coarse)
+        for name in self._names(dealt=True):
+            candidates = registered()[name].kind.candidates(n, grid)
+            yield from (each for each in candidates if isinstance(each, Deal))
+
+    @property
+    def has_schemes(self) -> bool:
+        """Whether there are any that work by rounds."""
+        return bool(self._names(dealt=False))
+
+    def _names(self, *, dealt: bool) -> list[str]:
+        """Return the names searched, of what deals or of what works by rounds."""
+        return [
+            name
+            for name, entry in registered().items()
+            if issubclass(entry.kind, Deal) == dealt
+            and (not self.families or name in self.families)
+        ]
 
     def repeats(self, scheme: Scheme, *, wait_out: WaitOut) -> bool:
         """Whether another candidate does the same under another name."""

@@ -13,9 +13,10 @@ from seqgc.errors import ParameterError, require_int
 from seqgc.ports import FloatArray
 from seqgc.profiles import DelayProfile
 from seqgc.schemes import entry_of
+from seqgc.search._dealt_search import deal_candidates, rank_deals
 from seqgc.search._recorded_run import replay
 from seqgc.search._rehearsal import Rehearsal
-from seqgc.search._search import Progress, Ranked, Search
+from seqgc.search._search import Progress, Ranked, Search, pareto_front
 from seqgc.search._space import SearchSpace
 
 __all__ = ["Lead", "Tuning", "bootstrap_total", "hold_out", "tune"]
@@ -113,21 +114,43 @@ def tune(
     require_int("seed", seed or 0, least=0)
     require_int("top", top, least=1)
     seen, held = _stages(rehearsal, space, holdout=holdout, seed=seed)
+    deals = deal_candidates(seen, space)
+    tell = progress or (lambda _settled, _total: None)
     search = partial(
-        Search, seen, held, space=space, top=top, pareto=pareto, prune=prune, progress=progress
+        Search,
+        seen,
+        held,
+        space=space,
+        top=top,
+        pareto=pareto,
+        prune=prune,
+        progress=lambda settled, total: tell(settled, total + len(deals)),
     )
-    found = search(exact=True).run()
-    ranking = found.ranking()
+    found = search(exact=True).run() if space.has_schemes else None
+    ranking, front = (found.ranking(), found.front()) if found else ([], [])
+    by_rounds, dealt = found.total if found else 0, list[Ranked]()
+    for row in rank_deals(deals, seen, held):
+        dealt.append(row)
+        tell(by_rounds + len(dealt), by_rounds + len(deals))
+    ranking = sorted([*ranking, *dealt], key=lambda row: row.runtime_s)
+    evaluated = len(dealt) + (found.evaluated if found else 0)
     return Tuning(
         ranking=tuple(ranking),
-        pareto=tuple(found.front()),
+        pareto=tuple(_front([*front, *dealt])) if pareto else (),
         lead=_lead(ranking, on=held or seen, seed=seed or 0),
         num_jobs=seen.num_jobs or 0,
-        evaluated=found.evaluated,
-        pruned=found.total - found.evaluated,
-        unfit=found.unfit,
+        evaluated=evaluated,
+        pruned=by_rounds + len(dealt) - evaluated,
+        unfit=found.unfit if found else 0,
         inexact=tuple(search(exact=False).run().ranking()) if space.inexact else (),
     )
+
+
+def _front(rows: Sequence[Ranked]) -> list[Ranked]:
+    """Return those that are best for some price of time against worker-seconds."""
+    seconds = np.array([row.runtime_s for row in rows])
+    bills = np.array([row.billed_worker_s for row in rows])
+    return [rows[i] for i in pareto_front(seconds, bills=bills)]
 
 
 def _stages(
@@ -153,16 +176,19 @@ def _stages(
 
 def _lead(ranking: Sequence[Ranked], *, on: Rehearsal, seed: int) -> Lead | None:
     """Compare the winner, round by round, with the next scheme that bundles as many jobs."""
-    best = ranking[0].setting
+    best = ranking[0]
     others = [
         row
         for row in ranking
-        if row.setting.jobs_per_round == best.jobs_per_round
-        and entry_of(row.setting.scheme).name != entry_of(best.scheme).name
+        if row.setting.jobs_per_round == best.setting.jobs_per_round
+        and entry_of(row.setting.scheme).name != entry_of(best.setting.scheme).name
     ]
     if not others:
         return None
-    winner, other = (replay(s, on).round_seconds for s in (best, others[0].setting))
+    winner, other = (
+        replay(row.setting, replace(on, reading=row.reading)).round_seconds
+        for row in (best, others[0])
+    )
     # A run that has ended takes no more time: the tail that a delay costs counts in full.
     saved = np.zeros(max(len(winner), len(other)))
     saved[: len(other)] += other

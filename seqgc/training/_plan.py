@@ -184,7 +184,9 @@ class RecordingPlan:
         require_number("timeout_s", self.timeout_s, above=0)
         torch_dtype(self.precision)
 
-    def work(self, weights: Path, *, occasion: Callable[[int, int], tuple[int, float]]) -> Work:
+    def work(
+        self, weights: Path, *, occasion: Callable[[int, int], tuple[int, float] | None]
+    ) -> Work:
         """Return what workers are to know of the recording."""
         models, precision = (self.model,), self.precision
         return Work(

@@ -150,7 +150,7 @@ class Work:
     sizes: TaskSizes  # of the heaviest task
     fixed: bool = True  # whether that stays so: not in a run that may come to another scheme
     # (round, worker) -> which row of injected delays a task has, and its normalized load
-    occasion: Callable[[int, int], tuple[int, float]]
+    occasion: Callable[[int, int], tuple[int, float] | None]
 
     def compute_factory(self, store: WeightStore) -> TorchComputeFactory:
         """Return what makes, in a worker's process, the compute function of this work."""

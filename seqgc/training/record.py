@@ -24,6 +24,7 @@ __all__ = ["FAILED", "LATE", "record_profile"]
 
 FAILED: Final = 1  # status: the worker failed; its time is when that was known
 LATE: Final = 2  # status: no answer within the time limit, which is its time
+_ASKED: Final = 16  # workers whose round trip is measured
 
 
 def record_profile(
@@ -41,8 +42,9 @@ def record_profile(
 
     Returns a profile per load, in ascending order: ``base_load`` is the data points that each
     worker had over ``batch_size``, and ``alpha`` the slope of all of them together
-    (`fit_load_model`; 0 where noise turns it negative, None with fewer than two loads). ``status``
-    is `FAILED` or `LATE` where there was no answer.
+    (`fit_load_model`; 0 where noise turns it negative, None with fewer than two loads). ``rtt_s``
+    is the median time of an empty task, sent to one worker at a time. ``status`` is `FAILED` or
+    `LATE` where there was no answer.
 
     Raises
     ------
@@ -64,7 +66,9 @@ def record_profile(
     """
     turns, model = tuple(_turns(plan)), plan.model
 
-    def occasion(number: int, worker: int) -> tuple[int, float]:  # noqa: ARG001 (all alike)
+    def occasion(number: int, worker: int) -> tuple[int, float] | None:  # noqa: ARG001 (all alike)
+        if number >= len(turns):  # a task that holds nothing
+            return None
         load, row = turns[number]
         return row or 0, load
 
@@ -89,6 +93,7 @@ def record_profile(
                 observer(
                     ports.Notice(kind="round", fields={"done": number + 1, "total": len(turns)})
                 )
+        rtt_s = _round_trip_s(live, first=len(turns), workers=workers.n, timeout_s=plan.timeout_s)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     profiles = [
         DelayProfile(
@@ -101,6 +106,7 @@ def record_profile(
                 provider=workers.provider,
                 recorded_at=now,
                 source="recorded by seqgc, every worker awaited",
+                rtt_s=rtt_s,
             ),
         )
         for load in plan.loads
@@ -141,27 +147,41 @@ def _tasks(
         yield ports.Task(round=number, worker=worker, attempt=0, items=items)
 
 
+def _round_trip_s(
+    backend: ports.Backend, *, first: int, workers: int, timeout_s: float
+) -> float | None:
+    """Return what an empty task takes, sent to one worker at a time; None if none is answered."""
+    seconds = []
+    for number, worker in enumerate(range(min(workers, _ASKED)), first):
+        task = ports.Task(round=number, worker=worker, attempt=0, items=())
+        (taken_s,), (status,), _ = _play(backend, [task], timeout_s=timeout_s)
+        seconds += [taken_s] if status == 0 else []
+    return float(np.median(seconds)) if seconds else None
+
+
 def _play(
     backend: ports.Backend, tasks: Sequence[ports.Task], *, timeout_s: float
 ) -> tuple[list[float], list[int], str]:
     """Play one round until everybody answered or failed, or the time is over.
 
-    Returns the workers' seconds, their status, and the last cause of having no answer.
+    Returns the tasks' seconds, their status, and the last cause of having no answer.
     """
     number, reason = tasks[0].round, "no answer within the time limit"
     left_at = backend.dispatch(number, tasks)
     until = max(left_at) + timeout_s
     seconds, status = [timeout_s] * len(tasks), [LATE] * len(tasks)
-    waiting = set(range(len(tasks)))
+    places = {task.worker: place for place, task in enumerate(tasks)}
+    waiting = set(places)
     while waiting and (event := backend.receive(until)) is not None:
         if event.round != number or event.worker not in waiting:
             continue  # an answer to an earlier round, too late for it
         waiting.remove(event.worker)
-        seconds[event.worker] = event.at - left_at[event.worker]
+        place = places[event.worker]
+        seconds[place] = event.at - left_at[place]
         if isinstance(event, ports.Arrival):
-            status[event.worker] = 0
+            status[place] = 0
         else:
-            status[event.worker], reason = FAILED, event.reason
+            status[place], reason = FAILED, event.reason
     if waiting:
         backend.cancel(number, sorted(waiting))
     return seconds, status, reason

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from seqgc.backends import fork_process, start_fork_server
 from seqgc.profiles import DelayProfile
 from seqgc.rounds import Setting
+from seqgc.schemes import Scheme, registered
 from seqgc.search import Rehearsal, SearchSpace, replay, tune
 
 if TYPE_CHECKING:
@@ -189,9 +190,10 @@ def _search(answers: Connection, question: Question) -> None:
 def choose(question: Question) -> Choice:
     """Search on the rounds seen; return the setting that ends the jobs that are left soonest.
 
-    Codes that weigh results are candidates where workers are few only: with many, answers that
-    suffice may decode too badly, which no replay foresees. Leaving the present scheme costs its
-    delay in rounds. ProfileError if alpha makes a time negative.
+    A run goes on as it began, by rounds. Codes that weigh results are candidates where workers are
+    few only: with many, answers that suffice may decode too badly, which no replay foresees.
+    Leaving the present scheme costs its delay in rounds. ProfileError if alpha makes a time
+    negative.
     """
     current, profile = question.current, question.profile
     jobs = min(question.jobs_left, max(REPLAYED_JOBS, profile.num_rounds))
@@ -199,6 +201,7 @@ def choose(question: Question) -> Choice:
     rehearsal = Rehearsal(profile=profile, num_jobs=num_jobs, repeat=True, batch=question.batch)
     present = replay(current, rehearsal)
     space = SearchSpace(
+        families=_by_rounds(),
         sums_only=current.scheme.n > WEIGHING_UP_TO,
         wait_outs=("feasible", "conform"),
         jobs_per_round=(current.jobs_per_round,),
@@ -215,3 +218,7 @@ def choose(question: Question) -> Choice:
         jobs_left=question.jobs_left,
         searched=found.evaluated + found.pruned,
     )
+
+
+def _by_rounds() -> tuple[str, ...]:
+    return tuple(name for name, entry in registered().items() if issubclass(entry.kind, Scheme))

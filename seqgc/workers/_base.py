@@ -84,8 +84,8 @@ class WorkerSet(ABC):
 
 
 def _injected(delays: LoadDelays, work: Work, round: int, worker: int) -> float:
-    row, load = work.occasion(round, worker)
-    return delays(row, worker, load)
+    occasion = work.occasion(round, worker)
+    return 0.0 if occasion is None else delays(occasion[0], worker, occasion[1])
 
 
 def missing(backend: str, extra: str, error: ImportError) -> ParameterError:

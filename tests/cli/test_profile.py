@@ -56,6 +56,8 @@ def test_a_recording_is_written_and_reported_by_its_documented_keys(capsys: Out)
     assert (report["rounds"], report["workers"]) == profile.times.shape == (2, 2)
     assert report["median_s"] == np.median(profile.times)
     assert report["alpha"] == profile.meta.alpha
+    assert report["rtt_s"] == profile.meta.rtt_s
+    assert profile.meta.rtt_s > 0
     assert report["load_model"]["loads"] == [1 / 32, 1.0]
     assert profile.meta.base_load == 1 / 32
     assert (profile.meta.batch, profile.meta.model) == (32, "mlp")

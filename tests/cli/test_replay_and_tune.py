@@ -91,6 +91,36 @@ def test_replay_speaks_to_people_too(profile: Path, capsys: Out) -> None:
     assert "clairvoyant bound" in shown
 
 
+def test_replay_says_how_it_read_what_is_dealt(profile: Path, capsys: Out) -> None:
+    dealt = ["replay", str(profile), "--scheme", "deal:pieces=6", "--json", "--rtt", "0.01"]
+    each_round = answer(capsys, *dealt)
+    assert each_round["reading"] == "per round"
+    assert each_round["runtime_s"] > each_round["ideal_s"]  # type: ignore[operator]
+    assert answer(capsys, *dealt, "--after", "0.5")["reading"] == "per round, 50% after"
+    stay = answer(capsys, *dealt, "--resident", "--models", "2")
+    assert (stay["reading"], stay["in_flight"], stay["rtt_s"]) == ("resident", 2, 0.01)
+    assert stay["ideal_s"] == pytest.approx(8 * 0.4 / 6)  # all the work, shared evenly
+    assert stay["ideal_s"] < stay["runtime_s"] < each_round["runtime_s"]  # type: ignore[operator]
+    assert main(["replay", str(profile), "--scheme", "deal", "--resident"]) == 0
+    shown = capsys.readouterr().out
+    assert "resident, 20 ms to a worker and back" in shown
+    assert "all work shared evenly" in shown
+
+
+def test_tune_names_each_reading_and_takes_resident_ones_on_demand(
+    profile: Path, capsys: Out
+) -> None:
+    arguments = ["tune", str(profile), "--schemes", "deal,gc-rep", "--mu", "0", "--jobs", "8"]
+    dealt = answer(capsys, *arguments, "--json")["ranking"]
+    assert {row["reading"] for row in dealt} == {"per round"}  # type: ignore[attr-defined]
+    best = answer(capsys, *arguments, "--json", "--resident", "--models", "4")["best"]
+    assert best["reading"] == "resident"  # type: ignore[index]
+    assert main([*arguments, "--resident", "--models", "4"]) == 0
+    shown = capsys.readouterr().out
+    assert "reading" in shown
+    assert "resident" in shown
+
+
 def test_replay_repeats_a_profile_when_told_to(profile: Path, capsys: Out) -> None:
     spec = ["--scheme", "gc:s=1", "--json"]
     once = answer(capsys, "replay", str(profile), *spec, "--jobs", "8")

@@ -19,6 +19,7 @@ from tests.training.reference import make_model
 
 BATCH = 16
 ALPHA = 0.5
+RTT_S = 0.01
 
 Seconds = Callable[[int, int, float], float]  # (round, worker, load) -> seconds
 
@@ -44,6 +45,8 @@ class Workers:
         return self
 
     def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
+        if not tasks[0].items:
+            return self._answer_at_once(tasks)
         assert [task.worker for task in tasks] == list(range(self.n))
         self.rounds.append(tuple(tasks))
         for task in tasks:
@@ -58,6 +61,14 @@ class Workers:
                 self._events.append(Arrival(**about, at=at, results=results))
         self._events.sort(key=lambda event: event.at)
         return [self.now] * len(tasks)
+
+    def _answer_at_once(self, tasks: Sequence[Task]) -> Sequence[float]:
+        left_at = self.now
+        for task in tasks:
+            at = self.now + RTT_S * (1 + task.worker)
+            address = {"round": task.round, "worker": task.worker, "attempt": 0}
+            self._events.append(Arrival(**address, at=at, results={}))
+        return [left_at] * len(tasks)
 
     def receive(self, until: float) -> Arrival | Failure | None:
         if self._events and self._events[0].at <= until:
@@ -107,6 +118,7 @@ def test_times_are_those_of_the_workers_and_alpha_is_what_load_costs() -> None:
         assert profile.meta.alpha == pytest.approx(ALPHA, rel=1e-9)
         assert (profile.meta.batch, profile.meta.model) == (BATCH, "net")
         assert profile.meta.provider == "custom"
+        assert profile.meta.rtt_s == pytest.approx(2 * RTT_S)  # the median of three
     assert workers.closed == 1
 
 

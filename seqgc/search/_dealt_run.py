@@ -1,0 +1,76 @@
+"""The loop and the policy of a live run that deals, on recorded times.
+
+Source: docs/mathematics.md, section 10.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from seqgc import master
+from seqgc.errors import ParameterError
+from seqgc.ports import FloatArray
+from seqgc.rounds import DealingPolicy, Setting
+from seqgc.schemes import Deal
+from seqgc.search._outcome import Recorder, Replay
+from seqgc.search._rehearsal import Rehearsal
+from seqgc.search._virtual_workers import VirtualWorkers
+
+__all__ = ["DealtRun", "deal"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DealtRun:
+    """What a run that deals its work comes to on recorded times.
+
+    ``computed_load`` are the batches that workers have begun to compute for each that was asked
+    for: 1, and the copies. ``billed_worker_s`` are worker-seconds of all invocations, idle ones
+    included.
+    """
+
+    replay: Replay
+    computed_load: float
+    billed_worker_s: float
+
+
+def deal(setting: Setting, rehearsal: Rehearsal, *, silent_s: FloatArray | None = None) -> DealtRun:
+    """Run a `Deal` on recorded delays, as the rehearsal's reading has it.
+
+    ``silent_s`` (rounds, n): so long after it was invoked a worker stops, and nobody is told.
+
+    Raises
+    ------
+    ParameterError
+        If an argument breaks its rule, or the profile is too short or has other workers.
+    """
+    jobs, in_flight = rehearsal.bundles(setting), rehearsal.in_flight(setting)
+    if not isinstance(setting.scheme, Deal):
+        raise ParameterError("scheme", "must be one that deals its work", setting.scheme.spec)
+    scheme = setting.scheme.fitted(in_flight)
+    shares, empty = scheme.chunk_fractions, None
+    if rehearsal.batch is not None:
+        sizes = scheme.cut(rehearsal.batch)
+        shares, empty = sizes / rehearsal.batch, sizes == 0
+    before_s, after_s = rehearsal.reading.split(rehearsal.latencies(setting))
+    work_s = rehearsal.slope * setting.jobs_per_round * shares
+    rtt_s = rehearsal.rtt_s
+    workers = VirtualWorkers(
+        before_s, after_s=after_s, work_s=work_s, rtt_s=rtt_s, silent_s=silent_s
+    )
+    policy = DealingPolicy(
+        scheme,
+        setting.rule,
+        num_jobs=jobs,
+        in_flight=in_flight,
+        rtt_s=rtt_s,
+        greet="once" if rehearsal.reading.resident else "rounds",
+        empty=empty,
+    )
+    recorder = Recorder()
+    master.run(policy, workers, observe=recorder)
+    asked_s = jobs * work_s.sum()
+    return DealtRun(
+        replay=recorder.replay(),
+        computed_load=float(workers.worked_s / asked_s) if asked_s else 1.0,
+        billed_worker_s=workers.billed_s,
+    )

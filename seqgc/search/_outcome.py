@@ -1,0 +1,66 @@
+"""`Replay`: what a run on recorded times comes to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from seqgc.ports import (
+    BoolArray,
+    Close,
+    CloseReason,
+    Finish,
+    FloatArray,
+    IntArray,
+    RoundRecord,
+    Seen,
+)
+
+__all__ = ["Recorder", "Replay"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Replay:
+    """What a run on recorded times comes to.
+
+    ``round_seconds`` (rounds,); ``responded`` (rounds, n), whose answers were used;
+    ``waited_out`` (rounds,); ``reasons`` why each round closed; ``job_finish_round`` (jobs,). Where
+    work is dealt, a round is a job, and lasts from the end of the one before to its own.
+    """
+
+    round_seconds: FloatArray
+    responded: BoolArray
+    waited_out: BoolArray
+    reasons: tuple[CloseReason, ...]
+    job_finish_round: IntArray
+
+    @property
+    def runtime_s(self) -> float:
+        """Seconds of all rounds together."""
+        return float(np.sum(self.round_seconds))
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Watches a run, and says what it came to."""
+
+    _records: list[RoundRecord] = field(default_factory=list)
+    _finish_rounds: dict[int, int] = field(default_factory=dict)  # by job
+
+    def __call__(self, seen: Seen) -> None:
+        if isinstance(seen, Close):
+            self._records.append(seen.record)
+        elif isinstance(seen, Finish):
+            self._finish_rounds[seen.job] = self._records[-1].round
+
+    def replay(self) -> Replay:
+        """Return what was seen; every job must have finished."""
+        records, rounds = self._records, self._finish_rounds
+        return Replay(
+            round_seconds=np.array([record.duration_s for record in records]),
+            responded=np.stack([record.responded for record in records]),
+            waited_out=np.array([record.waited_out for record in records]),
+            reasons=tuple(record.reason for record in records),
+            job_finish_round=np.array([rounds[job] for job in range(len(rounds))], dtype=np.intp),
+        )
