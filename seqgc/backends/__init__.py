@@ -4,6 +4,7 @@ from seqgc.backends._events import Delays as Delays
 from seqgc.backends._events import EventBackend as EventBackend
 from seqgc.backends._events import Messaging as Messaging
 from seqgc.backends._events import MonotonicClock as MonotonicClock
+from seqgc.backends._events import TaskDelays as TaskDelays
 from seqgc.backends._events import event_of as event_of
 from seqgc.backends._events import failure_of as failure_of
 from seqgc.backends._processes import fork_process as fork_process

@@ -21,6 +21,7 @@ __all__ = [
     "EventBackend",
     "Messaging",
     "MonotonicClock",
+    "TaskDelays",
     "event_of",
     "failure_of",
 ]
@@ -30,6 +31,9 @@ LONGEST_WAIT_S: Final = 3600.0
 
 Delays: TypeAlias = Callable[[int, int], float]
 """``delays(round, worker)``: the least response time of a first attempt, seconds."""
+
+TaskDelays: TypeAlias = Callable[[Task], float]
+"""``delays(task)``: the least response time of a task, seconds."""
 
 
 class MonotonicClock:
@@ -58,6 +62,8 @@ class Messaging:
         ``delays(round, worker)``, seconds: the answer leaves the worker no earlier than this after
         the task was received (the response time as a whole, not an addition to computing). First
         attempts only: a repeated attempt stands for a fresh environment. None: no delays.
+    task_delays
+        The same of every single task, instead; where work is dealt, an attempt is none of a round.
     payload
         The format in which results travel (see `seqgc.ports`); workers round, events hold what
         comes out of it. None: the results' own dtype.
@@ -80,6 +86,7 @@ class Messaging:
     rounding_name: str | None = None
     code: str = ""
     delays: Delays | None = None
+    task_delays: TaskDelays | None = None
     payload: Payload | None = None
     stochastic_rounding: bool = False
 
@@ -102,7 +109,9 @@ class Messaging:
     def message(self, task: Task) -> TaskMessage:
         """Return a task's message; raises `ParameterError` if its delay is no time."""
         delay_s = 0.0
-        if self.delays is not None and task.attempt == 0:
+        if self.task_delays is not None:
+            delay_s = float(self.task_delays(task))
+        elif self.delays is not None and task.attempt == 0:
             delay_s = float(self.delays(task.round, task.worker))
         if not 0 <= delay_s < math.inf:
             where = f"round {task.round}, worker {task.worker}"

@@ -62,8 +62,11 @@ class RunProgress:
             case Close(record=record):
                 self._show()
                 self._closing = record
-                self._stragglers += int((~record.responded).sum())
-                more = f", {self._stragglers} stragglers survived,"
+                if record.reason == "dealt":
+                    more = ","
+                else:
+                    self._stragglers += int((~record.responded).sum())
+                    more = f", {self._stragglers} stragglers survived,"
                 self._bar.update(self._task, advance=1, more=more)
             case Finish(job=job):
                 self._finished.append(job)

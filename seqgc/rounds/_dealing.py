@@ -63,7 +63,7 @@ _Call: TypeAlias = Callable[[list[Action]], None]
 
 
 class DealingPolicy:
-    """Deals the pieces of ``num_jobs`` >= 1 jobs, up to ``in_flight`` >= 1 of them at once.
+    """Deals the pieces of ``num_jobs`` jobs, up to ``in_flight`` >= 1 of them at once.
 
     Of the ``rule`` the time limit and the attempts count (see `Retries`); no round is waited out.
     ``first_job`` is the first job's number in the run. Chunks that hold no data point, ``empty``
@@ -103,7 +103,7 @@ class DealingPolicy:
         held = np.ones(len(self._shares), dtype=np.bool_) if empty is None else ~empty
         self._pieces: list[int] = np.flatnonzero(held).tolist()
         self._first = self._next = first_job  # of those not closed, of those not begun
-        self._end = first_job + require_int("num_jobs", num_jobs, least=1)
+        self._end = first_job + require_int("num_jobs", num_jobs, least=0)
         self._jobs: dict[int, DealtJob] = {}  # begun and not closed, in order
         self._errands = Errands(self._n, rtt_s=rtt_s)
         self._at_hand = [-1] * self._n  # by worker, the job of its latest piece
@@ -129,7 +129,7 @@ class DealingPolicy:
             alarm = min(alarm, overdue.due_at)
         return alarm
 
-    def start(self) -> Sequence[Action]:
+    def start(self) -> Sequence[Dispatch]:
         """Begin the first jobs, and greet the workers."""
         greetings = self._begin_jobs()
         return greetings or self._greet(range(self._n))

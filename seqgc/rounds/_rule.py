@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
 from seqgc.errors import ParameterError, require_int, require_number
-from seqgc.schemes import Defence
+from seqgc.schemes import Defence, Scheme
 
 WaitOut: TypeAlias = Literal["all", "conform", "feasible"]
 
@@ -70,6 +70,12 @@ class Setting:
     def __post_init__(self) -> None:
         bundle = require_int("jobs_per_round", self.jobs_per_round, least=1, most=10**9)
         object.__setattr__(self, "jobs_per_round", bundle)
+        if not isinstance(self.scheme, Scheme):
+            for name in ("mu", "wait_out"):
+                value = getattr(self.rule, name)
+                if value != getattr(ClosingRule(), name):
+                    rule = f"must be left out with {self.scheme.spec}: it closes no rounds"
+                    raise ParameterError(name, rule, value)
 
     @property
     def label(self) -> str:

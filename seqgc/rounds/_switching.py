@@ -1,4 +1,4 @@
-"""Another scheme between two rounds of a live run, no job lost (paper, Appendix K.2)."""
+"""A live run, whatever defends it; another scheme between two rounds (paper, Appendix K.2)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Protocol
 
+import numpy as np
+
 from seqgc.errors import ParameterError, require_int
 from seqgc.ports import Action, BoolArray, Close, Dispatch, Event, Payload, Restart, RoundRecord
 from seqgc.rounds._answers import Answers
+from seqgc.rounds._dealing import DealingPolicy
 from seqgc.rounds._policy import RoundPolicy
 from seqgc.rounds._rule import Setting
-from seqgc.schemes import Defence, by_rounds
+from seqgc.schemes import Deal, Defence, by_rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +65,8 @@ class SwitchingPolicy:
 
     ``setting`` is what to begin with; every setting must have its workers. The whole run has
     ``num_jobs``, >= 1. Without a director nothing changes. ``payload``, ``again`` and ``audit``:
-    see `RoundPolicy`; ``batches``: see `Scheme.begin`.
+    see `RoundPolicy`; ``batches``: see `Scheme.begin`. Where work is dealt, ``bundles`` of models
+    take turns, and a round is a job; a run that begins so stays so, and none comes to it.
 
     Raises
     ------
@@ -98,8 +102,11 @@ class SwitchingPolicy:
         batches: Iterable[int] = (),
         again: Mapping[int, BoolArray] = MappingProxyType({}),
         audit: bool = False,
+        bundles: int = 1,
     ) -> None:
-        self._audit = audit
+        self._audit, self._bundles = audit, bundles
+        if director is not None:
+            by_rounds(setting.scheme, "a run that looks for a better one")
         self._num_jobs, self._director = require_int("num_jobs", num_jobs, least=1), director
         self._payload, self._batches, self._again = payload, tuple(batches), dict(again)
         self._segments: list[Segment] = []
@@ -160,10 +167,10 @@ class SwitchingPolicy:
         actions = self._policy.on(event)
         if self._director is not None:
             self._director.on(event)
-        for action in actions:
-            if isinstance(action, Close):
-                return self._between_rounds(actions, action.record)
-        return actions
+        closed = [action.record for action in actions if isinstance(action, Close)]
+        for record in closed[:-1]:  # jobs that were dealt close several at once
+            self._count(record.responded)
+        return self._between_rounds(actions, closed[-1]) if closed else actions
 
     def _between_rounds(self, actions: Sequence[Action], record: RoundRecord) -> Sequence[Action]:
         decision = Decision()
@@ -214,13 +221,24 @@ class SwitchingPolicy:
         self._jobs = self._num_jobs - self._started  # of the segment; fewer once it is left
         self._answers = Answers()  # who responded, in the segment's closed rounds
 
-    def _run(self) -> RoundPolicy:
+    def _run(self) -> RoundPolicy | DealingPolicy:
         """Return a policy over the segment's jobs, from after its closed rounds on.
 
         A segment that is left goes on as if its jobs had always been the few that have started: how
         many will follow has no part in what a schedule does before its last one starts.
         """
-        segment = self._segments[-1]
+        segment, closed = self._segments[-1], len(self._answers)
+        if isinstance(deal := segment.setting.scheme, Deal):
+            deal = deal.fitted(self._bundles)
+            cuts = [deal.cut(batch) for batch in self._batches]
+            return DealingPolicy(
+                deal,
+                segment.setting.rule,
+                num_jobs=self._jobs - closed,
+                in_flight=deal.jobs_in_flight(self._bundles),
+                first_job=segment.first_job + closed,
+                empty=np.max(cuts, axis=0) == 0 if cuts else None,
+            )
         schedule = by_rounds(segment.setting.scheme, "a schedule").begin(
             self._jobs, batches=self._batches
         )

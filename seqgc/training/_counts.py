@@ -30,7 +30,8 @@ class RunCounts:
             case ports.Close(record=record):
                 self.round_seconds.append(record.duration_s)
                 self.waited_out += record.waited_out
-                self.stragglers += int((~record.responded).sum())
+                if record.reason != "dealt":  # then who gave nothing was not asked, or is slow
+                    self.stragglers += int((~record.responded).sum())
             case ports.Dispatched(workers=workers):
                 self.open_tasks += len(workers)
             case ports.Arrival():

@@ -20,8 +20,7 @@ __all__ = ["ChunkedScheme", "JobPlan", "Share", "batch_indices"]
 class ChunkedScheme(Protocol):
     """What training must know of a scheme: its chunks, and how late a gradient may come."""
 
-    @property
-    def delay(self) -> int: ...
+    def jobs_in_flight(self, bundles: int) -> int: ...
     def cut(self, batch_size: int) -> IntArray: ...
 
 
@@ -60,21 +59,22 @@ class JobPlan:
     ) -> None:
         self.models: Final = tuple(models)
         self.jobs_per_round: Final = jobs_per_round
+        self.num_bundles: Final = len(self.models) // max(1, jobs_per_round)
         self._stale = stale
         self.adopt(scheme)
-        self.num_bundles: Final = len(self.models) // jobs_per_round
 
     def adopt(self, scheme: ChunkedScheme) -> None:
         """Cut batches as ``scheme`` does from now on; raises like the constructor."""
+        delay = scheme.jobs_in_flight(self.num_bundles) - 1
         require_models(
             [model.name for model in self.models],
-            delay=scheme.delay,
+            delay=delay,
             jobs_per_round=self.jobs_per_round,
             stale=self._stale,
         )
         cuts = [scheme.cut(model.batch_size) for model in self.models]
         self._starts = [np.concatenate([[0], np.cumsum(cut)]).astype(np.intp) for cut in cuts]
-        self.delay = scheme.delay  # rounds that the gradient of a job may be late
+        self.delay = delay  # rounds that the gradient of a job may be late
 
     def bundle(self, job: int) -> range:
         """Return the indices of the models whose step the job is."""

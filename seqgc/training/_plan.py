@@ -11,7 +11,7 @@ from typing import Final
 from seqgc.errors import ParameterError, require_int, require_number
 from seqgc.ports import Payload, payload_format
 from seqgc.rounds import Setting
-from seqgc.schemes import Scheme, parse_scheme
+from seqgc.schemes import Deal, Defence, by_rounds, parse_scheme
 from seqgc.training._jobs import JobPlan
 from seqgc.training._work import TaskSizes, Work, most_mini_tasks, replicas_of, task_sizes
 from seqgc.training.adaptive import Adaptation
@@ -39,7 +39,7 @@ class TrainingPlan:
     """
 
     models: Sequence[Model]
-    scheme: str | Scheme | Setting
+    scheme: str | Defence | Setting
     steps: int  # optimizer steps of each model
     precision: Precision = "float32"  # of weights, computation and gradients
     payload: Payload | None = None  # how results travel: no wider than `precision`, its default
@@ -94,11 +94,15 @@ class TrainingPlan:
         if setting.scheme.n != n:
             rule = f"must be {setting.scheme.n}, as many as the scheme is for"
             raise ParameterError("workers", rule, n)
+        bundle = setting.jobs_per_round
+        setting = replace(setting, scheme=setting.scheme.fitted(max(1, len(self.models) // bundle)))
+        for on, what in ((self.audit, "an audit"), (self.adaptation, "--probe and --retune")):
+            if on:
+                by_rounds(setting.scheme, what)
         if self.audit and max(replicas_of(setting.scheme)) < 2:
             rule = "needs results that several workers are asked for"
             remedy = "take gc-rep, gc-binary, sr-sgc-rep or m-sgc-rep with s or lam of 1 at least"
             raise ParameterError("audit", rule, setting.scheme.spec, remedy)
-        bundle = setting.jobs_per_round
         JobPlan(  # made for its checks
             self.models, scheme=setting.scheme, jobs_per_round=bundle, stale=self.stale
         )
@@ -121,7 +125,7 @@ class TrainingPlan:
     def max_delay(self, setting: Setting) -> int:
         """Return the largest delay of all schemes that the run may come to, rounds."""
         if self.adaptation is None:
-            return setting.scheme.delay
+            return setting.scheme.jobs_in_flight(len(self.models) // setting.jobs_per_round) - 1
         return len(self.models) // setting.jobs_per_round - 1
 
     def sizes(self, setting: Setting) -> TaskSizes:
@@ -130,7 +134,9 @@ class TrainingPlan:
             self.models,
             jobs_per_round=setting.jobs_per_round,
             load=max(float(setting.scheme.loads_of(m.batch_size).max()) for m in self.models),
-            mini_tasks=most_mini_tasks(setting.scheme, self.num_jobs(setting)),
+            mini_tasks=1
+            if isinstance(setting.scheme, Deal)
+            else most_mini_tasks(setting.scheme, self.num_jobs(setting)),
             precision=self.precision,
             payload=self.payload or self.precision,
         )
@@ -157,7 +163,15 @@ class TrainingPlan:
             sizes=self.sizes(setting),
             fixed=self.adaptation is None,
             occasion=occasion,
+            piece_loads=_piece_loads(setting),
         )
+
+
+def _piece_loads(setting: Setting) -> tuple[float, ...]:
+    """Return the normalized load of each piece, if work is dealt."""
+    if not isinstance(setting.scheme, Deal):
+        return ()
+    return tuple((setting.jobs_per_round * setting.scheme.chunk_fractions).tolist())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

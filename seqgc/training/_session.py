@@ -24,6 +24,7 @@ from itertools import islice
 from seqgc import master, ports
 from seqgc.errors import AuditError, BudgetError, DivergedError, ScheduleError, StoreError
 from seqgc.rounds import Decision, Director, Segment, Setting, SwitchingPolicy
+from seqgc.schemes import Scheme
 from seqgc.training._checkpointer import Checkpointer, RandomState, RunSnapshot, RunState
 from seqgc.training._counts import RunCounts
 from seqgc.training._history import Recorder
@@ -100,6 +101,7 @@ class Session:
             batches=sizes,
             again={round: on_record[round] for round in range(first, len(on_record))},
             audit=plan.audit,
+            bundles=len(plan.models) // setting.jobs_per_round,
         )
 
     def run(
@@ -125,7 +127,8 @@ class Session:
             )
             logs = events, stack.enter_context(closing(self._metrics))
             self._observers += tuple(Forgiving(log, warn=self.warn) for log in logs)
-            self._observers += (self._slowdown,)
+            if isinstance(self._setting.scheme, Scheme):  # it compares rounds
+                self._observers += (self._slowdown,)
             self._checkpoints = stack.enter_context(
                 closing(Checkpointer(snapshots, every_s=every_s, warn=self.warn))
             )

@@ -151,6 +151,8 @@ class Work:
     fixed: bool = True  # whether that stays so: not in a run that may come to another scheme
     # (round, worker) -> which row of injected delays a task has, and its normalized load
     occasion: Callable[[int, int], tuple[int, float] | None]
+    piece_loads: tuple[float, ...] = ()
+    """Where work is dealt, the normalized load of each piece: workers must stay between tasks."""
 
     def compute_factory(self, store: WeightStore) -> TorchComputeFactory:
         """Return what makes, in a worker's process, the compute function of this work."""

@@ -160,6 +160,7 @@ class EventLog:
         self._file = path.open("a", encoding="utf-8")
         self._began = time.monotonic()
         self._sent: dict[int, _Sent] = {}  # by round; the latest only
+        self._workers: object = None  # how many, as soon as the run has begun
 
     def close(self) -> None:
         """Close the file; what cannot be written is lost."""
@@ -171,13 +172,15 @@ class EventLog:
             case ports.Notice(kind=kind, fields=fields):
                 started_at = datetime.now(UTC).isoformat()
                 begins = kind in {"run", "resume"}
+                self._workers = fields.get("workers") if begins else self._workers
                 heading = {"schema": SCHEMA, "started_at": started_at} if begins else {}
                 self._write(kind, **heading, **fields)
                 self._file.flush()
             case ports.Dispatch(round=round, attempt=attempt, assignment=assignment):
                 jobs = sorted({m.job for tasks in assignment.values() for m in tasks})
-                again = {"workers": sorted(assignment)} if attempt else {}
-                self._write("dispatch", round=round, attempt=attempt, jobs=jobs, **again)
+                everyone = attempt == 0 and len(assignment) == self._workers
+                some = {} if everyone else {"workers": sorted(assignment)}
+                self._write("dispatch", round=round, attempt=attempt, jobs=jobs, **some)
             case ports.Dispatched():
                 self._note_sent(seen)
             case ports.Arrival() | ports.Failure() | ports.Drop():

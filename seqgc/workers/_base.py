@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
-from seqgc.backends import Messaging
+from seqgc.backends import Messaging, TaskDelays
 from seqgc.deploy import Budget, StayBudget
 from seqgc.errors import ParameterError, require_int
+from seqgc.ports import Task
 from seqgc.workers._forecast import Forecast
 from seqgc.workers._settings import LoadDelays
 
@@ -72,6 +74,7 @@ class WorkerSet(ABC):
             rounding_name=work.name,
             code=work.code,
             delays=None if delays is None else partial(_injected, delays, work),
+            task_delays=_task_delays(delays, work),
             payload=work.payload,
             stochastic_rounding=work.stochastic_rounding,
         )
@@ -86,6 +89,23 @@ class WorkerSet(ABC):
 def _injected(delays: LoadDelays, work: Work, round: int, worker: int) -> float:
     occasion = work.occasion(round, worker)
     return 0.0 if occasion is None else delays(occasion[0], worker, occasion[1])
+
+
+def _task_delays(delays: LoadDelays | None, work: Work) -> TaskDelays | None:
+    if delays is None or not work.piece_loads:
+        return None
+    return partial(_injected_once, delays, work.piece_loads)
+
+
+def _injected_once(delays: LoadDelays, loads: Sequence[float], task: Task) -> float:
+    """Return the delay of a task of a worker that stays: it starts once, with its first greeting.
+
+    A piece takes what its load takes longer than none.
+    """
+    worker, start_s = task.worker, delays(0, task.worker, 0.0)
+    if not task.items:
+        return start_s if task.round == task.attempt == 0 else 0.0
+    return sum(delays(0, worker, loads[item.slot]) - start_s for item in task.items)
 
 
 def missing(backend: str, extra: str, error: ImportError) -> ParameterError:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from seqgc.deploy import FunctionSetup
+from seqgc.errors import ParameterError
+from seqgc.schemes import Deal
 from seqgc.stores import (
     DirectoryStore,
     StoreChoice,
@@ -94,6 +96,8 @@ class FunctionWorkers(WorkerSet):
         """Make sure that they can be called, and return how; starts what must be started."""
 
     def check(self, work: Work) -> None:
+        if work.piece_loads:
+            self._refuse_dealing(work.code)
         work.workload()  # made for its checks
         choice = self._choice(work)
         if self.settings.resident:
@@ -148,7 +152,17 @@ class FunctionWorkers(WorkerSet):
                 stack.enter_context(occupied(functions.mount, run_id))
             yield crew
 
+    def _refuse_dealing(self, spec: str) -> None:
+        """Refuse to deal work to functions that do not stay."""
+        if self.settings.resident:
+            return
+        rule = "must be a scheme of rounds where each task is an invocation of its own"
+        remedy = "work is dealt to workers that stay: add --resident, or take --backend local"
+        raise ParameterError("scheme", rule, spec, remedy)
+
     def forecast(self, plan: TrainingPlan) -> Forecast:
+        if isinstance(deal := plan.setting(self.n).scheme, Deal):
+            self._refuse_dealing(deal.spec)
         predicted = forecast(plan, self.n, self.settings, reach=self.reach)
         if not self.settings.resident:
             return predicted
