@@ -1,8 +1,9 @@
-"""``seqgc demo``: the main job on this machine, uncoded and coded side by side."""
+"""``seqgc demo``: the main job on this machine, uncoded, coded and dealt, side by side."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -33,10 +34,10 @@ def demo(
     flags: Values,
     models: Annotated[int, "Models trained at once."] = 4,
     seed: Annotated[int, "Of the injected delays."] = 0,
-    run: Annotated[Path, "Folder of the two run folders."] = Path("runs"),
+    run: Annotated[Path, "Folder of the run folders."] = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Train models on real handwritten digits, uncoded and coded, under injected stragglers."""
+    """Train models on real handwritten digits, uncoded, coded and dealt, with stragglers."""
     count = require_int("models", models, least=1, most=MOST_MODELS)
     values: Values = {
         "steps": STEPS,
@@ -46,20 +47,23 @@ def demo(
     apply(flags, values)
     config = validated(values)
     spec = parse_scheme(config.scheme, n=config.workers).spec
-    configs = [config.model_copy(update={"scheme": each}) for each in ("uncoded", spec)]
+    specs = dict.fromkeys(["uncoded", spec, "deal"])  # each once
+    configs = [config.model_copy(update=_closing(each) | {"scheme": each}) for each in specs]
     with ExitStack() as stack:
         crews = [stack.enter_context(make_workers(c, delays=make_delays(c))) for c in configs]
         from seqgc.training import new_run_path
 
         paths = [new_run_path(run, f"demo-{each.scheme}") for each in configs]
-        # both, before the first one runs
+        # all, before the first one runs
         runs = [prepare(each, crew) for each, crew in zip(configs, crews, strict=True)]
-        uncoded, coded = (each.train(run=path) for each, path in zip(runs, paths, strict=True))
+        results = [each.train(run=path) for each, path in zip(runs, paths, strict=True)]
+    uncoded, coded, dealt = results[0], results[list(specs).index(spec)], results[-1]
     if as_json:
-        print_json({"uncoded": _facts(uncoded), "coded": _facts(coded), "seed": seed})
+        named = {"uncoded": uncoded, "coded": coded, "dealt": dealt}
+        print_json({name: _facts(result) for name, result in named.items()} | {"seed": seed})
     else:
-        _print(uncoded, coded, seed=seed)
-    worst = min(_accuracies(uncoded) + _accuracies(coded))
+        _print(results, seed=seed)
+    worst = min(accuracy for result in results for accuracy in _accuracies(result))
     if worst < LEAST_ACCURACY:
         sys.stderr.write(
             f"seqgc: the worst model's accuracy is {worst:.3f}, below {LEAST_ACCURACY}: "
@@ -77,25 +81,38 @@ def _facts(result: TrainResult) -> Values:
     return facts_of(result) | {"round_seconds": seconds, "accuracy": _accuracies(result)}
 
 
-def _print(uncoded: TrainResult, coded: TrainResult, *, seed: int) -> None:
-    both = (uncoded, coded)
-    table = Table(title="The same models, workers and delays, twice")
+def _closing(spec: str) -> Values:
+    """Return what of the closing rule does not go with a scheme: it has no rounds to close."""
+    return {"mu": 0.0, "wait_out": "feasible"} if spec == "deal" else {}
+
+
+def _print(results: Sequence[TrainResult], *, seed: int) -> None:
+    uncoded, *others = results
+    table = Table(title="The same models, workers and delays, each time")
     table.add_column("")
-    for result in both:
+    for result in results:
         table.add_column(result.scheme, justify="right")
+    rounds = [r.counts.round_seconds for r in results]
     rows = {
-        "run time": [f"{r.seconds:.1f} s" for r in both],
-        "rounds": [str(len(r.counts.round_seconds)) for r in both],
-        "median round": [f"{median(r.counts.round_seconds):.3f} s" for r in both],
-        "slowest round": [f"{max(r.counts.round_seconds):.3f} s" for r in both],
-        "stragglers survived": [str(r.counts.stragglers) for r in both],
-        "wait-outs": [str(r.counts.waited_out) for r in both],
-        "test accuracy, worst model": [f"{min(_accuracies(r)):.3f}" for r in both],
+        "run time": [f"{r.seconds:.1f} s" for r in results],
+        "rounds": [str(len(seconds)) for seconds in rounds],
+        "median round": [f"{median(seconds):.3f} s" for seconds in rounds],
+        "slowest round": [f"{max(seconds):.3f} s" for seconds in rounds],
+        "stragglers survived": [str(r.counts.stragglers) for r in results],
+        "wait-outs": [str(r.counts.waited_out) for r in results],
+        "test accuracy, worst model": [f"{min(_accuracies(r)):.3f}" for r in results],
     }
     for name, cells in rows.items():
         table.add_row(name, *cells)
     console = Console()
     console.print(table)
-    console.print(f"{coded.scheme} took {coded.seconds / uncoded.seconds:.0%} of the uncoded time.")
-    where = f"Runs: {uncoded.run} and {coded.run}"
-    console.print(f"Delays: generated, seed {seed}. {where}", markup=False)
+    for each in others:
+        console.print(
+            f"{each.scheme} took {each.seconds / uncoded.seconds:.0%} of the uncoded time."
+        )
+    console.print(
+        "Start-up delays are paid per invocation: in each round, or, where work is dealt, once: "
+        "its workers stay. A round of it is a job, and several are under way at once."
+    )
+    where = ", ".join(str(r.run) for r in results)
+    console.print(f"Delays: generated, seed {seed}. Runs: {where}", markup=False)

@@ -177,9 +177,12 @@ def test_the_demo_compares_uncoded_with_coded_in_numbers_and_in_words(
     assert report["uncoded"]["scheme"] == "uncoded"
     assert report["uncoded"]["stragglers"] == 0
     assert report["coded"]["stragglers"] > 0
-    for half in ("uncoded", "coded"):
-        assert min(report[half]["accuracy"]) >= 0.95
-        assert Path(report[half]["run"], "events.jsonl").exists()
+    assert report["dealt"]["scheme"] == "deal:pieces=8"
+    for each in ("uncoded", "coded", "dealt"):
+        assert min(report[each]["accuracy"]) >= 0.95
+        assert Path(report[each]["run"], "events.jsonl").exists()
+    uncoded, dealt = (report[each]["models"][0]["loss"] for each in ("uncoded", "dealt"))
+    assert dealt == pytest.approx(uncoded, abs=0.01)
     assert main([*demo, "--steps", "1"]) == 1, "it has not learnt"
     shown = capsys.readouterr().out
     for row in ("run time", "stragglers survived", "wait-outs", "test accuracy", "Runs: runs/"):

@@ -21,7 +21,8 @@ LINE = ["train", "--models", "2", "--module", "toy", "--data", "dots", "--batch-
 LINE += ["-n", "4", "--steps", "4", "--run", "run"]
 SPECS = ["uncoded", "gc-rep:s=1", "gc:s=1", "m-sgc:B=1,W=2,lam=2"]
 KINDS = [(spec, kind) for kind in ("local", "lambda-local") for spec in SPECS]
-QUICK = [("gc:s=1", "local"), ("uncoded", "lambda-local")]
+KINDS += [("deal:pieces=3", "local")]
+QUICK = [("gc:s=1", "local"), ("deal:pieces=3", "local"), ("uncoded", "lambda-local")]
 pytestmark = pytest.mark.timeout(0 if SOAK else 180)
 
 
@@ -29,7 +30,9 @@ pytestmark = pytest.mark.timeout(0 if SOAK else 180)
 def test_a_master_that_is_killed_is_replaced_to_the_last_bit(
     spec: str, kind: str, nursery: Nursery, tmp_path: Path
 ) -> None:
-    plain = spec == "uncoded" or "-rep" in spec  # bits depend on nobody's speed
+    plain = (
+        spec.partition(":")[0] in {"uncoded", "deal"} or "-rep" in spec
+    )  # bits depend on nobody's speed
     line = [*LINE, "--scheme", spec, "--backend", kind]
     whole = nursery.master(*line, folder=(folder := new(tmp_path / "whole")))
     assert (whole.status, whole.left) == (0, []), whole.said
