@@ -13,7 +13,7 @@ from seqgc.rounds import ClosingRule, Setting, SwitchingPolicy
 from seqgc.schemes import parse_scheme
 from seqgc.search import ReplayBackend
 from tests.kit import SOAK
-from tests.simulation.faults import CALLS, EVENTS, ROUNDS, SPECS, TABLES, Fault, N, Scenario
+from tests.simulation.faults import LARGE, SPECS, TABLES, Fault, Scenario
 from tests.simulation.runs import simulate
 from tests.sums import Sums
 
@@ -31,9 +31,11 @@ def some(instants: list[_Instant], spec: str) -> list[_Instant]:
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_master_killed_at_any_instant_is_resumed_to_the_same_bits(spec: str) -> None:
     """After any event, and before, in the midst of, or after any call that makes files last."""
-    instants = [("kill", k, 0.0) for k in range(EVENTS)]
-    instants += [("kill-at-call", k, amount) for k in range(CALLS) for amount in (0.1, 0.5, 0.9)]
-    instants += [("power-loss", k, k % 3 / 3) for k in range(CALLS)]
+    instants = [("kill", k, 0.0) for k in range(LARGE.events)]
+    instants += [
+        ("kill-at-call", k, amount) for k in range(LARGE.calls) for amount in (0.1, 0.5, 0.9)
+    ]
+    instants += [("power-loss", k, k % 3 / 3) for k in range(LARGE.calls)]
     died = 0
     for kind, at, amount in some(instants, spec):
         scenario = Scenario(
@@ -54,7 +56,7 @@ def test_a_master_killed_at_any_instant_is_resumed_to_the_same_bits(spec: str) -
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_disk_that_fails_at_any_call_leaves_a_run_that_goes_on(spec: str) -> None:
     """An error, or no room for this call and some after it; writes are left half done."""
-    instants = [(kind, k) for k in range(CALLS) for kind in ("io-error", "no-space")]
+    instants = [(kind, k) for k in range(LARGE.calls) for kind in ("io-error", "no-space")]
     failed = 0
     for kind, at in some(instants, spec):
         scenario = Scenario(
@@ -100,7 +102,7 @@ def test_stragglers_within_the_design_delay_nobody(spec: str) -> None:
 def test_a_run_whose_tasks_crash_three_times_in_ten_ends_without_a_second_master(spec: str) -> None:
     for seed in range(100 if SOAK else 3):
         rng = np.random.default_rng(seed)
-        crashes = np.argwhere(rng.random((ROUNDS, N, 8)) < 0.3)
+        crashes = np.argwhere(rng.random((LARGE.rounds, LARGE.n, 8)) < 0.3)
         scenario = Scenario(
             seed=seed,
             spec=spec,
