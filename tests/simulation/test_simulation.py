@@ -81,6 +81,8 @@ def test_functions_train_to_the_bits_of_local_workers(backend: str) -> None:
 def test_a_planted_bug_is_found(plant: str) -> None:
     found = next(failures(range(1000), plant=plant), None)
     assert found is not None, f"{plant!r} is not found within 1,000 seeds"
+    kind = found[1].partition(":")[0]
+    assert kind not in {"TypeError", "AttributeError"}, f"{plant!r} is itself broken: {found[1]}"
 
 
 def test_a_failure_names_its_command_and_its_fewest_faults(
