@@ -8,6 +8,7 @@ import operator
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 __all__ = [
     "AuditError",
@@ -193,6 +194,17 @@ def refusing(argument: str, rule: str, value: str, remedy: str = "") -> Iterator
             said = "no more is known"
         why = f"{one_line(type(error).__name__, limit=60)}: {said}"
         raise ParameterError(argument, rule.format(why), value, remedy) from error
+
+
+def no_run(run: str | Path, why: str) -> ParameterError:
+    """Return the refusal of a folder that is no run's.
+
+    Examples
+    --------
+    >>> str(no_run("here", "it has no journal"))
+    "`run` must be the folder of a run (it has no journal); got 'here'"
+    """
+    return ParameterError("run", f"must be the folder of a run ({why})", str(run))
 
 
 def require_name(argument: str, name: object, *, most: int) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from seqgc.backends import start_fork_server
 from seqgc.codes import code_kinds, forget_code
 from seqgc.schemes import forget_scheme, registered
 from seqgc.testing import eventually
@@ -24,6 +25,16 @@ settings.load_profile("fixed")
 
 RECORDED = Path(__file__).resolve().parents[2] / "shared" / "profiles"
 GRACE_S = 5.0  # for what a test stopped but did not wait for
+
+
+def pytest_collection_finish() -> None:
+    """Have one fork server for all tests of a process that import PyTorch, and start it now.
+
+    A process has one. If the first test that needs it asks for nothing to be imported there, then
+    every worker of every later run imports PyTorch by itself, which takes a second of each.
+    """
+    if "seqgc.training" in sys.modules:
+        start_fork_server(["seqgc.training"])
 
 
 @pytest.fixture(scope="session")

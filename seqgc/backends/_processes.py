@@ -20,6 +20,7 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from multiprocessing import forkserver, get_context, resource_tracker, util
 from multiprocessing.context import ForkServerProcess
@@ -29,7 +30,7 @@ from typing import Final
 
 from seqgc.backends._channel import Channel
 from seqgc.backends._child import main
-from seqgc.errors import WorkerError
+from seqgc.errors import ParameterError, WorkerError
 from seqgc.wire import MAX_FRAME_BYTES
 
 __all__ = ["WorkerProcess", "fork_process", "set_preload", "start_fork_server"]
@@ -151,7 +152,8 @@ def _ensure_running() -> None:
     """Start the fork server unless it runs: single-threaded BLAS, deaf to Ctrl-C.
 
     Environment and signal mask are what workers inherit, so they never see a Ctrl-C, not even while
-    they start; the master's own are as before when this returns.
+    they start; the master's own are as before when this returns. `ParameterError` if the name of
+    the folder for temporary files is too long for a socket's.
     """
     # First, because starting it unblocks SIGINT (CPython's resource_tracker.py, ensure_running).
     resource_tracker.ensure_running()
@@ -163,6 +165,12 @@ def _ensure_running() -> None:
     try:
         os.environ.update(changes)
         forkserver.ensure_running()
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        rule = "must be a folder with a shorter name: sockets are made in it"
+        remedy = f"{error}; set TMPDIR=/tmp, for instance"
+        raise ParameterError("TMPDIR", rule, tempfile.gettempdir(), remedy) from error
     finally:
         for name in changes:
             os.environ.pop(name, None)

@@ -14,7 +14,7 @@ from seqgc import deploy, workers
 from seqgc.cli._options import AsJson, apply
 from seqgc.cli._run import PreparedRun, make_plan
 from seqgc.cli._show import show
-from seqgc.cli.config import Values, checked, read_config, validated
+from seqgc.cli.config import Values, checked, read_config, read_run_config, validated
 from seqgc.errors import ParameterError
 from seqgc.profiles import read_profile
 
@@ -40,7 +40,7 @@ def cost(
         "function.expected_s": seconds if profile is None else _mean_answer(profile, seconds),
     }
     ran = os.path.isdir(target)  # noqa: PTH112 (`Path.is_dir` raises at some names)
-    values = read_config(target / "config.toml" if ran else target)
+    values = read_run_config(target) if ran else read_config(target)
     apply({path: value for path, value in flags.items() if value is not None}, values)
     # Priced by [function], in a run's file as deployed, and the flags: no deployment is read.
     if ran:  # whoever wrote it: nothing that it names is imported

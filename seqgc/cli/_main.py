@@ -27,6 +27,7 @@ from seqgc.cli import (
     _tune,
 )
 from seqgc.cli._options import with_plugins
+from seqgc.cli._show import forget_output
 from seqgc.errors import ParameterError, ProfileError, SeqgcError, one_line
 
 # typer carries a copy of click of its own; this is the one public way to its errors.
@@ -73,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SeqgcError as error:
         return _fail(error, str(error), 1)
     except BrokenPipeError as error:  # nobody reads what is printed
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        forget_output()
         return _fail(error, "", 1)
     except OSError as error:
         return _fail(error, f"{error.filename or 'a file'}: {error.strerror or error}", 1)

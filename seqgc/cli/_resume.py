@@ -10,7 +10,7 @@ import typer
 from seqgc.cli._options import AsJson, with_plugins
 from seqgc.cli._run import make_delays, make_workers, prepare
 from seqgc.cli._train import show_result
-from seqgc.cli.config import read_config, validated
+from seqgc.cli.config import read_run_config, validated
 
 
 @with_plugins
@@ -25,7 +25,7 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run that has ended early, from its last checkpoint, to the same weights."""
-    settings = validated(read_config(run / "config.toml"))
+    settings = validated(read_run_config(run))
     if max_usd is not None:
         settings = settings.model_copy(update={"max_usd": max_usd})
     delays = make_delays(settings)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -46,12 +48,36 @@ def _plain(value: object) -> object:
             return value
 
 
+class Screen(Console):
+    """A console that leaves it to its user what a broken pipe means: rich would exit."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+
+@contextmanager
+def if_read() -> Iterator[None]:
+    """Have the block print what can be had elsewhere: do without, if nobody can read it."""
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError:
+        forget_output()
+
+
+def forget_output() -> None:
+    """Let what is printed, and could not be, go nowhere: the interpreter writes it at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
 def print_pairs(pairs: dict[str, str]) -> None:
     """Print names and values in two columns on stdout."""
     table = Table.grid(padding=(0, 2))
     for name, value in pairs.items():
         table.add_row(Text(name, style="bold"), Text(value))  # plain: names are the user's own
-    Console().print(table)
+    Screen().print(table)
 
 
 def why_switched(fields: Mapping[str, object]) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Final, Literal, cast
 from pydantic import Field
 
 from seqgc._bounded import read_toml
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, no_run
 from seqgc.ports import Payload
 from seqgc.rounds import WaitOut
 from seqgc.schemes import load_plugins
@@ -102,9 +102,22 @@ class RunConfig(Settings):
 def read_config(path: Path) -> Values:
     """Read a TOML file, or raise `ParameterError`."""
     try:
-        return read_toml(path)
+        return _read(path)
     except OSError as error:
         raise ParameterError("config", "must be a file", str(path), error.strerror or "") from None
+
+
+def read_run_config(run: Path) -> Values:
+    """Read the configuration of the run in a folder, or raise `ParameterError`."""
+    try:
+        return _read(run / "config.toml")
+    except OSError as error:
+        raise no_run(run, f"config.toml: {error.strerror or error}") from None
+
+
+def _read(path: Path) -> Values:
+    try:
+        return read_toml(path)
     except ValueError as error:
         raise ParameterError("config", f"must be TOML: {error}", str(path)) from None
 

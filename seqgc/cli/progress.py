@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import errno
 import sys
 from contextlib import suppress
 
 import numpy as np
 from rich import progress as bars
-from rich.console import Console
 
-from seqgc.cli._show import why_switched
+from seqgc.cli._show import Screen, why_switched
 from seqgc.ports import Close, Finish, Notice, RoundRecord, Seen
 
 __all__ = ["RunProgress", "progress_bar"]
 
 
-class _Stderr(Console):
-    """A console on stderr that leaves it to its user what a broken pipe means: rich would exit."""
-
-    def __init__(self) -> None:
-        super().__init__(stderr=True)
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
-
-
 def progress_bar(*columns: bars.ProgressColumn) -> bars.Progress:
     """Return a bar with what it is of and the time left, on stderr if that is a terminal."""
-    console, label = _Stderr(), bars.TextColumn("{task.description}", markup=False)
+    console, label = Screen(stderr=True), bars.TextColumn("{task.description}", markup=False)
     left = (bars.TimeRemainingColumn(), bars.TextColumn("left"))
     return bars.Progress(label, *columns, *left, console=console, disable=not console.is_terminal)
 

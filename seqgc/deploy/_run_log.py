@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal, TypeVar
 import msgspec
 
 from seqgc._bounded import open_bounded
-from seqgc.errors import ParameterError
+from seqgc.errors import no_run
 
 _MOST_LOG_BYTES: Final = 2**40  # read line by line
 _MOST_LINE_BYTES: Final = 2**20
@@ -75,7 +75,7 @@ def read_run_log(run: Path) -> tuple[RunHeader, Iterator[_Event]]:
     lines = _lines(run)
     first = next(lines, None)
     if first is None:
-        raise _no_run(run, "events.jsonl has no whole line")
+        raise no_run(run, "events.jsonl has no whole line")
     return _decoded(first, 1, RunHeader, run), _events(run, lines)
 
 
@@ -98,17 +98,13 @@ def _lines(run: Path) -> Iterator[bytes]:
             while (line := file.readline(_MOST_LINE_BYTES)).endswith(b"\n"):
                 yield line
     except OSError as error:
-        raise _no_run(run, f"events.jsonl: {error.strerror}") from None
+        raise no_run(run, f"events.jsonl: {error.strerror}") from None
     if len(line) == _MOST_LINE_BYTES:
-        raise _no_run(run, f"events.jsonl has a line of {len(line)} bytes, or more")
+        raise no_run(run, f"events.jsonl has a line of {len(line)} bytes, or more")
 
 
 def _decoded(line: bytes, number: int, kind: type[_Read], run: Path) -> _Read:
     try:
         return msgspec.json.decode(line, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _no_run(run, f"line {number} of events.jsonl: {error}") from None
-
-
-def _no_run(run: Path, why: str) -> ParameterError:
-    return ParameterError("run", f"must be the folder of a run ({why})", str(run))
+        raise no_run(run, f"line {number} of events.jsonl: {error}") from None

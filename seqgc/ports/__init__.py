@@ -32,6 +32,7 @@ from seqgc.ports._protocols import Finish as Finish
 from seqgc.ports._protocols import LastingObserver as LastingObserver
 from seqgc.ports._protocols import Notice as Notice
 from seqgc.ports._protocols import Observer as Observer
+from seqgc.ports._protocols import OutlastingBackend as OutlastingBackend
 from seqgc.ports._protocols import Policy as Policy
 from seqgc.ports._protocols import Restart as Restart
 from seqgc.ports._protocols import RestartingBackend as RestartingBackend

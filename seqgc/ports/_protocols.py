@@ -253,6 +253,15 @@ class RestartingBackend(Backend, Protocol):
         """Replace a worker by a fresh one; each task that the old one still owes is a `Failure`."""
 
 
+@runtime_checkable
+class OutlastingBackend(Backend, Protocol):
+    """A backend whose tasks nobody can stop: cancelled or not, they outlast it, and may cost."""
+
+    @property
+    def under_way(self) -> int:
+        """How many tasks are being done, as far as the master can know."""
+
+
 class Workload(Protocol):
     """What the jobs compute, and what becomes of their gradients."""
 

@@ -310,7 +310,7 @@ class RoundPolicy:
             self._rule,
             round=self._round,
             decodes_well=partial(schedule.decodes_well, payload=payload) if payload else None,
-            replicas=self._replicas() if self._audit else (),
+            replicas=self._replicas() if self._audit and not self.done else (),
             excused=schedule.excused,
             again=self._again.get(self._round),
         )

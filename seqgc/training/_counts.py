@@ -19,7 +19,6 @@ class RunCounts:
     answers: int = 0
     failures: int = 0
     dropped: int = 0
-    open_tasks: int = 0  # sent, and neither answered nor failed
     approximate: int = 0  # jobs decoded approximately
     largest_error: float = 0.0  # of those (see `Decoding`)
     expelled: list[int] = field(default_factory=list)  # workers, by an audit
@@ -32,14 +31,10 @@ class RunCounts:
                 self.waited_out += record.waited_out
                 if record.reason != "dealt":  # then who gave nothing was not asked, or is slow
                     self.stragglers += int((~record.responded).sum())
-            case ports.Dispatched(workers=workers):
-                self.open_tasks += len(workers)
             case ports.Arrival():
                 self.answers += 1
-                self.open_tasks -= 1
             case ports.Failure():
                 self.failures += 1
-                self.open_tasks -= 1
             case ports.Drop():
                 self.dropped += 1
             case ports.Notice(kind="expelled", fields=fields):

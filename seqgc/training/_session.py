@@ -165,14 +165,6 @@ class Session:
         return seconds
 
     @property
-    def under_way(self) -> str:
-        """How many tasks nobody has answered, and what they may still cost, for a message."""
-        open_tasks = self.counts.open_tasks
-        cost = self._recorder.open_usd
-        price = f", which may still cost ${cost:.4f}" if cost else ""
-        return f"{open_tasks} tasks are under way{price}; " if open_tasks else ""
-
-    @property
     def _seconds(self) -> float:
         return time.perf_counter() - self._began
 
@@ -195,7 +187,6 @@ class Session:
             self._adopt(segment, choice)
         state, flight = snapshot.state, snapshot.files[FLIGHT]
         self._slowdown.restore(state.slowdown)
-        self.counts.open_tasks = 0  # nobody waits for those of the master before
         self._workload.restore(state.workload, snapshot.files)
         if self._adaptive is not None and state.director is not None:
             self._adaptive.restore(state.director)

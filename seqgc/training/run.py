@@ -12,7 +12,7 @@ from shutil import rmtree
 import torch
 
 from seqgc.errors import DivergedError, StoreError
-from seqgc.ports import Backend, Dispatch, Notice, Observer, Payload, Seen
+from seqgc.ports import Backend, Dispatch, Notice, Observer, OutlastingBackend, Payload, Seen
 from seqgc.stores import RetiringStore
 from seqgc.training._checkpointer import RunSnapshot, RunState
 from seqgc.training._counts import RunCounts
@@ -264,7 +264,8 @@ def _execute(
             seconds = session.run(backend, record.directory, warnings=warnings)
         except BaseException as error:
             if not isinstance(error, DivergedError):  # there is nothing to go on with
-                error.add_note(f"{session.under_way}go on with: seqgc resume {path}")
+                left = _under_way(backend, open_usd=record.recorder.open_usd)
+                error.add_note(f"{left}go on with: seqgc resume {path}")
             raise
     return TrainResult(
         run=path,
@@ -278,6 +279,13 @@ def _execute(
         answers=tuple(session.answers),
         diverged=workload.diverged,
     )
+
+
+def _under_way(backend: Backend, *, open_usd: float) -> str:
+    """Say how many tasks run on whatever becomes of the master, and what they may still cost."""
+    count = backend.under_way if isinstance(backend, OutlastingBackend) else 0
+    price = f", which may still cost ${open_usd:.4f}" if open_usd else ""
+    return f"{count} tasks are under way{price}; " if count else ""
 
 
 def _evaluated(model: Model, workload: TorchWorkload) -> Evaluation:

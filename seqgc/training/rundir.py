@@ -34,7 +34,7 @@ import numpy as np
 from seqgc import ports
 from seqgc._bounded import read_bounded
 from seqgc._durable import AppendOnly, make_folder, replacing
-from seqgc.errors import ParameterError, StoreError
+from seqgc.errors import ParameterError, StoreError, no_run
 from seqgc.training.metrics import JobMetrics
 
 __all__ = ["EventLog", "MetricsLog", "RunDirectory", "new_run_path"]
@@ -80,8 +80,7 @@ class RunDirectory:
         self._config = self.path / "config.toml"
         if reopened:
             if not self._config.is_file():
-                rule = "must be the folder of a run, with a config.toml"
-                raise ParameterError("run", rule, str(path))
+                raise no_run(path, "it has no config.toml")
             return
         require_new(self.path)
         try:

@@ -57,12 +57,12 @@ class Scripted:
             case "pid":
                 return np.array([float(os.getpid())])
             case "noise":
-                os.write(_connection(), NOISE[name])
+                os.write(connection(), NOISE[name])
             case "gossip":
                 for address in (0, 0), (0, 1), (1, 1), (7, 0):
-                    os.write(_connection(), _answer(*address))
+                    os.write(connection(), _answer(*address))
             case "hang-up":
-                os.close(_connection())
+                os.close(connection())
                 threading.Event().wait(PATIENCE_S)
             case "threads":
                 return np.array([float(os.environ["OMP_NUM_THREADS"])])
@@ -83,7 +83,7 @@ def _answer(round: int, attempt: int) -> bytes:
     return len(frame).to_bytes(8, "little") + frame
 
 
-def _connection() -> int:
+def connection() -> int:
     """The descriptor of this worker's connection: the only socket that it has."""
     (found,) = (fd for fd in range(3, 256) if _is_socket(fd))
     return found

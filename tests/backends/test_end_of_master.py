@@ -94,6 +94,17 @@ def test_workers_and_their_folder_vanish_with_a_master_that_is_killed(
     assert list(temporary.iterdir()) == []
 
 
+def test_a_folder_whose_name_is_too_long_for_sockets_is_named(tmp_path: Path) -> None:
+    long = tmp_path / ("long" * 10)
+    long.mkdir()
+    with master(tmp_path, "waits", temporary=long) as process:
+        _, complaint = process.communicate(timeout=PATIENCE_S)
+    last = complaint.splitlines()[-1]
+    assert "`TMPDIR` must be a folder with a shorter name" in last
+    assert f"got '{long}' (AF_UNIX path too long; set TMPDIR=/tmp" in last
+    assert list(long.iterdir()) == []
+
+
 def test_workers_vanish_with_a_master_that_forgets_to_close(tmp_path: Path) -> None:
     with master(tmp_path, "forgets") as process:
         assert len(worker_pids(process)) == WORKERS

@@ -169,7 +169,10 @@ def test_results_too_large_for_a_reply_need_a_store(capsys: Out) -> None:
     ("flags", "rule"),
     [
         (["nowhere.toml"], "`config` must be a file; got 'nowhere.toml' (No such file"),
-        (["."], "`config` must be a file; got 'config.toml' (No such file"),
+        (
+            ["."],
+            "`run` must be the folder of a run (config.toml: No such file or directory); got '.'",
+        ),
         (["run.toml", "--memory", "64"], "`function.memory_mb` should be greater than"),
         (["run.toml", "--arch", "arm"], "`function.arch` should be 'arm64' or 'x86_64'"),
         (["run.toml", "--region", "moon-1"], "`region` must be one of us-east-1"),

@@ -108,22 +108,34 @@ def test_what_cannot_be_resumed_is_refused_in_one_line(capsys: pytest.CaptureFix
     for run in ("absent", "empty"):
         assert main(["resume", run]) == 2
         err = capsys.readouterr().err
-        assert err.startswith("seqgc: ")
+        assert err.startswith("seqgc: `run` must be the folder of a run (config.toml: No such file")
+        assert f"got '{run}'" in err
         assert err.count("\n") == 1
 
 
-def test_progress_that_nobody_reads_does_not_end_a_run() -> None:
-    few = [*LINE, *KINDS["local"], "--steps", "3", "--json", "--run"]
+def test_what_nobody_can_read_does_not_end_a_run_or_spoil_its_end() -> None:
+    few = [*LINE, *KINDS["local"], "--steps", "3", "--run"]
     command = [sys.executable, "-m", "seqgc", "train", *few]
-    with Path("/dev/full").open("w") as full:
-        process = subprocess.run(
-            [*command, "full"], check=False, stdout=subprocess.PIPE, stderr=full
-        )
-    assert process.returncode == 0
-    assert b'"jobs": 6' in process.stdout
-    reader, writer = os.pipe()
+    reader, gone = os.pipe()
     os.close(reader)
-    process = subprocess.run([*command, "pipe"], check=False, stdout=subprocess.PIPE, stderr=writer)
-    os.close(writer)
-    assert process.returncode == 0
+    with Path("/dev/full").open("w") as full:
+        one = subprocess.run([*command, "full"], check=False, stdout=gone, stderr=full)
+        other = subprocess.run(
+            [*command, "pipe", "--json"], check=False, stdout=subprocess.PIPE, stderr=gone
+        )
+    os.close(gone)
+    assert (one.returncode, other.returncode) == (0, 0)
+    assert b'"jobs": 6' in other.stdout
     assert len(outcome("full")[1]) == len(outcome("pipe")[1]) == 1 + 2 * 3
+
+
+@pytest.mark.parametrize(("flags", "status"), [([], 0), (["--json"], 1)])
+def test_a_result_that_cannot_be_printed_is_missed_by_who_asked_for_it(
+    flags: list[str], status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        found = main(["train", *LINE, *KINDS["local"], "--steps", "1", "--run", "r", *flags])
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())  # what is left goes nowhere
+    assert found == status
+    assert len(outcome("r")[1]) == 1 + 2

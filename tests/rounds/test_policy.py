@@ -262,3 +262,13 @@ def test_the_replay_seam_refuses_what_it_cannot_play() -> None:
         ReplayBackend(np.ones((1, 2))).receive(math.inf)
     with pytest.raises(ParameterError, match="`max_attempts` must be an integer >= 1"):
         RoundPolicy(Uncoded(n=2).start(1), ClosingRule(mu=0.0, wait_out="all", max_attempts=0))
+
+
+@pytest.mark.parametrize("audit", [False, True])
+def test_a_schedule_whose_rounds_are_all_closed_asks_nobody(audit: bool) -> None:
+    """As in a run that is resumed after its last round."""
+    schedule = GC(n=3, s=2, family="rep").start(1)
+    schedule.repeat([np.ones(3, dtype=np.bool_)])
+    policy = RoundPolicy(schedule, ClosingRule(), audit=audit)
+    assert policy.done
+    assert not policy.start()

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from itertools import chain
 from multiprocessing import get_context
 
 import torch
@@ -17,12 +16,14 @@ from tests.simulation.plants import PLANTS
 from tests.simulation.search import found_in, report
 
 _CHUNK = 50
+_TOLD = 1000  # every so many seeds it is said how far it is
 
 
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="one seed")
-    parser.add_argument("--seeds", default="0:1000", help="FIRST:END, on every processor")
+    parser.add_argument("--seeds", default="0:1000", help="FIRST:END")
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="for many seeds")
     parser.add_argument("--plant", choices=sorted(PLANTS), help="a bug to be found")
     parser.add_argument("--log", action="store_true", help="with --seed: all that happens")
     given = parser.parse_args(words)
@@ -33,10 +34,16 @@ def main(words: Sequence[str] | None = None) -> int:
         return int("python -m tests.simulation" in text)
     seeds = range(*map(int, given.seeds.split(":")))
     chunks = [seeds[i : i + _CHUNK] for i in range(0, len(seeds), _CHUNK)]
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        found = list(chain.from_iterable(pool.map(partial(found_in, plant=given.plant), chunks)))
-    for seed, fault in found[:10]:
-        print(f"seed {seed}: {fault}")
+    found: list[tuple[int, str]] = []
+    with ProcessPoolExecutor(given.processes, mp_context=get_context("spawn")) as pool:
+        results = pool.map(partial(found_in, plant=given.plant), chunks)
+        for chunk, failed in zip(chunks, results, strict=True):
+            for seed, fault in failed:
+                print(f"seed {seed}: {fault}", flush=True)
+            found += failed
+            if chunk.stop % _TOLD == 0:
+                told = f"up to seed {chunk.stop}: {len(found)} fail"
+                print(told, file=sys.stderr)
     if found:
         print(report(found[0][0], plant=given.plant))
     print(f"{len(seeds)} seeds, of which {len(found)} fail")

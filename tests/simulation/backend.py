@@ -11,7 +11,7 @@ import numpy as np
 
 from seqgc.ports import Arrival, Failure, FloatArray, Task, WeightedPoints
 from tests.simulation import values
-from tests.simulation.faults import Fault, N
+from tests.simulation.faults import Fault
 from tests.simulation.world import Ledger, Violation, World
 
 Compute = Callable[[Sequence[WeightedPoints]], FloatArray]
@@ -88,7 +88,8 @@ class SimulatedBackend:
             case "foreign":
                 self._push(at, answer)
                 at += (3 * amount) % 1 - 0.8
-                self._forge(_foreign(answer, at=at, amount=amount), at)
+                wrong = _foreign(answer, at=at, amount=amount, n=self._world.shape.n)
+                self._forge(wrong, at)
             case "falsify" if results:  # an answer to nothing has no form to be wrong
                 wrong = replace(answer, results=_falsified(results, amount))
                 if int(6 * amount) in {3, 4}:  # asked again, this says that a model has diverged
@@ -126,7 +127,7 @@ def _failure(of: Arrival | Failure, reason: str) -> Failure:
     return Failure(round=of.round, worker=of.worker, attempt=of.attempt, at=of.at, reason=reason)
 
 
-def _foreign(answer: Arrival, *, at: float, amount: float) -> Arrival:
+def _foreign(answer: Arrival, *, at: float, amount: float, n: int) -> Arrival:
     """Return an answer that nobody asked for, whose results are nobody's."""
     results = {slot: np.full_like(vector, 1e3) for slot, vector in answer.results.items()}
     wrong = replace(answer, at=at, results=results)
@@ -138,7 +139,7 @@ def _foreign(answer: Arrival, *, at: float, amount: float) -> Arrival:
         case 2:
             return replace(wrong, round=answer.round - 1, attempt=answer.attempt + 5)
         case _:
-            return replace(wrong, worker=(answer.worker + 1) % N, attempt=answer.attempt + 9)
+            return replace(wrong, worker=(answer.worker + 1) % n, attempt=answer.attempt + 9)
 
 
 def _falsified(results: Mapping[int, FloatArray], amount: float) -> Mapping[int, FloatArray]:

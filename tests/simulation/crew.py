@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from types import SimpleNamespace
 from typing import IO, Any, ClassVar, Final, Self
 from unittest import mock
@@ -19,10 +19,15 @@ from seqgc.stores import DirectoryStore, RetiringStore
 from seqgc.training import Crew, Work, factories, run
 from seqgc.workers import FunctionSettings, FunctionWorkers, Reach
 from tests.simulation.functions import TIMEOUT_S, Account, Wire
-from tests.simulation.seams import Ended, lambda_backend, opening, opening_stores
+from tests.simulation.seams import (
+    Ended,
+    lambda_backend,
+    opening,
+    opening_stores,
+    shared_objective,
+)
 from tests.simulation.world import Violation
 
-_made = cache(factories.make_module)
 _FETCH_S: Final = 0.02
 _RECEIPTS_BYTES: Final = 4096 + 300  # of a message: no answer fits a reply
 _ERRORS: Final = {"stale-read": errno.ESTALE, "failing-read": errno.EIO}
@@ -100,7 +105,7 @@ def simulated(account: Account) -> Iterator[None]:
     calls = type("Calls", (_Calls,), {"account": account})
     with (
         mock.patch.object(opening_stores, "DirectoryStore", partial(SharedFiles, account)),
-        mock.patch.object(factories, "make_module", _made),  # which takes long, and each is copied
+        mock.patch.object(factories, "_objective", shared_objective),
         mock.patch.object(lambda_backend, "CallThreads", calls),
     ):
         yield

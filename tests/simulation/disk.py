@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -14,6 +15,7 @@ from tests.simulation.faults import Fault
 from tests.simulation.world import Killed, World
 
 _T = TypeVar("_T")
+_RANDOM = re.compile(r"-[0-9a-f]{12}\.tmp$")
 _ERRORS = {"no-space": errno.ENOSPC, "io-error": errno.EIO}
 
 
@@ -42,11 +44,12 @@ class SimulatedSystem:
         path = _path(descriptor)
 
         def sync() -> None:
-            if path.is_dir():
-                self._names[str(path)] = set(os.listdir(path))  # noqa: PTH208
-                self._renamed.pop(str(path), None)
+            about = os.fstat(descriptor)
+            if stat.S_ISDIR(about.st_mode):
+                self._names[path] = set(os.listdir(descriptor))
+                self._renamed.pop(path, None)
             else:
-                self._lengths[str(path)] = path.stat().st_size
+                self._lengths[path] = about.st_size
 
         self._call("fsync", path, sync)
 
@@ -58,14 +61,15 @@ class SimulatedSystem:
         src_dir_fd: int | None = None,
         dst_dir_fd: int | None = None,
     ) -> None:
-        before = Path(source) if src_dir_fd is None else _path(src_dir_fd) / source
-        after = Path(target) if dst_dir_fd is None else _path(dst_dir_fd) / target
+        before = str(source) if src_dir_fd is None else f"{_path(src_dir_fd)}/{source}"
+        after = str(target) if dst_dir_fd is None else f"{_path(dst_dir_fd)}/{target}"
 
         def rename() -> None:
-            before.replace(after)
+            os.replace(before, after)  # noqa: PTH105
             for known in (self._lengths, self._names, self._renamed):
-                _rebase(known, str(before), str(after))
-            self._renamed.setdefault(str(after.parent), []).append((before.name, after.name))
+                _rebase(known, before, after)
+            folder, _, name = after.rpartition("/")
+            self._renamed.setdefault(folder, []).append((before.rpartition("/")[2], name))
 
         self._call("replace", after, rename)
 
@@ -117,13 +121,13 @@ class SimulatedSystem:
     def _call(
         self,
         name: str,
-        path: Path,
+        path: str,
         do: Callable[[], _T],
         partly: Callable[[], object] = lambda: None,
     ) -> _T:
         if not self._world.alive or self._world.elsewhere:
             return do()
-        label = re.sub(r"-[0-9a-f]{12}\.tmp$", ".tmp", path.name)  # these letters are random
+        label = _RANDOM.sub(".tmp", path.rpartition("/")[2])  # these letters are random
         self._world.record.add("call", name, label)
         fault = None if self._full else self._world.of_call()
         if self._full or (fault is not None and fault.kind in _ERRORS):
@@ -156,5 +160,5 @@ def _rebase(known: dict[str, _T], before: str, after: str) -> None:
             known[after + path[len(before) :]] = known.pop(path)
 
 
-def _path(descriptor: int) -> Path:
-    return Path(os.readlink(f"/proc/self/fd/{descriptor}"))  # noqa: PTH115
+def _path(descriptor: int) -> str:
+    return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115

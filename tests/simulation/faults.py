@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 
-N: Final = 6
 MAX_NORM: Final = 1e6
 SPECS: Final = (
     "uncoded",
@@ -18,7 +17,7 @@ SPECS: Final = (
     "sr-sgc:B=1,W=2,lam=2",
     "sr-sgc-rep:B=1,W=2,lam=2",
     "m-sgc:B=1,W=2,lam=2",
-    "m-sgc-rep:B=1,W=2,lam=2",
+    "m-sgc-rep:B=1,W=2,lam=1",
 )
 AUDITED: Final = ("gc-rep:s=2", "gc-binary:s=2", "sr-sgc-rep:B=1,W=2,lam=3")
 SWITCHED: Final = ("uncoded", "gc:s=2", "gc-rep:s=1", "sr-sgc:B=1,W=2,lam=2", "m-sgc:B=1,W=2,lam=2")
@@ -39,8 +38,34 @@ HARMLESS: Final = ("repeat", "cold", "other-run")  # of these nobody fails
 BACKENDS: Final = ("local", "lambda", "lambda-receipts", "lambda-inline")
 CALL_KINDS: Final = ("kill-at-call", "power-loss", "no-space", "io-error")
 TABLES: Final = 3
-# About as many as a run without faults has.
-ROUNDS, EVENTS, CALLS, READS = 16, 220, 330, 150
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How large a run is: each of so many models takes so many steps on ``n`` workers.
+
+    Rounds, events, system calls, and readings of the functions' store are about as many as a run
+    without faults has.
+    """
+
+    n: int
+    models: int
+    steps: int
+    rounds: int
+    events: int
+    calls: int
+    reads: int
+
+    @property
+    def jobs(self) -> int:
+        return self.models * self.steps
+
+
+LARGE: Final = Shape(n=6, models=4, steps=3, rounds=16, events=220, calls=330, reads=150)
+SMALL: Final = Shape(n=4, models=2, steps=3, rounds=8, events=90, calls=150, reads=50)
+"""What fails can nearly always be had small, where many more can be tried."""
+_WIDE: Final = Shape(n=6, models=2, steps=3, rounds=8, events=110, calls=150, reads=50)
+_LARGE_PART: Final = 0.02  # of all seeds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +91,7 @@ class Scenario:
     delays: int  # which of the tables of delays, of which there are `TABLES`
     checkpoint_every_s: float
     faults: tuple[Fault, ...]
+    shape: Shape = LARGE
     backend: str = "local"  # of `BACKENDS`
     audit: bool = False
     wild: bool = False  # whether one model's steps are beyond what a float holds
@@ -75,7 +101,8 @@ class Scenario:
         rows = [f"with {jobs} jobs left {spec} is best" for jobs, spec in self.switches]
         rows += [f"{f.kind} at {', '.join(map(str, f.at))} ({f.amount:.3f})" for f in self.faults]
         more = ", audit" * self.audit + ", a model that diverges" * self.wild
-        where = f"{self.spec}{more}, {self.backend}, delays {self.delays}"
+        size = f"{self.shape.n} workers, {self.shape.jobs} jobs"
+        where = f"{self.spec}{more}, {self.backend}, {size}, delays {self.delays}"
         head = f"{where}, a checkpoint every {self.checkpoint_every_s:g} s"
         return "\n  ".join([head, *rows])
 
@@ -83,23 +110,27 @@ class Scenario:
 def draw(seed: int) -> Scenario:
     """Return the scenario of a seed: some kinds of faults, each a few times."""
     rng = np.random.default_rng(seed)
+    shape = LARGE if np.random.default_rng([seed, 6]).random() < _LARGE_PART else SMALL
+    # Of what happens to a task, and of what happens to a run, in a small one.
+    fewer, rarer = (1.0, 1.0) if shape is LARGE else (2.0, 1.6)
     faults: list[Fault] = []
     for kind in TASK_KINDS[:6]:
-        if rng.random() < 0.4:
-            for _ in range(1 + rng.geometric(0.25)):
-                at = int(rng.integers(ROUNDS)), int(rng.integers(N)), int(rng.geometric(0.7)) - 1
-                faults.append(Fault(kind=kind, at=at, amount=float(rng.random())))
-    for kinds, range_, chance in ((EVENT_KINDS[:1], EVENTS, 0.4), (CALL_KINDS, CALLS, 0.25)):
+        if rng.random() < 0.4 / fewer**0.5:
+            count = 1 + rng.geometric(0.25 * fewer)
+            faults += [_of_task(kind, shape, rng) for _ in range(count)]
+    runs = ((EVENT_KINDS[:1], shape.events, 0.4), (CALL_KINDS, shape.calls, 0.25))
+    for kinds, range_, chance in runs:
         for kind in kinds:
-            if rng.random() < chance:
-                for _ in range(rng.geometric(0.5)):
+            if rng.random() < chance / rarer:
+                for _ in range(rng.geometric(0.5 * rarer)):
                     at = (int(rng.integers(range_)),)
                     faults.append(Fault(kind=kind, at=at, amount=float(rng.random())))
-    backend = str(np.random.default_rng([seed, 3]).choice(BACKENDS, p=[0.85, 0.05, 0.05, 0.05]))
+    backend = str(np.random.default_rng([seed, 3]).choice(BACKENDS, p=[0.91, 0.03, 0.03, 0.03]))
     if backend != "local":
-        faults += of_functions(np.random.default_rng([seed, 4]))
+        faults += of_functions(np.random.default_rng([seed, 4]), shape=shape)
     scenario = Scenario(
         seed=seed,
+        shape=shape,
         spec=str(rng.choice(SPECS)),
         delays=int(rng.integers(TABLES)),
         checkpoint_every_s=float(rng.choice([2.0, 9.0, 1e9])),
@@ -111,50 +142,55 @@ def draw(seed: int) -> Scenario:
     return _with(scenario, list(places.values()))  # one a place
 
 
+def _of_task(kind: str, shape: Shape, rng: np.random.Generator) -> Fault:
+    """Return a fault of any task, most often of its first attempt."""
+    at = int(rng.integers(shape.rounds)), int(rng.integers(shape.n)), int(rng.geometric(0.7)) - 1
+    return Fault(kind=kind, at=at, amount=float(rng.random()))
+
+
 def _widened(scenario: Scenario, rng: np.random.Generator) -> Scenario:
     """Add, now and then, clocks that step and second masters, wrong values, or switches."""
     faults = list(scenario.faults)
-    for kind in EVENT_KINDS[1:]:
-        if rng.random() < 0.15:
+    for kind, chance in (("rival", 0.1), ("clock", 0.08)):
+        if rng.random() < chance:
             for _ in range(rng.geometric(0.3)):
-                at = (int(rng.integers(EVENTS)),)
+                at = (int(rng.integers(scenario.shape.events)),)
                 faults.append(Fault(kind=kind, at=at, amount=float(rng.random())))
     scenario = _with(scenario, faults)
     return _themed(scenario, rng) if scenario.backend == "local" else scenario
 
 
 def _themed(scenario: Scenario, rng: np.random.Generator) -> Scenario:
-    faults, theme = list(scenario.faults), rng.random()
+    faults, theme, shape = list(scenario.faults), rng.random(), scenario.shape
     if theme < 0.12:
-        liars = rng.choice(N, 2, replace=False)
+        shape = _WIDE if shape is SMALL else shape  # for three replicas
+        liars = rng.choice(shape.n, 2, replace=False)
         for _ in range(1 + rng.geometric(0.3)):
-            at = int(rng.integers(ROUNDS)), int(rng.choice(liars)), 0
+            at = int(rng.integers(shape.rounds)), int(rng.choice(liars)), 0
             faults.append(Fault(kind="lie", at=at, amount=float(rng.random())))
-        scenario = replace(scenario, spec=str(rng.choice(AUDITED)), audit=True)
+        scenario = replace(scenario, shape=shape, spec=str(rng.choice(AUDITED)), audit=True)
     elif theme < 0.24:
-        jobs = sorted(rng.choice(np.arange(1, 11), 1 + int(rng.integers(3)), replace=False))[::-1]
-        switches = tuple((int(left), str(rng.choice(SWITCHED))) for left in jobs)
+        left = rng.choice(np.arange(1, shape.jobs - 1), 1 + int(rng.integers(3)), replace=False)
+        switches = tuple((int(jobs), str(rng.choice(SWITCHED))) for jobs in sorted(left)[::-1])
         scenario = replace(scenario, switches=switches)
     elif theme < 0.4:
         for _ in range(1 + rng.geometric(0.3)):
-            at = int(rng.integers(ROUNDS)), int(rng.integers(N)), 0
+            at = int(rng.integers(shape.rounds)), int(rng.integers(shape.n)), 0
             faults.append(Fault(kind="not-finite", at=at, amount=float(rng.random())))
     elif theme < 0.45:
         scenario = replace(scenario, wild=True)
     return _with(scenario, faults)
 
 
-def of_functions(rng: np.random.Generator) -> list[Fault]:
+def of_functions(rng: np.random.Generator, *, shape: Shape = LARGE) -> list[Fault]:
     """Return what goes wrong with functions alone."""
     faults = []
     for kind in FUNCTION_KINDS:
         if rng.random() < 0.3:
-            for _ in range(1 + rng.geometric(0.3)):
-                at = int(rng.integers(ROUNDS)), int(rng.integers(N)), int(rng.geometric(0.7)) - 1
-                faults.append(Fault(kind=kind, at=at, amount=float(rng.random())))
+            faults += [_of_task(kind, shape, rng) for _ in range(1 + rng.geometric(0.3))]
     for kind in READ_KINDS:
         if rng.random() < 0.3:
-            first = int(rng.integers(READS))
+            first = int(rng.integers(shape.reads))
             faults += [
                 Fault(kind=kind, at=(number,), amount=float(rng.random()))
                 for number in range(first, first + int(rng.geometric(0.4)))

@@ -26,7 +26,7 @@ from seqgc.stores import DirectoryStore
 from seqgc.wire import InvokeMessage, decode_invocation, from_json, to_json
 from seqgc.worker import FACTORIES, FunctionWorker
 from tests.simulation.backend import cached
-from tests.simulation.faults import Fault, N
+from tests.simulation.faults import Fault
 from tests.simulation.frames import altered, flipped, of_another_run
 from tests.simulation.seams import connection_error, opening, reply_of
 from tests.simulation.world import Clock, Ledger, Violation, World
@@ -212,7 +212,7 @@ class Account:
         if call.kind == "throttle":
             self._refusals[address] = 1 + int(11 * call.amount)
         elif call.kind == "scarce":
-            self.ration(20, rate=N * (0.2 + call.amount), burst=2)
+            self.ration(20, rate=self.world.shape.n * (0.2 + call.amount), burst=2)
         if self._refusals.get(address, 0) > 0:
             self._refusals[address] -= 1
             return True

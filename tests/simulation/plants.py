@@ -68,7 +68,7 @@ def _apply_again(workload: Any) -> None:
 
 
 def _unrecorded(close: Any) -> Callable[..., Any]:
-    return lambda self, round, responded: close(self, round, responded) if round % 5 else None
+    return lambda self, record: close(self, record) if record.round % 5 else None
 
 
 def _unsynced(write: Any) -> Callable[..., Any]:

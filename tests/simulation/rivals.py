@@ -25,7 +25,7 @@ from seqgc.errors import ParameterError, SeqgcError
 from seqgc.ports import Backend, Dispatched, Seen
 from seqgc.training import resume, train
 from tests.simulation.backend import SimulatedBackend
-from tests.simulation.faults import N, Scenario
+from tests.simulation.faults import Scenario
 from tests.simulation.runs import Trained, compare, fault_free, is_plain, plan, read, read_weights
 from tests.simulation.seams import replaced
 from tests.simulation.world import Ledger, Violation, World
@@ -150,7 +150,7 @@ def _master(
             outcome.deeds.append((number, "dispatch"))
         baton.instant()
 
-    crew, observers = workers.custom(N, backend), [ledger, observe]
+    crew, observers = workers.custom(scenario.shape.n, backend), [ledger, observe]
     if number == 0:
         train(plan(scenario), crew, run=run, observers=observers)
     else:
@@ -165,10 +165,12 @@ def _fault(
         if not any(error is None for error in outcome.errors):
             world = World(scenario)
             crew = workers.custom(
-                N, lambda _, factory: SimulatedBackend(world, Ledger(world), factory())
+                scenario.shape.n,
+                lambda _, factory: SimulatedBackend(world, Ledger(world), factory()),
             )
             resume(run, plan(scenario), crew)
-        weights = read(run, {}).weights if locks else read_weights(run)
+        shape = scenario.shape
+        weights = read(run, {}, shape).weights if locks else read_weights(run, shape)
         compare(weights, expected, exact=is_plain(scenario.spec), but=set())
     except (SeqgcError, OSError, AssertionError) as error:
         begun = any(deed == "dispatch" for _, deed in outcome.deeds)

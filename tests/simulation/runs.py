@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import shutil
 import tempfile
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -33,7 +34,16 @@ from seqgc.training.factories import register_data, register_module
 from tests.simulation.backend import SimulatedBackend
 from tests.simulation.crew import SimulatedFunctions
 from tests.simulation.disk import SimulatedSystem
-from tests.simulation.faults import MAX_NORM, READ_KINDS, Fault, N, Scenario, sort, without
+from tests.simulation.faults import (
+    LARGE,
+    MAX_NORM,
+    READ_KINDS,
+    Fault,
+    Scenario,
+    Shape,
+    sort,
+    without,
+)
 from tests.simulation.functions import Account
 from tests.simulation.hearing import Hearing
 from tests.simulation.results import WILD, check_result, digests, require_refused
@@ -43,7 +53,6 @@ from tests.simulation.world import Killed, Ledger, Violation, World, check_losse
 
 Weights: TypeAlias = dict[str, dict[str, torch.Tensor]]  # by model and name
 
-STEPS = 3
 _SHM = Path("/dev/shm")
 _EXCUSES = {"hang", "crash", "falsify", "delay"}
 _EXCUSES |= {"foreign", "throttle", "scarce", "reset", "unavailable", "error", "damage"}
@@ -75,13 +84,12 @@ def simulate(scenario: Scenario, *, keep: bool = False) -> Outcome:
     if keep:
         world.record.lines = []
     simulation, fault = None, None
-    where = _SHM if _SHM.is_dir() else None
-    with tempfile.TemporaryDirectory(prefix="simulation-", dir=where) as folder:
-        simulation = _Simulation(scenario, world, Path(folder).resolve())
+    with _folder() as folder:
+        simulation = _Simulation(scenario, world, folder)
         try:
             simulation.run()
         except DivergedError as error:
-            if len({model for _, model in world.claims}) < len(models()):
+            if len({model for _, model in world.claims}) < scenario.shape.models:
                 fault = f"DivergedError: {error}"
         except Exception as error:
             fault = " ".join(f"{type(error).__name__}: {error}".split())
@@ -98,21 +106,30 @@ def simulate(scenario: Scenario, *, keep: bool = False) -> Outcome:
     )
 
 
+@contextmanager
+def _folder() -> Iterator[Path]:
+    where = _SHM if _SHM.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="simulation-", dir=where) as folder:
+        yield Path(folder).resolve()
+
+
 class _Simulation:
     def __init__(self, scenario: Scenario, world: World, root: Path) -> None:
         self._scenario, self._world, self._root = scenario, world, root
         self._ledger = Ledger(world)
         self._system = SimulatedSystem(world, leave=self._leave)
-        self._plan = plan(scenario)
+        self._plan, self._n = plan(scenario), scenario.shape.n
+        world.record.folder = str(root)
         self._account = Account(world, self._ledger, root / "mount")
         self.masters = 0
         self._run, self._next = root / "0" / "run", root / "0" / "run"
         self._result: TrainResult | None = None
 
     def run(self) -> None:
-        scenario = self._scenario
-        expected = fault_free(scenario) if scenario.faults or scenario.wild else None
-        delay = max(parse_scheme(s, n=N).delay for _, s in ((0, scenario.spec), *scenario.switches))
+        scenario, exact = self._scenario, is_exact(self._scenario)
+        expected = None if scenario == _reference(scenario) else fault_free(scenario)
+        specs = scenario.spec, *(spec for _, spec in scenario.switches)
+        delay = max(parse_scheme(spec, n=self._n).delay for spec in specs)
         most = 2 + len(self._scenario.faults)
 
         def at_rest(workload: TorchWorkload, hold: master.Holding) -> None:
@@ -123,7 +140,7 @@ class _Simulation:
                 self._crew.check_memory()
             if expected is not None and not self._world.uncompared:
                 sound = [m for m in workload.metrics[-2:] if m.model != WILD or not scenario.wild]
-                check_losses(sound, expected.losses, exact=self._exact)
+                check_losses(sound, expected.losses, exact=exact)
 
         with replaced(clock=self._world.clock, system=self._system, at_rest=at_rest):
             while not self._one_master():
@@ -136,22 +153,13 @@ class _Simulation:
         if isinstance(self._crew, SimulatedFunctions):
             self._crew.check_left()
         diverged = self._result.diverged
-        self.trained = read(self._run, diverged)
+        self.trained = read(self._run, diverged, self._scenario.shape)
         if expected is not None and not self._world.uncompared:
-            compare(self.trained.weights, expected, exact=self._exact, but=set(diverged))
+            exact = is_exact(self._scenario)
+            compare(self.trained.weights, expected, exact=exact, but=set(diverged))
         check_result(self._result, self._scenario, self._world)
         if not any(fault.kind == "power-loss" for fault in self._world.happened):
             self._world.record.add("files", *digests(self._run, root=self._root))
-
-    @property
-    def _exact(self) -> bool:
-        """Whether bits must be the fault-free run's: they depend on who responded alone."""
-        scenario, happened = self._scenario, self._world.happened
-        if scenario.switches:  # found at another time after a kill
-            return not any(fault.kind != "clock" for fault in happened)
-        return is_plain(scenario.spec) or not (
-            scenario.wild or any(sort(fault.kind) in {"task", "read"} for fault in happened)
-        )
 
     def _one_master(self) -> bool:
         """Let one master live; say whether the run has ended."""
@@ -203,7 +211,7 @@ class _Simulation:
         if fault.kind == "clock":
             self._world.clock.off_s = 7200 * (fault.amount - 0.5)
         elif fault.kind == "rival":
-            require_refused(self._run, self._plan, workers.custom(N, self._backend))
+            require_refused(self._run, self._plan, workers.custom(self._n, self._backend))
         else:
             self._world.alive = False
             self._leave(False)
@@ -221,9 +229,9 @@ class _Simulation:
     def _workers(self) -> Workers:
         kind = self._scenario.backend
         if kind == "local":
-            return workers.custom(N, self._backend)
+            return workers.custom(self._n, self._backend)
         self._account.mount.mkdir(exist_ok=True)
-        return SimulatedFunctions(N, self._account, kind=kind, master=self.masters)
+        return SimulatedFunctions(self._n, self._account, kind=kind, master=self.masters)
 
     def _backend(self, _: int, factory: object) -> Backend:
         assert callable(factory)
@@ -236,11 +244,11 @@ class _Simulation:
 # ---- what is trained, and what it must come to ---------------------------------------------------
 
 
+def models(count: int = LARGE.models, *, wild: bool = False) -> tuple[Model, ...]:
+    return tuple(_model(index, wild=wild and f"m{index}" == WILD) for index in range(count))
+
+
 @cache
-def models(*, wild: bool = False) -> tuple[Model, ...]:
-    return tuple(_model(index, wild=wild and f"m{index}" == WILD) for index in range(4))
-
-
 def _model(index: int, *, wild: bool) -> Model:
     generator = torch.Generator().manual_seed(index)
     module = _linear(0)
@@ -271,9 +279,9 @@ def _linear(_: int) -> torch.nn.Linear:
 
 def plan(scenario: Scenario) -> TrainingPlan:
     return TrainingPlan(
-        models=models(wild=scenario.wild),
+        models=models(scenario.shape.models, wild=scenario.wild),
         scheme=scenario.spec,
-        steps=STEPS,
+        steps=scenario.shape.steps,
         checkpoint_every_s=scenario.checkpoint_every_s,
         max_norm=MAX_NORM,
         audit=scenario.audit,
@@ -286,22 +294,49 @@ def is_plain(spec: str) -> bool:
     return spec == "uncoded" or "-rep:" in spec
 
 
+def is_exact(scenario: Scenario) -> bool:
+    """Say whether bits must be the fault-free run's: they depend on who responded alone.
+
+    Switches are found at another time after a kill.
+    """
+    if scenario.switches or is_plain(scenario.spec):
+        return not scenario.switches
+    disturbed = any(sort(fault.kind) in {"task", "read"} for fault in scenario.faults)
+    return not (scenario.wild or disturbed)
+
+
 def fault_free(scenario: Scenario) -> Trained:
-    """Return what a scenario's run comes to when nothing goes wrong."""
-    return _fault_free(
-        replace(scenario, seed=0, checkpoint_every_s=1e9, faults=(), audit=False, wild=False)
+    """Return what a scenario's run comes to when nothing goes wrong, to the bit if `is_exact`."""
+    return trained(_reference(scenario))
+
+
+def _reference(scenario: Scenario) -> Scenario:
+    """Return the simplest scenario that comes to the same weights."""
+    plain = Scenario(
+        seed=0,
+        spec="uncoded",
+        delays=0,
+        checkpoint_every_s=1e9,
+        faults=(),
+        shape=scenario.shape,
     )
+    if not is_exact(scenario):
+        return plain
+    if is_plain(scenario.spec):
+        return replace(plain, spec=scenario.spec)
+    return replace(plain, spec=scenario.spec, delays=scenario.delays, backend=scenario.backend)
 
 
 @cache
-def _fault_free(scenario: Scenario) -> Trained:
-    with tempfile.TemporaryDirectory(prefix="simulation-") as folder:
-        simulation = _Simulation(scenario, World(scenario), Path(folder).resolve())
+def trained(scenario: Scenario) -> Trained:
+    """Return what a scenario without faults comes to."""
+    with _folder() as folder:
+        simulation = _Simulation(scenario, World(scenario), folder)
         simulation.run()
         return simulation.trained
 
 
-def read(run: Path, diverged: Mapping[str, int]) -> Trained:
+def read(run: Path, diverged: Mapping[str, int], shape: Shape) -> Trained:
     """Return what is on the disk of a run that has ended; every job must be there once.
 
     Of the models that have ``diverged`` there may be any steps.
@@ -312,16 +347,17 @@ def read(run: Path, diverged: Mapping[str, int]) -> Trained:
         if (model, int(step)) in losses:
             raise Violation(f"metrics.csv has step {step} of {model} twice, job {job}")
         losses[model, int(step)] = float(loss)
-    names = [model.name for model in models()]
-    due = {(name, step) for name in names if name not in diverged for step in range(STEPS)}
+    names = {model.name for model in models(shape.models)} - set(diverged)
+    due = {(name, step) for name in names for step in range(shape.steps)}
     if missing := due - set(losses):
         raise Violation(f"metrics.csv lacks {len(missing)} of {len(due)} steps")
-    return Trained(weights=read_weights(run), losses=losses)
+    return Trained(weights=read_weights(run, shape), losses=losses)
 
 
-def read_weights(run: Path) -> Weights:
+def read_weights(run: Path, shape: Shape) -> Weights:
     """Return the trained weights on the disk of a run."""
-    files = {m.name: run / "checkpoints" / f"{m.name}.safetensors" for m in models()}
+    names = [model.name for model in models(shape.models)]
+    files = {name: run / "checkpoints" / f"{name}.safetensors" for name in names}
     return {name: dict(load_file(path)) for name, path in files.items()}
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, tzinfo
 from functools import cache
+from types import ModuleType
+from typing import Any
 from unittest import mock
 
 from seqgc import _durable as durable
@@ -24,9 +26,21 @@ from seqgc.backends.lambda_._threads import Ended
 from seqgc.backends.lambda_._transport import connection_error, reply_of
 from seqgc.master import _gathering as gathering
 from seqgc.master._replicas import Replicas
+from seqgc.ports import FloatArray, WeightedPoints, WeightRef, WeightStore
 from seqgc.stores import _objects as objects
 from seqgc.stores import _open as opening_stores
-from seqgc.training import Model, TorchWorkload, _checkpointer, _fingerprint, rundir, workload
+from seqgc.training import (
+    Model,
+    Objective,
+    TorchCompute,
+    TorchWorkload,
+    _checkpointer,
+    _fingerprint,
+    _work,
+    factories,
+    rundir,
+    workload,
+)
 from seqgc.training._history import History, Recorder
 from seqgc.training._learner import Learner
 from seqgc.training._lease import Lease
@@ -40,11 +54,56 @@ from tests.simulation.world import Clock
 __all__ = [
     "Calls", "Ended", "History", "Learner", "Lease", "Recorder", "Replicas", "Throttle",
     "codec", "connection_error", "durable", "frames", "gathering", "invocations", "lambda_backend",
-    "messages", "objects", "opening", "opening_stores", "replaced", "reply_of",
+    "messages", "objects", "opening", "opening_stores", "replaced", "reply_of", "shared_objective",
 ]  # fmt: skip
 
-_version = cache(_fingerprint.version)  # which reads a file
-_SOUND: set[int] = set()  # identities of models that have been tried out; they live for ever
+# What takes long and comes to the same in every run; models are told apart by identity.
+_version = cache(_fingerprint.version)
+_of_model = cache(_fingerprint._of_model)
+_require_sound = cache(workload.require_sound)
+_objective = factories._objective
+_objectives: dict[object, Objective] = {}
+
+
+class _Anywhere:
+    """A store that is each time another one."""
+
+    def __init__(self) -> None:
+        self.store: WeightStore | None = None
+
+    def fetch(self, ref: WeightRef) -> FloatArray:
+        assert self.store is not None
+        return self.store.fetch(ref)
+
+
+class _SharedCompute:
+    """A `TorchComputeFactory` that pickles nothing: all of the same models share one compute."""
+
+    def __init__(self, *, models: Sequence[Model], store: WeightStore, **_: object) -> None:
+        self._models, self._store = tuple(models), store
+
+    def __call__(self) -> Callable[[tuple[WeightedPoints, ...]], FloatArray]:
+        compute, source = _compute_of(self._models)
+
+        def from_own_store(parts: tuple[WeightedPoints, ...]) -> FloatArray:
+            source.store = self._store
+            return compute(parts)
+
+        return from_own_store
+
+
+@cache
+def _compute_of(models: tuple[Model, ...]) -> tuple[TorchCompute, _Anywhere]:
+    source = _Anywhere()
+    return TorchCompute([model.objective for model in models], store=source), source
+
+
+def shared_objective(model: Any, data: Any) -> Objective:
+    """Stand for `factories._objective`; whoever computes with an objective copies its module."""
+    key = tuple(sorted(model.items()))
+    if key not in _objectives:
+        _objectives[key] = _objective(model, data)
+    return _objectives[key]
 
 
 class Inline:
@@ -75,6 +134,13 @@ class _Calendar:
         return datetime.fromtimestamp(self._clock.time(), zone)
 
 
+@cache
+def _timed() -> tuple[ModuleType, ...]:
+    """Return the modules of seqgc that ask for the time; none is imported later."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("seqgc.training")]
+    return tuple(module for module in modules if getattr(module, "time", None) is time)
+
+
 @contextmanager
 def replaced(
     *, clock: Clock, system: object, at_rest: Callable[[TorchWorkload, master.Holding], None]
@@ -83,7 +149,7 @@ def replaced(
 
     ``at_rest`` is called, with what the loop holds, whenever a checkpoint could be taken.
     """
-    run, require_sound = master.run, workload.require_sound
+    run = master.run
 
     def watched_run(policy, backend, work, *, rest, **more):  # type: ignore[no-untyped-def]
         def watched_rest(holding: master.Holding) -> None:
@@ -92,21 +158,17 @@ def replaced(
 
         run(policy, backend, work, rest=watched_rest, **more)
 
-    def require_sound_once(model: Model) -> None:
-        if id(model) not in _SOUND:
-            require_sound(model)
-            _SOUND.add(id(model))
-
     with ExitStack() as stack:
         patch = stack.enter_context
         patch(system_calls(system))
         patch(mock.patch.object(_checkpointer, "ThreadPoolExecutor", Inline))
-        patch(mock.patch.object(workload, "require_sound", require_sound_once))
+        patch(mock.patch.object(workload, "require_sound", _require_sound))
+        patch(mock.patch.object(_work, "TorchComputeFactory", _SharedCompute))
+        patch(mock.patch.object(_fingerprint, "_of_model", _of_model))
         patch(mock.patch.object(master, "run", watched_run))
         patch(mock.patch.object(time, "time", clock.time))
         patch(mock.patch.object(rundir, "datetime", _Calendar(clock)))
         patch(mock.patch.object(_fingerprint, "version", _version))
-        for name, module in list(sys.modules.items()):
-            if name.startswith("seqgc.training") and getattr(module, "time", None) is time:
-                patch(mock.patch.object(module, "time", clock))
+        for module in _timed():
+            patch(mock.patch.object(module, "time", clock))
         yield

@@ -9,12 +9,24 @@ import pytest
 
 from tests.kit import SOAK
 from tests.simulation.__main__ import main
-from tests.simulation.faults import BACKENDS, SPECS, TABLES, draw, of_functions, shrink
+from tests.simulation.faults import (
+    BACKENDS,
+    LARGE,
+    SMALL,
+    SPECS,
+    TABLES,
+    Scenario,
+    draw,
+    of_functions,
+    shrink,
+)
 from tests.simulation.plants import PLANTS
-from tests.simulation.runs import compare, fault_free, simulate
+from tests.simulation.runs import compare, simulate, trained
 from tests.simulation.search import failures, report
 
-SEEDS = 10_000 if SOAK else 50
+PARTS = 8  # of the seeds, so that several processes can be at them
+SEEDS = (10_000 if SOAK else 1000) // PARTS
+PLAIN = Scenario(seed=0, spec="uncoded", delays=0, checkpoint_every_s=9.0, faults=())
 QUICK = [
     "durations by the wall clock",
     "nothing is locked",
@@ -28,21 +40,25 @@ QUICK = [
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_without_faults_every_scheme_trains_to_the_same_weights(spec: str) -> None:
-    plain, table = fault_free(replace(draw(0), spec="uncoded", delays=0)), TABLES - 1
-    coded = fault_free(replace(draw(0), spec=spec, delays=table))
-    for name, tensors in plain.weights.items():
-        for key, tensor in tensors.items():
-            assert (coded.weights[name][key] - tensor).abs().max() < 1e-5
+    for shape in (SMALL, LARGE):
+        plain = replace(PLAIN, shape=shape)
+        coded = trained(replace(plain, spec=spec, delays=TABLES - 1))
+        for name, tensors in trained(plain).weights.items():
+            for key, tensor in tensors.items():
+                assert (coded.weights[name][key] - tensor).abs().max() < 1e-5
 
 
 @pytest.mark.timeout(0 if SOAK else 180)
-def test_nothing_is_lost_and_nothing_let_in() -> None:
-    for seed, _ in failures(range(SEEDS)):
+@pytest.mark.parametrize("part", range(PARTS))
+def test_nothing_is_lost_and_nothing_let_in(part: int) -> None:
+    for seed, _ in failures(range(part * SEEDS, (part + 1) * SEEDS)):
         pytest.fail(report(seed))
 
 
 def test_the_same_seed_has_the_same_events() -> None:
-    for seed in range(0, 40, 7):
+    scenarios = list(map(draw, range(1000)))
+    kinds = {(s.shape, s.backend, s.audit, s.wild, bool(s.switches)): s.seed for s in scenarios}
+    for seed in kinds.values():
         first, second = simulate(draw(seed)), simulate(draw(seed))
         assert first.digest == second.digest
         assert first.faults == second.faults
@@ -51,9 +67,9 @@ def test_the_same_seed_has_the_same_events() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS[1:])
 def test_functions_train_to_the_bits_of_local_workers(backend: str) -> None:
-    scenario = replace(draw(0), spec="m-sgc-rep:B=1,W=2,lam=2", backend=backend)
-    local = fault_free(replace(scenario, backend="local"))
-    compare(fault_free(scenario).weights, local, exact=True, but=set())
+    local = replace(PLAIN, spec="m-sgc-rep:B=1,W=2,lam=2")
+    scenario = replace(local, backend=backend)
+    compare(trained(scenario).weights, trained(local), exact=True, but=set())
     faults = [fault for seed in range(20) for fault in of_functions(np.random.default_rng(seed))]
     scenario = replace(scenario, faults=tuple({(f.kind, f.at): f for f in faults}.values())[:40])
     first, second = simulate(scenario), simulate(scenario)
@@ -65,6 +81,8 @@ def test_functions_train_to_the_bits_of_local_workers(backend: str) -> None:
 def test_a_planted_bug_is_found(plant: str) -> None:
     found = next(failures(range(1000), plant=plant), None)
     assert found is not None, f"{plant!r} is not found within 1,000 seeds"
+    kind = found[1].partition(":")[0]
+    assert kind not in {"TypeError", "AttributeError"}, f"{plant!r} is itself broken: {found[1]}"
 
 
 def test_a_failure_names_its_command_and_its_fewest_faults(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.kit import SOAK
-from tests.simulation.faults import AUDITED, ROUNDS, SPECS, SWITCHED, TABLES, Fault, N, Scenario
+from tests.simulation.faults import AUDITED, LARGE, SPECS, SWITCHED, TABLES, Fault, Scenario
 from tests.simulation.runs import simulate
 
 pytestmark = pytest.mark.timeout(0 if SOAK else 180)
@@ -27,7 +27,7 @@ def ends_well(scenario: Scenario, *, masters: int = 1) -> None:
 def tasks(kind: str, chance: float, *, seed: int, amount: float | None = None) -> list[Fault]:
     """Return faults of so many of a run's tasks, each when it is first sent."""
     rng = np.random.default_rng([seed, 9])
-    hit = np.argwhere(rng.random((ROUNDS, N)) < chance).tolist()
+    hit = np.argwhere(rng.random((LARGE.rounds, LARGE.n)) < chance).tolist()
     amounts = rng.random(len(hit)) if amount is None else [amount] * len(hit)
     return [
         Fault(kind=kind, at=(*at, 0), amount=float(much))
@@ -52,7 +52,7 @@ def test_answers_that_are_not_finite_stop_nobody_else(spec: str) -> None:
 @pytest.mark.parametrize("spec", ["gc:s=2", "gc-rep:s=1"])
 def test_one_worker_that_errs_does_not_make_a_model_diverge(spec: str) -> None:
     """`check_result` knows that it need not: one a round, where any other can take its place."""
-    faults = [Fault(kind="not-finite", at=(r, r % N, 0), amount=0.1) for r in range(12)]
+    faults = [Fault(kind="not-finite", at=(r, r % LARGE.n, 0), amount=0.1) for r in range(12)]
     outcome = simulate(scenario(spec, *faults))
     assert (outcome.fault, len(outcome.faults)) == (None, 12)
 
@@ -69,7 +69,7 @@ def test_with_an_audit_no_lie_is_applied(spec: str) -> None:
     """Row 21: one liar, or two, no more than the scheme's s; some runs end, and name them."""
     for seed in range(280 if SOAK else 1):
         rng = np.random.default_rng(seed)
-        liars = rng.choice(N, 1 + seed % 2, replace=False).tolist()
+        liars = rng.choice(LARGE.n, 1 + seed % 2, replace=False).tolist()
         lies = [fault for fault in tasks("lie", 0.3, seed=seed) if fault.at[1] in liars]
         outcome = simulate(scenario(spec, *lies, seed=seed, audit=True))
         assert outcome.fault is None, (seed, outcome.fault)

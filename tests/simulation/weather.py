@@ -19,7 +19,7 @@ from seqgc.stores import open_store
 from seqgc.wire import StoreRef
 from tests.backends.lambda_.descent import Descent, undisturbed
 from tests.simulation.crew import simulated
-from tests.simulation.faults import HARMLESS, Fault, N, Scenario, sort
+from tests.simulation.faults import HARMLESS, Fault, Scenario, sort
 from tests.simulation.functions import Account, Wire
 from tests.simulation.world import Ledger, World
 
@@ -42,7 +42,7 @@ class Weather(World):
         return bool(self.counts.keys() - {*HARMLESS})
 
     def delay_s(self, round: int, worker: int) -> float:
-        return float(self.delays_s[round % 64, worker % N])
+        return float(self.delays_s[round % 64, worker % self.shape.n])
 
     def starts_cold(self) -> bool:
         cold = self.rng.random() < self._cold

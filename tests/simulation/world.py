@@ -10,7 +10,7 @@ import numpy as np
 from seqgc import ports
 from seqgc.ports import Arrival, Doubt, Drop, FloatArray, Seen
 from seqgc.training import JobMetrics
-from tests.simulation.faults import HARMLESS, MAX_NORM, Fault, N, Scenario, sort
+from tests.simulation.faults import HARMLESS, MAX_NORM, Fault, Scenario, sort
 
 _OF_WORKERS = ("task", "read")
 
@@ -48,9 +48,10 @@ class Record:
     def __init__(self) -> None:
         self._digest = hashlib.sha256()
         self.lines: list[str] | None = None  # kept if a list is put here
+        self.folder = ""  # whose name is random, and is left out
 
     def add(self, *words: object) -> None:
-        line = " ".join(map(str, words))
+        line = " ".join(map(str, words)).replace(self.folder, "")
         self._digest.update(line.encode() + b"\n")
         if self.lines is not None:
             self.lines.append(line)
@@ -64,10 +65,10 @@ class World:
     """Faults, each of which happens once, and the number of events and system calls so far."""
 
     def __init__(self, scenario: Scenario) -> None:
-        self.clock, self.record = Clock(), Record()
+        self.clock, self.record, self.shape = Clock(), Record(), scenario.shape
         self.rng = np.random.default_rng([scenario.seed, 1])
         table = np.random.default_rng([scenario.delays, 2])
-        self.delays_s = 1 + np.minimum(table.pareto(2.0, size=(64, N)), 9.0)
+        self.delays_s = 1 + np.minimum(table.pareto(2.0, size=(64, self.shape.n)), 9.0)
         self._faults = {(sort(f.kind), f.at): f for f in scenario.faults}
         self._wild = scenario.wild
         self.events = self.calls = self.reads = 0
@@ -170,7 +171,7 @@ class Ledger:
                 self._open, self._settled = seen.round, set()
             case ports.Close():
                 is_open = seen.record.round == self._open or seen.record.reason == "idle"
-                self._require(is_open, f"round {seen} was not open")
+                self._require(is_open, f"round {seen.record.round} was not open")
                 self._open = None
             case ports.Finish():
                 self._finish(seen)

@@ -23,8 +23,10 @@ from safetensors.torch import load_file
 from seqgc import workers
 from seqgc.errors import ParameterError, StoreError
 from seqgc.ports import Backend, Close, Dispatch, FloatArray, Observer, Seen
+from seqgc.search import ReplayBackend
 from seqgc.training import Adaptation, TrainingPlan, resume, train
 from seqgc.training.snapshots import Snapshot, SnapshotFolder
+from seqgc.worker import ComputeFactory
 from tests.kit import system_calls
 from tests.training.reference import make_model
 from tests.training.test_adaptive import HandDriven, replayed
@@ -391,8 +393,47 @@ def test_a_master_that_was_replaced_sends_nothing_more(tmp_path: Path) -> None:
     assert survivors(run) == survivors(run)[:2], "and writes nothing more"
 
 
+class Outlasting(ReplayBackend):
+    """Its tasks outlast it, seven of them at any time."""
+
+    under_way = 7
+
+
+class Purse:
+    """Remembers what the tasks under way may cost."""
+
+    memory: Mapping[str, float] = {"open_usd": 0.5}
+
+    def recall(self, memory: Mapping[str, float]) -> None: ...
+
+    def __call__(self, seen: Seen) -> None:
+        if isinstance(seen, Dispatch) and seen.round == 2:
+            raise RuntimeError("the end")
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (Outlasting, "7 tasks are under way, which may still cost $0.5000; go on with: seqgc "),
+        (ReplayBackend, "go on with: seqgc "),
+    ],
+)
+def test_a_run_that_ends_early_says_what_outlasts_it(
+    kind: type[ReplayBackend], said: str, tmp_path: Path
+) -> None:
+    def start(n: int, factory: ComputeFactory) -> Backend:
+        return kind(times()[:, :n], compute=factory())
+
+    with pytest.raises(RuntimeError, match="the end") as caught:
+        train(plan("gc:s=2"), workers.custom(N, start), run=tmp_path / "run", observers=[Purse()])
+    (note,) = caught.value.__notes__
+    assert note.startswith(said)
+
+
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ParameterError, match=r"`run` must be the folder of a run, with a config"):
+    with pytest.raises(
+        ParameterError, match=r"`run` must be the folder of a run .it has no config"
+    ):
         resume(tmp_path, plan("gc:s=1"), crew())
 
 

@@ -162,6 +162,11 @@ class LambdaBackend(EventBackend):
         """How many invocations are no event yet, late and throttled ones among them."""
         return len(self._calls)
 
+    @property
+    def under_way(self) -> int:
+        """How many invocations may be running: those that have left, and have no reply."""
+        return self._calls.under_way
+
     def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
         """Submit an invocation for each task; return once they have left."""
         requests = self._requests(round, tasks)

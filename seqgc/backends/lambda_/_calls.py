@@ -95,6 +95,9 @@ class Throttle:
         self._trials: dict[int, float] = {}  # submitted again: tag -> when it counts as accepted
         self._window = float(policy.window)
 
+    def __len__(self) -> int:
+        return len(self._due)
+
     @property
     def wake_at(self) -> float:
         """When `ready` may return something; infinity if nothing waits."""
@@ -173,6 +176,11 @@ class Calls:
 
     def __len__(self) -> int:
         return len(self._calls)
+
+    @property
+    def under_way(self) -> int:
+        """How many have left and have no reply; those that wait are to leave again."""
+        return sum(not call.fetching for call in self._calls.values()) - len(self._throttle)
 
     @property
     def wake_at(self) -> float:

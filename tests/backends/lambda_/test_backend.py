@@ -13,7 +13,7 @@ import pytest
 
 from seqgc.backends.lambda_ import Invoking, LambdaBackend, ThrottlePolicy
 from seqgc.errors import ParameterError, WireError, WorkerError
-from seqgc.ports import Arrival, Failure, WeightRef
+from seqgc.ports import Arrival, Failure, OutlastingBackend, WeightRef
 from seqgc.stores import DirectoryStore, InlineStore, MemoryStore
 from seqgc.testing.scripted import address, task
 from seqgc.wire import CancelMessage, StoreRef, encode, to_json
@@ -183,6 +183,18 @@ def test_cancelling_takes_back_what_throttling_held_and_nothing_else() -> None:
     assert backend.receive(wire.clock.time + 20.0) is None
     assert list(wire.sent) == [1]
     assert backend.outstanding == 1
+
+
+def test_under_way_is_what_has_left_and_has_no_reply_cancelled_or_not() -> None:
+    backend, wire = open_backend(3, throttling=ThrottlePolicy(first_s=10.0, longest_s=10.0))
+    assert isinstance(backend, OutlastingBackend)
+    backend.dispatch(0, [task(0, worker) for worker in range(3)])
+    backend.cancel(0, [0, 1])
+    assert backend.under_way == 3, "nobody can stop them"
+    wire.fail(1, "crashed")
+    wire.fail(2, "HTTP 429", throttled=True)
+    assert backend.receive(wire.clock.time) is None
+    assert (backend.under_way, backend.outstanding) == (1, 2)
 
 
 def test_a_cancelled_invocation_that_is_throttled_is_not_submitted_again() -> None:
