@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from seqgc.backends.lambda_ import Address
 from seqgc.cli._options import AsJson, NumWorkers, Region
 from seqgc.cli._show import print_json
 from seqgc.deploy import DEPLOYMENT_FILE, diagnose, open_session, read_deployment
@@ -25,6 +26,8 @@ def doctor(
     payload: Annotated[Payload, "Format of these numbers."] = "float32",
     region: Region = None,
     probe: Annotated[bool, "Send two tasks, which costs two invocations."] = True,
+    resident: Annotated[bool, "--resident", "Let a function call this machine, and stay."] = False,
+    master_address: Annotated[str | None, "IP address of this machine, for --resident."] = None,
     as_json: AsJson = False,
 ) -> int:
     """Look at everything that a run on AWS Lambda needs; exit status 1 if something is to mend."""
@@ -40,6 +43,7 @@ def doctor(
         workers=workers,
         payload_bytes=None if parameters is None else parameters * width,
         probes=probe,
+        address=Address.in_vpc(master_address) if resident else None,
     )
     healthy = all(check.status != "failed" for check in checks)
     if as_json:

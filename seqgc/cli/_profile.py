@@ -33,6 +33,7 @@ app = typer.Typer(help="Record how long workers take, or look at a recording.")
     "backend", "workers", "timeout_s", "models.module", "models.data", "models.batch_size",
     "delays.source", "delays.scale", "delays.seed",
     "function.transport", "function.mount", "function.deployment",
+    "function.resident", "function.master_address", "function.timeout_s",
 )  # fmt: skip
 def record(
     context: typer.Context,

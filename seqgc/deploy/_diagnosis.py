@@ -11,12 +11,23 @@ from uuid import uuid4
 
 from seqgc.deploy._aws import in_one_line
 from seqgc.deploy._deployment import Deployment
-from seqgc.deploy._examinations import ACCOUNT, DEPLOYED, Finding, Patient, Status, payload, probe
+from seqgc.deploy._examinations import (
+    ACCOUNT,
+    DEPLOYED,
+    Finding,
+    Patient,
+    Status,
+    payload,
+    probe,
+    resident,
+)
 from seqgc.errors import SeqgcError, one_line
 from seqgc.wire import StoreRef
 
 if TYPE_CHECKING:
     from boto3.session import Session
+
+    from seqgc.backends.lambda_ import Address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +47,7 @@ def diagnose(
     workers: int,
     payload_bytes: int | None = None,
     probes: bool = True,
+    address: Address | None = None,
     now: Callable[[], float] = time.time,
 ) -> list[Check]:
     """Look at everything that a run on Lambda needs; never stop at the first thing found.
@@ -44,11 +56,16 @@ def diagnose(
     deployed yet, and only the account is looked at. ``workers`` invocations are to run at a time,
     and ``payload_bytes``, if known, are those of one worker's results in a round as they travel.
     ``probes`` are two tasks, which cost two invocations, and leave two small files until they are
-    old (`seqgc.stores.remove_forgotten`, and the bucket's own rule). ``now`` tells the seconds
-    since 1970.
+    old (`seqgc.stores.remove_forgotten`, and the bucket's own rule). At the ``address``, if given,
+    a function that stays is to call this machine. ``now`` tells the seconds since 1970.
     """
     patient = Patient(
-        session=session, deployment=deployment, workers=workers, probes=probes, now=now
+        session=session,
+        deployment=deployment,
+        workers=workers,
+        probes=probes,
+        address=address,
+        now=now,
     )
     examinations = {each.__name__: partial(each, patient) for each in ACCOUNT}
     examinations["payload"] = partial(payload, payload_bytes)
@@ -57,7 +74,7 @@ def diagnose(
     if deployment is None:
         nothing = "nothing is deployed"
         first = Check(name="deployment", status="failed", detail=nothing, remedy="seqgc deploy")
-        others = (*(each.__name__ for each in DEPLOYED), "probe-directory", "probe-s3")
+        others = (*(each.__name__ for each in DEPLOYED), "probe-directory", "probe-s3", "resident")
         return [*checks, first, *(Check(name=n, status="skipped", detail=nothing) for n in others)]
     there = f"stack {deployment.stack!r} in {deployment.region}"
     checks.append(Check(name="deployment", status="ok", detail=there))
@@ -66,6 +83,7 @@ def diagnose(
     bucket = f"s3://{deployment.bucket}/{deployment.prefix}/{folder}"
     for store in StoreRef(kind="directory", location=folder), StoreRef(kind="s3", location=bucket):
         examinations[f"probe-{store.kind}"] = partial(probe, patient, deployment, store)
+    examinations["resident"] = partial(resident, patient, deployment)
     again = deployment.deploy_command
     return checks + [_examine(name, each, remedy=again) for name, each in examinations.items()]
 

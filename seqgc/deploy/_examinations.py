@@ -15,13 +15,16 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import numpy as np
 
 from seqgc import wire
+from seqgc.backends.lambda_ import MASTER_PORTS
 from seqgc.deploy._aws import client_config
 from seqgc.deploy._deployment import Deployment
-from seqgc.errors import one_line
-from seqgc.ports import Task, WeightedPoints, WeightRef, WorkItem
+from seqgc.errors import WorkerError, one_line
+from seqgc.ports import Arrival, Backend, Task, WeightedPoints, WeightRef, WorkItem
 
 if TYPE_CHECKING:
     from boto3.session import Session
+
+    from seqgc.backends.lambda_ import Address
 
 Status: TypeAlias = Literal["ok", "failed", "skipped"]
 
@@ -30,6 +33,9 @@ CONCURRENCY_QUOTA: Final = "L-B99A9384"  # Lambda's "Concurrent executions"
 NFS: Final = 2049
 _FRAME_BYTES: Final = 4096  # of a message, beside its numbers
 _PROBE: Final = 3  # numbers that the probe asks for
+_MESSAGES: Final = 5  # of which the quickest counts
+_CALLS_WITHIN_S: Final = 60.0
+_LAMBDA_S: Final = 900.0
 _REFUSED: Final = 256  # characters of what a function says that failed
 
 
@@ -49,6 +55,7 @@ class Patient:
     deployment: Deployment | None
     workers: int  # so many functions are to run at a time
     probes: bool  # whether they may be sent tasks
+    address: Address | None  # where functions that stay are to call this machine
     now: Callable[[], float]  # seconds since 1970
     _clients: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -176,16 +183,19 @@ def network(patient: Patient, deployment: Deployment) -> str:
     group_id = deployment.security_group_id
     answer = patient.client("ec2").describe_security_groups(GroupIds=[group_id])
     (group,) = answer["SecurityGroups"]
-    for way, key in (("in", "IpPermissions"), ("out", "IpPermissionsEgress")):
-        if not any(_is_nfs_to(rule, group_id) for rule in group[key]):
-            raise Finding(f"{group_id} has no rule for port {NFS} {way} among its members")
-    foreign = [rule for rule in group["IpPermissions"] if not _is_nfs_to(rule, group_id)]
+    _require_rules(group, NFS, NFS)
+    known = ((NFS, NFS), (MASTER_PORTS[0], MASTER_PORTS[-1]))
+    foreign = [
+        rule
+        for rule in group["IpPermissions"]
+        if not any(_is_among_members(rule, group_id, *ports) for ports in known)
+    ]
     if foreign:
         show = f"aws ec2 describe-security-group-rules --region {deployment.region}"
         remedy = f"{show} --filters Name=group-id,Values={group_id}"
         detail = f"{group_id} lets in more than its members: {len(foreign)} rules"
         raise Finding(detail, remedy=remedy)
-    return f"{group_id} is open to itself on {NFS} only"
+    return f"{group_id} is open to nobody but itself"
 
 
 def subnets(patient: Patient, deployment: Deployment) -> str:
@@ -234,12 +244,21 @@ def _configuration(patient: Patient, deployment: Deployment) -> dict[str, Any]:
     return config
 
 
-def _is_nfs_to(rule: dict[str, Any], group: str) -> bool:
-    """Whether a rule is for NFS, and for that group alone."""
+def _require_rules(group: dict[str, Any], first: int, last: int) -> None:
+    """Refuse a group whose members do not reach each other by these ports."""
+    name = group["GroupId"]
+    for way, key in (("in", "IpPermissions"), ("out", "IpPermissionsEgress")):
+        if not any(_is_among_members(rule, name, first, last) for rule in group[key]):
+            ports = f"port {first}" if first == last else f"ports {first} to {last}"
+            raise Finding(f"{name} has no rule for {ports} {way} among its members")
+
+
+def _is_among_members(rule: dict[str, Any], group: str, first: int, last: int) -> bool:
+    """Whether a rule is for these ports, and for that group alone."""
     ports = (rule.get("IpProtocol"), rule.get("FromPort"), rule.get("ToPort"))
     groups = [pair.get("GroupId") for pair in rule.get("UserIdGroupPairs", [])]
     others = any(rule.get(key) for key in ("IpRanges", "Ipv6Ranges", "PrefixListIds"))
-    return ports == ("tcp", NFS, NFS) and groups == [group] and not others
+    return ports == ("tcp", first, last) and groups == [group] and not others
 
 
 def payload(size_bytes: int | None) -> str:
@@ -285,6 +304,53 @@ def probe(patient: Patient, deployment: Deployment, store: wire.StoreRef) -> str
         kind = type(message).__name__
         raise Finding(f"the answer did not go through the store: it is a {kind}")
     return f"one task answered, {message.size_bytes} bytes written to {store.kind}"
+
+
+def resident(patient: Patient, deployment: Deployment) -> str:
+    """Let one function call this machine, and see how long a message takes there and back."""
+    if (address := patient.address) is None:
+        raise Finding("not asked for: --resident", status="skipped")
+    from seqgc.backends import lambda_
+
+    answer = patient.client("ec2").describe_security_groups(GroupIds=[deployment.security_group_id])
+    _require_rules(answer["SecurityGroups"][0], MASTER_PORTS[0], MASTER_PORTS[-1])
+    limit_s = float(deployment.timeout_s)
+    transport = lambda_.Boto3Transport(
+        deployment.function_name,
+        qualifier=deployment.alias,
+        limits=lambda_.Limits(timeout_s=limit_s, connections=4),
+        region=deployment.region,
+        session=patient.session,
+    )
+    staying = lambda_.Staying(address=address, limit_s=limit_s, start_timeout_s=_CALLS_WITHIN_S)
+    try:
+        with lambda_.ResidentBackend(
+            1,
+            transport,
+            workload=wire.WorkloadRef(name="constant", settings={"size": _PROBE}),
+            store=wire.StoreRef(kind="inline"),
+            staying=staying,
+        ) as backend:
+            seconds = [_there_and_back(backend, number) for number in range(_MESSAGES)]
+    except WorkerError as error:
+        group = deployment.security_group_id
+        remedy = f"run the master in the functions' VPC, as a member of {group}; or not --resident"
+        raise Finding(one_line(error), remedy=remedy) from None
+    finally:
+        transport.close()
+    left = "" if limit_s >= _LAMBDA_S else f"; replaced every {limit_s:g} s: --timeout-s 900"
+    return f"a function calls {address.host}, {1e3 * min(seconds):.1f} ms there and back{left}"
+
+
+def _there_and_back(backend: Backend, number: int) -> float:
+    """Return the seconds of a task that asks for nothing; `WorkerError` if it is not answered."""
+    task = Task(round=number, worker=0, attempt=0, items=())
+    (left_at,) = backend.dispatch(number, [task])
+    event = backend.receive(left_at + _CALLS_WITHIN_S)
+    if not isinstance(event, Arrival):
+        why = f"within {_CALLS_WITHIN_S:g} s" if event is None else event.reason
+        raise WorkerError(f"a task of nothing was not answered: {why}", worker=0)
+    return event.at - left_at
 
 
 def _question(store: wire.StoreRef) -> wire.InvokeMessage:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from lambda_handlers.gradient_worker.setup import make_worker
+from seqgc.backends.lambda_ import MASTER_PORTS, Address
 from seqgc.cli import main
 from seqgc.deploy import Check, Deployment, deploy, diagnose, write_deployment
 from seqgc.deploy import DeployOptions as Options
@@ -29,7 +30,7 @@ from tests.deploy.test_deploy import Sam
 
 ACCOUNT_CHECKS = ["credentials", "clock", "region", "concurrency", "quota"]
 OTHERS = ["payload", "deployment", "function", "alias", "network", "subnets", "mount"]
-PROBES = ["probe-directory", "probe-s3"]
+PROBES = ["probe-directory", "probe-s3", "resident"]
 WORKERS = 256
 
 
@@ -41,7 +42,9 @@ def scripted(session: Any, event: str, answer: Callable[[dict[str, Any]], dict[s
         parsed = answer(params)
         report = ParamValidator().validate(parsed, model.output_shape)
         assert not report.has_errors(), report.generate_report()
-        return SimpleNamespace(status_code=200), parsed
+        failed = {"x-amz-function-error": "Unhandled"} if "FunctionError" in parsed else {}
+        meta = {"HTTPStatusCode": 200, "HTTPHeaders": failed}
+        return SimpleNamespace(status_code=200), parsed | {"ResponseMetadata": meta}
 
     name = f"before-call.{event}"
     session.events.unregister(name, unique_id=name)  # the last word counts
@@ -94,8 +97,9 @@ def failures(checks: dict[str, Check]) -> list[str]:
 def test_all_is_well_with_what_was_just_deployed(
     account: Any, made: Deployment, tmp_path: Path
 ) -> None:
-    checks = examined(account, made, probes=True)
+    checks = examined(account, made, probes=True, address=Address())
     assert {name: check.status for name, check in checks.items()} == dict.fromkeys(checks, "ok")
+    assert "ms there and back; replaced every 60 s" in checks["resident"].detail
     # The probes' answers went through both stores.
     (folder,) = (tmp_path / "efs").iterdir()
     assert [each for each in folder.rglob("*") if each.is_file()]
@@ -189,6 +193,32 @@ def test_a_rule_that_lets_others_in_is_found(account: Any, made: Deployment) -> 
         IpPermissions=[anyone | {"IpRanges": [{"CidrIp": "0.0.0.0/0"}]}],
     )
     assert failures(examined(account, made)) == ["network"]
+
+
+@pytest.mark.parametrize("way", ["ingress", "egress"])
+def test_functions_that_stay_need_a_way_to_their_master(
+    account: Any, made: Deployment, way: str
+) -> None:
+    ports = {"FromPort": MASTER_PORTS[0], "ToPort": MASTER_PORTS[-1]}
+    revoke = getattr(client("ec2"), f"revoke_security_group_{way}")
+    revoke(GroupId=made.security_group_id, IpPermissions=[nfs(made) | ports])
+    assert failures(examined(account, made)) == []  # without --resident
+    checks = examined(account, made, address=Address())
+    assert failures(checks) == ["resident"]
+    assert "no rule for ports 9840 to 9855" in checks["resident"].detail
+
+
+def test_a_master_that_nobody_reaches_is_told_where_to_run(account: Any, made: Deployment) -> None:
+    def fail(params: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001 (the call's)
+        said = {"errorType": "WorkerError", "errorMessage": "the master does not answer"}
+        body = io.BytesIO(json.dumps(said).encode())
+        return {"StatusCode": 200, "FunctionError": "Unhandled", "Payload": body}
+
+    scripted(account, "lambda.Invoke", fail)
+    check = examined(account, made, address=Address())["resident"]
+    assert check.status == "failed"
+    assert "the master does not answer" in check.detail
+    assert f"as a member of {made.security_group_id}" in check.remedy
 
 
 def nfs(made: Deployment) -> dict[str, Any]:

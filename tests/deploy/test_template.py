@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from seqgc.backends.lambda_ import MASTER_PORTS
 from tests.deploy.kit import TEMPLATE, Json, decided, listed, rendered, statements
 
 EXISTING = {"VpcId": "vpc-1", "SubnetA": "subnet-1", "SubnetB": "subnet-2"}
@@ -143,20 +144,22 @@ def test_there_is_a_url_only_if_asked_for_and_then_it_wants_a_signature() -> Non
         assert of_type(rendered(**each), "AWS::Lambda::Permission") == []
 
 
-def test_the_group_is_open_to_itself_for_nfs_and_to_s3_alone() -> None:
+def test_the_group_is_open_to_itself_for_nfs_and_calls_and_to_s3_alone() -> None:
     resources = rendered(**PREFIX_LIST)
     assert only(resources, "AWS::EC2::SecurityGroup")["SecurityGroupEgress"] == [
         {"Description": "in place of allow-all", "IpProtocol": "-1", "CidrIp": "127.0.0.1/32"}
     ]
     assert "SecurityGroupIngress" not in only(resources, "AWS::EC2::SecurityGroup")
     assert rules(of_type(resources, "AWS::EC2::SecurityGroupIngress")) == [
-        ("tcp", 2049, 2049, "${SecurityGroup}", "${SecurityGroup}")
+        ("tcp", 2049, 2049, "${SecurityGroup}", "${SecurityGroup}"),
+        ("tcp", MASTER_PORTS[0], MASTER_PORTS[-1], "${SecurityGroup}", "${SecurityGroup}"),
     ]
     assert rules(of_type(resources, "AWS::EC2::SecurityGroupEgress")) == [
         ("tcp", 2049, 2049, "${SecurityGroup}", "${SecurityGroup}"),
+        ("tcp", MASTER_PORTS[0], MASTER_PORTS[-1], "${SecurityGroup}", "${SecurityGroup}"),
         ("tcp", 443, 443, "${SecurityGroup}", "pl-1"),
     ]
-    assert len(of_type(rendered(), "AWS::EC2::SecurityGroupEgress")) == 1
+    assert len(of_type(rendered(), "AWS::EC2::SecurityGroupEgress")) == 2
     outputs = [decided(linked=False, **each)["Outputs"] for each in ({}, PREFIX_LIST)]
     assert [each["ReachesS3"]["Value"] for each in outputs] == ["no", "yes"]
 
