@@ -154,8 +154,7 @@ class Line:
     def send(self, frame: bytes) -> None:
         """Send a frame; what is not taken at once waits in memory."""
         if not self.end:
-            self.writer.write(_LENGTH.pack(len(frame)))
-            self.writer.write(frame)
+            self.writer.writelines((_LENGTH.pack(len(frame)), frame))
 
     async def sent(self, frame: bytes) -> None:
         """Send a frame; return once nearly all of it is on its way, or the line has ended."""

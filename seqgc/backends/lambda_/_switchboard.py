@@ -201,6 +201,8 @@ class Switchboard:
     async def _opened(
         self, connection: socket.socket
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        # asyncio's own way leaves out sockets that `accept` made: a frame would wait for 40 ms.
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         reader = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
         handshake_s = None if self._tls is None else PROOF_BEATS * self._beat_s
