@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import secrets
 import socket
 import ssl
@@ -10,7 +9,6 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, settings
@@ -23,6 +21,7 @@ from seqgc.backends.lambda_._switchboard import Switchboard
 from seqgc.errors import ParameterError
 from seqgc.testing import PATIENCE_S, eventually
 from seqgc.worker._line import tls_client
+from tests.backends.lambda_.caller import Caller
 from tests.kit import SOAK
 
 BEAT_S = 0.2
@@ -47,48 +46,6 @@ def opened(tls: ssl.SSLContext | None = None) -> Switchboard:
         clock=MonotonicClock(),
         on_news=lambda: None,
     )
-
-
-@dataclass
-class Caller:
-    """A function's end, written after what `seqgc.worker._line` says of the bytes."""
-
-    sock: socket.socket
-
-    def hello(self, call: bytes, *, magic: bytes = b"SGCR", version: int = 1) -> bytes:
-        nonce = secrets.token_bytes(32)
-        self.sock.sendall(magic + struct.pack("<H", version) + call + nonce)
-        return nonce
-
-    def prove(self, call: bytes, token: bytes) -> bytes:
-        """Go through with it; return the proof."""
-        nonce = self.hello(call)
-        answer = self.exactly(64)
-        theirs, proof = answer[:32], answer[32:]
-        about = call + nonce + theirs
-        assert proof == hmac.new(token, b"master" + about, "sha256").digest()
-        own = hmac.new(token, b"function" + about, "sha256").digest()
-        self.sock.sendall(own)
-        return own
-
-    def send(self, frame: bytes) -> None:
-        self.sock.sendall(struct.pack("<Q", len(frame)) + frame)
-
-    def exactly(self, count: int) -> bytes:
-        data = b""
-        while len(data) < count and (piece := self.sock.recv(count - len(data))):
-            data += piece
-        return data
-
-    def rest(self) -> bytes:
-        """All that comes until the end of the stream."""
-        data = b""
-        try:
-            while piece := self.sock.recv(4096):
-                data += piece
-        except ConnectionError:
-            pass
-        return data
 
 
 def calling(board: Switchboard) -> Caller:
