@@ -56,8 +56,8 @@ def test_per_round_is_its_definition(pattern: BoolArray, s: int) -> None:
 
 def test_every_group_wants_one_answer_of_each() -> None:
     model = EveryGroup(size=2)
-    assert model.conforms(np.array([[True, False, False, True], [False, True, True, False]]))
-    assert not model.conforms(np.array([[True, False, True, True]]))
+    assert model.conforms(np.array([[True, True, False, False], [False, False, True, True]]))
+    assert not model.conforms(np.array([[True, False, True, False]]))
 
 
 @given(patterns)

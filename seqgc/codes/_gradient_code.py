@@ -151,8 +151,8 @@ class GradientCode(ExactCode):
         Examples
         --------
         >>> from seqgc.codes import make_code
-        >>> make_code("rep", 4, 1).approximation(np.array([False, False, True, True]))
-        Approximation(vector=array([0., 0., 1., 0.]), error=0.7071067811865476)
+        >>> make_code("rep", 4, 1).approximation(np.array([False, True, False, True]))
+        Approximation(vector=array([0., 1., 0., 0.]), error=0.7071067811865476)
         """
         try:
             return Approximation(vector=self.decoding_vector(responded), error=0.0)

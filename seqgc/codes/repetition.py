@@ -22,8 +22,10 @@ __all__ = ["FractionalRepetitionCode"]
 class FractionalRepetitionCode(GradientCode):
     """Fractional repetition (Tandon et al. 2017, section 4): ``s + 1`` must divide ``n``.
 
-    Workers ``j(s+1) ... j(s+1)+s`` are group ``j``; each of them returns the plain sum of the
-    group's ``s + 1`` chunks, which have the same numbers. Decodable when every group has an answer.
+    Worker ``i`` is in group ``i mod n/(s+1)``. So neighbours are in different groups: they share a
+    machine, or the thread that sends to them, and are late together. Each worker of group ``j``
+    returns the plain sum of its ``s + 1`` chunks ``j(s+1) ... j(s+1)+s``. Decodable when every
+    group has an answer.
 
     The decoding vector takes one answer of each group, that of its lowest worker: the members'
     answers are equal to the last bit, so averaging them would read ``s + 1`` times the data to
@@ -35,8 +37,8 @@ class FractionalRepetitionCode(GradientCode):
     >>> code = FractionalRepetitionCode(4, 1)
     >>> code.encoding_matrix
     array([[1., 1., 0., 0.],
-           [1., 1., 0., 0.],
            [0., 0., 1., 1.],
+           [1., 1., 0., 0.],
            [0., 0., 1., 1.]])
     >>> code.decoding_vector(np.array([False, True, True, True]))
     array([0., 1., 1., 0.])
@@ -51,9 +53,9 @@ class FractionalRepetitionCode(GradientCode):
         return (self.s + 1) / self.n
 
     def _make_layout(self) -> Layout:
-        groups = np.arange(self.n).reshape(-1, self.s + 1)
-        supports = tuple(groups.repeat(self.s + 1, axis=0))
+        chunks = np.arange(self.n).reshape(-1, self.s + 1)
+        supports = tuple(np.tile(chunks, (self.s + 1, 1)))
         return Layout(supports=supports, sizes=np.ones(self.n, dtype=np.intp))
 
     def _make_covers(self) -> tuple[IntArray, ...]:
-        return (np.arange(self.n).reshape(-1, self.s + 1).T,)
+        return (np.arange(self.n).reshape(self.s + 1, -1),)

@@ -175,8 +175,8 @@ class SRSGCSchedule(CodedSchedule):
             own = self._returned[job]
             wanted = ~own
             if self._group is not None:
-                groups = own.reshape(-1, self._group).any(axis=1)
-                wanted = ~np.repeat(groups, self._group)
+                groups = own.reshape(self._group, -1).any(axis=0)
+                wanted = ~np.tile(groups, self._group)
             needed = self.n - self._code.s - np.count_nonzero(own)
             chosen[np.flatnonzero(wanted)[: max(0, needed)]] = True
         return chosen

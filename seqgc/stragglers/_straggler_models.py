@@ -104,11 +104,13 @@ class PerRound(StragglerModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EveryGroup(StragglerModel):
-    """In each round somebody answers in every group of ``size`` consecutive workers.
+    """In each round somebody answers in every group of ``size`` workers.
+
+    Of ``n`` workers those with the same number modulo ``n / size`` are a group.
 
     Examples
     --------
-    >>> EveryGroup(size=2).conforms(np.array([[True, False, True, False]]))
+    >>> EveryGroup(size=2).conforms(np.array([[True, True, False, False]]))
     True
     """
 
@@ -119,8 +121,8 @@ class EveryGroup(StragglerModel):
         _keep_integers(self, ("size", 1))
 
     def admits(self, window: BoolArray) -> bool:
-        groups = window.reshape(len(window), -1, self.size)
-        return not bool(groups.all(axis=2).any())
+        groups = window.reshape(len(window), self.size, -1)
+        return not bool(groups.all(axis=1).any())
 
     def load_lower_bound(self, n: int, *, delay: int) -> float:  # noqa: ARG002 (the same with any)
         """``size / n``: one worker of each group may be all that ever answers."""

@@ -1,6 +1,8 @@
-"""What is particular to a family: supports, groups, sub-collections."""
+"""What is particular to a family: supports and groups."""
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 import pytest
@@ -42,62 +44,54 @@ def test_cyclic_takes_the_first_class_that_answered_as_a_whole() -> None:
 @pytest.mark.parametrize(("n", "s"), [(n, s) for n, s in [*EVERY, *LARGE] if n % (s + 1) == 0])
 def test_repetition_groups_hold_their_own_chunks(n: int, s: int) -> None:
     code = FractionalRepetitionCode(n, s)
-    groups = code.covers[0].T.tolist()
-    assert [worker for group in groups for worker in group] == list(range(n))
-    for number, group in enumerate(groups):
-        assert len(group) == s + 1
+    count = n // (s + 1)
+    for number in range(count):
+        group = [worker for worker in range(n) if worker % count == number]
+        assert sorted(code.covers[0][:, number].tolist()) == group
         for worker in group:
             assert code.place_of(worker) == (0, number)
-            assert code.support(worker).tolist() == group
+            own = range(number * (s + 1), (number + 1) * (s + 1))
+            assert code.support(worker).tolist() == list(own)
     assert set(np.unique(code.encoding_matrix)) <= {0.0, 1.0}
     assert code.load == (s + 1) / n
 
 
 def test_repetition_takes_the_lowest_answer_of_each_group() -> None:
-    code = FractionalRepetitionCode(6, 2)
-    assert code.decoding_vector(without(6, [0, 3, 4])).tolist() == [0, 1, 0, 0, 0, 1]
-    assert not code.can_decode(without(6, [3, 4, 5]))
+    code = FractionalRepetitionCode(6, 2)  # groups 024 and 135
+    assert code.decoding_vector(without(6, [0, 1, 3])).tolist() == [0, 0, 1, 0, 0, 1]
+    assert not code.can_decode(without(6, [1, 3, 5]))
 
 
-def rows_of_covers(code: BinaryCode) -> list[list[int]]:
-    return [workers for cover in code.covers for workers in cover.tolist()]
+@pytest.mark.parametrize(("n", "s"), [(n, s) for n, s in [*EVERY, *LARGE] if 2 * (s + 1) <= n])
+def test_no_two_neighbours_share_a_group(n: int, s: int) -> None:
+    for kind in (FractionalRepetitionCode, BinaryCode):
+        if kind is BinaryCode or n % (s + 1) == 0:
+            places = [kind(n, s).place_of(worker) for worker in range(n)]
+            assert all(one != other for one, other in itertools.pairwise(places))
 
 
 @pytest.mark.parametrize(("n", "s"), [*EVERY, *LARGE])
-def test_binary_subcollections_cover_every_chunk_once(n: int, s: int) -> None:
+def test_binary_workers_hold_a_chunk_each_and_chunks_are_spread_evenly(n: int, s: int) -> None:
     code = BinaryCode(n, s)
-    subcollections = rows_of_covers(code)
-    sizes = [len(workers) for workers in subcollections]
-    assert len(sizes) == s + 1
-    assert set(sizes) <= {n // (s + 1), -(-n // (s + 1))}
-    assert [worker for workers in subcollections for worker in workers] == list(range(n))
+    count = n // (s + 1)
+    chunks = [code.support(worker).tolist() for worker in range(n)]
+    assert chunks == [[worker % count] for worker in range(n)]
+    assert set(np.bincount(np.concatenate(chunks))) <= {n // count, -(-n // count)}
+    np.testing.assert_array_equal(code.chunk_fractions, np.full(count, 1 / count))
     assert set(np.unique(code.encoding_matrix)) <= {0.0, 1.0}
-    for workers in subcollections:
-        rows = code.encoding_matrix[workers]
-        np.testing.assert_array_equal(rows.sum(axis=0), np.ones(rows.shape[1]))
-        np.testing.assert_allclose(rows @ code.chunk_fractions, 1 / len(workers), rtol=1e-13)
-    assert code.load == 1 / (n // (s + 1))
-    assert (code.chunk_fractions > 0).all()
+    assert code.load == 1 / count
 
 
 @pytest.mark.parametrize(("n", "s"), [(n, s) for n, s in EVERY if n <= 8])
-def test_binary_decodes_from_a_whole_subcollection(n: int, s: int) -> None:
+def test_binary_decodes_from_an_answer_to_every_chunk(n: int, s: int) -> None:
     code = BinaryCode(n, s)
-    for workers in rows_of_covers(code):
-        only = ~without(n, workers)
-        assert code.can_decode(only)
-        assert np.flatnonzero(code.decoding_vector(only)).tolist() == workers
+    chunk = np.arange(n) % (n // (s + 1))
     for responded in masks(n):
-        if any(responded[workers].all() for workers in rows_of_covers(code)):
-            vector = code.decoding_vector(responded)
-            assert set(np.unique(vector)) <= {0.0, 1.0}
-
-
-def test_binary_lets_workers_of_equal_shares_stand_for_each_other() -> None:
-    code = BinaryCode(7, 2)  # sub-collections 01, 23, 456
-    assert code.decoding_vector(without(7, [1, 2, 4])).tolist() == [1, 0, 0, 1, 0, 0, 0]
-    assert code.decoding_vector(without(7, [0, 2])).tolist() == [0, 0, 0, 0, 1, 1, 1]
-    assert not code.can_decode(without(7, [0, 2, 6]))
+        held = set(chunk[responded].tolist())
+        assert code.can_decode(responded) == (held == set(chunk.tolist()))
+        if code.can_decode(responded):
+            lowest = [int(np.flatnonzero(responded & (chunk == each))[0]) for each in sorted(held)]
+            assert np.flatnonzero(code.decoding_vector(responded)).tolist() == sorted(lowest)
 
 
 @pytest.mark.parametrize(("n", "s"), [(n, s) for n, s in EVERY if n % (s + 1) == 0])

@@ -45,8 +45,9 @@ def per_round(windows: BoolArray, s: int) -> BoolArray:
 
 
 def every_group(windows: BoolArray, size: int) -> BoolArray:
-    lost = windows.reshape(*windows.shape[:2], -1, size).all(axis=3)
-    return ~lost.any(axis=(1, 2))
+    count = windows.shape[2] // size
+    lost = [windows[:, :, group::count].all(axis=2) for group in range(count)]
+    return ~np.logical_or.reduce(lost).any(axis=1)
 
 
 def bursty(windows: BoolArray, B: int, W: int, lam: int) -> BoolArray:

@@ -79,21 +79,20 @@ def test_m_sgc_loads_are_those_derived_by_hand() -> None:
 
 
 def test_binary_groups_number_their_chunks_and_covers_one_after_the_other() -> None:
-    # The (5, 1) binary code: workers 0, 1 hold halves of a group and 2, 3, 4 thirds of it.
+    # The (5, 1) binary code: workers 0, 2, 4 hold one half of a group and 1, 3 the other.
     scheme = MSGC(n=5, B=2, W=3, lam=1, family="binary")
-    # 10 D1 chunks of 1/(10 + 2*2), then twice a group of 2/14 cut at 1/3, 1/2, 2/3.
-    group = [1 / 21, 1 / 42, 1 / 42, 1 / 21]
-    assert scheme.chunk_fractions.tolist() == pytest.approx([1 / 14] * 10 + group * 2, rel=1e-14)
+    # 10 D1 chunks of 1/(10 + 2*2), then twice a group of 2/14 cut in halves.
+    assert scheme.chunk_fractions.tolist() == pytest.approx([1 / 14] * 14, rel=1e-14)
     schedule = scheme.start(4)
     while schedule.round < 3:
         schedule.close_round(np.ones(5, dtype=np.bool_))
     # Chunks, cover and place, for jobs 3 and 2 in D1 and jobs 1 and 0 in D2.
     expected = [
-        [([0], 0, 0), ([1], 0, 1), ([10, 11], 1, 0), ([14, 15], 3, 0)],
-        [([2], 0, 2), ([3], 0, 3), ([12, 13], 1, 1), ([16, 17], 3, 1)],
-        [([4], 0, 4), ([5], 0, 5), ([10], 2, 0), ([14], 4, 0)],
-        [([6], 0, 6), ([7], 0, 7), ([11, 12], 2, 1), ([15, 16], 4, 1)],
-        [([8], 0, 8), ([9], 0, 9), ([13], 2, 2), ([17], 4, 2)],
+        [([0], 0, 0), ([1], 0, 1), ([10], 1, 0), ([12], 2, 0)],
+        [([2], 0, 2), ([3], 0, 3), ([11], 1, 1), ([13], 2, 1)],
+        [([4], 0, 4), ([5], 0, 5), ([10], 1, 0), ([12], 2, 0)],
+        [([6], 0, 6), ([7], 0, 7), ([11], 1, 1), ([13], 2, 1)],
+        [([8], 0, 8), ([9], 0, 9), ([10], 1, 0), ([12], 2, 0)],
     ]
     assert [
         [(task.chunks.tolist(), task.cover, task.place) for task in tasks]

@@ -29,7 +29,7 @@ class Covers:
     >>> covers = Covers([make_code("rep", 4, 1), make_code("cyclic", 4, 1)])
     >>> place_of_worker = np.array([0, 3, 1, 2])
     >>> covers.first(place_of_worker[covers.workers])
-    array([1, 1])
+    array([2, 1])
     """
 
     def __init__(self, codes: Sequence[GradientCode]) -> None:

@@ -81,8 +81,8 @@ class SRSGCFeasible(Thresholds):
         sizes = self._group_sizes[some]
         for size in np.unique(sizes[sizes > 0]):
             which = some[sizes == size]
-            groups = returned[:, which].reshape(-1, size, len(which)).any(axis=1)
-            wanted[:, which] &= ~np.repeat(groups, size, axis=0)
+            groups = returned[:, which].reshape(size, -1, len(which)).any(axis=0)
+            wanted[:, which] &= ~np.tile(groups, (size, 1))
         so_far = np.cumsum(wanted[:, some], axis=0, dtype=self._history.arrivals.dtype)
         self._chosen[:, some] = wanted[:, some] & (so_far <= wanting[some])
 
