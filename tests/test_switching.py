@@ -52,6 +52,8 @@ SPECS = [
     "m-sgc:B=1,W=2,lam=2",
     "m-sgc:B=2,W=3,lam=6",
     "m-sgc-rep:B=2,W=3,lam=2",
+    "ra-sgc:s=1,q=0.5,r=2",
+    "m-sgc:B=2,W=3,lam=2,late=take",
 ]
 SCHEMES = [parse_scheme(spec, n=N) for spec in SPECS]
 
@@ -231,13 +233,19 @@ def test_a_policy_that_repeats_rounds_and_switches_goes_on_as_the_first_did(
     answers = [record.responded for record in director.records]
     number = round(cut * len(answers))
     other = SwitchingPolicy(
-        first, num_jobs=num_jobs, director=Known(choices), again=dict(enumerate(answers))
+        first,
+        num_jobs=num_jobs,
+        director=Known(choices),
+        again=dict(enumerate(answers)),
+        late={record.round: record.late for record in director.records},
     )
     other.repeat(answers[:number], settings=director.made)
     assert other.rounds == number
     run(other, ReplayBackend(times), observe=sent_again)
     assert other.segments == policy.segments
-    assert sent_again.of == {round: sent.of[round] for round in sent.of if round >= number}
+    # Before its own rounds a policy asks again for late answers that later ones took.
+    of_rounds = {round: sent_again.of[round] for round in sent_again.of if round >= number}
+    assert of_rounds == {round: sent.of[round] for round in sent.of if round >= number}
 
 
 class Tasks:

@@ -97,8 +97,9 @@ class _Debts:
     """What workers owe: the mini-tasks that they were sent, until they are answered or cancelled.
 
     Debts know nothing of rounds closing: a worker may owe answers of several rounds at once, and
-    what it owes of one ends only with its answer or with a `Cancel`. Within (worker, round) a slot
-    names a mini-task; each attempt asks for some of them, and its answer must hold just these.
+    what it owes of one ends only with its answer, with a `Cancel` or with the job. Within (worker,
+    round) a slot names a mini-task; each attempt asks for some of them, and its answer must hold
+    just these.
     """
 
     def __init__(self) -> None:
@@ -127,6 +128,15 @@ class _Debts:
         if left := {slot: debt for slot, debt in debts.items() if slot not in settled}:
             self._debts[debtor] = left
         return settled
+
+    def finish(self, job: int) -> None:
+        """Forget what is owed for a job; an answer may still be of use for another."""
+        for debtor in list(self._debts):
+            debts = self._debts[debtor]
+            for slot in [slot for slot, (task, _) in debts.items() if task.job == job]:
+                del debts[slot]
+            if not debts:
+                del self._debts[debtor]
 
     def cancel(self, round: int, workers: Iterable[int]) -> None:
         """Forget what these workers owe of a round."""
@@ -238,7 +248,8 @@ class _Loop:
                     self._backend.cancel(round, workers)
                 case ports.Restart(worker=worker):
                     self._backend.restart(worker)  # type: ignore[attr-defined]
-                case ports.Finish():
+                case ports.Finish(job=job):
+                    self._debts.finish(job)
                     if self._workload is not None:
                         self._decoded.append(action.decoding())
                 case ports.Diverged():

@@ -46,6 +46,7 @@ from seqgc.ports._records import BoolArray as BoolArray
 from seqgc.ports._records import Decoding as Decoding
 from seqgc.ports._records import FloatArray as FloatArray
 from seqgc.ports._records import IntArray as IntArray
+from seqgc.ports._records import LateAnswer as LateAnswer
 from seqgc.ports._records import MiniTask as MiniTask
 from seqgc.ports._records import Task as Task
 from seqgc.ports._records import Term as Term

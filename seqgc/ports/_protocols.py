@@ -6,7 +6,8 @@ All times are seconds on the backend's clock, whose origin is arbitrary.
 
 A task has an address: (round, worker, attempt). Every task that is dispatched ends in an `Arrival`
 or a `Failure` of that address, or in a `Cancel` of its round and worker; after a `Cancel` an answer
-may still come, late. Rounds may overlap: a worker can owe answers of several.
+may still come, late. Rounds may overlap: a worker can owe answers of several, and one to a round
+that is closed may be of use until the jobs that it is for are finished.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from seqgc.ports._records import (
     BoolArray,
     Decoding,
     FloatArray,
+    LateAnswer,
     MiniTask,
     Task,
     WeightedPoints,
@@ -116,7 +118,7 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancel:
-    """The round is over for these workers: whatever they still do for it is of no use."""
+    """Whatever these workers still do for the round is of no use."""
 
     round: int
     workers: tuple[int, ...]
@@ -186,6 +188,7 @@ class RoundRecord:
     duration_s: float
     reason: CloseReason
     waited_out: bool  # stayed open beyond (1+mu)*kappa
+    late: tuple[LateAnswer, ...] = ()  # answers to earlier rounds that it took, in this order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

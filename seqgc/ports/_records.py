@@ -12,6 +12,9 @@ FloatArray: TypeAlias = npt.NDArray[np.floating]
 IntArray: TypeAlias = npt.NDArray[np.intp]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
+LateAnswer: TypeAlias = tuple[int, int]
+"""An answer that came after its round had closed: the round, and the worker."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MiniTask:

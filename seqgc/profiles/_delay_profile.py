@@ -117,21 +117,27 @@ class DelayProfile:
         meta = replace(self.meta, base_load=load, alpha=self.slope(alpha))
         return replace(self, times=self.times_at(load, alpha=alpha), meta=meta)
 
-    def times_at(self, loads: float | FloatArray, *, alpha: float | None = None) -> FloatArray:
+    def times_at(
+        self, loads: float | FloatArray, *, alpha: float | None = None, round: int | None = None
+    ) -> FloatArray:
         """Return the seconds (rounds, n) at other normalized loads, each worker's own (n,) or one.
 
-        Raises like `at_load`.
+        Those of one ``round``, (n,), if it is given. Raises like `at_load`.
         """
         least, slope = require_number("load", float(np.min(loads)), least=0), self.slope(alpha)
-        times = self.times + slope * (loads - self.meta.base_load)
+        first, recorded = 0, self.times
+        if round is not None:
+            first, recorded = round, self.times[round : round + 1]
+        times = recorded + slope * (loads - self.meta.base_load)
         if times.min() <= 0:
             row, column = np.unravel_index(times.argmin(), times.shape)
+            row += first
             line = f"alpha={slope:g} from base load {self.meta.base_load:g} to load {least:g}"
             raise ProfileError(
                 f"{line} leaves {times.min():.6g} s for row {row}, column {column} (round, worker; "
                 "from 0), which must be > 0: is the base load right?"
             )
-        return times
+        return times if round is None else times[0]
 
     def slope(self, alpha: float | None = None) -> float:
         """Return ``alpha`` or, unless it is given, the profile's own: seconds per unit of load.

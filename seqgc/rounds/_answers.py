@@ -7,13 +7,15 @@ from typing import overload
 
 import numpy as np
 
-from seqgc.ports import BoolArray
+from seqgc.ports import BoolArray, LateAnswer
 
 __all__ = ["Answers"]
 
 
 class Answers(Sequence[BoolArray]):
     """Masks (n,) of closed rounds, the first one first; a bit each, for they are kept for good.
+
+    ``late`` says of the rounds which answers to earlier ones they took, where they took some.
 
     Examples
     --------
@@ -26,6 +28,7 @@ class Answers(Sequence[BoolArray]):
     def __init__(self) -> None:
         self._n = self._stride = 0
         self._bits = bytearray()
+        self.late: dict[int, tuple[LateAnswer, ...]] = {}
 
     def __len__(self) -> int:
         return len(self._bits) // self._stride if self._bits else 0
@@ -45,8 +48,10 @@ class Answers(Sequence[BoolArray]):
         responded.flags.writeable = False
         return responded
 
-    def append(self, responded: BoolArray) -> None:
+    def append(self, responded: BoolArray, late: Sequence[LateAnswer] = ()) -> None:
         """Take the next round's; all are as long as the first."""
+        if late:
+            self.late[len(self)] = tuple(late)
         row = np.packbits(responded).tobytes()
         self._n, self._stride = len(responded), len(row)
         self._bits += row
@@ -54,3 +59,5 @@ class Answers(Sequence[BoolArray]):
     def forget_from(self, round: int) -> None:
         """Forget a round and all after it, as if they had not been closed."""
         del self._bits[round * self._stride :]
+        for later in [each for each in self.late if each >= round]:
+            del self.late[later]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from seqgc.errors import ScheduleError, WorkerError
-from seqgc.ports import BoolArray, CloseReason, FloatArray, IntArray, RoundRecord
+from seqgc.ports import BoolArray, CloseReason, FloatArray, IntArray, LateAnswer, RoundRecord
 from seqgc.rounds._rule import ClosingRule
 
 _VOTES = 3
@@ -24,6 +24,7 @@ class Judge(Protocol):
     @property
     def n(self) -> int: ...
     def conforms(self, responded: BoolArray) -> bool: ...
+    def enough(self, responded: BoolArray) -> bool: ...
     def feasible(self, responded: BoolArray) -> bool: ...
 
 
@@ -35,14 +36,14 @@ class RoundGate:
     The round stays open until ``(1+mu) * kappa``, kappa being the first answer's time, or until
     everybody answered. If the answers do not suffice then, it waits: for every worker (``all``),
     or for one more answer at a time until the pattern fits the scheme's model (``conform``) or no
-    job in flight is lost (``feasible``). Whatever the rule, a round never closes on answers that
-    would lose a job. Answers only ever register; `tick` decides, so that all answers of one
-    instant count together.
+    job in flight is lost and the scheme has `enough` (``feasible``). Whatever the rule, a round
+    never closes on answers that would lose a job. Answers only ever register; `tick` decides, so
+    that all answers of one instant count together.
 
     Parameters
     ----------
     schedule
-        Judges patterns of its ``n`` workers: ``conforms`` and ``feasible``.
+        Judges patterns of its ``n`` workers: ``conforms``, ``enough`` and ``feasible``.
     rule
         Should the answers that are there at its ``timeout_s`` lose a job, those who are still to
         answer are asked again (see `tick`), and have the same time once more.
@@ -62,6 +63,9 @@ class RoundGate:
         closed like any other. So it is if one of them stays silent: where others suffice, after
         five times the seconds that these took (10 s at least) who is silent is asked again, and
         after as long once more the round does without.
+    late
+        Which answers to earlier rounds it took then: those, and no others, are taken again, and
+        waited for as those of ``again`` are.
 
     Examples
     --------
@@ -86,8 +90,10 @@ class RoundGate:
         excused: BoolArray | None = None,
         again: BoolArray | None = None,
         replicas: Sequence[IntArray] = (),
+        late: Iterable[LateAnswer] = (),
     ) -> None:
         self._replicas = replicas
+        self._late_again, self.late_taken = set(late), list[LateAnswer]()
         self._schedule, self._rule, self._round = schedule, rule, round
         self._decodes_well, self._again = decodes_well, again
         self._patience_s = math.inf  # for those in `again`, once others suffice
@@ -99,9 +105,7 @@ class RoundGate:
         self._latest_s = 0.0
         self._waited_out, self._overdue = False, False
         is_lenient = rule.wait_out == "feasible"
-        self._questions = (
-            (schedule.feasible,) if is_lenient else (schedule.conforms, schedule.feasible)
-        )
+        self._questions = (schedule.enough,) if is_lenient else (schedule.conforms, schedule.enough)
         self._verdicts: dict[tuple[int, bytes], bool] = {}
         self.wake_at = rule.timeout_s
         self.record: RoundRecord | None = None
@@ -131,6 +135,27 @@ class RoundGate:
     def fail(self, worker: int, elapsed: float) -> None:
         """Register that a worker will not answer; raises like `arrive`."""
         self._register(self._failed, worker, elapsed)
+        self._set_alarm(elapsed)
+
+    @property
+    def answered(self) -> BoolArray:
+        """Whose answers have come and are believed, (n,), whether or not they are to count."""
+        return self._responded
+
+    def wants(self, late: LateAnswer) -> bool:
+        """Whether an answer to an earlier round, which is of use, is to be taken in this one."""
+        return self._again is None or late in self._late_again
+
+    def take_late(self, late: LateAnswer, elapsed: float) -> None:
+        """Decide anew: the schedule has taken an answer to an earlier round.
+
+        Raises like `arrive`.
+        """
+        self._require_open(elapsed)
+        self._latest_s = elapsed
+        self.late_taken.append(late)
+        self._late_again.discard(late)
+        self._verdicts.clear()
         self._set_alarm(elapsed)
 
     def expect(self, workers: Sequence[int]) -> None:
@@ -173,7 +198,7 @@ class RoundGate:
         if elapsed < self.wake_at:
             return ()
         self._latest_s = elapsed
-        if self._again is not None and not (self._again & ~self._responded).any():
+        if self._again is not None and not self._lacks(self._again):
             self._close(elapsed, "again")
         elif self._nobody_left() or elapsed >= self._rule.timeout_s:
             return self._close_or_give_up(elapsed)
@@ -262,11 +287,11 @@ class RoundGate:
 
     def _set_alarm(self, elapsed: float) -> None:
         if self._again is not None:
-            missing = self._again & ~self._responded
-            if not missing.any() and self._schedule.feasible(self._again):
+            lacks = self._lacks(self._again)
+            if not lacks and self._schedule.feasible(self._again):
                 self.wake_at = elapsed
                 return
-            if not missing.any() or (missing & self._failed).any() or self._nobody_left():
+            if not lacks or (self._again & self._failed).any() or self._nobody_left():
                 self._again = None
             elif self._patience_s < math.inf:
                 return
@@ -284,8 +309,13 @@ class RoundGate:
         self.wake_at = min(self._rule.timeout_s, self._patience_s * (1 if first else 2))
         return () if first else tuple(np.flatnonzero(again & ~self._settled).tolist())
 
+    def _lacks(self, again: BoolArray) -> bool:
+        """Whether something has not come yet on which the round was closed before."""
+        return bool(self._late_again) or bool((again & ~self._responded).any())
+
     def _nobody_left(self) -> bool:
-        return bool(self._settled.all())
+        is_awaited = self._again is not None and bool(self._late_again)
+        return bool(self._settled.all()) and not is_awaited
 
     def _suffices(self, responded: BoolArray) -> bool:
         return (
@@ -342,4 +372,19 @@ class RoundGate:
             duration_s=elapsed,
             reason=reason,
             waited_out=self._waited_out or elapsed > (1 + self._rule.mu) * kappa_s,
+            late=tuple(self.late_taken),
         )
+
+
+def idle_record(round: int, n: int) -> RoundRecord:
+    """Return the record of a round in which none of n workers had anything to do."""
+    everyone = np.ones(n, dtype=np.bool_)
+    everyone.flags.writeable = False
+    return RoundRecord(
+        round=round,
+        responded=everyone,
+        kappa_s=0.0,
+        duration_s=0.0,
+        reason="idle",
+        waited_out=False,
+    )

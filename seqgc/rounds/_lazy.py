@@ -1,13 +1,17 @@
-"""What actions say only if somebody asks: a replay reads no mini-task and no decoding."""
+"""What becomes of assignments; what a replay does not read is made only if somebody asks."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from seqgc.ports import Decoding
+import numpy as np
+
+from seqgc.ports import BoolArray, Decoding, IntArray
 from seqgc.schemes import Assignment, MiniTasks
 
-__all__ = ["ByWorker", "Once"]
+__all__ = ["ByWorker", "Once", "numbered", "replicas"]
 
 
 class ByWorker(Mapping[int, MiniTasks]):
@@ -41,3 +45,23 @@ class Once:
         if self._decoding is None:
             self._decoding = self._make()
         return self._decoding
+
+
+def numbered(own: Assignment, first_job: int) -> Assignment:
+    """Return a schedule's assignment for the jobs of the run, of which its first is this one."""
+    if first_job == 0:
+        return own
+    return Assignment(
+        own.busy,
+        lambda worker: tuple(replace(task, job=first_job + task.job) for task in own[worker]),
+    )
+
+
+def replicas(assignment: Assignment, excused: BoolArray) -> list[IntArray]:
+    """Return who is asked for the same, wherever these are several."""
+    groups: defaultdict[object, list[int]] = defaultdict(list)
+    for worker, tasks in enumerate(assignment):
+        for task in tasks if not excused[worker] else ():
+            if task.cover is not None:
+                groups[task.job, task.cover, task.place].append(worker)
+    return [np.array(workers) for workers in groups.values() if len(workers) > 1]

@@ -9,10 +9,12 @@ worker's mini-tasks and ends with a `Close`; in between the policy only counts w
   before that is answered by a `Dispatch` of the next attempt to this worker alone, at once or after
   a wait (`_attempts`). Which attempt is the last one depends on the others: ``max_attempts`` bounds
   what the round can do without; where it cannot, all who have failed are asked again.
-- Whatever else comes is a `Drop`: an answer to a round that is closed, a second answer, the failure
-  of an attempt after which another was sent, anything of an attempt that was never sent. So each
-  worker counts once a round, whatever workers and connections do, and the answers that count are
-  just those by which the round was closed.
+- An answer to a round that is closed is taken by the open one if the schedule awaits it
+  (`_overdue`): then the gate decides anew.
+- Whatever else comes is a `Drop`: another answer to a round that is closed, a second answer, the
+  failure of an attempt after which another was sent, anything of an attempt that was never sent. So
+  each worker counts once a round, whatever workers and connections do, and the answers that count
+  are just those by which the round was closed.
 - Who says nothing for as long as a round may take, be it in one round or over several that could do
   without, may hang: it is replaced (`Restart`) if the backend can.
 - An answer that is not finite in some model settles its worker too, but counts only once it is
@@ -35,9 +37,9 @@ differences, and the last bit must not make an answer late that the loop has let
 A task that waits to be sent again has its alarm as well; `wake_at` is the first of all.
 
 *Closing.* The schedule is told who responded, once; it says which jobs that finishes. Then come, in
-this order: `Close`; `Cancel` for all who did not respond, whose debts end with it; a `Finish` for
-each finished job; and the next round's `Dispatch`. The order lets the loop send the next tasks
-before it decodes what they do not need (paper, Appendix K.1).
+this order: `Close`; `Cancel` for all who did not respond and are not awaited, whose debts end with
+it; a `Finish` for each finished job; and the next round's `Dispatch`. The order lets the loop send
+the next tasks before it decodes what they do not need (paper, Appendix K.1).
 
 A round in which nobody has anything to do (the last ones of a scheme with a delay may be such) is
 never sent: the next tick closes it, with reason ``idle`` and no time.
@@ -47,9 +49,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 
 import numpy as np
 
@@ -63,12 +66,14 @@ from seqgc.ports import (
     Event,
     Failure,
     IntArray,
+    LateAnswer,
     Payload,
     RoundRecord,
 )
 from seqgc.rounds._attempts import Attempts
-from seqgc.rounds._gate import RoundGate
-from seqgc.rounds._lazy import ByWorker, Once
+from seqgc.rounds._gate import RoundGate, idle_record
+from seqgc.rounds._lazy import ByWorker, Once, numbered, replicas
+from seqgc.rounds._overdue import Overdue
 from seqgc.rounds._rule import ClosingRule
 from seqgc.schemes import Assignment, Schedule
 
@@ -83,8 +88,9 @@ class RoundPolicy:
     would be decoded too badly do not suffice. None: for decisions only, as in replay; should
     gradients be decoded all the same, they are judged as float32's. The run may call the schedule's
     first job and round otherwise than 0 (``first_job``, ``first_round``). ``again`` says on whose
-    answers (n,) rounds of the run, by number, were closed before it was resumed; it is emptied once
-    one of them closes otherwise, for what followed that did not happen. With ``audit`` a
+    answers (n,) rounds of the run, by number, were closed before it was resumed, and ``late`` which
+    late ones they took; the former is emptied once one of them closes otherwise, for what followed
+    that did not happen. With ``audit`` a
     round waits for three answers, or all that there can be, to each question that several workers
     are asked: fewer, and nobody knows who lies. That is as long as there is someone to wait for.
 
@@ -105,12 +111,14 @@ class RoundPolicy:
         first_job: int = 0,
         first_round: int = 0,
         again: dict[int, BoolArray] | None = None,
+        late: Mapping[int, Sequence[LateAnswer]] = MappingProxyType({}),
         audit: bool = False,
     ) -> None:
         self._audit = audit
         self._schedule, self._rule, self._payload = schedule, rule, payload
-        self._again = {} if again is None else again
+        self._again, self._late = {} if again is None else again, late
         self._first_job, self._first_round = first_job, first_round
+        self._overdue = Overdue(schedule, first_round)
         self._gate = self._new_gate()
         self._is_idle = True  # nobody has anything to do in the open round, or none is open
         self._attempts = Attempts(0, rule)
@@ -141,8 +149,31 @@ class RoundPolicy:
         return self._first_round + self._schedule.round
 
     def start(self) -> Sequence[Dispatch]:
-        """Open the first round that is not closed."""
-        return self._open_round()
+        """Open the first round that is not closed.
+
+        Answers to closed rounds that it or a later one took before the run was resumed are asked
+        for again, first of all.
+        """
+        asked: defaultdict[int, list[int]] = defaultdict(list)
+        for round, worker in (late for each in self._again for late in self._late.get(each, ())):
+            if round < self._round and self._overdue.awaits((round, worker)):
+                self._overdue.add(round, worker, attempt=0)
+                asked[round].append(worker)
+        return [*(self._ask_late(*each) for each in sorted(asked.items())), *self._open_round()]
+
+    def inherit(self, before: RoundPolicy) -> None:
+        """Before the start, await the late answers that another policy did, whose run goes on."""
+        self._overdue.inherit(before._overdue, taken=before._gate.late_taken)
+
+    @property
+    def _late_again(self) -> Sequence[LateAnswer]:
+        """Which late answers the open round took before the run was resumed."""
+        return self._late.get(self._round, ()) if self._round in self._again else ()
+
+    def _ask_late(self, round: int, workers: list[int]) -> Dispatch:
+        own = self._schedule.asked(round - self._first_round)
+        tasks = numbered(own, self._first_job)
+        return Dispatch(round=round, attempt=0, assignment=ByWorker(tasks, workers))
 
     def on(self, event: Event) -> Sequence[Action]:
         """Take one event; return what is to be done about it, in order.
@@ -154,7 +185,8 @@ class RoundPolicy:
         try:
             match event:
                 case ports.Dispatched():
-                    self._origin = event.at if event.attempt == 0 else self._origin
+                    if event.attempt == 0 and event.round == self._round:
+                        self._origin = event.at
                     return ()
                 case ports.Arrival() | ports.Failure():
                     return self._settle(event)
@@ -170,6 +202,8 @@ class RoundPolicy:
         if not 0 <= worker < n:
             rule = f"must satisfy 0 <= worker < {n}"
             raise WireError(f"the worker of an answer {rule}; got {worker}: repair the backend")
+        if event.round < self._round and self._overdue.owes(event) and not self._is_idle:
+            return self._settle_late(event)
         if (reason := self._why_unwanted(event)) is not None:
             self._quiet_s[worker] = 0.0
             return (ports.Drop(event=event, reason=reason),)
@@ -181,6 +215,14 @@ class RoundPolicy:
         if not self._diverged.issuperset(event.not_finite):
             return self._doubt(event)
         self._gate.arrive(worker, self._elapsed(event))
+        return ()
+
+    def _settle_late(self, event: ports.Arrival | Failure) -> Sequence[Action]:
+        self._quiet_s[event.worker] = 0.0
+        usable = isinstance(event, Failure) or self._diverged.issuperset(event.not_finite)
+        if not self._overdue.settle(event, usable=usable):
+            return (ports.Drop(event=event, reason="its round is closed"),)
+        self._overdue.take(self._gate, self._elapsed(event))
         return ()
 
     def _elapsed(self, event: ports.Arrival | Failure) -> float:
@@ -254,7 +296,7 @@ class RoundPolicy:
         if self._now < self.wake_at:
             return ()
         if self._is_idle:
-            return self._close(self._idle_record())
+            return self._close(idle_record(self._round, self._schedule.n))
         elapsed = self._alarm
         awaited = self._gate.tick(elapsed)
         if self._gate.record is not None:
@@ -279,13 +321,7 @@ class RoundPolicy:
 
     def _assignment(self) -> Assignment:
         """Return who does what in the open round, for the run's jobs."""
-        own, first = self._schedule.assignment(), self._first_job
-        if first == 0:
-            return own
-        return Assignment(
-            own.busy,
-            lambda worker: tuple(replace(task, job=first + task.job) for task in own[worker]),
-        )
+        return numbered(self._schedule.assignment(), self._first_job)
 
     def _open_round(self) -> list[Dispatch]:
         self._attempts = Attempts(self._round, self._rule)
@@ -296,6 +332,7 @@ class RoundPolicy:
             return []  # the next tick closes the round, if there is one
         self._is_idle = False
         self._gate, self._origin = self._new_gate(), math.nan
+        self._overdue.take(self._gate, 0.0)
         asked: Sequence[int] = range(self._schedule.n)
         if (excused := self._schedule.excused).any():
             self._settled.update(np.flatnonzero(excused).tolist())
@@ -304,57 +341,49 @@ class RoundPolicy:
         return [Dispatch(round=self._round, attempt=0, assignment=tasks)]
 
     def _new_gate(self) -> RoundGate:
-        schedule, payload = self._schedule, self._payload
+        schedule, payload, same = self._schedule, self._payload, list[IntArray]()
+        if self._audit and not self.done:
+            same = replicas(self._assignment(), schedule.excused)
         return RoundGate(
             schedule,
             self._rule,
             round=self._round,
             decodes_well=partial(schedule.decodes_well, payload=payload) if payload else None,
-            replicas=self._replicas() if self._audit and not self.done else (),
+            replicas=same,
             excused=schedule.excused,
             again=self._again.get(self._round),
-        )
-
-    def _replicas(self) -> list[IntArray]:
-        """Return who is asked for the same in the open round, wherever these are several."""
-        groups: defaultdict[object, list[int]] = defaultdict(list)
-        for worker, tasks in enumerate(self._assignment()):
-            for task in tasks if not self._schedule.excused[worker] else ():
-                if task.cover is not None:
-                    groups[task.job, task.cover, task.place].append(worker)
-        return [np.array(workers) for workers in groups.values() if len(workers) > 1]
-
-    def _idle_record(self) -> RoundRecord:
-        everyone = np.ones(self._schedule.n, dtype=np.bool_)
-        everyone.flags.writeable = False
-        return RoundRecord(
-            round=self._round,
-            responded=everyone,
-            kappa_s=0.0,
-            duration_s=0.0,
-            reason="idle",
-            waited_out=False,
+            late=self._late_again,
         )
 
     def _close(self, record: RoundRecord) -> list[Action]:
         known = self._again.get(record.round)
-        if known is not None and not np.array_equal(known, record.responded):
+        same = known is not None and np.array_equal(known, record.responded)
+        if not (same and set(self._late_again) == set(record.late)):
             self._again.clear()
         finished = self._schedule.close_round(record.responded)
         doubted = [self._doubted[worker] for worker in self._doubted if record.responded[worker]]
         models = {model for answer in doubted for model in answer.not_finite}
         actions: list[Action] = [self._believe(models - self._diverged)] if doubted else []
         actions.append(ports.Close(record=record))
-        if not record.responded.all():
-            stragglers = tuple(np.flatnonzero(~record.responded).tolist())
-            actions.append(ports.Cancel(round=record.round, workers=stragglers))
-            if hanging := self._who_hangs(record):
-                actions += self._restart(hanging)
+        actions += self._cancel(record)
+        if not record.responded.all() and (hanging := self._who_hangs(record)):
+            actions += self._restart(hanging)
         actions += [
             ports.Finish(job=self._first_job + job, decoding=Once(partial(self._decoding, job)))
             for job in finished
         ]
         return [*actions, *self._open_round()]
+
+    def _cancel(self, record: RoundRecord) -> list[ports.Cancel]:
+        """Return who need not answer any more, in this round or an earlier one."""
+        attempts = self._attempts
+        gone = self._settled | self._failed.keys()
+        return self._overdue.close(
+            record.round,
+            ~record.responded,
+            answered=self._gate.answered & ~self._schedule.excused,
+            attempts={w: attempts.latest(w) for w in range(self._schedule.n) if w not in gone},
+        )
 
     def _who_hangs(self, record: RoundRecord) -> list[int]:
         """Return the stragglers of whom nothing was heard for as long as a round may take."""

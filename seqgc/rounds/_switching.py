@@ -10,7 +10,17 @@ from typing import Protocol
 import numpy as np
 
 from seqgc.errors import ParameterError, require_int
-from seqgc.ports import Action, BoolArray, Close, Dispatch, Event, Payload, Restart, RoundRecord
+from seqgc.ports import (
+    Action,
+    BoolArray,
+    Close,
+    Dispatch,
+    Event,
+    LateAnswer,
+    Payload,
+    Restart,
+    RoundRecord,
+)
 from seqgc.rounds._answers import Answers
 from seqgc.rounds._dealing import DealingPolicy
 from seqgc.rounds._policy import RoundPolicy
@@ -64,9 +74,9 @@ class SwitchingPolicy:
     before the next scheme starts its first. Leaving a scheme of delay 0 costs nothing.
 
     ``setting`` is what to begin with; every setting must have its workers. The whole run has
-    ``num_jobs``, >= 1. Without a director nothing changes. ``payload``, ``again`` and ``audit``:
-    see `RoundPolicy`; ``batches``: see `Scheme.begin`. Where work is dealt, ``bundles`` of models
-    take turns, and a round is a job; a run that begins so stays so, and none comes to it.
+    ``num_jobs``, >= 1. Without a director nothing changes. ``payload``, ``again``, ``late`` and
+    ``audit``: see `RoundPolicy`; ``batches``: see `Scheme.begin`. Where work is dealt, ``bundles``
+    of models take turns, and a round is a job; a run that begins so stays so, and none comes to it.
 
     Raises
     ------
@@ -101,10 +111,11 @@ class SwitchingPolicy:
         payload: Payload | None = None,
         batches: Iterable[int] = (),
         again: Mapping[int, BoolArray] = MappingProxyType({}),
+        late: Mapping[int, Sequence[LateAnswer]] = MappingProxyType({}),
         audit: bool = False,
         bundles: int = 1,
     ) -> None:
-        self._audit, self._bundles = audit, bundles
+        self._audit, self._bundles, self._late = audit, bundles, late
         if director is not None:
             by_rounds(setting.scheme, "a run that looks for a better one")
         self._num_jobs, self._director = require_int("num_jobs", num_jobs, least=1), director
@@ -153,12 +164,13 @@ class SwitchingPolicy:
     ) -> None:
         """Before the start, close the first rounds as they were closed before, on these answers.
 
-        These are (n,) each; ``settings`` says, by its number, after which round it was decided to
-        switch, and to what. Raises like `Schedule.repeat`.
+        These are (n,) each, beside the late ones that the policy knows of; ``settings`` says, by
+        its number, after which round it was decided to switch, and to what. Raises like
+        `Schedule.repeat`.
         """
         for responded in answers:
             setting = settings.get(self._rounds)
-            self._count(responded)
+            self._count(responded, self._late.get(self._rounds, ()))
             self._go_on(setting)
         self._policy = self._run()
 
@@ -169,13 +181,13 @@ class SwitchingPolicy:
             self._director.on(event)
         closed = [action.record for action in actions if isinstance(action, Close)]
         for record in closed[:-1]:  # jobs that were dealt close several at once
-            self._count(record.responded)
+            self._count(record.responded, record.late)
         return self._between_rounds(actions, closed[-1]) if closed else actions
 
     def _between_rounds(self, actions: Sequence[Action], record: RoundRecord) -> Sequence[Action]:
         decision = Decision()
         setting = self._segments[-1].setting
-        self._count(record.responded)
+        self._count(record.responded, record.late)
         if self._director is not None:
             self._director.close(record, setting=setting)
             jobs_left = self._num_jobs - self._started
@@ -188,13 +200,16 @@ class SwitchingPolicy:
         restarts = [Restart(worker=worker) for worker in decision.restart]
         opening = [action for action in actions if isinstance(action, Dispatch)]
         if begins or switch_to is not None:  # what was opened is never sent: this takes its place
-            self._policy = self._run()
+            before, self._policy = self._policy, self._run()
+            if isinstance(before, RoundPolicy) and isinstance(self._policy, RoundPolicy):
+                self._policy.inherit(before)
             opening = [replace(a, begins_segment=begins) for a in self._policy.start()]
         return [*closing, *restarts, *opening]
 
-    def _count(self, responded: BoolArray) -> None:
+    def _count(self, responded: BoolArray, late: Sequence[LateAnswer]) -> None:
         """Count a round that has closed."""
-        self._answers.append(responded)
+        first = self._segments[-1].first_round
+        self._answers.append(responded, [(round - first, worker) for round, worker in late])
         self._rounds += 1
         if self._next is None:
             first = self._segments[-1].first_job
@@ -242,7 +257,7 @@ class SwitchingPolicy:
         schedule = by_rounds(segment.setting.scheme, "a schedule").begin(
             self._jobs, batches=self._batches
         )
-        schedule.repeat(self._answers)
+        schedule.repeat(self._answers, self._answers.late)
         return RoundPolicy(
             schedule,
             segment.setting.rule,
@@ -250,5 +265,6 @@ class SwitchingPolicy:
             first_job=segment.first_job,
             first_round=segment.first_round,
             again=self._again,
+            late=self._late,
             audit=self._audit,
         )

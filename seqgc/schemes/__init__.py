@@ -2,7 +2,6 @@
 
 from seqgc.schemes._assignment import Assignment as Assignment
 from seqgc.schemes._assignment import MiniTasks as MiniTasks
-from seqgc.schemes._contract import Schedule as Schedule
 from seqgc.schemes._contract import Scheme as Scheme
 from seqgc.schemes._contract import by_rounds as by_rounds
 from seqgc.schemes._cut import chunk_sizes as chunk_sizes
@@ -15,9 +14,11 @@ from seqgc.schemes._registry import load_plugins as load_plugins
 from seqgc.schemes._registry import parse_scheme as parse_scheme
 from seqgc.schemes._registry import register as register
 from seqgc.schemes._registry import registered as registered
+from seqgc.schemes._schedule import Schedule as Schedule
 from seqgc.schemes.deal import Deal as Deal
 from seqgc.schemes.gc import GC as GC
 from seqgc.schemes.gc import GCSchedule as GCSchedule
 from seqgc.schemes.gc import Uncoded as Uncoded
 from seqgc.schemes.m_sgc import MSGC as MSGC
+from seqgc.schemes.ra_sgc import RASGC as RASGC
 from seqgc.schemes.sr_sgc import SRSGC as SRSGC

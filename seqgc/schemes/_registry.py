@@ -113,7 +113,7 @@ def parse_scheme(spec: str, *, n: int) -> Defence:
     Examples
     --------
     >>> parse_scheme("m-sgc:B=1,W=2,lam=27", n=256)
-    MSGC(n=256, B=1, W=2, lam=27, family='cyclic')
+    MSGC(n=256, B=1, W=2, lam=27, family='cyclic', late='drop')
     >>> parse_scheme("gc-rep:s=3,allow_error=0.25", n=16)
     GC(n=16, s=3, family='rep', allow_error=0.25)
     """

@@ -14,9 +14,10 @@ from seqgc.codes import GradientCode, code_kinds, make_code
 from seqgc.errors import ParameterError, did_you_mean
 from seqgc.ports import BoolArray, Decoding, FloatArray, IntArray, MiniTask, Payload, Term
 from seqgc.schemes._assignment import Assignment
-from seqgc.schemes._contract import Schedule, Scheme
+from seqgc.schemes._contract import Scheme
 from seqgc.schemes._grid import Grid
 from seqgc.schemes._registry import register
+from seqgc.schemes._schedule import Schedule
 from seqgc.stragglers import EveryGroup, PerRound, StragglerModel
 
 __all__ = ["GC", "CodedSchedule", "CodedScheme", "GCSchedule", "Uncoded"]

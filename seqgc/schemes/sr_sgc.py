@@ -13,9 +13,10 @@ from seqgc.codes import GradientCode, make_code
 from seqgc.errors import ParameterError
 from seqgc.ports import BoolArray, FloatArray
 from seqgc.schemes._assignment import Assignment
-from seqgc.schemes._contract import Schedule, Scheme
+from seqgc.schemes._contract import Scheme
 from seqgc.schemes._grid import Grid
 from seqgc.schemes._registry import register
+from seqgc.schemes._schedule import Schedule, require_late
 from seqgc.schemes.gc import CodedSchedule, CodedScheme, coded_mini_task, require_family
 from seqgc.stragglers import AnyOf, Bursty, EveryGroup, PerRound, StragglerModel
 
@@ -30,7 +31,8 @@ class SRSGC(CodedScheme):
 
     For bursts of ``B`` rounds and at most ``lam`` distinct stragglers in a window of ``W``, where
     ``W = x B + 1`` with an integer ``x >= 1``, ``1 <= lam <= n``, ``s < n``. The ``family`` of the
-    base code is ``cyclic`` or ``rep``, which needs ``(s+1) | n``.
+    base code is ``cyclic`` or ``rep``, which needs ``(s+1) | n``. Answers that come after their
+    round, while their job is in flight, are dropped or, with ``late="take"``, count.
 
     Examples
     --------
@@ -44,6 +46,7 @@ class SRSGC(CodedScheme):
     W: int
     lam: int
     family: str = "cyclic"
+    late: str = "drop"
     exact: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -51,6 +54,7 @@ class SRSGC(CodedScheme):
         if self.B < 1:
             raise ParameterError("B", "must be >= 1 (SR-SGC)", self.B)
         require_family(self.family, ("cyclic", "rep"), name="SR-SGC")
+        require_late(self.late, name="SR-SGC")
         if self.W <= self.B or (self.W - 1) % self.B:
             rule = f"must be x*B + 1 with an integer x >= 1 (SR-SGC), B={self.B}"
             raise ParameterError("W", rule, self.W)
@@ -111,12 +115,13 @@ class SRSGCSchedule(CodedSchedule):
         self, scheme: SRSGC, num_jobs: int, *, conformity: StragglerModel | None = None
     ) -> None:
         super().__init__(scheme, num_jobs, conformity=conformity)
-        self._delay = scheme.delay
+        self._delay, self.takes_late = scheme.delay, scheme.late == "take"
         self._group = scheme.s + 1 if scheme.family == "rep" else None
         # For the jobs of the last B rounds: who returned the job's result in the job's own round.
         # (Who did depends on who reattempted another job in it, and so on: `_reach` is all rounds.)
         self._returned: dict[int, BoolArray] = {}
-        self._reattempts = np.zeros(scheme.n, dtype=np.bool_)
+        self._reattempts: BoolArray = np.zeros(scheme.n, dtype=np.bool_)
+        self._busy_in: dict[int, BoolArray] = {}  # who was reattempting in those rounds
 
     @property
     def _due(self) -> int:
@@ -138,6 +143,20 @@ class SRSGCSchedule(CodedSchedule):
     def _due_answers(self, responded: BoolArray) -> BoolArray:
         return self._returned[self._due] | (responded & self._reattempts)
 
+    def _awaits(self, round: int, worker: int) -> bool:
+        """Whether it was to compute the round's own job, which is still in flight."""
+        returned = self._returned.get(round)
+        return returned is not None and not (returned[worker] or self._busy_in[round][worker])
+
+    def _take_late(self, round: int, worker: int) -> None:
+        returned = self._returned[round].copy()
+        returned[worker] = True
+        self._returned = self._returned | {round: returned}
+
+    def _asked(self, round: int) -> Assignment:
+        awaited = np.array([self.awaits(round, worker) for worker in range(self.n)])
+        return Assignment(awaited, lambda worker: (coded_mini_task(self._code, worker, round),))
+
     def _settles(self, responded: BoolArray) -> list[tuple[GradientCode, BoolArray]]:
         own, answers = responded & ~self._reattempts, []
         if self._round < self.num_jobs and self._code.can_decode(own):
@@ -154,12 +173,18 @@ class SRSGCSchedule(CodedSchedule):
             rounds = np.where(returned[self._due], self._due, now)
             finished[self._due] = (self._due_answers(responded), rounds)
             del returned[self._due]
+        for job, own in self._returned.items() if self.takes_late else ():
+            if job in returned and self._code.can_decode(own):  # late answers have seen to that
+                finished[job] = (own, np.full(self.n, job))
+                del returned[job]
         if now < self.num_jobs:
             own = responded & ~self._reattempts
             if self._code.can_decode(own):
                 finished[now] = (own, np.full(self.n, now))
             else:
                 returned[now] = own
+        busy = self._busy_in | {now: self._reattempts}
+        self._busy_in = {job: busy[job] for job in returned}
         self._returned, self._finished = returned, finished
         self._reattempts = self._choose_reattempts(self._due + 1)
         return tuple(finished)

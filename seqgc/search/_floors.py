@@ -16,7 +16,7 @@ from seqgc.ports import FloatArray, IntArray
 from seqgc.schemes import Scheme
 from seqgc.search._rehearsal import Rehearsal
 from seqgc.search._space import Closing
-from seqgc.search.kernel import Covers, Need, necessary_answers
+from seqgc.search.kernel import Covers, Need, least_loads, necessary_answers
 
 __all__ = ["Floors"]
 
@@ -32,7 +32,7 @@ class Floors:
     def __init__(self, schemes: Sequence[Scheme], rehearsal: Rehearsal) -> None:
         self._times = times = rehearsal.profile.times
         self._alpha, self._base_load = rehearsal.slope, rehearsal.profile.meta.base_load
-        cuts = [(s.loads_of(rehearsal.batch), rehearsal.leaves_out(s)) for s in schemes]
+        cuts = [(least_loads(s, rehearsal.batch), rehearsal.leaves_out(s)) for s in schemes]
         self._least: FloatArray = np.array([loads.min() for loads, _ in cuts])
         self._mean: FloatArray = np.array([loads.mean() for loads, _ in cuts])
         self.delays: IntArray = np.array([scheme.delay for scheme in schemes], dtype=np.intp)
@@ -54,16 +54,16 @@ class Floors:
         self._first, self._slowest = fastest_first[:, 0], fastest_first[:, -1]
         self._needed_s: FloatArray = np.stack([_come(need, times, fastest_first) for need in rows])
 
-    def billed_shifts(self, jobs_per_round: int) -> FloatArray:
-        """Seconds (schemes,) that a scheme's load adds to a worker's time, on average."""
-        return self._alpha * (jobs_per_round * self._mean - self._base_load)
+    def shifts(self, loads: FloatArray, jobs_per_round: int) -> FloatArray:
+        """Seconds that loads (shares of a model's batch) add to a worker's time."""
+        return self._alpha * (jobs_per_round * loads - self._base_load)
 
     def bills(self, closing: Closing, *, bundles: int) -> FloatArray:
         """Worker-seconds (schemes,) that a run is billed at least, cancelled work included."""
         rounds = bundles + self._tail
         each = self._times.sum(axis=1)[np.arange(rounds.max()) % len(self._times)]
         recorded = np.concatenate([[0.0], np.cumsum(each)])  # of the first 0, 1, ... rounds
-        shifts = self.billed_shifts(closing.jobs_per_round)
+        shifts = self.shifts(self._mean, closing.jobs_per_round)
         bills: FloatArray = recorded[rounds] + self._times.shape[1] * rounds * shifts
         return bills
 
@@ -77,7 +77,7 @@ class Floors:
 
     def _runtimes(self, part: IntArray, closing: Closing, bundles: int) -> FloatArray:
         least = closing.jobs_per_round * self._least[part, None]
-        shifts = self._alpha * (least - self._base_load)
+        shifts = self.shifts(least, 1)
         last = bundles + self._tail[part, None]
         of_round = np.arange(int(last.max()))
         recorded = of_round % len(self._times)

@@ -26,7 +26,8 @@ class Replay:
 
     ``round_seconds`` (rounds,); ``responded`` (rounds, n), whose answers were used;
     ``waited_out`` (rounds,); ``reasons`` why each round closed; ``job_finish_round`` (jobs,). Where
-    work is dealt, a round is a job, and lasts from the end of the one before to its own.
+    work is dealt, a round is a job, and lasts from the end of the one before to its own. ``loads``
+    (rounds,): what a worker had on average, as a share of a batch; None where work is dealt.
     """
 
     round_seconds: FloatArray
@@ -34,6 +35,7 @@ class Replay:
     waited_out: BoolArray
     reasons: tuple[CloseReason, ...]
     job_finish_round: IntArray
+    loads: FloatArray | None = None
 
     @property
     def runtime_s(self) -> float:

@@ -5,8 +5,11 @@ Source: docs/mathematics.md, section 7.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
+
+import numpy as np
 
 from seqgc import master
 from seqgc.errors import ParameterError, ScheduleError
@@ -33,10 +36,12 @@ Compute = Callable[[tuple[WeightedPoints, ...]], FloatArray]
 class ReplayBackend:
     """Answers each task at its recorded time; nobody sleeps, nobody fails.
 
-    ``times`` (rounds, n) are seconds from dispatch to answer, at the load to be replayed. The clock
-    starts again at 0 with every round, so that the times that reach the policy are the recorded
-    ones to the last bit. ``compute`` makes results, for runs that decode; without it answers are
-    empty.
+    ``times`` (rounds, n) are seconds from dispatch to answer, at the load to be replayed; or what
+    returns those of a round, (n,), as it is dispatched. The clock starts again at 0 with every
+    round, so that the times that reach the policy are the recorded ones to the last bit; what was
+    not cancelled then comes after what is left of its time, beside the new task: a function is
+    called anew, whatever the last call does. ``compute`` makes results, for runs that decode;
+    without it answers are empty.
 
     Examples
     --------
@@ -52,18 +57,30 @@ class ReplayBackend:
     [2.0, 1.5]
     """
 
-    def __init__(self, times: FloatArray, *, compute: Compute | None = None) -> None:
-        if times.ndim != 2:
+    def __init__(
+        self, times: FloatArray | Callable[[int], FloatArray], *, compute: Compute | None = None
+    ) -> None:
+        if not callable(times) and times.ndim != 2:
             raise ParameterError("times", "must be a matrix (rounds, workers)", times.shape)
         self._times, self._compute = times, compute
         self._pending: list[tuple[float, Task]] = []  # the next to arrive comes last
+        self._now = 0.0
 
     def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
+        seconds = self._of_round(round).tolist()
+        before = [(at - self._now, task) for at, task in self._pending]
+        self._pending = [*before, *((seconds[task.worker], task) for task in tasks)]
+        self._pending.sort(key=lambda due: (due[0], due[1].worker), reverse=True)
+        self._now = 0.0
+        return [0.0] * len(tasks)
+
+    def _of_round(self, round: int) -> FloatArray:
+        if callable(self._times):
+            return self._times(round)
         if round >= len(self._times):
             raise ParameterError("times", f"must cover round {round}", self._times.shape)
-        self._pending = [(float(self._times[round, task.worker]), task) for task in tasks]
-        self._pending.sort(key=lambda due: (due[0], due[1].worker), reverse=True)
-        return [0.0] * len(tasks)
+        of_round: FloatArray = self._times[round]
+        return of_round
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
         over = {(round, worker) for worker in workers}
@@ -73,6 +90,7 @@ class ReplayBackend:
         if not self._pending or self._pending[-1][0] > until:
             if math.isinf(until):
                 raise ScheduleError("the policy waits for ever: nothing is left to arrive")
+            self._now = until
             return None
         at, task = self._pending.pop()
         results = {}
@@ -89,12 +107,12 @@ class ReplayBackend:
 class _WholeRounds:
     """Reports the times of a whole round at once; for `RoundPolicy`, when nothing is computed."""
 
-    def __init__(self, times: FloatArray) -> None:
+    def __init__(self, times: Callable[[int], FloatArray]) -> None:
         self._times = times
         self._timetable: Timetable | None = None
 
     def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
-        self._timetable = Timetable(round=round, at=0.0, times=self._times[round])
+        self._timetable = Timetable(round=round, at=0.0, times=self._times(round))
         return [0.0] * len(tasks)
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
@@ -127,9 +145,9 @@ def replay(setting: Setting, rehearsal: Rehearsal) -> Replay:
     """
     if isinstance(setting.scheme, Deal):
         return deal(setting, rehearsal).replay
-    recorder = Recorder()
-    _drive(setting, rehearsal, recorder)
-    return recorder.replay()
+    recorder, loads = Recorder(), np.zeros(rehearsal.num_rounds(setting))
+    _drive(setting, rehearsal, recorder, loads=loads)
+    return dataclasses.replace(recorder.replay(), loads=loads)
 
 
 def largest_error(setting: Setting, rehearsal: Rehearsal) -> float:
@@ -144,7 +162,21 @@ def largest_error(setting: Setting, rehearsal: Rehearsal) -> float:
     return max(errors)
 
 
-def _drive(setting: Setting, rehearsal: Rehearsal, see: Callable[[Seen], None]) -> None:
-    times = rehearsal.times(setting)
-    policy = RoundPolicy(rehearsal.schedule(setting), setting.rule)
-    master.run(policy, _WholeRounds(times), observe=see)
+def _drive(
+    setting: Setting,
+    rehearsal: Rehearsal,
+    see: Callable[[Seen], None],
+    *,
+    loads: FloatArray | None = None,
+) -> None:
+    """Replay a run; note the mean load of each round that is not idle in ``loads`` (rounds,)."""
+    rehearsal.times(setting)  # whether they are all positive
+    schedule = rehearsal.schedule(setting)
+
+    def times(round: int) -> FloatArray:
+        if loads is not None:
+            loads[round] = schedule.loads(rehearsal.batch).mean()
+        return rehearsal.times_of(setting, schedule)
+
+    backend = ReplayBackend(times) if schedule.takes_late else _WholeRounds(times)
+    master.run(RoundPolicy(schedule, setting.rule), backend, observe=see)

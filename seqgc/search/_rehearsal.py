@@ -141,6 +141,15 @@ class Rehearsal:
         loads = setting.jobs_per_round * setting.scheme.loads_of(self.batch)
         return self.profile.times_at(loads, alpha=self.alpha)[rounds]
 
+    def times_of(self, setting: Setting, schedule: Schedule) -> FloatArray:
+        """Return the seconds (n,) that workers take in the open round, for what each of them has.
+
+        Raises like `DelayProfile.times_at`.
+        """
+        loads = setting.jobs_per_round * schedule.loads(self.batch)
+        row = schedule.round % self.profile.num_rounds
+        return self.profile.times_at(loads, alpha=self.alpha, round=row)
+
     def stays(self, setting: Setting) -> bool:
         """Whether workers stay from one round to the next: resident ones, that work is dealt to."""
         return self.reading.resident and isinstance(setting.scheme, Deal)

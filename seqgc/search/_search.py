@@ -202,9 +202,9 @@ class Search:
         seconds, times = replayed.runtime_s, self._seen.profile.times
         # Billed is every task that was sent, to its end; rounds that take no time have none.
         worked = replayed.round_seconds > 0
-        recorded = times.sum(axis=1)[np.arange(worked.shape[1]) % len(times)]
-        shifts = self._floors.billed_shifts(closing.jobs_per_round)[chosen]
-        bills = worked @ recorded + times.shape[1] * shifts * worked.sum(axis=1)
+        recorded = times.mean(axis=1)[np.arange(worked.shape[1]) % len(times)]
+        shifts = self._floors.shifts(replayed.loads, closing.jobs_per_round)
+        bills = times.shape[1] * np.where(worked, recorded + shifts, 0.0).sum(axis=1)
         self._seconds[number, chosen], self._bills[number, chosen] = seconds, bills
         self.evaluated += len(chosen)
         self._top = np.unique(np.concatenate([self._top, seconds]))[: self._top_size]

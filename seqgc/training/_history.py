@@ -57,7 +57,7 @@ class History:
                 # A round that was closed otherwise the second time: what followed it did not.
                 self.answers.forget_from(closed.round)
                 self.choices = {r: c for r, c in self.choices.items() if r <= closed.round}
-                self.answers.append(responded)
+                self.answers.append(responded, closed.late)
             case "decide":
                 decision = msgspec.convert(fields, _Decision)
                 self.choices[decision.round] = decision.choice(self.num_workers)
@@ -75,6 +75,7 @@ class _Begin:
 class _Round:
     round: Annotated[int, msgspec.Meta(ge=0)]
     stragglers: list[Annotated[int, msgspec.Meta(ge=0)]]
+    late: list[tuple[int, int]] = field(default_factory=list)  # rounds and workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,18 +247,20 @@ class Recorder:
 
     def overrules(self, record: RoundRecord) -> bool:
         """Say whether a round closes now, and otherwise than it is on record."""
-        answers = self.history.answers
-        is_on_record = record.round < len(answers)
-        if record.reason == "dealt":  # whoever gave its pieces, a job's gradient has the same bits
+        answers, round = self.history.answers, record.round
+        # Whoever gave the pieces of a job that was dealt, its gradient has the same bits.
+        if record.reason == "dealt" or round >= len(answers):
             return False
-        return is_on_record and not np.array_equal(answers[record.round], record.responded)
+        same = np.array_equal(answers[round], record.responded)
+        return not same or set(answers.late.get(round, ())) != set(record.late)
 
     def _close(self, record: RoundRecord) -> None:
         answers, choices = self.history.answers, self.history.choices
         round, responded = record.round, record.responded
         if round < len(answers) and not self.overrules(record):
             return
-        self.write("round", round=round, stragglers=np.flatnonzero(~responded).tolist())
+        took = {"late": [list(each) for each in record.late]} if record.late else {}
+        self.write("round", round=round, stragglers=np.flatnonzero(~responded).tolist(), **took)
         answers.forget_from(round)
         for later in [r for r in choices if r > round]:
             del choices[later]

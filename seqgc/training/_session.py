@@ -100,6 +100,7 @@ class Session:
             payload=plan.payload,
             batches=sizes,
             again={round: on_record[round] for round in range(first, len(on_record))},
+            late=dict(on_record.late),
             audit=plan.audit,
             bundles=len(plan.models) // setting.jobs_per_round,
         )

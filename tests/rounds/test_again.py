@@ -15,6 +15,12 @@ from seqgc.schemes import GC, parse_scheme
 from seqgc.search import ReplayBackend
 
 N = 4
+TAKING = [
+    "ra-sgc:s=0,q=0.5,r=1",
+    "ra-sgc:s=1,q=0.5,r=2,p=2",
+    "sr-sgc:B=2,W=3,lam=2,late=take",
+    "m-sgc:B=2,W=4,lam=3,late=take",
+]
 SPECS = ["uncoded", "gc:s=1", "sr-sgc:B=1,W=2,lam=1", "m-sgc:B=1,W=3,lam=2"]
 
 
@@ -84,9 +90,7 @@ def test_if_one_of_them_does_not_answer_in_time_those_who_did_count() -> None:
         silent.tick(18.0)
 
 
-@pytest.mark.parametrize(
-    "spec", ["uncoded", "gc:s=1", "sr-sgc:B=1,W=2,lam=1", "m-sgc:B=1,W=3,lam=2"]
-)
+@pytest.mark.parametrize("spec", [*SPECS, *TAKING])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_policy_that_repeats_rounds_goes_on_as_the_first_did(spec: str, seed: int) -> None:
     """From any round on, whatever the workers' times are now."""
@@ -98,14 +102,25 @@ def test_a_policy_that_repeats_rounds_goes_on_as_the_first_did(spec: str, seed: 
     run(SwitchingPolicy(setting, num_jobs=jobs), ReplayBackend(times), observe=records(first))
     cut, known = sorted(rng.integers(0, len(first), 2).tolist())
     answers = {record.round: record.responded for record in first[:known]}
-    policy = SwitchingPolicy(setting, num_jobs=jobs, again=answers)
+    late = {record.round: record.late for record in first[:known]}
+    policy = SwitchingPolicy(setting, num_jobs=jobs, again=answers, late=late)
     policy.repeat([record.responded for record in first[:cut]])
     second: list[RoundRecord] = []
     run(policy, ReplayBackend(times + rng.random(times.shape)), observe=records(second))
     assert [record.round for record in second] == list(range(cut, len(first)))
     for record in second[: known - cut]:
         np.testing.assert_array_equal(record.responded, first[record.round].responded)
+        assert set(record.late) == set(first[record.round].late)
         assert record.reason in {"again", "idle"}
+
+
+@pytest.mark.parametrize("spec", TAKING)
+def test_the_cases_that_take_late_answers_do(spec: str) -> None:
+    setting, seen = Setting(scheme=parse_scheme(spec, n=N)), list[RoundRecord]()
+    for seed in range(5):
+        times = 1 + np.random.default_rng(seed).pareto(1.0, (12 + setting.scheme.delay, N))
+        run(SwitchingPolicy(setting, num_jobs=12), ReplayBackend(times), observe=records(seen))
+    assert sum(bool(record.late) for record in seen) > 3
 
 
 def records(into: list[RoundRecord]) -> Callable[[Event | Action], None]:

@@ -14,16 +14,20 @@ from seqgc.schemes import GC, MSGC
 
 
 class Judge:
-    """Patterns conform from ``conforming`` answers on, and are feasible from ``feasible`` on."""
+    """Patterns conform from ``conforming`` answers on, are feasible from ``feasible`` on, ..."""
 
-    def __init__(self, *, conforming: int, feasible: int, n: int = 5) -> None:
+    def __init__(self, *, conforming: int, feasible: int, n: int = 5, enough: int = 0) -> None:
         self._conforming, self._feasible, self.n = conforming, feasible, n
+        self._enough = enough
 
     def conforms(self, responded: BoolArray) -> bool:
         return int(responded.sum()) >= self._conforming
 
     def feasible(self, responded: BoolArray) -> bool:
         return int(responded.sum()) >= self._feasible
+
+    def enough(self, responded: BoolArray) -> bool:
+        return int(responded.sum()) >= max(self._enough, self._feasible)
 
 
 def wind(gate: RoundGate, arrivals: dict[float, list[int]], *, until: float = math.inf) -> None:

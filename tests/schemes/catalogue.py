@@ -17,6 +17,12 @@ def all_specs(n: int, largest_window: int) -> Iterator[str]:
             continue
         if not entry.required:
             yield name
+        elif entry.required == ["s", "q", "r"]:
+            yield from (
+                f"{name}:s={s},q=0.5,r={r}{more}"
+                for s in range(n)
+                for r, more in ((1, ""), (2, ",p=2"), (2, ",late=drop"))
+            )
         elif entry.required == ["s"]:
             yield from (f"{name}:s={s}" for s in range(n))
         else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from seqgc.ports import BoolArray, IntArray
-from seqgc.schemes import GC, MSGC, SRSGC, Scheme, Uncoded
+from seqgc.schemes import GC, MSGC, RASGC, SRSGC, Scheme, Uncoded
 
 
 def latest(scheme: Scheme, patterns: BoolArray) -> BoolArray:
@@ -30,7 +30,7 @@ def is_promised(scheme: Scheme, windows: BoolArray) -> BoolArray:
             return per_round(windows, 0)
         case GC(family="rep", s=s):
             return every_group(windows, s + 1)
-        case GC(s=s):
+        case GC(s=s) | RASGC(s=s):
             return per_round(windows, s)
         case SRSGC(B=B, W=W, lam=lam, s=s):
             fits = bursty(windows, B, W, lam) | per_round(windows, s)

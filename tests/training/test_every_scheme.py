@@ -28,6 +28,10 @@ SPECS = [
     "m-sgc:B=1,W=2,lam=2",
     "m-sgc:B=2,W=3,lam=6",
     "m-sgc-rep:B=2,W=3,lam=1",
+    "ra-sgc:s=0,q=0.5,r=2",
+    "ra-sgc:s=1,q=0.5,r=2,p=2",
+    "m-sgc:B=2,W=3,lam=2,late=take",
+    "sr-sgc:B=2,W=3,lam=2,late=take",
 ]
 
 

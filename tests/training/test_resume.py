@@ -33,7 +33,14 @@ from tests.training.test_adaptive import HandDriven, replayed
 
 N, STEPS = 6, 4
 WRITING = Lock()
-SPECS = ["uncoded", "gc:s=2", "gc-rep:s=1", "sr-sgc:B=1,W=2,lam=2", "m-sgc:B=1,W=2,lam=2"]
+SPECS = [
+    "uncoded",
+    "gc:s=2",
+    "gc-rep:s=1",
+    "sr-sgc:B=1,W=2,lam=2",
+    "m-sgc:B=1,W=2,lam=2",
+    "ra-sgc:s=1,q=0.5,r=2",
+]
 ADAM = partial(torch.optim.Adam, lr=0.05)
 MOMENTUM = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 

@@ -48,6 +48,7 @@ SCHEMES = [
     "m-sgc:B=1,W=2,lam=2",
     "m-sgc:B=2,W=3,lam=6",
     "m-sgc-rep:B=2,W=3,lam=2",
+    "ra-sgc:s=1,q=0.5,r=2",
 ]
 WORKERS = 6
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)

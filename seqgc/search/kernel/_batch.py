@@ -28,7 +28,8 @@ Candidates that decide alike are computed once (`Kernel.decisions`), and those t
 computed together in blocks that fit the processor's cache. Times are added and compared
 in the order of the general replay's own operations, so that the results agree to the last bit;
 ``tests/search/test_same_decisions.py`` compares them. A scheme that has no kernel, or whose workers
-have unequal loads (whose order of arrival is its own), is replayed in general.
+have unequal loads (whose order of arrival is its own), is replayed in general. RA-SGC shares none
+of the three, for its loads depend on who was late before: `_ra_sgc` plays rounds of its own.
 """
 
 from __future__ import annotations
@@ -43,9 +44,8 @@ from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import Scheme, by_rounds
 from seqgc.search._recorded_run import replay
 from seqgc.search._rehearsal import Rehearsal
-from seqgc.search.kernel._arrivals import Arrivals, Closings
-from seqgc.search.kernel._dispatch import Kernel, kernel_of
-from seqgc.search.kernel._thresholds import History
+from seqgc.search.kernel._arrivals import Arrivals
+from seqgc.search.kernel._dispatch import Kernel, Stage, kernel_of
 
 __all__ = ["BatchReplay", "batch_replay"]
 
@@ -58,16 +58,18 @@ class BatchReplay:
     """What the runs of many candidates on recorded times come to.
 
     ``round_seconds`` (candidates, most rounds) seconds, 0 beyond a candidate's own rounds;
+    ``loads`` of the same shape, what a worker has on average, as a share of a model's batch;
     ``num_rounds`` (candidates,); ``waited_out`` (candidates,), how many rounds stayed open beyond
     ``(1+mu) * kappa``. Read-only.
     """
 
     round_seconds: FloatArray
+    loads: FloatArray
     num_rounds: IntArray
     waited_out: IntArray
 
     def __post_init__(self) -> None:
-        for array in (self.round_seconds, self.num_rounds, self.waited_out):
+        for array in (self.round_seconds, self.loads, self.num_rounds, self.waited_out):
             array.flags.writeable = False
 
     @property
@@ -107,36 +109,44 @@ def batch_replay(
     """
     if not schemes:
         none = np.zeros(0, dtype=np.intp)
-        return BatchReplay(round_seconds=np.zeros((0, 0)), num_rounds=none, waited_out=none)
+        empty = np.zeros((0, 0))
+        return BatchReplay(round_seconds=empty, loads=empty, num_rounds=none, waited_out=none)
     settings = [Setting(scheme=s, rule=rule, jobs_per_round=jobs_per_round) for s in schemes]
     num_rounds = np.array([rehearsal.num_rounds(setting) for setting in settings])
     loads = np.stack([scheme.loads_of(rehearsal.batch) for scheme in schemes])
+    means = np.repeat(loads.mean(axis=1)[:, None], int(num_rounds.max()), axis=1)
     for load in (float(loads.min()), float(loads.max())):
         rehearsal.profile.times_at(jobs_per_round * load, alpha=rehearsal.alpha)
-    # As `DelayProfile.times_at` computes it, operation for operation.
-    shifts = rehearsal.slope * (jobs_per_round * loads[:, 0] - rehearsal.profile.meta.base_load)
     recorded, most = rehearsal.profile.times, int(num_rounds.max())
     arrivals = Arrivals(recorded[np.arange(most) % len(recorded)])
     seconds = np.zeros((len(schemes), most))
     waits = np.zeros(len(schemes), dtype=np.intp)
     blocks, same = _blocks(settings, loads, rehearsal)
     for kernel, block in blocks:
-        rounds, together = int(num_rounds[block[0]]), [schemes[i] for i in block]
+        rounds = int(num_rounds[block[0]])
         if kernel is None:
             run = replay(settings[block[0]], rehearsal)
-            seconds[block, :rounds] = run.round_seconds
+            seconds[block, :rounds], means[block, :rounds] = run.round_seconds, run.loads
             waits[block] = np.count_nonzero(run.waited_out)
             continue
-        history = History(arrivals, len(block))
-        thresholds = kernel.thresholds(together, history, rounds - together[0].delay)
-        closings = Closings(arrivals, shifts[block], num_rounds=rounds, rule=rule)
-        for round in range(rounds):
-            idle = thresholds.idle(round)
-            history.close(closings.close(round, thresholds.needed(round), idle=idle))
-            thresholds.close(round)
-        seconds[block, :rounds] = closings.seconds.T
-        waits[block] = closings.waited_out.sum(axis=0)
-    return BatchReplay(round_seconds=seconds[same], num_rounds=num_rounds, waited_out=waits[same])
+        stage = Stage(
+            rehearsal=rehearsal,
+            arrivals=arrivals,
+            num_rounds=rounds,
+            rule=rule,
+            jobs_per_round=jobs_per_round,
+        )
+        played = kernel.play([schemes[i] for i in block], stage)
+        seconds[block, :rounds] = played.seconds.T
+        waits[block] = played.waited_out.sum(axis=0)
+        if played.loads is not None:
+            means[block, :rounds] = played.loads.T
+    return BatchReplay(
+        round_seconds=seconds[same],
+        loads=means[same],
+        num_rounds=num_rounds,
+        waited_out=waits[same],
+    )
 
 
 def _blocks(

@@ -13,6 +13,7 @@ from seqgc.search.kernel._codes import Codes
 from seqgc.search.kernel._dispatch import (
     Kernel,
     Need,
+    by_thresholds,
     conforms_as_feasible,
     kernel_of,
     necessary_answers,
@@ -50,7 +51,9 @@ class GCThresholds(Thresholds):
 def _(scheme: Uncoded | GC, *, feasible: bool, bursty_only: bool) -> Kernel | None:  # noqa: ARG001
     if not scheme.exact:
         return None
-    return Kernel(group=GC, decisions=scheme, thresholds=partial(GCThresholds, feasible=feasible))
+    return Kernel(
+        group=GC, decisions=scheme, play=by_thresholds(partial(GCThresholds, feasible=feasible))
+    )
 
 
 @necessary_answers.register

@@ -11,7 +11,13 @@ from seqgc.ports import BoolArray
 from seqgc.schemes import MSGC
 from seqgc.search.kernel._arrivals import SmallInts
 from seqgc.search.kernel._codes import Codes
-from seqgc.search.kernel._dispatch import Kernel, Need, kernel_of, necessary_answers
+from seqgc.search.kernel._dispatch import (
+    Kernel,
+    Need,
+    by_thresholds,
+    kernel_of,
+    necessary_answers,
+)
 from seqgc.search.kernel._thresholds import History, Recent, Thresholds, after_last
 from seqgc.search.kernel._windows import ArbitraryWindow, BurstyWindow, Conforms, Window
 
@@ -105,14 +111,16 @@ def _conforms(
 
 
 @kernel_of.register
-def _(scheme: MSGC, *, feasible: bool, bursty_only: bool) -> Kernel:
+def _(scheme: MSGC, *, feasible: bool, bursty_only: bool) -> Kernel | None:
     """Of M-SGC's code, conformity knows the load alone."""
+    if scheme.late == "take":
+        return None
     group = (MSGC, scheme.B, scheme.W)
     if feasible:
-        return Kernel(group=group, decisions=scheme, thresholds=MSGCFeasible)
+        return Kernel(group=group, decisions=scheme, play=by_thresholds(MSGCFeasible))
     decisions = (*group, scheme.lam, scheme.normalized_load)
     thresholds = partial(_conforms, bursty_only=bursty_only)
-    return Kernel(group=group, decisions=decisions, thresholds=thresholds)
+    return Kernel(group=group, decisions=decisions, play=by_thresholds(thresholds))
 
 
 @necessary_answers.register

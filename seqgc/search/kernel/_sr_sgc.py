@@ -14,6 +14,7 @@ from seqgc.search.kernel._codes import Codes
 from seqgc.search.kernel._dispatch import (
     Kernel,
     Need,
+    by_thresholds,
     kernel_of,
     necessary_answers,
     stands_for_others,
@@ -102,14 +103,18 @@ def _conforms(
 
 
 @kernel_of.register
-def _(scheme: SRSGC, *, feasible: bool, bursty_only: bool) -> Kernel:
+def _(scheme: SRSGC, *, feasible: bool, bursty_only: bool) -> Kernel | None:
     """Of SR-SGC, feasibility knows the base code and B alone."""
+    if scheme.late == "take":
+        return None
     if feasible:
         group = (SRSGC, scheme.B)
         decisions = (*group, scheme.family, scheme.s)
-        return Kernel(group=group, decisions=decisions, thresholds=SRSGCFeasible)
+        return Kernel(group=group, decisions=decisions, play=by_thresholds(SRSGCFeasible))
     thresholds = partial(_conforms, bursty_only=bursty_only)
-    return Kernel(group=(SRSGC, scheme.B, scheme.W), decisions=scheme, thresholds=thresholds)
+    return Kernel(
+        group=(SRSGC, scheme.B, scheme.W), decisions=scheme, play=by_thresholds(thresholds)
+    )
 
 
 @necessary_answers.register

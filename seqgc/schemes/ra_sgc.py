@@ -1,0 +1,375 @@
+"""RA-SGC: what is missing of a job is dealt to other workers in the next round.
+
+Source: docs/mathematics.md, section 3.4.
+
+Theory of operation
+-------------------
+Data can be reached by everybody, so what a late worker owes need not be done by that same worker,
+whose bad luck may last. The batch has ``G = floor(n/(s+1))`` chunks, and in round ``t`` worker
+``i`` computes chunk ``i mod G`` of job ``t`` (slot 0). Chunks of job ``t - 1`` that are missing
+when the round opens are dealt, as a second mini-task (slot 1), to the workers that have been late
+least. The round closes when job ``t - 1`` is complete, and a share ``q`` of job ``t`` is in.
+
+*Late answers.* Who straggled in round ``t - 1`` may still answer while job ``t - 1`` is open. With
+``late="take"`` that counts: its chunk is there, and what was dealt for it is of no more use.
+
+*Parts.* With ``p`` > 1 a missing chunk may be dealt in up to ``p`` parts, one for each of several
+workers: those of one chunk add up to it, and are used all or not at all. With ``p`` = 1 an own
+result and a dealt one are the same sum over the same points: replicas, to the last bit. Then a
+gradient does not depend on who answered, and results are added up as they arrive.
+
+*State.* What was received of a job in its own round and late, by chunk, and whose results these
+are; what was dealt in the open round, and to whom; and every worker's rate of being late, an
+average in which the latest round weighs `LATE_WEIGHT`. Each is replaced, never edited.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import ClassVar, Final
+
+import numpy as np
+
+from seqgc.codes import GradientCode
+from seqgc.errors import ParameterError, require_int, require_number
+from seqgc.ports import BoolArray, Decoding, FloatArray, IntArray, MiniTask, Payload, Term
+from seqgc.schemes._assignment import Assignment, MiniTasks
+from seqgc.schemes._contract import Scheme
+from seqgc.schemes._grid import Grid
+from seqgc.schemes._registry import register
+from seqgc.schemes._schedule import Schedule, require_late
+from seqgc.stragglers import PerRound, StragglerModel
+
+__all__ = ["LATE_WEIGHT", "RASGC", "RASGCSchedule", "loads_of_parts"]
+
+LATE_WEIGHT: Final = 0.2  # of the latest round in a worker's rate of being late
+_SHARES: Final = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
+_HOLDERS: Final = (1, 2, 3, 4)
+
+
+@register("ra-sgc")
+@dataclass(frozen=True, kw_only=True)
+class RASGC(Scheme):
+    """Reassigning sequential gradient coding; exact for any pattern of stragglers, delay 1.
+
+    Every chunk has ``s`` >= 0 extra holders, or more. A round waits for a share ``q`` of its own
+    job's chunks, 0 < q <= 1; with ``q = 1`` it is the binary code. What is missing then is dealt to
+    ``r`` >= 1 holders, in up to ``p`` >= 1 parts; ``late`` answers are taken (``take``) or not
+    (``drop``).
+
+    Examples
+    --------
+    >>> scheme = RASGC(n=8, s=1, q=0.75, r=2)
+    >>> scheme.num_own, scheme.delay, scheme.normalized_load
+    (4, 1, 0.5)
+    """
+
+    n: int
+    s: int
+    q: float
+    r: int
+    p: int = 1
+    late: str = "take"
+    delay: ClassVar[int] = 1
+    exact: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        self._keep_integers("n", "s", "r", "p")
+        if not 0 <= self.s < self.n:
+            raise ParameterError("s", f"must satisfy 0 <= s < n (RA-SGC), n={self.n}", self.s)
+        share = require_number("q", self.q, above=0)
+        object.__setattr__(self, "q", share)
+        if share > 1:
+            raise ParameterError("q", "must satisfy 0 < q <= 1 (RA-SGC)", self.q)
+        require_int("r", self.r, least=1, most=self.n)
+        require_int("p", self.p, least=1, most=self.n)
+        require_late(self.late, name="RA-SGC")
+
+    @property
+    def num_own(self) -> int:
+        """G: the chunks that workers have of their own round's job."""
+        return self.n // (self.s + 1)
+
+    @property
+    def quorum(self) -> int:
+        """How many chunks of its own job a round waits for."""
+        return math.ceil(round(self.q * self.num_own, 9))
+
+    @property
+    def tolerated(self) -> int:
+        return self.s
+
+    @property
+    def worker_loads(self) -> FloatArray:
+        return self._equal_loads(2 / self.num_own)  # its own chunk, and all of one that is dealt
+
+    @cached_property
+    def chunk_fractions(self) -> FloatArray:
+        count = self.num_own * self.p
+        return np.broadcast_to(np.float64(1 / count), (count,))
+
+    @property
+    def promise(self) -> StragglerModel:
+        """At most s stragglers a round; but any pattern will do, for rounds wait until it does."""
+        return PerRound(s=self.s)
+
+    def points_touched(self, sizes: IntArray) -> IntArray:
+        own = sizes.reshape(self.num_own, self.p).sum(axis=1)
+        touched: IntArray = own[np.arange(self.n) % self.num_own] + own.max()
+        return touched
+
+    def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
+        return RASGCSchedule(self, num_jobs, conformity=conformity)
+
+    @classmethod
+    def candidates(cls, n: int, grid: Grid) -> Iterable[Scheme]:
+        if grid.max_delay < cls.delay:
+            return
+        distinct = {n // (s + 1): s for s in reversed(range(n))}  # the smallest s for every G
+        for s in sorted(set(distinct.values()) & set(grid.values(0, n - 1))):
+            for q in {math.ceil(round(q * (n // (s + 1)), 9)): q for q in _SHARES}.values():
+                yield from cls._with_share(n, s, q)
+
+    @classmethod
+    def _with_share(cls, n: int, s: int, q: float) -> Iterable[Scheme]:
+        if q == 1:  # nothing is ever missing
+            yield cls(n=n, s=s, q=q, r=1)
+            return
+        for r in _HOLDERS[:n]:
+            for late in ("take", "drop"):
+                yield cls(n=n, s=s, q=q, r=r, late=late)
+
+    @cached_property
+    def own_tasks(self) -> MiniTasks:
+        """By chunk: the mini-task of who holds it, for job 0 and slot 0."""
+        return tuple(self._task(own, 0, self.p) for own in range(self.num_own))
+
+    def part_task(self, own: int, part: int, parts: int) -> MiniTask:
+        """Return the mini-task on one of so many parts of a chunk, for job 0 and slot 1."""
+        if parts == 1:
+            return replace(self.own_tasks[own], slot=1)
+        first, last = self.part_of(part, parts)
+        return replace(self._task(own, first, last), slot=1)
+
+    def part_of(self, part: int, parts: int) -> tuple[int, int]:
+        """Return the sub-chunks ``first <= sub-chunk < last`` of a part: as equal as can be."""
+        return part * self.p // parts, (part + 1) * self.p // parts
+
+    def _task(self, own: int, first: int, last: int) -> MiniTask:
+        chunks, ones = np.arange(own * self.p + first, own * self.p + last), np.ones(last - first)
+        chunks.flags.writeable = ones.flags.writeable = False
+        cover = 0 if self.p == 1 else None  # else only the end tells what adds up to the chunk
+        place = own if self.p == 1 else 0
+        return MiniTask(job=0, slot=0, chunks=chunks, coefficients=ones, cover=cover, place=place)
+
+
+@lru_cache(maxsize=2**12)
+def loads_of_parts(scheme: RASGC, batch_size: int | None) -> tuple[float, FloatArray]:
+    """Return the load of a whole chunk, and by number of parts that of the largest one, (p + 1,).
+
+    Shares of a batch of that size, or nominal ones (None).
+    """
+    sizes: FloatArray = scheme.chunk_fractions
+    if batch_size is not None:
+        sizes = scheme.cut(batch_size) / batch_size
+    sizes = sizes.reshape(scheme.num_own, scheme.p)
+    whole, loads = float(sizes.sum(axis=1).max()), [0.0]
+    for parts in range(1, scheme.p + 1):
+        cuts = [scheme.part_of(part, parts) for part in range(parts)]
+        loads.append(max(float(sizes[:, a:b].sum(axis=1).max()) for a, b in cuts))
+    return whole, np.array(loads)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Deal:
+    """What is dealt in a round: ``holders`` (chunks, parts, holders) of the ``chunks`` (m,)."""
+
+    chunks: IntArray
+    holders: IntArray
+
+    @property
+    def parts(self) -> int:
+        """In how many parts each chunk is dealt."""
+        return int(self.holders.shape[1])
+
+    def answered(self, responded: BoolArray) -> BoolArray:
+        """Return which chunks have an answer in every part, (m,)."""
+        whole: BoolArray = np.logical_and.reduce(responded[self.holders].any(axis=2), axis=1)
+        return whole
+
+
+_NOTHING = _Deal(chunks=np.zeros(0, dtype=np.intp), holders=np.zeros((0, 1, 1), dtype=np.intp))
+
+
+class RASGCSchedule(Schedule):
+    """Round ``t`` computes job ``t`` (slot 0), and what is missing of job ``t - 1`` (slot 1)."""
+
+    def __init__(
+        self, scheme: RASGC, num_jobs: int, *, conformity: StragglerModel | None = None
+    ) -> None:
+        super().__init__(scheme, num_jobs, conformity=conformity)
+        self.takes_late = scheme.late == "take"
+        self._scheme = scheme
+        self._own: IntArray = np.arange(scheme.n) % scheme.num_own
+        self._void: BoolArray = np.zeros((scheme.num_own, scheme.p), dtype=np.bool_)
+        self._void_own: BoolArray = np.zeros(scheme.num_own, dtype=np.bool_)
+        # Of the job of the round before: whose own result of a chunk is used, -1: none.
+        self._received: IntArray = np.full(scheme.num_own, -1)
+        self._is_open = False  # whether that job has not been finished
+        self._deal = _NOTHING
+        self._rates: FloatArray = np.zeros(scheme.n)  # of being late
+        self._finished: dict[int, tuple[Term, ...]] = {}
+
+    def decoding(self, job: int, payload: Payload = "float64") -> Decoding:  # noqa: ARG002 (sums)
+        if job not in self._finished:
+            raise self._not_finished(job)
+        return Decoding(job=job, terms=self._finished[job])
+
+    def _leave_out(self, empty: BoolArray) -> bool:
+        self._void = empty.reshape(self._void.shape)
+        self._void_own = np.logical_and.reduce(self._void, axis=1)
+        return bool(self._void.any())
+
+    @property
+    def _has_own(self) -> bool:
+        """Whether a job begins in the open round."""
+        return self._round < self.num_jobs
+
+    def _busy_with_own(self) -> BoolArray:
+        is_held: BoolArray = ~self._void_own[self._own]
+        return is_held if self._has_own else np.zeros_like(is_held)
+
+    def _dealt(self) -> dict[int, tuple[int, int]]:
+        """Return the chunk and the part that a worker was dealt."""
+        deal = self._deal
+        return {
+            int(worker): (int(deal.chunks[index]), part)
+            for (index, part, _), worker in np.ndenumerate(deal.holders)
+            if not self._is_void(int(deal.chunks[index]), part, deal.parts)
+        }
+
+    def _is_void(self, chunk: int, part: int, parts: int) -> bool:
+        return bool(self._void[chunk, slice(*self._scheme.part_of(part, parts))].all())
+
+    def _assign(self) -> Assignment:
+        scheme, now, dealt, parts = self._scheme, self._round, self._dealt(), self._deal.parts
+        own, chunk_of = self._busy_with_own(), self._own
+        busy = own.copy()
+        busy[list(dealt)] = True
+
+        def tasks_of(worker: int) -> MiniTasks:
+            tasks = []
+            if own[worker]:
+                tasks.append(replace(scheme.own_tasks[chunk_of[worker]], job=now))
+            if worker in dealt:
+                tasks.append(replace(scheme.part_task(*dealt[worker], parts), job=now - 1))
+            return tuple(tasks)
+
+        return Assignment(busy, tasks_of)
+
+    def _loads(self, batch_size: int | None) -> FloatArray:
+        """Return what the largest chunk has, and the largest part of one where that is dealt.
+
+        The few who have nothing in the last round are charged what all others have: nobody waits
+        for them, and at no load at all a line through recorded times may say less than 0 s.
+        """
+        whole, of_parts = loads_of_parts(self._scheme, batch_size)
+        dealt = of_parts[self._deal.parts]
+        if not self._has_own:
+            return np.full(self.n, dealt)
+        loads = np.full(self.n, whole)
+        loads[self._deal.holders.ravel()] += dealt
+        return loads
+
+    # ---- what has come ---------------------------------------------------------------------------
+
+    def _is_complete(self, responded: BoolArray) -> bool:
+        """Whether the job of the round before is, with these answers."""
+        if not self._is_open:
+            return True
+        own = self._received[self._deal.chunks] >= 0
+        return bool((own | self._deal_answered(responded)).all())
+
+    def _deal_answered(self, responded: BoolArray) -> BoolArray:
+        if not self._void.any():
+            return self._deal.answered(responded)
+        deal, parts = self._deal, self._deal.parts
+        void = [[self._is_void(int(c), part, parts) for part in range(parts)] for c in deal.chunks]
+        came = responded[deal.holders].any(axis=2) | np.array(void, dtype=np.bool_)
+        whole: BoolArray = np.logical_and.reduce(came, axis=1)
+        return whole
+
+    def _feasible(self, responded: BoolArray) -> bool:
+        return self._is_complete(responded)
+
+    def _enough(self, responded: BoolArray) -> bool:
+        if not self._has_own:
+            return True
+        came = self._void_own.copy()
+        came[self._own[responded]] = True
+        return int(np.count_nonzero(came)) >= self._scheme.quorum
+
+    def _settles(self, responded: BoolArray) -> list[tuple[GradientCode, BoolArray]]:  # noqa: ARG002
+        return []
+
+    def _awaits(self, round: int, worker: int) -> bool:
+        is_latest = self._is_open and round == self._round - 1
+        chunk = self._own[worker]
+        return is_latest and bool(self._received[chunk] < 0 and not self._void_own[chunk])
+
+    def _asked(self, round: int) -> Assignment:
+        tasks, own = self._scheme.own_tasks, self._own
+        awaited = np.array([self.awaits(round, worker) for worker in range(self.n)])
+        return Assignment(awaited, lambda worker: (replace(tasks[own[worker]], job=round),))
+
+    def _take_late(self, round: int, worker: int) -> None:  # noqa: ARG002 (the one before)
+        received = self._received.copy()
+        received[self._own[worker]] = worker
+        self._received = received
+
+    def _advance(self, responded: BoolArray) -> tuple[int, ...]:
+        if not self._is_complete(responded):
+            raise self._late(self._round - 1)
+        finished: dict[int, tuple[Term, ...]] = {}
+        if self._is_open:
+            finished[self._round - 1] = self._terms(self._round - 1, responded)
+        received = np.full_like(self._received, -1)
+        is_open = False
+        if self._has_own:
+            workers = np.flatnonzero(responded)[::-1]
+            received[self._own[workers]] = workers  # the lowest of a chunk
+            missing = (received < 0) & ~self._void_own
+            is_open = bool(missing.any())
+        self._rates = (1 - LATE_WEIGHT) * self._rates + LATE_WEIGHT * ~responded
+        self._deal = self._dealing(np.flatnonzero(missing)) if is_open else _NOTHING
+        self._received, self._is_open, self._finished = received, is_open, finished
+        if self._has_own and not is_open:
+            finished[self._round] = self._own_terms(self._round)
+        return tuple(finished)
+
+    def _dealing(self, chunks: IntArray) -> _Deal:
+        """Return who is dealt what is missing, after the round that is closing."""
+        scheme, m = self._scheme, len(chunks)
+        parts = min(max(self.n // (scheme.r * m), 1), scheme.p)
+        most = max(1, self.n // (m * parts))
+        hold = most if self._round + 1 == self.num_jobs else min(scheme.r, most)
+        best = np.argsort(self._rates, kind="stable")[: m * parts * hold]
+        return _Deal(chunks=chunks, holders=best.reshape(hold, m, parts).transpose(1, 2, 0))
+
+    def _own_terms(self, job: int) -> tuple[Term, ...]:
+        workers = self._received[self._received >= 0].tolist()
+        return tuple(Term(worker=worker, round=job, slot=0, weight=1.0) for worker in workers)
+
+    def _terms(self, job: int, responded: BoolArray) -> tuple[Term, ...]:
+        """Return an own result of each chunk or, if there is none, one of each of its parts."""
+        deal, terms = self._deal, list(self._own_terms(job))
+        for index, part in np.ndindex(deal.holders.shape[:2]):
+            chunk = int(deal.chunks[index])
+            if self._received[chunk] < 0 and not self._is_void(chunk, part, deal.parts):
+                holders = deal.holders[index, part]
+                first = int(holders[responded[holders].argmax()])
+                terms.append(Term(worker=first, round=job + 1, slot=1, weight=1.0))
+        return tuple(terms)

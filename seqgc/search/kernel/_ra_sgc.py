@@ -1,0 +1,157 @@
+"""RA-SGC, many candidates at once: they differ in who is dealt what, and so in the loads.
+
+So no order of arrival is shared, and times are looked at one candidate after another, in arrays
+(candidates, workers). When a round closes follows from two instants of each candidate: when a share
+q of its own job's chunks is in, and when the last chunk is in that is missing of the job before, be
+it from a worker that it was dealt to or late from one of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from seqgc.ports import BoolArray, FloatArray, IntArray
+from seqgc.schemes import RASGC
+from seqgc.schemes.ra_sgc import LATE_WEIGHT, loads_of_parts
+from seqgc.search.kernel._dispatch import (
+    Kernel,
+    Need,
+    Played,
+    Stage,
+    kernel_of,
+    least_loads,
+    necessary_answers,
+    stands_for_others,
+)
+
+
+class _Flights:
+    """The jobs before the open round's, of candidates with the same G, and who was late how often.
+
+    ``missing``: (candidates, G), which chunks; ``to_come``: when each of them comes late, at the
+    earliest, seconds from the open round's begin.
+    """
+
+    def __init__(self, schemes: Sequence[RASGC], num_rounds: int) -> None:
+        self.n, self._last = schemes[0].n, num_rounds - 1
+        self._num_own = schemes[0].num_own
+        self._most_holders = np.array([scheme.r for scheme in schemes])
+        self._most_parts = np.array([scheme.p for scheme in schemes])
+        self._takes = np.array([scheme.late == "take" for scheme in schemes])
+        self.missing: BoolArray = np.zeros((len(schemes), self._num_own), dtype=np.bool_)
+        self._to_come: FloatArray = np.full(self.missing.shape, np.inf)
+        self._rates: FloatArray = np.zeros((len(schemes), self.n))
+
+    def deal(self, round: int) -> None:
+        """Deal what is missing: ``parts`` (candidates,) of each chunk, to so many holders each."""
+        self._counts = self.missing.sum(axis=1)
+        some = np.maximum(self._counts, 1)
+        wanted = np.maximum(self.n // (self._most_holders * some), 1)
+        self.parts: IntArray = np.minimum(wanted, self._most_parts)
+        most = np.maximum(1, self.n // (some * self.parts))
+        holders = most if round == self._last else np.minimum(self._most_holders, most)
+        self._best = np.argsort(self._rates, axis=1, kind="stable")
+        self._dealt = np.arange(self.n) < (self._counts * self.parts * holders)[:, None]
+
+    def is_dealt(self) -> BoolArray:
+        """Return who is dealt a part, (candidates, n)."""
+        mask: BoolArray = np.zeros(self._dealt.shape, dtype=np.bool_)
+        np.put_along_axis(mask, self._best, self._dealt, axis=1)
+        return mask
+
+    def completed(self, times: FloatArray) -> FloatArray:
+        """Return when the last missing chunk is in, (candidates,); -inf if none is missing."""
+        # Of the workers in order of their record, who is dealt a part of which place.
+        places = np.arange(self.n)
+        items = (self._counts * self.parts)[:, None]
+        item = places % np.maximum(items, 1)
+        came = np.full(times.shape, np.inf)  # by item: the parts of one chunk after another
+        rows, held = np.nonzero(self._dealt)
+        in_order = np.take_along_axis(times, self._best, axis=1)
+        np.minimum.at(came, (rows, item[rows, held]), in_order[rows, held])
+        whole = np.full(self.missing.shape, -np.inf)  # by missing chunk
+        rows, items_of = np.nonzero(places < items)
+        np.maximum.at(whole, (rows, items_of // self.parts[rows]), came[rows, items_of])
+        chunks = np.argsort(~self.missing, axis=1, kind="stable")  # the missing ones first
+        earliest = np.minimum(whole, np.take_along_axis(self._to_come, chunks, axis=1))
+        last: FloatArray = earliest.max(axis=1)
+        return last
+
+    def first_own(self, times: FloatArray) -> FloatArray:
+        """Return when each chunk's first own result comes, (candidates, G)."""
+        rows = -(-self.n // self._num_own)
+        padded = np.full((len(times), rows * self._num_own), np.inf)
+        padded[:, : self.n] = times
+        first: FloatArray = padded.reshape(len(times), rows, -1).min(axis=1)
+        return first
+
+    def close(self, times: FloatArray, first_own: FloatArray, at: FloatArray) -> None:
+        """Go on after a round of own work that closed at these seconds, (candidates,)."""
+        self.missing = first_own > at[:, None]
+        late = self.missing & self._takes[:, None]
+        self._to_come = np.where(late, first_own - at[:, None], np.inf)
+        self._rates = (1 - LATE_WEIGHT) * self._rates + LATE_WEIGHT * (times > at[:, None])
+
+
+def _play(schemes: Sequence[RASGC], stage: Stage) -> Played:
+    """Replay schemes of the same G and p."""
+    n, num_rounds = schemes[0].n, stage.num_rounds
+    flights = _Flights(schemes, num_rounds)
+    quorum = np.array([[scheme.quorum - 1] for scheme in schemes])
+    wanted = np.array([[n - 1 - scheme.s] for scheme in schemes])  # of what conforms
+    whole, dealt = loads_of_parts(schemes[0], stage.rehearsal.batch)
+    seconds = np.zeros((num_rounds, len(schemes)))
+    waited_out = np.zeros(seconds.shape, dtype=np.bool_)
+    loads = np.zeros(seconds.shape)
+    for round in range(num_rounds):
+        flights.deal(round)
+        is_last = round == num_rounds - 1
+        idle = ~flights.missing.any(axis=1) & is_last
+        if idle.all():
+            break
+        own = np.where(is_last, 0.0, whole)
+        has = np.where(flights.is_dealt() | is_last, own + dealt[flights.parts][:, None], own)
+        times, loads[round] = stage.times(round, has), has.mean(axis=1)
+        needed = flights.completed(times)
+        if not is_last:
+            first_own = flights.first_own(times)
+            in_order = np.sort(first_own, axis=1)
+            needed = np.maximum(needed, np.take_along_axis(in_order, quorum, axis=1)[:, 0])
+        slowest = times.max(axis=1)
+        deadline = (1 + stage.rule.mu) * times.min(axis=1)
+        look = np.minimum(deadline, slowest)
+        if stage.rule.wait_out != "feasible":
+            conforms = np.take_along_axis(np.sort(times, axis=1), wanted, axis=1)[:, 0]
+            needed = np.maximum(needed, conforms)
+        late = slowest if stage.rule.wait_out == "all" else needed
+        at = np.where(idle, 0.0, np.where(needed <= look, look, late))
+        seconds[round], waited_out[round] = at, ~idle & (at > deadline)
+        if not is_last:
+            flights.close(times, first_own, at)
+    return Played(seconds=seconds, waited_out=waited_out, loads=loads)
+
+
+@kernel_of.register
+def _(scheme: RASGC, *, feasible: bool, bursty_only: bool) -> Kernel:  # noqa: ARG001
+    """Return it for any parameters; schemes of one G and p are replayed together."""
+    return Kernel(group=(RASGC, scheme.num_own, scheme.p), decisions=scheme, play=_play)
+
+
+@least_loads.register
+def _(scheme: RASGC, batch: int | None) -> FloatArray:
+    """Return their own chunks."""
+    return np.full(scheme.n, loads_of_parts(scheme, batch)[0])
+
+
+@necessary_answers.register
+def _(scheme: RASGC, *, conforms: bool) -> Need:
+    """Return one answer for each chunk of the quorum; a pattern that conforms has more."""
+    return Need(answers=scheme.n - scheme.s if conforms else scheme.quorum)
+
+
+@stands_for_others.register
+def _(scheme: RASGC) -> bool:
+    """Whether it has the smallest s that gives G."""
+    return scheme.s == 0 or scheme.n // scheme.s != scheme.num_own
