@@ -184,8 +184,11 @@ def _forecast_pairs(predicted: workers.Forecast) -> Pairs:
     stored = f"goes through the store, over the {limit} of a reply"
     reply = "fits" if sizes.reply_fits else stored
     request = "fits" if predicted.request_fits else f"over the {limit} of a request"
+    work = f"{use.rounds} of {use.workers} tasks, for {use.jobs} jobs"
+    if use.pieces:
+        work = f"none: {use.jobs} jobs of {use.pieces} pieces, for {use.workers} workers"
     return {
-        "rounds": f"{use.rounds} of {use.workers} tasks, for {use.jobs} jobs",
+        "rounds": work,
         "invocations": f"{use.tasks:,}, without repeated attempts",
         "warm-up": f"{use.warm_ups:,} invocations before the first round",
         "weights of a job": f"{sizes.weights_bytes:,} bytes",

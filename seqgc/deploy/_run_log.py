@@ -33,6 +33,7 @@ class RunHeader:
     workers: Annotated[int, msgspec.Meta(ge=1, le=10_000)]
     jobs: _Count = 1
     rounds: _Count = 1
+    pieces: Annotated[int, msgspec.Meta(ge=0)] = 0  # of a job, where work is dealt
     sizes: dict[str, Annotated[int, msgspec.Meta(ge=0)]] = field(default_factory=dict)
 
 

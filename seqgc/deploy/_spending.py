@@ -39,6 +39,8 @@ class PlannedUse:
 
     ``resident`` functions are invoked for as long as they may stay, and paid for while the run
     lasts, idle or not; a round lasts at most ``longest_round_s``.
+
+    Where work is dealt, a job's tasks are so many ``pieces``; each worker is greeted before.
     """
 
     workers: int
@@ -50,6 +52,7 @@ class PlannedUse:
     warm_ups: int = 0
     resident: bool = False
     longest_round_s: float = math.inf
+    pieces: int = 0
 
     def __post_init__(self) -> None:
         for name, least in (("workers", 1), ("rounds", 1), ("jobs", 1), ("warm_ups", 0)):
@@ -60,6 +63,8 @@ class PlannedUse:
     @property
     def tasks(self) -> int:
         """How many are sent, without repeated attempts."""
+        if self.pieces:
+            return self.workers + self.jobs * self.pieces
         return self.workers * self.rounds
 
 
@@ -112,18 +117,18 @@ def _estimate_stays(plan: PlannedUse, published: Usage) -> Estimate:
     """
     function, n = plan.function, plan.workers
 
-    def stays(round_s: float, start_s: float, share: float) -> Usage:
-        lasts_s = plan.rounds * round_s
+    def stays(lasts_s: float, start_s: float, share: float) -> Usage:
         count = max(1, math.ceil(lasts_s / (share * function.timeout_s)))
         both_s = count * (1 - share) * function.timeout_s if share < _USUAL_SHARE else 0.0
         return function.stays(lasts_s + count * start_s + both_s, count=count).times(n)
 
     longest_s = min(plan.longest_round_s, function.timeout_s * _ASKED_TWICE)
-    worst = stays(longest_s, INIT_LIMIT_S, _LEAST_SHARE) + published
+    worst = stays(plan.rounds * longest_s, INIT_LIMIT_S, _LEAST_SHARE) + published
     worst += plan.traffic.task(fresh=True).times(plan.tasks)
     if plan.seconds_per_task is None:
         return Estimate(likely=None, at_most=worst)
-    likely = stays(plan.seconds_per_task, START_S, _USUAL_SHARE) + published
+    likely_s = plan.tasks / n * plan.seconds_per_task  # each does one after the other
+    likely = stays(likely_s, START_S, _USUAL_SHARE) + published
     return Estimate(likely=likely + plan.traffic.task().times(plan.tasks), at_most=worst)
 
 

@@ -24,7 +24,7 @@ from itertools import islice
 from seqgc import master, ports
 from seqgc.errors import AuditError, BudgetError, DivergedError, ScheduleError, StoreError
 from seqgc.rounds import Decision, Director, Segment, Setting, SwitchingPolicy
-from seqgc.schemes import Scheme
+from seqgc.schemes import Deal, Scheme
 from seqgc.training._checkpointer import Checkpointer, RandomState, RunSnapshot, RunState
 from seqgc.training._counts import RunCounts
 from seqgc.training._history import Recorder
@@ -296,6 +296,7 @@ class Session:
             "wait_out": setting.rule.wait_out,
             "payload": self._plan.payload,
             "models": list(self._workload.names),
+            "pieces": setting.scheme.pieces if isinstance(setting.scheme, Deal) else 0,
             "sizes": asdict(self._plan.sizes(setting)),
         }
 

@@ -16,6 +16,7 @@ from seqgc.deploy import (
     read_prices,
 )
 from seqgc.errors import ParameterError
+from seqgc.schemes import Deal
 from seqgc.stores import StoreChoice, choose_store
 from seqgc.wire import StoreKind
 from seqgc.workers._settings import FunctionSettings
@@ -112,6 +113,7 @@ def forecast(plan: TrainingPlan, n: int, settings: FunctionSettings, *, reach: R
         workers=n,
         jobs=jobs,
         rounds=jobs + setting.scheme.delay,
+        pieces=setting.scheme.pieces if isinstance(setting.scheme, Deal) else 0,
         sizes=asdict(plan.sizes(setting)),
     )
     predicted = hindsight(header, settings, reach=reach, adapts=plan.adaptation is not None)
@@ -147,6 +149,7 @@ def hindsight(
         traffic=traffic_of(sizes, store.kind, settings=settings),
         warm_ups=0 if settings.resident else n * settings.warm_up,
         resident=settings.resident,
+        pieces=header.pieces,
     )
     return Forecast(use=use, sizes=sizes, store=store, settings=settings)
 

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seqgc import ports
 from seqgc.errors import ParameterError, ScheduleError, WireError, WorkerError
 from seqgc.rounds import ClosingRule, DealingPolicy
 from seqgc.schemes import Deal
+from tests.kit import SOAK
 
 NO_LIMIT = ClosingRule()
 
@@ -32,7 +33,6 @@ class Table:
     givers: dict[tuple[int, int], int] = field(default_factory=dict)
     doubted: dict[int, tuple[ports.MiniTask, ...]] = field(default_factory=dict)
     seen: list[ports.Action] = field(default_factory=list)
-    in_flight: int = 0  # the most jobs that were begun and not closed
 
     def begin(self) -> None:
         self._do(self.policy.start())
@@ -119,44 +119,46 @@ def runs(draw):
     return deal.fitted(in_flight), num_jobs, policy
 
 
-@given(runs(), st.data())
-def test_each_piece_counts_exactly_once_whatever_happens(run_, data):
+CHOICES = st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), max_size=80)
+
+
+@settings(max_examples=20_000 if SOAK else 60, deadline=None)
+@given(runs(), CHOICES)
+def test_each_piece_counts_exactly_once_whatever_happens(run_, choices):
     deal, num_jobs, policy = run_
     table = Table(policy)
     table.begin()
-    for step in range(5000):
-        if policy.done:
-            break
-        table.now += data.draw(st.sampled_from([0.0, 0.1, 1.0])) if step < 60 else 0.1
-        chaos = step < 60  # then everybody answers, or the run could not end
-        kinds = ["arrive"] * bool(table.out)
-        if chaos:
-            kinds += ["fail"] * bool(table.out) + ["late"] * bool(table.late)
-            kinds += ["doubt"] * bool(table.out)
-        if math.isfinite(policy.wake_at):
-            kinds = kinds if kinds and chaos else kinds[:1]
-            kinds += ["tick"] * (chaos or not kinds)
-        kind = data.draw(st.sampled_from(kinds)) if chaos else kinds[0]
-        pick = data.draw if chaos else (lambda strategy: strategy.elements[0])
-        if kind == "tick":
-            try:
-                table.tick()
-            except WorkerError:
-                return  # nobody has answered for too long
-            continue
-        addresses = sorted(table.late if kind == "late" else table.out)
-        address = pick(st.sampled_from(addresses))
-        try:
-            if kind == "fail":
-                table.fail(address)
-            else:
-                table.arrive(address, ["m"] if kind == "doubt" else [])
-        except WorkerError:
-            return  # everybody has failed time and again
-    assert policy.done
+    try:
+        for choice, which in choices:
+            disturb(table, choice, which)
+        while not policy.done:  # then everybody answers, or the run could not end
+            table.now += 0.1
+            table.arrive(min(table.out)) if table.out else table.tick()
+    except WorkerError:
+        assert choices  # nobody answered for too long, or everybody failed time and again
+        return
     assert table.closed() == list(range(num_jobs))
     pieces = range(len(deal.chunk_fractions))
     assert table.taken == {(job, piece): 1 for job in range(num_jobs) for piece in pieces}
+
+
+def disturb(table: Table, choice: int, which: int) -> None:
+    """Let something happen: an answer, finite or not, a failure, a late answer, time passing."""
+    if table.policy.done:
+        return
+    table.now += (0.0, 0.1, 1.0)[which % 3]
+    kinds = ["arrive", "fail", "doubt"] * bool(table.out) + ["late"] * bool(table.late)
+    kinds += ["tick"] * math.isfinite(table.policy.wake_at)
+    kind = kinds[choice % len(kinds)]
+    if kind == "tick":
+        table.tick()
+        return
+    addresses = sorted(table.late if kind == "late" else table.out)
+    address = addresses[which % len(addresses)]
+    if kind == "fail":
+        table.fail(address)
+    else:
+        table.arrive(address, ["m"] if kind == "doubt" else [])
 
 
 def played(deal: Deal, *, speeds, dead=(), num_jobs=3, alpha=1.0, **options):
