@@ -129,7 +129,8 @@ class _Simulation:
         scenario, exact = self._scenario, is_exact(self._scenario)
         expected = None if scenario == _reference(scenario) else fault_free(scenario)
         specs = scenario.spec, *(spec for _, spec in scenario.switches)
-        delay = max(parse_scheme(spec, n=self._n).delay for spec in specs)
+        schemes, bundles = [parse_scheme(spec, n=self._n) for spec in specs], len(self._plan.models)
+        delay = max(scheme.jobs_in_flight(bundles) for scheme in schemes) - 1
         most = 2 + len(self._scenario.faults)
 
         def at_rest(workload: TorchWorkload, hold: master.Holding) -> None:
@@ -291,7 +292,7 @@ def plan(scenario: Scenario) -> TrainingPlan:
 
 def is_plain(spec: str) -> bool:
     """Say whether gradients are sums of one cover's places, whose bits depend on nobody's speed."""
-    return spec == "uncoded" or "-rep:" in spec
+    return spec.partition(":")[0] in {"uncoded", "deal"} or "-rep:" in spec
 
 
 def is_exact(scenario: Scenario) -> bool:

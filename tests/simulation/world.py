@@ -66,6 +66,7 @@ class World:
 
     def __init__(self, scenario: Scenario) -> None:
         self.clock, self.record, self.shape = Clock(), Record(), scenario.shape
+        self.dealt = scenario.spec.startswith("deal")
         self.rng = np.random.default_rng([scenario.seed, 1])
         table = np.random.default_rng([scenario.delays, 2])
         self.delays_s = 1 + np.minimum(table.pareto(2.0, size=(64, self.shape.n)), 9.0)
@@ -145,9 +146,9 @@ class Ledger:
         self.true: dict[tuple[int, int, int], Mapping[int, FloatArray]] = {}
         self.forged: set[int] = set()  # identities of events, kept alive by `kept`
         self.kept: list[Arrival] = []
-        self._open: int | None = None
+        self._open: set[int] = set()  # one round, or jobs under way where work is dealt
         self._last: Arrival | None = None
-        self._settled: set[int] = set()
+        self._settled: set[object] = set()
         self._finished: set[int] = set()
 
     def __call__(self, seen: Seen) -> None:
@@ -166,15 +167,21 @@ class Ledger:
             case ports.Failure(round=round, worker=worker):
                 why = f"worker {worker} failed in round {round}, and nothing had happened to it"
                 self._require(self._world.may_fail, f"{why}: {seen.reason}")
-            case ports.Dispatch(attempt=0):
-                self._world.jobs_begun = True
-                self._open, self._settled = seen.round, set()
+            case ports.Dispatch():
+                self._begin_round(seen)
             case ports.Close():
-                is_open = seen.record.round == self._open or seen.record.reason == "idle"
+                is_open = seen.record.round in self._open or seen.record.reason == "idle"
                 self._require(is_open, f"round {seen.record.round} was not open")
-                self._open = None
+                self._open.discard(seen.record.round)
             case ports.Finish():
                 self._finish(seen)
+
+    def _begin_round(self, dispatch: ports.Dispatch) -> None:
+        if dispatch.attempt == 0 or self._world.dealt:
+            self._world.jobs_begun = True
+            if not self._world.dealt:
+                self._open, self._settled = set(), set()
+            self._open.add(dispatch.round)
 
     def _finish(self, finish: ports.Finish) -> None:
         job = finish.job
@@ -196,9 +203,11 @@ class Ledger:
                 _is_as_asked(answer, slot, result),
                 f"{name} was accepted, and slot {slot} is not what was asked for",
             )
-        self._require(round == self._open, f"{name} was accepted while {self._open} was open")
-        self._require(worker not in self._settled, f"{name} was accepted, and is the second")
-        self._settled.add(worker)
+        is_open = round in self._open or (self._world.dealt and not true)  # a greeting's is empty
+        self._require(is_open, f"{name} was accepted while {self._open} was open")
+        once = {(round, slot) for slot in true or ()} if self._world.dealt else {worker}
+        self._require(not once & self._settled, f"{name} was accepted, and is the second")
+        self._settled |= once
         self._accepted |= {(worker, round, slot) for slot in true or ()}
 
     def _write(self, seen: Seen) -> None:
