@@ -1,6 +1,6 @@
 """The loop and the policy of a live run that deals, on recorded times.
 
-Source: docs/mathematics.md, section 10.
+Source: docs/mathematics.md, section 8.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Theory
 ------
 A recorded time says how long one invocation took to answer, and nothing of what happens when its
 worker is sent one task after the other. So a recording has to be *read*, and every figure says in
-which way (`Reading`). With ``c`` the recorded seconds at load 0 (docs/mathematics.md, section 10):
+which way (`Reading`). With ``c`` the recorded seconds at load 0 (docs/mathematics.md, section 8):
 
 - *per round*: each round invokes everybody anew. A share f of ``c[round, i]`` passes before worker
   i is there; the rest goes by after its work, before its answer is here. Which share, one recording

@@ -181,6 +181,7 @@ def played(deal: Deal, *, speeds, dead=(), num_jobs=3, alpha=1.0, **options):
             continue
         table.now = due.pop(first)
         table.arrive(first)
+    assert set(table.taken.values()) == {1}
     return table
 
 
@@ -209,6 +210,24 @@ def test_an_overdue_piece_is_copied_and_the_first_copy_counts():
     assert slow.now < 6 / 3 * 1.5  # the first piece of the slow one alone takes 125 s
     cancels = [a for a in slow.seen if isinstance(a, ports.Cancel)]
     assert any(3 in cancel.workers for cancel in cancels)
+
+
+def test_a_copy_that_comes_second_is_dropped():
+    """Of a worker whose part in the job cannot be cancelled: it may still be right in a doubt."""
+    table = Table(DealingPolicy(Deal(n=2, pieces=2), ClosingRule(timeout_s=10), num_jobs=1))
+    table.begin()
+    table.arrive((0, 0, 0))
+    table.arrive((0, 1, 0))
+    table.now = 1.0
+    table.arrive((0, 0, 1), ["m"])
+    table.tick()  # the other says nothing for 10 s: its piece is dealt once more
+    table.arrive((0, 1, 1))
+    (drop,) = table.arrive((0, 0, 2))
+    assert isinstance(drop, ports.Drop)
+    assert drop.reason == "another copy of its piece came first"
+    table.arrive((0, 1, 2))
+    assert table.policy.done
+    assert table.taken == {(0, 0): 1, (0, 1): 1}
 
 
 def test_a_worker_has_its_next_piece_before_it_has_done_the_last():
