@@ -7,14 +7,18 @@ once. What is decided, at every event alike, is who gets which piece next:
 
 - *Late binding.* Nobody is sent work before it has said that it is there. A worker is greeted with
   a task without mini-tasks, and the answer, which is empty, brings it its first piece; the answer
-  to a piece brings the next one. With ``rtt_s``, the seconds of a message to a worker and back, the
-  next piece leaves two of these before the one that the worker has should be done, so that it need
-  not wait for it.
+  to a piece brings the next one.
+- *Ahead.* With ``rtt_s``, the seconds of a message to a worker and back, a worker is sent more as
+  soon as what it has should end in less than these, so that it need not wait: pieces that take
+  less wait for each other at the worker. Whether it is done is judged by what work takes (`Pace`),
+  not by its answer, which may be long on its way. Who has something that is overdue gets no more.
 - *Which piece.* One of the job whose weights the worker has; if there is none left, one of the
   oldest job that has any.
 - *Copies.* If no job has, a copy of the piece that is most overdue: out for more than one and a
-  half times what it should take, and the usual way back (`Pace`). The first copy to arrive counts;
-  the others are cancelled, or else dropped when they come. A copy that is overdue is copied again.
+  half times what it should take, and the usual way back; or else of the one that should come last,
+  if the copy would surely be here before it. The worker with the shortest way back does it. The
+  first copy to arrive counts; the others are cancelled, or else dropped when they come. A copy that
+  is overdue is copied again.
 - *Failures.* A piece that failed is dealt again at once, to whoever is free. Its worker is greeted
   again. What fails time and again waits longer and longer, and ends the run at last (`Retries`).
 - *Silence.* Who says nothing within the rule's time limit is replaced, if the backend can, and its
@@ -51,8 +55,8 @@ import numpy as np
 
 from seqgc import ports
 from seqgc.errors import ParameterError, ScheduleError, WireError, WorkerError, require_int
-from seqgc.ports import Action, Arrival, BoolArray, Dispatch, Event, Failure, MiniTask
-from seqgc.rounds._errands import Errand, Errands, dispatches
+from seqgc.ports import Action, Arrival, BoolArray, Dispatch, Event, Failure
+from seqgc.rounds._errands import Errand, Errands, Sent, dispatches
 from seqgc.rounds._pieces import DealtJob, said_by_others, vouched_for
 from seqgc.rounds._retries import Retries
 from seqgc.rounds._rule import ClosingRule
@@ -105,7 +109,8 @@ class DealingPolicy:
         self._first = self._next = first_job  # of those not closed, of those not begun
         self._end = first_job + require_int("num_jobs", num_jobs, least=0)
         self._jobs: dict[int, DealtJob] = {}  # begun and not closed, in order
-        self._errands = Errands(self._n, rtt_s=rtt_s)
+        self._errands = Errands(self._n, rtt_s=rtt_s, by_coming=self._each_round)
+        self._ask_ats = [math.inf] * self._n  # by worker, for when an alarm is set
         self._at_hand = [-1] * self._n  # by worker, the job of its latest piece
         self._takers: dict[int, None] = {}  # who gets the next pieces, in order
         self._lost: dict[int, Failure] = {}  # workers that have failed too often
@@ -124,8 +129,8 @@ class DealingPolicy:
     def wake_at(self) -> float:
         """When to send a `Tick` if nothing arrives before, in the backend's time."""
         alarm = self._alarms[0][0] if self._alarms else math.inf
-        overdue = self._errands.first_due
-        if overdue is not None and any(not self._errands.queues[worker] for worker in self._takers):
+        overdue = self._errands.first_due if self._takers else None
+        if overdue is not None and overdue.due_at > self._now:  # else no taker can do it
             alarm = min(alarm, overdue.due_at)
         return alarm
 
@@ -170,7 +175,7 @@ class DealingPolicy:
         worker, self._heard_at = errand.worker, self._now
         self._takers.pop(worker, None)
         if not self._errands.queues[worker]:
-            self._takers[worker] = None
+            self._takers[worker] = self._errands.spared = None
         self._ask_ahead(worker)
         if errand.piece is None:
             return
@@ -239,8 +244,10 @@ class DealingPolicy:
 
     def _ask_ahead(self, worker: int) -> None:
         """Let a worker have its next piece before it has done the one that it has."""
-        if (at := self._errands.ask_at(worker)) is not None:
-            self._alarm(at, partial(self._take_more, worker))
+        at = self._errands.ask_at(worker)
+        if worker not in self._takers and at is not None and at < self._ask_ats[worker]:
+            self._ask_ats[worker] = max(at, self._now)
+            self._alarm(self._ask_ats[worker], partial(self._take_more, worker))
 
     # ---- alarms ----------------------------------------------------------------------------------
 
@@ -252,9 +259,11 @@ class DealingPolicy:
             self._jobs[job].put_back(piece)
 
     def _take_more(self, worker: int, actions: list[Action]) -> None:  # noqa: ARG002
+        self._ask_ats[worker] = math.inf
         at = self._errands.ask_at(worker)
         if at is not None and at <= self._now:
             self._takers.setdefault(worker)
+            self._errands.spared = None
         else:
             self._ask_ahead(worker)
 
@@ -353,48 +362,39 @@ class DealingPolicy:
         """Ask workers to say that they are there."""
         if self.done:
             return []
-        return dispatches((self._send(self._jobs[self._first], worker), ()) for worker in workers)
+        return dispatches(self._send(self._jobs[self._first], worker) for worker in workers)
 
     def _deal(self) -> list[Dispatch]:
-        """Give whoever can take one the next piece."""
-        dealt: list[tuple[Errand, tuple[MiniTask, ...]]] = []
+        """Give whoever can take one the next piece, or a copy of one."""
+        dealt: list[Sent] = []
         for worker in list(self._takers):
-            if not self._has_work:
+            if not any(job.left for job in self._jobs.values()):
                 break
-            if (choice := self._choice(worker)) is None:
-                continue
-            job, piece = choice
-            del self._takers[worker]
-            self._at_hand[worker] = job.number
-            dealt.append((self._send(job, worker, piece), (job.mini_task(piece),)))
+            if self._errands.is_late(worker, self._now):
+                del self._takers[worker]  # till it answers
+            elif (choice := self._choice(worker)) is not None:
+                dealt.append(self._send(choice[0], worker, choice[1]))
+        while (copy := self._errands.to_copy(self._takers, self._now)) is not None:
+            worker, errand = copy
+            dealt.append(self._send(self._jobs[errand.job], worker, errand.piece))
         return dispatches(dealt)
 
-    @property
-    def _has_work(self) -> bool:
-        overdue = self._errands.first_due
-        is_due = overdue is not None and overdue.due_at <= self._now
-        return is_due or any(job.left for job in self._jobs.values())
-
     def _choice(self, worker: int) -> tuple[DealtJob, int] | None:
-        """Return what a worker should do next, and the job that it is of."""
-        jobs = list(self._jobs.values())
-        if (at_hand := self._jobs.get(self._at_hand[worker])) is not None:
-            jobs.insert(0, at_hand)
-        for job in jobs:
+        """Return the piece that a worker should do next, and the job that it is of."""
+        at_hand = self._jobs.get(self._at_hand[worker])
+        for job in (*([at_hand] if at_hand else []), *self._jobs.values()):
             if (piece := job.next_for(worker)) is not None:
                 return job, piece
-        overdue = self._errands.first_due
-        if self._errands.queues[worker] or overdue is None or overdue.due_at > self._now:
-            return None
-        overdue.copied = True
-        assert overdue.piece is not None
-        return self._jobs[overdue.job], overdue.piece
+        return None
 
-    def _send(self, job: DealtJob, worker: int, piece: int | None = None) -> Errand:
+    def _send(self, job: DealtJob, worker: int, piece: int | None = None) -> Sent:
         share, attempt = 0.0 if piece is None else self._shares[piece], job.attempts[worker]
         job.attempts[worker] += 1
         errand = Errand(job=job.number, worker=worker, attempt=attempt, piece=piece, share=share)
         self._errands.add(errand)
-        if piece is not None:
-            job.deal(errand, piece)
-        return errand
+        if piece is None:
+            return errand, ()
+        del self._takers[worker]
+        self._at_hand[worker] = job.number
+        job.deal(errand, piece)
+        return errand, (job.mini_task(piece),)

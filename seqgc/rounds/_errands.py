@@ -6,18 +6,18 @@ import heapq
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from seqgc.ports import Dispatch, MiniTask
 from seqgc.rounds._pace import Pace
 
-__all__ = ["Errand", "Errands", "dispatches"]
+__all__ = ["Errand", "Errands", "Sent", "dispatches"]
 
 Address: TypeAlias = tuple[int, int, int]  # job, worker, attempt
 
-_PATIENCE: Final = 1.5  # a piece is overdue after so many times what it should take
+_PATIENCE: Final = 1.5  # a piece is overdue, or a copy worth its while, after so many times its due
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -29,8 +29,12 @@ class Errand:
     attempt: int
     piece: int | None = None
     share: float = 0.0  # of a batch
-    begins_at: float = math.nan  # when the worker should begin it, or rather its answer's way
-    due_at: float = math.inf  # when it is overdue
+    is_behind: bool = False  # sent while the worker had another piece
+    left_at: float = math.nan
+    # As an answer that takes no more than the round trip would tell, the worker should
+    ends_at: float = math.inf  # have done it;
+    answers_at: float = math.inf  # its answer, with the way that it usually takes, should be here;
+    due_at: float = math.inf  # and is overdue.
     copied: bool = False  # somebody else has been asked for the piece since
 
     @property
@@ -39,20 +43,31 @@ class Errand:
         return self.job, self.worker, self.attempt
 
 
+Sent: TypeAlias = tuple[Errand, tuple[MiniTask, ...]]
+"""What is sent: an errand, and its mini-tasks."""
+
+
 class Errands:
     """What ``n`` workers have been sent and not answered; each does one thing after the other.
 
     ``rtt_s`` are the seconds that a message to a worker and back takes. How long work takes is
-    learned from the answers; until then nothing is overdue.
+    learned from the answers; until then nothing is overdue. ``by_coming``: an invocation that is
+    long in coming may be long in answering (see `Pace`).
     """
 
-    def __init__(self, n: int, *, rtt_s: float) -> None:
-        self._rtt_s, self._pace = rtt_s, Pace()
+    def __init__(self, n: int, *, rtt_s: float, by_coming: bool = False) -> None:
+        self._rtt_s, self._by_coming = rtt_s, by_coming
+        self._pace = Pace(by_gaps=rtt_s > 0)
         self._open: dict[Address, Errand] = {}
         self.queues: Final[list[list[Errand]]] = [[] for _ in range(n)]  # by worker, as sent
-        self._dues: list[tuple[float, int, Errand]] = []  # a heap; some are over, or due otherwise
-        self._unpaced: list[Errand] = []  # sent before anybody knew how long they should take
+        self._came_s = [0.0] * n  # what the latest greeting took
+        self._answered_at = [-math.inf] * n  # the latest piece
+        # Heaps, by when they are overdue and by when they should answer, the last first; some
+        # errands in them are over, or due otherwise.
+        self._dues: list[tuple[float, int, Errand]] = []
+        self._latest: list[tuple[float, int, Errand]] = []
         self._serial = itertools.count()
+        self.spared: Errand | None = None  # what no free worker would be sooner to do; to be reset
 
     def get(self, address: Address) -> Errand | None:
         """Return an errand, if it is not over."""
@@ -78,30 +93,51 @@ class Errands:
 
     def leave(self, errand: Errand, at: float) -> None:
         """Take note of when it left."""
-        errand.begins_at = at + self._rtt_s
+        errand.left_at = at
         queue = self.queues[errand.worker]
         place = queue.index(errand)
-        self._expect(errand, self._end_of(queue[place - 1]) if place else -math.inf)
+        errand.is_behind = place > 0 and queue[place - 1].piece is not None
+        self._expect(errand, queue[place - 1].ends_at if errand.is_behind else -math.inf)
 
     def answer(self, errand: Errand, at: float) -> None:
         """Take note of an answer; the worker goes on with what it has besides."""
         self.remove(errand)
-        if errand.piece is not None:
-            was_known = self._pace.known
-            self._pace.learn(errand.share, max(0.0, at - errand.begins_at))
+        worker, rtt_s = errand.worker, self._rtt_s
+        if errand.piece is None:
+            self._came_s[worker] = at - errand.left_at
+        else:
+            was_known, before = self._pace.known, self._answered_at[worker]
+            if not errand.is_behind:
+                seconds = max(0.0, at - errand.left_at - rtt_s)
+                self._pace.learn(errand.share, seconds, came_s=self._came_s[worker])
+            elif errand.left_at + rtt_s + self.way_back_s(worker) <= before:
+                self._pace.learn_gap(errand.share, at - before)
+            self._answered_at[worker] = at
             if self._pace.known and not was_known:
-                for each in filter(self.is_open, self._unpaced):
-                    self._expect(each, each.begins_at)
-                self._unpaced.clear()
-        if queue := self.queues[errand.worker]:
-            self._expect(queue[0], at)
+                for queue in self.queues:
+                    self._expect_all(queue, -math.inf)
+        if queue := self.queues[worker]:
+            free_at = at - self.way_back_s(worker)
+            if abs(queue[0].ends_at - free_at - self._work_s(queue[0])) > 0.1 * rtt_s:
+                self._expect_all(queue, free_at)
 
     def ask_at(self, worker: int) -> float | None:
-        """Return when a worker with one piece should be sent another, so as not to wait for it."""
+        """Return when a worker should be sent another piece, so as not to wait for it.
+
+        As long as nobody knows the pace, everybody has two: the time from the first answer to the
+        second will tell.
+        """
         queue = self.queues[worker]
-        if self._rtt_s == 0 or len(queue) != 1 or not math.isfinite(queue[0].due_at):
+        if self._rtt_s == 0 or not queue or queue[-1].piece is None:
             return None
-        return self._end_of(queue[0]) - 2 * self._rtt_s
+        if not self._pace.known:
+            return -math.inf if len(queue) < 2 else None
+        return queue[-1].ends_at - self._rtt_s
+
+    def is_late(self, worker: int, now: float) -> bool:
+        """Whether something that a worker has is overdue: it had better have no more."""
+        queue = self.queues[worker]
+        return bool(queue) and queue[0].due_at <= now
 
     @property
     def first_due(self) -> Errand | None:
@@ -113,23 +149,72 @@ class Errands:
             heapq.heappop(self._dues)
         return None
 
+    def to_copy(self, workers: Collection[int], now: float) -> tuple[int, Errand] | None:
+        """Choose what one of these free workers should do a second time, and take note of it.
+
+        That is what is overdue, or what should come last, if a copy would surely come before it:
+        its worker's way back is long. It is done by who has the shortest way back.
+        """
+        errand = self._last_to_come
+        if (due := self.first_due) is not None and due.due_at <= now:
+            errand = due
+        elif errand is None or errand is self.spared or not self._gains(errand, now, 0.0):
+            return None
+        able = [each for each in workers if each != errand.worker and not self.is_late(each, now)]
+        worker = min(able, key=self.way_back_s, default=None)
+        if worker is None:
+            return None
+        if errand is not due and not self._gains(errand, now, self.way_back_s(worker)):
+            self.spared = errand
+            return None
+        errand.copied = True
+        return worker, errand
+
+    @property
+    def _last_to_come(self) -> Errand | None:
+        while self._latest:
+            put, _, errand = self._latest[0]
+            if -put == errand.answers_at and not errand.copied and self.is_open(errand):
+                return errand
+            heapq.heappop(self._latest)
+        return None
+
+    def _gains(self, errand: Errand, now: float, way_back_s: float) -> bool:
+        copied_at = now + _PATIENCE * (self._rtt_s + self._work_s(errand)) + way_back_s
+        return errand.answers_at > copied_at
+
+    def _expect_all(self, queue: list[Errand], free_at: float) -> None:
+        for errand in queue:
+            if errand.piece is not None and not math.isnan(errand.left_at):
+                self._expect(errand, free_at)
+                free_at = errand.ends_at
+
     def _expect(self, errand: Errand, free_at: float) -> None:
         """Judge when an errand will be over, whose worker is free from a moment on."""
-        errand.begins_at = max(errand.begins_at, free_at)
-        if errand.piece is None:
+        if errand.piece is None or not self._pace.known:
             return
-        if not self._pace.known:
-            self._unpaced.append(errand)
-            return
-        work_s = self._pace.per_batch_s * errand.share
-        errand.due_at = errand.begins_at + _PATIENCE * work_s + self._pace.usual_s
+        pace, worker, rtt_s, work_s = self._pace, errand.worker, self._rtt_s, self._work_s(errand)
+        way_back_s = usual_s = self.way_back_s(worker)
+        if not self._by_coming:
+            usual_s = max(usual_s, pace.usual_s)
+        errand.ends_at = max(errand.left_at + rtt_s, free_at) + work_s
+        errand.answers_at = errand.ends_at + way_back_s
+        more_s = (_PATIENCE - 1) * (work_s + rtt_s + (way_back_s if self._by_coming else 0.0))
+        errand.due_at = errand.ends_at + usual_s + more_s
         heapq.heappush(self._dues, (errand.due_at, next(self._serial), errand))
+        heapq.heappush(self._latest, (-errand.answers_at, next(self._serial), errand))
 
-    def _end_of(self, errand: Errand) -> float:
-        return errand.begins_at + self._pace.per_batch_s * errand.share
+    def _work_s(self, errand: Errand) -> float:
+        return self._pace.per_batch_s * errand.share
+
+    def way_back_s(self, worker: int) -> float:
+        """Return what a worker's answers should take beside work and round trip."""
+        if self._by_coming:
+            return self._pace.per_coming * self._came_s[worker]
+        return self._pace.way_back_s
 
 
-def dispatches(tasks: Iterable[tuple[Errand, tuple[MiniTask, ...]]]) -> list[Dispatch]:
+def dispatches(tasks: Iterable[Sent]) -> list[Dispatch]:
     """Return what sends these tasks, those of one job and attempt together."""
     together: defaultdict[tuple[int, int], dict[int, tuple[MiniTask, ...]]] = defaultdict(dict)
     for errand, mini_tasks in tasks:

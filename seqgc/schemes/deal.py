@@ -50,7 +50,7 @@ class Deal(Defence):
     """Each job in ``pieces``, dealt to whoever is free; exact, load 1/n a worker and copies.
 
     Up to ``n`` pieces are of equal size; of more, those that follow the first get smaller. 0, the
-    default, leaves it to the number M of jobs under way at once: ``2 n`` for one, ``n / M`` for
+    default, leaves it to the number M of jobs under way at once: ``3 n`` for one, ``n / M`` for
     more (see `fitted`).
 
     `seqgc.rounds.DealingPolicy` runs it. It is no `Scheme`: it has no rounds in which everybody is
@@ -83,7 +83,7 @@ class Deal(Defence):
     def fitted(self, bundles: int) -> Deal:
         if self.pieces:
             return self
-        return replace(self, pieces=2 * self.n if bundles == 1 else math.ceil(self.n / bundles))
+        return replace(self, pieces=3 * self.n if bundles == 1 else math.ceil(self.n / bundles))
 
     @property
     def worker_loads(self) -> FloatArray:
@@ -96,7 +96,7 @@ class Deal(Defence):
 
     @property
     def chunk_fractions(self) -> FloatArray:
-        return _shares(self.n, self.pieces or 2 * self.n)
+        return _shares(self.n, self.pieces or 3 * self.n)
 
     def points_touched(self, sizes: IntArray) -> IntArray:
         return np.full(self.n, sizes.max())

@@ -195,6 +195,25 @@ def test_a_worker_that_dies_costs_a_copy_of_what_it_had() -> None:
     assert dead.computed_load > 1.0
 
 
+def test_pieces_that_take_less_than_a_message_wait_for_each_other_at_the_worker() -> None:
+    # 200 pieces of 10 ms for two workers, and 100 ms to send one: a second of work for each, and
+    # two messages, if neither ever waits for the next piece.
+    profile = DelayProfile.from_times([[1.0, 1.0]] * 3)
+    rehearsal = Rehearsal(profile=profile, alpha=2.0, reading=Reading(rtt_s=0.1))
+    run = deal(Setting(scheme=Deal(n=2, pieces=200)), rehearsal)
+    assert run.replay.round_seconds[-1] == pytest.approx(1.0 + 0.1 + 1.0, abs=0.05)
+
+
+def test_work_is_not_left_with_those_whose_answers_take_long() -> None:
+    # Half of each time passes after the work: who comes late answers late. From the second round on
+    # that is known, and what they have is done again in time.
+    profile = random_profile(1, rounds=8, workers=24)
+    rehearsal = Rehearsal(profile=profile, alpha=6.0, reading=Reading(rtt_s=0.01, after=0.5))
+    seconds = deal(Setting(scheme=Deal(n=24)), rehearsal).replay.round_seconds[1:]
+    bound = clairvoyant_bound(profile.times, alpha=6.0)[1:]
+    assert seconds.sum() < 1.25 * bound.sum()
+
+
 def test_a_batch_is_charged_as_it_is_cut() -> None:
     # Three points in four pieces: one is empty, and is not dealt.
     profile = DelayProfile.from_times([[1.0, 1.0]])
