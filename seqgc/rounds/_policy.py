@@ -65,7 +65,6 @@ from seqgc.ports import (
     Dispatch,
     Event,
     Failure,
-    IntArray,
     LateAnswer,
     Payload,
     RoundRecord,
@@ -341,15 +340,13 @@ class RoundPolicy:
         return [Dispatch(round=self._round, attempt=0, assignment=tasks)]
 
     def _new_gate(self) -> RoundGate:
-        schedule, payload, same = self._schedule, self._payload, list[IntArray]()
-        if self._audit and not self.done:
-            same = replicas(self._assignment(), schedule.excused)
+        schedule, payload, audit = self._schedule, self._payload, self._audit and not self.done
         return RoundGate(
             schedule,
             self._rule,
             round=self._round,
             decodes_well=partial(schedule.decodes_well, payload=payload) if payload else None,
-            replicas=same,
+            replicas=replicas(self._assignment(), schedule.excused) if audit else (),
             excused=schedule.excused,
             again=self._again.get(self._round),
             late=self._late_again,

@@ -25,6 +25,7 @@ average in which the latest round weighs `LATE_WEIGHT`. Each is replaced, never 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -46,8 +47,10 @@ from seqgc.stragglers import PerRound, StragglerModel
 __all__ = ["LATE_WEIGHT", "RASGC", "RASGCSchedule", "loads_of_parts"]
 
 LATE_WEIGHT: Final = 0.2  # of the latest round in a worker's rate of being late
-_SHARES: Final = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
-_HOLDERS: Final = (1, 2, 3, 4)
+# What a search looks at: s about as far apart as G is, and shares, holders and parts.
+_SHARES: Final = (0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+_HOLDERS: Final = (1, 2, 4)
+_PARTS: Final = (1, 2, 8)
 
 
 @register("ra-sgc")
@@ -128,9 +131,13 @@ class RASGC(Scheme):
     def candidates(cls, n: int, grid: Grid) -> Iterable[Scheme]:
         if grid.max_delay < cls.delay:
             return
-        distinct = {n // (s + 1): s for s in reversed(range(n))}  # the smallest s for every G
-        for s in sorted(set(distinct.values()) & set(grid.values(0, n - 1))):
-            for q in {math.ceil(round(q * (n // (s + 1)), 9)): q for q in _SHARES}.values():
+        extra, last = [0], 0
+        while (last := max(last + 1, round(1.4 * last))) < n:
+            extra.append(last)
+        distinct = {n // (s + 1): s for s in reversed(extra)}  # the smallest s for every G
+        for s in sorted(distinct.values()):
+            num_own = n // (s + 1)
+            for q in {math.ceil(round(q * num_own, 9)): q for q in _SHARES}.values():
                 yield from cls._with_share(n, s, q)
 
     @classmethod
@@ -138,9 +145,9 @@ class RASGC(Scheme):
         if q == 1:  # nothing is ever missing
             yield cls(n=n, s=s, q=q, r=1)
             return
-        for r in _HOLDERS[:n]:
-            for late in ("take", "drop"):
-                yield cls(n=n, s=s, q=q, r=r, late=late)
+        for late, r, p in itertools.product(("take", "drop"), _HOLDERS, _PARTS):
+            if max(r, p) <= n:
+                yield cls(n=n, s=s, q=q, r=r, p=p, late=late)
 
     @cached_property
     def own_tasks(self) -> MiniTasks:

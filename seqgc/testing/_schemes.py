@@ -9,7 +9,7 @@ import numpy as np
 
 import seqgc.schemes
 from seqgc.errors import NotDecodableError
-from seqgc.ports import BoolArray, Decoding, FloatArray
+from seqgc.ports import BoolArray, Decoding, FloatArray, LateAnswer
 from seqgc.profiles import DelayProfile, ProfileMeta
 from seqgc.rounds import ClosingRule, Setting, WaitOut
 from seqgc.schemes import Assignment, Grid, Schedule, Scheme, entry_of, parse_scheme
@@ -20,6 +20,7 @@ from seqgc.testing._codes import calling, check_value, complaining, refuses
 _TOLERANCE: Final = 1e-8  # relative, of decoded gradients
 _SLACK: Final = 1e-12  # of sums of fractions
 _RATES: Final = (0.0, 0.1, 0.3, 0.6)  # of stragglers, in the patterns that are drawn
+_LATE: Final = 0.3  # of the answers that came late
 _SIZE: Final = 3  # parameters of the partial gradients
 
 
@@ -28,11 +29,11 @@ def check_scheme(scheme: Scheme, *, patterns: int = 20, seed: int = 0) -> None:
 
     It is a value (frozen, picklable, ``eval(repr(x)) == x``, spelt by its spec); its loads and
     chunks are what its tasks touch; every job is decoded once, by its deadline and right, over
-    random patterns of stragglers; more answers never hurt; what conforms loses no job; a refused
-    transition changes nothing; a run that repeats its first rounds goes on as before; what a search
-    may know of it is what a replay does. A scheme that is not exact must stay within the error that
-    it reports. Take few workers: each of the ``patterns``, drawn from ``seed``, is followed round
-    by round.
+    random patterns of stragglers and late answers; more answers never hurt; what conforms loses no
+    job; a refused transition changes nothing; a run that repeats its first rounds goes on as
+    before; what a search may know of it is what a replay does. A scheme that is not exact must stay
+    within the error that it reports. Take few workers: each of the ``patterns``, drawn from
+    ``seed``, is followed round by round.
 
     `AssertionError` says in one line what is broken, in which round, with which seed.
 
@@ -79,6 +80,7 @@ def _check_run(scheme: Scheme, rng: np.random.Generator, *, conforming: bool) ->
         round = schedule.round
         assignments.append(schedule.assignment())
         _check_tasks(scheme, schedule, assignments[-1])
+        _take_late(schedule, rng)
         responded = _answers(schedule, rng, conforming=conforming)
         for job in schedule.close_round(responded):
             in_time = job <= round <= job + scheme.delay
@@ -95,7 +97,10 @@ def _check_tasks(scheme: Scheme, schedule: Schedule, assignment: Assignment) -> 
     round, fractions = schedule.round, scheme.chunk_fractions
     assert len(assignment) == scheme.n, f"round {round} must have a task for each worker"
     in_flight = range(max(0, round - scheme.delay), min(round + 1, schedule.num_jobs))
-    for worker, (tasks, load) in enumerate(zip(assignment, scheme.worker_loads, strict=True)):
+    loads = schedule.loads()
+    within = loads.shape == (scheme.n,) and (loads <= scheme.worker_loads * (1 + 1e-9)).all()
+    assert within, f"round {round}: loads must be {scheme.n} numbers, none above worker_loads"
+    for worker, (tasks, load) in enumerate(zip(assignment, loads, strict=True)):
         where = f"round {round}, worker {worker}"
         assert len({task.slot for task in tasks}) == len(tasks), f"{where}: a slot is used twice"
         for task in tasks:
@@ -106,6 +111,24 @@ def _check_tasks(scheme: Scheme, schedule: Schedule, assignment: Assignment) -> 
             assert paired, f"{where}: each chunk must have its coefficient"
         touched = sum(float(fractions[task.chunks].sum()) for task in tasks)
         assert touched <= load * (1 + 1e-9), f"{where}: touches {touched:.6g}, above its load"
+
+
+def _take_late(schedule: Schedule, rng: np.random.Generator) -> list[LateAnswer]:
+    """Take some answers to closed rounds, in any order, if they are of use."""
+    closed = range(max(0, schedule.round - schedule.num_rounds + schedule.num_jobs), schedule.round)
+    pairs = [(round, worker) for round in closed for worker in range(schedule.n)]
+    taken: list[LateAnswer] = []
+    for index in rng.permutation(len(pairs)) if schedule.takes_late else ():
+        round, worker = pairs[index]
+        if rng.random() < _LATE and schedule.awaits(round, worker):
+            assert schedule.asked(round)[worker], (
+                f"worker {worker}, round {round}: awaited, unasked"
+            )
+            schedule.take_late(round, worker)
+            again = schedule.awaits(round, worker)
+            assert not again, f"worker {worker}, round {round}: awaited though it has come"
+            taken.append(pairs[index])
+    return taken
 
 
 def _answers(
@@ -177,14 +200,16 @@ def _check_repetition(scheme: Scheme, rng: np.random.Generator) -> None:
     rates = (rng.choice(_RATES[1:]),)  # the same in every round: what is remembered lasts longest
     cut = int(rng.integers(reach, one.num_rounds + 1))
     answers: list[BoolArray] = []
+    late: dict[int, list[LateAnswer]] = {}
     finished: tuple[int, ...] = ()
     while one.round < cut:
+        late[one.round] = _take_late(one, rng)
         answers.append(_answers(one, rng, conforming=False, rates=rates))
         finished = one.close_round(answers[-1])
     other = scheme.begin(num_jobs, conformity=model, batches=batches)
     name = f"going on after {cut} repeated rounds"
     with calling(name):
-        other.repeat(answers)
+        other.repeat(answers, late)
         assert other.round == cut, f"{name}: the open round is {other.round}"
         while True:
             for job in finished:

@@ -1,0 +1,71 @@
+"""How far from the bound, tuned on half of a recording and judged on the other half?
+
+python experiments/search/early_closing.py RECORDING.csv [--alpha 1.12 ...] [--base-load L]
+    [--schemes gc-rep,gc-binary | --late drop | --late take] [--concurrency]
+
+For each alpha (seconds per unit load): the best setting of one job a round with mu = 0, closed by
+``feasible``, on the first half of the rounds, and what it takes on the second half over the
+clairvoyant bound. Both halves are repeated for ``--jobs``, so that the one round more that a run of
+delay 1 has counts for little. ``--late`` looks at RA-SGC that takes late answers or drops them.
+``--concurrency`` also says how many functions run at a time, on average, over the number of
+workers: all that are asked run to their end.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+import numpy as np
+
+from seqgc.profiles import read_profile
+from seqgc.rounds import ClosingRule, Setting
+from seqgc.schemes import RASGC, Grid, Scheme
+from seqgc.search import Rehearsal, SearchSpace, batch_replay, hold_out, replay
+
+
+def concurrency(setting: Setting, rehearsal: Rehearsal) -> float:
+    """Return how many functions run at a time over the number of workers."""
+    run, recorded = replay(setting, rehearsal), rehearsal.profile
+    assert run.loads is not None
+    rows = np.arange(len(run.loads)) % recorded.num_rounds
+    shifts = rehearsal.slope * (run.loads - recorded.meta.base_load)
+    seconds = np.where(run.round_seconds > 0, recorded.times.mean(axis=1)[rows] + shifts, 0.0)
+    return float(seconds.sum()) / run.runtime_s
+
+
+def main() -> None:
+    """Print a line for each alpha."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("recording")
+    parser.add_argument("--alpha", type=float, action="append")
+    parser.add_argument("--jobs", type=int, default=60)
+    parser.add_argument("--base-load", type=float, default=0.0)
+    parser.add_argument("--schemes", default="uncoded,gc-rep,gc-binary")
+    parser.add_argument("--late", choices=["take", "drop"])
+    parser.add_argument("--concurrency", action="store_true")
+    given = parser.parse_args()
+    profile = read_profile(given.recording)
+    profile = replace(profile, meta=replace(profile.meta, base_load=given.base_load))
+    n, halves = profile.num_workers, hold_out(profile, fraction=0.5)
+    schemes: list[Scheme] = [
+        scheme
+        for scheme in RASGC.candidates(n, Grid())
+        if isinstance(scheme, RASGC) and scheme.late == given.late
+    ]
+    if given.late is None:
+        schemes = list(SearchSpace(families=tuple(given.schemes.split(","))).schemes(n))
+    for alpha in given.alpha or (1.12, 5.0, 20.0, 60.0):
+        seen, held = (
+            Rehearsal(profile=half, num_jobs=given.jobs, alpha=alpha, repeat=True)
+            for half in halves
+        )
+        seconds = batch_replay(schemes, seen, rule=ClosingRule()).runtime_s
+        setting = Setting(scheme=schemes[int(seconds.argmin())])
+        ratio = replay(setting, held).runtime_s / held.ideal_s(given.jobs)
+        more = f", concurrency {concurrency(setting, held):.2f}" if given.concurrency else ""
+        print(f"alpha {alpha:g}: {setting.scheme.spec}, {ratio:.3f}{more}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
