@@ -20,7 +20,7 @@ from seqgc.errors import ParameterError, WorkerError
 from seqgc.ports import Close, Dispatched, FloatArray, Seen
 from seqgc.profiles import LAMBDA_CNN
 from seqgc.rounds import ClosingRule, Setting
-from seqgc.schemes import Scheme, parse_scheme
+from seqgc.schemes import Deal, Scheme, parse_scheme
 from seqgc.training import (
     Model,
     TorchComputeFactory,
@@ -199,6 +199,27 @@ def test_a_third_of_the_workers_killed_mid_run_changes_nothing(
     assert massacre.killed == 2 * (WORKERS // 3)
     assert result.counts.failures >= 1, "a death must be seen"
     assert_weights(result, weights_alone)
+
+
+def test_a_worker_that_is_dealt_work_starts_once_and_its_pieces_take_what_their_load_does(
+    weights_alone: dict[str, FloatArray], tmp_path: Path
+) -> None:
+    asked: list[tuple[int, int, float]] = []
+
+    def delays(row: int, worker: int, load: float) -> float:
+        asked.append((row, worker, load))
+        return 0.02 * (worker == 0) + 0.01 * load
+
+    own = workers.local(WORKERS, delays=delays)
+    result = run(Deal(n=WORKERS), models(SGD), tmp_path / "run", workers=own)
+    assert_weights(result, weights_alone)
+    assert {row for row, _, _ in asked} == {0}
+    shares = Deal(n=WORKERS).fitted(4).chunk_fractions
+    assert {load for _, _, load in asked} == {0.0, *shares.tolist()}
+    log = (tmp_path / "run" / "events.jsonl").read_text()
+    lines = [json.loads(line) for line in log.splitlines()]
+    greetings = [e for e in lines if e["event"] == "arrival" and e["round"] == e["attempt"] == 0]
+    assert [e["took_s"] >= 0.02 for e in greetings if e["worker"] == 0] == [True]
 
 
 def test_bundles_of_models_share_rounds_and_end_at_the_same_weights(
