@@ -182,15 +182,22 @@ def _forecast_pairs(predicted: workers.Forecast) -> Pairs:
     use, sizes = predicted.use, predicted.sizes
     limit = f"{sizes.limit_bytes / 1e6:.2f} MB"
     stored = f"goes through the store, over the {limit} of a reply"
-    reply = "fits" if sizes.reply_fits else stored
-    request = "fits" if predicted.request_fits else f"over the {limit} of a request"
+    reply = stored if use.traffic.results_stored else "fits"
+    fits = predicted.request_fits or use.resident
+    request = "fits" if fits else f"over the {limit} of a request"
     work = f"{use.rounds} of {use.workers} tasks, for {use.jobs} jobs"
     if use.pieces:
         work = f"none: {use.jobs} jobs of {use.pieces} pieces, for {use.workers} workers"
-    return {
-        "rounds": work,
+    invoked = {
         "invocations": f"{use.tasks:,}, without repeated attempts",
         "warm-up": f"{use.warm_ups:,} invocations before the first round",
+    }
+    if use.resident:
+        stay_s = use.function.timeout_s
+        invoked = {"functions": f"{use.workers} that stay, replaced after {stay_s:g} s at most"}
+    return {
+        "rounds": work,
+        **invoked,
         "weights of a job": f"{sizes.weights_bytes:,} bytes",
         "store": str(predicted.store),
         "largest request": f"{predicted.request_bytes:,} bytes as JSON: {request}",

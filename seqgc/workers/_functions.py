@@ -142,8 +142,9 @@ class FunctionWorkers(WorkerSet):
                 invoking=lambda_.Invoking(warm_up_rounds=settings.warm_up),
             )
 
-        grace_s, note = self.settings.timeout_s, f"store: {choice}"
-        crew = Crew(start=start, store=shared, grace_s=grace_s, note=note)
+        # A function that stays hears when a task is cancelled, an invocation of its own does not.
+        grace_s = None if self.settings.resident else self.settings.timeout_s
+        crew = Crew(start=start, store=shared, grace_s=grace_s, note=f"store: {choice}")
         with ExitStack() as stack:
             stack.callback(transport.close)
             if isinstance(shared, DirectoryStore) and functions.mount is not None:

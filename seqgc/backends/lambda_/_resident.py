@@ -137,10 +137,10 @@ class ResidentBackend(EventBackend):
         self._stays: dict[int, Stay] = {}
         self._places: Final = [Place() for _ in range(self.n)]
         self._latest = -math.inf  # event's time
-        listener = self._staying.address.listener()
-        tls, self._certificate = (None, "") if self._staying.address.plain else tls_server()
+        address = self._staying.address
+        tls, self._certificate = (None, "") if address.plain else tls_server()
         self._switchboard = Switchboard(
-            listener,
+            address.listener(),
             tls=tls,
             beat_s=self._staying.beat_s,
             patience=_LOST_BEATS,

@@ -17,15 +17,23 @@ import pytest
 
 from seqgc import master
 from seqgc.backends import Messaging
-from seqgc.backends.lambda_ import Leases, ResidentBackend, Staying, ThrottlePolicy
+from seqgc.backends.lambda_ import Address, Leases, ResidentBackend, Staying, ThrottlePolicy
 from seqgc.errors import BudgetError, WorkerError
 from seqgc.local_lambda import FaultPlan, LocalLambda
-from seqgc.ports import Action, Event, Failure, Notice
+from seqgc.ports import Action, Arrival, Event, Failure, Notice
 from seqgc.rounds import ClosingRule, RoundPolicy
 from seqgc.schemes import parse_scheme
 from seqgc.stores import open_store
 from seqgc.testing import Scripted, eventually
-from seqgc.testing.scripted import address, next_arrival, next_event, next_events, task
+from seqgc.testing.scripted import (
+    address,
+    gradient,
+    next_arrival,
+    next_event,
+    next_events,
+    part,
+    task,
+)
 from seqgc.wire import StoreRef, WorkloadRef
 from tests.backends.lambda_ import resident_master
 from tests.backends.lambda_.descent import Descent, undisturbed
@@ -97,8 +105,8 @@ def descend(
         policy = RoundPolicy(scheme.start(jobs), ClosingRule(timeout_s=30.0))
         master.run(policy, backend, work, observe=observe)
     exact = undisturbed(jobs, delay=scheme.delay)
-    for job, gradient in enumerate(exact):
-        np.testing.assert_allclose(work.gradients[job], gradient, rtol=1e-8, atol=1e-10)
+    for job, due in enumerate(exact):
+        np.testing.assert_allclose(work.gradients[job], due, rtol=1e-8, atol=1e-10)
     return failures
 
 
@@ -204,6 +212,15 @@ def test_a_function_that_is_stopped_is_lost_though_its_connection_has_not_ended(
             assert address(next_event(backend)) == ("Arrival", 1, 0, 1)
         finally:
             os.kill(pid, signal.SIGKILL)
+
+
+def test_what_a_vpc_carries_is_encrypted(lambda_service: LocalLambda, tmp_path: Path) -> None:
+    work, address_ = scripted_workload(Scripted(folder=tmp_path)), Address(plain=False)
+    with opened(lambda_service, 2, work, staying=Staying(address=address_)) as backend:
+        backend.dispatch(0, [task(0, worker, size=50_000) for worker in range(2)])
+        for event in next_events(backend, 2):
+            assert isinstance(event, Arrival)
+            assert np.array_equal(event.results[0], gradient(part(size=50_000)))
 
 
 def test_throttled_starts_are_tried_again(tmp_path: Path) -> None:
