@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from seqgc.backends._owed import Owed, TaskKey
 from seqgc.wire import StayMessage, TaskMessage
 
-__all__ = ["Place", "Stay"]
+__all__ = ["Place", "Stay", "task_key"]
 
 _MAX_FAILED_STARTS = 3  # in a row: then tasks fail at once, and starts are tried less often
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0  # between starts that fail
@@ -30,6 +31,26 @@ class Stay:
     refusals: int = 0  # by throttling, in a row
     owed: Owed = field(default_factory=Owed)
     requests: dict[TaskKey, TaskMessage] = field(default_factory=dict)  # of what is owed, or late
+
+    def owe(self, request: TaskMessage) -> None:
+        """Take note that a task was sent."""
+        key = task_key(request)
+        self.owed.tasks.add(key)
+        self.requests[key] = request
+
+    def cancel(self, round: int) -> bool:
+        """Owe nothing of a round any more; return whether any of it had been sent."""
+        sent = self.owed.cancel(round)
+        known = self.owed.tasks.union(self.owed.late)
+        self.requests = {key: each for key, each in self.requests.items() if key in known}
+        return sent
+
+    def hand_back(self, keeps: Sequence[TaskKey]) -> dict[TaskKey, TaskMessage]:
+        """Owe no more than it ``keeps``; return the other tasks, in order."""
+        self.handed_back = True
+        back = sorted(self.owed.tasks.difference(map(tuple, keeps)))
+        self.owed.tasks.difference_update(back)
+        return {key: self.requests.pop(key) for key in back}
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -60,9 +81,20 @@ class Place:
         there = (*self.asked, self.coming, self.serving)
         return [each for each in there if each is not None]
 
+    def due_at(self, patience_s: float) -> float:
+        """When a start is due, or has taken too long; infinity if there is nothing to do."""
+        if self.lacks:
+            return self.start_at
+        return math.inf if self.coming is None else self.coming.began + patience_s
+
     def start_failed(self, cause: str, *, at: float) -> None:
         """Take note that a function ended before it was ready: the next may wait."""
         self.failed_starts += 1
         self.cause = cause
         wait_s = _FIRST_WAIT_S * 2.0 ** min(self.failed_starts - 1, 10)
         self.start_at = at + min(wait_s, _LONGEST_WAIT_S)
+
+
+def task_key(request: TaskMessage) -> TaskKey:
+    """Return a task's round and attempt."""
+    return request.task.round, request.task.attempt

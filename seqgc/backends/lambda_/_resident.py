@@ -11,12 +11,10 @@ transport carries as any other, lasts as long as all of them::
        |                                        |                    |                    |
        +--------------------+-------------------+--------------------+--------------------+--> ended
 
-- *invoked*: by a `StayMessage`. HTTP 429 is met as in `LambdaBackend`. A place has one function in
-  this state at most.
+- *invoked*: by a `StayMessage`, one at a time for each place. HTTP 429: as in `LambdaBackend`.
 - *serving*: frames for the worker go to this one. What is dispatched while a place has none waits
   for the next.
-- *leaving*: its lease ends soon, or its successor would come too late. It goes on serving; the
-  successor is invoked.
+- *leaving*: its lease ends soon. It goes on serving; its successor is invoked.
 - *asked*: the successor is ready, new frames go there, and so does what the old one hands back: it
   answers what it had begun, and is hung up on.
 
@@ -24,16 +22,14 @@ A function that ends, by the end of its stream, by five silent beats, or because
 sense, loses what it owes: a `Failure` each. Whether a task is sent again is not decided here but by
 the policy. Another function is invoked in the background, at once, or after a wait that doubles
 from start to start that fails; after three of these in a row the worker's tasks fail until one
-succeeds. So a lease that ends in mid-piece loses that piece and no other, and a place is never
-lost.
+succeeds. So a lease that ends in mid-piece loses that piece alone, and no place is lost.
 
 *Whose times.* The switchboard's thread stamps what it hears; this one, the master's, decides. It
 sleeps in the transport's `poll`, which the thread wakes: invocations that end and frames that
 arrive are one stream of news, in order of time.
 
-*Who is let in.* Each invocation brings a call and a token of its own, random, and each call is
-answered once (`seqgc.worker._line`). Frames are checked as those of any function: run, worker,
-round, attempt, code, digests of weights; nothing is unpickled.
+*Who is let in.* Each invocation brings a random call and token, and each call is answered once
+(`seqgc.worker._line`). Frames are checked as those of any function; nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -51,7 +47,7 @@ from seqgc.backends.lambda_._calls import Throttle
 from seqgc.backends.lambda_._certificate import tls_server
 from seqgc.backends.lambda_._leases import Leases, Staying
 from seqgc.backends.lambda_._messages import Invocations
-from seqgc.backends.lambda_._places import Place, Stay
+from seqgc.backends.lambda_._places import Place, Stay, task_key
 from seqgc.backends.lambda_._switchboard import Heard, Switchboard
 from seqgc.backends.lambda_._transport import Reply, Transport
 from seqgc.errors import StoreError, WireError, WorkerError
@@ -86,7 +82,6 @@ class ResidentBackend(EventBackend):
     - A function that ends loses its tasks, each a `Failure`, and is replaced.
     - Weights are in the store, or travel along; answers come over the connection, however large.
     - A task that is cancelled before it is begun is not computed; late answers are `Arrival`s.
-    - `close` hangs up, by which functions end.
 
     Parameters
     ----------
@@ -165,7 +160,7 @@ class ResidentBackend(EventBackend):
         left_at = []
         for request, frame in zip(requests, frames, strict=True):
             left_at.append(self._clock.now())
-            place, key = self._places[request.task.worker], _key(request)
+            place, key = self._places[request.task.worker], task_key(request)
             if place.serving is not None:
                 self._send(place.serving, request, frame)
             elif place.hopeless:
@@ -183,10 +178,8 @@ class ResidentBackend(EventBackend):
                 del place.held[key]
             message = CancelMessage(round=round, worker=worker)
             for stay in place.stays():
-                if stay.owed.cancel(round):
+                if stay.cancel(round):
                     self._switchboard.send(stay.tag, self._frame(message))
-                    known = stay.owed.tasks.union(stay.owed.late)
-                    stay.requests = {k: r for k, r in stay.requests.items() if k in known}
 
     def restart(self, worker: int) -> None:
         """Replace a worker's function at once."""
@@ -256,10 +249,8 @@ class ResidentBackend(EventBackend):
 
     def _wake_at(self) -> float:
         """When something is due that nobody tells of."""
-        starts = [p.start_at for p in self._places if p.lacks]
-        late_s = self._staying.start_timeout_s
-        starts += [p.coming.began + late_s for p in self._places if p.coming is not None]
-        return min(self._throttle.wake_at, *starts, math.inf)
+        patience_s = self._staying.start_timeout_s
+        return min(self._throttle.wake_at, *(p.due_at(patience_s) for p in self._places))
 
     # ---- what happens ---------------------------------------------------------------------------
 
@@ -279,14 +270,13 @@ class ResidentBackend(EventBackend):
     def _replied(self, reply: Reply) -> None:
         """Take note that an invocation has ended."""
         stay = self._stays.get(reply.tag)
-        if reply.throttled and stay is not None:
-            stay.refusals += 1
-            if stay.refusals <= self._staying.throttling.max_resubmissions:
-                self._throttle.refused(
-                    stay.tag, refusals=stay.refusals, now=reply.at, least_s=reply.retry_after_s
-                )
-                stay.began = reply.at
-                return
+        patience = self._staying.throttling.max_resubmissions
+        if reply.throttled and stay is not None and stay.refusals < patience:
+            stay.refusals, stay.began = stay.refusals + 1, reply.at
+            self._throttle.refused(
+                stay.tag, refusals=stay.refusals, now=reply.at, least_s=reply.retry_after_s
+            )
+            return
         self._throttle.forget(reply.tag)
         if reply.body is not None or reply.throttled:  # else only the connection may have ended
             self._leases.end(reply.tag, at=reply.at)
@@ -360,18 +350,13 @@ class ResidentBackend(EventBackend):
                 self._send(place.serving, request, frame)
 
     def _send(self, stay: Stay, request: TaskMessage, frame: bytes) -> None:
-        key = _key(request)
-        stay.owed.tasks.add(key)
-        stay.requests[key] = request
+        stay.owe(request)
         self._switchboard.send(stay.tag, frame)
 
     def _take_back(self, stay: Stay, keeps: Sequence[TaskKey]) -> None:
         """Send to its successor what a function has not begun."""
         place = self._places[stay.worker]
-        for key in sorted(stay.owed.tasks - {tuple(key) for key in keeps}):
-            stay.owed.tasks.discard(key)
-            place.held[key] = stay.requests.pop(key)
-        stay.handed_back = True
+        place.held |= stay.hand_back(keeps)
         self._feed(place)
         self._release(stay)
 
@@ -413,7 +398,3 @@ class ResidentBackend(EventBackend):
         self._switchboard.close()
         self._transport.close()
         self._stays.clear()
-
-
-def _key(request: TaskMessage) -> TaskKey:
-    return request.task.round, request.task.attempt
