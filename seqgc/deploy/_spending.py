@@ -24,7 +24,6 @@ _Address = tuple[int, int, int]  # round, worker, attempt
 
 # After which share of its time a resident function's successor is invoked.
 _USUAL_SHARE, _LEAST_SHARE = 13 / 15, 12 / 15
-_ASKED_TWICE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +37,7 @@ class PlannedUse:
     each invocation's is, and to its limit.
 
     ``resident`` functions are invoked for as long as they may stay, and paid for while the run
-    lasts, idle or not; a round lasts at most ``longest_round_s``.
+    lasts, idle or not; a round lasts at most ``longest_round_s`` (infinity: the time-out).
 
     Where work is dealt, a job's tasks are so many ``pieces``; each worker is greeted before.
     """
@@ -122,7 +121,9 @@ def _estimate_stays(plan: PlannedUse, published: Usage) -> Estimate:
         both_s = count * (1 - share) * function.timeout_s if share < _USUAL_SHARE else 0.0
         return function.stays(lasts_s + count * start_s + both_s, count=count).times(n)
 
-    longest_s = min(plan.longest_round_s, function.timeout_s * _ASKED_TWICE)
+    longest_s = plan.longest_round_s
+    if not math.isfinite(longest_s):  # nothing else bounds it
+        longest_s = function.timeout_s
     worst = stays(plan.rounds * longest_s, INIT_LIMIT_S, _LEAST_SHARE) + published
     worst += plan.traffic.task(fresh=True).times(plan.tasks)
     if plan.seconds_per_task is None:
