@@ -18,6 +18,7 @@ SPECS: Final = (
     "sr-sgc-rep:B=1,W=2,lam=2",
     "m-sgc:B=1,W=2,lam=2",
     "m-sgc-rep:B=1,W=2,lam=1",
+    "ra-sgc:s=0,q=0.5,r=2,late=drop",
 )
 AUDITED: Final = ("gc-rep:s=2", "gc-binary:s=2", "sr-sgc-rep:B=1,W=2,lam=3")
 SWITCHED: Final = ("uncoded", "gc:s=2", "gc-rep:s=1", "sr-sgc:B=1,W=2,lam=2", "m-sgc:B=1,W=2,lam=2")
