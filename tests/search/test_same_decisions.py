@@ -31,10 +31,10 @@ from seqgc.search.kernel._arrivals import Arrivals
 from seqgc.search.kernel._codes import Codes
 from seqgc.search.kernel._thresholds import after_enough
 from seqgc.stragglers import StragglerModel
-from tests.kit import left
+from tests.kit import SOAK, left
 from tests.schemes.catalogue import all_schemes
 
-PROFILES = 200
+PROFILES = 1000 if SOAK else 60
 WAIT_OUTS: tuple[WaitOut, ...] = ("all", "conform", "feasible")
 CONFORMITIES: tuple[Conformity, ...] = ("scheme", "bursty")
 
