@@ -15,6 +15,7 @@ import atexit
 import ctypes
 import gc
 import importlib
+import io
 import json
 import os
 import pty
@@ -25,7 +26,7 @@ import tempfile
 import threading
 import time
 import traceback
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker, util
 from pathlib import Path
@@ -34,7 +35,11 @@ from unittest import mock
 
 _SUBREAPER = 36  # prctl's PR_SET_CHILD_SUBREAPER
 _MOST_S = 60.0  # that a master may take, and then what it has started
-_LOADED = ("seqgc.cli", "seqgc.training", "seqgc.workers", "seqgc.backends.lambda_", "boto3")
+_LOADED = (
+    *("seqgc.cli", "seqgc.training.run", "seqgc.workers", "seqgc.backends.lambda_", "boto3"),
+    *("seqgc.local_lambda.service", "seqgc.local_lambda._parent", "tests.kit", "_strptime"),
+    *("numpy.ctypeslib", "numpy.ma", "numpy.random", "encodings.idna", "rich._emoji_codes"),
+)
 _COMPILED = "runtime_client"  # reads its address when it is loaded: every environment does
 
 
@@ -346,6 +351,8 @@ def _load() -> None:
     del sys.modules[_COMPILED]
     importlib.import_module("lambda_handlers.gradient_worker.handler")
     importlib.import_module("tests.masters.toys")
+    with redirect_stdout(io.StringIO()):  # the verbs are made into commands, once
+        importlib.import_module("seqgc.cli").main(["train", "--help"])
     gc.collect()
     gc.freeze()
 
