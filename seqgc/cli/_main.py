@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
-        with _signals():
+        with _signals(), _unwrapped():
             status = _command()(args=arguments, standalone_mode=False)
         sys.stdout.flush()
     except (ParameterError, ProfileError) as error:
@@ -132,6 +132,17 @@ def _signals() -> Iterator[None]:
         sys.unraisablehook = ignored
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _unwrapped() -> Iterator[None]:
+    """Raise a `_Stopped` again of which another error was made: Python does so in new classes."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error.__cause__, _Stopped):
+            raise error.__cause__ from None
+        raise
 
 
 def _is_stopping() -> bool:

@@ -147,6 +147,7 @@ class Session:
                     max_norm=self._plan.max_norm or math.inf,
                     audit=self._plan.audit,
                 )
+                self._interrupts.hold()
                 self._workload.flush()
                 outcome = "finished"
             except Exception as error:
@@ -157,8 +158,10 @@ class Session:
                 self._whole = self._interrupts.admitted
                 raise
             finally:
+                self._interrupts.hold()
                 seconds = self._seconds
                 self._end(directory, outcome)
+            self._interrupts.admit()
         return seconds
 
     @property

@@ -74,6 +74,36 @@ def test_a_signal_that_a_library_has_swallowed_is_not_the_last(verbs: dict[str, 
     assert len(swallowed) == 2
 
 
+class Signalled:
+    """A part of a class that gets a signal while that is made: Python 3.11 makes an error of it."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_of_which_python_makes_another_error_ends_a_verb(verbs: dict[str, object]) -> None:
+    verbs["do"] = lambda: type("Made", (), {"part": Signalled()})
+    assert main(["one"]) == 143
+
+
+def test_a_signal_during_the_first_imports_ends_them_at_once() -> None:
+    text = (
+        "import os, sys\n"
+        "class Import:\n"
+        "    def __set_name__(self, owner, name): os.kill(os.getpid(), {})\n"
+        "    def find_spec(self, name, *_): name == 'seqgc.cli' and type('A', (), {{'b': self}})\n"
+        "from seqgc.__main__ import run\n"
+        "sys.meta_path.insert(0, Import())\n"
+        "sys.exit(run())\n"
+    )
+    for number, said in ((signal.SIGINT, b"seqgc: interrupted\n"), (signal.SIGTERM, b"")):
+        with interrupts():
+            ended = subprocess.run(
+                [sys.executable, "-c", text.format(int(number))], capture_output=True, check=False
+            )
+        assert (ended.returncode, ended.stderr) == (128 + number, said)
+
+
 def test_a_second_signal_does_not_disturb_the_end(verbs: dict[str, object]) -> None:
     def do() -> None:
         try:

@@ -224,8 +224,7 @@ def _become_master(order: Order, terminal: int, said: int, counted: int) -> NoRe
     """Be what ``seqgc`` is after its imports, to the interpreter's own end."""
     os.setsid()
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in (signal.SIGTERM, signal.SIGHUP):  # which nohup, for one, has ignored
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # which nohup has ignored
         signal.signal(number, signal.SIG_DFL)
     nowhere = os.open(os.devnull, os.O_RDWR)
     err = said if order.err is None else os.open(order.err, os.O_WRONLY)
@@ -251,6 +250,7 @@ def _become_master(order: Order, terminal: int, said: int, counted: int) -> NoRe
     with system_calls(calls):
         status = 1
         try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             status = run()
         except SystemExit as end:
             status = int(end.code or 0)
