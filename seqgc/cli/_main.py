@@ -109,7 +109,7 @@ def _signals() -> Iterator[None]:
     ignored = sys.unraisablehook
 
     def stop(number: int, _frame: object) -> None:
-        if not _is_stopping():
+        if _stop_behind(sys.exception()) is None:  # else it is being cleaned up
             raise _Stopped(number)
 
     def retry(about: Any) -> None:
@@ -136,21 +136,25 @@ def _signals() -> Iterator[None]:
 
 @contextmanager
 def _unwrapped() -> Iterator[None]:
-    """Raise a `_Stopped` again of which another error was made: Python does so in new classes."""
+    """Raise a `_Stopped` again that another error hides.
+
+    Python makes one of it where a class is made; what cleans up may fail, for a terminal is gone.
+    """
     try:
         yield
     except Exception as error:
-        if isinstance(error.__cause__, _Stopped):
-            raise error.__cause__ from None
-        raise
+        if (stop := _stop_behind(error)) is None:
+            raise
+        for note in getattr(error, "__notes__", []):
+            stop.add_note(note)
+        raise stop from None
 
 
-def _is_stopping() -> bool:
-    """Whether what runs now cleans up because of a `_Stopped`."""
-    error = sys.exception()
+def _stop_behind(error: BaseException | None) -> _Stopped | None:
+    """Return the `_Stopped` because of which this error came, if there is one."""
     while error is not None and not isinstance(error, _Stopped):
         error = error.__context__
-    return error is not None
+    return error
 
 
 @cache
