@@ -19,6 +19,9 @@ export OPENBLAS_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
+# Tests start dozens of interpreters; each would compile seqgc again, a fifth of what its start takes.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := test
 .DELETE_ON_ERROR:
 .PHONY: demo test soak lint bench format audit lock
@@ -30,10 +33,12 @@ demo: $(VENV)/.installed-demo
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
-# Whole runs with every fault that a seed asks for: hours. SEEDS=FIRST:END
+# Whole runs with every fault that a seed asks for, and all tests that count farther: hours.
+# SEEDS=FIRST:END
 soak: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),0:100000)
-	SEQGC_SOAK=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/simulation tests/cli/test_bad_input.py tests/cli/test_bad_modules.py tests/cli/test_bad_files.py $(PYTEST_ARGS)
+	SEQGC_SOAK=1 $(BIN)/python -m pytest -n 2 --dist worksteal \
+	  $$(grep -rlw SOAK tests --include='test_*.py') $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

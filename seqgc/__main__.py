@@ -4,19 +4,19 @@ import io
 import os
 import signal
 import sys
+from contextlib import suppress
 
 
 def run() -> int:
-    """Run the command line; Ctrl-C during its imports, and SIGTERM, end it in good order."""
-    signal.signal(signal.SIGTERM, _end)
-    _open_standard_streams()
+    """Run the command line; Ctrl-C and SIGTERM during its imports end it at once."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _end)
     try:
+        _open_standard_streams()
         from seqgc.cli import main
 
         return main()
-    except KeyboardInterrupt:
-        sys.stderr.write("seqgc: interrupted\n")
-        return 130
     finally:  # the interpreter's end takes a while; whoever ends it sooner wants no traceback
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
@@ -24,7 +24,11 @@ def run() -> int:
 
 
 def _end(number: int, _frame: object) -> None:
-    raise SystemExit(128 + number)
+    """End, while there is nothing to put in order; an exception might be lost in an import."""
+    with suppress(OSError):  # there may be nobody to tell
+        if number == signal.SIGINT:
+            os.write(2, b"seqgc: interrupted\n")
+    os._exit(128 + number)
 
 
 def _open_standard_streams() -> None:

@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
-        with _signals():
+        with _signals(), _unwrapped():
             status = _command()(args=arguments, standalone_mode=False)
         sys.stdout.flush()
     except (ParameterError, ProfileError) as error:
@@ -109,7 +109,7 @@ def _signals() -> Iterator[None]:
     ignored = sys.unraisablehook
 
     def stop(number: int, _frame: object) -> None:
-        if not _is_stopping():
+        if _stop_behind(sys.exception()) is None:  # else it is being cleaned up
             raise _Stopped(number)
 
     def retry(about: Any) -> None:
@@ -134,12 +134,27 @@ def _signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _is_stopping() -> bool:
-    """Whether what runs now cleans up because of a `_Stopped`."""
-    error = sys.exception()
+@contextmanager
+def _unwrapped() -> Iterator[None]:
+    """Raise a `_Stopped` again that another error hides.
+
+    Python makes one of it where a class is made; what cleans up may fail, for a terminal is gone.
+    """
+    try:
+        yield
+    except Exception as error:
+        if (stop := _stop_behind(error)) is None:
+            raise
+        for note in getattr(error, "__notes__", []):
+            stop.add_note(note)
+        raise stop from None
+
+
+def _stop_behind(error: BaseException | None) -> _Stopped | None:
+    """Return the `_Stopped` because of which this error came, if there is one."""
     while error is not None and not isinstance(error, _Stopped):
         error = error.__context__
-    return error is not None
+    return error
 
 
 @cache

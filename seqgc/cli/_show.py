@@ -8,7 +8,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, is_dataclass
 from typing import cast
 
@@ -91,7 +91,14 @@ def why_switched(fields: Mapping[str, object]) -> str:
 
 @contextmanager
 def busy(doing: str) -> Iterator[None]:
-    """Say on a terminal, for as long as the block takes, what is being done."""
-    console = Console(stderr=True)
-    with console.status(doing) if console.is_terminal else nullcontext():
+    """Say on a terminal, for as long as the block takes and it is there, what is being done."""
+    console = Screen(stderr=True)
+    status = console.status(doing)
+    try:
+        with suppress(OSError):
+            if console.is_terminal:
+                status.start()
         yield
+    finally:
+        with suppress(OSError):
+            status.stop()

@@ -92,11 +92,12 @@ class RunProgress:
         self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def __enter__(self) -> RunProgress:
-        self._bar.start()
+        with suppress(OSError):  # nobody is there to see it
+            self._bar.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        with suppress(OSError):  # nobody is there to see it
+        with suppress(OSError):
             self._bar.stop()
             self._show()
 

@@ -151,6 +151,7 @@ class Session:
                     max_norm=self._plan.max_norm or math.inf,
                     audit=self._plan.audit,
                 )
+                self._interrupts.hold()
                 self._workload.flush()
                 outcome = "finished"
             except Exception as error:
@@ -161,8 +162,10 @@ class Session:
                 self._whole = self._interrupts.admitted
                 raise
             finally:
+                self._interrupts.hold()
                 seconds = self._seconds
                 self._end(directory, outcome)
+            self._interrupts.admit()
         return seconds
 
     @property

@@ -13,11 +13,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import nn
 
+from seqgc._bounded import open_bounded
 from seqgc._durable import replacing
 from seqgc.errors import StoreError, one_line
 
 __all__ = ["load_checkpoint", "save_checkpoint"]
 
+_MOST_BYTES: Final = 2**38
 _DIGEST: Final = "seqgc_sha256"
 """The file's only metadata: of several, the format keeps no order, and no two files were equal."""
 
@@ -59,7 +61,8 @@ def load_checkpoint(path: str | Path, module: nn.Module) -> None:
         If the file is missing or damaged, or holds other parameters than the module's.
     """
     try:
-        data = Path(path).read_bytes()
+        with open_bounded(path, most_bytes=_MOST_BYTES) as file:
+            data = file.read()
         state = load(data)
         if _said(data) not in (None, _digest(state)):
             raise StoreError(f"checkpoint {path} is damaged: its digest is another than it says")

@@ -25,12 +25,14 @@ from typing import Final
 
 import msgspec
 
+from seqgc._bounded import open_bounded
 from seqgc._durable import AppendOnly
 from seqgc.errors import StoreError
 
 __all__ = ["Entry", "Journal", "read_journal"]
 
 SCHEMA = 1
+_MOST_BYTES: Final = 2**32  # of a million rounds that a thousand workers straggle in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +104,11 @@ def read_journal(path: Path, *, mend: bool = False) -> tuple[list[Entry], int]:
     Raises
     ------
     StoreError
-        If the file is missing, or damaged before its last line.
+        If the file is missing, too large, or damaged before its last line.
     """
     try:
-        data = path.read_bytes()
+        with open_bounded(path, most_bytes=_MOST_BYTES) as file:
+            data = file.read()
     except OSError as error:
         raise StoreError(f"journal {path}: {error.strerror or error}") from error
     entries: list[Entry] = []

@@ -40,6 +40,7 @@ from seqgc.training.metrics import JobMetrics
 __all__ = ["EventLog", "MetricsLog", "RunDirectory", "new_run_path"]
 
 SCHEMA = 1
+_FILES = "journal.jsonl", "events.jsonl", "metrics.csv", "lock"  # that a resumed run opens
 _ROUNDS = 64  # whose answers have their times in the log: later than that they have none
 _MOST_CONFIG_BYTES = 2**20
 _BLOCK_BYTES = 1 << 16
@@ -81,6 +82,10 @@ class RunDirectory:
         if reopened:
             if not self._config.is_file():
                 raise no_run(path, "it has no config.toml")
+            for name in _FILES:  # a pipe would be waited for, a device has no end
+                there = self.path / name
+                if not there.is_file() and (there.is_symlink() or there.exists()):
+                    raise no_run(path, f"{name} is no regular file")
             return
         require_new(self.path)
         try:

@@ -15,7 +15,7 @@ from seqgc.cli import main
 from seqgc.profiles import DelayProfile, ProfileMeta, write_profile
 from tests.kit import SOAK
 
-__all__ = ["SOAK", "WORDS", "Out", "answered", "changed", "measured", "profile"]
+__all__ = ["SOAK", "WORDS", "Out", "answered", "changed", "endless", "loop", "measured", "profile"]
 
 Out = pytest.CaptureFixture[str]
 
@@ -95,3 +95,13 @@ def profile(path: Path, *, rounds: int = 6, workers: int = 4) -> Path:
     meta = ProfileMeta(base_load=0.25, alpha=0.1, batch=512, model="cnn", provider="here")
     write_profile(DelayProfile.from_times(times, meta=meta), path=path)
     return path
+
+
+def loop(path: Path) -> None:
+    """Make a link to itself."""
+    path.symlink_to(path.name)
+
+
+def endless(path: Path) -> None:
+    """Make a link to a device without an end."""
+    path.symlink_to("/dev/zero")

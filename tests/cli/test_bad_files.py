@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from seqgc.cli import main
-from tests.cli.mutations import SOAK, Out, answered, profile
+from tests.cli.mutations import SOAK, Out, answered, endless, loop, profile
 from tests.cli.refused import refused
 
 pytestmark = pytest.mark.timeout(3600 if SOAK else 180)
@@ -63,14 +63,6 @@ READERS = [
     "cost a.toml", "cost run", "cost c.toml --profile a.npz",
     "resume run", "doctor --deployment a.toml",
 ]  # fmt: skip
-
-
-def loop(path: Path) -> None:
-    path.symlink_to(path.name)
-
-
-def endless(path: Path) -> None:
-    path.symlink_to("/dev/zero")
 
 
 def sparse(path: Path) -> None:

@@ -19,7 +19,17 @@ from seqgc.deploy import read_deployment
 from seqgc.errors import ParameterError
 from seqgc.training import new_run_path
 from tests.cli.kit import deploy
-from tests.cli.mutations import SOAK, WORDS, Out, answered, changed, measured, profile
+from tests.cli.mutations import (
+    SOAK,
+    WORDS,
+    Out,
+    answered,
+    changed,
+    endless,
+    loop,
+    measured,
+    profile,
+)
 
 COUNT = 100_000 if SOAK else 150
 pytestmark = pytest.mark.timeout(6 * 3600 if SOAK else 180)
@@ -256,6 +266,16 @@ def test_a_run_may_have_any_name_and_is_not_resumed_once_it_is_damaged(capsys: O
             state.rmdir() if state.is_dir() else state.unlink()
             make(state)
         refuses("no checkpoint", "can be used")
+    makers = [os.mkfifo, endless, loop, Path.mkdir]  # none is waited for or read
+    for at, name in enumerate(["journal.jsonl", "events.jsonl", "metrics.csv", "lock"]):
+        (run / name).rename("aside")
+        for make in makers if SOAK else [makers[at]]:
+            make(run / name)
+            refuses(name, "no regular file")
+            (run / name).rmdir() if make is Path.mkdir else (run / name).unlink()
+        Path("aside").rename(run / name)
+    os.truncate(journal, 2**40)
+    refuses("journal.jsonl", "bytes")
     Path(run, "config.toml").write_text("[" * 600)
     refuses("must be TOML")
 

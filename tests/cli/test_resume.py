@@ -1,31 +1,24 @@
-"""Real masters are killed, and their runs go on: what ``seqgc resume`` is for.
-
-In ``make test`` a few instants; with ``SEQGC_SOAK=1`` a hundred of each kind.
-"""
+"""What ends a run and what does not, and ``seqgc resume``; tests/masters kills real masters."""
 
 from __future__ import annotations
 
 import csv
+import io
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 from seqgc.cli import main
-from tests.kit import SOAK, interrupts
+from tests.kit import interrupts
 
-INSTANTS = 100 if SOAK else 1
 STEPS = 25
 LINE = ["--models", "2", "--module", "mlp", "--batch-size", "32", "--steps", str(STEPS), "-n", "4"]
-KINDS = {
-    "local": ["--backend", "local", "--scheme", "gc-rep:s=1"],
-    "lambda-local": ["--backend", "lambda-local", "--scheme", "uncoded"],
-}
+LOCAL = ["--backend", "local", "--scheme", "gc-rep:s=1"]
 
 
 @pytest.fixture(autouse=True)
@@ -33,29 +26,19 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def ended_at(round: int, run: str, options: list[str], number: signal.Signals) -> tuple[int, str]:
-    """Train, end the master by a signal once a round has closed; return its status and last line.
+class Ending(io.StringIO):
+    """Standard error, on which a line that begins so brings a signal, twice: the second is idle."""
 
-    It is sent twice: a second one must change nothing.
-    """
-    command = [sys.executable, "-m", "seqgc", "train", *LINE, *options, "--run", run]
-    with interrupts():
-        process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
-    try:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if line.startswith(f"round {round}:"):
-                break
-        process.send_signal(number)
-        process.send_signal(number)
-        _, err = process.communicate(timeout=60)
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
-    return process.returncode, err.splitlines()[-1] if err else ""
+    def __init__(self, begin: str, number: signal.Signals) -> None:
+        super().__init__()
+        self._begin, self._number = begin, number
+
+    def write(self, text: str, /) -> int:
+        written = super().write(text)
+        if text.startswith(self._begin):
+            os.kill(os.getpid(), self._number)
+            os.kill(os.getpid(), self._number)
+        return written
 
 
 def outcome(run: str) -> tuple[dict[str, bytes], list[list[str]]]:
@@ -69,33 +52,16 @@ def outcome(run: str) -> tuple[dict[str, bytes], list[list[str]]]:
     return weights, sorted(row[1:] for row in rows)
 
 
-@pytest.mark.parametrize("kind", KINDS if SOAK else ["local"])  # tests/masters has more
-def test_a_master_that_is_killed_is_replaced_to_the_last_bit(kind: str) -> None:
-    options = KINDS[kind]
-    assert main(["train", *LINE, *options, "--run", "whole"]) == 0
-    expected = outcome("whole")
-    assert len(expected[1]) == 1 + 2 * STEPS
-    rng = np.random.default_rng(0)
-    for instant in range(INSTANTS):
-        run = f"killed-{instant}"
-        every = ["--checkpoint-every-s", str(rng.choice([0.05, 60.0]))]
-        status, _ = ended_at(int(rng.integers(2, 40)), run, [*options, *every], signal.SIGKILL)
-        assert status == -signal.SIGKILL
-        assert main(["resume", run]) == 0
-        assert outcome(run) == expected
-
-
-@pytest.mark.parametrize(
-    ("number", "status", "said"),
-    [
-        (signal.SIGTERM, 143, "ended by SIGTERM"),
-        *([(signal.SIGHUP, 129, "ended by SIGHUP")] if SOAK else []),  # as in tests/masters
-    ],
-)
-def test_signals_end_a_run_that_can_go_on(number: signal.Signals, status: int, said: str) -> None:
-    found, last = ended_at(5, "r", KINDS["local"], number)
-    assert found == status
-    assert last.startswith(f"seqgc: {said}; ")
+@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGHUP", 129)])
+def test_signals_end_a_run_that_can_go_on(
+    name: str, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    err = Ending("round 5:", signal.Signals[name])
+    with monkeypatch.context() as patched, interrupts():
+        patched.setattr("sys.stderr", err)
+        assert main(["train", *LINE, *LOCAL, "--run", "r"]) == status
+    last = err.getvalue().splitlines()[-1]
+    assert last.startswith(f"seqgc: ended by {name}; ")
     assert last.endswith("go on with: seqgc resume r")
     newest = max(int(path.name) for path in Path("r/checkpoints").glob("[0-9]*"))
     assert newest >= 5, "a last checkpoint"
@@ -114,7 +80,7 @@ def test_what_cannot_be_resumed_is_refused_in_one_line(capsys: pytest.CaptureFix
 
 
 def test_what_nobody_can_read_does_not_end_a_run_or_spoil_its_end() -> None:
-    few = [*LINE, *KINDS["local"], "--steps", "3", "--run"]
+    few = [*LINE, *LOCAL, "--steps", "3", "--run"]
     command = [sys.executable, "-m", "seqgc", "train", *few]
     reader, gone = os.pipe()
     os.close(reader)
@@ -135,7 +101,7 @@ def test_a_result_that_cannot_be_printed_is_missed_by_who_asked_for_it(
 ) -> None:
     with Path("/dev/full").open("w") as full:
         monkeypatch.setattr("sys.stdout", full)
-        found = main(["train", *LINE, *KINDS["local"], "--steps", "1", "--run", "r", *flags])
+        found = main(["train", *LINE, *LOCAL, "--steps", "1", "--run", "r", *flags])
         os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())  # what is left goes nowhere
     assert found == status
     assert len(outcome("r")[1]) == 1 + 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import signal
 import subprocess
@@ -13,6 +15,8 @@ import pytest
 import typer
 
 from seqgc.cli import main
+from seqgc.cli._show import busy
+from seqgc.cli.progress import RunProgress
 from tests.kit import interrupts
 
 
@@ -72,6 +76,76 @@ def test_a_signal_that_a_library_has_swallowed_is_not_the_last(verbs: dict[str, 
     verbs["do"] = do
     assert main(["one"]) == 143
     assert len(swallowed) == 2
+
+
+class Signalled:
+    """A part of a class that gets a signal while that is made: Python 3.11 makes an error of it."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_of_which_python_makes_another_error_ends_a_verb(verbs: dict[str, object]) -> None:
+    verbs["do"] = lambda: type("Made", (), {"part": Signalled()})
+    assert main(["one"]) == 143
+
+
+class Gone(io.StringIO):
+    """Where a terminal was."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, _: str) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_a_terminal_that_goes_away_while_something_is_shown_on_it_spoils_nothing(
+    verbs: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def do() -> None:
+        with busy("importing"), RunProgress("gc:s=1", total=1):
+            done.append(True)
+
+    done = list[bool]()
+    verbs["do"] = do
+    monkeypatch.setattr("sys.stderr", Gone())
+    assert main(["one"]) == 0
+    assert done
+
+
+def test_a_signal_is_not_hidden_by_an_error_of_what_cleans_up(
+    verbs: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def do() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            error = OSError(errno.EIO, "Input/output error")
+            error.add_note("go on")
+            raise error
+
+    verbs["do"] = do
+    assert main(["one"]) == 143
+    assert capsys.readouterr().err == "seqgc: ended by SIGTERM; go on\n"
+
+
+def test_a_signal_during_the_first_imports_ends_them_at_once() -> None:
+    text = (
+        "import os, sys\n"
+        "class Import:\n"
+        "    def __set_name__(self, owner, name): os.kill(os.getpid(), {})\n"
+        "    def find_spec(self, name, *_): name == 'seqgc.cli' and type('A', (), {{'b': self}})\n"
+        "from seqgc.__main__ import run\n"
+        "sys.meta_path.insert(0, Import())\n"
+        "sys.exit(run())\n"
+    )
+    for number, said in ((signal.SIGINT, b"seqgc: interrupted\n"), (signal.SIGTERM, b"")):
+        with interrupts():
+            ended = subprocess.run(
+                [sys.executable, "-c", text.format(int(number))], capture_output=True, check=False
+            )
+        assert (ended.returncode, ended.stderr) == (128 + number, said)
 
 
 def test_a_second_signal_does_not_disturb_the_end(verbs: dict[str, object]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from seqgc.codes import GradientCode, code_kinds, compare_codes, make_code, worst_survivors
 from seqgc.errors import IllConditionedError, ParameterError
 from seqgc.ports import PAYLOADS, BoolArray, FloatArray, Payload, payload_format, quantize, restore
-from tests.codes.registry import contiguous_sets, encode_all, random_sets, relative_error
+from tests.codes.registry import DRAWN, contiguous_sets, encode_all, random_sets, relative_error
 
 N, COLUMNS, SEED = 256, 48, 40
 TOLERATED = (1, 3, 7, 15, 27, 63, 127)
@@ -23,8 +23,8 @@ LARGEST_ERROR: dict[Payload, float] = {
 
 
 def survivor_sets(code: GradientCode) -> Iterator[BoolArray]:
-    """Yield 200 random and 256 contiguous sets, and the worst that another search finds."""
-    yield from random_sets(code.n, code.s, 200, seed=SEED)
+    """Yield random and contiguous sets, and the worst that another search finds."""
+    yield from random_sets(code.n, code.s, DRAWN, seed=SEED)
     yield from contiguous_sets(code.n, code.s)
     yield worst_survivors(code, seed=SEED)[0]
 

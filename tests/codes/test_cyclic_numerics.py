@@ -14,6 +14,7 @@ from seqgc.codes import cyclic as cyclic_module
 from seqgc.errors import IllConditionedError
 from seqgc.ports import BoolArray, FloatArray, payload_format
 from tests.codes.registry import (
+    DRAWN,
     contiguous_sets,
     encode_all,
     masks,
@@ -51,7 +52,7 @@ def float32_errors(code: GradientCode, sets: Iterator[BoolArray]) -> tuple[list[
 @pytest.mark.parametrize("s", [*DIVIDING, *OTHERS])
 @pytest.mark.parametrize("pattern", ["random", "contiguous"])
 def test_cyclic_float32_results_decode_to_four_digits(s: int, pattern: str) -> None:
-    sets = random_sets(N, s, 200, seed=SEED) if pattern == "random" else contiguous_sets(N, s)
+    sets = random_sets(N, s, DRAWN, seed=SEED) if pattern == "random" else contiguous_sets(N, s)
     errors, refused = float32_errors(CyclicCode(N, s), sets)
     print(
         f"\ncyclic n={N} s={s} {pattern} (seed {SEED}): relative error median"
@@ -69,7 +70,7 @@ ADDED = [("rep", s) for s in DIVIDING] + [("binary", s) for s in (*DIVIDING, *OT
 @pytest.mark.parametrize(("kind", "s"), ADDED)
 def test_repetition_and_binary_float32_results_decode_to_six_digits(kind: str, s: int) -> None:
     code = make_code(kind, N, s)
-    for sets in (random_sets(N, s, 200, seed=SEED), contiguous_sets(N, s)):
+    for sets in (random_sets(N, s, DRAWN, seed=SEED), contiguous_sets(N, s)):
         errors, refused = float32_errors(code, sets)
         assert refused == 0
         assert max(errors) <= 1e-6

@@ -15,6 +15,7 @@ import atexit
 import ctypes
 import gc
 import importlib
+import io
 import json
 import os
 import pty
@@ -25,7 +26,7 @@ import tempfile
 import threading
 import time
 import traceback
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker, util
 from pathlib import Path
@@ -34,7 +35,11 @@ from unittest import mock
 
 _SUBREAPER = 36  # prctl's PR_SET_CHILD_SUBREAPER
 _MOST_S = 60.0  # that a master may take, and then what it has started
-_LOADED = ("seqgc.cli", "seqgc.training", "seqgc.workers", "seqgc.backends.lambda_", "boto3")
+_LOADED = (
+    *("seqgc.cli", "seqgc.training.run", "seqgc.workers", "seqgc.backends.lambda_", "boto3"),
+    *("seqgc.local_lambda.service", "seqgc.local_lambda._parent", "tests.kit", "_strptime"),
+    *("numpy.ctypeslib", "numpy.ma", "numpy.random", "encodings.idna", "rich._emoji_codes"),
+)
 _COMPILED = "runtime_client"  # reads its address when it is loaded: every environment does
 
 
@@ -219,8 +224,7 @@ def _become_master(order: Order, terminal: int, said: int, counted: int) -> NoRe
     """Be what ``seqgc`` is after its imports, to the interpreter's own end."""
     os.setsid()
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in (signal.SIGTERM, signal.SIGHUP):  # which nohup, for one, has ignored
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # which nohup has ignored
         signal.signal(number, signal.SIG_DFL)
     nowhere = os.open(os.devnull, os.O_RDWR)
     err = said if order.err is None else os.open(order.err, os.O_WRONLY)
@@ -246,6 +250,7 @@ def _become_master(order: Order, terminal: int, said: int, counted: int) -> NoRe
     with system_calls(calls):
         status = 1
         try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             status = run()
         except SystemExit as end:
             status = int(end.code or 0)
@@ -346,6 +351,8 @@ def _load() -> None:
     del sys.modules[_COMPILED]
     importlib.import_module("lambda_handlers.gradient_worker.handler")
     importlib.import_module("tests.masters.toys")
+    with redirect_stdout(io.StringIO()):  # the verbs are made into commands, once
+        importlib.import_module("seqgc.cli").main(["train", "--help"])
     gc.collect()
     gc.freeze()
 

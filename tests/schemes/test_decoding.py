@@ -11,6 +11,7 @@ from seqgc.codes import make_code
 from seqgc.errors import NotDecodableError
 from seqgc.ports import BoolArray
 from seqgc.schemes import GC, MSGC, SRSGC, Scheme, Uncoded, parse_scheme
+from tests.kit import SOAK
 from tests.schemes.catalogue import all_schemes
 from tests.schemes.patterns import (
     CoverCheck,
@@ -36,9 +37,9 @@ LARGER = [
     }.items()
     for spec in specs
 ]
-EXHAUSTIVE_BITS = 16
-SAMPLED = 10_000
-LONG_RUNS = 256
+EXHAUSTIVE_BITS = 16 if SOAK else 12
+SAMPLED = 10_000 if SOAK else 1_000
+LONG_RUNS = 256 if SOAK else 64
 SEED = 20261120
 
 

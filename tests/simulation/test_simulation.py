@@ -24,7 +24,7 @@ from tests.simulation.plants import PLANTS
 from tests.simulation.runs import compare, simulate, trained
 from tests.simulation.search import failures, report
 
-PARTS = 8  # of the seeds, so that several processes can be at them
+PARTS = 20  # of the seeds, so that several processes can be at them
 SEEDS = (10_000 if SOAK else 1000) // PARTS
 PLAIN = Scenario(seed=0, spec="uncoded", delays=0, checkpoint_every_s=9.0, faults=())
 QUICK = [
@@ -56,8 +56,8 @@ def test_nothing_is_lost_and_nothing_let_in(part: int) -> None:
 
 
 def test_the_same_seed_has_the_same_events() -> None:
-    scenarios = list(map(draw, range(1000)))
-    kinds = {(s.shape, s.backend, s.audit, s.wild, bool(s.switches)): s.seed for s in scenarios}
+    scenarios = map(draw, range(200))
+    kinds = {(s.backend, s.audit, s.wild, bool(s.switches)): s.seed for s in scenarios}
     for seed in kinds.values():
         first, second = simulate(draw(seed)), simulate(draw(seed))
         assert first.digest == second.digest

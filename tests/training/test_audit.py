@@ -15,7 +15,7 @@ from seqgc.ports import Arrival, Dispatch, Failure, FloatArray, Notice, Seen, Ta
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import parse_scheme
 from seqgc.training import TrainingPlan, resume, train
-from tests.training.test_diverged import SOAK, Damage, crew, logged, models, others
+from tests.training.test_diverged import SEEDS, Damage, crew, logged, models, others
 from tests.training.test_resume import WRITING, CopyAt, whole_checkpoints  # noqa: F401
 
 N = 6
@@ -48,7 +48,7 @@ def lies(liars: tuple[int, ...], *, seed: int, since: int = 0) -> Damage:
     return damage
 
 
-@pytest.mark.parametrize("seed", range(2 * SOAK))
+@pytest.mark.parametrize("seed", range(2 * SEEDS))
 @pytest.mark.parametrize("spec", REPLICATED)
 def test_one_who_lies_is_outvoted_and_expelled(spec: str, seed: int, tmp_path: Path) -> None:
     liar, since = seed % N, 2 + seed % 3
@@ -66,7 +66,7 @@ def test_one_who_lies_is_outvoted_and_expelled(spec: str, seed: int, tmp_path: P
 
 
 @pytest.mark.parametrize("spec", ["gc-rep:s=1", "gc-rep:s=2"])
-@pytest.mark.parametrize("seed", range(SOAK))
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_where_nobody_can_say_who_lies_the_run_ends_and_names_them(
     spec: str, seed: int, tmp_path: Path
 ) -> None:

@@ -39,11 +39,7 @@ def python(code: str) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
-def test_no_optimizer_imports_the_compiler() -> None:
-    python(TRAINS)
-
-
-def test_whoever_wants_the_compiler_later_gets_it() -> None:
+def test_no_optimizer_imports_the_compiler_and_whoever_wants_it_later_gets_it() -> None:
     later = "import torch._dynamo\nassert torch._dynamo.is_dynamo_supported\n"
     python(TRAINS + later + "take_a_step(workload, 1)\n")
 

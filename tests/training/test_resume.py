@@ -8,7 +8,9 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +29,7 @@ from seqgc.search import ReplayBackend
 from seqgc.training import Adaptation, TrainingPlan, resume, train
 from seqgc.training.snapshots import Snapshot, SnapshotFolder
 from seqgc.worker import ComputeFactory
-from tests.kit import system_calls
+from tests.kit import SOAK, interrupts, system_calls
 from tests.training.reference import make_model
 from tests.training.test_adaptive import HandDriven, replayed
 
@@ -321,6 +323,34 @@ def test_losses_that_a_full_disk_kept_back_are_written_at_the_end_if_there_is_ro
     with system_calls(disk):
         assert outcome(train(plan("gc:s=1"), crew(), run=tmp_path / "full").run) == due
     assert not disk.full
+
+
+class InterruptedAt:
+    """Stands for ``os``: once the last round has closed, Ctrl-C at the k-th call; an observer."""
+
+    def __init__(self, call: int) -> None:
+        self._call, self._count = call, -1
+
+    def __call__(self, seen: Seen) -> None:
+        if isinstance(seen, Close) and seen.record.round == 4 * STEPS - 1:
+            self._count = 0
+
+    def __getattr__(self, name: str) -> object:
+        if self._count >= 0:
+            self._count += 1
+            if self._count == self._call:
+                os.kill(os.getpid(), signal.SIGINT)
+        return getattr(os, name)
+
+
+@pytest.mark.parametrize("call", range(1, 40, 1 if SOAK else 6))
+def test_ctrl_c_at_the_very_end_leaves_the_last_checkpoint(call: int, tmp_path: Path) -> None:
+    at, run = InterruptedAt(call), tmp_path / "run"
+    with interrupts(), system_calls(at), suppress(KeyboardInterrupt):
+        train(plan("gc:s=1", every_s=60.0), crew(), run=run, observers=[at])
+    assert max(int(path.name) for path in run.glob("checkpoints/[0-9]*")) == 4 * STEPS
+    assert len(list(run.glob("checkpoints/*.safetensors"))) == 4
+    assert "end" in (run / "events.jsonl").read_text().splitlines()[-1]
 
 
 # ---- what is refused -----------------------------------------------------------------------------

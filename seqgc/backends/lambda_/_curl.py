@@ -87,7 +87,8 @@ class CurlTransport:
         self._transfers.memory.take_back(returned)
         give_up_at = time.monotonic() + min(timeout_s, LONGEST_WAIT_S)
         while True:
-            left = 0.0 if self._replies else give_up_at - time.monotonic()
+            due = self._replies or self._transfers.woken  # also what `flush` has heard
+            left = 0.0 if due else give_up_at - time.monotonic()
             self._turn(max(0.0, left))
             if self._replies or self._transfers.woken or left <= 0:
                 break

@@ -19,6 +19,7 @@ from seqgc.testing.scripted import next_events
 from seqgc.wire import StoreRef, WorkloadRef
 from tests.backends.lambda_.constant import Constant
 from tests.backends.lambda_.local import TRANSPORTS, inline, open_transport, serve
+from tests.kit import SOAK
 
 PARAMETERS = 100_000  # 400 KB
 
@@ -53,23 +54,19 @@ def run(service: LocalLambda, *, n: int, s: int, rounds: int, transport: str) ->
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalLambda]:
-    with serve(tmp_path_factory.mktemp("mount"), concurrency=48) as service:
-        yield service
+    concurrency = 320 if SOAK else 48
+    with serve(tmp_path_factory.mktemp("mount"), concurrency=concurrency, timeout_s=60.0) as it:
+        yield it
 
 
+@pytest.mark.timeout(400)  # on two cores 256 take 26 to 60 s
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_32_environments_answer_400_kb_each_in_every_round(
-    service: LocalLambda, transport: str
+@pytest.mark.parametrize(("n", "s", "rounds"), [(32, 4, 3), *([(256, 15, 20)] if SOAK else [])])
+def test_many_environments_answer_400_kb_each_in_every_round(
+    service: LocalLambda, n: int, s: int, rounds: int, transport: str
 ) -> None:
-    run(service, n=32, s=4, rounds=3, transport=transport)
+    run(service, n=n, s=s, rounds=rounds, transport=transport)
     assert service.statistics().throttled == 0
-
-
-@pytest.mark.timeout(400)  # of them on two cores, with another test beside them, 26 to 60 s
-def test_256_environments_answer_400_kb_each_in_20_rounds(tmp_path: Path) -> None:
-    with serve(tmp_path, concurrency=320, timeout_s=60.0) as service:
-        run(service, n=256, s=15, rounds=20, transport="curl")
-        assert service.statistics().throttled == 0
 
 
 def test_gradients_of_resnet18_go_through_the_file_store_in_both_directions(tmp_path: Path) -> None:
