@@ -43,7 +43,7 @@ def test_a_deal_is_its_spec_and_its_repr(n: int, pieces: int) -> None:
 
 
 def test_what_is_left_open_is_decided_for_the_models_that_take_turns() -> None:
-    assert Deal(n=10).fitted(1) == Deal(n=10, pieces=20)
+    assert Deal(n=10).fitted(1) == Deal(n=10, pieces=30)
     assert Deal(n=10).fitted(4) == Deal(n=10, pieces=3)
     assert Deal(n=10, pieces=7).fitted(4) == Deal(n=10, pieces=7)
     assert Deal(n=10).jobs_in_flight(4) == 4
