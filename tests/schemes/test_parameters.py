@@ -55,6 +55,9 @@ def test_load_is_what_the_assignment_touches(scheme: Scheme) -> None:
         # Without stragglers nothing is left for the slots that repeat; they are charged anyway.
         assert max(touched) == pytest.approx((scheme.W - 1) * fractions[0])
         assert scheme.normalized_load == pytest.approx((scheme.W - 1 + scheme.B) * fractions[0])
+    elif isinstance(scheme, RASGC):  # a chunk may be dealt in parts
+        assert touched == pytest.approx(schedule.loads().tolist())
+        assert max(touched) <= scheme.normalized_load * (1 + 1e-9)
     else:
         assert max(touched) == pytest.approx(scheme.normalized_load)
 
@@ -151,8 +154,8 @@ BAD = {
         "`lam` must satisfy 0 <= lam < n (M-SGC-Binary), n=4; got 4 (or take m-sgc)"
     ),
     "gradient": (
-        "`scheme` must be one of uncoded, gc, gc-rep, gc-binary, m-sgc, m-sgc-rep, m-sgc-binary, "
-        "ra-sgc, sr-sgc, sr-sgc-rep; got 'gradient'"
+        "`scheme` must be one of deal, uncoded, gc, gc-rep, gc-binary, m-sgc, m-sgc-rep, "
+        "m-sgc-binary, ra-sgc, sr-sgc, sr-sgc-rep; got 'gradient'"
     ),
     "m-sgd:B=1,W=2,lam=1": "did you mean 'm-sgc'?",
     "m-sgc:B=1,W=2,lamb=1": (
