@@ -348,6 +348,7 @@ class RASGCSchedule(Schedule):
         if self._has_own:
             workers = np.flatnonzero(responded)[::-1]
             received[self._own[workers]] = workers  # the lowest of a chunk
+            received[self._void_own] = -1  # nobody was asked for it
             missing = (received < 0) & ~self._void_own
             is_open = bool(missing.any())
         self._rates = (1 - LATE_WEIGHT) * self._rates + LATE_WEIGHT * ~responded
