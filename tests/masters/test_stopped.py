@@ -92,5 +92,6 @@ def _on_record(run: Path) -> tuple[int, bool]:
     """Return how many rounds a journal has, and whether tasks were sent."""
     journal = run / "journal.jsonl"
     text = journal.read_text() if journal.exists() else ""
-    kinds = [json.loads(line)["kind"] for line in text.splitlines()]
+    whole = text[: text.rfind("\n") + 1]  # a line may be torn, as by a signal within it
+    kinds = [json.loads(line)["kind"] for line in whole.splitlines()]
     return kinds.count("round"), "round" in kinds

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import threading
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +10,10 @@ import numpy as np
 import pytest
 
 from seqgc import workers
-from seqgc.ports import Dispatch, Seen
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import parse_scheme
 from seqgc.training import TrainingPlan, train
+from tests.census import Census
 from tests.kit import SOAK
 from tests.simulation.runs import models
 from tests.training.test_adaptive import replayed
@@ -25,23 +23,6 @@ N = 8
 ROUNDS = 100_000 if SOAK else 300
 # Of a few rounds what comes and goes is seen as well.
 MOST_BYTES_A_ROUND = 1e6 / 1e4 if SOAK else 300
-
-
-class Census:
-    """Counts, before some rounds, what the process and the run's folder hold."""
-
-    def __init__(self, run: Path, rounds: set[int]) -> None:
-        self._run, self._rounds = run, rounds
-        self.bytes: list[int] = []
-        self.others: list[tuple[int, ...]] = []
-
-    def __call__(self, seen: Seen) -> None:
-        if isinstance(seen, Dispatch) and seen.attempt == 0 and seen.round in self._rounds:
-            handles, files = list(Path("/proc/self/fd").glob("*")), list(self._run.rglob("*"))
-            self.others.append((len(handles), threading.active_count(), len(files)))
-            del handles, files
-            gc.collect()
-            self.bytes.append(tracemalloc.get_traced_memory()[0])
 
 
 @pytest.fixture
@@ -74,4 +55,4 @@ def test_memory_descriptors_threads_and_files_stay_as_they_are(
     growth = float(np.median(np.diff(census.bytes))) / (ROUNDS / parts)
     print(f"{spec}: {growth:.0f} bytes a round")
     assert growth < MOST_BYTES_A_ROUND
-    assert census.others[0] == census.others[-1]
+    assert census.own[0] == census.own[-1]

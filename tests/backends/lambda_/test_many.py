@@ -19,12 +19,15 @@ from seqgc.testing.scripted import next_events
 from seqgc.wire import StoreRef, WorkloadRef
 from tests.backends.lambda_.constant import Constant
 from tests.backends.lambda_.local import TRANSPORTS, inline, open_transport, serve
+from tests.census import Census
 from tests.kit import SOAK
 
 PARAMETERS = 100_000  # 400 KB
 
 
-def run(service: LocalLambda, *, n: int, s: int, rounds: int, transport: str) -> None:
+def run(
+    service: LocalLambda, *, n: int, s: int, rounds: int, transport: str, census: Census
+) -> None:
     """Run rounds of GC with stragglers of 0.2 s, and check every gradient."""
     scheme, work = parse_scheme(f"gc:s={s}", n=n), Constant(PARAMETERS)
 
@@ -44,7 +47,7 @@ def run(service: LocalLambda, *, n: int, s: int, rounds: int, transport: str) ->
             ClosingRule(mu=0.0, wait_out="feasible", timeout_s=60.0),
             payload="float32",
         )
-        master.run(policy, backend, work)
+        master.run(policy, backend, work, observe=census)
     assert sorted(work.gradients) == list(range(rounds))
     chunks = len(scheme.chunk_fractions)
     for gradient in work.gradients.values():
@@ -63,10 +66,18 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalLambda]:
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize(("n", "s", "rounds"), [(32, 4, 3), *([(256, 15, 20)] if SOAK else [])])
 def test_many_environments_answer_400_kb_each_in_every_round(
-    service: LocalLambda, n: int, s: int, rounds: int, transport: str
+    service: LocalLambda, n: int, s: int, rounds: int, transport: str, tmp_path: Path
 ) -> None:
-    run(service, n=n, s=s, rounds=rounds, transport=transport)
+    census = Census(tmp_path, [rounds // 2, rounds - 1], family=True)
+    run(service, n=n, s=s, rounds=rounds, transport=transport, census=census)
     assert service.statistics().throttled == 0
+    first, last = census.others
+    held = [sum(each["kB"] for each in seen.values()) for seen in (first, last)]
+    print(f"{transport}, {n}: {census.own}, {len(last)} processes with {held} kB")
+    assert last.keys() <= first.keys()
+    assert held[1] < 1.05 * held[0]
+    for what in ("fd", "threads", "files"):  # stragglers come and go
+        assert census.own[1][what] <= census.own[0][what] + s, what
 
 
 def test_gradients_of_resnet18_go_through_the_file_store_in_both_directions(tmp_path: Path) -> None:

@@ -1,0 +1,62 @@
+"""What a run holds while it goes on: bytes, descriptors, threads, files, and its processes'."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import tracemalloc
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+
+from seqgc.ports import Action, Dispatch, Event, Seen
+
+
+class Census:
+    """Counts, before some rounds, what this process and a folder hold; an observer of a run.
+
+    Of the process's ``bytes`` it knows what `tracemalloc` is told; with ``family``, each process
+    that it has started, or these have, is counted as well.
+    """
+
+    def __init__(self, folder: Path, rounds: Collection[int], *, family: bool = False) -> None:
+        self._folder, self._rounds, self._family = folder, rounds, family
+        self.bytes: list[int] = []
+        self.own: list[dict[str, int]] = []
+        self.others: list[dict[int, dict[str, int]]] = []
+
+    def __call__(self, seen: Seen | Event | Action) -> None:
+        if isinstance(seen, Dispatch) and seen.attempt == 0 and seen.round in self._rounds:
+            handles, files = list(Path("/proc/self/fd").glob("*")), list(self._folder.rglob("*"))
+            threads = threading.active_count()
+            self.own.append({"fd": len(handles), "threads": threads, "files": len(files)})
+            del handles, files
+            if self._family:
+                self.others.append({})
+                for pid in descendants(os.getpid()):
+                    with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+                        self.others[-1][pid] = _held_by(pid)
+            gc.collect()
+            self.bytes.append(tracemalloc.get_traced_memory()[0])
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes that a process has started, and those that they have."""
+    found: list[int] = []
+    for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            for child in map(int, tasks.read_text().split()):
+                found += [child, *descendants(child)]
+    return found
+
+
+def _held_by(pid: int) -> dict[str, int]:
+    """Return a process's descriptors, threads, and kilobytes that are its own."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    values = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    return {
+        "fd": len(list(Path(f"/proc/{pid}/fd").glob("*"))),
+        "threads": int(values["Threads"]),
+        "kB": int(values["RssAnon"].split()[0]),
+    }

@@ -1,0 +1,77 @@
+"""Long runs on real processes: nothing grows with the rounds, though a worker stands still."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch import nn
+
+from seqgc import workers
+from seqgc.ports import Dispatch, Restart, Seen
+from seqgc.rounds import ClosingRule, Setting
+from seqgc.schemes import parse_scheme
+from seqgc.training import TrainingPlan, train
+from tests.census import Census
+from tests.kit import SOAK
+from tests.training.reference import make_model
+
+N, ROUNDS, PARTS = (16, 2000, 10) if SOAK else (3, 24, 4)
+STOPPED = 2
+# Of a few rounds what comes and goes is seen as well.
+MOST_BYTES_A_ROUND, MOST_KB_OF_A_WORKER = (1e6 / 1e4, 64) if SOAK else (3000, 1024)
+
+
+def small() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+
+@pytest.fixture
+def traced() -> Iterator[None]:
+    tracemalloc.start(1)
+    yield
+    tracemalloc.stop()
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.timeout(0 if SOAK else 180)
+def test_what_master_and_workers_hold_stays_as_it_is(tmp_path: Path) -> None:
+    census = Census(
+        tmp_path, {ROUNDS * part // PARTS - 1 for part in range(1, PARTS + 1)}, family=True
+    )
+    restarts: list[Restart] = []
+
+    def stop(seen: Seen) -> None:
+        if isinstance(seen, Restart):
+            restarts.append(seen)
+        if isinstance(seen, Dispatch) and (seen.round, seen.attempt) == (2, 0):
+            named = {each.name: each.pid or 0 for each in multiprocessing.active_children()}
+            os.kill(named[f"seqgc-worker-{STOPPED}"], signal.SIGSTOP)
+
+    plan = TrainingPlan(
+        models=[make_model(f"m{i}", module=small()) for i in range(4)],
+        scheme=Setting(scheme=parse_scheme("gc:s=1", n=N), rule=ClosingRule(timeout_s=1e9)),
+        steps=ROUNDS // 4,
+        checkpoint_every_s=1e9,
+    )
+    with workers.local(N) as crew:
+        result = train(plan, crew, run=tmp_path / "run", observers=[census, stop])
+    assert len(result.counts.round_seconds) == ROUNDS
+    growth = float(np.median(np.diff(census.bytes))) / (ROUNDS / PARTS)
+    first, last = census.others[PARTS // 2 - 1], census.others[-1]
+    more_kb = {pid: last[pid]["kB"] - first[pid]["kB"] for pid in last if pid in first}
+    print(f"{growth:.0f} bytes a round; of each process {sorted(more_kb.values())} kB")
+    assert restarts == [], "nobody needs it"
+    assert growth < MOST_BYTES_A_ROUND
+    assert census.own[0] == census.own[-1]
+    assert last.keys() <= first.keys()
+    assert max(more_kb.values()) < MOST_KB_OF_A_WORKER
+    for what in ("fd", "threads"):
+        held = [{pid: seen[pid][what] for pid in last} for seen in (first, last)]
+        assert held[0] == held[1], what
