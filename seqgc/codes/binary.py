@@ -23,7 +23,9 @@ class BinaryCode(GradientCode):
 
     There are ``G = floor(n/(s+1))`` chunks of equal size, and worker ``i`` returns the partial
     gradient of chunk ``i mod G``. So every chunk has ``s + 1`` holders or more, and any ``n - s``
-    answers are enough; decodable when every chunk has an answer. (Charalambides, Mahdavifar and
+    answers are enough; decodable when every chunk has an answer. The fewest stragglers that lose a
+    gradient are the ``floor(n/G)`` holders of one chunk: ``s + 1`` where ``s + 1`` divides ``n``,
+    and elsewhere sometimes more, all three of ``n=3, s=1``. (Charalambides, Mahdavifar and
     Hero 2020 take ``s + 1`` sub-collections that each cover the batch, some with a worker more. The
     load of the busiest is the same, ``1/G``, but a worker of the larger sub-collections is of no
     use unless its whole sub-collection answers.)

@@ -47,6 +47,13 @@ def without(n: int, stragglers: object) -> BoolArray:
     return responded
 
 
+def fewest_fatal(code: GradientCode) -> list[BoolArray]:
+    """Return the masks of all smallest sets of stragglers that lose the gradient."""
+    sizes = range(code.n + 1)
+    losing = ([m for m in masks(code.n, missing=k) if not code.can_decode(m)] for k in sizes)
+    return next(filter(None, losing))
+
+
 def random_sets(n: int, s: int, count: int, *, seed: int) -> Iterator[BoolArray]:
     """Yield masks without ``s`` random workers."""
     rng = np.random.default_rng([seed, s])

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from seqgc.codes import GradientCode, code_kinds, make_code
 from seqgc.testing import check_code
-from tests.codes.registry import KINDS, codes, encode_all, exists, masks, relative_error, without
+from tests.codes.registry import (
+    KINDS,
+    codes,
+    encode_all,
+    exists,
+    fewest_fatal,
+    relative_error,
+    without,
+)
 
 SMALL = [pytest.param(*case, id="{}-{}-{}".format(*case)) for case in codes(6)]
 
@@ -24,9 +32,11 @@ def test_a_code_keeps_its_contract(kind: str, n: int, s: int) -> None:
 
 
 @pytest.mark.parametrize(("kind", "n", "s"), SMALL)
-def test_one_straggler_too_many_can_be_fatal(kind: str, n: int, s: int) -> None:
-    code = make_code(kind, n, s)
-    assert not all(code.can_decode(responded) for responded in masks(n, missing=s + 1))
+def test_one_straggler_too_many_can_be_fatal_and_no_fewer(kind: str, n: int, s: int) -> None:
+    # Binary: who holds the same chunk, n/G workers rounded down; s + 1 of them if s + 1 divides n.
+    fewest = n // (n // (s + 1)) if kind == "binary" else s + 1
+    fatal = fewest_fatal(make_code(kind, n, s))
+    assert {np.count_nonzero(~responded) for responded in fatal} == {fewest}
 
 
 @pytest.mark.parametrize(("kind", "n", "s"), SMALL)

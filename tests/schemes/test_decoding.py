@@ -10,7 +10,8 @@ import pytest
 from seqgc.codes import make_code
 from seqgc.errors import NotDecodableError
 from seqgc.ports import BoolArray
-from seqgc.schemes import GC, MSGC, SRSGC, Scheme, Uncoded, parse_scheme
+from seqgc.schemes import GC, MSGC, RASGC, SRSGC, Scheme, Uncoded, parse_scheme
+from tests.codes.registry import fewest_fatal
 from tests.kit import SOAK
 from tests.schemes.catalogue import all_schemes
 from tests.schemes.patterns import (
@@ -117,6 +118,8 @@ def test_results_with_a_cover_enter_a_gradient_as_a_plain_sum(scheme: Scheme) ->
     if isinstance(scheme, GC | SRSGC):
         code = make_code(scheme.family, scheme.n, scheme.tolerated)
         assert (covers.used > 0) == bool(code.covers)
+    elif isinstance(scheme, RASGC) and scheme.p > 1:
+        assert covers.used == 0, "own results or parts: which of a chunk count is known at the end"
     else:
         assert covers.used > 0
 
@@ -147,25 +150,30 @@ def assert_loses_and_is_refused(scheme: Scheme, stragglers: BoolArray) -> None:
 
 @pytest.mark.parametrize("scheme", [s for s in SMALL if isinstance(s, GC | Uncoded)], ids=label)
 def test_gc_loses_with_one_straggler_too_many(scheme: GC | Uncoded) -> None:
-    losing = [
-        ~responded
-        for responded in masks(scheme.n)
-        if np.count_nonzero(~responded) == scheme.tolerated + 1
-        and not scheme.start(1).feasible(responded)
-    ]
+    infeasible = [~a for a in masks(scheme.n) if not scheme.start(1).feasible(a)]
+    fewest = min(np.count_nonzero(stragglers) for stragglers in infeasible)
+    losing = [each for each in infeasible if np.count_nonzero(each) == fewest]
     one_too_many = scheme.tolerated + 1
-    if isinstance(scheme, GC) and scheme.family == "cyclic" and scheme.n % one_too_many == 0:
-        # All ones: one straggler in each of the s + 1 classes of workers.
-        assert len(losing) == (scheme.n // one_too_many) ** one_too_many
-    elif isinstance(scheme, Uncoded) or scheme.family == "cyclic":
-        assert len(losing) == math.comb(scheme.n, one_too_many)
+    groups = scheme.n // one_too_many
+    if isinstance(scheme, GC) and scheme.family == "cyclic":
+        assert fewest == one_too_many
+        # All ones where s + 1 divides n: one straggler in each of the s + 1 classes of workers.
+        every = math.comb(scheme.n, one_too_many)
+        assert len(losing) == (every if scheme.n % one_too_many else groups**one_too_many)
+    else:
+        # A whole group, and one of the smallest: of the binary code these may be larger than s + 1.
+        assert fewest == scheme.n // groups
+        members = {tuple(np.flatnonzero(stragglers)) for stragglers in losing}
+        smallest = range(scheme.n % groups, groups)
+        assert members == {tuple(range(first, scheme.n, groups)) for first in smallest}
     assert_loses_and_is_refused(scheme, losing[0][None])
 
 
 @pytest.mark.parametrize("scheme", [s for s in SMALL if isinstance(s, SRSGC)], ids=label)
 def test_sr_sgc_loses_when_one_too_many_straggle_again_a_delay_later(scheme: SRSGC) -> None:
     stragglers = whole_run(scheme, 1 + scheme.B)
-    stragglers[[0, scheme.B], : scheme.s + 1] = True
+    stragglers[[0, scheme.B]] = ~fewest_fatal(make_code(scheme.family, scheme.n, scheme.s))[0]
+    assert (np.count_nonzero(stragglers, axis=1)[[0, scheme.B]] == scheme.s + 1).all()
     assert_loses_and_is_refused(scheme, stragglers)
 
 
@@ -175,11 +183,11 @@ M_SGC = [s for s in SMALL if isinstance(s, MSGC)]
 @pytest.mark.parametrize("scheme", [s for s in M_SGC if s.lam < s.n], ids=label)
 def test_m_sgc_loses_with_one_distinct_straggler_too_many(scheme: MSGC) -> None:
     assert scheme.code is not None
-    one_too_many = next(
-        ~responded
-        for responded in masks(scheme.n)
-        if np.count_nonzero(~responded) == scheme.lam + 1 and not scheme.code.can_decode(responded)
-    )
+    one_too_many = ~fewest_fatal(scheme.code)[0]
+    # The binary code loses nothing before the smallest group straggles, of lam + 1 or more workers.
+    groups = scheme.n // (scheme.lam + 1)
+    fewest = scheme.n // groups if scheme.family == "binary" else scheme.lam + 1
+    assert np.count_nonzero(one_too_many) == fewest
     stragglers = whole_run(scheme, 1 + scheme.delay)
     stragglers[: scheme.B] = one_too_many
     assert_loses_and_is_refused(scheme, stragglers)
