@@ -30,6 +30,7 @@ from seqgc.ports import (
 from seqgc.rounds import (
     ClosingRule,
     Decision,
+    OnRecord,
     RoundPolicy,
     Segment,
     Setting,
@@ -236,8 +237,10 @@ def test_a_policy_that_repeats_rounds_and_switches_goes_on_as_the_first_did(
         first,
         num_jobs=num_jobs,
         director=Known(choices),
-        again=dict(enumerate(answers)),
-        late={record.round: record.late for record in director.records},
+        again=OnRecord(
+            answers=dict(enumerate(answers)),
+            late={record.round: record.late for record in director.records},
+        ),
     )
     other.repeat(answers[:number], settings=director.made)
     assert other.rounds == number

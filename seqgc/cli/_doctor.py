@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -19,15 +20,22 @@ from seqgc.ports import Payload, payload_format
 _COLOURS: Final = {"ok": "green", "failed": "red", "skipped": "dim"}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeOptions:
+    """What is tried."""
+
+    probe: Annotated[bool, "Send two tasks, which costs two invocations."] = True
+    resident: Annotated[bool, "--resident", "Let a function call this machine, and stay."] = False
+    master_address: Annotated[str | None, "IP address of this machine, for --resident."] = None
+
+
 def doctor(
+    tried: ProbeOptions,
     deployment: Annotated[Path, "What `seqgc deploy` wrote."] = Path(DEPLOYMENT_FILE),
     workers: NumWorkers = 16,
     parameters: Annotated[int | None, "Numbers in one worker's results of a round."] = None,
     payload: Annotated[Payload, "Format of these numbers."] = "float32",
     region: Region = None,
-    probe: Annotated[bool, "Send two tasks, which costs two invocations."] = True,
-    resident: Annotated[bool, "--resident", "Let a function call this machine, and stay."] = False,
-    master_address: Annotated[str | None, "IP address of this machine, for --resident."] = None,
     as_json: AsJson = False,
 ) -> int:
     """Look at everything that a run on AWS Lambda needs; exit status 1 if something is to mend."""
@@ -42,8 +50,8 @@ def doctor(
         session=open_session(region=region or (found.region if found else None)),
         workers=workers,
         payload_bytes=None if parameters is None else parameters * width,
-        probes=probe,
-        address=Address.in_vpc(master_address) if resident else None,
+        probes=tried.probe,
+        address=Address.in_vpc(tried.master_address) if tried.resident else None,
     )
     healthy = all(check.status != "failed" for check in checks)
     if as_json:

@@ -1,15 +1,16 @@
-"""`Answers`: who responded, round by round, for as many rounds as a run has."""
+"""`Answers`: who responded, round by round, for as many rounds as a run has; `OnRecord`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import overload
 
 import numpy as np
 
 from seqgc.ports import BoolArray, LateAnswer
 
-__all__ = ["Answers"]
+__all__ = ["Answers", "OnRecord"]
 
 
 class Answers(Sequence[BoolArray]):
@@ -61,3 +62,15 @@ class Answers(Sequence[BoolArray]):
         del self._bits[round * self._stride :]
         for later in [each for each in self.late if each >= round]:
             del self.late[later]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OnRecord:
+    """How rounds of a run, by number, were closed before it was resumed.
+
+    ``answers`` says on whose answers (n,), of rounds that are to close again; ``late`` which
+    answers to earlier rounds they, and those before them, took.
+    """
+
+    answers: Mapping[int, BoolArray] = field(default_factory=dict)
+    late: Mapping[int, Sequence[LateAnswer]] = field(default_factory=dict)

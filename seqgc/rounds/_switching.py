@@ -21,7 +21,7 @@ from seqgc.ports import (
     Restart,
     RoundRecord,
 )
-from seqgc.rounds._answers import Answers
+from seqgc.rounds._answers import Answers, OnRecord
 from seqgc.rounds._dealing import DealingPolicy
 from seqgc.rounds._policy import RoundPolicy
 from seqgc.rounds._rule import Setting
@@ -74,7 +74,7 @@ class SwitchingPolicy:
     before the next scheme starts its first. Leaving a scheme of delay 0 costs nothing.
 
     ``setting`` is what to begin with; every setting must have its workers. The whole run has
-    ``num_jobs``, >= 1. Without a director nothing changes. ``payload``, ``again``, ``late`` and
+    ``num_jobs``, >= 1. Without a director nothing changes. ``payload``, ``again`` and
     ``audit``: see `RoundPolicy`; ``batches``: see `Scheme.begin`. Where work is dealt, ``bundles``
     of models take turns, and a round is a job; a run that begins so stays so, and none comes to it.
 
@@ -110,16 +110,17 @@ class SwitchingPolicy:
         director: Director | None = None,
         payload: Payload | None = None,
         batches: Iterable[int] = (),
-        again: Mapping[int, BoolArray] = MappingProxyType({}),
-        late: Mapping[int, Sequence[LateAnswer]] = MappingProxyType({}),
+        again: OnRecord | None = None,
         audit: bool = False,
         bundles: int = 1,
     ) -> None:
-        self._audit, self._bundles, self._late = audit, bundles, late
+        self._audit, self._bundles = audit, bundles
+        again = again or OnRecord()
+        self._again, self._late = dict(again.answers), again.late
         if director is not None:
             by_rounds(setting.scheme, "a run that looks for a better one")
         self._num_jobs, self._director = require_int("num_jobs", num_jobs, least=1), director
-        self._payload, self._batches, self._again = payload, tuple(batches), dict(again)
+        self._payload, self._batches = payload, tuple(batches)
         self._segments: list[Segment] = []
         self._started, self._rounds = 0, 0  # jobs that have started, rounds that are closed
         self._next: Setting | None = None  # while the segment drains

@@ -23,7 +23,7 @@ from itertools import islice
 
 from seqgc import master, ports
 from seqgc.errors import AuditError, BudgetError, DivergedError, ScheduleError, StoreError
-from seqgc.rounds import Decision, Director, Segment, Setting, SwitchingPolicy
+from seqgc.rounds import Decision, Director, OnRecord, Segment, Setting, SwitchingPolicy
 from seqgc.schemes import Deal, Scheme
 from seqgc.training._checkpointer import Checkpointer, RandomState, RunSnapshot, RunState
 from seqgc.training._counts import RunCounts
@@ -99,8 +99,10 @@ class Session:
             director=director,
             payload=plan.payload,
             batches=sizes,
-            again={round: on_record[round] for round in range(first, len(on_record))},
-            late=dict(on_record.late),
+            again=OnRecord(
+                answers={round: on_record[round] for round in range(first, len(on_record))},
+                late=dict(on_record.late),
+            ),
             audit=plan.audit,
             bundles=len(plan.models) // setting.jobs_per_round,
         )

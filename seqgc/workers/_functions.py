@@ -129,8 +129,7 @@ class FunctionWorkers(WorkerSet):
                     store=ref,
                     shared=shared,
                     messaging=self._messaging(work, run_id=run_id, delays=self._work_delays),
-                    staying=self._staying,
-                    leases=self.leases,
+                    staying=replace(self._staying, leases=self.leases),
                 )
             return lambda_.LambdaBackend(
                 self.n,

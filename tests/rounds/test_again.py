@@ -10,7 +10,7 @@ import pytest
 from seqgc.errors import WorkerError
 from seqgc.master import run
 from seqgc.ports import Action, BoolArray, Close, Event, RoundRecord
-from seqgc.rounds import ClosingRule, RoundGate, Setting, SwitchingPolicy
+from seqgc.rounds import ClosingRule, OnRecord, RoundGate, Setting, SwitchingPolicy
 from seqgc.schemes import GC, parse_scheme
 from seqgc.search import ReplayBackend
 
@@ -103,7 +103,7 @@ def test_a_policy_that_repeats_rounds_goes_on_as_the_first_did(spec: str, seed: 
     cut, known = sorted(rng.integers(0, len(first), 2).tolist())
     answers = {record.round: record.responded for record in first[:known]}
     late = {record.round: record.late for record in first[:known]}
-    policy = SwitchingPolicy(setting, num_jobs=jobs, again=answers, late=late)
+    policy = SwitchingPolicy(setting, num_jobs=jobs, again=OnRecord(answers=answers, late=late))
     policy.repeat([record.responded for record in first[:cut]])
     second: list[RoundRecord] = []
     run(policy, ReplayBackend(times + rng.random(times.shape)), observe=records(second))
@@ -177,6 +177,6 @@ def test_once_a_round_closes_otherwise_what_followed_it_is_void() -> None:
     again = {0: mask("1111"), 1: mask("1110")}
     times = np.array([[1.0, 1.0, 1.0, 99.0], [99.0, 1.0, 1.0, 1.0]])
     seen: list[RoundRecord] = []
-    policy = SwitchingPolicy(setting, num_jobs=2, again=again)
+    policy = SwitchingPolicy(setting, num_jobs=2, again=OnRecord(answers=again))
     run(policy, ReplayBackend(times), observe=records(seen))
     assert [record.reason for record in seen] == ["timeout", "tolerance"]

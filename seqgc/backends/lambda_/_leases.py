@@ -83,6 +83,8 @@ class Staying:
         slow starts to inject. None: none.
     throttling
         How HTTP 429 is met.
+    leases
+        Keeps count of what is paid for; None: nobody is interested.
 
     Raises
     ------
@@ -98,6 +100,7 @@ class Staying:
     seed: int = 0
     start_s: Callable[[int, int], float] | None = None
     throttling: ThrottlePolicy = field(default_factory=ThrottlePolicy)
+    leases: Leases | None = None
 
     def __post_init__(self) -> None:
         require_int("seed", self.seed, least=0)

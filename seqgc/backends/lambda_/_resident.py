@@ -92,8 +92,6 @@ class ResidentBackend(EventBackend):
         As `LambdaBackend`.
     staying
         See `Staying`; None: the usual.
-    leases
-        Keeps count of what is paid for; None: nobody is interested.
 
     Raises
     ------
@@ -113,12 +111,11 @@ class ResidentBackend(EventBackend):
         shared: BlobStore | None = None,
         messaging: Messaging | None = None,
         staying: Staying | None = None,
-        leases: Leases | None = None,
         clock: Clock | None = None,
     ) -> None:
         super().__init__(n, messaging=messaging, clock=clock)
         self._staying = staying or Staying()
-        self._leases = leases or Leases(longest_s=self._staying.limit_s)
+        self._leases = self._staying.leases or Leases(longest_s=self._staying.limit_s)
         self._invocations = Invocations(
             run_id=self._messaging.run_id,
             workload=workload,
