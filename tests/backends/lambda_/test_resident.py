@@ -74,7 +74,6 @@ def descend(
     n: int,
     jobs: int,
     staying: Staying,
-    leases: Leases | None = None,
     meanwhile: Callable[[int], None] = lambda _: None,
 ) -> list[str]:
     """Train; ``meanwhile`` is called with each round that closes. Return why tasks failed.
@@ -100,7 +99,6 @@ def descend(
         shared=store,
         messaging=Messaging(run_id="run", code=spec),
         staying=staying,
-        leases=leases,
     ) as backend:
         policy = RoundPolicy(scheme.start(jobs), ClosingRule(timeout_s=30.0))
         master.run(policy, backend, work, observe=observe)
@@ -131,8 +129,7 @@ def test_leases_of_a_second_end_and_no_task_fails(lambda_service: LocalLambda, m
         spec="uncoded",
         n=n,
         jobs=30,
-        staying=Staying(limit_s=20.0, leave=(0.02, 0.03), beat_s=BEAT_S),
-        leases=leases,
+        staying=Staying(limit_s=20.0, leave=(0.02, 0.03), beat_s=BEAT_S, leases=leases),
         meanwhile=wait,
     )
     assert failures == []
@@ -258,7 +255,8 @@ def test_no_function_is_invoked_whose_lease_exceeds_what_may_be_spent(
 
     leases.admit = admit
     work = scripted_workload(Scripted(folder=tmp_path))
-    with opened(lambda_service, 2, work, leases=leases) as backend:
+    staying = Staying(beat_s=BEAT_S, leases=leases)
+    with opened(lambda_service, 2, work, staying=staying) as backend:
         assert leases.open == 2
         with pytest.raises(BudgetError, match="no more"):
             backend.restart(0)
