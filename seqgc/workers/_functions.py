@@ -79,9 +79,10 @@ class FunctionWorkers(WorkerSet):
         """Which stores they have."""
 
     @property
-    @abstractmethod
     def address(self) -> Address:
         """Where functions that stay can call this machine, or `ParameterError`: nowhere."""
+        rule = f"must be left out: functions of backend {self.provider!r} cannot stay"
+        raise ParameterError("function.resident", rule, True)
 
     @cached_property
     def leases(self) -> Leases:
