@@ -264,7 +264,7 @@ def test_a_function_that_fails_is_found_with_what_it_says(account: Any, made: De
         "lambda.Invoke",
         lambda _: {"StatusCode": 200, "FunctionError": "Unhandled", "Payload": io.BytesIO(said)},
     )
-    checks = examined(account, made, probes=True)
+    checks = examined(account, made, probes=True, address=Address())
     assert failures(checks) == PROBES
     assert "no module named seqgc" in checks["probe-s3"].detail
     assert checks["probe-s3"].remedy == (
@@ -291,7 +291,7 @@ def test_an_answer_that_is_no_frame_is_found(account: Any, made: Deployment) -> 
     scripted(
         account, "lambda.Invoke", lambda _: {"StatusCode": 200, "Payload": io.BytesIO(b'"hello"')}
     )
-    assert failures(examined(account, made, probes=True)) == PROBES
+    assert failures(examined(account, made, probes=True, address=Address())) == PROBES
 
 
 def test_without_credentials_every_check_still_says_what_to_do(

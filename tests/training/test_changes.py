@@ -283,6 +283,8 @@ CONFIGURATION: Mapping[str, object] = {
     "function.transport": "http",
     "function.store": "inline",
     "function.mount": "/tmp",
+    "function.resident": True,
+    "function.master_address": "10.0.0.1",
     "function.master": "inside",
     "function.deployment": "other.toml",
     "function.environments": 9,
@@ -321,7 +323,14 @@ def test_every_field_of_the_configuration_is_here() -> None:
     assert set(CONFIGURATION) == known
 
 
-REFUSED_ANYWAY = {"dask_scheduler", "probe", "stochastic_rounding", "delays.source", "models.data"}
+REFUSED_ANYWAY = {
+    "dask_scheduler",
+    "probe",
+    "stochastic_rounding",
+    "function.resident",
+    "delays.source",
+    "models.data",
+}
 """What the rest of the configuration does not go with, or what is not there."""
 
 
