@@ -47,10 +47,10 @@ from seqgc.stragglers import PerRound, StragglerModel
 __all__ = ["LATE_WEIGHT", "RASGC", "RASGCSchedule", "loads_of_parts"]
 
 LATE_WEIGHT: Final = 0.2  # of the latest round in a worker's rate of being late
-# What a search looks at: s about as far apart as G is, and shares, holders and parts.
-_SHARES: Final = (0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+# What a search looks at: s about as far apart as G is, shares and holders; q = 1 is `gc-binary`.
+_SHARES: Final = (0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9)
+_FEW_SHARES: Final = (0.35, 0.6, 0.8)  # of a coarse grid
 _HOLDERS: Final = (1, 2, 4)
-_PARTS: Final = (1, 2, 8)
 
 
 @register("ra-sgc")
@@ -135,19 +135,15 @@ class RASGC(Scheme):
         while (last := max(last + 1, round(1.4 * last))) < n:
             extra.append(last)
         distinct = {n // (s + 1): s for s in reversed(extra)}  # the smallest s for every G
+        shares = _FEW_SHARES if grid.coarse else _SHARES
+        holders = [r for r in _HOLDERS if r <= n]
         for s in sorted(distinct.values()):
             num_own = n // (s + 1)
-            for q in {math.ceil(round(q * num_own, 9)): q for q in _SHARES}.values():
-                yield from cls._with_share(n, s, q)
-
-    @classmethod
-    def _with_share(cls, n: int, s: int, q: float) -> Iterable[Scheme]:
-        if q == 1:  # nothing is ever missing
-            yield cls(n=n, s=s, q=q, r=1)
-            return
-        for late, r, p in itertools.product(("take", "drop"), _HOLDERS, _PARTS):
-            if max(r, p) <= n:
-                yield cls(n=n, s=s, q=q, r=r, p=p, late=late)
+            # the largest share of those that wait for as many chunks, which are not all
+            distinct_q = {math.ceil(round(q * num_own, 9)): q for q in shares}
+            for q, r in itertools.product(distinct_q.values(), holders):
+                if (scheme := cls(n=n, s=s, q=q, r=r)).quorum < num_own:
+                    yield scheme
 
     @cached_property
     def own_tasks(self) -> MiniTasks:

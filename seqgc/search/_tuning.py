@@ -108,7 +108,7 @@ def tune(
     >>> profile = DelayProfile.from_times([[1.0, 5.0, 2.0, 1.0], [3.0, 1.0, 1.5, 1.0]])
     >>> rehearsal = Rehearsal(profile=profile, num_jobs=2, alpha=1.0)
     >>> tune(rehearsal, space=SearchSpace(jobs_per_round=(1,))).best.setting.label
-    'gc-rep:s=1, mu=0, feasible'
+    'deal, mu=0, feasible'
     """
     space = space or SearchSpace()
     require_int("seed", seed or 0, least=0)

@@ -11,7 +11,7 @@ import pytest
 from seqgc.errors import ParameterError, ProfileError
 from seqgc.profiles import DelayProfile, ProfileMeta, read_profile
 from seqgc.rounds import ClosingRule, Setting
-from seqgc.schemes import GC, MSGC, SRSGC, Scheme, entry_of, parse_scheme, registered
+from seqgc.schemes import GC, MSGC, RASGC, SRSGC, Scheme, entry_of, parse_scheme, registered
 from seqgc.search import (
     Conformity,
     Rehearsal,
@@ -118,6 +118,7 @@ def _every_spec(n: int, max_delay: int) -> list[Scheme]:
         for lam in range(n + 1)
         if not (name == "m-sgc-rep" and lam == n)
     ]
+    specs += _ra_sgc_specs(n)
     valid = []
     for spec in specs:
         try:
@@ -135,6 +136,18 @@ def test_the_space_of_the_paper_is_counted_right() -> None:
     assert counted["m-sgc"] == 30 * 257
     assert counted["m-sgc-binary"] == 30 * 256
     assert counted["gc"] == 255
+
+
+def _ra_sgc_specs(n: int) -> list[str]:
+    """For each number of chunks, and of those that a round waits for, one share q."""
+    smallest = {n // (s + 1): s for s in reversed(range(n))}
+    specs = []
+    for chunks, s in smallest.items():
+        for waits_for in range(1, chunks):
+            tenths = [q for q in (2, 3.5, 5, 6, 7, 8, 9) if waits_for - 1 < q * chunks / 10]
+            tenths = [q for q in tenths if q * chunks / 10 <= waits_for]
+            specs += [f"ra-sgc:s={s},q={q / 10},r={r}" for q in tenths[-1:] for r in (1, 2, 4)]
+    return specs
 
 
 def test_a_coarse_space_of_thousands_of_workers_is_small() -> None:
@@ -196,8 +209,12 @@ def test_a_row_says_what_its_replay_and_its_bounds_are() -> None:
             Rehearsal(profile=profile, num_jobs=6, alpha=alpha),
         )
         assert row.runtime_s == run.runtime_s, row
-        times = profile.times[: len(run.round_seconds)] + alpha * (
-            row.setting.jobs_per_round * row.setting.scheme.normalized_load
+        loads = np.full(len(run.round_seconds), row.setting.scheme.normalized_load)
+        if isinstance(row.setting.scheme, RASGC):  # what it deals is another load in every round
+            assert run.loads.max() <= loads[0]
+            loads = run.loads
+        times = profile.times[: len(loads)] + (
+            alpha * row.setting.jobs_per_round * loads[:, np.newaxis]
         )
         billed = times[run.round_seconds > 0].sum()
         assert row.billed_worker_s == pytest.approx(billed, rel=1e-12), row
