@@ -50,6 +50,10 @@ class Overdue:
         round, worker = late
         return self._schedule.awaits(round - self._first_round, worker)
 
+    def lacks(self, late: LateAnswer) -> bool:
+        """Whether an answer is awaited that nobody owes any more, nor is it here."""
+        return late not in self._owed and late not in self._here and self.awaits(late)
+
     def settle(self, event: Arrival | Failure, *, usable: bool) -> bool:
         """Take note of an event that was owed; say whether it is an answer of use."""
         late = (event.round, event.worker)

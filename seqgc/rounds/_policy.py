@@ -89,9 +89,9 @@ class RoundPolicy:
     first job and round otherwise than 0 (``first_job``, ``first_round``). ``again`` says on whose
     answers (n,) rounds of the run, by number, were closed before it was resumed, and ``late`` which
     late ones they took; the former is emptied once one of them closes otherwise, for what followed
-    that did not happen. With ``audit`` a
-    round waits for three answers, or all that there can be, to each question that several workers
-    are asked: fewer, and nobody knows who lies. That is as long as there is someone to wait for.
+    that did not happen. With ``audit`` a round waits for three answers, or all that there can be,
+    to each question that several workers are asked: fewer, and nobody knows who lies. That is as
+    long as there is someone to wait for.
 
     Examples
     --------
@@ -150,12 +150,12 @@ class RoundPolicy:
     def start(self) -> Sequence[Dispatch]:
         """Open the first round that is not closed.
 
-        Answers to closed rounds that it or a later one took before the run was resumed are asked
-        for again, first of all.
+        First of all, answers to closed rounds are asked for again that rounds yet to come took
+        before the run was resumed, unless they are awaited already (`inherit`).
         """
         asked: defaultdict[int, list[int]] = defaultdict(list)
         for round, worker in (late for each in self._again for late in self._late.get(each, ())):
-            if round < self._round and self._overdue.awaits((round, worker)):
+            if round < self._round and self._overdue.lacks((round, worker)):
                 self._overdue.add(round, worker, attempt=0)
                 asked[round].append(worker)
         return [*(self._ask_late(*each) for each in sorted(asked.items())), *self._open_round()]
@@ -221,7 +221,8 @@ class RoundPolicy:
         usable = isinstance(event, Failure) or self._diverged.issuperset(event.not_finite)
         if not self._overdue.settle(event, usable=usable):
             return (ports.Drop(event=event, reason="its round is closed"),)
-        self._overdue.take(self._gate, self._elapsed(event))
+        elapsed = max(self._elapsed(event), 0.0)  # it may be here before the clock starts
+        self._overdue.take(self._gate, elapsed)
         return ()
 
     def _elapsed(self, event: ports.Arrival | Failure) -> float:

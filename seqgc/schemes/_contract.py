@@ -18,7 +18,10 @@ class Scheme(Defence):
 
     A scheme of your own is a frozen dataclass with the field ``n``, registered under a name
     (`seqgc.schemes.register`); `seqgc.testing.check_scheme` says whether it keeps this contract.
+    ``late`` says what becomes of answers to closed rounds: ``drop``, or ``take`` while of use.
     """
+
+    late: str = "drop"
 
     @property
     @abstractmethod
@@ -52,6 +55,10 @@ class Scheme(Defence):
 
     def jobs_in_flight(self, bundles: int) -> int:  # noqa: ARG002 (it does not depend on them)
         return self.delay + 1
+
+    def jobs_read(self, bundles: int) -> int:
+        # A late answer is awaited for ``delay`` rounds, and its task was of ``delay`` earlier jobs.
+        return self.jobs_in_flight(bundles) + (self.delay if self.late == "take" else 0)
 
     def fitted(self, bundles: int) -> Scheme:  # noqa: ARG002 (it leaves nothing open)
         return self

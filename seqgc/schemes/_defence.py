@@ -39,6 +39,14 @@ class Defence(ABC):
         When job ``t`` begins, all jobs up to ``t`` minus this have been decoded.
         """
 
+    def jobs_read(self, bundles: int) -> int:
+        """Return of how many jobs, the latest included, some task of use may read the weights.
+
+        These are those under way, and where late answers are taken, jobs that tasks of theirs are
+        of beside the job whose result is awaited.
+        """
+        return self.jobs_in_flight(bundles)
+
     @abstractmethod
     def fitted(self, bundles: int) -> Defence:
         """Return this defence with what it leaves open decided for so many bundles of models."""

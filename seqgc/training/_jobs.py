@@ -21,6 +21,7 @@ class ChunkedScheme(Protocol):
     """What training must know of a scheme: its chunks, and how late a gradient may come."""
 
     def jobs_in_flight(self, bundles: int) -> int: ...
+    def jobs_read(self, bundles: int) -> int: ...
     def cut(self, batch_size: int) -> IntArray: ...
 
 
@@ -75,6 +76,7 @@ class JobPlan:
         cuts = [scheme.cut(model.batch_size) for model in self.models]
         self._starts = [np.concatenate([[0], np.cumsum(cut)]).astype(np.intp) for cut in cuts]
         self.delay = delay  # rounds that the gradient of a job may be late
+        self.jobs_read = scheme.jobs_read(self.num_bundles)  # whose weights are kept
 
     def bundle(self, job: int) -> range:
         """Return the indices of the models whose step the job is."""

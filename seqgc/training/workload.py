@@ -47,7 +47,7 @@ class TorchWorkload:
     bundles gradients are applied exactly T rounds late, whatever the stragglers do.
 
     ``scheme`` says how batches are cut into chunks, and the delay; ``store`` is where workers find
-    the weights, and loses the versions that no job in flight needs; ``precision`` is that of
+    the weights, and loses the versions that no task of use needs; ``precision`` is that of
     weights, computation and results; ``stale`` allows ``M/k < T + 1``. The models' modules are
     copied.
 
@@ -151,8 +151,8 @@ class TorchWorkload:
         if job != self._begun:
             raise ScheduleError(f"job {job} cannot begin: the next job is {self._begun}")
         self._apply([j for j in self._unapplied if self.needs(job, j)])
-        horizon = self._horizon(job)
-        self._in_flight = {j: shares for j, shares in self._in_flight.items() if j > horizon}
+        oldest = job + 1 - self._plan.jobs_read
+        self._in_flight = {j: shares for j, shares in self._in_flight.items() if j >= oldest}
         self._in_flight[job] = tuple(
             self._share(index, job, self._learners[index].publish())
             for index in self._plan.bundle(job)

@@ -34,6 +34,9 @@ class Chunks:
     def jobs_in_flight(self, bundles: int) -> int:  # noqa: ARG002
         return self.delay + 1
 
+    def jobs_read(self, bundles: int) -> int:
+        return self.jobs_in_flight(bundles)
+
     def cut(self, batch_size: int) -> IntArray:
         return chunk_sizes(batch_size, self.chunk_fractions)
 

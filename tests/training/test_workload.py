@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch.utils.data import TensorDataset
 
 from seqgc.errors import ParameterError, ScheduleError, StoreError
 from seqgc.ports import FloatArray, MiniTask, WeightRef
+from seqgc.schemes import parse_scheme
 from seqgc.stores import MemoryStore
 from seqgc.training import Model, TorchCompute, TorchWorkload, digits, evaluate, make_module
 from tests.kit import decoded
@@ -278,3 +280,32 @@ def test_a_batch_larger_than_the_dataset_takes_points_again() -> None:
     workload = run([model], jobs=4, scheme=Chunks())
     alone, _ = train_alone(model, steps=4, dtype=torch.float64)
     np.testing.assert_allclose(flat(workload.module("net")), flat(alone), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("spec", "kept"),
+    [
+        ("ra-sgc:s=1,q=0.5,r=2", 3),  # job t - 2 is dealt in round t - 1, awaited until t closes
+        ("ra-sgc:s=1,q=0.5,r=2,late=drop", 2),
+        ("m-sgc:B=1,W=2,lam=2,late=take", 3),
+        ("gc:s=1", 1),
+    ],
+)
+def test_weights_stay_while_a_late_task_may_read_them(spec: str, kept: int) -> None:
+    store, models = MemoryStore(), [make_model(f"m{i}") for i in range(4)]
+    scheme = parse_scheme(spec, n=4)
+    workload = TorchWorkload(models, scheme=scheme, store=store)
+    seen: list[WeightRef] = []
+    task = MiniTask(job=0, slot=0, chunks=np.array([0]), coefficients=np.ones(1))
+    for job in range(4):
+        workload.begin(job)
+        seen.append(workload.resolve(replace(task, job=job))[0].weights)
+        if job + 1 > scheme.delay:
+            gone = job - scheme.delay
+            size = workload.result_form(gone)[1]
+            workload.finish(decoded(gone), np.zeros(size))
+    for ref in seen[-kept:]:
+        store.fetch(ref)
+    for ref in seen[:-kept]:
+        with pytest.raises(StoreError):
+            store.fetch(ref)
