@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from seqgc.backends.lambda_ import LambdaBackend
-from seqgc.errors import StoreError
+from seqgc.errors import ParameterError, StoreError
 from seqgc.ports import Failure, Seen, Task, WeightedPoints, WeightRef, WorkItem
 from seqgc.rounds import ClosingRule
 from seqgc.stores import MemoryStore, RetiringStore, remove_forgotten
@@ -116,6 +116,14 @@ def test_runs_are_not_harmed_by_cold_starts(tmp_path: Path) -> None:
     assert len(run.records) == rounds
     for record in run.records:
         assert record.duration_s < COLD_S + 12, "what was cold was late, and nothing was sent twice"
+
+
+def test_functions_that_cannot_stay_have_no_address(tmp_path: Path) -> None:
+    weather = Weather(5, [], 0)
+    account = Account(weather, Ledger(weather), tmp_path)
+    crew = SimulatedFunctions(2, account, kind="lambda", master=0)
+    with pytest.raises(ParameterError, match=r"function\.resident` must be left out.*'simulated'"):
+        _ = crew.address
 
 
 def test_cold_starts_are_in_no_profile(tmp_path: Path) -> None:
