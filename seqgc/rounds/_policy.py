@@ -221,8 +221,7 @@ class RoundPolicy:
         usable = isinstance(event, Failure) or self._diverged.issuperset(event.not_finite)
         if not self._overdue.settle(event, usable=usable):
             return (ports.Drop(event=event, reason="its round is closed"),)
-        elapsed = max(self._elapsed(event), 0.0)  # it may be here before the clock starts
-        self._overdue.take(self._gate, elapsed)
+        self._overdue.take(self._gate, max(self._elapsed(event), 0.0))  # before the clock: 0
         return ()
 
     def _elapsed(self, event: ports.Arrival | Failure) -> float:
