@@ -6,7 +6,8 @@ python experiments/search/early_closing.py RECORDING.csv [--alpha 1.12 ...] [--b
 For each alpha (seconds per unit load): the best setting of one job a round with mu = 0, closed by
 ``feasible``, on the first half of the rounds, and what it takes on the second half over the
 clairvoyant bound. Both halves are repeated for ``--jobs``, so that the one round more that a run of
-delay 1 has counts for little. ``--late`` looks at RA-SGC that takes late answers or drops them.
+delay 1 has counts for little. ``--late`` looks at RA-SGC that takes late answers or drops them, and
+deals what is missing whole or in two parts (``seqgc tune`` looks at the former, ``late=take``).
 ``--concurrency`` also says how many functions run at a time, on average, over the number of
 workers: all that are asked run to their end.
 """
@@ -49,9 +50,10 @@ def main() -> None:
     profile = replace(profile, meta=replace(profile.meta, base_load=given.base_load))
     n, halves = profile.num_workers, hold_out(profile, fraction=0.5)
     schemes: list[Scheme] = [
-        scheme
-        for scheme in RASGC.candidates(n, Grid())
-        if isinstance(scheme, RASGC) and scheme.late == given.late
+        replace(scheme, late=given.late, p=parts)
+        for scheme in (RASGC.candidates(n, Grid()) if given.late else ())
+        for parts in (1, 2)
+        if isinstance(scheme, RASGC)
     ]
     if given.late is None:
         schemes = list(SearchSpace(families=tuple(given.schemes.split(","))).schemes(n))
