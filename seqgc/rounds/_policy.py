@@ -373,13 +373,13 @@ class RoundPolicy:
 
     def _cancel(self, record: RoundRecord) -> list[ports.Cancel]:
         """Return who need not answer any more, in this round or an earlier one."""
-        attempts = self._attempts
-        gone = self._settled | self._failed.keys()
+        attempts, gone = self._attempts, self._settled | self._failed.keys()
+        awaited = np.flatnonzero(~record.responded & self._schedule.takes_late).tolist()
         return self._overdue.close(
             record.round,
             ~record.responded,
             answered=self._gate.answered & ~self._schedule.excused,
-            attempts={w: attempts.latest(w) for w in range(self._schedule.n) if w not in gone},
+            attempts={w: attempts.latest(w) for w in awaited if w not in gone},
         )
 
     def _who_hangs(self, record: RoundRecord) -> list[int]:
