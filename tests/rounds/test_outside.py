@@ -13,22 +13,11 @@ from seqgc.ports import Arrival, BoolArray, Close, Failure, RoundRecord, Seen, T
 from seqgc.rounds import ClosingRule, RoundPolicy, WaitOut
 from seqgc.schemes import Scheme, parse_scheme
 from tests.kit import SOAK
+from tests.schemes.catalogue import OF_FOUR
 from tests.sums import Sums
 
 pytestmark = pytest.mark.timeout(0 if SOAK else 180)
 RULES: tuple[WaitOut, ...] = ("all", "conform", "feasible")
-SPECS = [
-    "uncoded",
-    "gc:s=1",
-    "gc:s=2",
-    "gc-rep:s=1",
-    "gc-binary:s=2",
-    "sr-sgc:B=1,W=2,lam=2",
-    "sr-sgc-rep:B=2,W=3,lam=1",
-    "m-sgc:B=1,W=2,lam=2",
-    "m-sgc:B=2,W=3,lam=1",
-    "m-sgc-rep:B=1,W=3,lam=1",
-]
 
 
 class Weak:
@@ -121,7 +110,7 @@ def windows(stragglers: BoolArray) -> Iterator[int]:
             yield number
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", OF_FOUR)
 def test_every_pattern_of_five_rounds_of_four_workers_comes_to_the_right_gradients(
     spec: str,
 ) -> None:
@@ -129,9 +118,9 @@ def test_every_pattern_of_five_rounds_of_four_workers_comes_to_the_right_gradien
 
     All with each are in `tests/schemes/test_outside.py`, where what waits is in the test.
     """
-    index, everything = SPECS.index(spec), every_window()
+    index, everything = OF_FOUR.index(spec), every_window()
     assert len(set(windows(everything))) == 2**20 or not SOAK
-    begin, end = (len(everything) * k // len(SPECS) for k in (index, index + 1))
+    begin, end = (len(everything) * k // len(OF_FOUR) for k in (index, index + 1))
     stragglers = everything[begin : end + 4 if SOAK else begin + 100]
     wait_out = RULES[index % len(RULES)]
     rule = ClosingRule(mu=0.5, wait_out=wait_out, timeout_s=60.0, max_attempts=1)

@@ -44,3 +44,18 @@ def all_schemes(n: int, largest_window: int) -> list[Scheme]:
         except ParameterError:
             continue
     return schemes
+
+
+OF_FOUR = [
+    "uncoded",
+    "gc:s=1",
+    "gc:s=2",
+    "gc-rep:s=1",
+    "gc-binary:s=2",
+    "sr-sgc:B=1,W=2,lam=2",
+    "sr-sgc-rep:B=2,W=3,lam=1",
+    "m-sgc:B=1,W=2,lam=2",
+    "m-sgc:B=2,W=3,lam=1",
+    "m-sgc-rep:B=1,W=3,lam=1",
+]
+"""Schemes of four workers, of every kind, for patterns that they were not designed for."""

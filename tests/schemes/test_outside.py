@@ -8,22 +8,11 @@ import pytest
 from seqgc.ports import BoolArray
 from seqgc.schemes import parse_scheme
 from tests.kit import SOAK
+from tests.schemes.catalogue import OF_FOUR
 from tests.schemes.patterns import GradientCheck, Run, masks
 
 pytestmark = pytest.mark.timeout(0 if SOAK else 180)
 N, ROUNDS = 4, 5
-SPECS = [
-    "uncoded",
-    "gc:s=1",
-    "gc:s=2",
-    "gc-rep:s=1",
-    "gc-binary:s=2",
-    "sr-sgc:B=1,W=2,lam=2",
-    "sr-sgc-rep:B=2,W=3,lam=1",
-    "m-sgc:B=1,W=2,lam=2",
-    "m-sgc:B=2,W=3,lam=1",
-    "m-sgc-rep:B=1,W=3,lam=1",
-]
 
 
 def waited_for(run: Run, answers: BoolArray, first: int) -> BoolArray:
@@ -37,7 +26,7 @@ def waited_for(run: Run, answers: BoolArray, first: int) -> BoolArray:
     return answers
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", OF_FOUR)
 def test_every_pattern_of_five_rounds_of_four_workers_is_decoded(spec: str) -> None:
     """All 2**20 in a soak, as a tree: what rounds close on is all that later ones see."""
     scheme, rng = parse_scheme(spec, n=N), np.random.default_rng(3)
