@@ -12,6 +12,18 @@ from pathlib import Path
 
 from seqgc.ports import Action, Dispatch, Event, Seen
 
+COMES_AND_GOES = 3
+
+
+def no_more(first: dict[str, int], last: dict[str, int]) -> bool:
+    """Say if descriptors, threads and files have not grown.
+
+    A checkpoint being written, or a file being read, is open at one count and not at another.
+    What each second round leaves behind is more than that between counts ten rounds apart.
+    """
+    held = first.keys() - {"kB"}
+    return all(last[what] <= first[what] + COMES_AND_GOES for what in held)
+
 
 class Census:
     """Counts, before some rounds, what this process and a folder hold; an observer of a run.
