@@ -82,7 +82,9 @@ def generator(kind: int, n: int, rng: np.random.Generator) -> ProfileGenerator:
         base=heavy, count=most, life=int(rng.integers(1, 40)), factor=rng.uniform(2, 50)
     )
     start = int(rng.integers(10, 40))
-    machine = DisruptedMachine(base=heavy, first=0, size=most, start=start, stop=60, factor=30.0)
+    # More than a third are not on it, or a slowdown of all right after it looks like its going on.
+    size = min(most, (2 * n - 1) // 3)
+    machine = DisruptedMachine(base=heavy, first=0, size=size, start=start, stop=60, factor=30.0)
     slow = SlowWorkers(base=bursty, workers=tuple(range(some)), factor=20.0)
     return [LAMBDA_CNN, heavy, bursty, lasting, machine, slow][kind]
 
