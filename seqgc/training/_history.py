@@ -34,9 +34,16 @@ class History:
     fingerprint: dict[str, str] = field(default_factory=dict)  # of what is trained, and with what
     memories: dict[str, dict[str, float]] = field(default_factory=dict)
     """What observers that last had to remember, by their names."""
+    first_rounds: dict[int, int] = field(default_factory=dict)
+    """The first round that each master has closed, and was not closed like that before."""
     num_workers: int = 0
     lines: int = 0  # of the journal
     torn_bytes: int = 0
+
+    def knows(self, rounds: int, master: int) -> bool:
+        """Say whether so many rounds are here as a master has closed them, or found them."""
+        later = [first for by, first in self.first_rounds.items() if by > master]
+        return rounds <= min([len(self.answers), *later])
 
     def take(self, entry: Entry) -> None:
         """Take note of the journal's next line."""
@@ -58,6 +65,8 @@ class History:
                 self.answers.forget_from(closed.round)
                 self.choices = {r: c for r, c in self.choices.items() if r <= closed.round}
                 self.answers.append(responded, closed.late)
+                before = self.first_rounds.get(entry.master, closed.round)
+                self.first_rounds[entry.master] = min(before, closed.round)
             case "decide":
                 decision = msgspec.convert(fields, _Decision)
                 self.choices[decision.round] = decision.choice(self.num_workers)

@@ -6,10 +6,10 @@ and stops before its next tasks once there is a file after its own.
 
 The number is looked at before each dispatch and each line of the journal, but not at one stroke
 with them. So, without locks, a master that is replaced in between does that one thing more. Of its
-tasks nothing comes: the next master's messages have another run id. Its line may follow one of the
-next master's with the same serial number; the journal then counts as damaged, and a third master
-refuses it. It may also leave rows in ``metrics.csv`` that the next one writes again. Keep runs
-that several machines can reach on a file system with locks.
+tasks nothing comes: the next master's messages have another run id. Its line is void, and so is its
+checkpoint where the next master's lines say otherwise (`seqgc.training.journal`, ``snapshots``). It
+may leave rows in ``metrics.csv`` that the next one writes again. Keep runs that several machines
+can reach on a file system with locks.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class Session:
         """
         path, before, warnings = directory.path, self._snapshot, list(warnings)
         held = self._go_on()
-        snapshots = SnapshotFolder(directory.checkpoints, RunState)
+        snapshots = SnapshotFolder(directory.checkpoints, RunState, master=self._recorder.master)
         every_s = self._plan.checkpoint_every_s
         with ExitStack() as stack:
             stack.enter_context(self._interrupts.deferred())

@@ -203,7 +203,7 @@ def _newest(directory: RunDirectory, history: History) -> tuple[RunSnapshot | No
             f"journal {directory.journal} has no beginning, and the run has checkpoints "
             f"({', '.join(map(str, folder.numbers))}): restore the journal from a backup"
         )
-    snapshot, damage = folder.newest(most_rounds=len(history.answers))
+    snapshot, damage = folder.newest(knows=history.knows)
     return snapshot, [*warnings, *damage]
 
 

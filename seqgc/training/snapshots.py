@@ -12,6 +12,10 @@ A folder is written under another name, its files synced, ``state.json`` last wi
 SHA-256 of every other file, and then renamed. So a folder of that name is whole, unless the disk
 damages it later: then its digests say so, and the one before it is taken. The last two stay. Room
 for one is set aside at the start, so that the last one fits a disk that has become full.
+
+A master that has been replaced may still be writing one (see `seqgc.training._lease`). So what is
+not whole yet has its master's number in its name, and no master removes what a later one writes;
+``state.json`` says whose it is, and one whose rounds a later master has closed is not used.
 """
 
 from __future__ import annotations
@@ -19,8 +23,9 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Generic, TypeAlias, TypeVar
@@ -36,7 +41,7 @@ from seqgc.errors import StoreError, one_line
 
 __all__ = ["Snapshot", "SnapshotFolder", "Tensors"]
 
-SCHEMA = 1
+SCHEMA = 2
 _STATE = "state.json"
 _MOST_STATE_BYTES = 2**30
 _ROOM = ".room"
@@ -44,6 +49,7 @@ _KEPT = 2
 
 Tensors: TypeAlias = Mapping[str, torch.Tensor]
 _State = TypeVar("_State")
+Knows: TypeAlias = Callable[[int, int], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,6 +67,7 @@ class _Body(Generic[_State]):
 
     schema: int
     rounds: int
+    master: int
     files: dict[str, tuple[int, str]]
     state: _State
     sha256: str = ""
@@ -73,6 +80,8 @@ class _Body(Generic[_State]):
 
 class SnapshotFolder(Generic[_State]):
     """The checkpoints of one run, whose state is a dataclass, or what JSON can say.
+
+    ``master`` is the number of the one that writes.
 
     Examples
     --------
@@ -88,8 +97,9 @@ class SnapshotFolder(Generic[_State]):
     >>> folder.cleanup()
     """
 
-    def __init__(self, root: Path, state: type[_State]) -> None:
+    def __init__(self, root: Path, state: type[_State], *, master: int = 1) -> None:
         self.root: Final = root
+        self._master = master
         self._body = _Body[state]  # type: ignore[valid-type]
 
     def write(self, snapshot: Snapshot[_State]) -> None:
@@ -102,8 +112,9 @@ class SnapshotFolder(Generic[_State]):
         OSError
             If it cannot be written; those that there are stay.
         """
-        name = str(snapshot.rounds)
-        partial, whole = self.root / f".{name}.part", self.root / name
+        whole = self.root / str(snapshot.rounds)
+        stem = f".{whole.name}.{self._master}"
+        partial, old = self.root / f"{stem}.part", self.root / f"{stem}.old"
         try:
             self._write(partial, snapshot)
         except OSError as error:
@@ -112,19 +123,19 @@ class SnapshotFolder(Generic[_State]):
             self.give_room_back()
             self._write(partial, snapshot)
         if whole.exists():  # of a master before this one, or of the same instant
-            shutil.rmtree(self.root / f".{name}.old", ignore_errors=True)  # left by one that died
-            rename(whole, self.root / f".{name}.old")
+            rename(whole, old)
         rename(partial, whole)
         sync_folder(self.root)
-        shutil.rmtree(self.root / f".{name}.old", ignore_errors=True)
-        for rounds in self.numbers[_KEPT:]:
-            shutil.rmtree(self.root / str(rounds), ignore_errors=True)
+        left = [each for each in self.root.iterdir() if self._is_left_behind(each.name)]
+        for folder in (*left, *(self.root / str(rounds) for rounds in self.numbers[_KEPT:])):
+            shutil.rmtree(folder, ignore_errors=True)
         self._set_room_aside(_size(whole))
 
-    def newest(self, *, most_rounds: int | None = None) -> tuple[Snapshot[_State], list[str]]:
+    def newest(self, *, knows: Knows = lambda *_: True) -> tuple[Snapshot[_State], list[str]]:
         """Return the newest checkpoint that is whole, and what is wrong with those after it.
 
-        One of more than ``most_rounds`` is of no use: the journal knows no more.
+        ``knows`` says of a number of rounds, and of the master that wrote a checkpoint after them,
+        if these rounds are in the journal as that master has closed them; else it is of no use.
 
         Raises
         ------
@@ -133,11 +144,11 @@ class SnapshotFolder(Generic[_State]):
         """
         damage: list[str] = []
         for rounds in self.numbers:
-            if most_rounds is not None and rounds > most_rounds:
-                damage.append(f"checkpoint {rounds} is of rounds that the journal does not know")
-                continue
             try:
-                return self._read(rounds), damage
+                master, snapshot = self._read(rounds)
+                if knows(rounds, master):
+                    return snapshot, damage
+                damage.append(f"checkpoint {rounds} is of rounds that the journal does not know")
             except (OSError, ValueError, RecursionError, SafetensorError) as error:
                 damage.append(f"checkpoint {rounds} is damaged: {one_line(error)}")
         what = "; ".join(damage) or "there is none"
@@ -157,11 +168,23 @@ class SnapshotFolder(Generic[_State]):
             data = save(dict(tensors))
             write_new(folder / name, data)
             files[name] = len(data), hashlib.sha256(data).hexdigest()
-        body = _Body(schema=SCHEMA, rounds=snapshot.rounds, files=files, state=snapshot.state)
+        body = _Body(
+            schema=SCHEMA,
+            rounds=snapshot.rounds,
+            master=self._master,
+            files=files,
+            state=snapshot.state,
+        )
         write_new(folder / _STATE, msgspec.json.encode(body.sealed))
         sync_folder(folder)
 
-    def _read(self, rounds: int) -> Snapshot[_State]:
+    def _is_left_behind(self, name: str) -> bool:
+        """Say whether a folder is one that this master, or one before it, has not completed."""
+        partial = re.fullmatch(r"\.\d+\.(\d+)\.(?:part|old)", name, re.ASCII)
+        return partial is not None and int(partial[1]) <= self._master
+
+    def _read(self, rounds: int) -> tuple[int, Snapshot[_State]]:
+        """Return the master that wrote a checkpoint, and the checkpoint."""
         folder = self.root / str(rounds)
         with open_bounded(folder / _STATE, most_bytes=_MOST_STATE_BYTES) as file:
             body = msgspec.json.decode(file.read(), type=self._body)
@@ -170,7 +193,7 @@ class SnapshotFolder(Generic[_State]):
         if body.schema != SCHEMA:
             raise ValueError(f"{_STATE} has schema {body.schema}, not {SCHEMA}")
         files = {name: _read_file(folder / name, *about) for name, about in body.files.items()}
-        return Snapshot(rounds=rounds, state=body.state, files=files)
+        return body.master, Snapshot(rounds=rounds, state=body.state, files=files)
 
     def give_room_back(self) -> None:
         """Remove the room that was set aside."""

@@ -28,7 +28,7 @@ from tests.simulation.backend import SimulatedBackend
 from tests.simulation.faults import Scenario
 from tests.simulation.runs import Trained, compare, fault_free, is_plain, plan, read, read_weights
 from tests.simulation.seams import replaced
-from tests.simulation.world import Ledger, Violation, World
+from tests.simulation.world import Address, Ledger, Violation, World
 
 MASTERS = 3
 _TURN_ENDS = 0.06  # at an instant
@@ -43,6 +43,7 @@ class Outcome:
 
     errors: list[Exception | None] = field(default_factory=lambda: [None] * MASTERS)
     deeds: list[tuple[int, str]] = field(default_factory=list)
+    accepted: set[Address] = field(default_factory=set)  # answers, by any of them
     fault: str | None = None
 
 
@@ -139,7 +140,7 @@ def compete(scenario: Scenario, *, locks: bool) -> Outcome:
 def _master(
     number: int, run: Path, scenario: Scenario, world: World, baton: _Baton, outcome: Outcome
 ) -> None:
-    ledger = Ledger(world)
+    ledger = Ledger(world, outcome.accepted)
 
     def backend(_: int, factory: object) -> Backend:
         assert callable(factory)

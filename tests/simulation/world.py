@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
 import numpy as np
 
@@ -128,16 +129,19 @@ class World:
         return fault
 
 
+Address: TypeAlias = tuple[int, int, int]  # worker, round, slot
+
+
 class Ledger:
     """An observer that knows which answers are true, and that only these are used, once.
 
     ``true`` is what was sent in answer to an attempt; ``forged`` are the answers of this run whose
-    form is not what their task asked for.
+    form is not what their task asked for. Masters of one run share what was ``accepted``.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, accepted: set[Address] | None = None) -> None:
         self._world = world
-        self._accepted: set[tuple[int, int, int]] = set()  # worker, round, slot; by any master
+        self._accepted = set[Address]() if accepted is None else accepted  # by any master
         self.begin()
 
     def begin(self) -> None:

@@ -27,6 +27,7 @@ from seqgc.errors import ParameterError, StoreError
 from seqgc.ports import Backend, Close, Dispatch, FloatArray, Observer, Seen
 from seqgc.search import ReplayBackend
 from seqgc.training import Adaptation, TrainingPlan, resume, train
+from seqgc.training.journal import Journal, read_journal
 from seqgc.training.snapshots import Snapshot, SnapshotFolder
 from seqgc.worker import ComputeFactory
 from tests.kit import SOAK, interrupts, system_calls
@@ -526,6 +527,45 @@ def test_a_torn_line_is_cut_and_damage_before_the_end_refused(tmp_path: Path) ->
 
 def test_what_a_dead_master_left_of_a_checkpoint_is_in_nobodys_way(ended: Path) -> None:
     newest = max(ended.glob("checkpoints/[0-9]*"), key=lambda folder: int(folder.name))
-    shutil.copytree(newest, newest.with_name(f".{newest.name}.old"))
+    shutil.copytree(newest, newest.with_name(f".{newest.name}.1.old"))
     resume(ended, plan("gc:s=1"), crew())
-    assert not newest.with_name(f".{newest.name}.old").exists()
+    assert not newest.with_name(f".{newest.name}.1.old").exists()
+
+
+def test_the_lines_of_a_master_after_it_was_replaced_are_void(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    first, second = Journal(path, master=1), Journal(path, master=2, lines=2)
+    first.append("begin")
+    first.append("round", round=0)
+    first.append("round", round=1)  # before the next one's, and not seen by it
+    second.append("begin")
+    first.append("round", round=2)
+    second.append("round", round=1)
+    first.append("round", round=3)
+    second.append("round", round=2)
+    first.close()
+    second.close()
+    entries, torn = read_journal(path)
+    said = [(each.master, each.kind, *each.fields.values()) for each in entries]
+    assert said[:2] == [(1, "begin"), (1, "round", 0)]
+    assert said[2:] == [(2, "begin"), (2, "round", 1), (2, "round", 2)]
+    assert torn == 0
+
+
+def test_a_checkpoint_is_used_where_the_journal_knows_its_rounds_from_its_master(
+    tmp_path: Path,
+) -> None:
+    for rounds, master in ((1, 1), (2, 2), (3, 1)):
+        folder = SnapshotFolder(tmp_path, dict[str, int], master=master)
+        folder.write(Snapshot(rounds=rounds, state={"master": master}, files={}))
+    snapshot, said = folder.newest(knows=lambda _, master: master == 2)
+    assert (snapshot.rounds, snapshot.state) == (2, {"master": 2})
+    assert said == ["checkpoint 3 is of rounds that the journal does not know"]
+
+
+def test_a_checkpoint_that_a_later_master_writes_is_left_alone(tmp_path: Path) -> None:
+    for master in (1, 2):
+        (tmp_path / f".4.{master}.part").mkdir(parents=True)
+    folder = SnapshotFolder(tmp_path, dict[str, int], master=1)
+    folder.write(Snapshot(rounds=4, state={}, files={}))
+    assert sorted(path.name for path in tmp_path.glob(".[0-9]*")) == [".4.2.part"]
