@@ -479,10 +479,15 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
 # ---- damage --------------------------------------------------------------------------------------
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_said(tmp_path: Path) -> None:
-    watch = CopyAt(tmp_path / "run", {100})
-    expected = outcome(train(plan("gc:s=1"), crew(), run=tmp_path / "run", observers=[watch]).run)
-    (copy,) = watch.copies
+def test_a_damaged_checkpoint_is_passed_over_and_said(tmp_path: Path, ended: Path) -> None:
+    expected, copy = outcome(ended), tmp_path / "early" / "run"
+
+    def end_early(seen: Seen) -> None:
+        if isinstance(seen, Dispatch) and seen.round == 5:
+            raise RuntimeError("early")
+
+    with pytest.raises(RuntimeError, match="early"):  # it writes a checkpoint then
+        train(plan("gc:s=1"), crew(), run=copy, observers=[end_early])
     newest = max(copy.glob("checkpoints/[0-9]*"), key=lambda folder: int(folder.name))
     said: list[str] = []
 
