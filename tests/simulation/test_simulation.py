@@ -25,7 +25,7 @@ from tests.simulation.runs import compare, simulate, trained
 from tests.simulation.search import failures, report
 
 PARTS = 20  # of the seeds, so that several processes can be at them
-SEEDS = (10_000 if SOAK else 400) // PARTS
+SEEDS = (10_000 if SOAK else 1000) // PARTS
 PLAIN = Scenario(seed=0, spec="uncoded", delays=0, checkpoint_every_s=9.0, faults=())
 QUICK = [
     "durations by the wall clock",
