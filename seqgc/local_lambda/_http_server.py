@@ -14,6 +14,7 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from email.utils import formatdate
 from http import HTTPStatus
 from http.client import responses
 
@@ -259,7 +260,7 @@ class _Connection(asyncio.BufferedProtocol):
         body = b"" if response.status in _WITHOUT_BODY else response.body
         lines = [f"HTTP/1.1 {response.status} {responses.get(response.status, 'Unknown')}"]
         lines += [f"{name}: {value}".translate(_ONE_LINE) for name, value in response.headers]
-        lines += [f"Content-Length: {len(body)}", "", ""]
+        lines += [f"Date: {formatdate(usegmt=True)}", f"Content-Length: {len(body)}", "", ""]
         head = "\r\n".join(lines).encode("latin-1", "replace")
         if len(body) <= _JOINED_BYTES:
             self._transport.write(head + body)

@@ -6,16 +6,20 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 import numpy as np
 
+from seqgc._service_time import ServiceTime, sign_by
 from seqgc.errors import ParameterError, StoreError, one_line
 from seqgc.ports import FloatArray, WeightRef
 from seqgc.stores._content import check_blob
 from seqgc.stores._objects import ObjectStore, Pause
 
-__all__ = ["S3Client", "S3Store", "split_s3"]
+if TYPE_CHECKING:
+    from boto3.session import Session
+
+__all__ = ["S3Client", "S3Store", "open_s3", "split_s3"]
 
 _LOCATION = re.compile(
     r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])((?:/[A-Za-z0-9_][A-Za-z0-9._=-]*)*)/?"
@@ -54,7 +58,7 @@ class S3Store(ObjectStore):
     location
         The bucket exists.
     client
-        Makes the client, when it is first needed; boto3's, as usually configured, unless given.
+        Makes the client, when it is first needed; `open_s3` unless given.
     pause
         Waits so many seconds before a further reading.
 
@@ -81,12 +85,12 @@ class S3Store(ObjectStore):
     ) -> None:
         super().__init__(pause=pause)
         self._bucket, self._prefix = split_s3(location)
-        self._make_client: Callable[[], S3Client] = client or _boto3_client
+        self._make_client: Callable[[], S3Client] = client or open_s3
         self._client: S3Client | None = None
 
     def __getstate__(self) -> dict[str, object]:
         """Without the client, which holds sockets and locks, and how a given one was made."""
-        return self.__dict__ | {"_client": None, "_make_client": _boto3_client}
+        return self.__dict__ | {"_client": None, "_make_client": open_s3}
 
     @property
     def location(self) -> str:
@@ -154,7 +158,10 @@ def _code(error: Exception) -> str:
     return str(response["Error"].get("Code", "")) if response and "Error" in response else ""
 
 
-def _boto3_client() -> S3Client:
+def open_s3(session: Session | None = None) -> S3Client:
+    """Return a client of ``session`` (None: boto3's own), for whatever clock this machine has."""
     import boto3  # only when needed: an extra, and slow to import
 
-    return cast("S3Client", boto3.client("s3"))
+    client = (session or boto3).client("s3")
+    sign_by(ServiceTime(), client)
+    return cast("S3Client", client)

@@ -17,6 +17,7 @@ from seqgc.stores import (
     DirectoryStore,
     StoreChoice,
     occupied,
+    open_s3,
     open_store,
     remove_forgotten,
     unique_name,
@@ -114,7 +115,7 @@ class FunctionWorkers(WorkerSet):
         functions, choice = self._connect(work), self._choice(work)
         run_id = unique_name(work.name)
         ref = functions.store_ref(choice.kind, run_id)
-        s3_client = partial(functions.session.client, "s3")
+        s3_client = partial(open_s3, functions.session)
         shared = open_store(ref, mount=functions.mount, s3_client=s3_client)
         transport = self._transport(functions)
 

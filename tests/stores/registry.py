@@ -11,10 +11,12 @@ import boto3
 from moto import mock_aws
 
 from seqgc.ports import BlobStore
-from seqgc.stores import DirectoryStore, InlineStore, MemoryStore, S3Store
+from seqgc.stores import DirectoryStore, InlineStore, MemoryStore, S3Store, open_s3
 
 BUCKET = "training"
-_SESSION = boto3.session.Session()  # reads the service's description once, for all clients
+_SESSION = boto3.session.Session(  # reads the service's description once, for all clients
+    region_name="us-east-1", aws_access_key_id="nobody", aws_secret_access_key="nothing"
+)
 
 
 def no_pause(_: float) -> None:
@@ -23,12 +25,7 @@ def no_pause(_: float) -> None:
 
 def client() -> Any:
     """Return moto's S3; the credentials are nobody's."""
-    return _SESSION.client(
-        "s3",
-        region_name="us-east-1",
-        aws_access_key_id="nobody",
-        aws_secret_access_key="nothing",
-    )
+    return open_s3(_SESSION)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from http.cookiejar import DefaultCookiePolicy
 from io import BufferedReader, RawIOBase
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from seqgc._service_time import ServiceTime, sign_by
 from seqgc.backends._events import MonotonicClock
 from seqgc.backends.lambda_._target import Signer, Target
 from seqgc.backends.lambda_._threads import CallThreads
@@ -220,6 +221,7 @@ class Boto3Transport(_ThreadedTransport):
         except ValueError as error:  # boto3's own, of what is given or configured
             raise ParameterError("endpoint_url", f"must be a URL ({error})", endpoint_url) from None
         self._release = self._client.close
+        sign_by(ServiceTime(), self._client)
         self._function = {"FunctionName": function_name}
         if qualifier is not None:
             self._function["Qualifier"] = qualifier
@@ -290,14 +292,21 @@ class HttpTransport(_ThreadedTransport):
         )
 
     def _send(self, tag: int, body: bytes) -> Reply:
+        signed = self._signer.headers(body)
+        status, answer, headers = self._post(signed, body)
+        if self._signer.is_stale(signed, status, headers.get("date")):
+            status, answer, headers = self._post(self._signer.headers(body), body)
+        return reply_of(tag, 0.0, status, answer, headers)
+
+    def _post(self, signed: Mapping[str, str], body: bytes) -> tuple[int, bytes, Mapping[str, str]]:
+        """Return the status, body and headers (whatever their case) of a response."""
         import requests
 
-        headers = {**self._signer.headers(body), "Accept-Encoding": "identity"}
+        headers = {**signed, "Accept-Encoding": "identity"}
         timeout_s = (self._limits.connect_timeout_s, self._limits.answer_s)
         request = requests.Request("POST", self._target.url, data=body, headers=headers).prepare()
         with self._client.send(
             request, timeout=timeout_s, allow_redirects=False, **self._settings
         ) as response:
             # Not `response.content`, which has no bound and decodes what it is told to.
-            answer = self._whole(response.raw.read)
-            return reply_of(tag, 0.0, response.status_code, answer, response.headers)
+            return response.status_code, self._whole(response.raw.read), response.headers

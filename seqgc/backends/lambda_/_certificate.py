@@ -15,7 +15,7 @@ from seqgc.worker._line import CERTIFIED_NAME
 
 __all__ = ["tls_server"]
 
-_BEFORE, _AFTER = timedelta(days=1), timedelta(days=60)  # clocks differ; no run takes longer
+_BEFORE, _AFTER = timedelta(days=1), timedelta(days=60)  # it must say so; functions do not look
 
 
 def tls_server() -> tuple[ssl.SSLContext, str]:

@@ -61,8 +61,12 @@ class CurlTransport:
             remedy = "pip install pycurl, or choose boto3 or http"
             raise WorkerError(f"the transport curl needs pycurl ({error}): {remedy}") from None
         self._limits = limits or Limits()
-        self._signer = Signer(target, credentials=credentials)
-        self._transfers = Transfers(target.url, self._limits, clock=clock or MonotonicClock())
+        self._transfers = Transfers(
+            target.url,
+            self._limits,
+            signer=Signer(target, credentials=credentials),
+            clock=clock or MonotonicClock(),
+        )
         self._waiting: deque[tuple[int, bytes]] = deque()  # for a connection
         self._replies: list[Reply] = []
         self._returned = 0  # by the latest poll
@@ -115,4 +119,4 @@ class CurlTransport:
     def _start_waiting(self) -> None:
         while self._waiting and len(self._transfers) < self._limits.connections:
             tag, body = self._waiting.popleft()
-            self._transfers.start(tag, self._signer.headers(body), body)
+            self._transfers.start(tag, body)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
+from seqgc._service_time import ServiceTime
 from seqgc.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -121,8 +121,9 @@ def _check_url(argument: str, url: str) -> str:
 class Signer:
     """Signs invocations of one target, at ``now`` seconds since the epoch: for any `Transport`.
 
-    Without ``credentials`` it takes those that botocore finds (environment, profile, role), and
-    raises `ParameterError` if there are none. Temporary ones are renewed by botocore.
+    A ``now`` that is wrong is put right by the date of the first refusal (`is_stale`); None is
+    `time.time`. Without ``credentials`` it takes those that botocore finds (environment, profile,
+    role), and raises `ParameterError` if there are none. Temporary ones are renewed by botocore.
 
     Examples
     --------
@@ -138,7 +139,7 @@ class Signer:
         target: Target,
         *,
         credentials: Credentials | None = None,
-        now: Callable[[], float] = time.time,
+        now: Callable[[], float] | None = None,
     ) -> None:
         if credentials is None:
             from botocore.session import get_session
@@ -147,7 +148,7 @@ class Signer:
         if credentials is None:
             remedy = "run `aws configure`, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             raise ParameterError("credentials", "must be given or found", None, remedy)
-        self._target, self._credentials, self._now = target, credentials, now
+        self._target, self._credentials, self._time = target, credentials, ServiceTime(now)
         parts = urlsplit(target.url)
         # Every service but S3 has the path, as it is sent, quoted once more.
         self._begin = f"POST\n{quote(parts.path or '/', safe='/~')}\n{parts.query}\n"
@@ -157,7 +158,7 @@ class Signer:
     def headers(self, body: bytes) -> dict[str, str]:
         """Return all headers of an invocation with this body, but those of the connection."""
         caller = self._credentials.get_frozen_credentials()
-        at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self._now()))
+        at = self._time.stamp()
         headers = {**self._target.headers, "X-Amz-Date": at}
         if caller.token:
             headers["X-Amz-Security-Token"] = caller.token
@@ -174,6 +175,13 @@ class Signer:
             f"Signature={signature}"
         )
         return headers
+
+    def is_stale(self, sent: Mapping[str, str], status: int, date: str | None) -> bool:
+        """Whether what went out with the headers ``sent`` was refused for its time.
+
+        ``date`` is the response's. If so, the next `headers` are signed at the right time.
+        """
+        return self._time.corrects(sent["X-Amz-Date"], status=status, date=date)
 
     def _signing_key(self, day: str, caller: ReadOnlyCredentials) -> bytes:
         known = self._key  # threads sign, and around midnight on two days

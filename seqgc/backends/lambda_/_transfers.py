@@ -40,6 +40,7 @@ from urllib.parse import urlsplit
 import certifi
 import pycurl
 
+from seqgc.backends.lambda_._target import Signer
 from seqgc.backends.lambda_._transport import Limits, Reply, connection_error, reply_of
 from seqgc.ports import Clock
 
@@ -91,8 +92,8 @@ class _Memory:
 class Transfers:
     """POST requests to one URL that are under way."""
 
-    def __init__(self, url: str, limits: Limits, *, clock: Clock) -> None:
-        self._clock, self._options = clock, _options(url, limits)
+    def __init__(self, url: str, limits: Limits, *, signer: Signer, clock: Clock) -> None:
+        self._clock, self._options, self._signer = clock, _options(url, limits), signer
         self.memory = _Memory()
         self.woken = False  # by `wake`; whoever sees it resets it
         self._idle: list[_Transfer] = []
@@ -119,10 +120,15 @@ class Transfers:
         self._unsent = {each for each in self._unsent if not each.sent}
         return len(self._unsent) + len(self._fresh)
 
-    def start(self, tag: int, headers: Mapping[str, str], body: bytes) -> None:
+    def start(self, tag: int, body: bytes) -> None:
         """Begin a request; it leaves in the next `turn`."""
         transfer = self._idle.pop() if self._idle else _Transfer(self._options)
-        transfer.begin(tag, headers, body, buffer=self.memory.take())
+        transfer.tag, transfer.body, transfer.buffer = tag, body, self.memory.take()
+        transfer.again = False
+        self._send(transfer)
+
+    def _send(self, transfer: _Transfer) -> None:
+        transfer.begin(self._signer.headers(transfer.body))
         self._multi.add_handle(transfer.handle)
         self._busy[transfer.handle] = transfer
         self._fresh.add(transfer)
@@ -166,21 +172,30 @@ class Transfers:
 
     def _take_ended(self) -> list[Reply]:
         _, complete, failed = self._multi.info_read()
-        return [
+        ended = [
             *(self._end(handle) for handle in complete),
             *(self._end(handle, error=_error(*why)) for handle, *why in failed),
         ]
+        return [reply for reply in ended if reply is not None]
 
-    def _end(self, handle: pycurl.Curl, error: Exception | None = None) -> Reply:
+    def _end(self, handle: pycurl.Curl, error: Exception | None = None) -> Reply | None:
+        """Return what has come of a request, unless it is sent again since its time was wrong."""
         transfer = self._busy.pop(handle)
         self._multi.remove_handle(handle)
         self._unsent.discard(transfer)
+        status, headers = int(handle.getinfo(pycurl.RESPONSE_CODE)), transfer.headers()
+        if error is None and not transfer.again:
+            transfer.again = self._signer.is_stale(transfer.signed, status, headers.get("date"))
+            if transfer.again:
+                transfer.buffer.seek(0)  # where its answer is to begin
+                self._send(transfer)
+                return None
         self._idle.append(transfer)
         tag, at, body = transfer.tag, self._clock.now(), self.memory.lend(transfer.buffer)
+        transfer.body = b""
         if error is not None:
             return Reply(tag=tag, at=at, error=connection_error(error))
-        status = int(handle.getinfo(pycurl.RESPONSE_CODE))
-        return reply_of(tag, at, status, body, transfer.headers())
+        return reply_of(tag, at, status, body, headers)
 
     def _watch(self, events: int, descriptor: int, *_: object) -> None:
         """Take note of what libcurl waits for at a socket."""
@@ -201,7 +216,9 @@ class _Transfer:
 
     def __init__(self, options: Mapping[int, object]) -> None:
         self.tag = -1
-        self.buffer = BytesIO()
+        self.body, self.buffer = b"", BytesIO()
+        self.again = False  # sent already, by a wrong clock
+        self.signed: Mapping[str, str] = {}
         self._lines: list[bytes] = []
         self.handle = pycurl.Curl()
         for option, value in options.items():
@@ -213,14 +230,14 @@ class _Transfer:
         """Whether the request has left; of a used handle the last one's, until libcurl begins."""
         return bool(self.handle.getinfo(pycurl.POSTTRANSFER_TIME_T))
 
-    def begin(self, tag: int, headers: Mapping[str, str], body: bytes, *, buffer: BytesIO) -> None:
-        self.tag, self.buffer = tag, buffer
+    def begin(self, signed: Mapping[str, str]) -> None:
+        self.signed = signed
         self._lines.clear()
-        lines = [*_FIXED, *(f"{name}: {value}" for name, value in headers.items())]
+        lines = [*_FIXED, *(f"{name}: {value}" for name, value in signed.items())]
         self.handle.setopt(pycurl.HTTPHEADER, lines)
-        self.handle.setopt(pycurl.POSTFIELDSIZE_LARGE, len(body))
-        self.handle.setopt(pycurl.READFUNCTION, BytesIO(body).read)
-        self.handle.setopt(pycurl.WRITEFUNCTION, buffer.write)
+        self.handle.setopt(pycurl.POSTFIELDSIZE_LARGE, len(self.body))
+        self.handle.setopt(pycurl.READFUNCTION, BytesIO(self.body).read)
+        self.handle.setopt(pycurl.WRITEFUNCTION, self.buffer.write)
 
     def headers(self) -> dict[str, str]:
         headers: dict[str, str] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
@@ -26,6 +26,7 @@ from seqgc.wire import StoreRef, WorkloadRef
 
 TRANSPORTS = ("curl", "boto3", "requests")
 HANDLER = "lambda_handlers.gradient_worker.handler.handler"
+_FACTORIES = ("tests.backends.scripted", "lambda_handlers.gradient_worker.numpy_factories")
 ROOT = Path(__file__).parents[3]
 REGION = "us-east-1"
 
@@ -36,6 +37,7 @@ def serve(
     concurrency: int = 64,
     timeout_s: float = 20.0,
     faults: FaultPlan | None = None,
+    factories: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> AbstractContextManager[LocalLambda]:
     """A service whose environments know the tests' scripted computation."""
@@ -47,8 +49,7 @@ def serve(
         faults=faults,
         environment={
             "PYTHONPATH": str(ROOT),
-            "SEQGC_FACTORIES": "tests.backends.scripted,"
-            "lambda_handlers.gradient_worker.numpy_factories",
+            "SEQGC_FACTORIES": ",".join([*_FACTORIES, *factories]),
             "POWERTOOLS_METRICS_DISABLED": "true",
             **(environment or {}),
         },

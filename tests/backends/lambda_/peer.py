@@ -28,6 +28,7 @@ class Response:
     status: int = 200
     body: bytes = b"{}"
     headers: Mapping[str, str] = field(default_factory=dict)
+    date: str | None = None  # this machine's time unless given
     hang_up: bool = False  # say nothing, and close the connection
     raw: bytes | None = None  # these bytes, whatever they are, and close the connection
     stream: Iterator[bytes] | None = None  # these, one after the other, likewise
@@ -100,7 +101,9 @@ def _handler_of(peer: Peer) -> type[BaseHTTPRequestHandler]:
                     for piece in response.stream or [response.raw]:
                         self.wfile.write(piece)
                 return
-            self.send_response(response.status)
+            self.send_response_only(response.status)
+            date = self.date_time_string() if response.date is None else response.date
+            self.send_header("Date", date)
             for name, value in response.headers.items():
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(response.body)))

@@ -9,6 +9,8 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import datetime, tzinfo
+from typing import Self
 
 import pytest
 from hypothesis import given, settings
@@ -249,6 +251,28 @@ def test_encrypted_only_who_took_this_run_s_certificate_is_talking_to_its_master
         raw = socket.create_connection((board.host, board.port), timeout=PATIENCE_S)
         caller = Caller(tls_client(certificate).wrap_socket(raw, server_hostname="master.seqgc"))
         caller.prove(call, token)
+        assert is_heard(board, caller, 0)
+        gone(board, caller)
+    finally:
+        board.close()
+
+
+@pytest.mark.parametrize("year", [1990, 2090])
+def test_whose_clock_is_right_is_no_question_between_the_two(
+    monkeypatch: pytest.MonkeyPatch, year: int
+) -> None:
+    class Wrong(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return cls(year, 1, 1, tzinfo=tz)
+
+    monkeypatch.setattr("seqgc.backends.lambda_._certificate.datetime", Wrong)
+    tls, certificate = tls_server()
+    board = opened(tls)
+    try:
+        raw = socket.create_connection((board.host, board.port), timeout=PATIENCE_S)
+        caller = Caller(tls_client(certificate).wrap_socket(raw, server_hostname="master.seqgc"))
+        caller.prove(*expected(board))
         assert is_heard(board, caller, 0)
         gone(board, caller)
     finally:

@@ -1,0 +1,102 @@
+"""The time by which requests to AWS are signed, though this machine's clock is wrong.
+
+A signature holds for a few minutes about its time, by the service's clock. What it refuses (HTTP
+403) it dates, so a caller whose clock is wrong can put that right and sign again; no function has
+seen the request. Why it was refused, a function URL does not say ("Forbidden"): the date alone
+decides. A caller who may not call it is refused at once, or, if its clock is wrong too, the second
+time. A clock that is set while a run goes on is noticed in the same way. botocore does none of it
+(1.44), so clients of boto3's are taught by `sign_by`. Temporary credentials, though, botocore renews
+by this machine's clock: with one that is slow they may be used past their end, and are refused.
+"""
+
+from __future__ import annotations
+
+import calendar
+import time
+from collections.abc import Callable, MutableMapping
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+__all__ = ["ServiceTime", "sign_by"]
+
+_STALE_S: Final = 240.0  # by which a signature's time is off; AWS allows for 300 s
+_STAMP: Final = "%Y%m%dT%H%M%SZ"
+_STAMPED, _REPEATED = "seqgc_stamp", "seqgc_repeated"
+
+
+class ServiceTime:
+    """The time by a service's clock; by ``now``'s (None: `time.time`), until that proves wrong.
+
+    Several threads may use it.
+
+    Examples
+    --------
+    >>> clock = ServiceTime(now=lambda: 3600.0)
+    >>> clock.stamp()
+    '19700101T010000Z'
+    >>> refusal = {"status": 403, "date": "Thu, 01 Jan 1970 00:00:00 GMT"}
+    >>> clock.corrects("19700101T010000Z", **refusal), clock.stamp()
+    (True, '19700101T000000Z')
+    >>> clock.corrects("19700101T000000Z", **refusal)
+    False
+    """
+
+    def __init__(self, now: Callable[[], float] | None = None) -> None:
+        self._now = time.time if now is None else now
+        self._behind_s = 0.0
+
+    def stamp(self) -> str:
+        """Return the time, as signatures write it."""
+        return time.strftime(_STAMP, time.gmtime(self._now() + self._behind_s))
+
+    def corrects(self, stamp: str, *, status: int, date: str | None) -> bool:
+        """Take the time from a refusal; return whether what bore ``stamp`` is to be signed again.
+
+        ``status`` and ``date``, a header, are the response's.
+        """
+        if status != 403 or date is None:
+            return False
+        try:
+            theirs = parsedate_to_datetime(date).timestamp()
+        except (ValueError, OverflowError):  # no date, or none that a clock shows
+            return False
+        if abs(theirs - calendar.timegm(time.strptime(stamp, _STAMP))) < _STALE_S:
+            return False
+        self._behind_s = theirs - self._now()
+        return True
+
+
+def sign_by(clock: ServiceTime, client: Any) -> None:
+    """Have a client of boto3's sign by that clock, and once more what is refused for its time."""
+    events, service = client.meta.events, client.meta.service_model.service_id.hyphenize()
+    events.register(f"before-sign.{service}", lambda request, **_: _date(clock, request))
+    events.register_first(
+        f"needs-retry.{service}",
+        lambda response, request_dict, **_: _repeat(clock, response, request_dict["context"]),
+    )
+
+
+def _date(clock: ServiceTime, request: Any) -> None:
+    request.context[_STAMPED] = stamp = clock.stamp()
+    request.context = _Dated(request.context, timestamp=stamp)
+
+
+class _Dated(dict[str, Any]):
+    """A request's context, in which botocore's signers note down their time: another one."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name != "timestamp":
+            super().__setitem__(name, value)
+
+
+def _repeat(clock: ServiceTime, response: Any, context: MutableMapping[str, Any]) -> float | None:
+    """Return that a request is to be made again after 0 seconds, if a wrong clock was why."""
+    if response is None or _REPEATED in context:
+        return None
+    http, _ = response
+    if not clock.corrects(
+        context[_STAMPED], status=http.status_code, date=http.headers.get("Date")
+    ):
+        return None
+    context[_REPEATED] = True
+    return 0.0
