@@ -124,21 +124,21 @@ class AppendOnly:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         if keep_bytes is not None:
             os.ftruncate(self._descriptor, keep_bytes)
-        self.bytes = os.fstat(self._descriptor).st_size
         sync_folder(path.parent)
 
     def append(self, data: bytes, *, sync: bool = True) -> None:
         """Write, and wait until it is on the disk, unless that is for a later call.
 
-        `OSError` if that fails; nothing of it is left then, if the disk can still do that.
+        `OSError` if that fails. Nothing of it is left then, or if a signal ends it, as far as the
+        disk can still do that.
         """
+        before = os.fstat(self._descriptor).st_size
         try:
             _write(self._descriptor, data, sync=sync)
-        except OSError:
+        except BaseException:
             with suppress(OSError):
-                os.ftruncate(self._descriptor, self.bytes)
+                os.ftruncate(self._descriptor, before)
             raise
-        self.bytes += len(data)
 
     def close(self) -> None:
         """Close the file; once."""

@@ -5,8 +5,8 @@ A signature holds for a few minutes about its time, by the service's clock. What
 seen the request. Why it was refused, a function URL does not say ("Forbidden"): the date alone
 decides. A caller who may not call it is refused at once, or, if its clock is wrong too, the second
 time. A clock that is set while a run goes on is noticed in the same way. botocore does none of it
-(1.44), so clients of boto3's are taught by `sign_by`. Temporary credentials, though, botocore renews
-by this machine's clock: with one that is slow they may be used past their end, and are refused.
+(1.44), so clients of boto3's are taught by `sign_by`. Temporary credentials, though, botocore
+renews by this machine's clock: by one that is slow they are used past their end, and refused.
 """
 
 from __future__ import annotations

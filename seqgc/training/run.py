@@ -197,6 +197,9 @@ def _newest(directory: RunDirectory, history: History) -> tuple[RunSnapshot | No
         warnings.append(f"the journal's last line is torn: {history.torn_bytes} bytes are cut off")
     folder = SnapshotFolder(directory.checkpoints, RunState)
     if not folder.numbers:  # the first is written when the first tasks have left
+        if closed := len(history.answers):
+            where = f"the journal has {closed} closed rounds, and {folder.root} no checkpoint"
+            warnings.append(f"{where}: the run begins again at its first round")
         return None, warnings
     if not history.num_workers:
         raise StoreError(

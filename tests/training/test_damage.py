@@ -97,6 +97,18 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, object]:
     return run, outcome(run)
 
 
+def resumed(run: Path) -> list[str]:
+    """Resume a run; return what it has warned of."""
+    said: list[str] = []
+
+    def listen(seen: Seen) -> None:
+        if getattr(seen, "kind", "") == "warning":
+            said.append(str(seen.fields["text"]))  # type: ignore[union-attr]
+
+    resume(run, begun(), crew(), observers=[listen])
+    return said
+
+
 def test_whatever_is_damaged_of_a_run_it_is_refused_or_comes_to_the_same(
     ended: tuple[Path, object], tmp_path: Path
 ) -> None:
@@ -116,14 +128,8 @@ def test_whatever_is_damaged_of_a_run_it_is_refused_or_comes_to_the_same(
         bad[at] ^= 1 << int(rng.integers(8))
         (run / file.relative_to(original)).write_bytes(bad)
         about = f"{file.relative_to(original)}, byte {at} is {bad[at]}"
-        said: list[str] = []
-
-        def listen(seen: Seen, said: list[str] = said) -> None:
-            if getattr(seen, "kind", "") == "warning":
-                said.append(str(seen.fields["text"]))  # type: ignore[union-attr]
-
         try:
-            resume(run, begun(), crew(), observers=[listen])
+            said = resumed(run)
         except SeqgcError:
             came["refused"] += 1
         else:
@@ -153,13 +159,7 @@ def test_losses_that_are_lost_are_said(ended: tuple[Path, object], tmp_path: Pat
             (run / "metrics.csv").unlink()
         else:
             (run / "metrics.csv").write_bytes(data[:cut])
-        said: list[str] = []
-
-        def listen(seen: Seen, said: list[str] = said) -> None:
-            if getattr(seen, "kind", "") == "warning":
-                said.append(str(seen.fields["text"]))  # type: ignore[union-attr]
-
-        resume(run, begun(), crew(), observers=[listen])
+        said = resumed(run)
         assert "metrics.csv is damaged since the last checkpoint" in said[0]
         assert b"\0" not in (run / "metrics.csv").read_bytes()
 
@@ -174,12 +174,25 @@ def test_a_checkpoint_of_rounds_that_the_journal_has_lost_is_not_used(
     lines = (run / "journal.jsonl").read_bytes().splitlines(keepends=True)
     kept = [line for line in lines if b'"round":' in line or b'"begin"' in line][:newest]
     (run / "journal.jsonl").write_bytes(b"".join(kept))
-    said: list[str] = []
-
-    def listen(seen: Seen) -> None:
-        if getattr(seen, "kind", "") == "warning":
-            said.append(str(seen.fields["text"]))  # type: ignore[union-attr]
-
-    resume(run, begun(), crew(), observers=[listen])
+    said = resumed(run)
     assert said == [f"checkpoint {newest} is of rounds that the journal does not know"]
+    assert outcome(run) == expected
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+def test_a_run_that_begins_again_for_want_of_a_checkpoint_says_so(
+    ended: tuple[Path, object], tmp_path: Path, emptied: bool
+) -> None:
+    original, expected = ended
+    run = tmp_path / "run"
+    shutil.copytree(original, run)
+    closed = (run / "journal.jsonl").read_bytes().count(b'"round":')
+    shutil.rmtree(run / "checkpoints")
+    if emptied:
+        (run / "checkpoints").mkdir()
+    (said,) = resumed(run)
+    assert said == (
+        f"the journal has {closed} closed rounds, and {run / 'checkpoints'} no checkpoint: "
+        "the run begins again at its first round"
+    )
     assert outcome(run) == expected

@@ -91,3 +91,35 @@ def test_a_journal_that_is_lost_is_not_taken_for_one_that_never_began(tmp_path: 
     (run / "journal.jsonl").unlink()
     with pytest.raises(SeqgcError, match=r"no beginning, and the run has checkpoints \(\d+"):
         resume(run, plan("uncoded"), crew())
+
+
+class TerminatedAt:
+    """Stands for ``os``: a signal's exception amidst the k-th write to the journal, or after it."""
+
+    def __init__(self, write: int, *, whole: bool) -> None:
+        self._left, self._whole = write, whole
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(os, name)
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        if not os.readlink(f"/proc/self/fd/{descriptor}").endswith("journal.jsonl"):  # noqa: PTH115
+            return os.write(descriptor, data)
+        self._left -= 1
+        written = os.write(descriptor, data if self._left or self._whole else data[:20])
+        if self._left == 0:
+            raise KeyboardInterrupt
+        return written
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("write", [1, 4])
+def test_a_signal_leaves_no_part_of_a_line(write: int, whole: bool, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    expected = train(plan("uncoded"), crew(), run=tmp_path / "whole").evaluations
+    with system_calls(TerminatedAt(write, whole=whole)), pytest.raises(KeyboardInterrupt):
+        train(plan("uncoded"), crew(), run=run)
+    lines = (run / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    numbers = [json.loads(line)["n"] for line in lines if line.endswith(b"\n")]
+    assert numbers == list(range(len(lines)))
+    assert resume(run, plan("uncoded"), crew()).evaluations == expected
