@@ -15,7 +15,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Final, TypeAlias
 
-from seqgc.cli.config import RunConfig
+from seqgc.cli.config import ModelConfig, RunConfig
 from seqgc.errors import ParameterError, did_you_mean, refusing, require_name
 from seqgc.worker import require_registered
 
@@ -23,6 +23,7 @@ __all__ = [
     "DATA",
     "FUNCTIONS",
     "MODULES",
+    "NOT_TAKEN",
     "OPTIMIZERS",
     "OwnFunction",
     "called",
@@ -43,6 +44,12 @@ OPTIMIZERS: Final[Mapping[str, str]] = {
 }  # fmt: skip
 """Classes of torch.optim; LBFGS is known so that its refusal can say why."""
 
+NOT_TAKEN: Final[Mapping[str, frozenset[str]]] = {
+    "momentum": frozenset(OPTIMIZERS) - {"rmsprop", "sgd"},
+    "weight_decay": frozenset({"lbfgs", "rprop"}),
+}
+"""Options of a model, and the optimizers whose classes have no such parameter."""
+
 FUNCTIONS: Final = ("lambda", "lambda-local")
 """Backends whose workers are sent no code."""
 
@@ -59,7 +66,7 @@ def own_functions(config: RunConfig) -> dict[str, OwnFunction]:
     found: dict[str, OwnFunction] = {}
     for model in config.models:
         require_name("name", model.name, most=100)
-        require_known("optimizer", model.optimizer.lower(), OPTIMIZERS)
+        _check_optimizer(model)
         for argument, name, known in (
             ("module", model.module, MODULES),
             ("data", model.data, DATA),
@@ -72,6 +79,15 @@ def own_functions(config: RunConfig) -> dict[str, OwnFunction]:
             elif ":" in name and name not in found:
                 found[name] = _own_function(name, argument=argument)
     return found
+
+
+def _check_optimizer(model: ModelConfig) -> None:
+    require_known("optimizer", name := model.optimizer.lower(), OPTIMIZERS)
+    for option, others in NOT_TAKEN.items():
+        if (value := getattr(model, option)) is not None and name in others:
+            takers = [each for each in OPTIMIZERS if each not in others]
+            rule = f"must be left out with optimizer {name}"
+            raise ParameterError(option, rule, value, f"those that have one: {', '.join(takers)}")
 
 
 def require_known(argument: str, name: str, known: Collection[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from seqgc.cli._names import DATA, MODULES, OPTIMIZERS
+from seqgc.cli._names import DATA, MODULES, NOT_TAKEN, OPTIMIZERS
 from seqgc.training import MODULES as NETWORKS
 from seqgc.training.factories import data_names
 
@@ -35,6 +36,8 @@ BAD = {
     "--models 4 --jobs-per-round 3": "divide the number of models, M=4",
     "--backend lambda-local --module mpl": "(did you mean 'mlp'?)",
     "--backend lambda-local --data own:number": "a payload names no code",
+    "momentum.toml": "`momentum` must be left out with optimizer adam; got 0.9 (those that have",
+    "decay.toml": "`weight_decay` must be left out with optimizer rprop; got 0.1 (those that have",
     "--workers 0": "greater than or equal to 1",
 }
 OWN = {
@@ -42,6 +45,11 @@ OWN = {
     "broken": "raise RuntimeError('two\\nlines')",
     "ends": "import sys; sys.exit(0)",
     "strange": "class Strange(Exception):\n    def __str__(self):\n        1 / 0\nraise Strange",
+}
+FILES = {
+    "same": 2 * "[[models]]\nname = 'a'\n",
+    "momentum": "[[models]]\nname = 'a'\nmomentum = 0.9\n",
+    "decay": "[[models]]\nname = 'a'\noptimizer = 'Rprop'\nweight_decay = 0.1\n",
 }
 CODE = """
 import contextlib, io, json, re, sys
@@ -64,7 +72,8 @@ print(json.dumps([most_mb() - before, said]))
 def test_a_wrong_name_is_refused_before_pytorch_is_imported(tmp_path: Path) -> None:
     for name, text in OWN.items():
         tmp_path.joinpath(f"{name}.py").write_text(text)
-    tmp_path.joinpath("same.toml").write_text(2 * "[[models]]\nname = 'a'\n")
+    for name, text in FILES.items():
+        tmp_path.joinpath(f"{name}.toml").write_text(text)
     asked = [sys.executable, "-c", CODE, json.dumps(list(BAD))]
     done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=True)
     more_mb, said = json.loads(done.stdout)
@@ -77,5 +86,9 @@ def test_a_wrong_name_is_refused_before_pytorch_is_imported(tmp_path: Path) -> N
 def test_the_names_that_are_known_before_are_those_that_there_are() -> None:
     assert set(MODULES) == set(NETWORKS)
     assert set(DATA) <= set(data_names())  # other tests may have registered more
-    for name in OPTIMIZERS.values():
-        assert issubclass(getattr(torch.optim, name), torch.optim.Optimizer)
+    for name, kind in OPTIMIZERS.items():
+        optimizer = getattr(torch.optim, kind)
+        assert issubclass(optimizer, torch.optim.Optimizer)
+        options = inspect.signature(optimizer).parameters
+        for option, others in NOT_TAKEN.items():
+            assert (option in options) == (name not in others), (kind, option)
