@@ -128,6 +128,13 @@ class TrainingPlan:
             return setting.scheme.jobs_in_flight(len(self.models) // setting.jobs_per_round) - 1
         return len(self.models) // setting.jobs_per_round - 1
 
+    def _jobs_read(self, setting: Setting) -> int:
+        """Return of how many jobs, the latest included, a worker may be asked for results."""
+        read = setting.scheme.jobs_read(len(self.models) // setting.jobs_per_round)
+        if self.adaptation is None:
+            return read
+        return max(read, 2 * self.max_delay(setting) + 1)  # of one that takes late answers
+
     def sizes(self, setting: Setting) -> TaskSizes:
         """Return what the heaviest task weighs."""
         return task_sizes(
@@ -158,7 +165,7 @@ class TrainingPlan:
             payload=self.payload or self.precision,
             stochastic_rounding=self.stochastic_rounding,
             weights=run.absolute() / ("weights" if master == 1 else f"weights-{master}"),
-            cached_weights=(self.max_delay(setting) + 1) * setting.jobs_per_round,
+            cached_weights=self._jobs_read(setting) * setting.jobs_per_round,
             code=setting.scheme.spec[:100] if self.adaptation is None else "",
             sizes=self.sizes(setting),
             fixed=self.adaptation is None,

@@ -24,9 +24,10 @@ from safetensors.torch import load_file
 
 from seqgc import workers
 from seqgc.errors import ParameterError, StoreError
-from seqgc.ports import Backend, Close, Dispatch, FloatArray, Observer, Seen
+from seqgc.ports import Backend, Close, Dispatch, FloatArray, Observer, Seen, WeightedPoints
 from seqgc.search import ReplayBackend
-from seqgc.training import Adaptation, TrainingPlan, resume, train
+from seqgc.training import Adaptation, TorchCompute, TrainingPlan, resume, train
+from seqgc.training._checkpointer import Checkpointer
 from seqgc.training.journal import Journal, read_journal
 from seqgc.training.snapshots import Snapshot, SnapshotFolder
 from seqgc.worker import ComputeFactory
@@ -125,6 +126,36 @@ def test_from_any_instant_it_ends_in_the_same_bits(
         assert outcome(again.run) == expected, copy
         if not spec.startswith("ra-sgc"):  # late answers are asked for again, and take their time
             assert again.counts.round_seconds == result.counts.round_seconds
+
+
+def forgetful(n: int, factory: Callable[[], TorchCompute]) -> Backend:
+    """A backend whose workers read the weights from the store for every task."""
+    threads = torch.get_num_threads()
+    compute = factory()
+    torch.set_num_threads(threads)
+
+    def anew(parts: tuple[WeightedPoints, ...]) -> FloatArray:
+        compute._fetch.cache_clear()
+        return compute(parts)
+
+    return ReplayBackend(times()[:, :n], compute=anew)
+
+
+def test_a_late_task_finds_its_weights_and_so_does_one_that_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a late answer brings of the job before its own is read until its round is over."""
+    late, crew = plan("ra-sgc:s=0,q=0.3,r=2", steps=2), workers.custom(N, forgetful)
+    watch = CopyAt(tmp_path / "run", {102})
+    due = property(lambda self: watch.seen > 90 and self.latest is None)
+    monkeypatch.setattr(Checkpointer, "due", due)
+    monkeypatch.setattr(Checkpointer, "begin", lambda self, snapshot: self._write(snapshot))
+    result = train(late, crew, run=tmp_path / "run", observers=[watch])
+    seen: list[Seen] = []
+    again = resume(watch.copies[0], late, crew, observers=[seen.append])
+    assert outcome(again.run) == outcome(result.run)
+    rounds = [action.round for action in seen if isinstance(action, Dispatch)]
+    assert rounds[0] == rounds[1] - 1, "an answer to the round before is asked for again"
 
 
 @pytest.mark.parametrize("spec", SPECS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +13,18 @@ from torch.utils.data import TensorDataset
 
 from seqgc.errors import ParameterError, ScheduleError, StoreError
 from seqgc.ports import FloatArray, MiniTask, WeightRef
+from seqgc.rounds import Setting
 from seqgc.schemes import parse_scheme
 from seqgc.stores import MemoryStore
-from seqgc.training import Model, TorchCompute, TorchWorkload, digits, evaluate, make_module
+from seqgc.training import (
+    Model,
+    TorchCompute,
+    TorchWorkload,
+    TrainingPlan,
+    digits,
+    evaluate,
+    make_module,
+)
 from tests.kit import decoded
 from tests.training.reference import SGD, Chunks, flat, make_model, run_coded, train_alone
 
@@ -282,15 +292,16 @@ def test_a_batch_larger_than_the_dataset_takes_points_again() -> None:
     np.testing.assert_allclose(flat(workload.module("net")), flat(alone), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("spec", "kept"),
-    [
-        ("ra-sgc:s=1,q=0.5,r=2", 3),  # job t - 2 is dealt in round t - 1, awaited until t closes
-        ("ra-sgc:s=1,q=0.5,r=2,late=drop", 2),
-        ("m-sgc:B=1,W=2,lam=2,late=take", 3),
-        ("gc:s=1", 1),
-    ],
-)
+READ = [
+    ("ra-sgc:s=1,q=0.5,r=2", 3),  # job t - 2 is dealt in round t - 1, awaited until t closes
+    ("ra-sgc:s=1,q=0.5,r=2,late=drop", 2),
+    ("m-sgc:B=1,W=2,lam=2,late=take", 3),
+    ("gc:s=1", 1),
+]
+"""Of how many jobs at once some task of use may read the weights."""
+
+
+@pytest.mark.parametrize(("spec", "kept"), READ)
 def test_weights_stay_while_a_late_task_may_read_them(spec: str, kept: int) -> None:
     store, models = MemoryStore(), [make_model(f"m{i}") for i in range(4)]
     scheme = parse_scheme(spec, n=4)
@@ -309,3 +320,14 @@ def test_weights_stay_while_a_late_task_may_read_them(spec: str, kept: int) -> N
     for ref in seen[:-kept]:
         with pytest.raises(StoreError):
             store.fetch(ref)
+
+
+@pytest.mark.parametrize(("spec", "kept"), READ)
+def test_a_worker_keeps_the_weights_of_every_job_that_it_may_be_asked_for(
+    spec: str, kept: int
+) -> None:
+    models = [make_model(f"m{i}") for i in range(8)]
+    setting = Setting(scheme=parse_scheme(spec, n=4), jobs_per_round=2)
+    plan = TrainingPlan(models=models, scheme=setting, steps=1)
+    work = plan.work(Path("run"), setting=setting, now=lambda: setting)
+    assert work.cached_weights == 2 * kept
