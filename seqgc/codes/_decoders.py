@@ -197,7 +197,7 @@ class NullSpaceDecoder:
         self._s, self._make_equations, self._matrix = s, equations, matrix
 
     def suffices(self, responded: BoolArray) -> bool:
-        return int(np.count_nonzero(~responded)) <= self._s
+        return len(responded) - int(np.count_nonzero(responded)) <= self._s
 
     @cached_property
     def _equations(self) -> Solutions:
@@ -254,7 +254,7 @@ class SpanDecoder:
         return Span(self._matrix(), np.ones(self._matrix().shape[1]))
 
     def suffices(self, responded: BoolArray) -> bool:
-        if np.count_nonzero(~responded) <= self._s:
+        if len(responded) - int(np.count_nonzero(responded)) <= self._s:
             return True
         return self._span.distance(responded) <= _SPANNED * math.sqrt(self._matrix().shape[1])
 

@@ -281,11 +281,11 @@ class _Loop:
     # ---- tasks out ------------------------------------------------------------------------------
 
     def _dispatch(self, action: Dispatch) -> None:
-        tasks: Sequence[Task] = _BareTasks(action)
+        round, attempt, workers = action.round, action.attempt, tuple(action.assignment)
+        tasks: Sequence[Task] = _BareTasks(action, workers)
         if self._workload is not None:
             self._prepare(action, self._workload)
-            tasks = [self._task(action, worker, self._workload) for worker in action.assignment]
-        round, attempt, workers = action.round, action.attempt, tuple(action.assignment)
+            tasks = [self._task(action, worker, self._workload) for worker in workers]
         left_at = tuple(self._backend.dispatch(round, tasks))
         self._feed(ports.Dispatched(round=round, attempt=attempt, workers=workers, left_at=left_at))
 
@@ -344,8 +344,8 @@ class _BareTasks(Sequence[Task]):
     Their items have slots, and no data points.
     """
 
-    def __init__(self, action: Dispatch) -> None:
-        self._action, self._workers = action, tuple(action.assignment)
+    def __init__(self, action: Dispatch, workers: Sequence[int]) -> None:
+        self._action, self._workers = action, workers
 
     def __len__(self) -> int:
         return len(self._workers)

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import numpy as np
-
 from seqgc.ports import Arrival, BoolArray, Cancel, Failure, LateAnswer
 from seqgc.rounds._gate import RoundGate
 from seqgc.schemes import Schedule
@@ -76,24 +74,28 @@ class Overdue:
                 self._schedule.take_late(round - self._first_round, worker)
                 gate.take_late(late, elapsed)
 
-    def close(
-        self, round: int, stragglers: BoolArray, *, answered: BoolArray, attempts: dict[int, int]
-    ) -> list[Cancel]:
-        """Sort the stragglers (n,) of a round that has just closed; return who is cancelled.
+    def keep(
+        self, round: int, stragglers: list[int], *, answered: BoolArray, attempts: dict[int, int]
+    ) -> list[int]:
+        """Await what stragglers of a round that has just closed may yet send; return the others.
 
         ``answered`` (n,) are here already. ``attempts``: the latest of each who may yet answer.
         """
-        cancelled: list[int] = []
-        for worker in np.flatnonzero(stragglers).tolist():
+        others: list[int] = []
+        for worker in stragglers:
             late = (round, worker)
             if answered[worker]:
                 self._here.append(late)
             elif worker in attempts and self.awaits(late):
                 self.add(*late, attempt=attempts[worker])
                 continue
-            cancelled.append(worker)
+            others.append(worker)
+        return others
+
+    def cancel(self, round: int, workers: list[int]) -> list[Cancel]:
+        """Return these of a round that has just closed, and whose answers are of no more use."""
         self._here = [late for late in self._here if self.awaits(late)]
-        return [*_cancel(round, cancelled), *self._cancel_useless()]
+        return [*_cancel(round, workers), *self._cancel_useless()]
 
     def _cancel_useless(self) -> Iterator[Cancel]:
         useless = [late for late in self._owed if not self.awaits(late)]

@@ -185,7 +185,7 @@ class RoundPolicy:
             match event:
                 case ports.Dispatched():
                     if event.attempt == 0 and event.round == self._round:
-                        self._origin = event.at
+                        self._origin = self._now
                     return ()
                 case ports.Arrival() | ports.Failure():
                     return self._settle(event)
@@ -363,7 +363,7 @@ class RoundPolicy:
         actions: list[Action] = [self._believe(models - self._diverged)] if doubted else []
         actions.append(ports.Close(record=record))
         actions += self._cancel(record)
-        if not record.responded.all() and (hanging := self._who_hangs(record)):
+        if hanging := self._who_hangs(record):
             actions += self._restart(hanging)
         actions += [
             ports.Finish(job=self._first_job + job, decoding=Once(partial(self._decoding, job)))
@@ -373,18 +373,21 @@ class RoundPolicy:
 
     def _cancel(self, record: RoundRecord) -> list[ports.Cancel]:
         """Return who need not answer any more, in this round or an earlier one."""
-        attempts, gone = self._attempts, self._settled | self._failed.keys()
-        awaited = np.flatnonzero(~record.responded & self._schedule.takes_late).tolist()
-        return self._overdue.close(
-            record.round,
-            ~record.responded,
-            answered=self._gate.answered & ~self._schedule.excused,
-            attempts={w: attempts.latest(w) for w in awaited if w not in gone},
-        )
+        stragglers: list[int] = (~record.responded).nonzero()[0].tolist()
+        if stragglers and self._schedule.takes_late:
+            gone = self._settled | self._failed.keys()
+            stragglers = self._overdue.keep(
+                record.round,
+                stragglers,
+                answered=self._gate.answered & ~self._schedule.excused,
+                attempts={w: self._attempts.latest(w) for w in stragglers if w not in gone},
+            )
+        return self._overdue.cancel(record.round, stragglers)
 
     def _who_hangs(self, record: RoundRecord) -> list[int]:
         """Return the stragglers of whom nothing was heard for as long as a round may take."""
-        if not math.isfinite(limit_s := self._rule.timeout_s):
+        limit_s = self._rule.timeout_s
+        if math.isinf(limit_s) or record.responded.all():
             return []
         self._quiet_s = np.where(record.responded, 0.0, self._quiet_s + record.duration_s)
         self._quiet_s[[*self._failed, *self._doubted]] = 0.0

@@ -67,7 +67,7 @@ class MSGCSchedule(Schedule):
         self._void_coded: BoolArray = np.zeros((scheme.B, scheme.n), dtype=np.bool_)
         self._coded_is_whole = True
         self._finished: dict[int, _JobState] = {}
-        self._open = self._in_flight(0, {})
+        self._begin_at(0)
 
     def decoding(self, job: int, payload: Payload = "float64") -> Decoding:
         if job not in self._finished:
@@ -89,14 +89,7 @@ class MSGCSchedule(Schedule):
     def _in_flight(self, round: int, states: Mapping[int, _JobState]) -> list[_Flight]:
         """Return the jobs in flight in a round, the oldest first, given those under way before."""
         if round < self.num_jobs:
-            new = _JobState(
-                received_in=np.zeros(self._void.shape, dtype=np.intp),
-                received=self._void,
-                owed=np.zeros(self.n, dtype=np.intp),
-                coded=np.zeros(self._void_coded.shape, dtype=np.bool_),
-                is_lost=False,
-            )
-            states = {**states, round: new}
+            states = {**states, round: self._new_job}
         return [
             _Flight(job=job, slot=round - job, asked=state, state=state)
             for job, state in sorted(states.items())
@@ -111,10 +104,17 @@ class MSGCSchedule(Schedule):
             self._void_coded = np.stack([held(self._code, group) == 0 for group in filled])
             self._coded_is_whole = not self._void_coded.any()
             self._excused &= self._void_coded.all(axis=0)
-        self._open = self._in_flight(0, {})
+        self._begin_at(0)
         return not self._coded_is_whole or bool(self._void.any())
 
     def _begin_at(self, round: int) -> None:
+        self._new_job = _JobState(
+            received_in=np.zeros(self._void.shape, dtype=np.intp),
+            received=self._void,
+            owed=np.zeros(self.n, dtype=np.intp),
+            coded=np.zeros(self._void_coded.shape, dtype=np.bool_),
+            is_lost=False,
+        )
         self._open = self._in_flight(round, {})
 
     def _assign(self) -> Assignment:
@@ -152,23 +152,25 @@ class MSGCSchedule(Schedule):
     def _brought(self, flight: _Flight, responded: BoolArray) -> tuple[IntArray, IntArray]:
         """Return whose answers bring a D1 gradient that is missing, (m,), and which of theirs."""
         if flight.slot < self._first_adaptive:
-            workers = np.flatnonzero(responded)
-            chunks: IntArray = np.full(len(workers), flight.slot)
-        else:
-            workers = np.flatnonzero(responded & (flight.asked.owed > 0))
-            chunks = flight.asked.received[workers].argmin(axis=1)
-        missing = ~flight.state.received[workers, chunks]
-        return workers[missing], chunks[missing]
+            missing = responded & ~flight.state.received[:, flight.slot]
+            workers: IntArray = missing.nonzero()[0]
+            return workers, np.full(len(workers), flight.slot)
+        workers = (responded & (flight.asked.owed > 0)).nonzero()[0]
+        chunks = flight.asked.received[workers].argmin(axis=1)
+        if flight.state is flight.asked:  # nothing has come since the round opened
+            return workers, chunks
+        left = ~flight.state.received[workers, chunks]
+        return workers[left], chunks[left]
 
     def _owed_after(self, flight: _Flight, responded: BoolArray) -> IntArray:
+        owed = flight.state.owed
         if flight.slot < self._first_adaptive:
-            more: IntArray = flight.state.owed + ~(responded | self._void[:, flight.slot])
+            more: IntArray = owed + ~(responded | self._void[:, flight.slot])
             return more
-        if not self.takes_late:  # nothing has come since the round opened
-            owed = flight.state.owed
+        if flight.state is flight.asked:
             fewer: IntArray = owed - (responded & (owed > 0))
             return fewer
-        left = flight.state.owed.copy()
+        left = owed.copy()
         left[self._brought(flight, responded)[0]] -= 1
         return left
 

@@ -170,13 +170,15 @@ def _drive(
     loads: FloatArray | None = None,
 ) -> None:
     """Replay a run; note the mean load of each round that is not idle in ``loads`` (rounds,)."""
-    rehearsal.times(setting)  # whether they are all positive
-    schedule = rehearsal.schedule(setting)
+    usual, table = setting.scheme.loads_of(rehearsal.batch), rehearsal.times(setting)
+    usual_load, schedule = float(usual.mean()), rehearsal.schedule(setting)
 
     def times(round: int) -> FloatArray:
+        of_round = schedule.loads(rehearsal.batch)
+        is_usual = of_round is usual  # in every round of most schemes, and their times are at hand
         if loads is not None:
-            loads[round] = schedule.loads(rehearsal.batch).mean()
-        return rehearsal.times_of(setting, schedule)
+            loads[round] = usual_load if is_usual else of_round.mean()
+        return table[round] if is_usual else rehearsal.times_of(setting, schedule)
 
     backend = ReplayBackend(times) if schedule.takes_late else _WholeRounds(times)
     master.run(RoundPolicy(schedule, setting.rule), backend, observe=see)
