@@ -224,7 +224,7 @@ class RoundGate:
             See `arrive` and `tick`.
         """
         order = np.argsort(times)
-        if self._responded.any():
+        if np.count_nonzero(self._responded):
             order = order[~self._responded[order]]
         at, taken = times[order], 0
         while self.record is None:
@@ -272,7 +272,7 @@ class RoundGate:
 
     def _register(self, mask: BoolArray, workers: int | IntArray, elapsed: float) -> None:
         self._require_open(elapsed)
-        if self._settled[workers].any():
+        if np.count_nonzero(self._settled[workers]):
             raise ScheduleError(
                 f"worker {workers} is settled in round {self._round}: drop the event"
             )
@@ -315,7 +315,7 @@ class RoundGate:
 
     def _nobody_left(self) -> bool:
         is_awaited = self._again is not None and bool(self._late_again)
-        return bool(self._settled.all()) and not is_awaited
+        return np.count_nonzero(self._settled) == len(self._settled) and not is_awaited
 
     def _suffices(self, responded: BoolArray) -> bool:
         return (

@@ -333,7 +333,7 @@ class RoundPolicy:
         self._gate, self._origin = self._new_gate(), math.nan
         self._overdue.take(self._gate, 0.0)
         asked: Sequence[int] = range(self._schedule.n)
-        if (excused := self._schedule.excused).any():
+        if np.count_nonzero(excused := self._schedule.excused):
             self._settled.update(np.flatnonzero(excused).tolist())
             asked = np.flatnonzero(~excused).tolist()
         tasks = ByWorker(assignment, asked)

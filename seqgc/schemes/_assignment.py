@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
+
 from seqgc.ports import BoolArray, MiniTask
 
 MiniTasks = tuple[MiniTask, ...]
@@ -27,7 +29,7 @@ class Assignment:
     """
 
     def __init__(self, busy: BoolArray, tasks_of: Callable[[int], MiniTasks]) -> None:
-        self.busy, self.idle = busy, not busy.any()
+        self.busy, self.idle = busy, not np.count_nonzero(busy)
         self._tasks_of = tasks_of
         self._tasks: dict[int, MiniTasks] = {}
 

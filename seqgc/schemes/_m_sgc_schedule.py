@@ -211,7 +211,7 @@ class MSGCSchedule(Schedule):
         """
         owed = self._owed_after(flight, responded)
         group = max(0, flight.slot + 1 - self._first_adaptive)  # the earliest still to come
-        if flight.state.is_lost or owed.max() > self._scheme.B - group:
+        if flight.state.is_lost or np.count_nonzero(owed > self._scheme.B - group):
             return False
         if group and not self._decodes(self._coded_by(flight, responded)):
             return False
@@ -238,7 +238,7 @@ class MSGCSchedule(Schedule):
             if slot == self._last_slot and not self._can_finish(flight, responded):
                 raise self._late(flight.job)
             state = self._after(flight, responded)
-            is_received = slot >= self._first_adaptive - 1 and not state.owed.any()
+            is_received = slot >= self._first_adaptive - 1 and not np.count_nonzero(state.owed)
             is_complete = is_received and (self._code is None or slot == self._last_slot)
             (finished if is_complete else going_on)[flight.job] = state
         if self.takes_late:

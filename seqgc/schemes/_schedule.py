@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from seqgc.schemes._contract import Scheme
 
 
+_BOOL = np.dtype(np.bool_)
+
+
 class Schedule(ABC):
     """One run of a scheme: assigns each round's tasks, and knows when a job can be decoded."""
 
@@ -256,7 +259,7 @@ class Schedule(ABC):
 
     def _checked(self, responded: BoolArray) -> BoolArray:
         self._require_open()
-        is_mask = isinstance(responded, np.ndarray) and responded.dtype == np.bool_
+        is_mask = isinstance(responded, np.ndarray) and responded.dtype == _BOOL
         if not is_mask or responded.shape != (self.n,):
             value = (getattr(responded, "dtype", type(responded).__name__), np.shape(responded))
             raise ParameterError("responded", f"must be a boolean array ({self.n},)", value)

@@ -81,7 +81,7 @@ class MSGC(Scheme):
     def delay(self) -> int:
         return self.W - 2 + self.B
 
-    @property
+    @cached_property
     def worker_loads(self) -> FloatArray:
         return self._equal_loads((self.W - 1 + self.B) * self._d1_fraction)
 

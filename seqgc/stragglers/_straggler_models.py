@@ -162,9 +162,10 @@ class Bursty(StragglerModel):
         return self.W
 
     def admits(self, window: BoolArray) -> bool:
-        straggled = np.logical_or.reduce(window).nonzero()[0]
-        if len(straggled) > self.lam or not len(straggled):
-            return not len(straggled)
+        straggled = np.logical_or.reduce(window)
+        distinct = np.count_nonzero(straggled)
+        if distinct > self.lam or not distinct:
+            return not distinct
         rounds = window[:, straggled]
         first, from_last = rounds.argmax(axis=0), rounds[::-1].argmax(axis=0)
         return int((first + from_last).min()) >= len(window) - self.B
@@ -205,9 +206,10 @@ class Arbitrary(StragglerModel):
         return self.W
 
     def admits(self, window: BoolArray) -> bool:
-        straggled = np.logical_or.reduce(window).nonzero()[0]
-        if len(straggled) > self.lam or not len(straggled):
-            return not len(straggled)
+        straggled = np.logical_or.reduce(window)
+        distinct = np.count_nonzero(straggled)
+        if distinct > self.lam or not distinct:
+            return not distinct
         return int(window[:, straggled].sum(axis=0).max()) <= self.N
 
     def load_lower_bound(self, n: int, *, delay: int) -> float:  # noqa: ARG002 (the same with any)
