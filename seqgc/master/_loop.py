@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, overload
 
@@ -183,13 +183,14 @@ class _Loop:
         return Held(begun=self._begun + 1, jobs=self._gatherer.held(), expelled=expelled)
 
     def _feed(self, event: Event) -> None:
-        if isinstance(event, Arrival):
-            event = self._screen(event)
+        if self._workload is not None and isinstance(event, Arrival):
+            event = self._screen(event, self._workload)
         self._observe(event)
         actions = self._policy.on(event)
-        unused = ports.Drop | ports.Doubt
-        if isinstance(event, Arrival) and not any(isinstance(a, unused) for a in actions):
-            self._take(event)
+        if self._workload is not None and isinstance(event, Arrival):
+            unused = ports.Drop | ports.Doubt
+            if not any(isinstance(action, unused) for action in actions):
+                self._take(event)
         self._perform(actions)
 
     def _take(self, answer: Arrival) -> None:
@@ -197,30 +198,28 @@ class _Loop:
             result = answer.results[slot]
             self._gatherer.take(task, result, worker=answer.worker, round=answer.round)
 
-    def _screen(self, answer: Arrival) -> Arrival | ports.Failure:
+    def _screen(self, answer: Arrival, workload: Workload) -> Arrival | ports.Failure:
         """Turn an answer that cannot be used into a failure, or one that names who diverged."""
         owed = self._debts.owed(answer)
         flaw = self._gatherer.flaw(owed, answer.results)
         if answer.worker in self._gatherer.expelled:
             flaw = "expelled: it differed from most of those who were asked for the same"
         if flaw is None:
-            usable, flaw = self._without_diverged(answer, owed)
+            usable, flaw = self._without_diverged(answer, owed, workload)
             if flaw is None or answer.attempt > 0:
                 return usable
         round, worker, attempt = answer.round, answer.worker, answer.attempt
         return ports.Failure(round=round, worker=worker, attempt=attempt, at=answer.at, reason=flaw)
 
     def _without_diverged(
-        self, answer: Arrival, owed: dict[int, MiniTask]
+        self, answer: Arrival, owed: dict[int, MiniTask], workload: Workload
     ) -> tuple[Arrival, str | None]:
         """Return an answer with zeros for what has diverged, and what was wrong with it, if so."""
-        if self._workload is None:
-            return answer, None
         results, models, flaw = dict(answer.results), set[str](), None
         for slot, task in owed.items():
             if (norm := ports.norm(results[slot])) <= self._max_norm:
                 continue
-            item = WorkItem(slot=slot, parts=self._workload.resolve(task))
+            item = WorkItem(slot=slot, parts=workload.resolve(task))
             results[slot], wrong = ports.without_diverged(
                 item, results[slot], max_norm=self._max_norm
             )
@@ -356,7 +355,13 @@ class _BareTasks(Sequence[Task]):
     def __getitem__(self, index: slice) -> Sequence[Task]: ...
     def __getitem__(self, index: int | slice) -> Task | Sequence[Task]:
         if isinstance(index, slice):
-            return [self[i] for i in range(len(self))[index]]
-        action, worker = self._action, self._workers[index]
+            return [self._task(worker) for worker in self._workers[index]]
+        return self._task(self._workers[index])
+
+    def __iter__(self) -> Iterator[Task]:
+        return map(self._task, self._workers)
+
+    def _task(self, worker: int) -> Task:
+        action = self._action
         items = tuple([WorkItem(slot=m.slot, parts=()) for m in action.assignment[worker]])
         return Task(round=action.round, worker=worker, attempt=action.attempt, items=items)

@@ -136,8 +136,7 @@ class DealingPolicy:
 
     def start(self) -> Sequence[Dispatch]:
         """Begin the first jobs, and greet the workers."""
-        greetings = self._begin_jobs()
-        return greetings or self._greet(range(self._n))
+        return self._begin_jobs() or self._greet(range(self._n))
 
     def on(self, event: Event) -> Sequence[Action]:
         """Take one event; return what is to be done about it, in order.
@@ -161,10 +160,10 @@ class DealingPolicy:
                 raise ScheduleError("there is no timetable of work that is dealt as answers come")
         while self._first in self._jobs and self._jobs[self._first].complete:
             self._close(self._jobs[self._first], actions)
-        actions += self._begin_jobs()
+            actions += self._begin_jobs()
         while self._alarms and self._alarms[0][0] <= self._now:
             heapq.heappop(self._alarms)[2](actions)
-        return [*actions, *self._deal()]
+        return [*actions, *self._deal()] if self._takers else actions
 
     # ---- what comes ------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ class Errand:
     answers_at: float = math.inf  # its answer, with the way that it usually takes, should be here;
     due_at: float = math.inf  # and is overdue.
     copied: bool = False  # somebody else has been asked for the piece since
+    is_over: bool = False  # it has been answered, or nobody waits for it any more
 
     @property
     def address(self) -> Address:
@@ -75,7 +76,7 @@ class Errands:
 
     def is_open(self, errand: Errand) -> bool:
         """Whether it is not over."""
-        return self._open.get(errand.address) is errand
+        return not errand.is_over
 
     def of_job(self, worker: int, job: int) -> list[Errand]:
         """Return what a worker has to do of a job."""
@@ -89,6 +90,7 @@ class Errands:
     def remove(self, errand: Errand) -> None:
         """Wait for it no more."""
         del self._open[errand.address]
+        errand.is_over = True
         self.queues[errand.worker].remove(errand)
 
     def leave(self, errand: Errand, at: float) -> None:
@@ -160,8 +162,7 @@ class Errands:
             errand = due
         elif errand is None or errand is self.spared or not self._gains(errand, now, 0.0):
             return None
-        able = [each for each in workers if each != errand.worker and not self.is_late(each, now)]
-        worker = min(able, key=self.way_back_s, default=None)
+        worker = self._soonest(workers, errand.worker, now)
         if worker is None:
             return None
         if errand is not due and not self._gains(errand, now, self.way_back_s(worker)):
@@ -169,6 +170,14 @@ class Errands:
             return None
         errand.copied = True
         return worker, errand
+
+    def _soonest(self, workers: Collection[int], but: int, now: float) -> int | None:
+        """Return who has the shortest way back of those with nothing overdue, ``but`` one."""
+        worker = min(workers, key=self.way_back_s, default=None)
+        if worker is None or (worker != but and not self.is_late(worker, now)):
+            return worker  # as a rule: nobody else need be asked
+        able = [each for each in workers if each != but and not self.is_late(each, now)]
+        return min(able, key=self.way_back_s, default=None)
 
     @property
     def _last_to_come(self) -> Errand | None:

@@ -47,8 +47,10 @@ class DealtJob:
         """Return the piece to be dealt to a worker next, if one is left that it has not doubted."""
         while self.left and self.left[0] in self.givers:
             self.left.popleft()
-        open_pieces: Iterable[int] = (p for p in self.left if p not in self.givers)
-        return next((p for p in open_pieces if worker not in self.doubts.get(p, ())), None)
+        for piece in self.left:
+            if piece not in self.givers and worker not in self.doubts.get(piece, ()):
+                return piece
+        return None
 
     def deal(self, errand: Errand, piece: int) -> None:
         """Note that a piece goes out."""

@@ -373,21 +373,17 @@ class RoundPolicy:
 
     def _cancel(self, record: RoundRecord) -> list[ports.Cancel]:
         """Return who need not answer any more, in this round or an earlier one."""
-        stragglers: list[int] = (~record.responded).nonzero()[0].tolist()
+        round, stragglers = record.round, (~record.responded).nonzero()[0].tolist()
         if stragglers and self._schedule.takes_late:
+            answered = self._gate.answered & ~self._schedule.excused
             gone = self._settled | self._failed.keys()
-            stragglers = self._overdue.keep(
-                record.round,
-                stragglers,
-                answered=self._gate.answered & ~self._schedule.excused,
-                attempts={w: self._attempts.latest(w) for w in stragglers if w not in gone},
-            )
-        return self._overdue.cancel(record.round, stragglers)
+            latest = {w: self._attempts.latest(w) for w in stragglers if w not in gone}
+            stragglers = self._overdue.keep(round, stragglers, answered=answered, attempts=latest)
+        return self._overdue.cancel(round, stragglers)
 
     def _who_hangs(self, record: RoundRecord) -> list[int]:
         """Return the stragglers of whom nothing was heard for as long as a round may take."""
-        limit_s = self._rule.timeout_s
-        if math.isinf(limit_s) or record.responded.all():
+        if math.isinf(limit_s := self._rule.timeout_s) or record.responded.all():
             return []
         self._quiet_s = np.where(record.responded, 0.0, self._quiet_s + record.duration_s)
         self._quiet_s[[*self._failed, *self._doubted]] = 0.0
