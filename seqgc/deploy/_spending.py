@@ -255,6 +255,26 @@ class PriceModel:
         return self.prices.bill(usage, architecture=self.architecture).usd
 
 
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The jobs whose weights a run has published: each once, up to the newest that was asked for.
+
+    ``count`` are this process's. ``newest`` is None in a resumed run that has asked for none yet.
+    """
+
+    count: int = 0
+    newest: int | None = -1
+
+    def and_for(self, action: Dispatch) -> Published:
+        """Return what is published once these tasks leave."""
+        jobs = [m.job for tasks in action.assignment.values() for m in tasks]
+        if not jobs:
+            return self
+        before = max(jobs) - 1 if self.newest is None else self.newest
+        newest = max(before, *jobs)
+        return Published(self.count + newest - before, newest)
+
+
 class Budget:
     """Stops a run before it costs more than ``max_usd`` US dollars; an observer of the run.
 
@@ -291,7 +311,7 @@ class Budget:
             raise ParameterError("max_usd", rule, max_usd)
         # When the task (round, worker, attempt) left, seconds; before that is known, -inf.
         self._open: dict[tuple[int, int, int], float] = {}
-        self._last_job: int | None = -1  # whose weights were published; None: as many as before
+        self._published = Published()
 
     @property
     def committed_usd(self) -> float:
@@ -313,7 +333,7 @@ class Budget:
         BudgetError if that is too much already.
         """
         self.spent_usd += memory["committed_usd"]
-        self._last_job = None
+        self._published = Published(newest=None)
         if self._model is not None:
             self.spent_usd += self._model.traffic.weights_jobs * self._model.job_usd
         if self.spent_usd > self._max_usd:
@@ -338,11 +358,9 @@ class Budget:
                 self._settle(seen, self._model)
 
     def _admit(self, action: Dispatch, model: PriceModel) -> None:
-        jobs = [m.job for tasks in action.assignment.values() for m in tasks]
-        before = max(jobs, default=0) - 1 if self._last_job is None else self._last_job
-        last_job = max(jobs, default=before)
-        published = max(0, last_job - before) * model.job_usd
-        worst = len(action.assignment) * model.worst_task_usd + published
+        published = self._published.and_for(action)
+        published_usd = (published.count - self._published.count) * model.job_usd
+        worst = len(action.assignment) * model.worst_task_usd + published_usd
         committed = self.committed_usd
         if committed + worst > self._max_usd:
             under_way = committed - self.spent_usd
@@ -354,8 +372,8 @@ class Budget:
                 round=action.round,
                 spent_usd=self.spent_usd,
             )
-        self.spent_usd += published
-        self._last_job = max(before, last_job)
+        self.spent_usd += published_usd
+        self._published = published
         for worker in action.assignment:
             self._open[action.round, worker, action.attempt] = -math.inf
 

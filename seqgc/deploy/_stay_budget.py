@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from seqgc.deploy._spending import PriceModel
+from seqgc.deploy._spending import PriceModel, Published
 from seqgc.errors import BudgetError, ParameterError
 from seqgc.ports import Dispatch, Seen
 
@@ -49,7 +49,7 @@ class StayBudget:
             raise ParameterError("max_usd", "must be a finite amount >= 0, US dollars", max_usd)
         self._max_usd, self._model, self._leases = max_usd, model, leases
         self._moved_usd = 0.0  # by tasks and weights, or spent before the run was resumed
-        self._last_job: int | None = -1  # whose weights were published; None: as many as before
+        self._published = Published()
         leases.admit = self._admit_function
 
     @property
@@ -74,22 +74,25 @@ class StayBudget:
         return {"committed_usd": committed_usd, "open_usd": committed_usd - self.spent_usd}
 
     def recall(self, memory: Mapping[str, float]) -> None:
-        """Count what the run has spent before; BudgetError if that is too much already."""
+        """Count what the run has spent before; BudgetError if that is too much already.
+
+        The weights of the jobs in flight, no more than a task needs, will be published again.
+        """
         self._moved_usd += memory["committed_usd"]
-        self._last_job = None
-        self._require(self._model.traffic.weights_jobs * self._model.job_usd, "not resumed", 0)
+        self._moved_usd += self._model.traffic.weights_jobs * self._model.job_usd
+        self._published = Published(newest=None)
+        self._require(0.0, "not resumed", 0)
 
     def __call__(self, seen: Seen) -> None:
         """Take note of an action; `BudgetError` if tasks about to leave could pass the budget."""
         if not isinstance(seen, Dispatch):
             return
-        jobs = [m.job for tasks in seen.assignment.values() for m in tasks]
-        before = max(jobs, default=0) - 1 if self._last_job is None else self._last_job
-        self._last_job = max(jobs, default=before)
-        usd = max(0, self._last_job - before) * self._model.job_usd
+        published = self._published.and_for(seen)
+        usd = (published.count - self._published.count) * self._model.job_usd
         usd += len(seen.assignment) * self._model.moved_usd
         self._require(usd, f"stopped before round {seen.round}", seen.round)
         self._moved_usd += usd
+        self._published = published
 
     def _admit_function(self) -> None:
         usd = self._model.stays_usd(self._leases.longest_s, count=1)

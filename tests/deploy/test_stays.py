@@ -86,6 +86,23 @@ def test_tasks_pay_for_what_they_move_and_weights_for_their_publication() -> Non
     assert watch.spent_usd == pytest.approx(6.0)  # it has not left
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_job_s_weights_are_published_once_though_jobs_take_turns(resumed: bool) -> None:
+    prices = {"s3_thousand_puts": 1000.0}  # a dollar, and nothing for what is read
+    traffic = Traffic(where="s3", weights_bytes=1000, result_bytes=10)
+    leases = Leases(longest_s=FUNCTION.longest_s)
+    watch = StayBudget(100.0, model=model(traffic, **prices), leases=leases)
+    first = 5000 if resumed else 0
+    if resumed:
+        watch.recall({"committed_usd": 0.0, "open_usd": 0.0})
+    watch(Dispatch(round=first, attempt=0, assignment={0: ()}))  # a greeting, of no job
+    for _ in range(3):
+        for job in range(4):
+            watch(dispatch(first + job, first + job))
+    # In a resumed run the weights of a job in flight are published again.
+    assert watch.spent_usd == pytest.approx(4.0 + resumed)
+
+
 def test_a_resumed_run_goes_on_from_all_that_was_reserved() -> None:
     _, before = leased(2, 1000.0)
     leases, watch = leased(0, 400.0)
