@@ -63,9 +63,7 @@ class StayBudget:
     def committed_usd(self) -> float:
         """What it can become, US dollars, if all that are there stay to the end of their time."""
         leases = self._leases
-        return self.spent_usd + self._model.stays_usd(
-            leases.open * leases.longest_s, count=leases.open
-        )
+        return self.spent_usd + self._model.stays_usd(leases.open_s, count=leases.open)
 
     @property
     def memory(self) -> Mapping[str, float]:

@@ -35,6 +35,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from ipaddress import ip_address
+from typing import Final
 
 from seqgc import wire
 from seqgc.errors import WireError, WorkerError, one_line
@@ -50,11 +51,14 @@ from seqgc.worker._line import (
 )
 from seqgc.worker._serving import Answer, TaskServer
 
-__all__ = ["stay"]
+__all__ = ["OUTLIVES_BEATS", "stay"]
 
 _CALL_BEATS = 6  # within which the master must be reached
 _PATIENCE_BEATS = 30
 _GRACE_BEATS = 5
+OUTLIVES_BEATS: Final = _PATIENCE_BEATS + 1 + _GRACE_BEATS
+"""Within which a function has ended whose line has, on whatever side."""
+
 _LONGEST_WAIT_S = 3600.0
 
 

@@ -91,7 +91,7 @@ def test_stragglers_within_the_design_delay_nobody(spec: str) -> None:
             closed.append(seen.record)
 
     setting = Setting(scheme=scheme, rule=ClosingRule(mu=0.25))
-    # With a payload: answers that would be decoded badly, one set of some thousands, do not suffice.
+    # With a payload: answers decoded badly, one set of some thousands, do not suffice.
     policy = SwitchingPolicy(setting, num_jobs=jobs, payload="float32")
     backend = ReplayBackend(times, compute=workload.compute)
     master.run(policy, backend, workload, observe=observe)

@@ -139,7 +139,7 @@ class _ThreadedTransport(ABC):
     def poll(self, timeout_s: float) -> Sequence[Reply]:
         """Return the replies that have come, in order of time; wait for one if there is none."""
         return [
-            Reply(tag=each.tag, at=each.at, error=connection_error(each.value))
+            Reply(tag=each.tag, at=each.at, error=connection_error(each.value), ran=None)
             if isinstance(each.value, Exception)
             else replace(each.value, at=each.at)
             for each in self._threads.take(timeout_s)

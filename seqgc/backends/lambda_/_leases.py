@@ -24,9 +24,9 @@ _ENDS_AFTER: Final = 59 / 60  # before the service ends it, which costs an envir
 class Leases:
     """The stays of functions that were invoked, each paid for until it has ended.
 
-    ``longest_s`` is what one is billed at most, its start included; until its end is known it
-    counts in full. ``admit`` is called before each invocation: what it raises keeps that from being
-    made.
+    ``longest_s`` is what one is billed at most, its start included; it counts in full until it is
+    known by when it ends. ``admit`` is called before each invocation: what it raises keeps that
+    from being made.
 
     Examples
     --------
@@ -34,31 +34,51 @@ class Leases:
     >>> leases.begin(0, at=100.0)
     >>> leases.begin(1, at=110.0)
     >>> leases.end(0, at=160.0)
-    >>> leases.ended_s, leases.open, leases.count
-    (60.0, 1, 2)
+    >>> leases.ended_s, leases.open, leases.open_s, leases.count
+    (60.0, 1, 900.0, 2)
+    >>> leases.end_by(1, at=210.0)
+    >>> leases.open_s
+    100.0
     """
 
     def __init__(self, *, longest_s: float) -> None:
         self.longest_s: Final = longest_s
         self.admit: Callable[[], None] = lambda: None
-        self.count = 0  # invocations
+        self.count = 0  # of those that were not refused
         self.ended_s = 0.0  # of those that have ended
-        self._began: dict[int, float] = {}
+        self._open: dict[int, tuple[float, float]] = {}  # when each began, and will have ended
 
     @property
     def open(self) -> int:
         """How many have not ended, as far as is known."""
-        return len(self._began)
+        return len(self._open)
+
+    @property
+    def open_s(self) -> float:
+        """How long these can be billed for in all, seconds."""
+        return sum(until - began for began, until in self._open.values())
 
     def begin(self, tag: int, *, at: float) -> None:
         """Take note of an invocation."""
         self.count += 1
-        self._began[tag] = at
+        self._open[tag] = at, at + self.longest_s
 
     def end(self, tag: int, *, at: float) -> None:
         """Take note of its end."""
-        if (began := self._began.pop(tag, None)) is not None:
-            self.ended_s += min(at - began, self.longest_s)
+        if (lease := self._open.pop(tag, None)) is not None:
+            began, until = lease
+            self.ended_s += min(at, until) - began
+
+    def end_by(self, tag: int, *, at: float) -> None:
+        """Take note that it will have ended by then, if it has not."""
+        if (lease := self._open.get(tag)) is not None:
+            began, until = lease
+            self._open[tag] = began, min(at, until)
+
+    def refuse(self, tag: int) -> None:
+        """Take note that no function has seen it: nothing is paid for."""
+        if self._open.pop(tag, None) is not None:
+            self.count -= 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

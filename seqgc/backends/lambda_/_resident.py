@@ -28,26 +28,29 @@ succeeds. So a lease that ends in mid-piece loses that piece alone, and no place
 sleeps in the transport's `poll`, which the thread wakes: invocations that end and frames that
 arrive are one stream of news, in order of time.
 
+*Two connections.* A function's line says whether it is there. That of its invocation, which a NAT
+or a proxy may forget, says how it ended (`Reply`): if it breaks without a word, a function that is
+ready stays. One that is not ready yet is given up.
+
 *Who is let in.* Each invocation brings a random call and token, and each call is answered once
 (`seqgc.worker._line`). Frames are checked as those of any function; nothing is unpickled.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from seqgc.backends._events import EventBackend, Messaging, event_of, failure_of
 from seqgc.backends._owed import TaskKey
-from seqgc.backends.lambda_._calls import Throttle
 from seqgc.backends.lambda_._certificate import tls_server
-from seqgc.backends.lambda_._leases import Leases, Staying
+from seqgc.backends.lambda_._leases import Staying
 from seqgc.backends.lambda_._messages import Invocations
 from seqgc.backends.lambda_._places import Place, Stay, task_key
+from seqgc.backends.lambda_._starts import Starts
 from seqgc.backends.lambda_._switchboard import Heard, Switchboard
 from seqgc.backends.lambda_._transport import Reply, Transport
 from seqgc.errors import StoreError, WireError, WorkerError
@@ -66,7 +69,6 @@ from seqgc.wire import (
     decode,
     encode,
     envelope_bytes,
-    to_json,
 )
 
 __all__ = ["ResidentBackend"]
@@ -115,7 +117,6 @@ class ResidentBackend(EventBackend):
     ) -> None:
         super().__init__(n, messaging=messaging, clock=clock)
         self._staying = staying or Staying()
-        self._leases = self._staying.leases or Leases(longest_s=self._staying.limit_s)
         self._invocations = Invocations(
             run_id=self._messaging.run_id,
             workload=workload,
@@ -124,13 +125,11 @@ class ResidentBackend(EventBackend):
             max_body_bytes=envelope_bytes(MAX_FRAME_BYTES),
         )
         self._transport = transport
-        self._throttle = Throttle(self._staying.throttling, per_s=self.n)
-        self._tags = itertools.count()
         self._stays: dict[int, Stay] = {}
         self._places: Final = [Place() for _ in range(self.n)]
         self._latest = -math.inf  # event's time
         address = self._staying.address
-        tls, self._certificate = (None, "") if address.plain else tls_server()
+        tls, certificate = (None, "") if address.plain else tls_server()
         self._switchboard = Switchboard(
             address.listener(),
             tls=tls,
@@ -138,6 +137,22 @@ class ResidentBackend(EventBackend):
             patience=_LOST_BEATS,
             clock=self._clock,
             on_news=transport.wake,
+        )
+        self._starts = Starts(
+            transport,
+            self._switchboard,
+            staying=self._staying,
+            message=partial(
+                StayMessage,
+                workload=workload,
+                store=store,
+                host=self._switchboard.host,
+                port=self._switchboard.port,
+                certificate=certificate,
+            ),
+            run_id=self._messaging.run_id,
+            per_s=self.n,
+            clock=self._clock,
         )
         try:
             self._start()
@@ -177,6 +192,7 @@ class ResidentBackend(EventBackend):
             for stay in place.stays():
                 if stay.cancel(round):
                     self._switchboard.send(stay.tag, self._frame(message))
+                self._release(stay)
 
     def restart(self, worker: int) -> None:
         """Replace a worker's function at once."""
@@ -212,48 +228,24 @@ class ResidentBackend(EventBackend):
         for worker, place in enumerate(self._places):
             if (
                 place.coming is not None
-                and now > place.coming.began + self._staying.start_timeout_s
+                and now >= place.coming.began + self._staying.start_timeout_s
             ):
                 took = f"was not ready within {self._staying.start_timeout_s:g} s"
                 self._lose(place.coming, took, at=now)
             if place.lacks and place.start_at <= now:
-                self._invoke(worker, place, now=now)
-
-    def _invoke(self, worker: int, place: Place, *, now: float) -> None:
-        self._leases.admit()
-        tag, staying = next(self._tags), self._staying
-        call, token = secrets.token_bytes(16), secrets.token_bytes(32)
-        message = StayMessage(
-            worker=worker,
-            workload=self._invocations.workload,
-            store=self._invocations.store,
-            host=self._switchboard.host,
-            port=self._switchboard.port,
-            certificate=self._certificate,
-            call=call.hex(),
-            token=token.hex(),
-            beat_s=staying.beat_s,
-            leave_s=staying.leave_s(worker, place.invocations),
-            end_s=staying.end_s,
-            start_s=0.0 if staying.start_s is None else staying.start_s(worker, place.invocations),
-        )
-        place.invocations += 1
-        place.coming = stay = Stay(tag=tag, worker=worker, call=call, message=message, began=now)
-        self._stays[tag] = stay
-        self._switchboard.expect(tag, call=call, token=token)
-        self._leases.begin(tag, at=now)
-        self._transport.submit(tag, to_json(self._frame(message)))
+                place.coming = stay = self._starts.invoke(worker, place.invocations)
+                place.invocations += 1
+                self._stays[stay.tag] = stay
 
     def _wake_at(self) -> float:
         """When something is due that nobody tells of."""
         patience_s = self._staying.start_timeout_s
-        return min(self._throttle.wake_at, *(p.due_at(patience_s) for p in self._places))
+        return min(self._starts.wake_at, *(p.due_at(patience_s) for p in self._places))
 
     # ---- what happens ---------------------------------------------------------------------------
 
     def _collect(self, timeout_s: float) -> None:
-        for tag in self._throttle.ready(now=self._clock.now()):
-            self._transport.submit(tag, to_json(self._frame(self._stays[tag].message)))
+        self._starts.again()
         due_s = self._wake_at() - self._clock.now()
         replies = self._transport.poll(max(0.0, min(timeout_s, due_s)))
         news: list[Reply | Heard] = [*replies, *self._switchboard.take()]
@@ -265,19 +257,11 @@ class ResidentBackend(EventBackend):
         self._invoke_who_lacks()
 
     def _replied(self, reply: Reply) -> None:
-        """Take note that an invocation has ended."""
+        """Take note that an invocation has ended, or that no more will be heard of it."""
         stay = self._stays.get(reply.tag)
-        patience = self._staying.throttling.max_resubmissions
-        if reply.throttled and stay is not None and stay.refusals < patience:
-            stay.refusals, stay.began = stay.refusals + 1, reply.at
-            self._throttle.refused(
-                stay.tag, refusals=stay.refusals, now=reply.at, least_s=reply.retry_after_s
-            )
+        if self._starts.replied(stay, reply) or stay is None:
             return
-        self._throttle.forget(reply.tag)
-        if reply.body is not None or reply.throttled:  # else only the connection may have ended
-            self._leases.end(reply.tag, at=reply.at)
-        if stay is not None:
+        if not (stay.ready and reply.ran is None):  # of one who serves its line says more
             self._lose(stay, reply.error or "the function ended", at=reply.at)
 
     def _heard(self, heard: Heard) -> None:
@@ -378,8 +362,7 @@ class ResidentBackend(EventBackend):
         place.coming = None if place.coming is stay else place.coming
         place.serving = None if place.serving is stay else place.serving
         place.asked = [each for each in place.asked if each is not stay]
-        self._throttle.forget(stay.tag)
-        self._switchboard.hang_up(stay.tag, call=stay.call)
+        self._starts.hang_up(stay)
         del self._stays[stay.tag]
 
     def _fail(self, worker: int, keys: Sequence[TaskKey], why: str, *, at: float) -> None:
@@ -387,11 +370,10 @@ class ResidentBackend(EventBackend):
         for round, attempt in keys:
             self._tell(failure_of((round, worker, attempt), at=self._latest, reason=why))
 
-    def _frame(self, message: CancelMessage | LeaveMessage | StayMessage) -> bytes:
+    def _frame(self, message: CancelMessage | LeaveMessage) -> bytes:
         return encode(message, run_id=self._messaging.run_id)
 
     def _end(self) -> None:
         """Hang up on all functions."""
-        self._switchboard.close()
-        self._transport.close()
-        self._stays.clear()
+        stays, self._stays = self._stays, {}
+        self._starts.close(stays.values())

@@ -194,7 +194,7 @@ class Transfers:
         tag, at, body = transfer.tag, self._clock.now(), self.memory.lend(transfer.buffer)
         transfer.body = b""
         if error is not None:
-            return Reply(tag=tag, at=at, error=connection_error(error))
+            return Reply(tag=tag, at=at, error=connection_error(error), ran=None)
         return reply_of(tag, at, status, body, headers)
 
     def _watch(self, events: int, descriptor: int, *_: object) -> None:

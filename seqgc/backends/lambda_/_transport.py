@@ -88,6 +88,8 @@ class Reply:
     Either a ``body``, whose memory is the transport's again at the next `Transport.poll`, or the
     ``error`` in one line. ``throttled``: the service refused it for now, and no function saw it, so
     the very same invocation can be submitted again, but not within ``retry_after_s`` seconds.
+    ``ran`` says whether a function has: True, and it has ended; False, the service refused it;
+    None, no answer says so, since a connection has broken, or a service in between: it may run on.
     """
 
     tag: int
@@ -96,6 +98,7 @@ class Reply:
     error: str = ""
     throttled: bool = False
     retry_after_s: float = 0.0
+    ran: bool | None = True
 
 
 class Transport(Protocol):
@@ -148,6 +151,7 @@ def reply_of(tag: int, at: float, status: int, body: Body, headers: Mapping[str,
         at=at,
         error=_line("; ".join(str(part) for part in parts if part)),
         throttled=status == 429,
+        ran=False if 400 <= status < 500 else None,
         retry_after_s=float(retry_after) if _SECONDS.fullmatch(retry_after) else 0.0,
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from seqgc.backends.lambda_ import Reply, ResidentBackend, Staying
+from seqgc.backends.lambda_ import Leases, Reply, ResidentBackend, Staying, ThrottlePolicy
 from seqgc.errors import WorkerError
 from seqgc.ports import Arrival, Failure
 from seqgc.testing import PATIENCE_S, eventually
@@ -274,6 +274,110 @@ def test_the_reply_of_an_invocation_says_why_a_function_ended(play: Play) -> Non
     play.ask(0)
     play.transport.reply(play.function.tag, error="Runtime exited with error: out of memory")
     assert "out of memory" in play.failure()
+
+
+def test_one_who_serves_stays_though_its_invocation_s_connection_is_lost(play: Play) -> None:
+    asked = play.ask(0)
+    play.transport.reply(play.function.tag, error="ConnectionResetError: reset", ran=None)
+    play.ask(1)  # the same one
+    play.function.answers(asked)
+    assert play.next() == ("Arrival", 0)
+    assert not play.transport.asked  # nobody else was invoked
+    play.function.dies()
+    assert play.next() == ("Failure", 1)
+
+
+def test_who_was_asked_to_leave_goes_once_what_it_kept_is_cancelled(play: Play) -> None:
+    play.ask(0)
+    play.function.say(LeaveMessage(worker=0))
+    second = play.transport.next().ready()
+    assert isinstance(play.function.hears(), LeaveMessage)
+    play.function.say(LeaveMessage(worker=0, keeps=[(0, 0)]))
+    play.dispatch(1)
+    second.answers(second.hears())
+    assert play.next() == ("Arrival", 1)  # so what was kept is known
+    play.cancel(0)
+    assert play.function.is_hung_up_on()
+
+
+class Wound:
+    """A clock, and a transport that winds it: nobody else tells the time."""
+
+    def __init__(self) -> None:
+        self.time, self.polls = 1000.0, 0
+        self.tags: list[int] = []
+        self.replies: list[Reply] = []
+        self.refuses: dict[str, Any] | None = None  # what each invocation is replied
+
+    def now(self) -> float:
+        return self.time
+
+    def submit(self, tag: int, body: bytes) -> None:  # noqa: ARG002 (nobody calls)
+        self.tags.append(tag)
+        if self.refuses is not None:
+            self.time += 0.25
+            self.replies.append(Reply(tag=tag, at=self.time, **self.refuses))
+
+    def flush(self) -> None:
+        pass
+
+    def poll(self, timeout_s: float) -> Sequence[Reply]:
+        self.polls += 1
+        assert self.polls < 100, "it does not wait"
+        replies, self.replies = self.replies, []
+        self.time += 0.0 if replies else timeout_s
+        return replies
+
+    def wake(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def fails_to_open(wound: Wound, **staying: Any) -> str:
+    with pytest.raises(WorkerError) as failed:
+        ResidentBackend(
+            1,
+            wound,
+            workload=WorkloadRef(name="any", settings={}),
+            store=StoreRef(kind="inline"),
+            staying=Staying(beat_s=BEAT_S, **staying),
+            clock=wound,
+        )
+    return str(failed.value)
+
+
+def test_a_start_that_takes_too_long_is_given_up_when_it_does_and_not_after() -> None:
+    wound = Wound()
+    assert "was not ready within 120 s" in fails_to_open(wound)
+    assert wound.time == 1120.0
+
+
+@pytest.mark.parametrize(
+    ("reply", "ended_s", "count"),
+    [
+        ({"error": "WorkerError: no master"}, 0.75, 3),  # it has run, and failed
+        ({"error": "HTTP 429", "throttled": True, "ran": False}, 0.0, 0),
+        ({"error": "HTTP 403", "ran": False}, 0.0, 0),
+    ],
+    ids=["failed", "throttled", "forbidden"],
+)
+def test_a_start_that_failed_is_paid_for_as_long_as_it_ran(
+    reply: dict[str, Any], ended_s: float, count: int
+) -> None:
+    wound, leases = Wound(), Leases(longest_s=900.0)
+    wound.refuses = reply
+    patience = ThrottlePolicy(max_resubmissions=0)
+    assert reply["error"] in fails_to_open(wound, leases=leases, throttling=patience)
+    assert (leases.ended_s, leases.open, leases.count) == (ended_s, 0, count)
+
+
+def test_of_a_start_that_nobody_heard_of_all_is_reserved() -> None:
+    wound, leases = Wound(), Leases(longest_s=900.0)
+    wound.refuses = {"error": "TimeoutError: no answer", "ran": None}
+    fails_to_open(wound, leases=leases)
+    assert (leases.ended_s, leases.open_s) == (0.0, 3 * 900.0)
 
 
 def test_after_three_starts_that_fail_tasks_do_too_until_one_succeeds(play: Play) -> None:

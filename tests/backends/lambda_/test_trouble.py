@@ -29,6 +29,7 @@ def test_a_function_error_under_http_200_is_its_error_and_last_line(
     reply = reply_to(open_transport())
     assert reply.body is None
     assert reply.error == "MemoryError: too large; last log line: [ERROR] MemoryError"
+    assert reply.ran
 
 
 @pytest.mark.parametrize(
@@ -53,6 +54,7 @@ def test_a_refusal_is_asked_once_and_told_in_one_line(
     reply = reply_to(open_transport())
     assert reply.throttled == throttled
     assert reply.body is None
+    assert reply.ran is (False if status < 500 else None)
     assert reply.error.startswith(f"HTTP {status} {code}: {said}")
     assert "\n" not in reply.error
     assert len(peer.requests) == 1, "the scheduler owns retries"
@@ -81,6 +83,7 @@ def test_a_connection_that_is_dropped_is_an_error_and_not_tried_again(
     reply = reply_to(open_transport())
     assert reply.error
     assert not reply.throttled
+    assert reply.ran is None
     assert len(peer.requests) == 1
     peer.respond = lambda _: Response(body=b"[]")
     assert reply_to(open_transport()).body == b"[]"
