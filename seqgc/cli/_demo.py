@@ -10,12 +10,11 @@ from statistics import median
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from seqgc.cli._options import AsJson, apply, configured
 from seqgc.cli._run import make_delays, make_workers, prepare
-from seqgc.cli._show import print_json
+from seqgc.cli._show import Screen, print_json
 from seqgc.cli._train import facts_of
 from seqgc.cli.config import MOST_MODELS, Values, validated
 from seqgc.errors import require_int
@@ -104,7 +103,7 @@ def _print(results: Sequence[TrainResult], *, seed: int) -> None:
     }
     for name, cells in rows.items():
         table.add_row(name, *cells)
-    console = Console()
+    console = Screen()
     console.print(table)
     for each in others:
         console.print(

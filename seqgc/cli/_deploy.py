@@ -48,6 +48,5 @@ def deploy(
     write_deployment(out, deployment)
     facts = asdict(deployment)
     pairs = {name: str(value) for name, value in facts.items()}
-    show({"file": str(out)} | facts, pairs, as_json=as_json)
-    if not as_json:
-        sys.stdout.write(f"Written to {out}. Next: seqgc doctor --deployment {out}\n")
+    pairs |= {"written to": str(out), "next": f"seqgc doctor --deployment {out}"}
+    show({"file": str(out)} | facts, pairs, as_json=as_json, saved=True)

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from seqgc.backends.lambda_ import Address
 from seqgc.cli._options import AsJson, NumWorkers, Region
-from seqgc.cli._show import print_json
+from seqgc.cli._show import Screen, print_json
 from seqgc.deploy import DEPLOYMENT_FILE, diagnose, open_session, read_deployment
 from seqgc.errors import require_int
 from seqgc.ports import Payload, payload_format
@@ -63,5 +62,5 @@ def doctor(
         table.add_row(f"[{colour}]{check.status}", check.name, escape(check.detail))
         if check.remedy:
             table.add_row("", "", f"[bold]{escape(check.remedy)}")
-    Console().print(table)
+    Screen().print(table)
     return 0 if healthy else 1

@@ -61,7 +61,8 @@ app.command("doctor")(with_plugins(_doctor.doctor))
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit status.
 
-    0: done. 1: workers or weights failed. 2: a wrong parameter, in one line on stderr that names
+    0: done. 1: workers, weights or files failed, or what a verb is for could not be printed; what
+    it has saved it need not print (`show`). 2: a wrong parameter, in one line on stderr that names
     the argument, the rule and the value. 130, 143, 129: ended by SIGINT, SIGTERM or SIGHUP.
     """
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
@@ -77,7 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         forget_output()
         return _fail(error, "", 1)
     except OSError as error:
-        return _fail(error, f"{error.filename or 'a file'}: {error.strerror or error}", 1)
+        where = error.filename or "what is printed, or a file"
+        return _fail(error, f"{where}: {error.strerror or error}", 1)
     except MemoryError as error:
         return _fail(error, f"not enough memory for this: {error}", 1)
     except _UsageError as error:

@@ -10,13 +10,12 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from seqgc import profiles
 from seqgc.cli._options import AsJson, ProfileFile, apply, configured, numbers, with_plugins
 from seqgc.cli._run import make_delays, make_models, make_workers
-from seqgc.cli._show import busy, print_json, print_pairs, show
+from seqgc.cli._show import Screen, busy, print_json, print_pairs, show
 from seqgc.cli.config import RunConfig, Values, validated
 from seqgc.cli.progress import RunProgress
 from seqgc.errors import ParameterError, ProfileError, require_int
@@ -212,7 +211,7 @@ def _report(paths: list[Path], recordings: list[profiles.DelayProfile], *, as_js
         "unanswered": str(unanswered),
         "suspicious": f"{warnings}  (seqgc profile lint {paths[0]})",
     }
-    show(facts, pairs | _load_pairs(line), as_json=as_json)
+    show(facts, pairs | _load_pairs(line), as_json=as_json, saved=True)
 
 
 # ---- what is printed ----------------------------------------------------------------------------
@@ -304,4 +303,4 @@ def _print_stats(profile: profiles.DelayProfile, stats: StragglerStats) -> None:
     for row in stats.smallest_lam:
         lams = ("none" if lam is None else str(lam) for lam in (row.bursty, row.arbitrary))
         table.add_row(str(row.W), str(row.B), *lams)
-    Console().print(table)
+    Screen().print(table)

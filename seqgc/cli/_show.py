@@ -18,12 +18,24 @@ from rich.table import Table
 from rich.text import Text
 
 
-def show(facts: Mapping[str, object], pairs: dict[str, str], *, as_json: bool) -> None:
-    """Print what a verb found: the facts as one JSON object, or the pairs, for people."""
+def show(
+    facts: Mapping[str, object], pairs: dict[str, str], *, as_json: bool, saved: bool = False
+) -> None:
+    """Print what a verb found: the facts as one JSON object, or the pairs, for people.
+
+    Where files have it, ``saved``, people's form is done without if nobody can read it: a verb
+    whose terminal has gone has done what it was asked for. Who asks for JSON waits for it.
+    """
     if as_json:
         print_json(facts)
-    else:
+        return
+    try:
         print_pairs(pairs)
+        sys.stdout.flush()
+    except OSError:
+        if not saved:
+            raise
+        forget_output()
 
 
 def print_json(value: Mapping[str, object]) -> None:
@@ -53,16 +65,6 @@ class Screen(Console):
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
-
-
-@contextmanager
-def if_read() -> Iterator[None]:
-    """Have the block print what can be had elsewhere: do without, if nobody can read it."""
-    try:
-        yield
-        sys.stdout.flush()
-    except OSError:
-        forget_output()
 
 
 def forget_output() -> None:

@@ -11,7 +11,7 @@ import typer
 from seqgc.cli._cost import show_forecast
 from seqgc.cli._options import AsJson, apply, configured
 from seqgc.cli._run import make_delays, make_workers, prepare
-from seqgc.cli._show import if_read, print_json, print_pairs, why_switched
+from seqgc.cli._show import show, why_switched
 from seqgc.cli.config import MOST_MODELS, Values, read_config, validated
 from seqgc.errors import require_int
 from seqgc.schemes import parse_scheme
@@ -50,12 +50,8 @@ def train(
 
 
 def show_result(result: TrainResult, *, as_json: bool) -> None:
-    """Print what a run came to; unless it was asked for as JSON, it is saved all the same."""
-    if as_json:
-        print_json(facts_of(result))
-    else:
-        with if_read():
-            print_pairs(_pairs(result))
+    """Print what a run came to."""
+    show(facts_of(result), _pairs(result), as_json=as_json, saved=True)
 
 
 def facts_of(result: TrainResult) -> Values:

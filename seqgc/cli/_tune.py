@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Annotated, cast
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.table import Table
 
 from seqgc.cli._options import AsJson, ProfileFile, RehearsalOptions, numbers, words
-from seqgc.cli._show import print_json
+from seqgc.cli._show import Screen, print_json
 from seqgc.cli.progress import progress_bar
 from seqgc.rounds import WaitOut
 from seqgc.schemes import Deal
@@ -136,9 +135,9 @@ def _reading(row: Ranked) -> str:
 
 
 def _print(found: Tuning, seconds: float) -> None:
-    console = Console()
+    console = Screen()
     if not console.is_terminal:
-        console = Console(width=_WIDTH)
+        console = Screen(width=_WIDTH)
     console.print(_table(found.ranking, title=f"{found.num_jobs} jobs"))
     if found.pareto:
         console.print(_table(found.pareto, title="run time against the bill"))

@@ -8,6 +8,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -95,13 +97,28 @@ def test_what_nobody_can_read_does_not_end_a_run_or_spoil_its_end() -> None:
     assert len(outcome("full")[1]) == len(outcome("pipe")[1]) == 1 + 2 * 3
 
 
+@contextmanager
+def full_stdout() -> Iterator[None]:
+    """A standard output that takes nothing."""
+    with Path("/dev/full").open("w") as full, redirect_stdout(full):
+        yield
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())  # what is left goes nowhere
+
+
 @pytest.mark.parametrize(("flags", "status"), [([], 0), (["--json"], 1)])
 def test_a_result_that_cannot_be_printed_is_missed_by_who_asked_for_it(
-    flags: list[str], status: int, monkeypatch: pytest.MonkeyPatch
+    flags: list[str], status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Path("/dev/full").open("w") as full:
-        monkeypatch.setattr("sys.stdout", full)
-        found = main(["train", *LINE, *LOCAL, "--steps", "1", "--run", "r", *flags])
-        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())  # what is left goes nowhere
-    assert found == status
+    with full_stdout():
+        assert main(["train", *LINE, *LOCAL, "--steps", "1", "--run", "r", *flags]) == status
     assert len(outcome("r")[1]) == 1 + 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert (said == "seqgc: what is printed, or a file: No space left on device") == bool(status)
+
+
+def test_a_profile_that_is_written_need_not_be_described() -> None:
+    line = ["-n", "2", "--rounds", "2", "--loads", "0,1", "--module", "mlp", "-o", "p.npz"]
+    with full_stdout():
+        assert main(["profile", *line]) == 0
+    with full_stdout():
+        assert main(["profile", "stats", "p.npz"]) == 1, "that is all it is for"
