@@ -16,6 +16,7 @@ from seqgc.backends import Messaging
 from seqgc.errors import ParameterError, WireError, WorkerError
 from seqgc.ports import PAYLOADS, Arrival, Backend, Clock, Failure, Payload, Task, quantize, restore
 from seqgc.testing.scripted import (
+    PATIENCE_S,
     HandWoundClock,
     Scripted,
     address,
@@ -39,6 +40,25 @@ def _require_next(backend: Backend, round: int, *, attempt: int = 0) -> None:
     """Require that a new task of worker 0 is what a backend answers next."""
     backend.dispatch(round, [task(round, 0, attempt=attempt)])
     assert address(next_event(backend)) == ("Arrival", round, 0, attempt)
+
+
+def _cancelled_in_time(open_backend: Open, folder: Path, delay_s: float) -> bool:
+    """Cancel an answer that waits for so long; False if that took too long to be sure."""
+    delays = (0.0, delay_s, 0.0, delay_s)
+    backend = open_backend(1, Messaging(delays=lambda round, _: delays[round]))
+    a, b = f"a{delay_s}", f"b{delay_s}"
+    begun = time.monotonic()
+    for round, model in enumerate((f"gate {a}", "plain", f"gate {b}")):
+        backend.dispatch(round, [task(round, 0, model)])
+    (folder / f"go {a}").touch()
+    eventually((folder / f"begun {b}").exists, "round 2's computing")  # so round 1 is computed
+    backend.cancel(1, [0])
+    in_time = time.monotonic() - begun < delay_s / 2
+    backend.dispatch(3, [task(3, 0)])  # due after round 1 would have been
+    (folder / f"go {b}").touch()
+    if in_time:
+        assert [event.round for event in next_events(backend, 3)] == [0, 2, 3]
+    return in_time
 
 
 class BackendContract:
@@ -273,7 +293,7 @@ class BackendContract:
             (folder / "go a").touch()
         begun = time.monotonic()
         backend.close()
-        assert time.monotonic() - begun < 2.5
+        assert time.monotonic() - begun < PATIENCE_S / 2, "what computes waits for longer"
         (folder / "go a").touch()
 
 
@@ -281,15 +301,8 @@ class SerialBackendContract(BackendContract):
     """The same, where a worker takes one task after the other and hears when one is cancelled."""
 
     def test_a_cancelled_waiting_answer_is_not_sent(self, open_backend: Open, folder: Path) -> None:
-        backend = open_backend(1, Messaging(delays=lambda round, _: (0.0, 0.5, 0.0, 0.5)[round]))
-        for round, model in enumerate(("gate a", "plain", "gate b")):
-            backend.dispatch(round, [task(round, 0, model)])
-        (folder / "go a").touch()
-        eventually((folder / "begun b").exists, "round 2's computing")  # so round 1 is computed
-        backend.cancel(1, [0])
-        backend.dispatch(3, [task(3, 0)])  # due after round 1 would have been
-        (folder / "go b").touch()
-        assert [event.round for event in next_events(backend, 3)] == [0, 2, 3]
+        delays_s = (0.5, 5.0, 25.0)  # the last for a busy machine
+        assert any(_cancelled_in_time(open_backend, folder, each) for each in delays_s)
 
     def test_cancelled_mini_tasks_are_not_begun(self, open_backend: Open, folder: Path) -> None:
         backend = open_backend(1)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from seqgc.cli import main
-from seqgc.testing import eventually
+from seqgc.testing import PATIENCE_S, eventually
 from tests.cli.refused import refused
 from tests.kit import interrupts
 
@@ -295,7 +295,7 @@ def test_ctrl_c_stops_at_once_keeps_the_checkpoints_and_leaves_no_process() -> N
                 break
         # As a terminal does: to everyone in the foreground.
         os.killpg(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=PATIENCE_S)
     finally:
         if process.poll() is None:
             process.kill()
@@ -311,4 +311,4 @@ def test_ctrl_c_stops_at_once_keeps_the_checkpoints_and_leaves_no_process() -> N
         "model-0.safetensors",
         "model-1.safetensors",
     ]
-    eventually(lambda: not _session_of(process.pid), "the end of the session", within_s=10)
+    eventually(lambda: not _session_of(process.pid), "the end of the session")

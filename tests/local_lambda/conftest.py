@@ -14,8 +14,15 @@ from tests.local_lambda.calling import HANDLER, client
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[LocalLambda]:
-    """Three environments that may compute for half a second."""
-    with LocalLambda(HANDLER, concurrency=3, timeout_s=0.5) as service:
+    """Three environments that have time, whatever else the machine does."""
+    with LocalLambda(HANDLER, concurrency=3, timeout_s=20.0) as service:
+        yield service
+
+
+@pytest.fixture
+def hasty() -> Iterator[LocalLambda]:
+    """An environment that may compute for half a second."""
+    with LocalLambda(HANDLER, concurrency=1, timeout_s=0.5) as service:
         yield service
 
 

@@ -18,7 +18,7 @@ from tests.wire.messages import invocations
 
 
 def _calls(plan: FaultPlan, count: int) -> tuple[list[Reply | int], dict[str, int]]:
-    with LocalLambda(HANDLER, concurrency=1, timeout_s=0.3, faults=plan) as service:
+    with LocalLambda(HANDLER, concurrency=1, timeout_s=1.0, faults=plan) as service:
         aws = client(service)
         replies: list[Reply | int] = []
         for _ in range(count):
@@ -51,7 +51,7 @@ def test_scripted_faults_happen_to_their_requests() -> None:
     assert isinstance(fresh, Reply)
     assert fresh.value["pid"] != first.value["pid"]
     assert isinstance(hung, Reply)
-    assert "Task timed out after 0.30 seconds" in hung.value["errorMessage"]
+    assert "Task timed out after 1.00 seconds" in hung.value["errorMessage"]
     assert isinstance(last, Reply)
     assert last.value["seen"] == 1
     assert faults == {"throttle": 1, "error": 1, "duplicate": 1, "crash": 1, "hang": 1}

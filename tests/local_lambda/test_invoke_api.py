@@ -58,15 +58,16 @@ def test_exception_is_a_function_error_with_its_trace(aws: Any, service: LocalLa
     assert "[ERROR] ValueError: on purpose\nTraceback" in reply.log
 
 
-def test_timeout_kills_the_environment(aws: Any, service: LocalLambda) -> None:
-    before = call(aws, service).value["pid"]
-
-    reply = call(aws, service, do="wait", seconds=5)
+def test_timeout_kills_the_environment(hasty: LocalLambda) -> None:
+    aws = client(hasty)
+    reply = call(aws, hasty, do="wait", seconds=5)
+    seen = eventually(lambda: call(aws, hasty).value.get("seen"), "an answer in time")
+    aws.close()
 
     assert reply.error == "Unhandled"
     assert reply.value["errorMessage"].endswith("Task timed out after 0.50 seconds")
     assert f"{reply.request_id} Task timed out after 0.50 seconds" in reply.log
-    assert call(aws, service).value["pid"] != before
+    assert seen == 1, "by another environment"
 
 
 @pytest.mark.parametrize(
@@ -190,7 +191,7 @@ def test_context_of_a_request(aws: Any, service: LocalLambda) -> None:
     got = aws.invoke(FunctionName=service.function_name, Payload=payload, ClientContext=custom)
     told = json.loads(got["Payload"].read())
 
-    assert 0 < told.pop("left_ms") <= 500
+    assert 0 < told.pop("left_ms") <= 20_000
     assert told == {
         "arn": service.function_arn,
         "name": "seqgc-worker",

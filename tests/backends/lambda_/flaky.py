@@ -12,6 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 from seqgc.local_lambda import LocalLambda
 
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_LEAST = 8
 _RESET = struct.pack("ii", 1, 0)  # what SO_LINGER takes: on, after no time
 
 
@@ -22,14 +23,18 @@ class Flaky:
         self._port = urlsplit(service.function_url if to_url else service.endpoint_url).port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: set[socket.socket] = set()
-        self._down_until, self._busy = 0.0, False
+        self._down_until, self._busy, self._due = 0.0, False, 0
         self.function_name, self.keys = service.function_name, service.keys
         self.endpoint_url = self._here(service.endpoint_url)
         self.function_url = self._here(service.function_url)
 
     def cut(self, seconds: float, *, busy: bool = False) -> None:
-        """Reset every connection, and for so long all new ones; or answer these that it is busy."""
+        """Reset every connection, and for so long all new ones; or answer these that it is busy.
+
+        And so many new ones at least, however few come in that time.
+        """
         self._down_until, self._busy = time.monotonic() + seconds, busy
+        self._due = _LEAST if seconds else 0
         for each in tuple(self._open):
             self._reset(each)
 
@@ -51,7 +56,8 @@ class Flaky:
             while True:
                 client = self._listener.accept()[0]
                 self._open.add(client)
-                if time.monotonic() < self._down_until:
+                if time.monotonic() < self._down_until or self._due > 0:
+                    self._due -= 1
                     if self._busy:
                         threading.Thread(target=self._put_off, args=(client,), daemon=True).start()
                     else:

@@ -78,11 +78,12 @@ def _handler_of(peer: Peer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True
-        timeout = 5.0  # of an idle connection, so that no thread outlives its test for long
+        timeout = 30.0  # of an idle connection: no thread outlives its test for long
 
         def setup(self) -> None:
             super().setup()
-            peer.connections += 1
+            with peer.counting:
+                peer.connections += 1
 
         def do_POST(self) -> None:
             request = Request(

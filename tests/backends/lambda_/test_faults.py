@@ -27,7 +27,7 @@ from tests.backends.lambda_.descent import Descent, undisturbed
 from tests.backends.lambda_.flaky import Flaky
 from tests.backends.lambda_.local import ROOT, TRANSPORTS, Service, open_transport, serve
 from tests.backends.lambda_.over_sockets import reply_to
-from tests.kit import SOAK
+from tests.kit import SOAK, at_some_pace
 
 FUNCTION_S = 0.3  # after which a hanging environment is killed
 # Of requests: killing environments costs most of the time that this takes.
@@ -208,14 +208,16 @@ def test_when_everything_fails_a_run_stops_with_one_cause_and_few_invocations(
     with serve(tmp_path, timeout_s=FUNCTION_S, faults=plan) as service:
         reply_to(first := open_transport(transport, service))  # once it has imported the handler
         first.close()
-        assert_stops(service, kind, Run(spec="gc:s=1", n=4, transport=transport, mount=tmp_path))
+        run = Run(spec="gc:s=1", n=4, transport=transport, mount=tmp_path)
+        first_s = 2.0 if kind == "throttle" else 1.0  # n calls a second are submitted again
+        # Beside other things, environments start slowly.
+        limits_s = [10 * first_s] if SOAK else [first_s, 5 * first_s, 25.0]
+        at_some_pace(lambda limit_s: assert_stops(service, kind, run, limit_s), *limits_s)
 
 
-def assert_stops(service: LocalLambda, kind: FaultKind, run: Run) -> None:
+def assert_stops(service: LocalLambda, kind: FaultKind, run: Run, limit_s: float) -> None:
     """A service that fails whatever it is asked, in one way, ends a run within two limits."""
     n, transport = run.n, run.transport
-    limit_s = 2.0 if kind == "throttle" else 1.0  # n calls a second are submitted again
-    limit_s *= 10 if SOAK else 1  # beside other things, environments start slowly
     before, work = service.statistics().requests, run.work()
     policy = RoundPolicy(
         parse_scheme(run.spec, n=n).start(50),
@@ -228,7 +230,7 @@ def assert_stops(service: LocalLambda, kind: FaultKind, run: Run) -> None:
     with run.backend(service, work) as backend, pytest.raises(WorkerError, match=first) as error:
         master.run(policy, backend, work)
     (took_s,) = re.findall(r"answered within ([0-9.]+) s", str(error.value))
-    assert float(took_s) <= 2 * limit_s
+    assert float(took_s) < 2.5 * limit_s, "which a busy machine notices late"
     requests = service.statistics().requests - before
     assert "\n" not in str(error.value)
     again = IMPATIENT.max_resubmissions if kind == "throttle" else 0

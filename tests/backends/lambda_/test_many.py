@@ -72,12 +72,13 @@ def test_many_environments_answer_400_kb_each_in_every_round(
     run(service, n=n, s=s, rounds=rounds, transport=transport, census=census)
     assert service.statistics().throttled == 0
     first, last = census.others
-    held = [sum(each["kB"] for each in seen.values()) for seen in (first, last)]
+    # One more environment may have been needed, while stragglers kept others.
+    assert len(last.keys() - first.keys()) <= 2 * s
+    held = [sum(seen[pid]["kB"] for pid in first.keys() & last.keys()) for seen in (first, last)]
     print(f"{transport}, {n}: {census.own}, {len(last)} processes with {held} kB")
-    assert last.keys() <= first.keys()
     assert held[1] < 1.05 * held[0]
     for what in ("fd", "threads", "files"):  # stragglers come and go
-        assert census.own[1][what] <= census.own[0][what] + s, what
+        assert census.own[1][what] <= census.own[0][what] + 2 * s, what
 
 
 def test_gradients_of_resnet18_go_through_the_file_store_in_both_directions(tmp_path: Path) -> None:

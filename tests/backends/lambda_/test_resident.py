@@ -44,7 +44,7 @@ from tests.backends.lambda_.local import (
     scripted_workload,
     serve,
 )
-from tests.kit import SOAK, interrupts
+from tests.kit import SOAK, at_some_pace, interrupts
 
 BEAT_S = 0.2
 STORE = StoreRef(kind="directory", location="run")
@@ -139,19 +139,26 @@ def test_leases_of_a_second_end_and_no_task_fails(lambda_service: LocalLambda, m
 def test_a_lease_that_ends_in_mid_piece_loses_that_piece_and_no_other(
     lambda_service: LocalLambda, tmp_path: Path
 ) -> None:
-    work, staying = Scripted(folder=tmp_path), Staying(limit_s=3.0, leave=(0.1, 0.2), beat_s=BEAT_S)
-    with opened(lambda_service, 1, scripted_workload(work), staying=staying) as backend:
-        backend.dispatch(0, [task(0, 0, "gate a")])
-        eventually((tmp_path / "begun a").exists, "computing")
-        for round in (1, 2):
-            backend.dispatch(round, [task(round, 0)])
-        events = next_events(backend, 3)
-        assert [address(e) for e in events[:2]] == [("Arrival", 1, 0, 0), ("Arrival", 2, 0, 0)]
-        assert address(events[2]) == ("Failure", 0, 0, 0)
-        assert "has gone" in events[2].reason  # type: ignore[union-attr]
-        (tmp_path / "go a").touch()
-        backend.dispatch(0, [task(0, 0, attempt=1)])
-        assert address(next_event(backend)) == ("Arrival", 0, 0, 1)
+    def check(limit_s: float) -> None:
+        """The next function has most of that time to begin."""
+        folder = tmp_path / str(limit_s)
+        folder.mkdir()
+        work = scripted_workload(Scripted(folder=folder))
+        staying = Staying(limit_s=limit_s, leave=(0.1, 0.2), beat_s=BEAT_S)
+        with opened(lambda_service, 1, work, staying=staying) as backend:
+            backend.dispatch(0, [task(0, 0, "gate a")])
+            eventually((folder / "begun a").exists, "computing")
+            for round in (1, 2):
+                backend.dispatch(round, [task(round, 0)])
+            events = next_events(backend, 3)
+            assert [address(e) for e in events[:2]] == [("Arrival", 1, 0, 0), ("Arrival", 2, 0, 0)]
+            assert address(events[2]) == ("Failure", 0, 0, 0)
+            assert "has gone" in events[2].reason  # type: ignore[union-attr]
+            (folder / "go a").touch()
+            backend.dispatch(0, [task(0, 0, attempt=1)])
+            assert address(next_event(backend)) == ("Arrival", 0, 0, 1)
+
+    at_some_pace(check, 3.0, 15.0)
 
 
 def test_functions_killed_at_random_instants_lose_no_job(

@@ -152,7 +152,7 @@ def test_a_connection_is_encrypted_kept_and_given_up_alike(
         assert not transport.poll(0.01)
     begun = time.monotonic()
     transport.close()
-    assert time.monotonic() - begun < 2.0
+    assert time.monotonic() - begun < PATIENCE_S / 2, "the peer is silent for longer"
 
 
 def test_a_peer_that_nobody_vouches_for_is_sent_nothing(
@@ -264,8 +264,9 @@ def test_closing_abandons_what_hangs_at_once_and_leaves_no_socket_or_thread(
         assert not transport.poll(0.01)
     begun, threads = time.monotonic(), set(threading.enumerate())
     transport.close()
-    assert time.monotonic() - begun < 2.0
-    assert not [t for t in threads if t.is_alive() and t.name.startswith("seqgc-")]
+    assert time.monotonic() - begun < PATIENCE_S / 2, "the peer is silent for longer"
+    own = [thread for thread in threads if thread.name.startswith("seqgc-")]
+    eventually(lambda: not any(thread.is_alive() for thread in own), "the end of its threads")
     peer.release.set()
     eventually(lambda: open_files() <= before, "closing of all sockets, the peer's, too")
     transport.close()
