@@ -38,31 +38,40 @@ class StayBudget:
     >>> traffic = Traffic(where="inline", weights_bytes=0, result_bytes=8)
     >>> model = PriceModel(read_prices(), architecture="arm64", function=function, traffic=traffic)
     >>> leases = Leases(longest_s=function.longest_s)
-    >>> budget = StayBudget(1.0, model=model, leases=leases)
+    >>> budget = StayBudget(1.0, model=model)
+    >>> budget.watch(leases)
     >>> leases.begin(0, at=0.0)
     >>> round(budget.committed_usd, 6)  # 900 s of 1 GB
     0.012
     """
 
-    def __init__(self, max_usd: float, *, model: PriceModel, leases: Leases) -> None:
+    def __init__(self, max_usd: float, *, model: PriceModel) -> None:
         if not 0 <= max_usd < math.inf:
             raise ParameterError("max_usd", "must be a finite amount >= 0, US dollars", max_usd)
-        self._max_usd, self._model, self._leases = max_usd, model, leases
-        self._moved_usd = 0.0  # by tasks and weights, or spent before the run was resumed
+        self._max_usd, self._model = max_usd, model
+        self._leases: Leases | None = None
+        self._other_usd = 0.0  # tasks, weights, and all before these leases
         self._published = Published()
+
+    def watch(self, leases: Leases) -> None:
+        """Let functions in from now on, and charge them; of those before, what they can become."""
+        self._other_usd = self.committed_usd
+        self._leases = leases
         leases.admit = self._admit_function
 
     @property
     def spent_usd(self) -> float:
         """What has been spent, functions whose end is not known left out."""
-        leases = self._leases
+        if (leases := self._leases) is None:
+            return self._other_usd
         ended = leases.count - leases.open
-        return self._moved_usd + self._model.stays_usd(leases.ended_s, count=ended)
+        return self._other_usd + self._model.stays_usd(leases.ended_s, count=ended)
 
     @property
     def committed_usd(self) -> float:
         """What it can become, US dollars, if all that are there stay to the end of their time."""
-        leases = self._leases
+        if (leases := self._leases) is None:
+            return self._other_usd
         return self.spent_usd + self._model.stays_usd(leases.open_s, count=leases.open)
 
     @property
@@ -76,8 +85,8 @@ class StayBudget:
 
         The weights of the jobs in flight, no more than a task needs, will be published again.
         """
-        self._moved_usd += memory["committed_usd"]
-        self._moved_usd += self._model.traffic.weights_jobs * self._model.job_usd
+        self._other_usd += memory["committed_usd"]
+        self._other_usd += self._model.traffic.weights_jobs * self._model.job_usd
         self._published = Published(newest=None)
         self._require(0.0, "not resumed", 0)
 
@@ -89,11 +98,11 @@ class StayBudget:
         usd = (published.count - self._published.count) * self._model.job_usd
         usd += len(seen.assignment) * self._model.moved_usd
         self._require(usd, f"stopped before round {seen.round}", seen.round)
-        self._moved_usd += usd
+        self._other_usd += usd
         self._published = published
 
     def _admit_function(self) -> None:
-        usd = self._model.stays_usd(self._leases.longest_s, count=1)
+        usd = self._model.stays_usd(self._model.function.longest_s, count=1)
         self._require(usd, "stopped before another function was invoked to stay", 0)
 
     def _require(self, usd: float, what: str, round: int) -> None:

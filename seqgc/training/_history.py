@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -239,6 +240,12 @@ class Recorder:
             case Notice(kind="expelled", fields={"worker": int(worker)}):
                 self.write("expel", worker=worker)
                 self.history.expelled.add(worker)
+
+    def rest(self) -> None:
+        """Write what there is to remember once nothing runs any more, as far as it is new."""
+        with suppress(StoreError):  # another master has the run, or the disk is full
+            if self._memories() != self.history.memories:
+                self.write("rest")
 
     def decide(self, round: int, choice: Choice) -> None:
         """Record what is switched to once a round has closed; before that is on record itself."""

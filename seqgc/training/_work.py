@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -19,8 +19,12 @@ from seqgc.training.factories import workload_of
 from seqgc.training.model import Model, ParameterVector, Precision
 from seqgc.wire import MESSAGE_LIMIT_BYTES, StoreKind, WorkloadRef, envelope_bytes
 
+if TYPE_CHECKING:
+    from seqgc.backends.lambda_ import Leases
+
 __all__ = [
     "Crew",
+    "LeaseObserver",
     "TaskSizes",
     "Work",
     "Workers",
@@ -175,13 +179,23 @@ class Crew:
     ``start`` starts them, once; whoever calls it closes the backend. ``store`` is where they find
     weights, as the master sees it. ``grace_s``: how long versions that are needed no more are kept
     for stragglers that nobody can call back, seconds: a function's time-out (None: they are removed
-    at once). ``note`` is what is worth saying of them when they have been started.
+    at once). ``note`` is what is worth saying of them when they have been started. ``leases`` keep
+    count of functions that stay (None: they are no such functions).
     """
 
     start: Callable[[], Backend]
     store: BlobStore
     grace_s: float | None = None
     note: str = ""
+    leases: Leases | None = None
+
+
+@runtime_checkable
+class LeaseObserver(Protocol):
+    """An observer that looks after functions that stay."""
+
+    def watch(self, leases: Leases) -> None:
+        """Look after a crew's, before the first is invoked; no more after those before."""
 
 
 class Workers(Protocol):

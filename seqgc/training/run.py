@@ -21,7 +21,7 @@ from seqgc.training._history import History, Recorder, read_history
 from seqgc.training._lease import Lease
 from seqgc.training._plan import TrainingPlan
 from seqgc.training._session import Session
-from seqgc.training._work import Crew, Workers
+from seqgc.training._work import Crew, LeaseObserver, Workers
 from seqgc.training.adaptive import Switch
 from seqgc.training.journal import Journal
 from seqgc.training.metrics import Evaluation, evaluate
@@ -250,6 +250,8 @@ def _execute(
         stack.callback(workload.abandon)  # in a run that failed some have not been discarded
         backend = stack.enter_context(started(crew, workers, observers=observers))
         record = stack.enter_context(begin())
+        stack.callback(record.recorder.rest)
+        stack.callback(backend.close)  # while there is still somebody to note what it comes to
         if plan.adaptation is not None:
             tuner = stack.enter_context(closing(BackgroundTuner() if tuner is None else tuner))
         session = Session(
@@ -299,6 +301,9 @@ def _evaluated(model: Model, workload: TorchWorkload) -> Evaluation:
 @contextmanager
 def started(crew: Crew, workers: Workers, *, observers: Sequence[Observer]) -> Iterator[Backend]:
     """Start a crew, and say so to the observers; closes it at the end of the block."""
+    for observer in observers:
+        if crew.leases is not None and isinstance(observer, LeaseObserver):
+            observer.watch(crew.leases)
 
     def tell(kind: str, fields: dict[str, object]) -> None:
         for observer in observers:

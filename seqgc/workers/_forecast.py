@@ -22,7 +22,6 @@ from seqgc.wire import StoreKind
 from seqgc.workers._settings import FunctionSettings
 
 if TYPE_CHECKING:
-    from seqgc.backends.lambda_ import Leases
     from seqgc.training import TaskSizes, TrainingPlan
 
 _WAYS = "mount the functions' file system and give --mount, or `seqgc deploy` once more"
@@ -38,16 +37,12 @@ class Reach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What a run sends, by way of which store, to functions of these ``settings``.
-
-    ``leases`` keep count of those that stay; None: nobody is going to be invoked.
-    """
+    """What a run sends, by way of which store, to functions of these ``settings``."""
 
     use: PlannedUse
     sizes: TaskSizes
     store: StoreChoice
     settings: FunctionSettings
-    leases: Leases | None = None
 
     @property
     def where(self) -> StoreKind:
@@ -81,13 +76,13 @@ class Forecast:
             function=use.function,
             traffic=use.traffic,
         )
-        if self.leases is not None:
-            least = use.workers * model.stays_usd(self.leases.longest_s, count=1)
+        if use.resident:
+            least = use.workers * model.stays_usd(use.function.longest_s, count=1)
             least += model.job_usd + use.workers * model.moved_usd
             if max_usd < least:
                 bound = f"${least:.6f}, for functions that stay as long as they may"
                 raise ParameterError("max_usd", f"must be at least {bound}", max_usd)
-            return StayBudget(max_usd, model=model, leases=self.leases)
+            return StayBudget(max_usd, model=model)
         least = use.warm_ups * model.warm_up_usd + model.job_usd
         least += use.workers * model.worst_task_usd
         if max_usd < least:

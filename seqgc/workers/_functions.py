@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -85,14 +85,6 @@ class FunctionWorkers(WorkerSet):
         rule = f"must be left out: functions of backend {self.provider!r} cannot stay"
         raise ParameterError("function.resident", rule, True)
 
-    @cached_property
-    def leases(self) -> Leases:
-        """The stays of resident functions, all that they have been invoked for by this object."""
-        from seqgc.backends.lambda_ import Leases
-
-        setup = FunctionSetup(memory_mb=self.settings.memory_mb, timeout_s=self.settings.timeout_s)
-        return Leases(longest_s=setup.longest_s)
-
     @abstractmethod
     def _connect(self, work: Work) -> Functions:
         """Make sure that they can be called, and return how; starts what must be started."""
@@ -131,7 +123,7 @@ class FunctionWorkers(WorkerSet):
                     store=ref,
                     shared=shared,
                     messaging=self._messaging(work, run_id=run_id, delays=self._work_delays),
-                    staying=replace(self._staying, leases=self.leases),
+                    staying=replace(self._staying, leases=leases),
                 )
             return lambda_.LambdaBackend(
                 self.n,
@@ -143,9 +135,11 @@ class FunctionWorkers(WorkerSet):
                 invoking=lambda_.Invoking(warm_up_rounds=settings.warm_up),
             )
 
+        leases = self._leases() if self.settings.resident else None
         # A function that stays hears when a task is cancelled, an invocation of its own does not.
         grace_s = None if self.settings.resident else self.settings.timeout_s
-        crew = Crew(start=start, store=shared, grace_s=grace_s, note=f"store: {choice}")
+        note = f"store: {choice}"
+        crew = Crew(start=start, store=shared, grace_s=grace_s, note=note, leases=leases)
         with ExitStack() as stack:
             stack.callback(transport.close)
             if isinstance(shared, DirectoryStore) and functions.mount is not None:
@@ -166,10 +160,9 @@ class FunctionWorkers(WorkerSet):
         if isinstance(deal := plan.setting(self.n).scheme, Deal):
             self._refuse_dealing(deal.spec)
         predicted = forecast(plan, self.n, self.settings, reach=self.reach)
-        if not self.settings.resident:
-            return predicted
-        _ = self.address  # refuses what nobody could reach
-        return replace(predicted, leases=self.leases)
+        if self.settings.resident:
+            _ = self.address  # refuses what nobody could reach
+        return predicted
 
     # ---- of functions that stay -----------------------------------------------------------------
 
@@ -181,6 +174,12 @@ class FunctionWorkers(WorkerSet):
         if (delays := self._delays) is not None:  # by row of the profile, worker, load
             start_s = lambda worker, number: delays(number, worker, 0.0)  # noqa: E731
         return Staying(address=self.address, limit_s=self.settings.timeout_s, start_s=start_s)
+
+    def _leases(self) -> Leases:
+        from seqgc.backends.lambda_ import Leases
+
+        setup = FunctionSetup(memory_mb=self.settings.memory_mb, timeout_s=self.settings.timeout_s)
+        return Leases(longest_s=setup.longest_s)
 
     @property
     def _work_delays(self) -> LoadDelays | None:

@@ -42,7 +42,8 @@ def dispatch(round: int, job: int, *, workers: int = 2) -> Dispatch:
 def leased(count: int, budget: float, **more: float) -> tuple[Leases, StayBudget]:
     """So many functions that were let in by a budget."""
     leases = Leases(longest_s=FUNCTION.longest_s)
-    watch = StayBudget(budget, model=model(**more), leases=leases)
+    watch = StayBudget(budget, model=model(**more))
+    watch.watch(leases)
     for tag in range(count):
         leases.admit()
         leases.begin(tag, at=0.0)
@@ -59,6 +60,30 @@ def test_what_is_left_of_a_lease_is_reserved_until_its_function_has_ended() -> N
     assert isinstance(watch, LastingObserver)
 
 
+def test_one_that_was_hung_up_on_ends_soon_and_one_that_was_refused_never_began() -> None:
+    leases, watch = leased(3, 1000.0)
+    leases.end_by(0, at=50.0)
+    leases.end_by(1, at=500.0)  # its time is up before
+    assert watch.committed_usd == 50.0 + 160.0 + 160.0
+    leases.refuse(1)
+    leases.end(0, at=30.0)
+    assert (watch.spent_usd, watch.committed_usd) == (30.0, 190.0)
+
+
+def test_each_run_s_functions_are_its_own_and_a_budget_of_two_runs_counts_both() -> None:
+    first, watch = leased(2, 700.0)
+    second = Leases(longest_s=FUNCTION.longest_s)
+    watch.watch(second)
+    assert watch.committed_usd == 320.0  # whatever becomes of the first
+    for tag in range(2):
+        second.admit()
+        second.begin(tag, at=0.0)
+    assert watch.committed_usd == 640.0
+    assert (first.open, second.open) == (2, 2)
+    with pytest.raises(BudgetError):
+        second.admit()
+
+
 def test_no_function_is_let_in_whose_lease_could_pass_the_budget() -> None:
     leases, _ = leased(2, 370.0)
     with pytest.raises(
@@ -68,14 +93,13 @@ def test_no_function_is_let_in_whose_lease_could_pass_the_budget() -> None:
     leases.end(0, at=50.0)  # 50 + 160, and 160 more
     leases.admit()
     with pytest.raises(ParameterError, match="max_usd"):
-        StayBudget(float("nan"), model=model(), leases=leases)
+        StayBudget(float("nan"), model=model())
 
 
 def test_tasks_pay_for_what_they_move_and_weights_for_their_publication() -> None:
     traffic = Traffic(where="s3", weights_bytes=1000, result_bytes=10)
     prices = {"s3_thousand_gets": 1000.0, "s3_thousand_puts": 2000.0}  # a dollar, two dollars
-    leases = Leases(longest_s=FUNCTION.longest_s)
-    watch = StayBudget(9.0, model=model(traffic, **prices), leases=leases)
+    watch = StayBudget(9.0, model=model(traffic, **prices))
     watch(dispatch(0, 0))  # 2 + 1 + 1
     assert watch.spent_usd == pytest.approx(4.0)
     watch(dispatch(1, 0))  # the weights are there
@@ -90,8 +114,7 @@ def test_tasks_pay_for_what_they_move_and_weights_for_their_publication() -> Non
 def test_a_job_s_weights_are_published_once_though_jobs_take_turns(resumed: bool) -> None:
     prices = {"s3_thousand_puts": 1000.0}  # a dollar, and nothing for what is read
     traffic = Traffic(where="s3", weights_bytes=1000, result_bytes=10)
-    leases = Leases(longest_s=FUNCTION.longest_s)
-    watch = StayBudget(100.0, model=model(traffic, **prices), leases=leases)
+    watch = StayBudget(100.0, model=model(traffic, **prices))
     first = 5000 if resumed else 0
     if resumed:
         watch.recall({"committed_usd": 0.0, "open_usd": 0.0})

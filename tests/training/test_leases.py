@@ -1,0 +1,92 @@
+"""Functions that stay, as a run and its budget see them: each run's own, and what they came to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from seqgc import workers
+from seqgc.backends.lambda_ import Leases
+from seqgc.deploy import FunctionSetup, PriceModel, StayBudget, Traffic, read_prices
+from seqgc.errors import BudgetError
+from seqgc.ports import Backend
+from seqgc.training import Crew, TrainingPlan, Work, resume, train
+from seqgc.training.journal import read_journal
+from tests.training.reference import make_model
+from tests.training.test_adaptive import replayed
+
+N = 2
+FUNCTION = FunctionSetup(memory_mb=1024, timeout_s=150.0)
+TRAFFIC = Traffic(where="inline", weights_bytes=0, result_bytes=0)
+MODEL = PriceModel(read_prices(), architecture="arm64", function=FUNCTION, traffic=TRAFFIC)
+LEASE_USD = MODEL.stays_usd(FUNCTION.longest_s, count=1)
+ENDED_USD = MODEL.stays_usd(10.0, count=1)
+
+
+class Staying:
+    """Workers whose functions stay, or would if they were not replayed, for 10 s each."""
+
+    n, provider = N, "staying"
+
+    def __init__(self) -> None:
+        times = np.random.default_rng(0).uniform(0.1, 0.2, size=(20, N))
+        self._crew = workers.custom(N, replayed(times))
+        self.leases: list[Leases] = []
+
+    def check(self, work: Work) -> None:
+        self._crew.check(work)
+
+    @contextmanager
+    def open(self, work: Work) -> Iterator[Crew]:
+        leases = Leases(longest_s=FUNCTION.longest_s)
+        self.leases.append(leases)
+        with self._crew.open(work) as crew:
+            start = partial(_started, crew.start, leases)
+            yield Crew(start=start, store=crew.store, leases=leases)
+
+
+def _started(start: Callable[[], Backend], leases: Leases) -> Backend:
+    for tag in range(N):
+        leases.admit()
+        leases.begin(tag, at=0.0)
+    backend = start()
+    close = backend.close
+
+    def closing() -> None:
+        close()
+        for tag in range(N):
+            leases.end(tag, at=10.0)
+
+    backend.close = closing  # type: ignore[method-assign]
+    return backend
+
+
+def plan() -> TrainingPlan:
+    return TrainingPlan(models=[make_model("m")], scheme="gc:s=1", steps=1)
+
+
+def test_two_runs_on_the_same_workers_have_budgets_of_their_own(tmp_path: Path) -> None:
+    crew = Staying()
+    first, second = (StayBudget(2.5 * LEASE_USD, model=MODEL) for _ in range(2))
+    for name, budget in (("first", first), ("second", second)):
+        train(plan(), crew, run=tmp_path / name, observers=[budget])
+        assert budget.committed_usd == pytest.approx(N * ENDED_USD)
+    train(plan(), crew, run=tmp_path / "free")  # nobody's budget keeps its functions out
+    with pytest.raises(BudgetError, match="stopped before another function was invoked"):
+        train(plan(), crew, run=tmp_path / "dear", observers=[StayBudget(LEASE_USD, model=MODEL)])
+    assert [leases.count for leases in crew.leases] == [N, N, N, 1]
+
+
+def test_a_resumed_run_is_charged_what_its_functions_came_to_and_no_leases(tmp_path: Path) -> None:
+    run, crew = tmp_path / "run", Staying()
+    train(plan(), crew, run=run, observers=[StayBudget(1.0, model=MODEL)])
+    entries, _ = read_journal(run / "journal.jsonl")
+    assert entries[-1].fields["memories"]["StayBudget"]["open_usd"] == 0.0
+    again = StayBudget(1.0, model=MODEL)
+    resume(run, plan(), crew, observers=[again])
+    assert again.committed_usd == pytest.approx(2 * N * ENDED_USD)
