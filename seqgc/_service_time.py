@@ -14,12 +14,14 @@ from __future__ import annotations
 import calendar
 import time
 from collections.abc import Callable, MutableMapping
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 __all__ = ["ServiceTime", "sign_by"]
 
 _STALE_S: Final = 240.0  # by which a signature's time is off; AWS allows for 300 s
+_NEVER: Final = 2.0**32  # no clock shows this: whoever says it is no service of AWS's
 _STAMP: Final = "%Y%m%dT%H%M%SZ"
 _STAMPED, _REPEATED = "seqgc_stamp", "seqgc_repeated"
 
@@ -57,10 +59,11 @@ class ServiceTime:
         if status != 403 or date is None:
             return False
         try:
-            theirs = parsedate_to_datetime(date).timestamp()
-        except (ValueError, OverflowError):  # no date, or none that a clock shows
+            theirs = parsedate_to_datetime(date).replace(tzinfo=UTC).timestamp()  # HTTP's are GMT
+            ours = calendar.timegm(time.strptime(stamp, _STAMP))
+        except (ValueError, OverflowError):
             return False
-        if abs(theirs - calendar.timegm(time.strptime(stamp, _STAMP))) < _STALE_S:
+        if not 0 <= theirs < _NEVER or abs(theirs - ours) < _STALE_S:
             return False
         self._behind_s = theirs - self._now()
         return True

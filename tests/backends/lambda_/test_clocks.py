@@ -85,7 +85,10 @@ def test_who_may_not_call_is_told_so_whatever_the_clock(
     assert len(aws.peer.requests) == count
 
 
-@pytest.mark.parametrize("date", ["", "yesterday", "Thu, 99 Jan 99999 00:00:00 GMT"])
+NO_DATES = ["", "yesterday", "Thu, 99 Jan 99999 00:00:00 GMT", "Mon, 01 Jan 0101 00:00:00 GMT"]
+
+
+@pytest.mark.parametrize("date", NO_DATES)
 def test_a_refusal_that_says_no_date_is_one(open_transport: Open, peer: Peer, date: str) -> None:
     peer.respond = lambda _: Response(status=403, date=date)
     assert reply_to(open_transport()).error.startswith("HTTP 403")
