@@ -255,7 +255,8 @@ BEGUN: Mapping[str, object] = {
     "workers": 4,
     "steps": 1,
     "delays": {"source": "lambda-cnn", "scale": 0.001},
-    "models": [{"name": "a", "module": "mlp"}, {"name": "b", "module": "mlp"}],
+    # An optimizer that takes all options that there are.
+    "models": [{"name": each, "module": "mlp", "optimizer": "rmsprop"} for each in "ab"],
 }
 CONFIGURATION: Mapping[str, object] = {
     "scheme": "gc-rep:s=3",

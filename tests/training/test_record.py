@@ -15,6 +15,7 @@ from seqgc.training import RecordingPlan, TorchComputeFactory
 from seqgc.training.record import FAILED, LATE, record_profile
 from seqgc.worker import run_task
 from seqgc.workers import custom, local
+from tests.kit import at_some_pace
 from tests.training.reference import make_model
 
 BATCH = 16
@@ -243,9 +244,14 @@ def test_an_argument_outside_its_rule_is_named_before_anything_is_played(
 
 
 def test_what_is_injected_into_local_workers_is_recorded() -> None:
-    # Deterministic delays far above the few milliseconds that computing takes.
+    at_some_pace(assert_recorded, 1.0, 5.0, 20.0)
+
+
+def assert_recorded(unit_s: float) -> None:
+    """The delays are deterministic, and far above the time that computing takes."""
+
     def injected(round: int, worker: int, load: float) -> float:
-        return 0.06 + 0.04 * worker + 0.02 * round + 0.4 * load
+        return unit_s * (0.06 + 0.04 * worker + 0.02 * round + 0.4 * load)
 
     plan = RecordingPlan(model=make_model(batch_size=BATCH), rounds=2, loads=(0, 1))
     with local(3, delays=injected) as w:
@@ -253,8 +259,8 @@ def test_what_is_injected_into_local_workers_is_recorded() -> None:
     for profile, load in ((light, 0.0), (heavy, 1.0)):
         expected = [[injected(round, worker, load) for worker in range(3)] for round in range(2)]
         # A task reaches its worker a moment before the last one is sent, which starts the round.
-        assert (profile.times > np.array(expected) - 0.02).all()
-        assert np.median(profile.times - expected) < 0.1
+        assert (profile.times > np.array(expected) - 0.02 * unit_s).all()
+        assert np.median(profile.times - expected) < 0.1 * unit_s
         assert not profile.status.any()
-    assert light.meta.alpha == pytest.approx(0.4, abs=0.15)
+    assert light.meta.alpha == pytest.approx(0.4 * unit_s, abs=0.15 * unit_s)
     assert light.meta.provider == "local"
