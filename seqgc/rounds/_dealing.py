@@ -43,8 +43,6 @@ were doing, and everybody is greeted when the next one begins.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -56,8 +54,9 @@ import numpy as np
 from seqgc import ports
 from seqgc.errors import ParameterError, ScheduleError, WireError, WorkerError, require_int
 from seqgc.ports import Action, Arrival, BoolArray, Dispatch, Event, Failure
+from seqgc.rounds._alarms import Alarms
 from seqgc.rounds._errands import Errand, Errands, Sent, dispatches
-from seqgc.rounds._pieces import DealtJob, said_by_others, vouched_for
+from seqgc.rounds._pieces import DealtJob, believable, vouched_for
 from seqgc.rounds._retries import Retries
 from seqgc.rounds._rule import ClosingRule
 from seqgc.schemes import Deal
@@ -115,8 +114,7 @@ class DealingPolicy:
         self._takers: dict[int, None] = {}  # who gets the next pieces, in order
         self._lost: dict[int, Failure] = {}  # workers that have failed too often
         self._diverged: set[str] = set()
-        self._alarms: list[tuple[float, int, _Call]] = []  # a heap: when to call what
-        self._serial = itertools.count()
+        self._alarms = Alarms[_Call]()
         self._retries = Retries(rule)
         self._now, self._closed_at, self._heard_at = -math.inf, -math.inf, math.nan
 
@@ -128,7 +126,7 @@ class DealingPolicy:
     @property
     def wake_at(self) -> float:
         """When to send a `Tick` if nothing arrives before, in the backend's time."""
-        alarm = self._alarms[0][0] if self._alarms else math.inf
+        alarm = self._alarms.next_at
         overdue = self._errands.first_due if self._takers else None
         if overdue is not None and overdue.due_at > self._now:  # else no taker can do it
             alarm = min(alarm, overdue.due_at)
@@ -161,8 +159,8 @@ class DealingPolicy:
         while self._first in self._jobs and self._jobs[self._first].complete:
             self._close(self._jobs[self._first], actions)
             actions += self._begin_jobs()
-        while self._alarms and self._alarms[0][0] <= self._now:
-            heapq.heappop(self._alarms)[2](actions)
+        for call in self._alarms.due(self._now):
+            call(actions)
         return [*actions, *self._deal()] if self._takers else actions
 
     # ---- what comes ------------------------------------------------------------------------------
@@ -202,13 +200,14 @@ class DealingPolicy:
             if self._retries.exhausted(what):
                 raise self._hopeless(f"its piece {errand.piece} fails again and again", failure)
             self._jobs[errand.job].debtors.add(worker)
-            self._alarm(self._now + wait_s, partial(self._put_back, *what))
+            self._alarms.set(self._now + wait_s, partial(self._put_back, *what))
         wait_s = self._retries.failed((worker,))
         if self._retries.exhausted((worker,)):
             self._lost[worker] = failure
             if len(self._lost) == self._n:
                 raise self._hopeless("every worker fails again and again", failure)
-        self._alarm(self._now + wait_s, partial(self._greet_again, worker))
+            self._believe(actions)
+        self._alarms.set(self._now + wait_s, partial(self._greet_again, worker))
 
     def _settled(self, event: Arrival | Failure, actions: list[Action]) -> Errand | None:
         """Return the errand that an event ends; None for any other event, which is dropped."""
@@ -239,19 +238,16 @@ class DealingPolicy:
             self._errands.leave(errand, left_at)
             self._ask_ahead(worker)
             if math.isfinite(self._limit_s):
-                self._alarm(left_at + self._limit_s, partial(self._miss, errand))
+                self._alarms.set(left_at + self._limit_s, partial(self._miss, errand))
 
     def _ask_ahead(self, worker: int) -> None:
         """Let a worker have its next piece before it has done the one that it has."""
         at = self._errands.ask_at(worker)
         if worker not in self._takers and at is not None and at < self._ask_ats[worker]:
             self._ask_ats[worker] = max(at, self._now)
-            self._alarm(self._ask_ats[worker], partial(self._take_more, worker))
+            self._alarms.set(self._ask_ats[worker], partial(self._take_more, worker))
 
     # ---- alarms ----------------------------------------------------------------------------------
-
-    def _alarm(self, at: float, call: _Call) -> None:
-        heapq.heappush(self._alarms, (at, next(self._serial), call))
 
     def _put_back(self, job: int, piece: int, actions: list[Action]) -> None:  # noqa: ARG002
         if job in self._jobs:
@@ -272,7 +268,7 @@ class DealingPolicy:
 
     def _miss(self, errand: Errand, actions: list[Action]) -> None:
         """Do without a worker that has said nothing within the time limit, as far as possible."""
-        if not self._errands.is_open(errand):
+        if errand.is_over:
             return
         if self._now >= self._heard_at + 2 * self._limit_s:
             what = f"nobody has answered for {self._now - self._heard_at:g} s: raise the time limit"
@@ -280,8 +276,8 @@ class DealingPolicy:
         self._takers.pop(errand.worker, None)
         if errand.piece is not None and not errand.copied:
             errand.copied = True
-            self._jobs[errand.job].left.appendleft(errand.piece)
-        self._alarm(self._now + self._limit_s, partial(self._miss, errand))
+            self._jobs[errand.job].put_back(errand.piece)
+        self._alarms.set(self._now + self._limit_s, partial(self._miss, errand))
         actions.append(ports.Restart(worker=errand.worker, optional=True))
 
     def _hopeless(self, what: str, failure: Failure | None = None) -> WorkerError:
@@ -318,23 +314,25 @@ class DealingPolicy:
             for errand in self._errands.of_job(worker, job.number):
                 self._errands.remove(errand)
                 job.forget(errand)
-            self._alarm(self._now, partial(self._greet_again, worker))
+            self._alarms.set(self._now, partial(self._greet_again, worker))
 
     def _doubt(self, job: DealtJob, piece: int, answer: Arrival, actions: list[Action]) -> None:
-        """Have a piece done by others whose result is not finite; believe it if somebody agrees."""
-        models = set(answer.not_finite) - self._diverged
-        others = self._n - len(self._lost.keys() | {answer.worker})
-        agreed = models & said_by_others(self._jobs.values(), answer.worker) if others else models
+        """Have a piece done by others whose result is not finite."""
         job.doubts.setdefault(piece, {})[answer.worker] = answer
         actions.append(ports.Doubt(event=answer))
-        if agreed:
-            self._diverged |= agreed
-            believed = vouched_for(self._jobs.values(), self._diverged)
-            answers = tuple(each for *_, each in believed)
-            actions.append(ports.Diverged(models=tuple(sorted(agreed)), answers=answers))
-            for each_job, each_piece, each in believed:
-                self._count(each_job, each_piece, each.worker, actions)
+        self._believe(actions)
         job.put_back(piece)
+
+    def _believe(self, actions: list[Action]) -> None:
+        """Believe what is doubted where a second worker agrees, or no other is left to ask."""
+        jobs, able = self._jobs.values(), set(range(self._n)) - self._lost.keys()
+        if agreed := believable(jobs, able) - self._diverged:
+            self._diverged |= agreed
+            believed = vouched_for(jobs, self._diverged)
+            answers = tuple(answer for *_, answer in believed)
+            actions.append(ports.Diverged(models=tuple(sorted(agreed)), answers=answers))
+            for job, piece, answer in believed:
+                self._count(job, piece, answer.worker, actions)
 
     def _close(self, job: DealtJob, actions: list[Action]) -> None:
         record = job.record(self._now, n=self._n, after=self._closed_at)
@@ -345,6 +343,7 @@ class DealingPolicy:
             self._takers.clear()
         self._call_back(job, sorted(still), actions)
         actions.append(ports.Finish(job=job.number, decoding=job.decoding))
+        self._retries.forget(job.number)
         del self._jobs[job.number]
         self._first, self._closed_at = job.number + 1, self._now
 

@@ -18,6 +18,7 @@ __all__ = ["Errand", "Errands", "Sent", "dispatches"]
 Address: TypeAlias = tuple[int, int, int]  # job, worker, attempt
 
 _PATIENCE: Final = 1.5  # a piece is overdue, or a copy worth its while, after so many times its due
+_SPARE: Final = 64  # entries of a heap that may be of errands that are over, beside as many again
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -37,12 +38,15 @@ class Errand:
     due_at: float = math.inf  # and is overdue.
     copied: bool = False  # somebody else has been asked for the piece since
     is_over: bool = False  # it has been answered, or nobody waits for it any more
+    judged: int = -1  # the number of the judgement that these are of
 
     @property
     def address(self) -> Address:
         """Its task's address."""
         return self.job, self.worker, self.attempt
 
+
+_Entry: TypeAlias = tuple[float, int, Errand]  # when, which judgement, of what
 
 Sent: TypeAlias = tuple[Errand, tuple[MiniTask, ...]]
 """What is sent: an errand, and its mini-tasks."""
@@ -64,19 +68,15 @@ class Errands:
         self._came_s = [0.0] * n  # what the latest greeting took
         self._answered_at = [-math.inf] * n  # the latest piece
         # Heaps, by when they are overdue and by when they should answer, the last first; some
-        # errands in them are over, or due otherwise.
-        self._dues: list[tuple[float, int, Errand]] = []
-        self._latest: list[tuple[float, int, Errand]] = []
+        # errands in them are over, or have been judged anew.
+        self._dues: list[_Entry] = []
+        self._latest: list[_Entry] = []
         self._serial = itertools.count()
         self.spared: Errand | None = None  # what no free worker would be sooner to do; to be reset
 
     def get(self, address: Address) -> Errand | None:
         """Return an errand, if it is not over."""
         return self._open.get(address)
-
-    def is_open(self, errand: Errand) -> bool:
-        """Whether it is not over."""
-        return not errand.is_over
 
     def of_job(self, worker: int, job: int) -> list[Errand]:
         """Return what a worker has to do of a job."""
@@ -144,12 +144,7 @@ class Errands:
     @property
     def first_due(self) -> Errand | None:
         """What is or will be overdue first, of what nobody else has been asked for since."""
-        while self._dues:
-            due_at, _, errand = self._dues[0]
-            if due_at == errand.due_at and not errand.copied and self.is_open(errand):
-                return errand
-            heapq.heappop(self._dues)
-        return None
+        return self._first(self._dues)
 
     def to_copy(self, workers: Collection[int], now: float) -> tuple[int, Errand] | None:
         """Choose what one of these free workers should do a second time, and take note of it.
@@ -157,7 +152,7 @@ class Errands:
         That is what is overdue, or what should come last, if a copy would surely come before it:
         its worker's way back is long. It is done by who has the shortest way back.
         """
-        errand = self._last_to_come
+        errand = self._first(self._latest)
         if (due := self.first_due) is not None and due.due_at <= now:
             errand = due
         elif errand is None or errand is self.spared or not self._gains(errand, now, 0.0):
@@ -179,14 +174,14 @@ class Errands:
         able = [each for each in workers if each != but and not self.is_late(each, now)]
         return min(able, key=self.way_back_s, default=None)
 
-    @property
-    def _last_to_come(self) -> Errand | None:
-        while self._latest:
-            put, _, errand = self._latest[0]
-            if -put == errand.answers_at and not errand.copied and self.is_open(errand):
-                return errand
-            heapq.heappop(self._latest)
-        return None
+    def _first(self, heap: list[_Entry]) -> Errand | None:
+        while heap and not self._is_valid(heap[0]):
+            heapq.heappop(heap)
+        return heap[0][2] if heap else None
+
+    def _is_valid(self, entry: _Entry) -> bool:
+        _, judged, errand = entry
+        return judged == errand.judged and not errand.copied and not errand.is_over
 
     def _gains(self, errand: Errand, now: float, way_back_s: float) -> bool:
         copied_at = now + _PATIENCE * (self._rtt_s + self._work_s(errand)) + way_back_s
@@ -210,8 +205,12 @@ class Errands:
         errand.answers_at = errand.ends_at + way_back_s
         more_s = (_PATIENCE - 1) * (work_s + rtt_s + (way_back_s if self._by_coming else 0.0))
         errand.due_at = errand.ends_at + usual_s + more_s
-        heapq.heappush(self._dues, (errand.due_at, next(self._serial), errand))
-        heapq.heappush(self._latest, (-errand.answers_at, next(self._serial), errand))
+        errand.judged = next(self._serial)
+        for heap, at in ((self._dues, errand.due_at), (self._latest, -errand.answers_at)):
+            heapq.heappush(heap, (at, errand.judged, errand))
+            if len(heap) > 2 * len(self._open) + _SPARE:  # most of it is over
+                heap[:] = filter(self._is_valid, heap)
+                heapq.heapify(heap)
 
     def _work_s(self, errand: Errand) -> float:
         return self._pace.per_batch_s * errand.share

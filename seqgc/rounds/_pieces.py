@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -59,8 +59,12 @@ class DealtJob:
         self.out.setdefault(piece, set()).add(errand)
 
     def put_back(self, piece: int) -> None:
-        """Have a piece dealt once more, before all others, unless it is in or out or left."""
-        if piece not in self.givers and not self.out.get(piece) and piece not in self.left:
+        """Have a piece dealt once more, before all others, unless it is in or left or watched.
+
+        It is watched while somebody has it who has not been copied: if that takes too long, he is.
+        """
+        watched = any(not errand.copied for errand in self.out.get(piece, ()))
+        if piece not in self.givers and not watched and piece not in self.left:
             self.left.appendleft(piece)
 
     def forget(self, errand: Errand) -> None:
@@ -110,15 +114,14 @@ class DealtJob:
         )
 
 
-def said_by_others(jobs: Iterable[DealtJob], worker: int) -> set[str]:
-    """Return the models that others than this worker say are not finite."""
-    return {
-        model
-        for job in jobs
-        for _, answer in job.doubted()
-        if answer.worker != worker
-        for model in answer.not_finite
-    }
+def believable(jobs: Iterable[DealtJob], able: set[int]) -> set[str]:
+    """Return the models that two workers say are not finite, or one, and no other is able to."""
+    witnesses: defaultdict[str, set[int]] = defaultdict(set)
+    for job in jobs:
+        for _, answer in job.doubted():
+            for model in answer.not_finite:
+                witnesses[model].add(answer.worker)
+    return {model for model, who in witnesses.items() if len(who) > 1 or able <= who}
 
 
 def vouched_for(

@@ -44,3 +44,7 @@ class Retries:
     def succeeded(self, what: tuple[int, ...]) -> None:
         """Forget the failures."""
         self._failures.pop(what, None)
+
+    def forget(self, job: int) -> None:
+        """Forget the failures of a job's pieces, ``(job, piece)``."""
+        self._failures = {w: count for w, count in self._failures.items() if w[:-1] != (job,)}

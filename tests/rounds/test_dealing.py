@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import pickle
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -32,6 +33,8 @@ class Table:
     taken: Counter[tuple[int, int]] = field(default_factory=Counter)
     givers: dict[tuple[int, int], int] = field(default_factory=dict)
     doubted: dict[int, tuple[ports.MiniTask, ...]] = field(default_factory=dict)
+    may_hang: bool = False
+    hung: set[int] = field(default_factory=set)  # workers that never answer again
     seen: list[ports.Action] = field(default_factory=list)
 
     def begin(self) -> None:
@@ -60,6 +63,9 @@ class Table:
         actions = list(self.policy.on(event))
         self._do(actions)
         return actions
+
+    def can_answer(self) -> list[tuple[int, int, int]]:
+        return sorted(address for address in self.out if address[1] not in self.hung)
 
     def tick(self) -> None:
         assert math.isfinite(self.policy.wake_at), "nothing will ever happen"
@@ -108,15 +114,17 @@ def runs(draw):
     in_flight, num_jobs = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     deal = Deal(n=n, pieces=draw(st.integers(0, 7)))
     greet = "rounds" if in_flight == 1 and draw(st.booleans()) else "once"
+    limit_s = draw(st.sampled_from([5.0, math.inf]))
     policy = DealingPolicy(
         deal,
-        ClosingRule(timeout_s=draw(st.sampled_from([5.0, math.inf]))),
+        ClosingRule(timeout_s=limit_s),
         num_jobs=num_jobs,
         in_flight=in_flight,
         rtt_s=draw(st.sampled_from([0.0, 0.25])),
         greet=greet,
     )
-    return deal.fitted(in_flight), num_jobs, policy
+    may_hang = math.isfinite(limit_s)  # else a run may be silent for ever
+    return deal.fitted(in_flight), num_jobs, Table(policy, may_hang=may_hang)
 
 
 CHOICES = st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), max_size=80)
@@ -125,15 +133,14 @@ CHOICES = st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), max_size=8
 @settings(max_examples=20_000 if SOAK else 60, deadline=None)
 @given(runs(), CHOICES)
 def test_each_piece_counts_exactly_once_whatever_happens(run_, choices):
-    deal, num_jobs, policy = run_
-    table = Table(policy)
+    deal, num_jobs, table = run_
     table.begin()
     try:
         for choice, which in choices:
             disturb(table, choice, which)
-        while not policy.done:  # then everybody answers, or the run could not end
+        while not table.policy.done:  # then all who can answer do, or the run could not end
             table.now += 0.1
-            table.arrive(min(table.out)) if table.out else table.tick()
+            table.arrive(min(able)) if (able := table.can_answer()) else table.tick()
     except WorkerError:
         assert choices  # nobody answered for too long, or everybody failed time and again
         return
@@ -143,44 +150,61 @@ def test_each_piece_counts_exactly_once_whatever_happens(run_, choices):
 
 
 def disturb(table: Table, choice: int, which: int) -> None:
-    """Let something happen: an answer, finite or not, a failure, a late answer, time passing."""
+    """Let something happen: an answer, finite or not, a failure, silence, time passing."""
     if table.policy.done:
         return
     table.now += (0.0, 0.1, 1.0)[which % 3]
-    kinds = ["arrive", "fail", "doubt"] * bool(table.out) + ["late"] * bool(table.late)
+    able = table.can_answer()
+    kinds = ["arrive", "fail", "doubt"] * bool(able) + ["late"] * bool(table.late)
+    kinds += ["hang"] * (table.may_hang and bool(able))
     kinds += ["tick"] * math.isfinite(table.policy.wake_at)
     kind = kinds[choice % len(kinds)]
     if kind == "tick":
         table.tick()
         return
-    addresses = sorted(table.late if kind == "late" else table.out)
+    addresses = sorted(table.late) if kind == "late" else able
     address = addresses[which % len(addresses)]
-    if kind == "fail":
+    if kind == "hang":
+        table.hung.add(address[1])
+    elif kind == "fail":
         table.fail(address)
     else:
         table.arrive(address, ["m"] if kind == "doubt" else [])
 
 
-def played(deal: Deal, *, speeds, dead=(), num_jobs=3, alpha=1.0, **options):
-    """Run a policy in virtual time: a piece takes ``alpha * share / speed`` seconds."""
+def played(deal: Deal, *, speeds, dead=(), hangs=(), fails=(), num_jobs=3, watch=None, **options):
+    """Run a policy in virtual time: a piece takes ``share / speed`` seconds.
+
+    Workers in ``dead`` never answer. Of the pieces, numbered as they are sent, those in ``fails``
+    fail, and those in ``hangs`` are the last that their workers hear of, but for one worker.
+    ``watch`` sees the policy before each event.
+    """
     policy = DealingPolicy(deal, NO_LIMIT, num_jobs=num_jobs, **options)
     table, busy_until, due = Table(policy), [0.0] * deal.n, {}
+    dead, failing, sent = set(dead), set(), itertools.count()
     rtt_s = options.get("rtt_s", 0.0)
     shares = deal.fitted(options.get("in_flight", 1)).chunk_fractions
     table.begin()
     while not policy.done:
-        for address in [a for a in table.out if a not in due and a[1] not in dead]:
+        if watch is not None:
+            watch(policy)
+        for address in [a for a in table.out if a not in due]:
             worker, tasks = address[1], table.out[address]
-            work = sum(alpha * shares[task.place] / speeds[worker] for task in tasks)
+            number = next(sent) if tasks else -1
+            if number in fails:
+                failing.add(address)
+            if number in hangs and len(dead) < deal.n - 1:
+                dead.add(worker)
+            work = sum(shares[task.place] / speeds[worker] for task in tasks)
             busy_until[worker] = max(busy_until[worker], table.now + rtt_s / 2) + work
-            due[address] = busy_until[worker] + rtt_s / 2
-        waiting = {a: at for a, at in due.items() if a in table.out}
+            due[address] = math.inf if worker in dead else busy_until[worker] + rtt_s / 2
+        waiting = {a: at for a, at in due.items() if a in table.out and math.isfinite(at)}
         first = min(waiting, key=lambda a: (waiting[a], a), default=None)
         if first is None or policy.wake_at < waiting[first]:
             table.tick()
             continue
         table.now = due.pop(first)
-        table.arrive(first)
+        table.fail(first) if first in failing else table.arrive(first)
     assert set(table.taken.values()) == {1}
     return table
 
@@ -210,6 +234,78 @@ def test_an_overdue_piece_is_copied_and_the_first_copy_counts():
     assert slow.now < 6 / 3 * 1.5  # the first piece of the slow one alone takes 125 s
     cancels = [a for a in slow.seen if isinstance(a, ports.Cancel)]
     assert any(3 in cancel.workers for cancel in cancels)
+
+
+@settings(max_examples=20_000 if SOAK else 25, deadline=None)
+@given(
+    st.integers(2, 5),
+    st.integers(1, 3),
+    st.sampled_from([0.0, 0.05]),
+    st.sets(st.integers(12, 60), max_size=4),
+    st.sets(st.integers(12, 60), max_size=12),
+)
+def test_no_time_limit_is_needed_where_others_go_on(n, in_flight, rtt_s, hangs, fails):
+    """Once it is known what a piece takes, those who hang are not waited for, whatever fails."""
+    deal = Deal(n=n, pieces=10 * n)
+    options = {"in_flight": in_flight, "rtt_s": rtt_s, "num_jobs": 2}
+    table = played(deal, speeds=[1.0] * n, hangs=hangs, fails=fails, **options)
+    assert table.closed() == [0, 1]
+
+
+def test_a_piece_is_dealt_again_if_its_worker_hangs_and_its_copy_fails():
+    deal, hung = Deal(n=4, pieces=12), 8
+    once = sent_places(played(deal, speeds=[1.0] * 4, hangs={hung}, num_jobs=1))
+    copy = once.index(once[hung], hung + 1)
+    twice = sent_places(played(deal, speeds=[1.0] * 4, hangs={hung}, fails={copy}, num_jobs=1))
+    assert once[: copy + 1] == twice[: copy + 1]
+    assert once[hung] in twice[copy + 1 :]
+
+
+def sent_places(table: Table) -> list[int]:
+    dispatches = [action for action in table.seen if isinstance(action, ports.Dispatch)]
+    assignments = [tasks for each in dispatches for tasks in each.assignment.values()]
+    return [task.place for tasks in assignments for task in tasks]
+
+
+def test_a_doubt_is_believed_when_nobody_is_left_to_settle_it():
+    table = Table(DealingPolicy(Deal(n=2, pieces=4), NO_LIMIT, num_jobs=1))
+    table.begin()
+    table.arrive((0, 0, 0))
+    table.arrive((0, 0, 1), ["m"])
+    while not table.policy.done:  # the other one fails and fails
+        able = sorted(table.out)
+        assert able or math.isfinite(table.policy.wake_at), "it waits for ever"
+        if not able:
+            table.tick()
+        elif able[-1][1] == 1:
+            table.fail(able[-1])
+        else:
+            table.arrive(able[0])
+    assert table.taken == {(0, place): 1 for place in range(4)}
+    assert [a.models for a in table.seen if isinstance(a, ports.Diverged)] == [("m",)]
+
+
+@pytest.mark.parametrize(
+    ("num_jobs", "in_flight", "fails"), [(200, 1, range(0, 999, 3)), (150, 4, ())]
+)
+def test_a_policy_holds_no_more_after_more_jobs(num_jobs, in_flight, fails):
+    """What is over is forgotten, whoever was slow, and whatever failed."""
+    sizes, events = [], itertools.count()
+
+    def watch(policy):
+        if next(events) % 10 == 0:
+            sizes.append(len(pickle.dumps(policy)))
+
+    played(
+        Deal(n=4, pieces=0 if in_flight > 1 else 2),
+        speeds=[1.0, 0.7, 0.9, 0.6],
+        fails=fails,
+        num_jobs=num_jobs,
+        in_flight=in_flight,
+        watch=watch,
+    )
+    third = len(sizes) // 3
+    assert max(sizes[2 * third :]) < 1.1 * max(sizes[third : 2 * third])  # 1.5 if all is kept
 
 
 def test_a_copy_that_comes_second_is_dropped():
