@@ -53,11 +53,16 @@ class Patient:
 
     session: Session
     deployment: Deployment | None
-    workers: int  # so many functions are to run at a time
+    workers: int
     probes: bool  # whether they may be sent tasks
     address: Address | None  # where functions that stay are to call this machine
     now: Callable[[], float]  # seconds since 1970
     _clients: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def concurrent(self) -> int:
+        """How many functions are to run at a time: of those that stay each one's successor too."""
+        return self.workers if self.address is None else 2 * self.workers
 
     @property
     def region(self) -> str:
@@ -117,18 +122,18 @@ def clock(patient: Patient) -> str:
 
 
 def concurrency(patient: Patient) -> str:
-    """Whether as many invocations may run at a time as there are workers."""
-    client, wanted = patient.client("lambda"), patient.workers
+    """Whether as many invocations may run at a time as the workers need."""
+    client, wanted = patient.client("lambda"), patient.concurrent
     limits = client.get_account_settings()["AccountLimit"]
     if deployment := patient.deployment:
         own = client.get_function_concurrency(FunctionName=deployment.function_name)
         if (reserved := own.get("ReservedConcurrentExecutions")) is not None:
-            detail = f"{reserved} reserved for the function, {wanted} workers"
+            detail = f"{reserved} reserved for the function, {wanted} needed"
             if reserved < wanted:
                 raise Finding(detail, remedy=f"seqgc deploy --reserved-concurrency {wanted}")
             return detail
     free = int(limits["UnreservedConcurrentExecutions"])
-    detail = f"{free} unreserved of {limits['ConcurrentExecutions']}, {wanted} workers"
+    detail = f"{free} unreserved of {limits['ConcurrentExecutions']}, {wanted} needed"
     return _enough(free, patient, detail)
 
 
@@ -138,15 +143,17 @@ def quota(patient: Patient) -> str:
         ServiceCode="lambda", QuotaCode=CONCURRENCY_QUOTA
     )
     value = float(answer["Quota"]["Value"])
-    return _enough(value, patient, f"{value:.0f} concurrent executions, {patient.workers} workers")
+    return _enough(
+        value, patient, f"{value:.0f} concurrent executions, {patient.concurrent} needed"
+    )
 
 
 def _enough(concurrent: float, patient: Patient, detail: str) -> str:
     """Refuse less than the workers need; AWS is to keep 100 for what is not reserved."""
-    if concurrent < patient.workers:
+    if concurrent < patient.concurrent:
         ask = "aws service-quotas request-service-quota-increase --service-code lambda"
         ask += f" --quota-code {CONCURRENCY_QUOTA}"
-        ask += f" --desired-value {max(1000, patient.workers + 100)} --region {patient.region}"
+        ask += f" --desired-value {max(1000, patient.concurrent + 100)} --region {patient.region}"
         raise Finding(detail, remedy=ask)
     return detail
 

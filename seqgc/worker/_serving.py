@@ -72,6 +72,7 @@ class TaskServer:
         self._order = itertools.count()
         self._cancelled: set[int] = set()  # rounds
         self._at_work: tuple[int, int] | None = None  # round, attempt
+        self._leaving: tuple[int, int] | None = None  # whose answer is on its way
         self._lock = threading.Lock()  # guards all but the counts
 
     def serve(self) -> None:
@@ -85,6 +86,8 @@ class TaskServer:
                 self._work(*next_)
             while (frame := self._next_due()) is not None:
                 self._connection.send(frame)
+                with self._lock:
+                    self._leaving = None
 
     def take_in(self, frame: bytes | bytearray) -> bytes | None:
         """Take note of what the master says; return what to reply, if anything; thread-safe.
@@ -109,7 +112,7 @@ class TaskServer:
         """Forget the tasks that were not begun; say which others are still to be answered."""
         self._todo.clear()
         keeps = [task for *_, task, _ in self._due]
-        keeps += [] if self._at_work is None else [self._at_work]
+        keeps += [task for task in (self._at_work, self._leaving) if task is not None]
         return self._encoded(LeaveMessage(worker=worker, keeps=keeps))
 
     def _listen(self, timeout_s: float) -> None:
@@ -132,7 +135,8 @@ class TaskServer:
         """Return an answer whose time has come."""
         with self._lock:
             if self._due and self._due[0][0] <= time.monotonic():
-                return heapq.heappop(self._due)[-1]
+                *_, self._leaving, frame = heapq.heappop(self._due)
+                return frame
         return None
 
     def _work(self, received: float, message: Asked) -> None:

@@ -128,6 +128,21 @@ def test_a_reservation_below_the_number_of_workers_is_found(account: Any, made: 
     assert checks["concurrency"].remedy == "seqgc deploy --reserved-concurrency 256"
 
 
+def test_functions_that_stay_need_as_many_again_for_their_successors(
+    account: Any, made: Deployment
+) -> None:
+    client("lambda").put_function_concurrency(
+        FunctionName=made.function_name, ReservedConcurrentExecutions=WORKERS
+    )
+    assert failures(examined(account, made)) == []
+    check = examined(account, made, address=Address())["concurrency"]
+    assert check.remedy == f"seqgc deploy --reserved-concurrency {2 * WORKERS}"
+    limit_concurrency(account, total=10, unreserved=10)
+    set_quota(account, 10.0)
+    asked = examined(account, None, address=Address(), workers=600)["quota"].remedy
+    assert "--desired-value 1300" in asked
+
+
 @pytest.mark.parametrize(("off_s", "wrong"), [(290, False), (310, True), (-310, True)])
 def test_a_clock_beyond_what_signatures_allow_is_found(
     account: Any, made: Deployment, off_s: float, wrong: bool

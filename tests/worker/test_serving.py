@@ -111,6 +111,29 @@ def test_who_is_asked_to_leave_hands_back_what_was_not_begun_and_answers_the_res
     assert done == [0, 1]
 
 
+def test_an_answer_on_its_way_is_not_handed_back() -> None:
+    said: list[list[tuple[int, int]]] = []
+
+    class Slow(Scripted):
+        """The master asks to leave while an answer is sent."""
+
+        def send(self, frame: bytes) -> None:
+            reply = server.take_in(encode(LeaveMessage(worker=2), run_id=RUN))
+            assert reply is not None
+            said.append(decode(reply, run_id=RUN).keeps)  # type: ignore[union-attr]
+            super().send(frame)
+
+    connection = Slow([task(3)], IDLE, IDLE, [task(4)], *[IDLE] * 8)
+    server = TaskServer(connection, _answer, run_id=RUN)
+    server.serve()
+    assert said == [[(3, 0)], [(4, 0)]]  # 3 has left by then
+
+
+def _answer(message: TaskMessage | InvokeMessage, _: Callable[[], bool]) -> bytes:
+    assert isinstance(message, TaskMessage)
+    return encode(message.result({}), run_id=RUN)
+
+
 def test_after_the_end_nothing_is_computed() -> None:
     connection = Scripted([task(0), task(1)])
     assert served(connection, mini_tasks=1)[0] == []

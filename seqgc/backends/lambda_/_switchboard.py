@@ -19,6 +19,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Final
 
 from seqgc.errors import ParameterError
@@ -39,7 +40,7 @@ class Address:
     """Where to listen: an IP ``host`` of this machine, and the first free one of some ``ports``.
 
     Port 0 is any free one. What goes through there is encrypted unless the address is
-    ``plain``, which only 127.0.0.1 may be.
+    ``plain``, which only 127.0.0.1 may be. `ParameterError`: it is no address, or stands for all.
     """
 
     host: str = "127.0.0.1"
@@ -47,6 +48,13 @@ class Address:
     plain: bool = True
 
     def __post_init__(self) -> None:
+        try:
+            everywhere = ip_address(self.host).is_unspecified
+        except ValueError:
+            everywhere = True
+        if everywhere:
+            rule, remedy = "must be one IP address of this machine", "give the one functions reach"
+            raise ParameterError("master_address", rule, self.host, remedy)
         if self.plain and self.host != "127.0.0.1":
             rule = "must be 127.0.0.1 where connections are not encrypted"
             raise ParameterError("host", rule, self.host)
@@ -56,7 +64,11 @@ class Address:
         """Return the address of a master in the functions' VPC; None: its usual one there."""
         if host is None:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-                probe.connect(("192.0.2.1", 9))  # sends nothing, but chooses the interface
+                try:
+                    probe.connect(("192.0.2.1", 9))  # sends nothing, but chooses the interface
+                except OSError as error:
+                    rule = f"must be given where this machine has no route to others ({error})"
+                    raise ParameterError("master_address", rule, host) from None
                 host = probe.getsockname()[0]
         return cls(host=host, ports=MASTER_PORTS, plain=False)
 

@@ -288,3 +288,23 @@ def test_a_port_that_is_taken_is_passed_over_and_if_all_are_is_refused() -> None
             assert second.getsockname()[1] != port
     with pytest.raises(ParameterError, match="not encrypted"):
         Address(host="10.0.0.1", plain=True)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "localhost", "10.0.0"])
+def test_a_master_listens_at_one_address_and_not_at_all(host: str) -> None:
+    with pytest.raises(ParameterError, match="`master_address` must be one IP address"):
+        Address.in_vpc(host)
+    Address.in_vpc("10.0.0.5")
+    Address.in_vpc("fd00::5")
+
+
+def test_where_there_is_no_route_the_address_must_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unreachable(socket.socket):
+        def connect(self, _: object) -> None:
+            raise OSError(101, "Network is unreachable")
+
+    monkeypatch.setattr("socket.socket", Unreachable)
+    with pytest.raises(
+        ParameterError, match=r"must be given where .* \(.*unreachable\); got None$"
+    ):
+        Address.in_vpc(None)
