@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from types import FrameType
 from unittest import mock
 
+import numpy as np
+
 from seqgc import _durable
 from seqgc.errors import SeqgcError
-from seqgc.ports import Decoding, Dispatched
+from seqgc.ports import Decoding, Dispatched, FloatArray
 
 SOAK = bool(os.environ.get("SEQGC_SOAK"))
 """Whether to count as far as the claims do; else a little way, every time."""
@@ -68,6 +70,14 @@ def decoded(job: int) -> Decoding:
     return Decoding(job=job, terms=())
 
 
-def left(round: int, n: int, *, at: float, attempt: int = 0) -> Dispatched:
+def left(
+    round: int, n: int, *, at: float, attempt: int = 0, loads: float | FloatArray = 0.5
+) -> Dispatched:
     """The tasks of all of n workers left at one instant."""
-    return Dispatched(round=round, attempt=attempt, workers=tuple(range(n)), left_at=(at,) * n)
+    return Dispatched(
+        round=round,
+        attempt=attempt,
+        workers=tuple(range(n)),
+        left_at=(at,) * n,
+        loads=np.broadcast_to(loads, (n,)),
+    )

@@ -1,6 +1,7 @@
 """How far from the bound, tuned on half of a recording and judged on the other half?
 
-python experiments/search/early_closing.py RECORDING.csv [--alpha 1.12 ...] [--base-load L]
+python experiments/search/early_closing.py RECORDING.csv [--alpha 1.12 ...]
+    [--base-load L [--recorded-alpha A]]
     [--schemes gc-rep,gc-binary | --late drop | --late take] [--concurrency]
 
 For each alpha (seconds per unit load): the best setting of one job a round with mu = 0, closed by
@@ -8,6 +9,8 @@ For each alpha (seconds per unit load): the best setting of one job a round with
 clairvoyant bound. Both halves are repeated for ``--jobs``, so that the one round more that a run of
 delay 1 has counts for little. ``--late`` looks at RA-SGC that takes late answers or drops them, and
 deals what is missing whole or in two parts (``seqgc tune`` looks at the former, ``late=take``).
+``--base-load`` is what the recording was made at: its times at no load are less by that times
+alpha, or times ``--recorded-alpha`` if the recorded functions computed faster than those looked at.
 ``--concurrency`` also says how many functions run at a time, on average, over the number of
 workers: all that are asked run to their end.
 """
@@ -42,12 +45,16 @@ def main() -> None:
     parser.add_argument("--alpha", type=float, action="append")
     parser.add_argument("--jobs", type=int, default=60)
     parser.add_argument("--base-load", type=float, default=0.0)
+    parser.add_argument("--recorded-alpha", type=float)
     parser.add_argument("--schemes", default="uncoded,gc-rep,gc-binary")
     parser.add_argument("--late", choices=["take", "drop"])
     parser.add_argument("--concurrency", action="store_true")
     given = parser.parse_args()
     profile = read_profile(given.recording)
-    profile = replace(profile, meta=replace(profile.meta, base_load=given.base_load))
+    times, base_load = profile.times, given.base_load
+    if given.recorded_alpha is not None:
+        times, base_load = times - given.recorded_alpha * base_load, 0.0
+    profile = replace(profile, times=times, meta=replace(profile.meta, base_load=base_load))
     n, halves = profile.num_workers, hold_out(profile, fraction=0.5)
     schemes: list[Scheme] = [
         replace(scheme, late=given.late, p=parts)

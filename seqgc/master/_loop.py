@@ -286,7 +286,11 @@ class _Loop:
             self._prepare(action, self._workload)
             tasks = [self._task(action, worker, self._workload) for worker in workers]
         left_at = tuple(self._backend.dispatch(round, tasks))
-        self._feed(ports.Dispatched(round=round, attempt=attempt, workers=workers, left_at=left_at))
+        self._feed(
+            ports.Dispatched(
+                round=round, attempt=attempt, workers=workers, left_at=left_at, loads=action.loads
+            )
+        )
 
     def _prepare(self, action: Dispatch, workload: Workload) -> None:
         """Begin the jobs of the tasks, and hand over the decoded gradients that they need."""
@@ -305,7 +309,7 @@ class _Loop:
         added = self._debts.ask(worker, round=round, attempt=attempt, mini_tasks=mini_tasks)
         self._gatherer.expect(round, added, worker=worker)
         items = tuple(WorkItem(slot=m.slot, parts=workload.resolve(m)) for m in mini_tasks)
-        return Task(round=round, worker=worker, attempt=attempt, items=items)
+        return _new_task(action, worker, items)
 
     # ---- decoded gradients: as late as the next tasks allow, so that these leave first ----------
 
@@ -337,6 +341,11 @@ class _Loop:
                 error.add_note(f"the gradient of job {job} is lost: {another}")
 
 
+def _new_task(action: Dispatch, worker: int, items: tuple[WorkItem, ...]) -> Task:
+    load = 0.0 if action.loads is None else float(action.loads[worker])
+    return Task(round=action.round, worker=worker, attempt=action.attempt, items=items, load=load)
+
+
 class _BareTasks(Sequence[Task]):
     """The tasks of a dispatch without a workload, made when a backend looks at them.
 
@@ -364,4 +373,4 @@ class _BareTasks(Sequence[Task]):
     def _task(self, worker: int) -> Task:
         action = self._action
         items = tuple([WorkItem(slot=m.slot, parts=()) for m in action.assignment[worker]])
-        return Task(round=action.round, worker=worker, attempt=action.attempt, items=items)
+        return _new_task(action, worker, items)

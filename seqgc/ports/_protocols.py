@@ -13,7 +13,7 @@ that is closed may be of use until the jobs that it is for are finished.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -44,6 +44,7 @@ class Dispatched:
     attempt: int
     workers: tuple[int, ...]
     left_at: tuple[float, ...]  # each in its turn, in the order of the workers
+    loads: FloatArray | None = field(default=None, compare=False)  # (n,) see `Dispatch`
 
     @property
     def at(self) -> float:
@@ -107,13 +108,15 @@ class Dispatch:
     """Send these workers their mini-tasks of the round.
 
     ``begins_segment``: what ran before has ended, and the workload must have every gradient of it
-    before these tasks are made or anyone hears of them.
+    before these tasks are made or anyone hears of them. ``loads`` (n,), all workers', say what
+    share of a job's batch each has in the round: what a replay charges. None: tasks are no round's.
     """
 
     round: int
     attempt: int
     assignment: Mapping[int, tuple[MiniTask, ...]]
     begins_segment: bool = False
+    loads: FloatArray | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,9 +98,14 @@ class WorkItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Task:
-    """Everything one worker does in one round (``items`` may be empty: answer at once)."""
+    """Everything one worker does in one round (``items`` may be empty: answer at once).
+
+    ``load`` is the share of a job's batch that the worker has in the round (`Dispatch.loads`), 0 if
+    nobody said. It stays with the master.
+    """
 
     round: int
     worker: int
     attempt: int
     items: tuple[WorkItem, ...]
+    load: float = 0.0

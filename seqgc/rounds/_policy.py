@@ -172,7 +172,12 @@ class RoundPolicy:
     def _ask_late(self, round: int, workers: list[int]) -> Dispatch:
         own = self._schedule.asked(round - self._first_round)
         tasks = numbered(own, self._first_job)
-        return Dispatch(round=round, attempt=0, assignment=ByWorker(tasks, workers))
+        return self._dispatch(round, 0, ByWorker(tasks, workers))
+
+    def _dispatch(self, round: int, attempt: int, tasks: ByWorker) -> Dispatch:
+        """Return what sends tasks, of the open round or an earlier one, at the open one's loads."""
+        loads = self._schedule.loads()
+        return Dispatch(round=round, attempt=attempt, assignment=tasks, loads=loads)
 
     def on(self, event: Event) -> Sequence[Action]:
         """Take one event; return what is to be done about it, in order.
@@ -265,7 +270,7 @@ class RoundPolicy:
             return []
         tasks = self._assignment()
         return [
-            Dispatch(round=self._round, attempt=attempt, assignment=ByWorker(tasks, group))
+            self._dispatch(self._round, attempt, ByWorker(tasks, group))
             for attempt, group in self._attempts.begin(workers).items()
         ]
 
@@ -337,7 +342,7 @@ class RoundPolicy:
             self._settled.update(np.flatnonzero(excused).tolist())
             asked = np.flatnonzero(~excused).tolist()
         tasks = ByWorker(assignment, asked)
-        return [Dispatch(round=self._round, attempt=0, assignment=tasks)]
+        return [self._dispatch(self._round, 0, tasks)]
 
     def _new_gate(self) -> RoundGate:
         schedule, payload, audit = self._schedule, self._payload, self._audit and not self.done

@@ -48,9 +48,11 @@ class Scheme(Defence):
         batches: Iterable[int] = (),
     ) -> Schedule:
         """Return `start`'s schedule, without what batches of these sizes put no point into."""
-        schedule = self.start(num_jobs, conformity=conformity)
-        if cuts := [self.cut(batch) for batch in batches]:
+        schedule, sizes = self.start(num_jobs, conformity=conformity), set(batches)
+        if cuts := [self.cut(size) for size in sizes]:
             schedule.leave_out(np.max(cuts, axis=0) == 0)
+        if len(sizes) == 1:
+            (schedule.batch_size,) = sizes
         return schedule
 
     def jobs_in_flight(self, bundles: int) -> int:  # noqa: ARG002 (it does not depend on them)

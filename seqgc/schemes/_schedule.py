@@ -50,6 +50,9 @@ _BOOL = np.dtype(np.bool_)
 class Schedule(ABC):
     """One run of a scheme: assigns each round's tasks, and knows when a job can be decoded."""
 
+    batch_size: int | None = None
+    """Of batches, where all have one size and are cut to whole points; else `loads` are nominal."""
+
     takes_late: bool = False
     """Whether answers to closed rounds may be of use; see `awaits`."""
 
@@ -104,14 +107,14 @@ class Schedule(ABC):
         self._require_open()
         return self._assign()
 
-    def loads(self, batch_size: int | None = None) -> FloatArray:
+    def loads(self) -> FloatArray:
         """Return the share of a batch that each worker has in the open round, (n,).
 
-        Of batches that are cut to whole points, or nominally (None). Unless the scheme says more,
-        it is the same in every round: `Scheme.loads_of`.
+        Unless the scheme says more, it is the same in every round: `Scheme.loads_of`. This is what
+        replays charge, and what live runs are dispatched with (`seqgc.ports.Dispatch`).
         """
         self._require_open()
-        return self._loads(batch_size)
+        return self._loads(self.batch_size)
 
     def conforms(self, responded: BoolArray) -> bool:
         """Whether the pattern so far, this round included, fits the scheme's straggler model.

@@ -174,7 +174,7 @@ def _drive(
     usual_load, schedule = float(usual.mean()), rehearsal.schedule(setting)
 
     def times(round: int) -> FloatArray:
-        of_round = schedule.loads(rehearsal.batch)
+        of_round = schedule.loads()
         is_usual = of_round is usual  # in every round of most schemes, and their times are at hand
         if loads is not None:
             loads[round] = usual_load if is_usual else of_round.mean()

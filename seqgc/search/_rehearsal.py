@@ -146,7 +146,7 @@ class Rehearsal:
 
         Raises like `DelayProfile.times_at`.
         """
-        loads = setting.jobs_per_round * schedule.loads(self.batch)
+        loads = setting.jobs_per_round * schedule.loads()
         row = schedule.round % self.profile.num_rounds
         return self.profile.times_at(loads, alpha=self.alpha, round=row)
 

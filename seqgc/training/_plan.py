@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from seqgc.errors import ParameterError, require_int, require_number
-from seqgc.ports import Payload, payload_format
+from seqgc.ports import Payload, Task, payload_format
 from seqgc.rounds import Setting
 from seqgc.schemes import Deal, Defence, by_rounds, parse_scheme
 from seqgc.training._jobs import JobPlan
@@ -148,15 +148,8 @@ class TrainingPlan:
             payload=self.payload or self.precision,
         )
 
-    def work(
-        self, run: Path, *, setting: Setting, now: Callable[[], Setting], master: int = 1
-    ) -> Work:
-        """Return what workers are to know of the run in that folder; ``now`` is its setting."""
-
-        def occasion(round: int, worker: int) -> tuple[int, float]:
-            current = now()
-            return round, current.jobs_per_round * float(current.scheme.worker_loads[worker])
-
+    def work(self, run: Path, *, setting: Setting, master: int = 1) -> Work:
+        """Return what workers are to know of the run in that folder."""
         return Work(
             name=run.name,
             run_id=run.name if master == 1 else f"{run.name}.{master}",
@@ -169,7 +162,7 @@ class TrainingPlan:
             code=setting.scheme.spec[:100] if self.adaptation is None else "",
             sizes=self.sizes(setting),
             fixed=self.adaptation is None,
-            occasion=occasion,
+            occasion=lambda task: (task.round, setting.jobs_per_round * task.load),
             piece_loads=_piece_loads(setting),
         )
 
@@ -205,9 +198,7 @@ class RecordingPlan:
         require_number("timeout_s", self.timeout_s, above=0)
         torch_dtype(self.precision)
 
-    def work(
-        self, weights: Path, *, occasion: Callable[[int, int], tuple[int, float] | None]
-    ) -> Work:
+    def work(self, weights: Path, *, occasion: Callable[[Task], tuple[int, float] | None]) -> Work:
         """Return what workers are to know of the recording."""
         models, precision = (self.model,), self.precision
         return Work(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import numpy as np
 
-from seqgc.ports import Backend, BlobStore, Payload, WeightStore, payload_format
+from seqgc.ports import Backend, BlobStore, Payload, Task, WeightStore, payload_format
 from seqgc.schemes import Scheme
 from seqgc.training.compute import TorchComputeFactory
 from seqgc.training.factories import workload_of
@@ -153,8 +153,8 @@ class Work:
     code: str  # names what is computed, in every message
     sizes: TaskSizes  # of the heaviest task
     fixed: bool = True  # whether that stays so: not in a run that may come to another scheme
-    # (round, worker) -> which row of injected delays a task has, and its normalized load
-    occasion: Callable[[int, int], tuple[int, float] | None]
+    # task -> which row of injected delays it has, and its normalized load; None: it is not delayed
+    occasion: Callable[[Task], tuple[int, float] | None]
     piece_loads: tuple[float, ...] = ()
     """Where work is dealt, the normalized load of each piece: workers must stay between tasks."""
 

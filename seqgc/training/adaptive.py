@@ -86,8 +86,7 @@ class AdaptiveDirector:
         self._seen.on(event)
 
     def close(self, record: RoundRecord, *, setting: Setting) -> None:
-        loads = setting.scheme.loads_of(self._batch)
-        self._seen.close(record, load=setting.jobs_per_round * loads)
+        self._seen.close(record, jobs_per_round=setting.jobs_per_round)
         if self._rounds_to_search is not None:
             self._rounds_to_search -= 1
 
@@ -139,15 +138,17 @@ class SeenRow:
 class _Row:
     """One round: when each worker's task left, and how long the answers took from then on."""
 
-    def __init__(self, round: int, left_at: FloatArray) -> None:
+    def __init__(self, round: int, left_at: FloatArray, loads: FloatArray | None = None) -> None:
         self.round, self.left_at = round, left_at
         self.seconds, self.rests, self.loads = np.zeros((3, len(left_at)))
+        if loads is not None:
+            self.loads[:] = loads
         self.answered = np.zeros(len(left_at), dtype=np.bool_)
 
-    def close(self, duration_s: float, loads: float | FloatArray) -> None:
-        """Take note of the loads (n,), and of what was left of the round when each task left."""
+    def close(self, duration_s: float, jobs_per_round: int) -> None:
+        """Take note of how many jobs' batches there were, and what was left as each task left."""
         self.rests[:] = duration_s - (self.left_at - self.left_at.min())
-        self.loads[:] = loads
+        self.loads *= jobs_per_round
 
     def snapshot(self) -> SeenRow:
         return SeenRow(
@@ -176,8 +177,8 @@ class SeenRounds:
     of the longer times that were seen in the window: the worker's own, or everyone's if it has
     none, or the rest of the round if nobody has. So what the stragglers would have taken is what
     stragglers did take wherever they were waited for. An uncoded round waits for everybody, and
-    hides nothing. A failed task is censored too. Every worker is taken to have had the load that
-    the scheme says is its own, and times are brought to the window's smallest load before they are
+    hides nothing. A failed task is censored too. Every worker's load is what
+    it was dispatched with, and times are brought to the window's smallest load before they are
     compared (docs/mathematics.md, section 7).
     """
 
@@ -192,7 +193,7 @@ class SeenRounds:
             case Dispatched(attempt=0):
                 left_at = np.full(self._n, event.at)
                 left_at[list(event.workers)] = event.left_at
-                self._open = _Row(event.round, left_at)
+                self._open = _Row(event.round, left_at, event.loads)
             case Arrival(round=round, worker=worker):
                 rows = self._rows if self._open is None else (*self._rows, self._open)
                 for row in rows:
@@ -200,10 +201,10 @@ class SeenRounds:
                         row.seconds[worker] = event.at - row.left_at[worker]
                         row.answered[worker] = True
 
-    def close(self, record: RoundRecord, *, load: float | FloatArray) -> None:
-        """Take note of how a round ended; ``load`` is that of every worker, or each one's (n,)."""
+    def close(self, record: RoundRecord, *, jobs_per_round: int = 1) -> None:
+        """Take note of how a round ended, whose tasks were of so many models' batches."""
         if self._open is not None and self._open.round == record.round:
-            self._open.close(record.duration_s, load)
+            self._open.close(record.duration_s, jobs_per_round)
             self._rows.append(self._open)
         self._open = None
 

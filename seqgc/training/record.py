@@ -66,10 +66,10 @@ def record_profile(
     """
     turns, model = tuple(_turns(plan)), plan.model
 
-    def occasion(number: int, worker: int) -> tuple[int, float] | None:  # noqa: ARG001 (all alike)
-        if number >= len(turns):  # a task that holds nothing
+    def occasion(task: ports.Task) -> tuple[int, float] | None:
+        if task.round >= len(turns):  # a task that holds nothing
             return None
-        load, row = turns[number]
+        load, row = turns[task.round]
         return row or 0, load
 
     rows: dict[float, list[tuple[list[float], list[int]]]] = {load: [] for load in plan.loads}

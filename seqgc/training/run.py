@@ -221,12 +221,7 @@ def _execute(
     master: int = 1,
 ) -> TrainResult:
     setting, switches = plan.setting(workers.n), list[Switch]()
-    work = plan.work(
-        path,
-        setting=setting,
-        now=lambda: switches[-1].after if switches else setting,
-        master=master,
-    )
+    work = plan.work(path, setting=setting, master=master)
     workers.check(work)
     with ExitStack() as stack:
         # The cores are the workers': a second thread of the master would spin on one of them.

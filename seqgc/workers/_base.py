@@ -73,7 +73,6 @@ class WorkerSet(ABC):
             run_id=run_id or work.run_id,
             rounding_name=work.name,
             code=work.code,
-            delays=None if delays is None else partial(_injected, delays, work),
             task_delays=_task_delays(delays, work),
             payload=work.payload,
             stochastic_rounding=work.stochastic_rounding,
@@ -86,15 +85,18 @@ class WorkerSet(ABC):
         self._stack.close()
 
 
-def _injected(delays: LoadDelays, work: Work, round: int, worker: int) -> float:
-    occasion = work.occasion(round, worker)
-    return 0.0 if occasion is None else delays(occasion[0], worker, occasion[1])
-
-
 def _task_delays(delays: LoadDelays | None, work: Work) -> TaskDelays | None:
-    if delays is None or not work.piece_loads:
+    if delays is None:
         return None
-    return partial(_injected_once, delays, work.piece_loads)
+    if work.piece_loads:
+        return partial(_injected_once, delays, work.piece_loads)
+    return partial(_injected, delays, work)
+
+
+def _injected(delays: LoadDelays, work: Work, task: Task) -> float:
+    """Return the delay of a worker's task of a round; what is asked again is not delayed."""
+    occasion = None if task.attempt else work.occasion(task)
+    return 0.0 if occasion is None else delays(occasion[0], task.worker, occasion[1])
 
 
 def _injected_once(delays: LoadDelays, loads: Sequence[float], task: Task) -> float:

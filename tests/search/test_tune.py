@@ -144,7 +144,7 @@ def _ra_sgc_specs(n: int) -> list[str]:
     specs = []
     for chunks, s in smallest.items():
         for waits_for in range(1, chunks):
-            tenths = [q for q in (2, 3.5, 5, 6, 7, 8, 9) if waits_for - 1 < q * chunks / 10]
+            tenths = [q for q in (3, 5, 7.5) if waits_for - 1 < q * chunks / 10]
             tenths = [q for q in tenths if q * chunks / 10 <= waits_for]
             specs += [f"ra-sgc:s={s},q={q / 10},r={r}" for q in tenths[-1:] for r in (1, 2, 4)]
     return specs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,11 +13,22 @@ import numpy as np
 import pytest
 import torch
 
-from seqgc import workers
+from seqgc import master, workers
 from seqgc.errors import ParameterError, ProfileError, ScheduleError
-from seqgc.ports import Arrival, Backend, Dispatched, Failure, FloatArray, Notice, RoundRecord, Seen
+from seqgc.ports import (
+    Arrival,
+    Backend,
+    Close,
+    Dispatched,
+    Failure,
+    FloatArray,
+    Notice,
+    RoundRecord,
+    Seen,
+    Task,
+)
 from seqgc.profiles import DelayProfile, ProfileMeta
-from seqgc.rounds import ClosingRule, Setting
+from seqgc.rounds import ClosingRule, RoundPolicy, Setting
 from seqgc.schemes import load_plugins, parse_scheme
 from seqgc.search import Rehearsal, ReplayBackend, replay
 from seqgc.stores import MemoryStore
@@ -284,16 +296,16 @@ def play(
     seen: SeenRounds,
     rounds: list[tuple[float, list[float | None]]],
     *,
-    load: float | FloatArray = 0.5,
+    loads: float | FloatArray = 0.5,
 ) -> None:
     """Rounds of (duration, seconds by worker); None is cancelled, and dispatch is at 100 r."""
     for r, (duration, seconds) in enumerate(rounds):
-        seen.on(left(r, len(seconds), at=100.0 * r))
+        seen.on(left(r, len(seconds), at=100.0 * r, loads=loads))
         for worker, after in enumerate(seconds):
             if after is not None:
                 at = 100.0 * r + after
                 seen.on(Arrival(round=r, worker=worker, attempt=0, at=at, results={}))
-        seen.close(record(r, duration, [s is not None for s in seconds]), load=load)
+        seen.close(record(r, duration, [s is not None for s in seconds]))
 
 
 def test_a_censored_time_is_the_median_of_the_longer_ones_seen() -> None:
@@ -312,7 +324,7 @@ def test_where_nothing_longer_was_seen_a_censored_time_is_the_rounds_duration() 
 def test_each_worker_s_time_is_brought_to_the_smallest_load_from_its_own() -> None:
     seen = SeenRounds(2, window=9)
     loads = np.array([0.75, 0.25])
-    play(seen, [(4.0, [4.0, 2.0]), (3.0, [3.0, None])], load=loads)
+    play(seen, [(4.0, [4.0, 2.0]), (3.0, [3.0, None])], loads=loads)
     profile = seen.profile(alpha=2.0)
     assert profile.meta.base_load == 0.25
     # Worker 0 has half a unit more, one second; worker 1, cancelled after 3 s, saw none longer:
@@ -326,7 +338,7 @@ def test_a_worker_s_time_starts_when_its_own_task_leaves() -> None:
     seen.on(Arrival(round=0, worker=2, attempt=0, at=12.0, results={}))
     seen.on(Dispatched(round=0, attempt=1, workers=(0,), left_at=(12.5,)))
     seen.on(Arrival(round=0, worker=0, attempt=1, at=13.0, results={}))
-    seen.close(record(0, 3.0, [True, False, True]), load=0.5)
+    seen.close(record(0, 3.0, [True, False, True]))
     # Worker 0 took 2.5 s over two attempts. Worker 1 was cancelled after 2 s of its own: of what
     # was seen 2.5 s are longer.
     assert seen.profile(alpha=0.0).times.tolist() == [[2.5, 2.5, 2.0]]
@@ -339,21 +351,51 @@ def test_a_late_answer_replaces_the_guess_and_a_failure_does_not() -> None:
     seen.on(Failure(round=1, worker=0, attempt=0, at=101.0, reason="gone"))
     seen.on(Arrival(round=0, worker=1, attempt=0, at=103.5, results={}))
     seen.on(Arrival(round=1, worker=1, attempt=0, at=104.0, results={}))
-    seen.close(record(1, 4.0, [False, True]), load=0.5)
+    seen.close(record(1, 4.0, [False, True]))
     profile = seen.profile(alpha=0.0)
     assert profile.times.tolist() == [[2, 103.5], [103.5, 4]]
 
 
 def test_rounds_of_several_loads_are_brought_to_the_smallest_and_old_ones_leave() -> None:
     seen = SeenRounds(1, window=2)
-    play(seen, [(1.0, [1.0])], load=0.1)
-    play(seen, [(2.0, [2.0])], load=0.25)
-    play(seen, [(5.0, [5.0])], load=0.5)
+    play(seen, [(1.0, [1.0])], loads=0.1)
+    play(seen, [(2.0, [2.0])], loads=0.25)
+    play(seen, [(5.0, [5.0])], loads=0.5)
     profile = seen.profile(alpha=4.0)
     assert profile.times.tolist() == [[2.0], [4.0]]
     assert (profile.meta.base_load, profile.meta.alpha) == (0.25, 4.0)
     with pytest.raises(ProfileError, match="a time must be a finite number of seconds > 0"):
         seen.profile(alpha=40.0)
+
+
+class Weighed(ReplayBackend):
+    """A replay that notes the loads of the tasks that it was sent, round by round."""
+
+    def __init__(self, times: FloatArray) -> None:
+        super().__init__(times)
+        self.loads: list[list[float]] = []
+
+    def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
+        self.loads.append([task.load for task in tasks])
+        return super().dispatch(round, tasks)
+
+
+def test_a_worker_s_time_is_of_what_it_had_in_the_round() -> None:
+    """RA-SGC with a chunk for each of four: worker 1 is dealt worker 0's, who was late, as well."""
+    scheme, seen = parse_scheme("ra-sgc:s=0,q=0.5,r=1,late=drop", n=4), SeenRounds(4, window=9)
+    backend = Weighed(np.array([[9.0, 2.0, 2.0, 2.0], [2.0, 3.0, 2.0, 2.0], [1.0] * 4]))
+
+    def watch(each: Seen) -> None:
+        if isinstance(each, Close):
+            seen.close(each.record, jobs_per_round=2)
+        elif isinstance(each, Dispatched | Arrival):
+            seen.on(each)
+
+    master.run(RoundPolicy(scheme.start(2), ClosingRule()), backend, observe=watch)
+    assert backend.loads == [[0.25] * 4, [0.25, 0.5, 0.25, 0.25]]
+    profile = seen.profile(alpha=2.0)  # half a unit more of two models' batches is a second
+    assert profile.meta.base_load == 0.5
+    assert profile.times.tolist() == [[2.0] * 4] * 2
 
 
 # ---- the director, and what is refused ----------------------------------------------------------
@@ -367,7 +409,7 @@ def test_a_search_is_given_what_each_worker_would_take_at_one_load() -> None:
     director = AdaptiveDirector(
         Adaptation(probe=1, alpha=2.0), n=4, max_delay=0, tuner=tuner, note=lambda _: None
     )
-    director.on(left(0, 4, at=0.0))
+    director.on(left(0, 4, at=0.0, loads=uneven.scheme.worker_loads))
     for worker, after in enumerate([2.5, 2.5, 1.5, 1.5]):  # a second more for the heavier half
         director.on(Arrival(round=0, worker=worker, attempt=0, at=after, results={}))
     director.close(record(0, 2.5, [True] * 4), setting=uneven)
@@ -389,7 +431,7 @@ def test_an_alpha_that_makes_times_negative_is_noted_and_the_run_goes_on() -> No
     )
     for r, spec in enumerate(["uncoded", "gc:s=1"]):  # loads 1/2 and 1
         chosen = setting(spec, n=2)
-        director.on(left(r, 2, at=0.0))
+        director.on(left(r, 2, at=0.0, loads=chosen.scheme.worker_loads))
         for worker in range(2):
             director.on(Arrival(round=r, worker=worker, attempt=0, at=1.0, results={}))
         director.close(record(r, 1.0, [True, True]), setting=chosen)

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
+from seqgc import workers
 from seqgc.errors import ParameterError, ScheduleError, StoreError
-from seqgc.ports import FloatArray, MiniTask, WeightRef
+from seqgc.ports import FloatArray, MiniTask, Task, WeightRef
 from seqgc.rounds import Setting
 from seqgc.schemes import parse_scheme
 from seqgc.stores import MemoryStore
@@ -329,5 +330,16 @@ def test_a_worker_keeps_the_weights_of_every_job_that_it_may_be_asked_for(
     models = [make_model(f"m{i}") for i in range(8)]
     setting = Setting(scheme=parse_scheme(spec, n=4), jobs_per_round=2)
     plan = TrainingPlan(models=models, scheme=setting, steps=1)
-    work = plan.work(Path("run"), setting=setting, now=lambda: setting)
+    work = plan.work(Path("run"), setting=setting)
     assert work.cached_weights == 2 * kept
+
+
+def test_an_injected_delay_is_of_the_load_that_a_worker_has_in_the_round() -> None:
+    models = [make_model(f"m{i}") for i in range(4)]
+    setting = Setting(scheme=parse_scheme("ra-sgc:s=0,q=0.5,r=1", n=4), jobs_per_round=2)
+    work = TrainingPlan(models=models, scheme=setting, steps=1).work(Path("run"), setting=setting)
+    crew = workers.local(4, delays=lambda row, worker, load: 10 * row + worker + load)
+    task = Task(round=2, worker=1, attempt=0, items=(), load=0.25)
+    message = crew._messaging(work).message
+    assert message(task).delay_s == 21.5
+    assert message(replace(task, attempt=1)).delay_s == 0.0
