@@ -5,20 +5,20 @@ Theory of operation
 A job is cut into pieces (`seqgc.schemes.Deal`), and a run goes through up to ``in_flight`` jobs at
 once. What is decided, at every event alike, is who gets which piece next:
 
-- *Late binding.* Nobody is sent work before it has said that it is there. A worker is greeted with
-  a task without mini-tasks, and the answer, which is empty, brings it its first piece; the answer
-  to a piece brings the next one.
+- *Late binding.* Nobody is sent work before it has said that it is there: a worker is greeted with
+  a task without mini-tasks. Its empty answer, and that to a piece, brings it its next piece.
 - *Ahead.* With ``rtt_s``, the seconds of a message to a worker and back, a worker is sent more as
   soon as what it has should end in less than these, so that it need not wait: pieces that take
   less wait for each other at the worker. Whether it is done is judged by what work takes (`Pace`),
-  not by its answer, which may be long on its way. Who has something that is overdue gets no more.
+  not by its answer, which may be long on its way. Who has something that is overdue gets no more,
+  nor does a worker whose way back is so long that the others could be done with all before.
 - *Which piece.* One of the job whose weights the worker has; if there is none left, one of the
   oldest job that has any.
 - *Copies.* If no job has, a copy of the piece that is most overdue: out for more than one and a
   half times what it should take, and the usual way back; or else of the one that should come last,
-  if the copy would surely be here before it. The worker with the shortest way back does it. The
-  first copy to arrive counts; the others are cancelled, or else dropped when they come. A copy that
-  is overdue is copied again.
+  if nobody does it a second time and a copy would surely be here before it. The worker with the
+  shortest way back does it. The first copy to arrive counts; the others are cancelled, or else
+  dropped when they come. A copy that is overdue is copied again.
 - *Failures.* A piece that failed is dealt again at once, to whoever is free. Its worker is greeted
   again. What fails time and again waits longer and longer, and ends the run at last (`Retries`).
 - *Silence.* Who says nothing within the rule's time limit is replaced, if the backend can, and its
@@ -127,10 +127,7 @@ class DealingPolicy:
     def wake_at(self) -> float:
         """When to send a `Tick` if nothing arrives before, in the backend's time."""
         alarm = self._alarms.next_at
-        overdue = self._errands.first_due if self._takers else None
-        if overdue is not None and overdue.due_at > self._now:  # else no taker can do it
-            alarm = min(alarm, overdue.due_at)
-        return alarm
+        return min(alarm, self._errands.look_at(self._now)) if self._takers else alarm
 
     def start(self) -> Sequence[Dispatch]:
         """Begin the first jobs, and greet the workers."""
@@ -365,13 +362,16 @@ class DealingPolicy:
     def _deal(self) -> list[Dispatch]:
         """Give whoever can take one the next piece, or a copy of one."""
         dealt: list[Sent] = []
-        for worker in list(self._takers):
+        for worker in self._errands.in_time(self._takers, self._now):
             if not any(job.left for job in self._jobs.values()):
                 break
             if self._errands.is_late(worker, self._now):
                 del self._takers[worker]  # till it answers
             elif (choice := self._choice(worker)) is not None:
-                dealt.append(self._send(choice[0], worker, choice[1]))
+                job, piece = choice
+                left = (self._shares[each] for each in job.left)
+                if not self._errands.is_too_late(worker, left, self._now):
+                    dealt.append(self._send(job, worker, piece))
         while (copy := self._errands.to_copy(self._takers, self._now)) is not None:
             worker, errand = copy
             dealt.append(self._send(self._jobs[errand.job], worker, errand.piece))
@@ -386,9 +386,7 @@ class DealingPolicy:
         return None
 
     def _send(self, job: DealtJob, worker: int, piece: int | None = None) -> Sent:
-        share, attempt = 0.0 if piece is None else self._shares[piece], job.attempts[worker]
-        job.attempts[worker] += 1
-        errand = Errand(job=job.number, worker=worker, attempt=attempt, piece=piece, share=share)
+        errand = job.errand(worker, piece, share=0.0 if piece is None else self._shares[piece])
         self._errands.add(errand)
         if piece is None:
             return errand, ()

@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+import numpy as np
+
 from seqgc.ports import Dispatch, MiniTask
 from seqgc.rounds._pace import Pace
 
@@ -19,6 +21,7 @@ Address: TypeAlias = tuple[int, int, int]  # job, worker, attempt
 
 _PATIENCE: Final = 1.5  # a piece is overdue, or a copy worth its while, after so many times its due
 _SPARE: Final = 64  # entries of a heap that may be of errands that are over, beside as many again
+_LOOK: Final = 0.25  # round trips from one look at who would be too late to the next
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -37,6 +40,7 @@ class Errand:
     answers_at: float = math.inf  # its answer, with the way that it usually takes, should be here;
     due_at: float = math.inf  # and is overdue.
     copied: bool = False  # somebody else has been asked for the piece since
+    is_copy: bool = False  # somebody else had been asked for the piece before
     is_over: bool = False  # it has been answered, or nobody waits for it any more
     judged: int = -1  # the number of the judgement that these are of
 
@@ -67,6 +71,10 @@ class Errands:
         self.queues: Final[list[list[Errand]]] = [[] for _ in range(n)]  # by worker, as sent
         self._came_s = [0.0] * n  # what the latest greeting took
         self._answered_at = [-math.inf] * n  # the latest piece
+        self._there: set[int] = set()  # who has answered a greeting, and had no other since
+        # When it was last judged when all could be here, the result, and who is too late for that.
+        self._looked_at, self._end_at = -math.inf, math.inf
+        self._too_late: set[int] = set()
         # Heaps, by when they are overdue and by when they should answer, the last first; some
         # errands in them are over, or have been judged anew.
         self._dues: list[_Entry] = []
@@ -86,6 +94,8 @@ class Errands:
         """Take note of what is sent."""
         self._open[errand.address] = errand
         self.queues[errand.worker].append(errand)
+        if errand.piece is None:
+            self._there.discard(errand.worker)
 
     def remove(self, errand: Errand) -> None:
         """Wait for it no more."""
@@ -107,6 +117,7 @@ class Errands:
         worker, rtt_s = errand.worker, self._rtt_s
         if errand.piece is None:
             self._came_s[worker] = at - errand.left_at
+            self._there.add(worker)
         else:
             was_known, before = self._pace.known, self._answered_at[worker]
             if not errand.is_behind:
@@ -140,6 +151,52 @@ class Errands:
         """Whether something that a worker has is overdue: it had better have no more."""
         queue = self.queues[worker]
         return bool(queue) and queue[0].due_at <= now
+
+    def look_at(self, now: float) -> float:
+        """Return when a free worker may be given something next, if no answer comes before."""
+        times = [self._looked_at + _LOOK * self._rtt_s] if self._too_late else []
+        if (due := self.first_due) is not None:
+            times.append(due.due_at)
+        return min((at for at in times if at > now), default=math.inf)
+
+    def in_time(self, workers: Iterable[int], now: float) -> list[int]:
+        """Return these workers, but those that have just been judged too late."""
+        if self._is_old(now):
+            self._too_late.clear()
+        return [worker for worker in workers if worker not in self._too_late]
+
+    def is_too_late(self, worker: int, left: Iterable[float], now: float) -> bool:
+        """Whether all that is ``left`` (batches) could be here before a worker's next answer.
+
+        It could, if those who are there shared it so that all their answers come at one time.
+        Where answers take as long from everybody, or nobody can tell how long, nobody is too late.
+        """
+        if not self._by_coming or not self._pace.sure or self.way_back_s(worker) <= self._rtt_s:
+            return False
+        if self._is_old(now):
+            self._looked_at, self._end_at = now, self._could_end_at(math.fsum(left), now)
+        if self._ready_at(worker, now) <= self._end_at:
+            return False
+        self._too_late.add(worker)
+        return True
+
+    def _is_old(self, now: float) -> bool:
+        return now >= self._looked_at + _LOOK * self._rtt_s
+
+    def _could_end_at(self, left: float, now: float) -> float:
+        """Return the level to which so much work fills up those who are there."""
+        able = [each for each in self._there if not self.is_late(each, now)]
+        ready_at = np.sort([self._ready_at(each, now) for each in able])
+        work_s = self._pace.per_batch_s * left
+        levels = (work_s + ready_at.cumsum()) / np.arange(1, len(able) + 1)
+        return float(levels.min(initial=math.inf))
+
+    def _ready_at(self, worker: int, now: float) -> float:
+        """Return when an answer without work would come, after what the worker has."""
+        free_at, queue = now + self._rtt_s, self.queues[worker]
+        if queue and math.isfinite(ends_at := queue[-1].ends_at):
+            free_at = max(free_at, ends_at)
+        return free_at + self.way_back_s(worker)
 
     @property
     def first_due(self) -> Errand | None:
@@ -185,7 +242,7 @@ class Errands:
 
     def _gains(self, errand: Errand, now: float, way_back_s: float) -> bool:
         copied_at = now + _PATIENCE * (self._rtt_s + self._work_s(errand)) + way_back_s
-        return errand.answers_at > copied_at
+        return not errand.is_copy and errand.answers_at > copied_at
 
     def _expect_all(self, queue: list[Errand], free_at: float) -> None:
         for errand in queue:

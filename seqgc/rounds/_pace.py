@@ -53,6 +53,11 @@ class Pace:
         self.way_back_s = self.usual_s = 0.0
         self.per_coming = 0.0
 
+    @property
+    def sure(self) -> bool:
+        """Whether as much is known as ever will be."""
+        return self.known and len(self._samples) == _KEPT
+
     def learn(self, share: float, seconds: float, *, came_s: float) -> None:
         """Take a sample of work and way back, ``share`` > 0; the worker took ``came_s`` to come."""
         self._samples.append((share, seconds, came_s))

@@ -52,6 +52,19 @@ class DealtJob:
                 return piece
         return None
 
+    def errand(self, worker: int, piece: int | None, *, share: float) -> Errand:
+        """Return a worker's next errand for the job: a piece, that share of a batch, or none."""
+        attempt = self.attempts[worker]
+        self.attempts[worker] += 1
+        return Errand(
+            job=self.number,
+            worker=worker,
+            attempt=attempt,
+            piece=piece,
+            share=share,
+            is_copy=piece in self.out,
+        )
+
     def deal(self, errand: Errand, piece: int) -> None:
         """Note that a piece goes out."""
         if piece in self.left:
