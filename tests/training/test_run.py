@@ -164,20 +164,24 @@ def test_adam_in_float32_is_as_accurate_as_a_single_process(
 
 
 class Massacre:
-    """Kills a third of the workers, -9, as tasks leave in each of the given rounds."""
+    """Kills a third of the workers, -9, as tasks leave in each of the given rounds.
 
-    def __init__(self, rounds: set[int]) -> None:
-        self._rounds = rounds
+    In every round another third answers ``slow_s`` seconds after the others.
+    """
+
+    def __init__(self, rounds: set[int], *, slow_s: float = 0.0) -> None:
+        self._rounds, self._slow_s = rounds, slow_s
         self._backend: LocalBackend | None = None
-        self.killed = 0
+        self.killed = self.late = 0
 
     def start(self, n: int, factory: TorchComputeFactory) -> LocalBackend:
-        self._backend = LocalBackend(
-            n, factory, messaging=Messaging(delays=lambda *_: 0.05), preload=("seqgc.training",)
-        )
+        messaging = Messaging(delays=lambda t, i: 0.05 + self._slow_s * ((t + i) % 3 == 0))
+        self._backend = LocalBackend(n, factory, messaging=messaging, preload=("seqgc.training",))
         return self._backend
 
     def __call__(self, seen: Seen) -> None:
+        if isinstance(seen, Close):
+            self.late += len(seen.record.late)
         if isinstance(seen, Dispatched) and seen.attempt == 0 and seen.round in self._rounds:
             assert self._backend is not None
             self._rounds.remove(seen.round)  # a job that is dealt has a first task of each worker
@@ -200,6 +204,24 @@ def test_a_third_of_the_workers_killed_mid_run_changes_nothing(
     )
     assert massacre.killed == 2 * (WORKERS // 3)
     assert result.counts.failures >= 1, "a death must be seen"
+    assert_weights(result, weights_alone)
+
+
+@pytest.mark.parametrize("late", ["take", "drop"])
+def test_whoever_is_killed_or_late_each_missing_chunk_is_added_once(
+    late: str, weights_alone: dict[str, FloatArray], tmp_path: Path
+) -> None:
+    """It may come late from its own worker, and again from another that it was dealt to."""
+    massacre = Massacre({3, 11}, slow_s=0.04)
+    result = run(
+        parse_scheme(f"ra-sgc:s=0,q=0.5,r=2,late={late}", n=WORKERS),
+        models(SGD),
+        tmp_path / "run",
+        workers=workers.custom(WORKERS, massacre.start),
+        observers=[massacre],
+    )
+    assert massacre.killed == 2 * (WORKERS // 3)
+    assert (massacre.late > 0) == (late == "take")
     assert_weights(result, weights_alone)
 
 
