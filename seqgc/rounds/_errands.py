@@ -70,6 +70,7 @@ class Errands:
         self._open: dict[Address, Errand] = {}
         self.queues: Final[list[list[Errand]]] = [[] for _ in range(n)]  # by worker, as sent
         self._came_s = [0.0] * n  # what the latest greeting took
+        self.ways_back_s: Final = [0.0] * n  # what answers should take beside work and round trip
         self._answered_at = [-math.inf] * n  # the latest piece
         self._there: set[int] = set()  # who has answered a greeting, and had no other since
         # When it was last judged when all could be here, the result, and who is too late for that.
@@ -118,19 +119,22 @@ class Errands:
         if errand.piece is None:
             self._came_s[worker] = at - errand.left_at
             self._there.add(worker)
+            self.ways_back_s[worker] = self._way_back_s(worker)
         else:
-            was_known, before = self._pace.known, self._answered_at[worker]
+            was_known, before, is_anew = self._pace.known, self._answered_at[worker], False
             if not errand.is_behind:
                 seconds = max(0.0, at - errand.left_at - rtt_s)
-                self._pace.learn(errand.share, seconds, came_s=self._came_s[worker])
-            elif errand.left_at + rtt_s + self.way_back_s(worker) <= before:
-                self._pace.learn_gap(errand.share, at - before)
+                is_anew = self._pace.learn(errand.share, seconds, came_s=self._came_s[worker])
+            elif errand.left_at + rtt_s + self.ways_back_s[worker] <= before:
+                is_anew = self._pace.learn_gap(errand.share, at - before)
+            if is_anew:
+                self.ways_back_s[:] = map(self._way_back_s, range(len(self.queues)))
             self._answered_at[worker] = at
             if self._pace.known and not was_known:
                 for queue in self.queues:
                     self._expect_all(queue, -math.inf)
         if queue := self.queues[worker]:
-            free_at = at - self.way_back_s(worker)
+            free_at = at - self.ways_back_s[worker]
             if abs(queue[0].ends_at - free_at - self._work_s(queue[0])) > 0.1 * rtt_s:
                 self._expect_all(queue, free_at)
 
@@ -171,7 +175,7 @@ class Errands:
         It could, if those who are there shared it so that all their answers come at one time.
         Where answers take as long from everybody, or nobody can tell how long, nobody is too late.
         """
-        if not self._by_coming or not self._pace.sure or self.way_back_s(worker) <= self._rtt_s:
+        if not self._by_coming or not self._pace.sure or self.ways_back_s[worker] <= self._rtt_s:
             return False
         if self._is_old(now):
             self._looked_at, self._end_at = now, self._could_end_at(math.fsum(left), now)
@@ -196,7 +200,7 @@ class Errands:
         free_at, queue = now + self._rtt_s, self.queues[worker]
         if queue and math.isfinite(ends_at := queue[-1].ends_at):
             free_at = max(free_at, ends_at)
-        return free_at + self.way_back_s(worker)
+        return free_at + self.ways_back_s[worker]
 
     @property
     def first_due(self) -> Errand | None:
@@ -217,7 +221,7 @@ class Errands:
         worker = self._soonest(workers, errand.worker, now)
         if worker is None:
             return None
-        if errand is not due and not self._gains(errand, now, self.way_back_s(worker)):
+        if errand is not due and not self._gains(errand, now, self.ways_back_s[worker]):
             self.spared = errand
             return None
         errand.copied = True
@@ -225,11 +229,11 @@ class Errands:
 
     def _soonest(self, workers: Collection[int], but: int, now: float) -> int | None:
         """Return who has the shortest way back of those with nothing overdue, ``but`` one."""
-        worker = min(workers, key=self.way_back_s, default=None)
+        worker = min(workers, key=self.ways_back_s.__getitem__, default=None)
         if worker is None or (worker != but and not self.is_late(worker, now)):
             return worker  # as a rule: nobody else need be asked
         able = [each for each in workers if each != but and not self.is_late(each, now)]
-        return min(able, key=self.way_back_s, default=None)
+        return min(able, key=self.ways_back_s.__getitem__, default=None)
 
     def _first(self, heap: list[_Entry]) -> Errand | None:
         while heap and not self._is_valid(heap[0]):
@@ -255,7 +259,7 @@ class Errands:
         if errand.piece is None or not self._pace.known:
             return
         pace, worker, rtt_s, work_s = self._pace, errand.worker, self._rtt_s, self._work_s(errand)
-        way_back_s = usual_s = self.way_back_s(worker)
+        way_back_s = usual_s = self.ways_back_s[worker]
         if not self._by_coming:
             usual_s = max(usual_s, pace.usual_s)
         errand.ends_at = max(errand.left_at + rtt_s, free_at) + work_s
@@ -272,8 +276,7 @@ class Errands:
     def _work_s(self, errand: Errand) -> float:
         return self._pace.per_batch_s * errand.share
 
-    def way_back_s(self, worker: int) -> float:
-        """Return what a worker's answers should take beside work and round trip."""
+    def _way_back_s(self, worker: int) -> float:
         if self._by_coming:
             return self._pace.per_coming * self._came_s[worker]
         return self._pace.way_back_s
