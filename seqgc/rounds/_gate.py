@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
@@ -11,11 +10,10 @@ import numpy as np
 
 from seqgc.errors import ScheduleError, WorkerError
 from seqgc.ports import BoolArray, CloseReason, FloatArray, IntArray, LateAnswer, RoundRecord
+from seqgc.rounds._repeat import Repeat
 from seqgc.rounds._rule import ClosingRule
 
 _VOTES = 3
-_PATIENCE = 5.0
-_LEAST_PATIENCE_S = 10.0  # a cold start is no hang
 
 
 class Judge(Protocol):
@@ -59,13 +57,11 @@ class RoundGate:
         Who is not asked for anything: counts as having answered, and nobody waits for them.
     again : (n,) bool, optional
         On whose answers the round was closed before, in a run that is resumed: as soon as they have
-        answered it closes on these alone, whoever else has. Should one of them fail, the round is
-        closed like any other. So it is if one of them stays silent: where others suffice, after
-        five times the seconds that these took (10 s at least) who is silent is asked again, and
-        after as long once more the round does without.
+        answered it closes on these alone, whoever else has. Should one of them fail, or stay silent
+        for longer than others took to suffice (`Repeat`), it is closed like any other.
     late
-        Which answers to earlier rounds it took then: those, and no others, are taken again, and
-        waited for as those of ``again`` are.
+        Which answers to earlier rounds it took then: while it repeats, those and no others are
+        taken again, and waited for as those of ``again`` are.
 
     Examples
     --------
@@ -93,10 +89,10 @@ class RoundGate:
         late: Iterable[LateAnswer] = (),
     ) -> None:
         self._replicas = replicas
-        self._late_again, self.late_taken = set(late), list[LateAnswer]()
+        self.late_taken = list[LateAnswer]()
         self._schedule, self._rule, self._round = schedule, rule, round
-        self._decodes_well, self._again = decodes_well, again
-        self._patience_s = math.inf  # for those in `again`, once others suffice
+        self._decodes_well = decodes_well
+        self.repeat = None if again is None else Repeat(again, late, limit_s=rule.timeout_s)
         self._responded, self._failed, self._doubted = np.zeros((3, schedule.n), dtype=np.bool_)
         if excused is not None:
             self._responded |= excused
@@ -142,9 +138,16 @@ class RoundGate:
         """Whose answers have come and are believed, (n,), whether or not they are to count."""
         return self._responded
 
-    def wants(self, late: LateAnswer) -> bool:
-        """Whether an answer to an earlier round, which is of use, is to be taken in this one."""
-        return self._again is None or late in self._late_again
+    def withhold(self, elapsed: float) -> None:
+        """Decide anew: answers to earlier rounds are here that are not to be taken as yet."""
+        if self.repeat is not None:
+            self.repeat.withholds = True
+        self._set_alarm(elapsed)
+
+    def repeat_no_more(self, elapsed: float) -> None:
+        """Let the round close like any other; give it at once the late answers it did without."""
+        self.repeat = None
+        self._set_alarm(elapsed)
 
     def take_late(self, late: LateAnswer, elapsed: float) -> None:
         """Decide anew: the schedule has taken an answer to an earlier round.
@@ -154,7 +157,8 @@ class RoundGate:
         self._require_open(elapsed)
         self._latest_s = elapsed
         self.late_taken.append(late)
-        self._late_again.discard(late)
+        if self.repeat is not None:
+            self.repeat.late.discard(late)
         self._verdicts.clear()
         self._set_alarm(elapsed)
 
@@ -186,7 +190,8 @@ class RoundGate:
         """Decide, everything that happened by ``elapsed`` seconds being registered.
 
         Returns who is to be asked again: the time limit has passed without their answers, and the
-        round cannot do without; or the round was closed on them before. Each happens once.
+        round cannot do without; or the round was closed on them before. Each happens once. If
+        it has to `repeat_no_more`, and late answers are withheld, the next tick decides.
 
         Raises
         ------
@@ -198,15 +203,22 @@ class RoundGate:
         if elapsed < self.wake_at:
             return ()
         self._latest_s = elapsed
-        if self._again is not None and not self._lacks(self._again):
-            self._close(elapsed, "again")
+        repeat = self.repeat
+        if repeat is not None and self._decides(repeat, elapsed):
+            if repeat.is_complete(self._responded) and self._schedule.feasible(repeat.answers):
+                self._close(elapsed, "again", repeat.answers)
+            else:
+                self.repeat_no_more(elapsed)
+                return () if repeat.withholds else self.tick(elapsed)
         elif self._nobody_left() or elapsed >= self._rule.timeout_s:
             return self._close_or_give_up(elapsed)
+        elif repeat is not None and (repeat.withholds or self._suffices(self._responded)):
+            silent = repeat.answers & ~self._settled & repeat.is_waiting
+            self.wake_at = repeat.wait(elapsed)
+            return tuple(np.flatnonzero(silent).tolist())
         elif self._suffices(self._responded):
-            if self._again is not None and elapsed < 2 * self._patience_s:
-                return self._wait_for(self._again, elapsed)
-            self._again = None
-            self._close(elapsed, "wait-out" if self._waited_out else "tolerance")
+            reason: CloseReason = "wait-out" if self._waited_out else "tolerance"
+            self._close(elapsed, reason, self._responded)
         else:
             self._waited_out = True
             self.wake_at = self._rule.timeout_s
@@ -238,7 +250,7 @@ class RoundGate:
 
     def _until_next_decision(self, order: IntArray, at: FloatArray, taken: int) -> int:
         """Return how many will have answered when the round may next close; ``taken`` have."""
-        if self._kappa_s is None or self._overdue or self._again is not None:
+        if self._kappa_s is None or self._overdue or self.repeat is not None:
             return taken + 1
         last = int(np.searchsorted(at, self.wake_at, side="right"))
         if not self._waited_out or self._rule.wait_out == "all":
@@ -286,36 +298,25 @@ class RoundGate:
             raise ScheduleError(f"time went back from {self._latest_s} s to {elapsed} s")
 
     def _set_alarm(self, elapsed: float) -> None:
-        if self._again is not None:
-            lacks = self._lacks(self._again)
-            if not lacks and self._schedule.feasible(self._again):
-                self.wake_at = elapsed
-                return
-            if not lacks or (self._again & self._failed).any() or self._nobody_left():
-                self._again = None
-            elif self._patience_s < math.inf:
-                return
-        if self._nobody_left() or self._overdue:
+        repeat = self.repeat
+        if repeat is not None and self._decides(repeat, elapsed):
+            self.wake_at = elapsed
+        elif repeat is not None and repeat.is_waiting:
+            pass  # it is set
+        elif self._nobody_left() or self._overdue:
             self.wake_at = elapsed
         elif self._kappa_s is not None and not (self._waited_out and self._rule.wait_out == "all"):
             deadline = (1 + self._rule.mu) * self._kappa_s
             self.wake_at = min(self._rule.timeout_s, max(elapsed, deadline))
 
-    def _wait_for(self, again: BoolArray, elapsed: float) -> tuple[int, ...]:
-        """Leave the round open for these, though others suffice; return who is asked again."""
-        first = self._patience_s == math.inf
-        if first:
-            self._patience_s = max(_PATIENCE * elapsed, _LEAST_PATIENCE_S)
-        self.wake_at = min(self._rule.timeout_s, self._patience_s * (1 if first else 2))
-        return () if first else tuple(np.flatnonzero(again & ~self._settled).tolist())
-
-    def _lacks(self, again: BoolArray) -> bool:
-        """Whether something has not come yet on which the round was closed before."""
-        return bool(self._late_again) or bool((again & ~self._responded).any())
+    def _decides(self, repeat: Repeat, elapsed: float) -> bool:
+        """Whether all is here on which the round was closed before, or is waited for in vain."""
+        failed, is_over = self._failed[repeat.answers].any(), elapsed >= repeat.ends_at
+        return is_over or bool(failed) or self._nobody_left() or repeat.is_complete(self._responded)
 
     def _nobody_left(self) -> bool:
-        is_awaited = self._again is not None and bool(self._late_again)
-        return np.count_nonzero(self._settled) == len(self._settled) and not is_awaited
+        all_settled = np.count_nonzero(self._settled) == len(self._settled)
+        return all_settled and not (self.repeat is not None and self.repeat.late)
 
     def _suffices(self, responded: BoolArray) -> bool:
         return (
@@ -339,7 +340,6 @@ class RoundGate:
         return self._decodes_well is None or self._decodes_well(responded)
 
     def _close_or_give_up(self, elapsed: float) -> tuple[int, ...]:
-        self._again = None  # they have not all answered in time
         is_over = self._nobody_left() or elapsed >= 2 * self._rule.timeout_s
         if is_over and self._doubted.any() and not self._schedule.feasible(self._responded):
             self._responded |= self._doubted  # there is nobody else to say it
@@ -347,7 +347,7 @@ class RoundGate:
         if self._schedule.feasible(self._responded):
             late = elapsed >= self._rule.timeout_s
             reason: CloseReason = "timeout" if late else "exhausted"
-            self._close(elapsed, "everyone" if self._responded.all() else reason)
+            self._close(elapsed, "everyone" if self._responded.all() else reason, self._responded)
             return ()
         if is_over:
             answered, n = np.count_nonzero(self._responded), len(self._responded)
@@ -361,8 +361,8 @@ class RoundGate:
         self.wake_at = self.limit_s
         return asked
 
-    def _close(self, elapsed: float, reason: CloseReason) -> None:
-        responded = (self._responded if self._again is None else self._again).copy()
+    def _close(self, elapsed: float, reason: CloseReason, answers: BoolArray) -> None:
+        responded = answers.copy()
         responded.flags.writeable = False
         kappa_s = elapsed if self._kappa_s is None else self._kappa_s
         self.record = RoundRecord(

@@ -6,18 +6,23 @@ that is open when they come, until the jobs that they are for are finished; then
 after all.
 
 A round that is closed *again*, in a resumed run, takes those late answers that it took before, and
-no others. So one that comes too early for that, maybe in its own round, is kept until its turn.
+no others. So one that comes too early for that, maybe in its own round, is kept until its turn: or
+until the round has to close like any other, for something that it was closed on before is missing.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from typing import TypeAlias
 
 from seqgc.ports import Arrival, BoolArray, Cancel, Failure, LateAnswer
 from seqgc.rounds._gate import RoundGate
 from seqgc.schemes import Schedule
 
 __all__ = ["Overdue"]
+
+Owed: TypeAlias = tuple[int, list[int]]  # a round, and workers
 
 
 class Overdue:
@@ -39,18 +44,25 @@ class Overdue:
         """Whether an event is of a task that is owed still."""
         return 0 <= event.attempt <= self._owed.get((event.round, event.worker), -1)
 
-    def add(self, round: int, worker: int, *, attempt: int) -> None:
-        """Let a worker owe its answer to a closed round, of which this is the latest attempt."""
-        self._owed[round, worker] = attempt
+    def ask_again(self, wanted: Iterable[LateAnswer], *, before: int) -> list[Owed]:
+        """Let workers owe the answers, to rounds before this one, that are lacking; return those.
+
+        Lacking are those awaited that nobody owes, nor are they here.
+        """
+        owed: defaultdict[int, list[int]] = defaultdict(list)
+        for late in wanted:
+            if late[0] < before and not self._has(late) and self.awaits(late):
+                self._owed[late] = 0
+                owed[late[0]].append(late[1])
+        return sorted(owed.items())
+
+    def _has(self, late: LateAnswer) -> bool:
+        return late in self._owed or late in self._here
 
     def awaits(self, late: LateAnswer) -> bool:
         """Whether the schedule has a use for an answer."""
         round, worker = late
         return self._schedule.awaits(round - self._first_round, worker)
-
-    def lacks(self, late: LateAnswer) -> bool:
-        """Whether an answer is awaited that nobody owes any more, nor is it here."""
-        return late not in self._owed and late not in self._here and self.awaits(late)
 
     def settle(self, event: Arrival | Failure, *, usable: bool) -> bool:
         """Take note of an event that was owed; say whether it is an answer of use."""
@@ -65,14 +77,25 @@ class Overdue:
         self._here.append(late)
         return True
 
-    def take(self, gate: RoundGate, elapsed: float) -> None:
-        """Have the open round take what is there and it wants."""
-        for late in [each for each in self._here if gate.wants(each)]:
+    def take(self, gate: RoundGate, elapsed: float, *, without: int | None = None) -> None:
+        """Have the open round take what is there, or of that what it took before, if it repeats.
+
+        If what it waits for will not come any more, a late answer or the worker that it has to do
+        ``without``, it repeats no more, and takes all.
+        """
+        repeat = gate.repeat
+        for late in [each for each in self._here if repeat is None or each in repeat.late]:
             self._here.remove(late)
             if self.awaits(late):
                 round, worker = late
                 self._schedule.take_late(round - self._first_round, worker)
                 gate.take_late(late, elapsed)
+        is_lost = repeat is not None and without is not None and repeat.answers[without]
+        if repeat is not None and (is_lost or not all(self._has(late) for late in repeat.late)):
+            gate.repeat_no_more(elapsed)
+            self.take(gate, elapsed)
+        elif self._here:
+            gate.withhold(elapsed)
 
     def keep(
         self, round: int, stragglers: list[int], *, answered: BoolArray, attempts: dict[int, int]
@@ -87,7 +110,7 @@ class Overdue:
             if answered[worker]:
                 self._here.append(late)
             elif worker in attempts and self.awaits(late):
-                self.add(*late, attempt=attempts[worker])
+                self._owed[late] = attempts[worker]
                 continue
             others.append(worker)
         return others

@@ -48,7 +48,6 @@ never sent: the next tick closes it, with reason ``idle`` and no time.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -153,12 +152,9 @@ class RoundPolicy:
         First of all, answers to closed rounds are asked for again that rounds yet to come took
         before the run was resumed, unless they are awaited already (`inherit`).
         """
-        asked: defaultdict[int, list[int]] = defaultdict(list)
-        for round, worker in (late for each in self._again for late in self._late.get(each, ())):
-            if round < self._round and self._overdue.lacks((round, worker)):
-                self._overdue.add(round, worker, attempt=0)
-                asked[round].append(worker)
-        return [*(self._ask_late(*each) for each in sorted(asked.items())), *self._open_round()]
+        taken = (late for round in self._again for late in self._late.get(round, ()))
+        lacking = self._overdue.ask_again(taken, before=self._round)
+        return [*(self._ask_late(*each) for each in lacking), *self._open_round()]
 
     def inherit(self, before: RoundPolicy) -> None:
         """Before the start, await the late answers that another policy did, whose run goes on."""
@@ -170,8 +166,7 @@ class RoundPolicy:
         return self._late.get(self._round, ()) if self._round in self._again else ()
 
     def _ask_late(self, round: int, workers: list[int]) -> Dispatch:
-        own = self._schedule.asked(round - self._first_round)
-        tasks = numbered(own, self._first_job)
+        tasks = numbered(self._schedule.asked(round - self._first_round), self._first_job)
         return self._dispatch(round, 0, ByWorker(tasks, workers))
 
     def _dispatch(self, round: int, attempt: int, tasks: ByWorker) -> Dispatch:
@@ -224,10 +219,9 @@ class RoundPolicy:
     def _settle_late(self, event: ports.Arrival | Failure) -> Sequence[Action]:
         self._quiet_s[event.worker] = 0.0
         usable = isinstance(event, Failure) or self._diverged.issuperset(event.not_finite)
-        if not self._overdue.settle(event, usable=usable):
-            return (ports.Drop(event=event, reason="its round is closed"),)
+        is_of_use = self._overdue.settle(event, usable=usable)
         self._overdue.take(self._gate, max(self._elapsed(event), 0.0))  # before the clock: 0
-        return ()
+        return () if is_of_use else (ports.Drop(event=event, reason="its round is closed"),)
 
     def _elapsed(self, event: ports.Arrival | Failure) -> float:
         """Return an event's seconds, never later than the alarm that it beat, by rounding."""
@@ -252,6 +246,7 @@ class RoundPolicy:
         again = [worker]
         if failure.attempt + 1 >= self._rule.max_attempts:
             again = []
+            self._overdue.take(self._gate, elapsed, without=worker)
             if self._gate.needs(worker):  # then those who were given up are needed as well
                 given_up = self._failed.keys() & self._settled
                 again = [w for w in (worker, *sorted(given_up)) if attempts.left(w)]
@@ -305,6 +300,7 @@ class RoundPolicy:
         awaited = self._gate.tick(elapsed)
         if self._gate.record is not None:
             return self._close(self._gate.record)
+        self._overdue.take(self._gate, elapsed)
         attempts = self._attempts
         silent = [w for w in awaited if not attempts.waits(w) and attempts.left(w)]
         return [*self._restart(silent), *self._ask([*silent, *attempts.due(elapsed)])]
@@ -358,9 +354,8 @@ class RoundPolicy:
         )
 
     def _close(self, record: RoundRecord) -> list[Action]:
-        known = self._again.get(record.round)
-        same = known is not None and np.array_equal(known, record.responded)
-        if not (same and set(self._late_again) == set(record.late)):
+        known, late = self._again.get(record.round), set(self._late_again)
+        if known is None or set(record.late) != late or (known != record.responded).any():
             self._again.clear()
         finished = self._schedule.close_round(record.responded)
         doubted = [self._doubted[worker] for worker in self._doubted if record.responded[worker]]
