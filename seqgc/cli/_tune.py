@@ -115,7 +115,7 @@ def _row(row: Ranked) -> dict[str, object]:
         "mu": setting.rule.mu,
         "wait_out": setting.rule.wait_out,
         "jobs_per_round": setting.jobs_per_round,
-        "normalized_load": scheme.normalized_load,
+        "normalized_load": None if isinstance(scheme, Deal) else scheme.normalized_load,
         "runtime_s": row.runtime_s,
         "holdout_s": row.holdout_s,
         "delay": scheme.delay,
@@ -173,7 +173,9 @@ def _table(rows: tuple[Ranked, ...], *, title: str) -> Table:
         cells = [_reading(row)] if are_dealt else []
         cells += ["–", "–"] if isinstance(scheme, Deal) else [f"{rule.mu:g}", rule.wait_out]
         cells += [str(row.setting.jobs_per_round)]
-        cells += [f"{scheme.normalized_load:.6f}", f"{scheme.load_lower_bound:.6f}"]
+        # Nobody is asked for a share beforehand where work is dealt.
+        cells += ["–" if isinstance(scheme, Deal) else f"{scheme.normalized_load:.6f}"]
+        cells += [f"{scheme.load_lower_bound:.6f}"]
         cells += [f"{row.runtime_s:.3f} s", f"{row.ideal_s:.3f} s"]
         if row.holdout_s is not None and row.holdout_ideal_s is not None:
             cells += [f"{row.holdout_s:.3f} s", f"{row.holdout_ideal_s:.3f} s"]

@@ -68,10 +68,12 @@ class RunConfig(Settings):
     audit: Annotated[bool, "Compare what several workers are asked for; expel liars."] = False
     jobs_per_round: Annotated[int, Field(ge=1), "Models a job (bundle)."] = 1
     stale: Annotated[bool, "Fewer models than delay + 1: gradients T rounds late."] = False
-    probe: Annotated[int | None, Field(ge=1), "Train uncoded N rounds, then the best scheme."] = (
-        None
-    )
-    retune: Annotated[int | None, Field(ge=1), "Look for a better scheme every N rounds."] = None
+    probe: Annotated[
+        int | None, Field(ge=1), "Train uncoded N rounds, then the best scheme by rounds."
+    ] = None
+    retune: Annotated[
+        int | None, Field(ge=1), "Look for a better scheme by rounds every N rounds."
+    ] = None
     alpha: Annotated[
         float | None, Field(ge=0), "Seconds per unit of load, for --probe and --retune."
     ] = None
@@ -146,7 +148,8 @@ def checked(values: Values) -> RunConfig:
         scheme = values.setdefault("scheme", "uncoded")
         if scheme != "uncoded":
             rule = "must be left out, or 'uncoded', where `probe` rounds are to find the scheme"
-            raise ParameterError("scheme", rule, scheme)
+            remedy = "a search of the run's own looks at schemes that have rounds, not at deal"
+            raise ParameterError("scheme", rule, scheme, remedy)
     return cast("Callable[..., RunConfig]", RunConfig)(**values)
 
 

@@ -11,7 +11,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
-from typing import Final, get_type_hints
+from typing import Final, get_args, get_type_hints
 
 import numpy as np
 
@@ -170,7 +170,7 @@ class Entry:
     def parameters(self) -> dict[str, type]:
         """The parameters of the spec and their types, in the order of the fields."""
         hints = get_type_hints(self.kind)
-        return {name: hints[name] if hints[name] in (int, float) else str for name in self._fields}
+        return {name: _number(hints[name]) or str for name in self._fields}
 
     @property
     def required(self) -> list[str]:
@@ -183,6 +183,12 @@ class Entry:
         values = {name: getattr(scheme, name) for name in self._fields}
         chosen = [f"{k}={v}" for k, v in values.items() if v != self._fields[k].default]
         return ":".join(filter(None, [self.name, ",".join(chosen)]))
+
+
+def _number(hint: object) -> type | None:
+    """Return which number a hint is of, ``int | None`` and the like included, if any."""
+    kinds = {hint, *get_args(hint)} & {int, float}
+    return float if float in kinds else int if kinds else None
 
 
 ENTRIES: Final[dict[str, Entry]] = {}

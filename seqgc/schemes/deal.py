@@ -49,9 +49,9 @@ _FINEST = 1 + math.log(4)
 class Deal(Defence):
     """Each job in ``pieces``, dealt to whoever is free; exact, load 1/n a worker and copies.
 
-    Up to ``n`` pieces are of equal size; of more, those that follow the first get smaller. 0, the
-    default, leaves it to the number M of jobs under way at once: ``3 n`` for one, ``n / M`` for
-    more (see `fitted`).
+    Up to ``n`` pieces are of equal size; of more, those that follow the first get smaller. None
+    leaves it to the number M of jobs under way at once: ``3 n`` for one, ``n / M`` for more (see
+    `fitted`).
 
     `seqgc.rounds.DealingPolicy` runs it. It is no `Scheme`: it has no rounds in which everybody is
     asked, makes no promise, and its workers must stay from one piece to the next.
@@ -67,21 +67,25 @@ class Deal(Defence):
     """
 
     n: int
-    pieces: int = 0
+    pieces: int | None = None
     delay: ClassVar[int] = 0
     exact: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        self._keep_integers("n", "pieces")
-        if not 0 <= self.pieces <= _MOST:
-            rule = f"must satisfy 0 <= pieces <= {_MOST} (deal; 0: as suits the jobs under way)"
-            raise ParameterError("pieces", rule, self.pieces)
+        self._keep_integers("n")
+        if self.pieces is None:
+            return
+        self._keep_integers("pieces")
+        if not 1 <= self.pieces <= _MOST:
+            rule = f"must satisfy 1 <= pieces <= {_MOST} (deal)"
+            remedy = "left out, it is as suits the jobs under way"
+            raise ParameterError("pieces", rule, self.pieces, remedy)
 
     def jobs_in_flight(self, bundles: int) -> int:
         return bundles
 
     def fitted(self, bundles: int) -> Deal:
-        if self.pieces:
+        if self.pieces is not None:
             return self
         return replace(self, pieces=3 * self.n if bundles == 1 else math.ceil(self.n / bundles))
 

@@ -301,7 +301,7 @@ class Session:
             "wait_out": setting.rule.wait_out,
             "payload": self._plan.payload,
             "models": list(self._workload.names),
-            "pieces": setting.scheme.pieces if isinstance(setting.scheme, Deal) else 0,
+            "pieces": (setting.scheme.pieces or 0) if isinstance(setting.scheme, Deal) else 0,
             "sizes": asdict(self._plan.sizes(setting)),
         }
 

@@ -108,7 +108,7 @@ def forecast(plan: TrainingPlan, n: int, settings: FunctionSettings, *, reach: R
         workers=n,
         jobs=jobs,
         rounds=jobs + setting.scheme.delay,
-        pieces=setting.scheme.pieces if isinstance(setting.scheme, Deal) else 0,
+        pieces=(setting.scheme.pieces or 0) if isinstance(setting.scheme, Deal) else 0,
         sizes=asdict(plan.sizes(setting)),
     )
     predicted = hindsight(header, settings, reach=reach, adapts=plan.adaptation is not None)

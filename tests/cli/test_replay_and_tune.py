@@ -113,6 +113,10 @@ def test_tune_names_each_reading_and_takes_resident_ones_on_demand(
     arguments = ["tune", str(profile), "--schemes", "deal,gc-rep", "--mu", "0", "--jobs", "8"]
     dealt = answer(capsys, *arguments, "--json")["ranking"]
     assert {row["reading"] for row in dealt} == {"per round"}  # type: ignore[attr-defined]
+    # A worker's load is settled beforehand of schemes by rounds alone.
+    for row in dealt:  # type: ignore[attr-defined]
+        assert (row["normalized_load"] is None) == (row["scheme"] == "deal")
+        assert (row["normalized_load"] or 1) >= row["load_lower_bound"]
     best = answer(capsys, *arguments, "--json", "--resident", "--models", "4")["best"]
     assert best["reading"] == "resident"  # type: ignore[index]
     assert main([*arguments, "--resident", "--models", "4"]) == 0

@@ -112,7 +112,7 @@ class Table:
 def runs(draw):
     n = draw(st.integers(1, 5))
     in_flight, num_jobs = draw(st.integers(1, 3)), draw(st.integers(1, 4))
-    deal = Deal(n=n, pieces=draw(st.integers(0, 7)))
+    deal = Deal(n=n, pieces=draw(st.none() | st.integers(1, 7)))
     greet = "rounds" if in_flight == 1 and draw(st.booleans()) else "once"
     limit_s = draw(st.sampled_from([5.0, math.inf]))
     policy = DealingPolicy(
@@ -297,7 +297,7 @@ def test_a_policy_holds_no_more_after_more_jobs(num_jobs, in_flight, fails):
             sizes.append(len(pickle.dumps(policy)))
 
     played(
-        Deal(n=4, pieces=0 if in_flight > 1 else 2),
+        Deal(n=4, pieces=None if in_flight > 1 else 2),
         speeds=[1.0, 0.7, 0.9, 0.6],
         fails=fails,
         num_jobs=num_jobs,
@@ -425,7 +425,7 @@ def test_what_cannot_be_is_refused():
     deal = Deal(n=2)
     with pytest.raises(ParameterError, match="`greet` must be 'once', or 'rounds' with one job"):
         DealingPolicy(deal, NO_LIMIT, num_jobs=1, in_flight=2, greet="rounds")
-    with pytest.raises(ParameterError, match="`pieces` must satisfy 0 <= pieces"):
+    with pytest.raises(ParameterError, match="`pieces` must satisfy 1 <= pieces"):
         Deal(n=2, pieces=-1)
     policy = DealingPolicy(deal, NO_LIMIT, num_jobs=1)
     policy.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -33,8 +34,8 @@ def test_pieces_are_as_many_as_asked_for_and_fall(n: int, pieces: int, batch: in
 
 
 @settings(max_examples=1000 if SOAK else 25, deadline=None)
-@given(st.integers(1, 50), st.integers(0, 500))
-def test_a_deal_is_its_spec_and_its_repr(n: int, pieces: int) -> None:
+@given(st.integers(1, 50), st.none() | st.integers(1, 500))
+def test_a_deal_is_its_spec_and_its_repr(n: int, pieces: int | None) -> None:
     deal = Deal(n=n, pieces=pieces)
     assert (
         parse_scheme(deal.spec, n=n) == deal == eval(repr(deal)) == pickle.loads(pickle.dumps(deal))
@@ -48,6 +49,23 @@ def test_what_is_left_open_is_decided_for_the_models_that_take_turns() -> None:
     assert Deal(n=10, pieces=7).fitted(4) == Deal(n=10, pieces=7)
     assert Deal(n=10).jobs_in_flight(4) == 4
     assert parse_scheme("gc:s=1", n=10).jobs_in_flight(4) == 1
+
+
+@pytest.mark.parametrize(
+    ("pieces", "rule"),
+    [
+        ("0", "`pieces` must satisfy 1 <= pieces <= 100000 (deal); got 0 (left out, it is"),
+        ("-3", "`pieces` must satisfy 1 <= pieces <= 100000 (deal); got -3 "),
+        ("100001", "`pieces` must satisfy 1 <= pieces <= 100000 (deal); got 100001 "),
+        ("9" * 30, "`scheme` deal: pieces is an integer"),
+        ("1.5", "`scheme` deal: pieces is an integer"),
+        ("None", "`scheme` deal: pieces is an integer"),
+    ],
+)
+def test_pieces_that_cannot_be_are_refused_in_one_line(pieces: str, rule: str) -> None:
+    with pytest.raises(ParameterError, match=re.escape(rule)) as refusal:
+        parse_scheme(f"deal:pieces={pieces}", n=4)
+    assert "\n" not in str(refusal.value)
 
 
 def test_what_needs_rounds_refuses_it_in_one_line() -> None:
