@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import resource
 import socket
 import sys
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
+from seqgc._descriptors import allow_files
 from seqgc.local_lambda._apis import FunctionUrl, InvokeApi
 from seqgc.local_lambda._environments import Environments
 from seqgc.local_lambda._function import Function
@@ -28,12 +28,8 @@ def main() -> None:
     control: Connection = Connection(int(sys.argv[1]))
     settings: ServiceSettings = control.recv()
     sys.path[:] = settings.search
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * settings.descriptors + 2 * _STRANGERS  # strangers shall not use up what is needed
-    if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    # Strangers shall not use up what is needed.
+    allow_files(2 * settings.descriptors + 2 * _STRANGERS)
     ours, theirs = socket.socketpair()
     if (pid := os.fork()) == 0:
         control.close()

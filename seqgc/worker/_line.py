@@ -123,16 +123,18 @@ class Line:
     """Frames and beats over a connection on which both sides are known; one event loop's.
 
     The other side is taken for lost once it has been silent for ``patience`` beats of ``beat_s``
-    seconds. ``end`` says, in one line, why there is nothing more; empty while there may be.
+    seconds, those left out in which nobody took the frame that came last. ``end`` says, in one
+    line, why there is nothing more; empty while there may be.
     """
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     beat_s: float
-    patience: int
+    patience: float
     max_bytes: int = MAX_FRAME_BYTES
     end: str = ""
     _silent: int = 0  # beats
+    _listening: bool = True
 
     async def frames(self) -> AsyncIterator[bytearray]:
         """Yield each frame as it has come in whole, until there is an `end`."""
@@ -144,7 +146,10 @@ class Line:
                     rule = f"{self.max_bytes} may be"
                     raise WireError(f"a frame of {size} bytes was announced; at most {rule}")
                 if size:
-                    yield await self._read(size)
+                    frame = await self._read(size)
+                    self._listening = False
+                    yield frame
+                    self._listening = True
         except (OSError, EOFError) as error:
             self.hang_up(str(error) or type(error).__name__)
         except WireError as error:
@@ -184,9 +189,9 @@ class Line:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(self.beat_s)
-            self._silent += 1
+            self._silent += self._listening
             if self._silent > self.patience:
-                self.hang_up(f"silent for {self.patience} heartbeats")
+                self.hang_up(f"silent for {self.patience:g} heartbeats")
                 return
             if not self.writer.transport.get_write_buffer_size():
                 self.writer.write(_BEAT)

@@ -51,12 +51,12 @@ from seqgc.worker._line import (
 )
 from seqgc.worker._serving import Answer, TaskServer
 
-__all__ = ["OUTLIVES_BEATS", "stay"]
+__all__ = ["GRACE_BEATS", "OUTLIVES_BEATS", "stay"]
 
 _CALL_BEATS = 6  # within which the master must be reached
 _PATIENCE_BEATS = 30
-_GRACE_BEATS = 5
-OUTLIVES_BEATS: Final = _PATIENCE_BEATS + 1 + _GRACE_BEATS
+GRACE_BEATS = 5
+OUTLIVES_BEATS: Final = _PATIENCE_BEATS + 1 + GRACE_BEATS
 """Within which a function has ended whose line has, on whatever side."""
 
 _LONGEST_WAIT_S = 3600.0
@@ -81,7 +81,7 @@ def stay(
         If the master cannot be reached, or is not the one that invoked this function.
     """
     received = time.monotonic()
-    call = _Call(run_id, message, abandon)
+    call = _Call(run_id, message, abandon, received=received)
     server = TaskServer(call, answer, run_id=run_id)
     with call.taken_in_by(server):
         if call.wait_until_known():
@@ -114,8 +114,11 @@ def _problem_of(make: Callable[[], object]) -> str:
 class _Call:
     """The connection to the master, and the thread that listens; a `Connection` for the other."""
 
-    def __init__(self, run_id: str, message: StayMessage, abandon: Callable[[], None]) -> None:
+    def __init__(
+        self, run_id: str, message: StayMessage, abandon: Callable[[], None], *, received: float
+    ) -> None:
         self.reason = ""
+        self._received = received
         self._run_id, self._message, self._abandon = run_id, message, abandon
         self._server: TaskServer
         self._news = threading.Event()  # something was taken in, or it is over
@@ -182,8 +185,10 @@ class _Call:
             return
         self._known.set()
         leave = LeaveMessage(worker=message.worker, reason="its lease ends soon")
-        loop.call_later(message.leave_s, line.send, wire.encode(leave, run_id=self._run_id))
-        loop.call_later(message.end_s, line.hang_up, "its lease has ended")
+        took_s = time.monotonic() - self._received
+        leaves = wire.encode(leave, run_id=self._run_id)
+        loop.call_later(message.leave_s - took_s, line.send, leaves)
+        loop.call_later(message.end_s - took_s, line.hang_up, "its lease has ended")
         try:
             async for frame in line.frames():
                 if (reply := self._server.take_in(frame)) is not None:
@@ -195,7 +200,7 @@ class _Call:
             self.reason, self._ended = line.end, True
             self._news.set()
         try:
-            await asyncio.wait_for(self._finished.wait(), _GRACE_BEATS * message.beat_s)
+            await asyncio.wait_for(self._finished.wait(), GRACE_BEATS * message.beat_s)
         except TimeoutError:
             self._abandon()
 

@@ -183,4 +183,12 @@ def test_functions_leave_after_13_minutes_give_or_take_one_not_all_at_once(numbe
     assert 13.6 * 60 < max(times) <= 14 * 60
     assert times == [Staying(seed=3).leave_s(worker, number) for worker in range(50)]
     assert times != [Staying(seed=4).leave_s(worker, number) for worker in range(50)]
-    assert usual.end_s < 900
+    assert usual.end_s == 885.0
+
+
+def test_a_short_time_out_leaves_room_for_what_is_being_computed_when_a_lease_ends() -> None:
+    short = Staying(limit_s=60.0, beat_s=1.0)
+    assert short.end_s + 5 * short.beat_s < 60.0  # so many beats, and its process ends
+    assert all(short.leave_s(worker, 0) < short.end_s for worker in range(50))
+    with pytest.raises(ParameterError, match="`limit_s` must be more than 6 heartbeats of 1 s"):
+        Staying(limit_s=6.0)

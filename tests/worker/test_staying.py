@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -209,6 +210,23 @@ def test_its_lease_is_announced_and_then_ends() -> None:
         assert getattr(function.report, "reason", "") == "its lease has ended"
 
     at_some_pace(check, 0.05, 0.5, 5.0)
+
+
+def test_its_lease_began_when_the_invocation_was_received(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, late = time.monotonic, iter([150.0])  # s, until the master took the call
+    monkeypatch.setattr(
+        "seqgc.worker._staying.time", SimpleNamespace(monotonic=lambda: now() - next(late, 0.0))
+    )
+    asked: dict[str, float] = {"leave_s": 50.0, "end_s": 100.0}
+    with (
+        listening() as master,
+        Function(message(master.port, **asked)) as function,
+        suppress(ConnectionError),
+    ):
+        master.answer()
+        while True:
+            master.frame()
+    assert function.report.reason == "its lease has ended"
 
 
 def test_noise_from_the_master_ends_it_and_not_the_process() -> None:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Boto3Transport", "HttpTransport"]
 
 _Pool: TypeAlias = "type[HTTPConnectionPool]"
+_PROBE_EVERY_S = 60  # as libcurl does
 _HEAD_BYTES = 1 << 20  # beside the body: heads, and the lengths of chunks
 
 
@@ -62,6 +63,7 @@ class _Sockets:
             connection.connect(self_)  # type: ignore[arg-type]
             sock = getattr(self_, "sock", None)
             if isinstance(sock, socket.socket):
+                _keep_alive(sock)
                 with self._lock:
                     self._sockets.add(sock)
 
@@ -83,6 +85,17 @@ class _Sockets:
             with suppress(OSError):  # closed meanwhile, or by the other side
                 # Not TLS's own, which would wait for the thread that reads.
                 socket.socket.shutdown(each, socket.SHUT_RDWR)
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    """Have the system ask now and then: a NAT forgets who is silent for 350 s, a function may be.
+
+    By itself it asks after two hours, also where botocore's ``tcp_keepalive`` is set.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL"):
+        if hasattr(socket, name):  # Linux; elsewhere the system's own
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), _PROBE_EVERY_S)
 
 
 class _Incoming(RawIOBase):
@@ -212,7 +225,6 @@ class Boto3Transport(_ThreadedTransport):
             max_pool_connections=self._limits.connections,
             connect_timeout=self._limits.connect_timeout_s,
             read_timeout=self._limits.answer_s,
-            tcp_keepalive=True,  # a silent quarter of an hour is longer than many a NAT remembers
         )
         try:
             self._client = (session or boto3.Session()).client(

@@ -15,10 +15,11 @@ import numpy as np
 from seqgc.backends.lambda_._calls import ThrottlePolicy
 from seqgc.backends.lambda_._switchboard import Address
 from seqgc.errors import ParameterError, require_int
+from seqgc.worker._staying import GRACE_BEATS
 
 __all__ = ["Leases", "Staying"]
 
-_ENDS_AFTER: Final = 59 / 60  # before the service ends it, which costs an environment
+_SPARE: Final = 1 / 60  # of its time-out: the service shall not end it, which costs an environment
 
 
 class Leases:
@@ -93,7 +94,8 @@ class Staying:
         The function's time-out, seconds, at most Lambda's 900.
     leave
         After which share of that a function says that it is going to leave, at least and at most;
-        drawn by ``seed``, so that not all do at once. Usually 13 min ± 1 of Lambda's 15.
+        drawn by ``seed``, so that not all do at once. Usually 13 min ± 1 of Lambda's 15; less of
+        a time-out so short that the beats in which a computation may end take a part of it.
     beat_s
         Between heartbeats, seconds. A function is lost after 5 silent ones, a master after 30.
     start_timeout_s
@@ -128,16 +130,22 @@ class Staying:
             if not 0 < (value := getattr(self, argument)) <= most:
                 raise ParameterError(argument, f"must be in (0, {most:g}] seconds", value)
 
-        if not 0 < self.leave[0] <= self.leave[1] < _ENDS_AFTER:
-            rule = f"must satisfy 0 < least <= most < {_ENDS_AFTER:.3f}"
+        if not 0 < self.leave[0] <= self.leave[1] < 1 - _SPARE:
+            rule = f"must satisfy 0 < least <= most < {1 - _SPARE:.3f}"
             raise ParameterError("leave", rule, self.leave)
+        if not self.end_s > 0:
+            rule = f"must be more than {GRACE_BEATS + 1} heartbeats of {self.beat_s:g} s"
+            raise ParameterError("limit_s", rule, self.limit_s)
 
     def leave_s(self, worker: int, number: int) -> float:
         """Return after how many seconds a worker's so-manieth function says that it leaves."""
         rng = np.random.default_rng([self.seed, worker, number])
-        return self.limit_s * float(rng.uniform(*self.leave))
+        return self.end_s / (1 - _SPARE) * float(rng.uniform(*self.leave))
 
     @property
     def end_s(self) -> float:
-        """After how many seconds a function ends whatever it does."""
-        return self.limit_s * _ENDS_AFTER
+        """After how many seconds a function ends whatever it does.
+
+        What it is computing may go on for so many beats, and then the process ends.
+        """
+        return self.limit_s - max(self.limit_s * _SPARE, (GRACE_BEATS + 1) * self.beat_s)

@@ -44,6 +44,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from seqgc._descriptors import allow_files
 from seqgc.backends._events import EventBackend, Messaging, event_of, failure_of
 from seqgc.backends._owed import TaskKey
 from seqgc.backends.lambda_._certificate import tls_server
@@ -53,7 +54,7 @@ from seqgc.backends.lambda_._places import Place, Stay, task_key
 from seqgc.backends.lambda_._starts import Starts
 from seqgc.backends.lambda_._switchboard import Heard, Switchboard
 from seqgc.backends.lambda_._transport import Reply, Transport
-from seqgc.errors import StoreError, WireError, WorkerError
+from seqgc.errors import ParameterError, StoreError, WireError, WorkerError
 from seqgc.ports import Arrival, BlobStore, Clock, Failure, Task
 from seqgc.wire import (
     MAX_FRAME_BYTES,
@@ -74,6 +75,10 @@ from seqgc.wire import (
 __all__ = ["ResidentBackend"]
 
 _LOST_BEATS = 5
+_FILES, _FILES_EACH = (
+    512,
+    4,
+)  # strangers and all else; two connections of each function, and of its successor
 
 
 class ResidentBackend(EventBackend):
@@ -98,7 +103,8 @@ class ResidentBackend(EventBackend):
     Raises
     ------
     ParameterError
-        If ``n`` is not positive, ``shared`` is missing, or the address cannot be listened at.
+        If ``n`` is not positive or more than the system allows connections for, ``shared`` is
+        missing, or the address cannot be listened at.
     WorkerError
         If no function becomes ready; names the first cause.
     """
@@ -128,6 +134,9 @@ class ResidentBackend(EventBackend):
         self._stays: dict[int, Stay] = {}
         self._places: Final = [Place() for _ in range(self.n)]
         self._latest = -math.inf  # event's time
+        if not allow_files(files := _FILES + _FILES_EACH * self.n):
+            rule = f"needs {files} open files, more than this system allows"
+            raise ParameterError("n", rule, self.n, "raise `ulimit -Hn`")
         address = self._staying.address
         tls, certificate = (None, "") if address.plain else tls_server()
         self._switchboard = Switchboard(
@@ -231,6 +240,8 @@ class ResidentBackend(EventBackend):
                 and now >= place.coming.began + self._staying.start_timeout_s
             ):
                 took = f"was not ready within {self._staying.start_timeout_s:g} s"
+                if trouble := self._switchboard.trouble:
+                    took += f" (nobody is let in: {trouble})"
                 self._lose(place.coming, took, at=now)
             if place.lacks and place.start_at <= now:
                 place.coming = stay = self._starts.invoke(worker, place.invocations)

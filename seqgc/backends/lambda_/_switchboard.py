@@ -13,6 +13,7 @@ a function takes milliseconds, so those who let others wait are never the functi
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import ssl
 import threading
@@ -103,9 +104,14 @@ class Heard:
 class Switchboard:
     """Answers the functions that it expects, from when it is made to `close`.
 
-    A function is taken for lost after ``patience`` silent beats of ``beat_s`` seconds. ``on_news``
+    From its first frame on, a function is taken for lost after ``patience`` silent beats of
+    ``beat_s`` seconds; before, while it makes its workload, it may be too busy to beat. ``on_news``
     is called by the thread, once `take` would return what is new. With ``tls`` connections are
     encrypted.
+
+    Of what a function says, and does not hear, no more than a frame beyond ``untaken_bytes`` is
+    kept: until `take` is called it is not listened to; if it does not read it is hung up on.
+    ``trouble`` says in a few words why nobody was let in the last time; empty: nothing was wrong.
     """
 
     def __init__(
@@ -117,10 +123,14 @@ class Switchboard:
         patience: int,
         clock: Clock,
         on_news: Callable[[], None],
+        untaken_bytes: int = 64 << 20,
     ) -> None:
         self.host, self.port = listener.getsockname()[:2]
         self._listener, self._tls, self._clock, self._on_news = listener, tls, clock, on_news
-        self._beat_s, self._patience = beat_s, patience
+        self._beat_s, self._patience, self._untaken_bytes = beat_s, patience, untaken_bytes
+        self.trouble = ""
+        self._said: Final[dict[int, int]] = {}  # bytes of each function there; the thread counts
+        self._taken: Final[dict[int, int]] = {}  # of these; who takes counts
         self._expected: Final[dict[bytes, tuple[int, bytes]]] = {}  # call: tag, token
         self._lines: Final[dict[int, Line]] = {}
         self._strangers: Final[dict[asyncio.Task[None], None]] = {}  # in their order
@@ -150,7 +160,12 @@ class Switchboard:
         """Return what has been heard, in order of time."""
         news = []
         while self._news:
-            news.append(self._news.popleft())
+            each = self._news.popleft()
+            news.append(each)
+            if each.frame is None:
+                self._taken.pop(each.tag, None)
+            else:
+                self._taken[each.tag] = self._taken.get(each.tag, 0) + _weight(each.frame)
         return news
 
     def close(self) -> None:
@@ -182,9 +197,11 @@ class Switchboard:
         while True:
             try:
                 connection, _ = await self._loop.sock_accept(self._listener)
-            except OSError:  # too many open files, or one that hung up already
+            except OSError as error:  # too many open files, or one that hung up already
+                self.trouble = str(error)
                 await asyncio.sleep(self._beat_s / 10)
                 continue
+            self.trouble = ""
             if len(self._strangers) >= _STRANGERS:
                 next(iter(self._strangers)).cancel()
             task = asyncio.create_task(self._meet(connection))
@@ -200,7 +217,7 @@ class Switchboard:
                 call = await prove_master(reader, writer, token_of=self._token_of)
             tag, _ = self._expected.pop(call)  # each call is answered once
             self._strangers.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
-            await self._hear(tag, Line(reader, writer, self._beat_s, patience=self._patience))
+            await self._hear(tag, Line(reader, writer, self._beat_s, patience=math.inf))
         except (OSError, Stranger, TimeoutError, KeyError):
             pass  # whoever it was knows no more than before
         finally:
@@ -229,12 +246,16 @@ class Switchboard:
 
     async def _hear(self, tag: int, line: Line) -> None:
         """Queue what a function says, until its line ends."""
-        self._lines[tag] = line
+        self._lines[tag], self._said[tag] = line, 0
         try:
             async for frame in line.frames():
+                line.patience = self._patience
+                self._said[tag] += _weight(frame)
                 self._tell(tag, frame)
+                while self._said[tag] - self._taken.get(tag, 0) > self._untaken_bytes:
+                    await asyncio.sleep(self._beat_s / 10)
         finally:
-            del self._lines[tag]
+            del self._lines[tag], self._said[tag]
             self._tell(tag, None, why=line.end)
 
     def _tell(self, tag: int, frame: bytearray | None, *, why: str = "") -> None:
@@ -242,9 +263,18 @@ class Switchboard:
         self._on_news()
 
     def _send(self, tag: int, frame: bytes) -> None:
-        if (line := self._lines.get(tag)) is not None:
+        if (line := self._lines.get(tag)) is None:
+            return
+        if line.writer.transport.get_write_buffer_size() > self._untaken_bytes:
+            line.hang_up("it does not read what it is sent")
+        else:
             line.send(frame)
 
     def _hang_up(self, tag: int) -> None:
         if (line := self._lines.get(tag)) is not None:
             line.hang_up("the master hung up")
+
+
+def _weight(frame: bytearray) -> int:
+    """Return the bytes that a frame takes while it waits, roughly."""
+    return len(frame) + 500

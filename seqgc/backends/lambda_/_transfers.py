@@ -268,7 +268,7 @@ def _options(url: str, limits: Limits) -> dict[int, object]:
         pycurl.TIMEOUT_MS: max(1, round(1e3 * (limits.connect_timeout_s + limits.answer_s))),
         pycurl.MAXFILESIZE_LARGE: limits.max_answer_bytes,
         pycurl.BUFFERSIZE: _BUFFER_BYTES,
-        pycurl.TCP_KEEPALIVE: 1,  # a silent quarter of an hour is longer than many a NAT remembers
+        pycurl.TCP_KEEPALIVE: 1,  # a NAT forgets who is silent for 350 s; libcurl asks every 60 s
         pycurl.USERAGENT: "seqgc",
         pycurl.NOSIGNAL: 1,
         pycurl.CAPATH if Path(bundle).is_dir() else pycurl.CAINFO: bundle,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import resource
 import socket
 import threading
 import time
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from seqgc.backends.lambda_ import Leases, Reply, ResidentBackend, Staying, ThrottlePolicy
-from seqgc.errors import WorkerError
+from seqgc.errors import ParameterError, WorkerError
 from seqgc.ports import Arrival, Failure
 from seqgc.testing import PATIENCE_S, eventually
 from seqgc.testing.scripted import task
@@ -378,6 +379,25 @@ def test_of_a_start_that_nobody_heard_of_all_is_reserved() -> None:
     wound.refuses = {"error": "TimeoutError: no answer", "ran": None}
     fails_to_open(wound, leases=leases)
     assert (leases.ended_s, leases.open_s) == (0.0, 3 * 900.0)
+
+
+def test_more_functions_than_there_may_be_connections_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits = [1024, 4000]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: tuple(limits))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, now: limits.__setitem__(0, now[0]))
+    with pytest.raises(ParameterError, match=r"`n` needs 4512 open files, .* got 1000 \(raise"):
+        ResidentBackend(
+            1000,
+            Wound(),
+            workload=WorkloadRef(name="any", settings={}),
+            store=StoreRef(kind="inline"),
+        )
+    assert limits == [4000, 4000]
+    limits[0] = 100
+    fails_to_open(Wound())
+    assert limits == [516, 4000]  # as many as it takes
 
 
 def test_after_three_starts_that_fail_tasks_do_too_until_one_succeeds(play: Play) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import secrets
+import select
 import socket
 import ssl
 import struct
@@ -47,14 +49,17 @@ def usual() -> Iterator[Switchboard]:
     board.close()
 
 
-def opened(tls: ssl.SSLContext | None = None, *, beat_s: float = BEAT_S) -> Switchboard:
+def opened(
+    tls: ssl.SSLContext | None = None, *, beat_s: float = BEAT_S, patience: int = 5, **more: int
+) -> Switchboard:
     return Switchboard(
         Address().listener(),
         tls=tls,
         beat_s=beat_s,
-        patience=5,
+        patience=patience,
         clock=MonotonicClock(),
         on_news=lambda: None,
+        **more,
     )
 
 
@@ -202,11 +207,89 @@ def test_who_is_silent_for_five_beats_is_lost(listening: Switchboard) -> None:
     call, token = expected(listening)
     caller = calling(listening)
     caller.prove(call, token)
+    assert is_heard(listening, caller, 0)
     began = time.monotonic()
     (end,) = eventually(listening.take, "the end")
     assert "silent for 5 heartbeats" in end.why
-    assert time.monotonic() - began >= 5 * BEAT_S
+    assert time.monotonic() - began >= 4 * BEAT_S
     caller.sock.close()
+
+
+def test_before_its_first_frame_a_function_may_be_too_busy_to_beat() -> None:
+    board = opened(patience=1)
+    try:
+        caller = calling(board)
+        caller.prove(*expected(board))
+        for _ in range(4):
+            assert caller.exactly(8) == bytes(8)  # a beat of the master's, which hears none
+        caller.send(FRAME)
+        assert eventually(board.take, "the frame")[0].frame == FRAME
+        caller.sock.close()
+    finally:
+        board.close()
+
+
+def test_what_nobody_takes_is_not_read_and_is_no_silence() -> None:
+    board, most = opened(beat_s=0.02, untaken_bytes=1 << 20), 1 << 20
+    try:
+        caller = calling(board)
+        caller.prove(*expected(board))
+        message = struct.pack("<Q", 100_000) + bytes(100_000)
+        caller.sock.setblocking(False)
+        told = 0  # bytes, until there is room neither there nor on the way
+        while told < 40 << 20 and select.select([], [caller.sock], [], 0.5)[1]:
+            offset = told % len(message)
+            told += caller.sock.send(message[offset:])
+        first = board.take()
+        assert first
+        assert all(each.frame is not None for each in first)
+        assert sum(len(each.frame or b"") for each in first) <= most + 100_000
+        count, due = len(first), told // len(message)
+
+        def takes() -> bool:
+            nonlocal count
+            count += sum(each.frame is not None for each in board.take())
+            return count >= due
+
+        eventually(takes, "the rest")
+        caller.sock.close()
+    finally:
+        board.close()
+
+
+def test_who_does_not_read_what_it_is_sent_is_hung_up_on() -> None:
+    board = opened(beat_s=60.0, untaken_bytes=1 << 20)
+    try:
+        caller = calling(board)
+        caller.prove(*expected(board, 8))
+        assert is_heard(board, caller, 8)
+        for _ in range(200):  # 20 MB: more than is on the way
+            board.send(8, bytes(100_000))
+        (end,) = eventually(board.take, "the end")
+        assert (end.tag, end.why) == (8, "it does not read what it is sent")
+        caller.sock.close()
+    finally:
+        board.close()
+
+
+class Full(socket.socket):
+    def accept(self) -> tuple[socket.socket, object]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+
+def test_a_master_that_can_let_nobody_in_says_why() -> None:
+    board = Switchboard(
+        Full(fileno=Address().listener().detach()),
+        tls=None,
+        beat_s=BEAT_S,
+        patience=5,
+        clock=MonotonicClock(),
+        on_news=lambda: None,
+    )
+    try:
+        assert "Too many open files" in eventually(lambda: board.trouble, "the reason")
+    finally:
+        board.close()
 
 
 def test_one_beat_in_time_is_enough_and_half_a_frame_is_one(listening: Switchboard) -> None:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,6 +71,24 @@ def test_invocations_are_under_way_together_and_connections_are_kept(
         assert {reply.tag: reply.body for reply in replies} == {t: b"%d" % t for t in range(count)}
         assert [reply.at for reply in replies] == sorted(reply.at for reply in replies)
     assert peer.connections == count
+
+
+@pytest.mark.parametrize("kind", ["boto3", "requests"])
+def test_a_connection_is_kept_alive_through_what_forgets_the_silent(kind: str, peer: Peer) -> None:
+    found: list[tuple[int, int, int]] = []
+
+    def respond(_: object) -> Response:
+        for sock in transport._sockets._sockets:  # no peer sees it
+            tcp = [socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL]
+            idle, every = (sock.getsockopt(socket.IPPROTO_TCP, each) for each in tcp)
+            found.append((sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE), idle, every))
+        return Response(body=b"[]")
+
+    peer.respond = respond
+    transport: Any = make(kind, peer.url)
+    with closing(transport):
+        assert not reply_to(transport).error
+    assert found == [(1, 60, 60)]
 
 
 def test_more_invocations_than_connections_wait_for_one(open_transport: Open, peer: Peer) -> None:
