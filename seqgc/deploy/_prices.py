@@ -141,14 +141,17 @@ class Traffic:
             rule = "must be directory or s3 where results are too large for the answer"
             raise ParameterError("where", rule, self.where)
 
-    def task(self, *, fresh: bool = False) -> Usage:
+    def task(self, *, fresh: bool = False, mini_tasks: int | None = None) -> Usage:
         """Return what one task's weights and results use, the master's reading included.
 
-        ``fresh``: in an environment that was just started, and has none of the weights yet.
+        ``fresh``: in an environment that was just started, and has none of the weights yet;
+        ``mini_tasks``: how many it has, each of one job; None: as many as a task may have.
         """
-        jobs = self.weights_jobs if fresh else 1
-        stored = self.result_bytes if self.results_stored else 0
-        answered = stored or math.ceil(self.result_bytes * _BASE64)
+        jobs = self.weights_jobs if mini_tasks is None else min(mini_tasks, self.weights_jobs)
+        result_bytes = math.ceil(self.result_bytes * jobs / self.weights_jobs)
+        jobs = jobs if fresh else min(jobs, 1)
+        stored = result_bytes if self.results_stored else 0
+        answered = stored or math.ceil(result_bytes * _BASE64)
         out = Usage(transfer_out_bytes=answered if self.master_outside else 0)
         match self.where:
             case "directory":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeVar
@@ -16,6 +16,7 @@ _MOST_LOG_BYTES: Final = 2**40  # read line by line
 _MOST_LINE_BYTES: Final = 2**20
 
 _Count = Annotated[int, msgspec.Meta(ge=1)]
+_Number = Annotated[int, msgspec.Meta(ge=0)]
 _Seconds = Annotated[float, msgspec.Meta(ge=0)]
 END: Final = "resume"  # of what a master has sent: the one after it sends anew, its clock at 0
 _USED: Final = ("dispatch", "cancel", "arrival", "failure")
@@ -54,7 +55,16 @@ class _Event:
     attempt: int = 0
     jobs: list[int] = field(default_factory=list)
     workers: list[int] | None = None
+    # of each of these workers, or of all; None: in a log that does not say it, as many as may be
+    mini_tasks: _Number | list[_Number] | None = None
     took_s: _Seconds | None = None
+
+    def counts(self, workers: int) -> Sequence[int | None]:
+        """Return how many mini-tasks each of so many workers was sent; None: it is not said."""
+        counts = self.mini_tasks
+        if isinstance(counts, list) and len(counts) == workers:
+            return counts
+        return [None if isinstance(counts, list) else counts] * workers
 
 
 _Read = TypeVar("_Read", RunHeader, _Moment, _Event)

@@ -157,21 +157,24 @@ def estimate_run(
     """
     header, events = read_run_log(Path(run))
 
-    def task(seconds: float, *, fresh: bool = False) -> Usage:
+    def task(seconds: float, mini_tasks: int | None, *, fresh: bool = False) -> Usage:
         used = Usage() if resident else function.invocation(seconds)
-        return used if traffic is None else used + traffic.task(fresh=fresh)
+        if traffic is None:
+            return used
+        return used + traffic.task(fresh=fresh, mini_tasks=mini_tasks)
 
     likely, at_most = Usage(), function.invocation(function.longest_s).times(warm_ups)
     jobs: set[int] = set()
-    sent: dict[_Address, float] = {}  # and not answered; seconds of the log
+    # What was sent and not answered: when, seconds of the log, and how many mini-tasks.
+    sent: dict[_Address, tuple[float, int | None]] = {}
     cancelled: dict[_Address, float] = {}
     unanswered = 0
     for event in events:
         address = event.round, event.worker, event.attempt
         if event.event == END:
-            for each, sent_s in sent.items():
-                likely += task(cancelled.get(each, event.at_s) - sent_s)
-                at_most += task(function.longest_s, fresh=True)
+            for each, (sent_s, count) in sent.items():
+                likely += task(cancelled.get(each, event.at_s) - sent_s, count)
+                at_most += task(function.longest_s, count, fresh=True)
             unanswered += len(sent)
             sent, cancelled = {}, {}
             if resident:
@@ -183,17 +186,21 @@ def estimate_run(
         elif event.event == "dispatch":
             jobs.update(event.jobs)
             workers = range(header.workers) if event.workers is None else event.workers
-            sent |= {(event.round, worker, event.attempt): event.at_s for worker in workers}
+            sent |= {
+                (event.round, worker, event.attempt): (event.at_s, count)
+                for worker, count in zip(workers, event.counts(len(workers)), strict=True)
+            }
         elif event.event == "cancel":
             over = {(event.round, worker) for worker in event.workers or ()}
             cancelled |= {each: event.at_s for each in sent if each[:2] in over}
         elif event.event in ("arrival", "failure") and address in sent:  # else a duplicate
             # The log's own times begin before any task was sent, and end a little late: those of
             # the loop, not of the answer. `took_s` is since this very task left.
-            lasted_s = event.at_s - sent.pop(address)
-            likely += task(lasted_s if event.took_s is None else event.took_s)
+            sent_s, count = sent.pop(address)
+            lasted_s = event.at_s - sent_s
+            likely += task(lasted_s if event.took_s is None else event.took_s, count)
             failed = event.event == "failure"
-            at_most += task(function.longest_s if failed else lasted_s, fresh=True)
+            at_most += task(function.longest_s if failed else lasted_s, count, fresh=True)
     moved = Usage() if traffic is None else traffic.publication().times(len(jobs))
     return Estimate(likely=likely + moved, at_most=at_most + moved, unanswered=unanswered)
 

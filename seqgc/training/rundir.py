@@ -184,7 +184,9 @@ class EventLog:
                 jobs = sorted({m.job for tasks in assignment.values() for m in tasks})
                 everyone = attempt == 0 and len(assignment) == self._workers
                 some = {} if everyone else {"workers": sorted(assignment)}
-                self._write("dispatch", round=round, attempt=attempt, jobs=jobs, **some)
+                counts = [len(assignment[worker]) for worker in sorted(assignment)]
+                had = {"mini_tasks": counts[0] if len(set(counts)) == 1 else counts}
+                self._write("dispatch", round=round, attempt=attempt, jobs=jobs, **had, **some)
             case ports.Dispatched():
                 self._note_sent(seen)
             case ports.Arrival() | ports.Failure() | ports.Drop():

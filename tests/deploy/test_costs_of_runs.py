@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from seqgc import workers
 from seqgc.deploy import (
     Budget,
     FunctionSetup,
@@ -20,7 +21,10 @@ from seqgc.deploy import (
     read_prices,
 )
 from seqgc.errors import BudgetError, ParameterError
-from seqgc.ports import Arrival, Dispatch, Dispatched, Failure, LastingObserver, MiniTask
+from seqgc.ports import Arrival, Dispatch, Dispatched, Failure, LastingObserver, MiniTask, Seen
+from seqgc.training import TrainingPlan, train
+from tests.training.reference import make_model
+from tests.training.test_adaptive import replayed
 
 ONE_GB = FunctionSetup(memory_mb=1024, timeout_s=10.0)  # 20 s with the longest start
 INLINE = Traffic(where="inline", weights_bytes=0, result_bytes=0)
@@ -108,6 +112,57 @@ def test_traffic_is_by_task_and_by_job(tmp_path: Path) -> None:
     several = estimate_run(run, function=ONE_GB, traffic=replace(traffic, weights_jobs=2))
     assert several.likely == expected
     assert several.at_most == replace(expected, efs_read_bytes=621)  # by new environments
+
+
+def test_traffic_is_of_as_many_mini_tasks_as_a_worker_was_sent(tmp_path: Path) -> None:
+    run = write(
+        tmp_path / "run",
+        dispatch(0.0, 0, mini_tasks=1),
+        *(answer("arrival", 1.0, 0, worker, 1.0) for worker in range(3)),
+        dispatch(1.0, 1, mini_tasks=[0, 1, 2]),
+        *(answer("arrival", 2.0, 1, worker, 1.0) for worker in range(3)),
+    )
+    traffic = Traffic(
+        where="directory",
+        weights_bytes=100,
+        weights_jobs=2,
+        result_bytes=14,
+        results_stored=True,
+    )
+    estimate = estimate_run(run, function=ONE_GB, traffic=traffic)
+    # Two jobs' weights are written, and 3 + 0 + 1 + 2 results written and read. Five tasks read
+    # weights that are new to their environments: of one job, or in fresh ones of one in the first
+    # four, and of two in the last.
+    likely = Usage(requests=6, gb_seconds=6.0, efs_read_bytes=542, efs_write_bytes=242)
+    assert estimate.likely == likely
+    assert estimate.at_most == replace(likely, efs_read_bytes=642)
+
+
+def test_a_run_that_deals_what_is_missing_is_charged_for_what_its_workers_had(
+    tmp_path: Path,
+) -> None:
+    sent: list[int] = []
+
+    def watch(seen: Seen) -> None:
+        if isinstance(seen, Dispatch):
+            sent.extend(map(len, seen.assignment.values()))
+
+    times = 1 + np.random.default_rng(0).pareto(1.0, (9, 6))
+    models = [make_model("a"), make_model("b")]
+    plan = TrainingPlan(models=models, scheme="ra-sgc:s=1,q=0.5,r=2", steps=3)
+    train(plan, workers.custom(6, replayed(times)), run=tmp_path / "run", observers=[watch])
+    assert 1 in sent
+    assert 2 in sent, "something was dealt"
+    traffic = Traffic(
+        where="directory",
+        weights_bytes=0,
+        weights_jobs=2,
+        result_bytes=20,
+        results_stored=True,
+    )
+    likely = estimate_run(tmp_path / "run", function=ONE_GB, traffic=traffic).likely
+    assert likely is not None
+    assert likely.efs_write_bytes == 10 * sum(sent)
 
 
 @pytest.mark.parametrize("text", [None, "", "{}\n", "no json", '{"event": "run", "schema": 9}\n'])
