@@ -76,7 +76,7 @@ class StayBudget:
 
     @property
     def memory(self) -> Mapping[str, float]:
-        """What a resumed run has spent before it begins: leases count in full."""
+        """What a resumed run has spent before it begins: leases that are open count in full."""
         committed_usd = self.committed_usd
         return {"committed_usd": committed_usd, "open_usd": committed_usd - self.spent_usd}
 

@@ -8,7 +8,9 @@ questions (`InvokeMessage`) and answers as in ordinary invocations go over the c
 (`seqgc.worker._line`), however large: Lambda's limit on messages does not apply.
 
 Two threads. One *computes* (`TaskServer`). The other one *listens*: it beats, takes in what the
-master says, and watches the clock, however long a gradient takes::
+master says, and watches the clock, however long a gradient takes, provided that what computes it
+lets other threads run. A library that holds Python's lock (the GIL) for more than five beats once
+the function is ready lets it be taken for lost; an import, before that, may take its time::
 
     invoked --> calling --> known --> making the workload --> ready --> serving --> ended
                    |          |                                            |
@@ -17,7 +19,8 @@ master says, and watches the clock, however long a gradient takes::
 What ends it, whichever is first: the master hangs up; the master has not said a word, nor sent a
 beat, for 30 beats; the lease ends. Then the thread that computes stops before its next mini-task,
 and the invocation ends. Should the one at work take longer than 5 beats the process ends with it:
-nobody pays for a gradient that nobody waits for, and no function outlives its master by 10 s.
+nobody pays for a gradient that nobody waits for. So a function outlives a master whose end it hears
+of by 5 beats, and one that has vanished without a word by 36 (`OUTLIVES_BEATS`).
 
 *Leases.* Lambda ends an invocation after 15 minutes at most. So a function says, a while before,
 that it is going to leave, and goes on as ever: its successor, another invocation, calls first. Then

@@ -97,7 +97,8 @@ class Staying:
         drawn by ``seed``, so that not all do at once. Usually 13 min ± 1 of Lambda's 15; less of
         a time-out so short that the beats in which a computation may end take a part of it.
     beat_s
-        Between heartbeats, seconds. A function is lost after 5 silent ones, a master after 30.
+        Between heartbeats, seconds. A function that is ready is lost after 5 silent ones, a master
+        after 30.
     start_timeout_s
         Within which an invocation must have become a function that is ready, seconds.
     start_s

@@ -5,9 +5,9 @@ thread is busy with: a master that spends ten seconds on an optimizer's step is 
 takes nobody for lost. What it hears it stamps and queues, and wakes who waits for it.
 
 Anybody who reaches the port may connect. A connection is a stranger's until its call is proved
-(`seqgc.worker._line`); of a stranger nothing is kept but 54 bytes, or a TLS handshake, for a few
-beats, and where there are too many strangers at once the one that has been there longest must go:
-a function takes milliseconds, so those who let others wait are never the functions.
+(`seqgc.worker._line`); of a stranger nothing is kept but 54 bytes, or a TLS handshake (0.3 MB), for
+a few beats, and where there are too many strangers at once the one that has been there longest must
+go: a function takes milliseconds, so those who let others wait are never the functions.
 """
 
 from __future__ import annotations
