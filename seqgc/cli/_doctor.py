@@ -41,6 +41,7 @@ def doctor(
     require_int("workers", workers, least=1)
     if parameters is not None:
         require_int("parameters", parameters, least=1)
+    address = Address.in_vpc(tried.master_address) if tried.resident else None
     absent = deployment == Path(DEPLOYMENT_FILE) and not deployment.exists()
     found = None if absent else read_deployment(deployment)
     width = payload_format(payload).bits // 8
@@ -50,7 +51,7 @@ def doctor(
         workers=workers,
         payload_bytes=None if parameters is None else parameters * width,
         probes=tried.probe,
-        address=Address.in_vpc(tried.master_address) if tried.resident else None,
+        address=address,
     )
     healthy = all(check.status != "failed" for check in checks)
     if as_json:

@@ -14,6 +14,7 @@ from distributed import LocalCluster
 
 from seqgc.cli import main
 from seqgc.ports import Task
+from seqgc.profiles import read_profile
 from seqgc.stores import FORGOTTEN_S, DirectoryStore, remove_forgotten, unique_name
 from seqgc.stores.s3 import split_s3
 from tests.backends.dask import warm as warm
@@ -79,12 +80,31 @@ def test_dask_trains_the_same_weights_as_local_processes(
 ) -> None:
     where = {"processes": False, "protocol": "tcp", "dashboard_address": "127.0.0.1:0"}
     with LocalCluster(n_workers=2, threads_per_worker=2, **where) as cluster:
-        dask = ["--backend", "dask", "--dask-scheduler", cluster.scheduler_address]
-        coded = ["--scheme", "gc:s=1", "-n", "3", "--run", "dask", "--json"]
-        assert main([*TRAIN, *dask, *coded]) == 0
+        dask = ["--backend", "dask", "--dask-scheduler", cluster.scheduler_address, "-n", "3"]
+        for scheme, run in ("gc:s=1", "coded"), ("deal:pieces=5", "dealt"):
+            assert main([*TRAIN, *dask, "--scheme", scheme, "--run", run, "--json"]) == 0
+            report = json.loads(capsys.readouterr().out)
+            assert (report["jobs"], report["failures"]) == (4, 0)
+            np.testing.assert_allclose(weights(run), local_weights, rtol=0, atol=1e-8)
+
+
+def test_functions_that_stay_are_dealt_work_and_train_the_same_weights(
+    capsys: Out, local_weights: np.ndarray
+) -> None:
+    dealt = ["--backend", "lambda-local", "--resident", "--scheme", "deal:pieces=3", "-n", "2"]
+    assert main([*TRAIN, *dealt, "--run", "dealt", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["jobs"], report["failures"]) == (4, 0)
-    np.testing.assert_allclose(weights("dask"), local_weights, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(weights("dealt"), local_weights, rtol=0, atol=1e-8)
+
+
+def test_a_profile_of_functions_that_stay_has_the_time_of_a_message_to_them(capsys: Out) -> None:
+    flags = ["--backend", "lambda-local", "--resident", "-n", "1", "--module", "mlp"]
+    assert main(["profile", *flags, "--rounds", "1", "--loads", "1", "-o", "p.npz", "--json"]) == 0
+    meta = read_profile("p.npz").meta
+    assert json.loads(capsys.readouterr().out)["rtt_s"] == meta.rtt_s
+    assert meta.rtt_s is not None
+    assert meta.rtt_s > 0
 
 
 # ---- before anything is started -----------------------------------------------------------------
