@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 import time
 import tomllib
@@ -88,11 +89,19 @@ def test_dask_trains_the_same_weights_as_local_processes(
             np.testing.assert_allclose(weights(run), local_weights, rtol=0, atol=1e-8)
 
 
-def test_functions_that_stay_are_dealt_work_and_train_the_same_weights(
+def test_functions_that_stay_are_dealt_work_as_far_as_the_budget_goes_and_the_rest_on_resuming(
     capsys: Out, local_weights: np.ndarray
 ) -> None:
     dealt = ["--backend", "lambda-local", "--resident", "--scheme", "deal:pieces=3", "-n", "2"]
-    assert main([*TRAIN, *dealt, "--run", "dealt", "--json"]) == 0
+    least = re.search(r"at least \$(\S+),", refused(capsys, *TRAIN, *dealt, "--max-usd", "1e-6"))
+    assert least is not None
+    reserved = float(least[1])  # what two functions may cost that stay as long as they may
+    budget = ["--max-usd", f"{reserved + 1e-5:.6f}"]
+    assert main([*TRAIN, *dealt, *budget, "--run", "dealt"]) != 0
+    err = capsys.readouterr().err
+    assert "reserved for the leases of functions" in err
+    assert "go on with: seqgc resume dealt" in err
+    assert main(["resume", "dealt", "--max-usd", "1", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["jobs"], report["failures"]) == (4, 0)
     np.testing.assert_allclose(weights("dealt"), local_weights, rtol=0, atol=1e-8)

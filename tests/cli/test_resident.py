@@ -50,6 +50,17 @@ def test_where_nobody_could_call_it_is_refused_with_the_remedy(line: str, capsys
     assert BAD[line] in refused(capsys, *line.split())
 
 
+def test_a_doctor_refuses_a_bad_address_wherever_it_is(
+    capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("seqgc-lambda.toml").unlink()
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "none")
+    said = refused(capsys, "doctor", "--resident", "--master-address", "nonsense")
+    assert "`master_address` must be one IP address" in said
+
+
 def test_a_dry_run_says_what_functions_that_stay_would_cost(capsys: Out) -> None:
     line = "train --resident --backend lambda --master-address 10.0.0.5 --store s3 --models 2"
     line += " --expected-s 2 --steps 10 -n 4 --dry-run --json"
