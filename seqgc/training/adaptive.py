@@ -161,8 +161,11 @@ class _Row:
 
     @classmethod
     def restored(cls, seen: SeenRow) -> _Row:
-        """Return the row of which this is a snapshot; nobody answers it late any more."""
-        row = cls(seen.round, np.zeros(len(seen.seconds)))
+        """Return the row of which this is a snapshot.
+
+        Its tasks left by another master's clock: an answer that still comes has no time here.
+        """
+        row = cls(seen.round, np.full(len(seen.seconds), np.nan))
         row.seconds[:], row.rests[:], row.loads[:] = seen.seconds, seen.rests, seen.loads
         row.answered[:] = seen.answered
         return row
@@ -177,9 +180,9 @@ class SeenRounds:
     of the longer times that were seen in the window: the worker's own, or everyone's if it has
     none, or the rest of the round if nobody has. So what the stragglers would have taken is what
     stragglers did take wherever they were waited for. An uncoded round waits for everybody, and
-    hides nothing. A failed task is censored too. Every worker's load is what
-    it was dispatched with, and times are brought to the window's smallest load before they are
-    compared (docs/mathematics.md, section 7).
+    hides nothing. A failed task is censored too, and a late answer to a round that was restored.
+    Every worker's load is what it was dispatched with, and times are brought to the window's
+    smallest load before they are compared (docs/mathematics.md, section 7).
     """
 
     def __init__(self, n: int, *, window: int) -> None:
@@ -197,9 +200,9 @@ class SeenRounds:
             case Arrival(round=round, worker=worker):
                 rows = self._rows if self._open is None else (*self._rows, self._open)
                 for row in rows:
-                    if row.round == round and not row.answered[worker]:
-                        row.seconds[worker] = event.at - row.left_at[worker]
-                        row.answered[worker] = True
+                    seconds = event.at - row.left_at[worker]
+                    if row.round == round and not (row.answered[worker] or np.isnan(seconds)):
+                        row.seconds[worker], row.answered[worker] = seconds, True
 
     def close(self, record: RoundRecord, *, jobs_per_round: int = 1) -> None:
         """Take note of how a round ended, whose tasks were of so many models' batches."""

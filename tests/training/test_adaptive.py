@@ -356,6 +356,21 @@ def test_a_late_answer_replaces_the_guess_and_a_failure_does_not() -> None:
     assert profile.times.tolist() == [[2, 103.5], [103.5, 4]]
 
 
+@pytest.mark.parametrize("clock", [5.0, 90_000.0])
+def test_a_late_answer_to_another_master_s_round_has_no_time(clock: float) -> None:
+    """It was asked for again when the run was resumed: its task left by another clock."""
+    before, seen = SeenRounds(2, window=9), SeenRounds(2, window=9)
+    play(before, [(2.0, [2.0, None])])
+    seen.restore(before.snapshot())
+    seen.on(Dispatched(round=0, attempt=0, workers=(1,), left_at=(clock,), loads=np.full(1, 0.5)))
+    seen.on(left(1, 2, at=clock))
+    seen.on(Arrival(round=0, worker=1, attempt=0, at=clock + 1, results={}))
+    for worker in range(2):
+        seen.on(Arrival(round=1, worker=worker, attempt=0, at=clock + 3, results={}))
+    seen.close(record(1, 3.0, [True, True]))
+    assert seen.profile(alpha=0.0).times.tolist() == [[2, 3], [3, 3]]
+
+
 def test_rounds_of_several_loads_are_brought_to_the_smallest_and_old_ones_leave() -> None:
     seen = SeenRounds(1, window=2)
     play(seen, [(1.0, [1.0])], loads=0.1)
