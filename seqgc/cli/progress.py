@@ -50,11 +50,10 @@ class RunProgress:
             case Close(record=record):
                 self._show()
                 self._closing = record
-                if record.reason == "dealt":
-                    more = ","
-                else:
-                    self._stragglers += int((~record.responded).sum())
-                    more = f", {self._stragglers} stragglers survived,"
+                # A resumed run may take late answers to rounds that were not shown.
+                self._stragglers = max(0, self._stragglers + record.missed)
+                dealt = record.reason == "dealt"
+                more = "," if dealt else f", {self._stragglers} stragglers survived,"
                 self._bar.update(self._task, advance=1, more=more)
             case Finish(job=job):
                 self._finished.append(job)

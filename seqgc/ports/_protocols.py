@@ -193,6 +193,14 @@ class RoundRecord:
     waited_out: bool  # stayed open beyond (1+mu)*kappa
     late: tuple[LateAnswer, ...] = ()  # answers to earlier rounds that it took, in this order
 
+    @property
+    def missed(self) -> int:
+        """How many more answers are not used now: its own, less the late ones that it took.
+
+        None where work is dealt: who gave nothing was not asked, or is slow.
+        """
+        return 0 if self.reason == "dealt" else int((~self.responded).sum()) - len(self.late)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Close:

@@ -15,7 +15,7 @@ class RunCounts:
 
     round_seconds: list[float] = field(default_factory=list)
     waited_out: int = 0  # rounds that stayed open beyond (1+mu)*kappa
-    stragglers: int = 0  # (round, worker) pairs without a used answer
+    stragglers: int = 0  # (round, worker) pairs without a used answer, be it a late one
     answers: int = 0
     failures: int = 0
     dropped: int = 0
@@ -29,8 +29,7 @@ class RunCounts:
             case ports.Close(record=record):
                 self.round_seconds.append(record.duration_s)
                 self.waited_out += record.waited_out
-                if record.reason != "dealt":  # then who gave nothing was not asked, or is slow
-                    self.stragglers += int((~record.responded).sum())
+                self.stragglers += record.missed
             case ports.Arrival():
                 self.answers += 1
             case ports.Failure():
