@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +18,10 @@ class ByWorker(Mapping[int, MiniTasks]):
     """Who is asked for what; mini-tasks are still made when somebody looks at them."""
 
     def __init__(self, assignment: Assignment, workers: Sequence[int]) -> None:
-        self._assignment, self._workers = assignment, workers
+        self._assignment = assignment
+        self._workers: Collection[int] = (
+            workers if isinstance(workers, range) else dict.fromkeys(workers)
+        )
 
     def __getitem__(self, worker: int) -> MiniTasks:
         if worker not in self._workers:
