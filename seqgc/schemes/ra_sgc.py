@@ -104,6 +104,7 @@ class RASGC(Scheme):
 
     @property
     def tolerated(self) -> int:
+        """At most s who never answer: see `promise`."""
         return self.s
 
     @property
@@ -117,7 +118,11 @@ class RASGC(Scheme):
 
     @property
     def promise(self) -> StragglerModel:
-        """At most s stragglers a round; but any pattern will do, for rounds wait until it does."""
+        """At most s stragglers a round; but any pattern will do whose stragglers answer in the end.
+
+        For rounds wait until it does. Of a worker that never answers again, ``late="take"`` or two
+        holders (``r``) make good what it is dealt; else a round may wait for it in vain.
+        """
         return PerRound(s=self.s)
 
     def points_touched(self, sizes: IntArray) -> IntArray:
