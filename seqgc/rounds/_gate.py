@@ -15,6 +15,8 @@ from seqgc.rounds._rule import ClosingRule
 
 _VOTES = 3
 
+# Masks are asked for their counts: `any` and `all` take ten times as long, and a replay asks often.
+
 
 class Judge(Protocol):
     """What the gate asks of a schedule; more answers never hurt."""
