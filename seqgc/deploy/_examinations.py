@@ -18,7 +18,7 @@ from seqgc import wire
 from seqgc.backends.lambda_ import MASTER_PORTS
 from seqgc.deploy._aws import client_config
 from seqgc.deploy._deployment import Deployment
-from seqgc.errors import WorkerError, one_line
+from seqgc.errors import ParameterError, WorkerError, one_line
 from seqgc.ports import Arrival, Backend, Task, WeightedPoints, WeightRef, WorkItem
 
 if TYPE_CHECKING:
@@ -322,6 +322,10 @@ def resident(patient: Patient, deployment: Deployment) -> str:
     answer = patient.client("ec2").describe_security_groups(GroupIds=[deployment.security_group_id])
     _require_rules(answer["SecurityGroups"][0], MASTER_PORTS[0], MASTER_PORTS[-1])
     limit_s = float(deployment.timeout_s)
+    try:
+        staying = lambda_.Staying(address=address, limit_s=limit_s, start_timeout_s=_CALLS_WITHIN_S)
+    except ParameterError as error:
+        raise Finding(one_line(error), remedy="seqgc deploy --timeout-s 900") from None
     transport = lambda_.Boto3Transport(
         deployment.function_name,
         qualifier=deployment.alias,
@@ -329,7 +333,6 @@ def resident(patient: Patient, deployment: Deployment) -> str:
         region=deployment.region,
         session=patient.session,
     )
-    staying = lambda_.Staying(address=address, limit_s=limit_s, start_timeout_s=_CALLS_WITHIN_S)
     try:
         with lambda_.ResidentBackend(
             1,

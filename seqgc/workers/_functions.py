@@ -95,7 +95,7 @@ class FunctionWorkers(WorkerSet):
         work.workload()  # made for its checks
         choice = self._choice(work)
         if self.settings.resident:
-            _ = self.address  # as well
+            _ = self._staying  # as well
         else:
             require_fit(work.sizes, choice.kind)
 
@@ -161,7 +161,7 @@ class FunctionWorkers(WorkerSet):
             self._refuse_dealing(deal.spec)
         predicted = forecast(plan, self.n, self.settings, reach=self.reach)
         if self.settings.resident:
-            _ = self.address  # refuses what nobody could reach
+            _ = self._staying  # refuses what nobody could reach, or who could not stay
         return predicted
 
     # ---- of functions that stay -----------------------------------------------------------------

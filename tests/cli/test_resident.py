@@ -19,6 +19,7 @@ BAD = {
     "train --resident --backend dask": "must be left out with backend dask",
     "train --resident --backend lambda": "needs a master that the functions reach, in their VPC",
     "train --resident --backend lambda --master outside": "(run it there, with --mount or --mas",
+    "train --resident --backend lambda-local --function-timeout-s 5": "`limit_s` must be more than",
     "train --resident --backend lambda-local --dry-run --max-usd 0.01": (
         "`max_usd` must be at least $0.0"
     ),

@@ -128,6 +128,12 @@ def test_a_reservation_below_the_number_of_workers_is_found(account: Any, made: 
     assert checks["concurrency"].remedy == "seqgc deploy --reserved-concurrency 256"
 
 
+def test_a_time_out_too_short_to_stay_is_found(account: Any, made: Deployment) -> None:
+    check = examined(account, replace(made, timeout_s=5), address=Address())["resident"]
+    assert "`limit_s` must be more than 6 heartbeats" in check.detail
+    assert check.remedy == "seqgc deploy --timeout-s 900"
+
+
 def test_functions_that_stay_need_as_many_again_for_their_successors(
     account: Any, made: Deployment
 ) -> None:

@@ -272,7 +272,7 @@ class ResidentBackend(EventBackend):
         stay = self._stays.get(reply.tag)
         if self._starts.replied(stay, reply) or stay is None:
             return
-        if not (stay.ready and reply.ran is None):  # of one who serves its line says more
+        if reply.ran or not stay.ready:  # else its line says more
             self._lose(stay, reply.error or "the function ended", at=reply.at)
 
     def _heard(self, heard: Heard) -> None:

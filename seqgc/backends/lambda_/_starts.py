@@ -96,7 +96,7 @@ class Starts:
         """Settle an invocation that has ended; return whether it will be made again."""
         if reply.ran:
             self._leases.end(reply.tag, at=reply.at)
-        elif reply.ran is False:
+        elif reply.ran is False and (stay is None or not stay.ready):
             self._leases.refuse(reply.tag)
         patience = self._staying.throttling.max_resubmissions
         if stay is None or not reply.throttled or stay.refusals >= patience:

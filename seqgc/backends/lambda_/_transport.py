@@ -151,7 +151,7 @@ def reply_of(tag: int, at: float, status: int, body: Body, headers: Mapping[str,
         at=at,
         error=_line("; ".join(str(part) for part in parts if part)),
         throttled=status == 429,
-        ran=False if 400 <= status < 500 else None,
+        ran=False if 400 <= status < 500 and status != 408 else None,  # which is a proxy's
         retry_after_s=float(retry_after) if _SECONDS.fullmatch(retry_after) else 0.0,
     )
 

@@ -277,9 +277,12 @@ def test_the_reply_of_an_invocation_says_why_a_function_ended(play: Play) -> Non
     assert "out of memory" in play.failure()
 
 
-def test_one_who_serves_stays_though_its_invocation_s_connection_is_lost(play: Play) -> None:
+@pytest.mark.parametrize("ran", [None, False])  # which it has: the refusal is somebody else's
+def test_one_who_serves_stays_though_its_invocation_s_connection_is_lost(
+    play: Play, ran: bool | None
+) -> None:
     asked = play.ask(0)
-    play.transport.reply(play.function.tag, error="ConnectionResetError: reset", ran=None)
+    play.transport.reply(play.function.tag, error="ConnectionResetError: reset", ran=ran)
     play.ask(1)  # the same one
     play.function.answers(asked)
     assert play.next() == ("Arrival", 0)

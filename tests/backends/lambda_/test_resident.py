@@ -297,7 +297,9 @@ def test_no_function_outlives_a_master_that_is_killed(tmp_path: Path) -> None:
 
 
 def test_functions_end_with_the_backend(lambda_service: LocalLambda, tmp_path: Path) -> None:
-    before = ended(lambda_service)
-    with opened(lambda_service, 3, scripted_workload(Scripted(folder=tmp_path))):
+    before, leases = ended(lambda_service), Leases(longest_s=900.0)
+    work = scripted_workload(Scripted(folder=tmp_path))
+    with opened(lambda_service, 3, work, staying=Staying(beat_s=BEAT_S, leases=leases)):
         pass
+    assert leases.ended_s + leases.open_s < 900.0  # of three
     eventually(lambda: ended(lambda_service) >= before + 3, "their ends")
