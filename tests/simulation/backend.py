@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +12,8 @@ import numpy as np
 from seqgc.ports import Arrival, Failure, FloatArray, Task, WeightedPoints
 from tests.simulation import values
 from tests.simulation.faults import Fault
-from tests.simulation.world import Ledger, Violation, World
+from tests.simulation.ledger import Ledger
+from tests.simulation.world import Violation, World
 
 Compute = Callable[[Sequence[WeightedPoints]], FloatArray]
 _CACHE: dict[object, FloatArray] = {}  # results depend on nothing else than their key
@@ -89,20 +90,21 @@ class SimulatedBackend:
                 self._push(at, answer)
                 at += (3 * amount) % 1 - 0.8
                 wrong = _foreign(answer, at=at, amount=amount, n=self._world.shape.n)
-                self._forge(wrong, at)
+                self._forge(wrong, at, results.keys())
             case "falsify" if results:  # an answer to nothing has no form to be wrong
                 wrong = replace(answer, results=_falsified(results, amount))
                 if int(6 * amount) in {3, 4}:  # asked again, this says that a model has diverged
                     self._ledger.true[task.round, task.worker, task.attempt] = wrong.results
                     self._push(at, wrong)
                 else:
-                    self._forge(wrong, at)
+                    new = wrong.results
+                    slots = {slot for slot in results if new.get(slot) is not results[slot]}
+                    self._forge(wrong, at, slots)
             case _:
                 self._push(at, answer)
 
-    def _forge(self, answer: Arrival, at: float) -> None:
-        self._ledger.forged.add(id(answer))
-        self._ledger.kept.append(answer)
+    def _forge(self, answer: Arrival, at: float, slots: Set[int]) -> None:
+        self._ledger.forge(answer, slots)
         self._push(at, answer)
 
     def _push(self, at: float, event: Arrival | Failure) -> None:

@@ -19,9 +19,21 @@ SPECS: Final = (
     "m-sgc:B=1,W=2,lam=2",
     "m-sgc-rep:B=1,W=2,lam=1",
     "ra-sgc:s=0,q=0.5,r=2,late=drop",
+    "ra-sgc:s=0,q=0.5,r=2",
+    "ra-sgc:s=0,q=0.5,r=2,p=2",
+    "sr-sgc:B=1,W=2,lam=2,late=take",
+    "m-sgc:B=1,W=2,lam=2,late=take",
+    "m-sgc-rep:B=1,W=2,lam=1,late=take",
 )
 AUDITED: Final = ("gc-rep:s=2", "gc-binary:s=2", "sr-sgc-rep:B=1,W=2,lam=3")
-SWITCHED: Final = ("uncoded", "gc:s=2", "gc-rep:s=1", "sr-sgc:B=1,W=2,lam=2", "m-sgc:B=1,W=2,lam=2")
+SWITCHED: Final = (
+    "uncoded",
+    "gc:s=2",
+    "gc-rep:s=1",
+    "sr-sgc:B=1,W=2,lam=2",
+    "m-sgc:B=1,W=2,lam=2",
+    "ra-sgc:s=0,q=0.5,r=2",
+)
 TASK_KINDS: Final = ("delay", "crash", "hang", "repeat", "foreign", "falsify", "not-finite", "lie")
 EVENT_KINDS: Final = ("kill", "rival", "clock")
 FUNCTION_KINDS: Final = (  # of tasks as well, where workers are functions

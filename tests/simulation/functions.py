@@ -28,8 +28,9 @@ from seqgc.worker import FACTORIES, FunctionWorker
 from tests.simulation.backend import cached
 from tests.simulation.faults import Fault
 from tests.simulation.frames import altered, flipped, of_another_run
+from tests.simulation.ledger import Ledger
 from tests.simulation.seams import connection_error, opening, reply_of
-from tests.simulation.world import Clock, Ledger, Violation, World
+from tests.simulation.world import Clock, Violation, World
 
 TIMEOUT_S: Final = 25.0  # longer than the longest task takes after a cold start
 COLD_S: Final = 10.0

@@ -9,8 +9,9 @@ from types import MappingProxyType
 from typing import Any, Final
 from unittest import mock
 
-from seqgc.ports import Doubt
+from seqgc.ports import Doubt, Term
 from seqgc.rounds import RoundPolicy
+from seqgc.schemes.ra_sgc import RASGCSchedule
 from seqgc.training import TorchWorkload
 from tests.simulation.function_plants import FUNCTION_PLANTS
 from tests.simulation.seams import History, Learner, Lease, Recorder, Replicas, durable, gathering
@@ -116,9 +117,33 @@ def _first_counts(count: Any) -> Callable[..., Any]:
     return changed
 
 
+def _though_finished(_: Any) -> Callable[..., Any]:
+    return lambda self, round, _: round < self._round
+
+
+def _dealt_and_late(terms_of: Any) -> Callable[..., Any]:
+    """Return what counts each answer to what was dealt, though the chunk's own has come late."""
+
+    def terms(self: Any, job: int, responded: Any) -> Any:
+        dealt = zip(self._deal.chunks.tolist(), self._deal.holders, strict=True)
+        late = [holders[0] for chunk, holders in dealt if self._received[chunk] >= 0]
+        more = [
+            Term(worker=int(part[responded[part].argmax()]), round=job + 1, slot=1, weight=1.0)
+            for part in late
+            if responded[part].any()
+        ]
+        return (*terms_of(self, job, responded), *more)
+
+    return terms
+
+
 PLANTS: Final[Mapping[str, _Plant]] = MappingProxyType(
     {
         "answers of closed rounds count": _around(RoundPolicy, "_settle", _late),
+        "late answers of finished jobs count": _around(RASGCSchedule, "_awaits", _though_finished),
+        "what came late and was dealt again counts twice": _around(
+            RASGCSchedule, "_terms", _dealt_and_late
+        ),
         "any form of result is taken": _around(gathering.Gatherer, "flaw", _takes_all),
         "sums in the order of answers": _around(gathering._Sum, "add", _as_they_come),
         "jobs are never forgotten": lambda: mock.patch.object(

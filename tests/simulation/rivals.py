@@ -26,9 +26,10 @@ from seqgc.ports import Backend, Dispatched, Seen
 from seqgc.training import resume, train
 from tests.simulation.backend import SimulatedBackend
 from tests.simulation.faults import Scenario
+from tests.simulation.ledger import Address, Ledger
 from tests.simulation.runs import Trained, compare, fault_free, is_plain, plan, read, read_weights
 from tests.simulation.seams import replaced
-from tests.simulation.world import Address, Ledger, Violation, World
+from tests.simulation.world import Violation, World
 
 MASTERS = 3
 _TURN_ENDS = 0.06  # at an instant

@@ -46,10 +46,11 @@ from tests.simulation.faults import (
 )
 from tests.simulation.functions import Account
 from tests.simulation.hearing import Hearing
+from tests.simulation.ledger import Ledger
 from tests.simulation.results import WILD, check_result, digests, require_refused
 from tests.simulation.seams import replaced
 from tests.simulation.tuning import ScriptedTuner
-from tests.simulation.world import Killed, Ledger, Violation, World, check_losses
+from tests.simulation.world import Killed, Violation, World, check_losses
 
 Weights: TypeAlias = dict[str, dict[str, torch.Tensor]]  # by model and name
 

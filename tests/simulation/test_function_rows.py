@@ -34,9 +34,10 @@ from tests.kit import SOAK
 from tests.simulation.crew import SharedFiles, SimulatedFunctions, simulated
 from tests.simulation.faults import READ_KINDS
 from tests.simulation.functions import COLD_S, MOST_AGAIN, TIMEOUT_S, Account, Wire
+from tests.simulation.ledger import Ledger
 from tests.simulation.runs import models
 from tests.simulation.weather import RUN, Cheap, Weather
-from tests.simulation.world import Clock, Ledger
+from tests.simulation.world import Clock
 
 pytestmark = pytest.mark.timeout(0 if SOAK else 180)
 

@@ -21,7 +21,8 @@ from tests.backends.lambda_.descent import Descent, undisturbed
 from tests.simulation.crew import simulated
 from tests.simulation.faults import HARMLESS, Fault, Scenario, sort
 from tests.simulation.functions import Account, Wire
-from tests.simulation.world import Ledger, World
+from tests.simulation.ledger import Ledger
+from tests.simulation.world import World
 
 RUN = "run-0123456789ab"
 STORE = StoreRef(kind="directory", location=RUN)

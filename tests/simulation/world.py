@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from collections.abc import Iterable
 
 import numpy as np
 
-from seqgc import ports
-from seqgc.ports import Arrival, Doubt, Drop, FloatArray, Seen
+from seqgc.schemes import parse_scheme
 from seqgc.training import JobMetrics
-from tests.simulation.faults import HARMLESS, MAX_NORM, Fault, Scenario, sort
+from tests.simulation.faults import HARMLESS, Fault, Scenario, sort
 
 _OF_WORKERS = ("task", "read")
 
@@ -68,6 +66,9 @@ class World:
     def __init__(self, scenario: Scenario) -> None:
         self.clock, self.record, self.shape = Clock(), Record(), scenario.shape
         self.dealt = scenario.spec.startswith("deal")
+        specs = scenario.spec, *(spec for _, spec in scenario.switches)
+        schemes = [parse_scheme(spec, n=self.shape.n) for spec in specs if spec]
+        self.takes_late = any(getattr(scheme, "late", "drop") == "take" for scheme in schemes)
         self.rng = np.random.default_rng([scenario.seed, 1])
         table = np.random.default_rng([scenario.delays, 2])
         self.delays_s = 1 + np.minimum(table.pareto(2.0, size=(64, self.shape.n)), 9.0)
@@ -127,113 +128,6 @@ class World:
             if fault.kind != "clock":  # of which nothing may be seen
                 self.record.add("fault", fault)
         return fault
-
-
-Address: TypeAlias = tuple[int, int, int]  # worker, round, slot
-
-
-class Ledger:
-    """An observer that knows which answers are true, and that only these are used, once.
-
-    ``true`` is what was sent in answer to an attempt; ``forged`` are the answers of this run whose
-    form is not what their task asked for. Masters of one run share what was ``accepted``.
-    """
-
-    def __init__(self, world: World, accepted: set[Address] | None = None) -> None:
-        self._world = world
-        self._accepted = set[Address]() if accepted is None else accepted  # by any master
-        self.begin()
-
-    def begin(self) -> None:
-        """Another master begins."""
-        # What an attempt was asked for, by slot.
-        self.true: dict[tuple[int, int, int], Mapping[int, FloatArray]] = {}
-        self.forged: set[int] = set()  # identities of events, kept alive by `kept`
-        self.kept: list[Arrival] = []
-        self._open: set[int] = set()  # one round, or jobs under way where work is dealt
-        self._last: Arrival | None = None
-        self._settled: set[object] = set()
-        self._finished: set[int] = set()
-
-    def __call__(self, seen: Seen) -> None:
-        if not self._world.alive:
-            return
-        self._write(seen)
-        last, self._last = self._last, None
-        if last is not None and not (isinstance(seen, Drop | Doubt) and seen.event is last):
-            self._accept(last)
-        match seen:
-            case ports.Diverged(answers=answers):
-                for answer in answers:
-                    self._accept(answer)
-            case Arrival():
-                self._last = seen
-            case ports.Failure(round=round, worker=worker):
-                why = f"worker {worker} failed in round {round}, and nothing had happened to it"
-                self._require(self._world.may_fail, f"{why}: {seen.reason}")
-            case ports.Dispatch():
-                self._begin_round(seen)
-            case ports.Close():
-                is_open = seen.record.round in self._open or seen.record.reason == "idle"
-                self._require(is_open, f"round {seen.record.round} was not open")
-                self._open.discard(seen.record.round)
-            case ports.Finish():
-                self._finish(seen)
-
-    def _begin_round(self, dispatch: ports.Dispatch) -> None:
-        if dispatch.attempt == 0 or self._world.dealt:
-            self._world.jobs_begun = True
-            if not self._world.dealt:
-                self._open, self._settled = set(), set()
-            self._open.add(dispatch.round)
-
-    def _finish(self, finish: ports.Finish) -> None:
-        job = finish.job
-        self._require(job not in self._finished, f"job {job} finished twice")
-        self._finished.add(job)
-        for term in finish.decoding().terms:
-            key = (term.worker, term.round, term.slot)
-            self._require(key in self._accepted, f"job {job} uses {key}, never accepted")
-
-    def _accept(self, answer: Arrival) -> None:
-        round, worker = answer.round, answer.worker
-        name = f"the answer of round {round}, worker {worker}, attempt {answer.attempt}"
-        self._require(worker not in self._world.expelled, f"{name}, who was expelled, was accepted")
-        self._require(id(answer) not in self.forged, f"{name}, which is forged, was accepted")
-        true = self.true.get((round, worker, answer.attempt))
-        self._require(true is not None, f"{name}, which nobody asked for, was accepted")
-        for slot, result in (true or {}).items():
-            self._require(
-                _is_as_asked(answer, slot, result),
-                f"{name} was accepted, and slot {slot} is not what was asked for",
-            )
-        is_open = round in self._open or (self._world.dealt and not true)  # a greeting's is empty
-        self._require(is_open, f"{name} was accepted while {self._open} was open")
-        once = {(round, slot) for slot in true or ()} if self._world.dealt else {worker}
-        self._require(not once & self._settled, f"{name} was accepted, and is the second")
-        self._settled |= once
-        self._accepted |= {(worker, round, slot) for slot in true or ()}
-
-    def _write(self, seen: Seen) -> None:
-        about = seen.event if isinstance(seen, Drop) else seen
-        address = [getattr(about, name, "") for name in ("round", "worker", "attempt", "job")]
-        extra: object = getattr(about, "kind", "") or getattr(about, "reason", "")
-        if isinstance(seen, ports.Close):
-            extra = (seen.record.reason, np.flatnonzero(~seen.record.responded).tolist())
-        self._world.record.add(type(seen).__name__, *address, extra, f"{self._world.clock.at:.9f}")
-
-    def _require(self, holds: bool, message: str) -> None:
-        if not holds:
-            raise Violation(message)
-
-
-def _is_as_asked(answer: Arrival, slot: int, sent: FloatArray) -> bool:
-    """Say whether a result is what was sent, with zeros for what is too large of it."""
-    result, sent = answer.results[slot].astype(float), sent.astype(float)
-    if np.linalg.norm(sent) <= MAX_NORM:
-        return np.array_equal(result, sent)
-    same = result.shape == sent.shape and bool(((result == sent) | (result == 0)).all())
-    return same and bool(answer.not_finite) and bool(np.linalg.norm(result) <= MAX_NORM)
 
 
 def check_losses(
