@@ -7,7 +7,8 @@ takes nobody for lost. What it hears it stamps and queues, and wakes who waits f
 Anybody who reaches the port may connect. A connection is a stranger's until its call is proved
 (`seqgc.worker._line`); of a stranger nothing is kept but 54 bytes, or a TLS handshake (0.3 MB), for
 a few beats, and where there are too many strangers at once the one that has been there longest must
-go: a function takes milliseconds, so those who let others wait are never the functions.
+go: a function takes milliseconds, so those who let others wait are never the functions. These beats
+are counted as silent ones are: while this thread has no processor it can hear no proof.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ class Switchboard:
         self._taken: Final[dict[int, int]] = {}  # of these; who takes counts
         self._expected: Final[dict[bytes, tuple[int, bytes]]] = {}  # call: tag, token
         self._lines: Final[dict[int, Line]] = {}
-        self._strangers: Final[dict[asyncio.Task[None], None]] = {}  # in their order
+        self._strangers: Final[dict[asyncio.Task[None], int]] = {}  # in order, and their beats
         self._news: Final[deque[Heard]] = deque()
         self._over = asyncio.Event()
         self._loop = asyncio.new_event_loop()
@@ -184,7 +185,7 @@ class Switchboard:
             self._loop.close()
 
     async def _answer_all(self) -> None:
-        answering = asyncio.create_task(self._answer())
+        answering = asyncio.gather(self._answer(), self._send_away())
         await self._over.wait()
         answering.cancel()
         await asyncio.gather(answering, return_exceptions=True)  # nobody else is let in
@@ -205,20 +206,28 @@ class Switchboard:
             if len(self._strangers) >= _STRANGERS:
                 next(iter(self._strangers)).cancel()
             task = asyncio.create_task(self._meet(connection))
-            self._strangers[task] = None
+            self._strangers[task] = 0
             await asyncio.sleep(0.0)  # it is under way, and so are others, before the next comes
+
+    async def _send_away(self) -> None:
+        """Hang up on strangers who have proved nothing for too many beats."""
+        while True:
+            await asyncio.sleep(self._beat_s)
+            for task in self._strangers:
+                self._strangers[task] += 1
+                if self._strangers[task] > PROOF_BEATS:
+                    task.cancel()
 
     async def _meet(self, connection: socket.socket) -> None:
         """Answer one connection: a stranger's for a moment, a function's as long as it stays."""
         writer: asyncio.StreamWriter | None = None
         try:
-            async with asyncio.timeout(PROOF_BEATS * self._beat_s):
-                reader, writer = await self._opened(connection)
-                call = await prove_master(reader, writer, token_of=self._token_of)
+            reader, writer = await self._opened(connection)
+            call = await prove_master(reader, writer, token_of=self._token_of)
             tag, _ = self._expected.pop(call)  # each call is answered once
             self._strangers.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
             await self._hear(tag, Line(reader, writer, self._beat_s, patience=math.inf))
-        except (OSError, Stranger, TimeoutError, KeyError):
+        except (OSError, Stranger, KeyError):
             pass  # whoever it was knows no more than before
         finally:
             self._strangers.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
@@ -234,9 +243,8 @@ class Switchboard:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         reader = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
-        handshake_s = None if self._tls is None else PROOF_BEATS * self._beat_s
         transport, _ = await self._loop.connect_accepted_socket(
-            lambda: protocol, connection, ssl=self._tls, ssl_handshake_timeout=handshake_s
+            lambda: protocol, connection, ssl=self._tls
         )
         return reader, asyncio.StreamWriter(transport, protocol, reader, self._loop)
 
