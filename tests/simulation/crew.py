@@ -14,7 +14,7 @@ from typing import IO, Any, ClassVar, Final, Self
 from unittest import mock
 
 from seqgc.backends import lambda_
-from seqgc.backends.lambda_ import Invoking, LambdaBackend
+from seqgc.backends.lambda_ import Address, Invoking, LambdaBackend
 from seqgc.stores import DirectoryStore, RetiringStore
 from seqgc.training import Crew, Work, factories, run
 from seqgc.workers import FunctionSettings, FunctionWorkers, Reach
@@ -40,7 +40,10 @@ class SimulatedFunctions(FunctionWorkers):
 
     def __init__(self, n: int, account: Account, *, kind: str, master: int) -> None:
         store: Any = "inline" if kind == "lambda-inline" else "directory"
-        super().__init__(n, FunctionSettings(store=store, timeout_s=TIMEOUT_S), delays=None)
+        resident = kind == "resident"
+        timeout_s = account.world.lease_s if resident else TIMEOUT_S
+        settings = FunctionSettings(store=store, timeout_s=timeout_s, resident=resident)
+        super().__init__(n, settings, delays=None)
         self._account, self._receipts = account, kind == "lambda-receipts"
         self._run_id = f"simulated-{master:012x}"
         self._wire = Wire(account, n)
@@ -49,6 +52,10 @@ class SimulatedFunctions(FunctionWorkers):
     @property
     def settings(self) -> FunctionSettings:
         return self._wanted
+
+    @property
+    def address(self) -> Address:
+        return self._account.residents.address if self.settings.resident else super().address
 
     @property
     def reach(self) -> Reach:
@@ -64,10 +71,13 @@ class SimulatedFunctions(FunctionWorkers):
     @contextmanager
     def open(self, work: Work) -> Iterator[Crew]:
         retiring = partial(RetiringStore, now=self._account.now)
+        resident = partial(lambda_.ResidentBackend, clock=self._account)
         with (
+            self._account.residents.at_home(),
             simulated(self._account),
             mock.patch.object(opening, "unique_name", return_value=self._run_id),
             mock.patch.object(lambda_, "LambdaBackend", self._started),
+            mock.patch.object(lambda_, "ResidentBackend", resident),
             mock.patch.object(run, "RetiringStore", retiring),
             super().open(work) as crew,
         ):

@@ -35,7 +35,8 @@ SWITCHED: Final = (
     "ra-sgc:s=0,q=0.5,r=2",
 )
 TASK_KINDS: Final = ("delay", "crash", "hang", "repeat", "foreign", "falsify", "not-finite", "lie")
-EVENT_KINDS: Final = ("kill", "rival", "clock")
+EVENT_KINDS: Final = ("kill", "rival", "clock", "lost-machine", "cut", "mute", "expire", "stranger")
+CONNECTION_KINDS: Final = EVENT_KINDS[4:]  # of functions that stay
 FUNCTION_KINDS: Final = (  # of tasks as well, where workers are functions
     "throttle",
     "scarce",
@@ -46,9 +47,12 @@ FUNCTION_KINDS: Final = (  # of tasks as well, where workers are functions
     "damage",
     "other-run",
 )
+STAY_KINDS: Final = ("late-start", "no-start", "refused-start", "broken-start")
+"""Of a worker's so-manieth invocation that is to stay."""
 READ_KINDS: Final = ("stale-read", "short-read", "flipped-read", "failing-read")  # of their store
-HARMLESS: Final = ("repeat", "cold", "other-run")  # of these nobody fails
-BACKENDS: Final = ("local", "lambda", "lambda-receipts", "lambda-inline")
+HARMLESS: Final = ("repeat", "cold", "other-run", "stranger")  # of these nobody fails
+BACKENDS: Final = ("local", "lambda", "lambda-receipts", "lambda-inline", "resident")
+LEASES_S: Final = (900.0, 60.0, 25.0)
 CALL_KINDS: Final = ("kill-at-call", "power-loss", "no-space", "io-error")
 TABLES: Final = 3
 
@@ -106,6 +110,7 @@ class Scenario:
     faults: tuple[Fault, ...]
     shape: Shape = LARGE
     backend: str = "local"  # of `BACKENDS`
+    lease_s: float = LEASES_S[0]  # of functions that stay
     audit: bool = False
     wild: bool = False  # whether one model's steps are beyond what a float holds
     switches: tuple[tuple[int, str], ...] = ()  # (jobs left, scheme): what is best from then on
@@ -115,7 +120,8 @@ class Scenario:
         rows += [f"{f.kind} at {', '.join(map(str, f.at))} ({f.amount:.3f})" for f in self.faults]
         more = ", audit" * self.audit + ", a model that diverges" * self.wild
         size = f"{self.shape.n} workers, {self.shape.jobs} jobs"
-        where = f"{self.spec}{more}, {self.backend}, {size}, delays {self.delays}"
+        lease = f" for {self.lease_s:g} s" * (self.backend == "resident")
+        where = f"{self.spec}{more}, {self.backend}{lease}, {size}, delays {self.delays}"
         head = f"{where}, a checkpoint every {self.checkpoint_every_s:g} s"
         return "\n  ".join([head, *rows])
 
@@ -138,8 +144,13 @@ def draw(seed: int) -> Scenario:
                 for _ in range(rng.geometric(0.5 * rarer)):
                     at = (int(rng.integers(range_)),)
                     faults.append(Fault(kind=kind, at=at, amount=float(rng.random())))
-    backend = str(np.random.default_rng([seed, 3]).choice(BACKENDS, p=[0.91, 0.03, 0.03, 0.03]))
-    if backend != "local":
+    chances = [1 - 0.03 * len(BACKENDS[1:]), *[0.03] * len(BACKENDS[1:])]
+    backend = str(np.random.default_rng([seed, 3]).choice(BACKENDS, p=chances))
+    lease_s = LEASES_S[0]
+    if backend == "resident":
+        own = np.random.default_rng([seed, 8])
+        faults, lease_s = [*faults, *of_residents(own, shape=shape)], float(own.choice(LEASES_S))
+    elif backend != "local":
         faults += of_functions(np.random.default_rng([seed, 4]), shape=shape)
     scenario = Scenario(
         seed=seed,
@@ -149,6 +160,7 @@ def draw(seed: int) -> Scenario:
         checkpoint_every_s=float(rng.choice([2.0, 9.0, 1e9])),
         faults=tuple(faults),
         backend=backend,
+        lease_s=lease_s,
     )
     scenario = _widened(scenario, np.random.default_rng([seed, 5]))
     places = {(sort(f.kind), f.at): f for f in scenario.faults}
@@ -211,10 +223,41 @@ def of_functions(rng: np.random.Generator, *, shape: Shape = LARGE) -> list[Faul
     return faults
 
 
+def of_residents(rng: np.random.Generator, *, shape: Shape = LARGE) -> list[Fault]:
+    """Return what goes wrong with functions that stay alone."""
+    faults = []
+    for kind in (*CONNECTION_KINDS, "lost-machine"):
+        if rng.random() < 0.3:
+            for _ in range(rng.geometric(0.4)):
+                at = (int(rng.integers(shape.events)),)
+                faults.append(Fault(kind=kind, at=at, amount=float(rng.random())))
+    for kind in STAY_KINDS:
+        if rng.random() < 0.2:
+            for _ in range(rng.geometric(0.4)):
+                at = int(rng.integers(shape.n)), int(rng.geometric(0.6)) - 1
+                faults.append(Fault(kind=kind, at=at, amount=float(rng.random())))
+    for kind in ("error", "damage"):
+        if rng.random() < 0.3:
+            faults += [_of_task(kind, shape, rng) for _ in range(1 + rng.geometric(0.3))]
+    return faults
+
+
+def may_happen_to_residents(fault: Fault) -> bool:
+    """Say whether a fault is one that functions which stay can have."""
+    never = {"lie", "not-finite", *READ_KINDS, *FUNCTION_KINDS} - {"error", "damage"}
+    return fault.kind not in never
+
+
 def sort(kind: str) -> str:
     """Return what faults of the kind happen to: of one place only one may."""
-    kinds = {"read": READ_KINDS, "event": EVENT_KINDS, "call": CALL_KINDS}
+    kinds = {"read": READ_KINDS, "event": EVENT_KINDS, "call": CALL_KINDS, "stay": STAY_KINDS}
     return next((sort for sort, each in kinds.items() if kind in each), "task")
+
+
+def may_fail_by(fault: Fault) -> bool:
+    """Say whether a task may fail by what happened."""
+    is_workers = sort(fault.kind) in {"task", "read", "stay"} or fault.kind in CONNECTION_KINDS
+    return is_workers and fault.kind not in HARMLESS
 
 
 def shrink(scenario: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:

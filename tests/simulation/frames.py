@@ -14,6 +14,7 @@ from seqgc.stores import MemoryStore
 from seqgc.wire import ResultMessage, StoreRef, decode, encode, from_json, to_json, to_mapping
 
 if TYPE_CHECKING:
+    from tests.simulation.faults import Fault
     from tests.simulation.functions import Call
 
 _ANOTHER_RUN = "another-0123456789ab"
@@ -32,13 +33,34 @@ def altered(call: Call, answer: bytes) -> bytes:
         return flipped(answer, call.amount)
     if call.kind not in {"foreign", "falsify"}:
         return answer
-    run_id, amount = call.run_id, call.amount
-    message = decode(from_json(answer), run_id=run_id)
+    frame = from_json(answer)
+    assert call.kind is not None
+    wrong = _wrong(call.kind, call.amount, bytes(frame), run_id=call.run_id)
+    return answer if wrong is None else to_json(wrong)
+
+
+def altered_frames(fault: Fault, frame: bytes, *, run_id: str) -> list[bytes]:
+    """Return what is sent over a connection in place of a frame."""
+    match fault.kind:
+        case "repeat":
+            return [frame, frame]
+        case "damage":
+            return [flipped(frame, fault.amount)]
+        case "foreign" | "falsify":
+            wrong = _wrong(fault.kind, fault.amount, frame, run_id=run_id)
+            true = [frame] if fault.kind == "foreign" or wrong is None else []
+            return [*([] if wrong is None else [wrong]), *true]
+    return [frame]
+
+
+def _wrong(kind: str, amount: float, frame: bytes, *, run_id: str) -> bytes | None:
+    """Return the frame of another answer than was asked for; None: it is no result's."""
+    message = decode(frame, run_id=run_id)
     if not isinstance(message, ResultMessage):
-        return answer  # a receipt, or a failure
-    if call.kind == "falsify":
+        return None  # a receipt, or a failure
+    if kind == "falsify":
         results = _falsified(message.results, amount)
-        return to_json(encode(replace(message, results=results), run_id=run_id))
+        return encode(replace(message, results=results), run_id=run_id)
     results = {slot: np.full_like(vector, 1e3) for slot, vector in message.results.items()}
     subject = message.subject
     match int(5 * amount):
@@ -50,7 +72,7 @@ def altered(call: Call, answer: bytes) -> bytes:
             subject = msgspec.structs.replace(subject, worker=subject.worker + 1)
         case _:
             subject = msgspec.structs.replace(subject, attempt=subject.attempt + 1)
-    return to_json(encode(replace(message, subject=subject, results=results), run_id=run_id))
+    return encode(replace(message, subject=subject, results=results), run_id=run_id)
 
 
 def _falsified(results: Mapping[int, FloatArray], amount: float) -> Mapping[int, FloatArray]:
@@ -72,7 +94,7 @@ def _falsified(results: Mapping[int, FloatArray], amount: float) -> Mapping[int,
 def of_another_run(call: Call) -> dict[str, object]:
     """Return another run's invocation for the same task, at other weights of the same names."""
     message, weights = call.message, {}
-    task = message.request.task
+    task = call.task
     for ref in {part.weights for item in task.items for part in item.parts}:
         params = np.full(ref.size, 7.0, dtype=ref.dtype)
         weights[ref] = MemoryStore().publish(ref.model, ref.version, params), params

@@ -17,26 +17,36 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from seqgc.backends.lambda_ import Reply
 from seqgc.errors import WireError
 from seqgc.ports import Task, WeightRef
 from seqgc.stores import DirectoryStore
-from seqgc.wire import InvokeMessage, decode_invocation, from_json, to_json
+from seqgc.wire import (
+    InvokeMessage,
+    StayMessage,
+    TaskMessage,
+    decode_invocation,
+    from_json,
+    to_json,
+)
 from seqgc.worker import FACTORIES, FunctionWorker
 from tests.simulation.backend import cached
 from tests.simulation.faults import Fault
 from tests.simulation.frames import altered, flipped, of_another_run
 from tests.simulation.ledger import Ledger
+from tests.simulation.residents import Residents
 from tests.simulation.seams import connection_error, opening, reply_of
 from tests.simulation.world import Clock, Violation, World
 
 TIMEOUT_S: Final = 25.0  # longer than the longest task takes after a cold start
 COLD_S: Final = 10.0
+_EVER_S: Final = 3000.0  # longer than anything that is waited for
 MOST_AGAIN: Final = 1.2  # of n workers' invocations in any second
 _LATENCY_S: Final = 0.02
 _CACHED_BYTES: Final = 128  # four versions of the weights
+_Worker = TypeVar("_Worker", bound=FunctionWorker)
 
 
 class Bucket:
@@ -64,8 +74,22 @@ class Call:
     tag: int
     body: bytes
     run_id: str
-    message: InvokeMessage
+    message: InvokeMessage | StayMessage
     fault: Fault | None
+
+    @property
+    def about(self) -> str:
+        stays = isinstance(self.message, StayMessage)
+        return "to stay" if stays else f"round {self.task.round}"
+
+    @property
+    def request(self) -> TaskMessage:
+        assert isinstance(self.message, InvokeMessage), "of those that stay nobody asks"
+        return self.message.request
+
+    @property
+    def task(self) -> Task:
+        return self.request.task
 
     @property
     def kind(self) -> str | None:
@@ -144,6 +168,7 @@ class Account:
         self._spent: float | None = None  # by a function or thread; None: the master is at it
         self._serving: Call | None = None
         self._wrong = ""
+        self.residents = Residents(self)
 
     # ---- time -----------------------------------------------------------------------------------
 
@@ -152,7 +177,9 @@ class Account:
         return self.world.clock.at + (self._spent or 0.0)
 
     def pause(self, seconds: float) -> None:
-        if self._spent is None:
+        if self.residents.threads.current is not None:
+            self.residents.threads.sleep(seconds)
+        elif self._spent is None:
             self.world.clock.at += seconds
         else:
             self._spent += seconds
@@ -165,7 +192,8 @@ class Account:
         """Let time pass until there are news, or no longer than that."""
         clock = self.world.clock
         until = clock.at + timeout_s
-        while not news() and self._due and self._due[0][0] <= until:
+        last = min(until, clock.at + _EVER_S)
+        while not news() and self._due and self._due[0][0] <= last:
             at, _, do = heapq.heappop(self._due)
             clock.at = max(clock.at, at)
             do()
@@ -189,26 +217,33 @@ class Account:
 
     def invoke(self, wire: Wire, tag: int, body: bytes) -> None:
         run_id, message = decode_invocation(from_json(body))
+        if isinstance(message, StayMessage):
+            stay = Call(wire=wire, tag=tag, body=body, run_id=run_id, message=message, fault=None)
+            self.residents.invite(stay, message)
+            return
         task = message.request.task
         fault = None
         if not self.warming:
-            self._expect(task, message, run_id)
+            self.expect(task, message, run_id)
             fault = self.world.of_task(task.round, task.worker)
         call = Call(wire=wire, tag=tag, body=body, run_id=run_id, message=message, fault=fault)
         if self._refuses(call):
             self.throttled += 1
-            text = b'{"Reason":"CallerRateLimitExceeded","message":"Rate exceeded"}'
-            self._respond(call, 429, text, {"x-amzn-errortype": "TooManyRequestsException"})
+            self.refuse(call)
         elif call.kind == "unavailable":
             status = (500, 502, 503, 504)[int(4 * call.amount)]
-            self._respond(call, status, b'{"message":"try again"}')
+            self.respond(call, status, b'{"message":"try again"}')
         elif call.kind == "reset" and call.amount < 0.5:  # else its answer is lost
             self._break(call)
         else:
             self._start(call)
 
+    def refuse(self, call: Call) -> None:
+        text = b'{"Reason":"CallerRateLimitExceeded","message":"Rate exceeded"}'
+        self.respond(call, 429, text, {"x-amzn-errortype": "TooManyRequestsException"})
+
     def _refuses(self, call: Call) -> bool:
-        task, now = call.message.request.task, self.world.clock.now()
+        task, now = call.task, self.world.clock.now()
         address = task.round, task.worker
         if call.kind == "throttle":
             self._refusals[address] = 1 + int(11 * call.amount)
@@ -226,28 +261,28 @@ class Account:
 
     def _start(self, call: Call) -> None:
         """Find an environment for a call, and let it run there until its end."""
-        task = call.message.request.task
+        task = call.task
         seconds = _LATENCY_S
-        if call.message.request.delay_s == 0:
+        if call.request.delay_s == 0:
             seconds += self.world.delay_s(task.round, task.worker)
         if call.kind == "delay":
             seconds += 100 * call.amount**3
         if self._idle and call.kind != "cold":
             worker = self._idle.pop()
         else:
-            worker = self._environment()
+            worker = self.environment()
             seconds += COLD_S if call.kind == "cold" or self.world.starts_cold() else 0
         if call.kind == "hang" or seconds > TIMEOUT_S:
             said = f"Task timed out after {TIMEOUT_S:.2f} seconds"
-            self.after(TIMEOUT_S, partial(self._fail, call, "Sandbox.Timedout", said))
+            self.after(TIMEOUT_S, partial(self.fail, call, "Sandbox.Timedout", said))
         elif call.kind == "crash":
             said = "RequestId: 1 Error: Runtime exited with error: signal: killed"
-            self.after(seconds, partial(self._fail, call, "Runtime.ExitError", said))
+            self.after(seconds, partial(self.fail, call, "Runtime.ExitError", said))
         else:
             self.after(seconds, partial(self._finish, call, worker))
 
-    def _environment(self) -> FunctionWorker:
-        return FunctionWorker(
+    def environment(self, kind: type[_Worker] = FunctionWorker) -> _Worker:
+        return kind(
             FACTORIES,
             partial(opening.open_store, mount=self.mount),
             cached_bytes=_CACHED_BYTES,
@@ -269,15 +304,15 @@ class Account:
                     raise MemoryError("scripted")
                 answer = to_json(from_json(worker.serve(body).reply))
             except (WireError, MemoryError) as error:
-                failed = partial(self._fail, call, type(error).__name__, str(error))
+                failed = partial(self.fail, call, type(error).__name__, str(error))
                 self.after(spent(), failed)
             else:
-                self.after(spent(), partial(self._answer, call, answer))
+                self.after(spent(), partial(self.answer, call, answer))
             finally:
                 self._serving = None
         self._idle.append(worker)
 
-    def _answer(self, call: Call, answer: bytes) -> None:
+    def answer(self, call: Call, answer: bytes) -> None:
         if call.kind == "reset":
             self._break(call)
             return
@@ -286,20 +321,20 @@ class Account:
             stray = reply_of(call.tag + 10**9, self.now(), 200, bytearray(content), {})
             call.wire.deliver(stray)
             content = answer
-        self._respond(call, 200, content)
+        self.respond(call, 200, content)
         if call.kind == "repeat":
-            self.after(5 * call.amount, partial(self._respond, call, 200, content))
+            self.after(5 * call.amount, partial(self.respond, call, 200, content))
 
-    def _fail(self, call: Call, kind: str, said: str) -> None:
+    def fail(self, call: Call, kind: str, said: str) -> None:
         """Answer as the service does if the function fails: under 200, with the tail of its log."""
-        own = f"loading\nround {call.message.request.task.round}, call {call.tag}"
+        own = f"loading\n{call.about}, call {call.tag}"
         log = f"START RequestId: 1\n{own}\nEND RequestId: 1\nREPORT RequestId: 1\n"
         headers = {
             "x-amz-function-error": "Unhandled",
             "x-amz-log-result": base64.b64encode(log.encode()).decode(),
         }
         text = json.dumps({"errorType": kind, "errorMessage": said}).encode()
-        self._respond(call, 200, text, headers)
+        self.respond(call, 200, text, headers)
 
     def _break(self, call: Call) -> None:
         error = connection_error(ConnectionResetError(104, "Connection reset by peer"))
@@ -309,7 +344,7 @@ class Account:
 
         self.after(_LATENCY_S, deliver)
 
-    def _respond(
+    def respond(
         self, call: Call, status: int, body: bytes, headers: Mapping[str, str] | None = None
     ) -> None:
         def deliver() -> None:
@@ -320,7 +355,7 @@ class Account:
 
     # ---- what must hold -------------------------------------------------------------------------
 
-    def _expect(self, task: Task, message: InvokeMessage, run_id: str) -> None:
+    def expect(self, task: Task, message: InvokeMessage, run_id: str) -> None:
         """Have the ledger know what a task's answer must be."""
         brought = dict(message.weights)
         files = DirectoryStore(Path(message.store.location or run_id), below=self.mount)

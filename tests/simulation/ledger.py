@@ -12,7 +12,6 @@ from seqgc.ports import Arrival, Decoding, Doubt, Drop, FloatArray, MiniTask, Se
 from tests.simulation.faults import MAX_NORM
 from tests.simulation.world import Violation, World
 
-
 Address: TypeAlias = tuple[int, int, int]  # worker, round, slot
 
 
@@ -24,10 +23,9 @@ class Ledger:
     ``accepted``.
     """
 
-    def __init__(self, world: World, accepted: set[Address] | None = None) -> None:
+    def __init__(self, world: World, accepted: dict[Address, MiniTask] | None = None) -> None:
         self._world = world
-        self._accepted = set[Address]() if accepted is None else accepted  # by any master
-        self._tasks: dict[tuple[int, int], dict[int, MiniTask]] = {}  # round, worker; so too
+        self._accepted = {} if accepted is None else accepted  # by any master, with their tasks
         self.begin()
 
     def begin(self) -> None:
@@ -35,6 +33,7 @@ class Ledger:
         # What an attempt was asked for, by slot.
         self.true: dict[tuple[int, int, int], Mapping[int, FloatArray]] = {}
         self._forged: dict[int, tuple[Arrival, Set[int]]] = {}  # by identity: its slots
+        self._tasks: dict[tuple[int, int], dict[int, MiniTask]] = {}  # round, worker
         self._open: set[int] = set()  # one round, or jobs under way where work is dealt
         self._last: Arrival | None = None
         self._settled: set[tuple[int, int]] = set()  # round, worker; or job, piece
@@ -57,9 +56,8 @@ class Ledger:
                     self._accept(answer)
             case Arrival():
                 self._last = seen
-            case ports.Failure(round=round, worker=worker):
-                why = f"worker {worker} failed in round {round}, and nothing had happened to it"
-                self._require(self._world.may_fail, f"{why}: {seen.reason}")
+            case ports.Failure() | ports.Restart():
+                self._require_cause(seen)
             case ports.Dispatch():
                 self._begin_round(seen)
             case ports.Close():
@@ -68,6 +66,15 @@ class Ledger:
                 self._open.discard(seen.record.round)
             case ports.Finish():
                 self._finish(seen)
+
+    def _require_cause(self, seen: ports.Failure | ports.Restart) -> None:
+        """See that nobody fails, or is taken for lost, to whom nothing has happened."""
+        if isinstance(seen, ports.Failure):
+            why = f"worker {seen.worker} failed in round {seen.round}, and nothing had happened"
+            self._require(self._world.may_fail, f"{why} to it: {seen.reason}")
+        elif self._world.dealt:
+            idle = f"worker {seen.worker} was replaced for its silence, and had not been asked"
+            self._require(not self._world.is_idle(seen.worker), idle)
 
     def _begin_round(self, dispatch: ports.Dispatch) -> None:
         round, dealt = dispatch.round, self._world.dealt
@@ -92,7 +99,7 @@ class Ledger:
         """See that whatever chunk is in a job's gradient is there once, by a task of that job."""
         counts: dict[int, float] = {}
         for term in decoding.terms:
-            task = self._tasks[term.round, term.worker][term.slot]
+            task = self._accepted[term.worker, term.round, term.slot]
             self._require(task.job == decoding.job, f"job {decoding.job} uses one of {task.job}'s")
             for chunk, coefficient in zip(task.chunks.tolist(), task.coefficients, strict=True):
                 counts[chunk] = counts.get(chunk, 0.0) + term.weight * float(coefficient)
@@ -125,7 +132,8 @@ class Ledger:
         once = {(round, slot) for slot in slots} if self._world.dealt else {(round, worker)}
         self._require(not once & self._settled, f"{name} was accepted, and is the second")
         self._settled |= once
-        self._accepted |= {(worker, round, slot) for slot in slots}
+        tasks = self._tasks.get((round, worker), {})
+        self._accepted |= {(worker, round, slot): tasks[slot] for slot in slots}
 
     def _of_use(self, round: int, worker: int) -> Set[int]:
         """Return the slots of a task whose jobs have not finished."""

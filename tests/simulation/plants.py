@@ -14,6 +14,7 @@ from seqgc.rounds import RoundPolicy
 from seqgc.schemes.ra_sgc import RASGCSchedule
 from seqgc.training import TorchWorkload
 from tests.simulation.function_plants import FUNCTION_PLANTS
+from tests.simulation.resident_plants import RESIDENT_PLANTS
 from tests.simulation.seams import History, Learner, Lease, Recorder, Replicas, durable, gathering
 from tests.simulation.world import Clock
 
@@ -170,6 +171,7 @@ PLANTS: Final[Mapping[str, _Plant]] = MappingProxyType(
         "durations by the wall clock": lambda: mock.patch.object(Clock, "monotonic", Clock.time),
         "metrics are kept by resume": _around(durable.AppendOnly, "__init__", _keeps_all),
         **FUNCTION_PLANTS,
+        **RESIDENT_PLANTS,
     }
 )
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from seqgc import workers
 from seqgc.errors import ParameterError, SeqgcError
-from seqgc.ports import Backend, Dispatched, Seen
+from seqgc.ports import Backend, Dispatched, MiniTask, Seen
 from seqgc.training import resume, train
 from tests.simulation.backend import SimulatedBackend
 from tests.simulation.faults import Scenario
@@ -44,7 +44,7 @@ class Outcome:
 
     errors: list[Exception | None] = field(default_factory=lambda: [None] * MASTERS)
     deeds: list[tuple[int, str]] = field(default_factory=list)
-    accepted: set[Address] = field(default_factory=set)  # answers, by any of them
+    accepted: dict[Address, MiniTask] = field(default_factory=dict)  # answers, by any of them
     fault: str | None = None
 
 

@@ -35,9 +35,13 @@ from tests.simulation.backend import SimulatedBackend
 from tests.simulation.crew import SimulatedFunctions
 from tests.simulation.disk import SimulatedSystem
 from tests.simulation.faults import (
+    CONNECTION_KINDS,
+    FUNCTION_KINDS,
+    HARMLESS,
     LARGE,
     MAX_NORM,
     READ_KINDS,
+    STAY_KINDS,
     Fault,
     Scenario,
     Shape,
@@ -55,8 +59,8 @@ from tests.simulation.world import Killed, Violation, World, check_losses
 Weights: TypeAlias = dict[str, dict[str, torch.Tensor]]  # by model and name
 
 _SHM = Path("/dev/shm")
-_EXCUSES = {"hang", "crash", "falsify", "delay"}
-_EXCUSES |= {"foreign", "throttle", "scarce", "reset", "unavailable", "error", "damage"}
+_EXCUSES = {"hang", "crash", "falsify", "delay", "foreign", *FUNCTION_KINDS, *READ_KINDS}
+_EXCUSES = (_EXCUSES | {*STAY_KINDS, *CONNECTION_KINDS}) - {*HARMLESS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,15 +148,19 @@ class _Simulation:
                 sound = [m for m in workload.metrics[-2:] if m.model != WILD or not scenario.wild]
                 check_losses(sound, expected.losses, exact=exact)
 
-        with replaced(clock=self._world.clock, system=self._system, at_rest=at_rest):
-            while not self._one_master():
-                if self.masters > most:
-                    raise Violation(f"the run has not ended after {most} masters")
-        self._check_end(expected)
+        try:
+            with replaced(clock=self._world.clock, system=self._system, at_rest=at_rest):
+                while not self._one_master():
+                    if self.masters > most:
+                        raise Violation(f"the run has not ended after {most} masters")
+            self._check_end(expected)
+        finally:
+            self._account.residents.close()
 
     def _check_end(self, expected: Trained | None) -> None:
         assert self._result is not None
         if isinstance(self._crew, SimulatedFunctions):
+            self._account.residents.end()
             self._crew.check_left()
         diverged = self._result.diverged
         self.trained = read(self._run, diverged, self._scenario.shape)
@@ -199,7 +207,7 @@ class _Simulation:
     def _excuses(self, error: Exception, happened: list[Fault]) -> bool:
         """Say whether a run may end so, after these faults; it is resumed then."""
         if isinstance(error, WorkerError):
-            return any(f.kind in _EXCUSES or f.kind in READ_KINDS for f in happened)
+            return any(fault.kind in _EXCUSES for fault in happened)
         if isinstance(error, AuditError):
             return any(f.kind == "lie" for f in self._world.happened)
         if isinstance(error, ParameterError):
@@ -212,15 +220,20 @@ class _Simulation:
             return
         if fault.kind == "clock":
             self._world.clock.off_s = 7200 * (fault.amount - 0.5)
+        elif fault.kind in CONNECTION_KINDS:
+            self._account.residents.happen(fault)
         elif fault.kind == "rival":
             require_refused(self._run, self._plan, workers.custom(self._n, self._backend))
         else:
             self._world.alive = False
+            if fault.kind == "lost-machine":
+                self._account.residents.master_gone(silently=True)
             self._leave(False)
             raise Killed
 
     def _leave(self, power: bool) -> None:
         """Put what is on the disk now where the next master finds it."""
+        self._account.residents.master_gone(silently=False)
         self._next = self._root / str(self.masters) / "run"
         if self._run.exists():
             shutil.copytree(self._run, self._next)
@@ -293,7 +306,8 @@ def plan(scenario: Scenario) -> TrainingPlan:
 
 def is_plain(spec: str) -> bool:
     """Say whether gradients are sums of one cover's places, whose bits depend on nobody's speed."""
-    return spec.partition(":")[0] in {"uncoded", "deal"} or "-rep:" in spec
+    name = spec.partition(":")[0]
+    return name in {"uncoded", "deal"} or "-rep:" in spec or (name == "ra-sgc" and "p=" not in spec)
 
 
 def is_exact(scenario: Scenario) -> bool:
@@ -303,6 +317,8 @@ def is_exact(scenario: Scenario) -> bool:
     """
     if scenario.switches or is_plain(scenario.spec):
         return not scenario.switches
+    if scenario.backend == "resident":  # who is late for one round is late for the next
+        return False
     disturbed = any(sort(fault.kind) in {"task", "read"} for fault in scenario.faults)
     return not (scenario.wild or disturbed)
 

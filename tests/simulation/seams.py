@@ -21,6 +21,9 @@ from seqgc import _durable as durable
 from seqgc import master
 from seqgc.backends.lambda_ import _backend as lambda_backend
 from seqgc.backends.lambda_ import _messages as messages
+from seqgc.backends.lambda_ import _resident as resident
+from seqgc.backends.lambda_ import _starts as starts
+from seqgc.backends.lambda_ import _switchboard as switchboard
 from seqgc.backends.lambda_._calls import Calls, Throttle
 from seqgc.backends.lambda_._threads import Ended
 from seqgc.backends.lambda_._transport import connection_error, reply_of
@@ -47,6 +50,9 @@ from seqgc.training._lease import Lease
 from seqgc.wire import _codec as codec
 from seqgc.wire import _frame as frames
 from seqgc.worker import _invocations as invocations
+from seqgc.worker import _line as line
+from seqgc.worker import _serving as serving
+from seqgc.worker import _staying as staying
 from seqgc.workers import _functions as opening
 from tests.kit import system_calls
 from tests.simulation.world import Clock
@@ -54,7 +60,8 @@ from tests.simulation.world import Clock
 __all__ = [
     "Calls", "Ended", "History", "Learner", "Lease", "Recorder", "Replicas", "Throttle",
     "codec", "connection_error", "durable", "frames", "gathering", "invocations", "lambda_backend",
-    "messages", "objects", "opening", "opening_stores", "replaced", "reply_of", "shared_objective",
+    "line", "messages", "objects", "opening", "opening_stores", "replaced", "reply_of",
+    "resident", "serving", "shared_objective", "starts", "staying", "switchboard",
 ]  # fmt: skip
 
 # What takes long and comes to the same in every run; models are told apart by identity.

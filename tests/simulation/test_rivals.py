@@ -6,6 +6,7 @@ from unittest import mock
 
 import pytest
 
+from seqgc.schemes import parse_scheme
 from tests.kit import SOAK
 from tests.simulation.faults import SPECS, TABLES, Scenario
 from tests.simulation.rivals import compete
@@ -14,10 +15,14 @@ from tests.simulation.seams import Lease
 pytestmark = pytest.mark.timeout(0 if SOAK else 180)
 
 
+# Whose late answers are of use, the ledger of one master among several cannot tell.
+_SPECS = [spec for spec in SPECS if getattr(parse_scheme(spec, n=4), "late", "drop") == "drop"]
+
+
 def schedule(seed: int) -> Scenario:
     return Scenario(
         seed=seed,
-        spec=SPECS[seed % len(SPECS)],
+        spec=_SPECS[seed % len(_SPECS)],
         delays=seed % TABLES,
         checkpoint_every_s=[2.0, 9.0, 1e9][seed % 3],
         faults=(),

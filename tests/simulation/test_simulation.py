@@ -18,6 +18,7 @@ from tests.simulation.faults import (
     Scenario,
     draw,
     of_functions,
+    of_residents,
     shrink,
 )
 from tests.simulation.plants import PLANTS
@@ -31,6 +32,8 @@ QUICK = [
     "durations by the wall clock",
     "nothing is locked",
     "answers of closed rounds count",
+    "late answers of finished jobs count",
+    "what came late and was dealt again counts twice",
     "sums in the order of answers",
     "optimizers forget",
     "nothing is synced",
@@ -70,7 +73,8 @@ def test_functions_train_to_the_bits_of_local_workers(backend: str) -> None:
     local = replace(PLAIN, spec="m-sgc-rep:B=1,W=2,lam=2")
     scenario = replace(local, backend=backend)
     compare(trained(scenario).weights, trained(local), exact=True, but=set())
-    faults = [fault for seed in range(20) for fault in of_functions(np.random.default_rng(seed))]
+    of_backend = of_residents if backend == "resident" else of_functions
+    faults = [fault for seed in range(20) for fault in of_backend(np.random.default_rng(seed))]
     scenario = replace(scenario, faults=tuple({(f.kind, f.at): f for f in faults}.values())[:40])
     first, second = simulate(scenario), simulate(scenario)
     assert (first.fault, first.digest) == (None, second.digest)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
 from seqgc.schemes import parse_scheme
 from seqgc.training import JobMetrics
-from tests.simulation.faults import HARMLESS, Fault, Scenario, sort
-
-_OF_WORKERS = ("task", "read")
+from tests.simulation.faults import Fault, Scenario, may_fail_by, sort
 
 
 class Violation(AssertionError):
@@ -65,6 +63,8 @@ class World:
 
     def __init__(self, scenario: Scenario) -> None:
         self.clock, self.record, self.shape = Clock(), Record(), scenario.shape
+        self.seed, self.lease_s = scenario.seed, scenario.lease_s
+        self.leases_over = False  # whether a function has served until its lease ended
         self.dealt = scenario.spec.startswith("deal")
         specs = scenario.spec, *(spec for _, spec in scenario.switches)
         schemes = [parse_scheme(spec, n=self.shape.n) for spec in specs if spec]
@@ -84,6 +84,7 @@ class World:
         self.claims: dict[tuple[int, str], set[int]] = {}  # who said that a model is not finite
         self.diverged: set[str] = set()  # models, as told
         self.uncompared = False  # whether an audit has told of results that nobody confirmed
+        self.is_idle: Callable[[int], bool] = lambda _: False  # a worker that could be asked
         self.switches: list[tuple[int, int, str]] = []  # first round, first job, scheme
         self.closed: dict[int, tuple[int, ...]] = {}  # stragglers by round
 
@@ -101,6 +102,10 @@ class World:
         self.sent[round, worker] = count + 1
         return self._note("task", round, worker, count)
 
+    def of_stay(self, worker: int, number: int) -> Fault | None:
+        """Return what goes wrong with a worker's so-manieth invocation that is to stay."""
+        return self._note("stay", worker, number)
+
     def of_event(self) -> Fault | None:
         self.events += 1
         return self._note("event", self.events - 1)
@@ -117,9 +122,7 @@ class World:
     @property
     def may_fail(self) -> bool:
         """Whether something has happened to a worker, or a model, by which its task may fail."""
-        return self._wild or any(
-            sort(f.kind) in _OF_WORKERS and f.kind not in HARMLESS for f in self.happened
-        )
+        return self._wild or self.leases_over or any(map(may_fail_by, self.happened))
 
     def _note(self, kind: str, *at: int) -> Fault | None:
         fault = self._faults.get((kind, at))

@@ -1,0 +1,78 @@
+"""Whole runs of one kind, whatever goes wrong in them: what `--draw` names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+
+from tests.simulation.faults import (
+    LEASES_S,
+    Fault,
+    Scenario,
+    draw,
+    may_happen_to_residents,
+    of_residents,
+    sort,
+)
+
+_DEALT: Final = ("deal", "deal:pieces=5", "deal:pieces=12")
+_STAYING: Final = (
+    "uncoded",
+    "gc-rep:s=1",
+    "m-sgc:B=1,W=2,lam=2",
+    "m-sgc-rep:B=1,W=2,lam=1",
+    "sr-sgc:B=1,W=2,lam=2,late=take",
+    "ra-sgc:s=0,q=0.5,r=2",
+    "ra-sgc:s=0,q=0.5,r=2,p=2",
+)
+
+
+def dealt(seed: int) -> Scenario:
+    """Work is dealt to local workers, and the master is killed at least once."""
+    drawn = draw(seed)
+    faults = [fault for fault in drawn.faults if fault.kind != "lie"]  # nobody is asked twice
+    faults.append(Fault(kind="kill", at=(40 + seed % 60,), amount=0.5))
+    return _plain(drawn, spec=_DEALT[seed % 3], backend="local", faults=faults)
+
+
+def staying(seed: int) -> Scenario:
+    """Rounds on functions that stay."""
+    return _on_residents(seed, _STAYING[seed % len(_STAYING)])
+
+
+def dealt_staying(seed: int) -> Scenario:
+    """Work is dealt to functions that stay."""
+    return _on_residents(seed, _DEALT[seed % 3])
+
+
+def _on_residents(seed: int, spec: str) -> Scenario:
+    drawn, rng = draw(seed), np.random.default_rng([seed, 8])
+    faults = [fault for fault in drawn.faults if may_happen_to_residents(fault)]
+    faults += of_residents(rng, shape=drawn.shape) if drawn.backend != "resident" else []
+    lease_s = float(rng.choice(LEASES_S))
+    return _plain(drawn, spec=spec, backend="resident", faults=faults, lease_s=lease_s)
+
+
+def _plain(
+    drawn: Scenario, *, spec: str, backend: str, faults: list[Fault], lease_s: float = LEASES_S[0]
+) -> Scenario:
+    places = {(sort(fault.kind), fault.at): fault for fault in faults}  # one a place
+    return replace(
+        drawn,
+        spec=spec,
+        backend=backend,
+        faults=tuple(places.values()),
+        lease_s=lease_s,
+        audit=False,
+        wild=drawn.wild and backend == "local",
+        switches=(),
+    )
+
+
+DRAWS: Final[Mapping[str, Callable[[int], Scenario]]] = MappingProxyType(
+    {"any": draw, "dealt": dealt, "staying": staying, "dealt-staying": dealt_staying}
+)
