@@ -257,7 +257,7 @@ class Switchboard:
         self._lines[tag], self._said[tag] = line, 0
         try:
             async for frame in line.frames():
-                line.patience = self._patience
+                line.patience = self._patience  # its first frame says that it is ready
                 self._said[tag] += _weight(frame)
                 self._tell(tag, frame)
                 while self._said[tag] - self._taken.get(tag, 0) > self._untaken_bytes:
