@@ -3,8 +3,9 @@
 python experiments/search/live_and_replayed.py [--workers 8] [--steps 4] [--alpha 6] [--seed 0]
 
 Starts and work are injected into local workers, so that this machine's own speed hardly counts. Of
-the trace are read: when each worker was there, how long pieces took at the median, and when the run
-ended. The replay has resident workers that come when they did, and this pace.
+the trace are read: when each worker was there, how long a second greeting and a piece took at the
+median, and when the run ended. The replay has resident workers that come when they did, this round
+trip and this pace.
 """
 
 from __future__ import annotations
@@ -53,18 +54,21 @@ def main() -> None:
         events = [json.loads(line) for line in (trace / "events.jsonl").read_text().splitlines()]
     setting = Setting(scheme=Deal(n=n))
     share = setting.scheme.fitted(MODELS).chunk_fractions[0]  # all are of one size
-    here_s, pieces_s = np.zeros(n), list[float]()
+    here_s, round_trips_s, pieces_s = np.zeros(n), list[float](), list[float]()
     for event in (event for event in events if event["event"] == "arrival"):
         if event["round"] == event["attempt"] == 0:
             here_s[event["worker"]] = event["took_s"]
+        elif event["took_s"] < given.alpha * share:  # no piece takes less
+            round_trips_s.append(event["took_s"])
         else:
             pieces_s.append(event["took_s"])
+    rtt_s = float(np.median(round_trips_s))
     live_s = sum(event["duration_s"] for event in events if event["event"] == "close")
     rehearsal = Rehearsal(
         profile=DelayProfile.from_times([here_s]),
         num_jobs=jobs,
-        alpha=float(np.median(pieces_s) / share),
-        reading=Reading(rtt_s=0.0, resident=True),
+        alpha=float((np.median(pieces_s) - rtt_s) / share),
+        reading=Reading(rtt_s=rtt_s, resident=True),
         models=MODELS,
     )
     replayed_s = deal(setting, rehearsal).replay.runtime_s

@@ -7,11 +7,11 @@ once. What is decided, at every event alike, is who gets which piece next:
 
 - *Late binding.* Nobody is sent work before it has said that it is there: a worker is greeted with
   a task without mini-tasks. Its empty answer, and that to a piece, brings it its next piece.
-- *Ahead.* With ``rtt_s``, the seconds of a message to a worker and back, a worker is sent more as
-  soon as what it has should end in less than these, so that it need not wait: pieces that take
-  less wait for each other at the worker. Whether it is done is judged by what work takes (`Pace`),
-  not by its answer, which may be long on its way. Who has something that is overdue gets no more,
-  nor does a worker whose way back is so long that the others could be done with all before.
+- *Ahead.* A worker is sent more when what it has should end in less than a round trip, which is
+  what a second greeting takes, sent to the first workers along with a piece. Whether it is done is
+  judged by what work takes (`Pace`), not by its answer, which may be long on its way. Who has
+  something that is overdue gets no more, nor does a worker whose way back is so long that the
+  others could be done with all before.
 - *Which piece.* One of the job whose weights the worker has; if there is none left, one of the
   oldest job that has any.
 - *Copies.* If no job has, a copy of the piece that is most overdue: out for more than one and a
@@ -49,8 +49,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Literal, TypeAlias, get_args
 
-import numpy as np
-
 from seqgc import ports
 from seqgc.errors import ParameterError, ScheduleError, WireError, WorkerError, require_int
 from seqgc.ports import Action, Arrival, BoolArray, Dispatch, Event, Failure
@@ -68,9 +66,9 @@ _Call: TypeAlias = Callable[[list[Action]], None]
 class DealingPolicy:
     """Deals the pieces of ``num_jobs`` jobs, up to ``in_flight`` >= 1 of them at once.
 
-    Of the ``rule`` the time limit and the attempts count (see `Retries`); no round is waited out.
-    ``first_job`` is the first job's number in the run. Chunks that hold no data point, ``empty``
-    (pieces,), are not dealt. The other arguments: see this module's head.
+    Of the ``rule`` the time limit and the attempts count (see `Retries`). ``first_job`` is the
+    first job's number in the run. Chunks without a data point, ``empty`` (pieces,), are not dealt.
+    ``greet``: see this module's head.
 
     Raises
     ------
@@ -91,7 +89,6 @@ class DealingPolicy:
         *,
         num_jobs: int,
         in_flight: int = 1,
-        rtt_s: float = 0.0,
         greet: Greet = "once",
         first_job: int = 0,
         empty: BoolArray | None = None,
@@ -103,12 +100,11 @@ class DealingPolicy:
         deal = deal.fitted(in_flight)
         self._n, self._limit_s, self._each_round = deal.n, rule.timeout_s, greet == "rounds"
         self._shares: list[float] = deal.chunk_fractions.tolist()
-        held = np.ones(len(self._shares), dtype=np.bool_) if empty is None else ~empty
-        self._pieces: list[int] = np.flatnonzero(held).tolist()
+        self._pieces = [p for p in range(len(self._shares)) if empty is None or not empty[p]]
         self._first = self._next = first_job  # of those not closed, of those not begun
         self._end = first_job + require_int("num_jobs", num_jobs, least=0)
         self._jobs: dict[int, DealtJob] = {}  # begun and not closed, in order
-        self._errands = Errands(self._n, rtt_s=rtt_s, by_coming=self._each_round)
+        self._errands = Errands(self._n, by_coming=self._each_round)
         self._ask_ats = [math.inf] * self._n  # by worker, for when an alarm is set
         self._at_hand = [-1] * self._n  # by worker, the job of its latest piece
         self._takers: dict[int, None] = {}  # who gets the next pieces, in order
@@ -170,6 +166,8 @@ class DealingPolicy:
         self._takers.pop(worker, None)
         if not self._errands.queues[worker]:
             self._takers[worker] = self._errands.spared = None
+            if errand.piece is None and self._errands.wants_probe:
+                actions += self._greet([worker], is_probe=True)
         self._ask_ahead(worker)
         if errand.piece is None:
             return
@@ -275,11 +273,12 @@ class DealingPolicy:
             errand.copied = True
             self._jobs[errand.job].put_back(errand.piece)
         self._alarms.set(self._now + self._limit_s, partial(self._miss, errand))
-        actions.append(ports.Restart(worker=errand.worker, optional=True))
+        if errand is self._errands.queues[errand.worker][0]:  # once for all that it has
+            actions.append(ports.Restart(worker=errand.worker, optional=True))
 
     def _hopeless(self, what: str, failure: Failure | None = None) -> WorkerError:
-        cause = f"; worker {failure.worker}: {failure.reason}" if failure else ""
         worker = failure.worker if failure else None
+        cause = f"; worker {worker}: {failure.reason}" if failure else ""
         text = f"job {self._first} cannot be finished: {what}{cause}"
         return WorkerError(text, round=self._first, worker=worker)
 
@@ -295,8 +294,8 @@ class DealingPolicy:
             return  # its end calls everybody back
         for errand in (late := job.out.get(piece, set())):
             errand.copied = True
-        rivals = [errand for errand in late if self._has_no_other(errand, job)]
-        self._call_back(job, sorted(e.worker for e in rivals), actions)
+        rivals = sorted(errand.worker for errand in late if self._has_no_other(errand, job))
+        self._call_back(job, rivals, actions)
 
     def _has_no_other(self, errand: Errand, job: DealtJob) -> bool:
         """Whether a worker's cancelled round would cost nothing but this errand."""
@@ -305,8 +304,7 @@ class DealingPolicy:
 
     def _call_back(self, job: DealtJob, workers: Sequence[int], actions: list[Action]) -> None:
         """Wait no more for what these do for a job; greet whoever is left with nothing."""
-        if workers:
-            actions.append(ports.Cancel(round=job.number, workers=tuple(workers)))
+        actions += [ports.Cancel(round=job.number, workers=tuple(workers))] if workers else []
         for worker in workers:
             for errand in self._errands.of_job(worker, job.number):
                 self._errands.remove(errand)
@@ -353,11 +351,15 @@ class DealingPolicy:
                 greetings += self._greet(range(self._n))
         return greetings
 
-    def _greet(self, workers: Iterable[int]) -> list[Dispatch]:
+    def _greet(self, workers: Iterable[int], *, is_probe: bool = False) -> list[Dispatch]:
         """Ask workers to say that they are there."""
         if self.done:
             return []
-        return dispatches(self._send(self._jobs[self._first], worker) for worker in workers)
+        job = self._jobs[self._first]
+        greetings = [job.errand(worker, is_probe=is_probe) for worker in workers]
+        for errand in greetings:
+            self._errands.add(errand)
+        return dispatches((errand, ()) for errand in greetings)
 
     def _deal(self) -> list[Dispatch]:
         """Give whoever can take one the next piece, or a copy of one."""
@@ -367,13 +369,16 @@ class DealingPolicy:
                 break
             if self._errands.is_late(worker, self._now):
                 del self._takers[worker]  # till it answers
-            elif (choice := self._choice(worker)) is not None:
+                continue
+            choice = self._choice(worker)
+            if choice is not None and not self._errands.is_kept(worker, len(choice[0].left)):
                 job, piece = choice
                 left = (self._shares[each] for each in job.left)
                 if not self._errands.is_too_late(worker, left, self._now):
                     dealt.append(self._send(job, worker, piece))
         while (copy := self._errands.to_copy(self._takers, self._now)) is not None:
             worker, errand = copy
+            assert errand.piece is not None
             dealt.append(self._send(self._jobs[errand.job], worker, errand.piece))
         return dispatches(dealt)
 
@@ -385,11 +390,9 @@ class DealingPolicy:
                 return job, piece
         return None
 
-    def _send(self, job: DealtJob, worker: int, piece: int | None = None) -> Sent:
-        errand = job.errand(worker, piece, share=0.0 if piece is None else self._shares[piece])
+    def _send(self, job: DealtJob, worker: int, piece: int) -> Sent:
+        errand = job.errand(worker, piece, share=self._shares[piece])
         self._errands.add(errand)
-        if piece is None:
-            return errand, ()
         del self._takers[worker]
         self._at_hand[worker] = job.number
         job.deal(errand, piece)

@@ -8,6 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from statistics import median
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -20,6 +21,7 @@ __all__ = ["Errand", "Errands", "Sent", "dispatches"]
 Address: TypeAlias = tuple[int, int, int]  # job, worker, attempt
 
 _PATIENCE: Final = 1.5  # a piece is overdue, or a copy worth its while, after so many times its due
+_PROBES: Final = 5  # answers that the round trip is learned from
 _SPARE: Final = 64  # entries of a heap that may be of errands that are over, beside as many again
 _LOOK: Final = 0.25  # round trips from one look at who would be too late to the next
 
@@ -33,6 +35,7 @@ class Errand:
     attempt: int
     piece: int | None = None
     share: float = 0.0  # of a batch
+    is_probe: bool = False  # a greeting of a worker that is there: its answer takes a round trip
     is_behind: bool = False  # sent while the worker had another piece
     left_at: float = math.nan
     # As an answer that takes no more than the round trip would tell, the worker should
@@ -59,14 +62,16 @@ Sent: TypeAlias = tuple[Errand, tuple[MiniTask, ...]]
 class Errands:
     """What ``n`` workers have been sent and not answered; each does one thing after the other.
 
-    ``rtt_s`` are the seconds that a message to a worker and back takes. How long work takes is
-    learned from the answers; until then nothing is overdue. ``by_coming``: an invocation that is
-    long in coming may be long in answering (see `Pace`).
+    How long a message to a worker and back takes, its round trip, is learned from the first probes,
+    and how long work takes from the answers; until then nothing is overdue. ``by_coming``: an
+    invocation that is long in coming may be long in answering (see `Pace`).
     """
 
-    def __init__(self, n: int, *, rtt_s: float, by_coming: bool = False) -> None:
-        self._rtt_s, self._by_coming = rtt_s, by_coming
-        self._pace = Pace(by_gaps=rtt_s > 0)
+    def __init__(self, n: int, *, by_coming: bool = False) -> None:
+        self._by_coming = by_coming
+        self._round_trips: list[float] = []  # s, of the probes
+        self._rtt_s = 0.0  # their median
+        self._pace = Pace(by_gaps=by_coming)
         self._open: dict[Address, Errand] = {}
         self.queues: Final[list[list[Errand]]] = [[] for _ in range(n)]  # by worker, as sent
         self._came_s = [0.0] * n  # what the latest greeting took
@@ -95,8 +100,13 @@ class Errands:
         """Take note of what is sent."""
         self._open[errand.address] = errand
         self.queues[errand.worker].append(errand)
-        if errand.piece is None:
+        if errand.piece is None and not errand.is_probe:
             self._there.discard(errand.worker)
+
+    @property
+    def wants_probe(self) -> bool:
+        """Whether another probe would tell something new of the round trip."""
+        return len(self._round_trips) < _PROBES
 
     def remove(self, errand: Errand) -> None:
         """Wait for it no more."""
@@ -116,7 +126,10 @@ class Errands:
         """Take note of an answer; the worker goes on with what it has besides."""
         self.remove(errand)
         worker, rtt_s = errand.worker, self._rtt_s
-        if errand.piece is None:
+        if errand.is_probe:
+            self._round_trips.append(at - errand.left_at)
+            self._rtt_s = median(self._round_trips)
+        elif errand.piece is None:
             self._came_s[worker] = at - errand.left_at
             self._there.add(worker)
             self.ways_back_s[worker] = self._way_back_s(worker)
@@ -141,20 +154,31 @@ class Errands:
     def ask_at(self, worker: int) -> float | None:
         """Return when a worker should be sent another piece, so as not to wait for it.
 
-        As long as nobody knows the pace, everybody has two: the time from the first answer to the
-        second will tell.
+        Where answers may be long on their way, everybody has two as long as nobody knows the pace:
+        the time from the first answer to the second will tell.
         """
         queue = self.queues[worker]
-        if self._rtt_s == 0 or not queue or queue[-1].piece is None:
+        if not queue or queue[-1].piece is None:
             return None
         if not self._pace.known:
-            return -math.inf if len(queue) < 2 else None
+            return -math.inf if self._by_coming and self._pieces(worker) < 2 else None
         return queue[-1].ends_at - self._rtt_s
+
+    def is_kept(self, worker: int, pieces: int) -> bool:
+        """Whether so many pieces are kept for those who have none, of whom this worker is not one.
+
+        That is so as long as nobody knows the pace: then nobody knows when the others come.
+        """
+        if self._pace.known or not self._pieces(worker):
+            return False
+        return pieces <= sum(not self._pieces(each) for each in range(len(self.queues)))
+
+    def _pieces(self, worker: int) -> int:
+        return sum(errand.piece is not None for errand in self.queues[worker])
 
     def is_late(self, worker: int, now: float) -> bool:
         """Whether something that a worker has is overdue: it had better have no more."""
-        queue = self.queues[worker]
-        return bool(queue) and queue[0].due_at <= now
+        return any(errand.due_at <= now for errand in self.queues[worker])
 
     def look_at(self, now: float) -> float:
         """Return when a free worker may be given something next, if no answer comes before."""

@@ -52,7 +52,9 @@ class DealtJob:
                 return piece
         return None
 
-    def errand(self, worker: int, piece: int | None, *, share: float) -> Errand:
+    def errand(
+        self, worker: int, piece: int | None = None, *, share: float = 0.0, is_probe: bool = False
+    ) -> Errand:
         """Return a worker's next errand for the job: a piece, that share of a batch, or none."""
         attempt = self.attempts[worker]
         self.attempts[worker] += 1
@@ -63,6 +65,7 @@ class DealtJob:
             piece=piece,
             share=share,
             is_copy=piece in self.out,
+            is_probe=is_probe,
         )
 
     def deal(self, errand: Errand, piece: int) -> None:

@@ -53,16 +53,14 @@ def deal(setting: Setting, rehearsal: Rehearsal, *, silent_s: FloatArray | None 
         shares, empty = sizes / rehearsal.batch, sizes == 0
     before_s, after_s = rehearsal.reading.split(rehearsal.latencies(setting))
     work_s = rehearsal.slope * setting.jobs_per_round * shares
-    rtt_s = rehearsal.rtt_s
     workers = VirtualWorkers(
-        before_s, after_s=after_s, work_s=work_s, rtt_s=rtt_s, silent_s=silent_s
+        before_s, after_s=after_s, work_s=work_s, rtt_s=rehearsal.rtt_s, silent_s=silent_s
     )
     policy = DealingPolicy(
         scheme,
         setting.rule,
         num_jobs=jobs,
         in_flight=in_flight,
-        rtt_s=rtt_s,
         greet="once" if rehearsal.reading.resident else "rounds",
         empty=empty,
     )
