@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import overload
 
@@ -13,7 +16,90 @@ from seqgc.ports import BoolArray, LateAnswer
 __all__ = ["Answers", "OnRecord"]
 
 
-class Answers(Sequence[BoolArray]):
+class _Masks(Sequence[BoolArray]):
+    """Masks (n,), a bit each; all are as long as the first."""
+
+    def __init__(self) -> None:
+        self._n = self._stride = 0
+        self._bits = bytearray()
+
+    def __len__(self) -> int:
+        return len(self._bits) // self._stride if self._bits else 0
+
+    @overload
+    def __getitem__(self, number: int) -> BoolArray: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> list[BoolArray]: ...
+
+    def __getitem__(self, number: int | slice) -> BoolArray | list[BoolArray]:
+        if isinstance(number, slice):
+            return [self[each] for each in range(len(self))[number]]
+        begin = range(len(self))[number] * self._stride
+        row = np.frombuffer(self._bits[begin : begin + self._stride], dtype=np.uint8)
+        mask: BoolArray = np.unpackbits(row, count=self._n).view(np.bool_)
+        mask.flags.writeable = False
+        return mask
+
+    def add(self, mask: BoolArray) -> None:
+        row = np.packbits(mask).tobytes()
+        self._n, self._stride = len(mask), len(row)
+        self._bits += row
+
+    def cut(self, length: int) -> None:
+        """Forget all but the first ones."""
+        del self._bits[length * self._stride :]
+
+
+class _Late(Mapping[int, tuple[LateAnswer, ...]]):
+    """Which late answers rounds took, in the order of their own rounds and workers.
+
+    For each earlier round of which one took some: the two rounds, and a bit a worker.
+    """
+
+    def __init__(self) -> None:
+        self._rounds, self._own, self._masks = array("q"), array("q"), _Masks()
+
+    def __getitem__(self, round: int) -> tuple[LateAnswer, ...]:
+        first, last = bisect_left(self._rounds, round), bisect_right(self._rounds, round)
+        if first == last:
+            raise KeyError(round)
+        own, masks = self._own[first:last], self._masks[first:last]
+        return tuple(
+            (of, worker) for of, mask in zip(own, masks, strict=True) for worker in _numbers(mask)
+        )
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(dict.fromkeys(self._rounds))
+
+    def __len__(self) -> int:
+        return len(dict.fromkeys(self._rounds))
+
+    def add(self, round: int, late: Iterable[LateAnswer], *, n: int) -> None:
+        """Take those of a round of n workers, after all rounds before it."""
+        workers: defaultdict[int, list[int]] = defaultdict(list)
+        for own, worker in late:
+            workers[own].append(worker)
+        for own in sorted(workers):
+            mask = np.zeros(n, dtype=np.bool_)
+            mask[workers[own]] = True
+            self._rounds.append(round)
+            self._own.append(own)
+            self._masks.add(mask)
+
+    def forget_from(self, round: int) -> None:
+        """Forget those of a round and all after it."""
+        first = bisect_left(self._rounds, round)
+        del self._rounds[first:], self._own[first:]
+        self._masks.cut(first)
+
+
+def _numbers(mask: BoolArray) -> list[int]:
+    numbers: list[int] = np.flatnonzero(mask).tolist()
+    return numbers
+
+
+class Answers(_Masks):
     """Masks (n,) of closed rounds, the first one first; a bit each, for they are kept for good.
 
     ``late`` says of the rounds which answers to earlier ones they took, where they took some.
@@ -22,46 +108,24 @@ class Answers(Sequence[BoolArray]):
     --------
     >>> answers = Answers()
     >>> answers.append(np.array([True, False, True]))
-    >>> len(answers), answers[0].tolist()
-    (1, [True, False, True])
+    >>> answers.append(np.array([True, True, True]), late=[(0, 1)])
+    >>> len(answers), answers[0].tolist(), dict(answers.late)
+    (2, [True, False, True], {1: ((0, 1),)})
     """
 
     def __init__(self) -> None:
-        self._n = self._stride = 0
-        self._bits = bytearray()
-        self.late: dict[int, tuple[LateAnswer, ...]] = {}
-
-    def __len__(self) -> int:
-        return len(self._bits) // self._stride if self._bits else 0
-
-    @overload
-    def __getitem__(self, round: int) -> BoolArray: ...
-
-    @overload
-    def __getitem__(self, round: slice) -> list[BoolArray]: ...
-
-    def __getitem__(self, round: int | slice) -> BoolArray | list[BoolArray]:
-        if isinstance(round, slice):
-            return [self[each] for each in range(len(self))[round]]
-        begin = range(len(self))[round] * self._stride
-        row = np.frombuffer(self._bits[begin : begin + self._stride], dtype=np.uint8)
-        responded: BoolArray = np.unpackbits(row, count=self._n).view(np.bool_)
-        responded.flags.writeable = False
-        return responded
+        super().__init__()
+        self.late = _Late()
 
     def append(self, responded: BoolArray, late: Sequence[LateAnswer] = ()) -> None:
         """Take the next round's; all are as long as the first."""
-        if late:
-            self.late[len(self)] = tuple(late)
-        row = np.packbits(responded).tobytes()
-        self._n, self._stride = len(responded), len(row)
-        self._bits += row
+        self.late.add(len(self), late, n=len(responded))
+        self.add(responded)
 
     def forget_from(self, round: int) -> None:
         """Forget a round and all after it, as if they had not been closed."""
-        del self._bits[round * self._stride :]
-        for later in [each for each in self.late if each >= round]:
-            del self.late[later]
+        self.cut(round)
+        self.late.forget_from(round)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import msgspec
 import numpy as np
@@ -81,11 +81,14 @@ class _Begin:
     fingerprint: dict[str, str]
 
 
+_Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Round:
-    round: Annotated[int, msgspec.Meta(ge=0)]
-    stragglers: list[Annotated[int, msgspec.Meta(ge=0)]]
-    late: list[tuple[int, int]] = field(default_factory=list)  # rounds and workers
+    round: _Number
+    stragglers: list[_Number]
+    late: list[tuple[_Number, _Number]] = field(default_factory=list)  # rounds and workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,7 +101,7 @@ class Session:
             batches=sizes,
             again=OnRecord(
                 answers={round: on_record[round] for round in range(first, len(on_record))},
-                late=dict(on_record.late),
+                late=on_record.late,
             ),
             audit=plan.audit,
             bundles=len(plan.models) // setting.jobs_per_round,
