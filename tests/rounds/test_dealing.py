@@ -289,7 +289,7 @@ def test_a_doubt_is_believed_when_nobody_is_left_to_settle_it():
 
 
 @pytest.mark.parametrize(
-    ("num_jobs", "in_flight", "fails"), [(200, 1, range(0, 999, 3)), (600, 4, ())]
+    ("num_jobs", "in_flight", "fails"), [(600, 1, range(0, 3000, 3)), (600, 4, ())]
 )
 def test_a_policy_holds_no_more_after_more_jobs(num_jobs, in_flight, fails):
     """What is over is forgotten, whoever was slow, and whatever failed."""
@@ -330,9 +330,10 @@ def test_a_copy_that_comes_second_is_dropped():
 
 
 def test_a_worker_has_its_next_piece_before_it_has_done_the_last():
-    rtt_s, options = 0.02, {"speeds": [1.0, 1.0], "num_jobs": 4, "in_flight": 2}
-    with_it = played(Deal(n=2, pieces=16), rtt_s=rtt_s, **options)
-    assert with_it.now < 4 / 2 + 6 * rtt_s  # not 32: once for each piece of a worker
+    """Nobody says how long a message takes: it is learned."""
+    rtt_s = 0.1
+    table = played(Deal(n=2, pieces=2), speeds=[1.0] * 2, rtt_s=rtt_s, num_jobs=20, in_flight=4)
+    assert table.now < 20 / 2 + 6 * rtt_s  # not 20: once for each piece of a worker
 
 
 def test_everybody_has_a_piece_before_anybody_has_two():
