@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from seqgc.errors import NotDecodableError, ScheduleError
-from seqgc.master._gathering import Gatherer
+from seqgc.master import Gatherer
 from seqgc.ports import BoolArray, Decoding, FloatArray, LateAnswer, MiniTask
 from seqgc.schemes import RASGC, Assignment, Schedule, Scheme, parse_scheme
 from seqgc.schemes.ra_sgc import RASGCSchedule

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from seqgc.backends.lambda_._switchboard import Switchboard
+from tests.backends.lambda_.parts import Switchboard
 from tests.kit import SOAK
 from tests.simulation.draws import DRAWS
 from tests.simulation.faults import Scenario

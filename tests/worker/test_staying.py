@@ -33,8 +33,7 @@ from seqgc.wire import (
     to_mapping,
 )
 from seqgc.worker import FunctionWorker, StayReport
-from seqgc.worker._line import Stranger
-from seqgc.worker._staying import stay
+from tests.backends.lambda_.parts import Stranger, stay
 from tests.kit import at_some_pace
 from tests.worker.asking import INLINE, Scales, invocation
 

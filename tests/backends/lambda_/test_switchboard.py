@@ -20,12 +20,10 @@ from hypothesis import strategies as st
 
 from seqgc.backends import MonotonicClock
 from seqgc.backends.lambda_ import Address
-from seqgc.backends.lambda_._certificate import tls_server
-from seqgc.backends.lambda_._switchboard import Switchboard
 from seqgc.errors import ParameterError
 from seqgc.testing import PATIENCE_S, eventually
-from seqgc.worker._line import tls_client
 from tests.backends.lambda_.caller import Caller
+from tests.backends.lambda_.parts import Switchboard, tls_client, tls_server
 from tests.kit import SOAK
 
 BEAT_S = 0.2

@@ -11,9 +11,9 @@ from contextlib import closing, contextmanager
 import pytest
 
 from seqgc.backends import MonotonicClock
-from seqgc.backends.lambda_._threads import CallThreads
 from seqgc.errors import WorkerError
 from seqgc.testing import PATIENCE_S, eventually
+from tests.backends.lambda_.parts import CallThreads
 
 
 class Large:

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from seqgc.backends.lambda_ import ThrottlePolicy
-from seqgc.backends.lambda_._calls import Throttle
 from seqgc.errors import ParameterError
 from seqgc.stores import MemoryStore
 from seqgc.testing.scripted import address, task
 from tests.backends.lambda_.in_memory import open_backend
+from tests.backends.lambda_.parts import Throttle
 
 
 def test_waits_fill_the_whole_range_and_it_doubles_up_to_the_longest() -> None:
