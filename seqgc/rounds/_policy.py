@@ -125,7 +125,8 @@ class RoundPolicy:
         self._diverged: set[str] = set()
         self._failed: dict[int, Failure] = {}  # the first failure of each who has not answered yet
         self._quiet_s = np.zeros(schedule.n)  # for how long nothing was heard of a worker
-        self._origin = math.nan  # set when the round's tasks have left
+        # When the round's tasks have left, and, seconds from then, the gate was asked last.
+        self._origin, self._decided_s = math.nan, -math.inf
         self._now = 0.0
 
     @property
@@ -224,8 +225,8 @@ class RoundPolicy:
         return () if is_of_use else (ports.Drop(event=event, reason="its round is closed"),)
 
     def _elapsed(self, event: ports.Arrival | Failure) -> float:
-        """Return an event's seconds, never later than the alarm that it beat, by rounding."""
-        return min(event.at - self._origin, self._alarm)
+        """Return an event's seconds, by rounding neither after its alarm nor before the last."""
+        return max(min(event.at - self._origin, self._alarm), self._decided_s)
 
     def _why_unwanted(self, event: ports.Arrival | Failure) -> str | None:
         worker, latest = event.worker, self._attempts.latest(event.worker)
@@ -296,7 +297,7 @@ class RoundPolicy:
             return ()
         if self._is_idle:
             return self._close(idle_record(self._round, self._schedule.n))
-        elapsed = self._alarm
+        elapsed = self._decided_s = self._alarm
         awaited = self._gate.tick(elapsed)
         if self._gate.record is not None:
             return self._close(self._gate.record)
@@ -331,7 +332,7 @@ class RoundPolicy:
             self._is_idle = True
             return []  # the next tick closes the round, if there is one
         self._is_idle = False
-        self._gate, self._origin = self._new_gate(), math.nan
+        self._gate, self._origin, self._decided_s = self._new_gate(), math.nan, -math.inf
         self._overdue.take(self._gate, 0.0)
         asked: Sequence[int] = range(self._schedule.n)
         if np.count_nonzero(excused := self._schedule.excused):

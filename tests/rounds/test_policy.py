@@ -16,6 +16,7 @@ from seqgc.ports import (
     Cancel,
     Close,
     Dispatch,
+    Dispatched,
     Drop,
     Event,
     Failure,
@@ -272,3 +273,19 @@ def test_a_schedule_whose_rounds_are_all_closed_asks_nobody(audit: bool) -> None
     policy = RoundPolicy(schedule, ClosingRule(), audit=audit)
     assert policy.done
     assert not policy.start()
+
+
+def test_an_answer_of_the_very_instant_that_was_decided_at_is_not_before_it_by_rounding() -> None:
+    rounded = 0
+    for origin in np.random.default_rng(1).uniform(0, 1e4, 200).tolist():
+        policy = RoundPolicy(GC(n=2, s=0).start(1), ClosingRule(mu=0.1))
+        policy.start()
+        policy.on(Dispatched(round=0, attempt=0, workers=(0, 1), left_at=(origin, origin)))
+        policy.on(Arrival(round=0, worker=0, attempt=0, at=origin + 1.3, results={}))
+        at = policy.wake_at
+        rounded += at - origin < 1.1 * (origin + 1.3 - origin)
+        policy.on(Tick(at=at))
+        policy.on(Arrival(round=0, worker=1, attempt=0, at=at, results={}))
+        policy.on(Tick(at=at))
+        assert policy.done
+    assert rounded > 10
