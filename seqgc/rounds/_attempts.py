@@ -63,6 +63,10 @@ class Attempts:
         """Say whether the worker's latest attempt has failed, and the next one is not due yet."""
         return worker in self._due
 
+    def under_way(self, workers: Iterable[int]) -> dict[int, int]:
+        """Return the latest attempts of those, of workers still to answer, who do not wait."""
+        return {worker: self.latest(worker) for worker in workers if not self.waits(worker)}
+
     def left(self, worker: int) -> bool:
         """Say whether the worker may be asked once more."""
         return self.latest(worker) + 1 < self._most

@@ -377,8 +377,7 @@ class RoundPolicy:
         round, stragglers = record.round, (~record.responded).nonzero()[0].tolist()
         if stragglers and self._schedule.takes_late:
             answered = self._gate.answered & ~self._schedule.excused
-            gone = self._settled | self._failed.keys()
-            latest = {w: self._attempts.latest(w) for w in stragglers if w not in gone}
+            latest = self._attempts.under_way(w for w in stragglers if w not in self._settled)
             stragglers = self._overdue.keep(round, stragglers, answered=answered, attempts=latest)
         return self._overdue.cancel(round, stragglers)
 

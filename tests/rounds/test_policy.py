@@ -289,3 +289,17 @@ def test_an_answer_of_the_very_instant_that_was_decided_at_is_not_before_it_by_r
         policy.on(Tick(at=at))
         assert policy.done
     assert rounded > 10
+
+
+def test_a_second_attempt_under_way_when_its_round_closes_may_answer_late() -> None:
+    policy = RoundPolicy(parse_scheme("ra-sgc:s=0,q=0.5,r=1", n=4).start(2), ClosingRule())
+    policy.start()
+    policy.on(left(0, 4, at=0.0))
+    failed = Failure(round=0, worker=3, attempt=0, at=0.5, reason="killed")
+    assert [type(action) for action in policy.on(failed)] == [Dispatch]
+    for worker in (0, 1):
+        policy.on(Arrival(round=0, worker=worker, attempt=0, at=1.0, results={}))
+    actions = policy.on(Tick(at=policy.wake_at))
+    assert [type(action) for action in actions] == [Close, Dispatch], "nobody is cancelled"
+    policy.on(left(1, 4, at=3.0))
+    assert policy.on(Arrival(round=0, worker=3, attempt=1, at=3.5, results={})) == ()
