@@ -195,10 +195,7 @@ class RoundRecord:
 
     @property
     def missed(self) -> int:
-        """How many more answers are not used now: its own, less the late ones that it took.
-
-        None where work is dealt: who gave nothing was not asked, or is slow.
-        """
+        """How many answers it went without, less the late ones it took; 0 where work is dealt."""
         return 0 if self.reason == "dealt" else int((~self.responded).sum()) - len(self.late)
 
 
