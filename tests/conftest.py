@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import sys
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -128,3 +129,11 @@ def nothing_outlives_the_session() -> Iterator[None]:
     before = _alive()
     yield
     _check_nothing_left(before)
+
+
+@pytest.fixture
+def traced() -> Iterator[None]:
+    """Let `tests.census.Census` know what this process allocates."""
+    tracemalloc.start(1)
+    yield
+    tracemalloc.stop()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,13 +21,6 @@ N = 8
 ROUNDS = 100_000 if SOAK else 300
 # Of a few rounds what comes and goes is seen as well.
 MOST_BYTES_A_ROUND = 1e6 / 1e4 if SOAK else 1000
-
-
-@pytest.fixture
-def traced() -> Iterator[None]:
-    tracemalloc.start(1)
-    yield
-    tracemalloc.stop()
 
 
 @pytest.mark.usefixtures("traced")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import tracemalloc
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -30,13 +28,6 @@ MOST_BYTES_A_ROUND, MOST_KB_OF_A_WORKER = (1e6 / 1e4, 64) if SOAK else (3000, 10
 
 def small() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-
-
-@pytest.fixture
-def traced() -> Iterator[None]:
-    tracemalloc.start(1)
-    yield
-    tracemalloc.stop()
 
 
 @pytest.mark.usefixtures("traced")
