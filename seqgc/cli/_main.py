@@ -28,21 +28,21 @@ from seqgc.cli import (
 )
 from seqgc.cli._options import with_plugins
 from seqgc.cli._show import forget_output
-from seqgc.errors import ParameterError, ProfileError, SeqgcError, one_line
+from seqgc.cli._statuses import EPILOG, Status
+from seqgc.errors import BudgetError, ParameterError, ProfileError, SeqgcError, one_line
 
 # typer carries a copy of click of its own; this is the one public way to its errors.
 _UsageError: type[Exception] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
 )
 
-_WRONG = 2
-_INTERRUPTED = 130
 _SOON_S = 0.01
 _LONGEST = 300 - len("seqgc: ")  # of a line that refuses
 
 app = typer.Typer(
     name="seqgc",
     help="Train many networks on unreliable workers and wait for no straggler.",
+    epilog=EPILOG,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -50,8 +50,8 @@ app.command("scheme")(with_plugins(_scheme.scheme))
 app.command("replay")(with_plugins(_replay.replay))
 app.command("tune")(with_plugins(_tune.tune))
 app.add_typer(_profile.app, name="profile")
-app.command("train")(_train.train)
-app.command("resume")(_resume.resume)
+app.command("train", epilog=EPILOG)(_train.train)
+app.command("resume", epilog=EPILOG)(_resume.resume)
 app.command("demo")(_demo.demo)
 app.command("cost")(with_plugins(_cost.cost))
 app.command("deploy")(with_plugins(_deploy.deploy))
@@ -59,11 +59,10 @@ app.command("doctor")(with_plugins(_doctor.doctor))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit status.
+    """Run the command line; return its exit status, one of `seqgc.cli._statuses.Status`.
 
-    0: done. 1: workers, weights or files failed, or what a verb is for could not be printed; what
-    it has saved it need not print (`show`). 2: a wrong parameter, in one line on stderr that names
-    the argument, the rule and the value. 130, 143, 129: ended by SIGINT, SIGTERM or SIGHUP.
+    What a verb has saved it need not print (`show`). A wrong parameter is one line on stderr that
+    names the argument, the rule and the value.
     """
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
@@ -71,24 +70,27 @@ def main(argv: Sequence[str] | None = None) -> int:
             status = _command()(args=arguments, standalone_mode=False)
         sys.stdout.flush()
     except (ParameterError, ProfileError) as error:
-        return _fail(error, str(error), _WRONG)
+        return _fail(error, str(error), Status.WRONG)
+    except BudgetError as error:
+        return _fail(error, str(error), Status.BUDGET)
     except SeqgcError as error:
-        return _fail(error, str(error), 1)
+        return _fail(error, str(error), Status.FAILED)
     except BrokenPipeError as error:  # nobody reads what is printed
         forget_output()
-        return _fail(error, "", 1)
+        return _fail(error, "", Status.FAILED)
     except OSError as error:
         where = error.filename or "what is printed, or a file"
-        return _fail(error, f"{where}: {error.strerror or error}", 1)
+        return _fail(error, f"{where}: {error.strerror or error}", Status.FAILED)
     except MemoryError as error:
-        return _fail(error, f"not enough memory for this: {error}", 1)
+        return _fail(error, f"not enough memory for this: {error}", Status.FAILED)
     except _UsageError as error:
-        return _fail(error, getattr(error, "format_message", error.__str__)(), _WRONG)
+        return _fail(error, getattr(error, "format_message", error.__str__)(), Status.WRONG)
     except _Stopped as stop:
-        return _fail(stop, "interrupted" if stop.status == _INTERRUPTED else str(stop), stop.status)
-    if status == _INTERRUPTED:  # typer's own translation of Ctrl-C
-        return _fail(None, "interrupted", _INTERRUPTED)
-    return status if isinstance(status, int) else 0
+        message = "interrupted" if stop.status == Status.INTERRUPTED else str(stop)
+        return _fail(stop, message, stop.status)
+    if status == Status.INTERRUPTED:  # typer's own translation of Ctrl-C
+        return _fail(None, "interrupted", Status.INTERRUPTED)
+    return status if isinstance(status, int) else Status.DONE
 
 
 class _Stopped(SystemExit):
@@ -168,7 +170,9 @@ def _fail(error: BaseException | None, message: str, status: int) -> int:
     """Say what went wrong, and what the error has been given to add, in one line on stderr."""
     notes = getattr(error, "__notes__", [])
     line = one_line("; ".join([message, *notes]), limit=2000)
-    if status == _WRONG and len(line) > _LONGEST:  # what it begins with, the value and the remedy
+    if (
+        status == Status.WRONG and len(line) > _LONGEST
+    ):  # what it begins with, the value and the remedy
         line = f"{line[: _LONGEST - 121]}…{line[-120:]}"
     if line:
         with suppress(OSError, ValueError):  # nobody is there to read it

@@ -123,7 +123,7 @@ def test_deployed_functions_train_the_same_weights_by_every_transport(
         for path in (late.root, *late.root.rglob("*")):
             os.utime(path, (then := time.time() - 3600 * hours, then))
     delayed = ["--scheme", "m-sgc:B=1,W=2,lam=4", "--backend", "lambda", *directory]
-    assert main([*CODED, *delayed, "--max-usd", "0.00268", "--run", "stopped"]) == 1
+    assert main([*CODED, *delayed, "--max-usd", "0.00268", "--run", "stopped"]) == 3
     said_last = capsys.readouterr().err.splitlines()[-1]
     assert said_last.startswith("seqgc: stopped before round 1: it could cost up to $0.0013")
     assert "of a budget of $0.002680" in said_last
