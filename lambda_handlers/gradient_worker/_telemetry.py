@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Telemetry"]
 
-_SERVICE = "gradient-worker"
+_SERVICE = os.environ.get("POWERTOOLS_SERVICE_NAME", "gradient-worker")  # the stack's name
 _NAMESPACE = "seqgc"
 
 

@@ -137,7 +137,8 @@ def with_plugins(verb: Verb) -> Verb:
         for name, kind in groups.items():
             values = {each.name: arguments.pop(each.name) for each in fields(kind)}
             listed = {each.name for each in fields(kind) if isinstance(each.default, tuple)}
-            arguments[name] = kind(**values | {each: words(values[each]) for each in listed})
+            lists = {each: words(",".join(values[each] or ())) for each in listed}
+            arguments[name] = kind(**values | lists)
         return verb(**arguments)
 
     option = _option("plugins_", "plugins", RunConfig.model_fields["plugins"])
@@ -205,7 +206,7 @@ def _with_parameters(call: Verb, verb: Verb, more: Sequence[inspect.Parameter]) 
 def _expanded(callable_: Any) -> Iterator[inspect.Parameter]:
     """Yield what a verb, or the constructor of a group, takes; groups field by field.
 
-    A tuple is one word on the command line, with commas.
+    A tuple is words with commas between them on the command line, in one option or in several.
     """
     hints = get_type_hints(callable_, include_extras=True)
     for name, parameter in inspect.signature(callable_).parameters.items():
@@ -216,7 +217,7 @@ def _expanded(callable_: Any) -> Iterator[inspect.Parameter]:
         if get_origin(kind) is Annotated and isinstance(kind.__metadata__[0], str):
             plain, *flags, about = get_args(kind)
             if isinstance(default, tuple):
-                plain, default = str, ",".join(default)
+                plain, default = list[str], list(default)
             kind = Annotated[plain, typer.Option(*flags, help=about)]
         by_name = inspect.Parameter.KEYWORD_ONLY
         yield parameter.replace(annotation=kind, default=default, kind=by_name)

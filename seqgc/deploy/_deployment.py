@@ -22,6 +22,8 @@ _LIMITS: Final = {
     "provisioned_mibps": (1, 3414),
     "reserved_concurrency": (0, 10**6),
 }
+_TAG: Final = re.compile(r"[\w.:/@+-]{1,128}=[\w.:/@+-]{0,256}", re.ASCII)
+_MOST_TAGS: Final = 45  # of the 50 that a resource may have CloudFormation and SAM take some
 _STACK_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
 
 Package: TypeAlias = Literal["image", "zip"]
@@ -59,6 +61,12 @@ class DeployOptions:
         bool, "--function-url", "Make a URL too; callers sign with IAM credentials."
     ] = False
     log_retention_days: Annotated[int, "Days for which logs are kept."] = 14
+    monitoring: Annotated[bool, "Alarms and a dashboard in CloudWatch."] = True
+    alarm_topic_arn: Annotated[str, "SNS topic that hears of alarms; by default none."] = ""
+    trace: Annotated[
+        bool, "--trace", "Let X-Ray trace a sample of the invocations, which it charges for."
+    ] = False
+    tag: Annotated[tuple[str, ...], "KEY=VALUE for every resource; repeatable."] = ()
 
     def __post_init__(self) -> None:
         if not _STACK_NAME.fullmatch(self.stack):
@@ -71,6 +79,18 @@ class DeployOptions:
             raise ParameterError("vpc_id", rule, self.vpc_id)
         if self.image_uri and self.package != "image":
             raise ParameterError("image_uri", "needs package 'image'", self.image_uri)
+        if self.alarm_topic_arn and not self.monitoring:
+            rule = "must be left out without alarms (--no-monitoring)"
+            raise ParameterError("alarm_topic_arn", rule, self.alarm_topic_arn)
+        keys = set[str]()
+        for tag in self.tag:
+            key = tag.partition("=")[0]
+            if not _TAG.fullmatch(tag) or key.lower().startswith("aws:") or key in keys:
+                rule = "must be KEY=VALUE of letters, digits and _.:/@+-, each key once, not aws:…"
+                raise ParameterError("tag", rule, tag)
+            keys.add(key)
+        if len(keys) > _MOST_TAGS:
+            raise ParameterError("tag", f"must be at most {_MOST_TAGS} tags", len(keys))
 
     @property
     def function(self) -> str:
@@ -80,13 +100,12 @@ class DeployOptions:
     def parameters(self, *, prefix_list: str) -> dict[str, str]:
         """Return the template's parameters; ``prefix_list`` is the region's of S3."""
         plain = asdict(self)
-        del plain["stack"], plain["subnets"]
+        del plain["stack"], plain["subnets"], plain["tag"]
         subnet_a, subnet_b = self.subnets or ("", "")
-        return {_in_template(name): str(value) for name, value in plain.items()} | {
+        return {_in_template(name): _as_parameter(value) for name, value in plain.items()} | {
             "SubnetA": subnet_a,
             "SubnetB": subnet_b,
             "S3PrefixListId": prefix_list,
-            "FunctionUrl": "yes" if self.function_url else "no",
         }
 
 
@@ -95,6 +114,12 @@ def _check_limits(holder: object, *names: str) -> None:
         least, most = _LIMITS[name]
         integer = require_int(name, getattr(holder, name), least=least, most=most)
         object.__setattr__(holder, name, integer)
+
+
+def _as_parameter(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
 
 
 def _in_template(field: str) -> str:

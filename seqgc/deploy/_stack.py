@@ -59,6 +59,7 @@ def deploy_commands(
     deploy += ["--stack-name", options.stack, "--region", region, "--resolve-s3"]
     deploy += ["--resolve-image-repos"] if builds_image else ["--image-repository", unused]
     deploy += ["--capabilities", "CAPABILITY_IAM", "--no-confirm-changeset"]
+    deploy += ["--tags", *options.tag] if options.tag else []
     deploy += ["--no-fail-on-empty-changeset", "--parameter-overrides", *overrides]
     return [deploy] if options.image_uri else [build, deploy]
 

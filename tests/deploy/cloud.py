@@ -40,9 +40,11 @@ def client(service: str) -> Any:
     return new_session().client(service)
 
 
-def make_stack(name: str, parameters: dict[str, str]) -> None:
+def make_stack(
+    name: str, parameters: dict[str, str], *, tags: dict[str, str] | None = None
+) -> None:
     """What CloudFormation does when `sam deploy` asks it to."""
-    made = _make_most(name, parameters)
+    made = _make_most(name, parameters, tags or {})
     resources = rendered(stack=name, **parameters)
     for kind, make in BY_HAND.items():
         for logical, resource in resources.items():
@@ -58,7 +60,7 @@ def function_arn(stack: str, logical: str) -> str:
     return f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:{function_name(stack, logical)}"
 
 
-def _make_most(stack: str, parameters: dict[str, str]) -> dict[str, str]:
+def _make_most(stack: str, parameters: dict[str, str], tags: dict[str, str]) -> dict[str, str]:
     """Let moto's CloudFormation make what it can; return physical names by logical ones."""
     template = decided(linked=True, stack=stack, **parameters)
     resources = template["Resources"]
@@ -69,7 +71,11 @@ def _make_most(stack: str, parameters: dict[str, str]) -> dict[str, str]:
         if isinstance(output["Value"], int):
             output["Value"] = str(output["Value"])
     made = client("cloudformation")
-    made.create_stack(StackName=stack, TemplateBody=json.dumps(_written_out(template, stack)))
+    made.create_stack(
+        StackName=stack,
+        TemplateBody=json.dumps(_written_out(template, stack)),
+        Tags=[{"Key": key, "Value": value} for key, value in tags.items()],
+    )
     found = made.list_stack_resources(StackName=stack)["StackResourceSummaries"]
     names = {each["LogicalResourceId"]: each["PhysicalResourceId"] for each in found}
     functions = {
@@ -144,6 +150,16 @@ def _make_retries(properties: Json) -> None:
     )
 
 
+def _make_alarm(properties: Json) -> None:
+    properties.pop("FunctionName")
+    client("cloudwatch").put_metric_alarm(**properties)
+
+
+def _make_dashboard(properties: Json) -> None:
+    properties.pop("FunctionName")
+    client("cloudwatch").put_dashboard(**properties)
+
+
 def _make_egress(properties: Json) -> None:
     rule: Json = {"IpProtocol": properties["IpProtocol"]}
     rule |= {key: properties[key] for key in ("FromPort", "ToPort")}
@@ -157,6 +173,8 @@ def _make_egress(properties: Json) -> None:
 
 
 BY_HAND = {
+    "AWS::CloudWatch::Alarm": _make_alarm,
+    "AWS::CloudWatch::Dashboard": _make_dashboard,
     "AWS::EC2::SecurityGroupEgress": _make_egress,
     "AWS::Lambda::Function": _make_function,
     "AWS::Lambda::Version": lambda _: None,  # `_make_alias` publishes it

@@ -122,11 +122,25 @@ class _Renderer:
             case "Fn::If":
                 name, yes, no = argument
                 return self.value(yes if self.condition(name) else no)
+            case "Fn::Sub" if isinstance(argument, list):
+                text, own = argument
+                return self.intrinsic(
+                    function, _replaced(text, {k: self.value(v) for k, v in own.items()})
+                )
             case "Fn::Sub":
                 for name, value in self.values.items():
                     argument = argument.replace(f"${{{name}}}", str(value))
                 return {function: argument} if self.linked and "${" in argument else argument
         return {function: self.value(argument)}  # Fn::Select, Fn::Cidr, …: AWS's own business
+
+
+def _replaced(text: str, values: Json) -> str:
+    for name, value in values.items():
+        # linked, a reference stands for itself: ``${Name}`` is how `Fn::Sub` writes it
+        text = text.replace(
+            f"${{{name}}}", f"${{{value['Ref']}}}" if isinstance(value, dict) else value
+        )
+    return text
 
 
 def statements(node: Any) -> list[Json]:

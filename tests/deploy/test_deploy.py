@@ -6,6 +6,7 @@ of the command line: what is asserted is what is there afterwards.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,8 +36,17 @@ class Sam:
         if self.fails == command[1]:
             return 1
         if command[1] == "deploy":
-            make_stack(command[command.index("--stack-name") + 1], parameters_of(command))
+            name = command[command.index("--stack-name") + 1]
+            make_stack(name, parameters_of(command), tags=tags_of(command))
         return 0
+
+
+def tags_of(command: Sequence[str]) -> dict[str, str]:
+    if "--tags" not in command:
+        return {}
+    words = command[command.index("--tags") + 1 :]
+    pairs = itertools.takewhile(lambda word: not word.startswith("--"), words)
+    return {name: value for name, _, value in (each.partition("=") for each in pairs)}
 
 
 def parameters_of(command: Sequence[str]) -> dict[str, str]:
@@ -55,7 +65,12 @@ def test_every_parameter_is_the_template_s() -> None:
 def test_what_is_deployed_is_there(account: Any) -> None:
     sam = Sam()
     options = DeployOptions(
-        stack="mine", memory_mb=1769, timeout_s=33, reserved_concurrency=300, function_url=True
+        stack="mine",
+        memory_mb=1769,
+        timeout_s=33,
+        reserved_concurrency=300,
+        function_url=True,
+        tag=("team=ml", "cost/centre=42"),
     )
     made = deploy(options, session=account, template=TEMPLATE, run=sam)
     assert (made.stack, made.region, made.function_url) == ("mine", REGION, URL)
@@ -73,6 +88,10 @@ def test_what_is_deployed_is_there(account: Any) -> None:
     assert concurrency["ReservedConcurrentExecutions"] == 300
     retries = client("lambda").get_function_event_invoke_config(FunctionName=made.function_name)
     assert retries["MaximumRetryAttempts"] == 0
+
+    (stack,) = client("cloudformation").describe_stacks(StackName="mine")["Stacks"]
+    tags = {each["Key"]: each["Value"] for each in stack["Tags"]}
+    assert tags == {"team": "ml", "cost/centre": "42"}  # CloudFormation hands them on
 
     (system,) = client("efs").describe_file_systems(FileSystemId=made.file_system_id)["FileSystems"]
     assert system["Encrypted"]

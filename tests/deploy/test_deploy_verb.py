@@ -14,7 +14,7 @@ import pytest
 from seqgc.cli import main
 from seqgc.deploy import deploy
 from tests.deploy.kit import TEMPLATE
-from tests.deploy.test_deploy import Sam, parameters_of
+from tests.deploy.test_deploy import Sam, parameters_of, tags_of
 
 Out = pytest.CaptureFixture[str]
 HERE = ["--template", str(TEMPLATE)]
@@ -43,12 +43,15 @@ def test_a_dry_run_prints_commands_that_can_be_pasted_and_asks_nothing(
     monkeypatch.setattr("seqgc.cli._deploy.open_session", None)  # not to be called
     monkeypatch.chdir(tmp_path)
     line = ["deploy", *HERE, "--dry-run", "--region", "eu-north-1", "--memory-mb", "1769"]
+    line += ["--tag", "team=ml", "--tag", "stage=test", "--no-monitoring"]
     assert main(line) == 0
     build, deployed = map(shlex.split, capsys.readouterr().out.splitlines())
     assert build[:3] == ["sam", "build", "ImageWorker"]
     assert deployed[:2] == ["sam", "deploy"]
     assert parameters_of(deployed) == parameters_of(build)
     assert parameters_of(deployed)["MemoryMb"] == "1769"
+    assert parameters_of(deployed)["Monitoring"] == "no"
+    assert tags_of(deployed) == {"team": "ml", "stage": "test"}
     assert deployed[deployed.index("--region") + 1] == "eu-north-1"
     assert list(tmp_path.iterdir()) == []
     assert main([*line, "--json"]) == 0
@@ -62,6 +65,10 @@ def test_a_dry_run_prints_commands_that_can_be_pasted_and_asks_nothing(
         (["--template", "none.yaml"], "`template` must be seqgc's template.yaml"),
         (["--vpc-id", "vpc-1", "--subnets", "subnet-1"], "`subnets` must be two of"),
         (["--out", "no/such/folder.toml"], "`out` must be in a folder that exists"),
+        (["--tag", "team"], "`tag` must be KEY=VALUE of letters"),
+        (["--tag", "aws:x=1"], "`tag` must be KEY=VALUE of letters"),
+        (["--tag", "a=1", "--tag", "a=2"], "`tag` must be KEY=VALUE of letters"),
+        (["--alarm-topic-arn", "arn:1", "--no-monitoring"], "`alarm_topic_arn` must be left out"),
         (["--region", "eu central"], "`region` must be the name of an AWS region"),
     ],
 )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 from typing import Any
 
 import pytest
 
 from seqgc.backends.lambda_ import MASTER_PORTS
-from tests.deploy.kit import TEMPLATE, Json, decided, listed, rendered, statements
+from tests.deploy.kit import REGION, ROOT, TEMPLATE, Json, decided, listed, rendered, statements
 
 EXISTING = {"VpcId": "vpc-1", "SubnetA": "subnet-1", "SubnetB": "subnet-2"}
 PREFIX_LIST = {"S3PrefixListId": "pl-1"}
@@ -250,6 +251,87 @@ def test_the_function_is_as_asked_for_and_never_retried(package: str) -> None:
     group = only(resources, "AWS::Logs::LogGroup")
     assert group["RetentionInDays"] == 14
     assert function["LoggingConfig"]["LogGroup"] == "${LogGroup}"
+
+
+def test_alarms_ask_about_the_function_and_tell_the_topic_if_there_is_one() -> None:
+    for package, worker in (("image", "ImageWorker"), ("zip", "ZipWorker")):
+        resources = rendered(Package=package, TimeoutS="33", AlarmTopicArn="arn:aws:sns:a:1:ops")
+        alarms = {a["AlarmName"]: a for a in of_type(resources, "AWS::CloudWatch::Alarm")}
+        assert alarms.keys() == {"seqgc-errors", "seqgc-throttles", "seqgc-duration"}
+        share, longest = alarms["seqgc-duration"]["Metrics"]
+        assert (share["Expression"], share["Id"]) == ("longest / (10 * 33)", "share")  # ms to %
+        assert longest["MetricStat"]["Metric"]["MetricName"] == "Duration"
+        asked = [
+            metric["Dimensions"]
+            for alarm in alarms.values()
+            for metric in [
+                alarm if "MetricName" in alarm else None,
+                *(m["MetricStat"]["Metric"] for m in alarm.get("Metrics", []) if "MetricStat" in m),
+            ]
+            if metric is not None
+        ]
+        assert asked == [[{"Name": "FunctionName", "Value": f"${{{worker}}}"}]] * 4
+        for alarm in alarms.values():
+            assert alarm["AlarmActions"] == ["arn:aws:sns:a:1:ops"]
+            assert alarm["TreatMissingData"] == "notBreaching"  # no run, no alarm
+    silent = of_type(rendered(), "AWS::CloudWatch::Alarm")
+    assert ["AlarmActions" in alarm for alarm in silent] == [False] * 3
+    kinds = {each["Type"] for each in rendered(Monitoring="no").values()}
+    assert not kinds & {"AWS::CloudWatch::Alarm", "AWS::CloudWatch::Dashboard"}
+
+
+def test_the_dashboard_shows_metrics_that_there_are() -> None:
+    board = only(rendered(stack="mine"), "AWS::CloudWatch::Dashboard")
+    assert board["DashboardName"] == "mine-eu-central-1"
+    widgets = [each["properties"] for each in json.loads(board["DashboardBody"])["widgets"]]
+    shown, last = set(), ["", "", "", ""]
+    for widget in widgets:
+        for row in widget.get("metrics", []):
+            words = [word for word in row if isinstance(word, str)]
+            if words == ["..."]:
+                words = last
+            if words:
+                last = [old if new == "." else new for new, old in zip(words, last, strict=True)]
+                shown.add(tuple(last))
+    own = {
+        name for space, name, *where in shown if space == "seqgc" and where == ["service", "mine"]
+    }
+    telemetry = (ROOT / "lambda_handlers/gradient_worker/_telemetry.py").read_text()
+    assert len(own) == 7
+    assert all(f'"{name}"' in telemetry for name in own)
+    theirs = {name for space, name, *_ in shown if space == "AWS/Lambda"}
+    assert theirs == {"Invocations", "Errors", "Throttles", "Duration", "ConcurrentExecutions"}
+    (annotation,) = widgets[2]["annotations"]["horizontal"]
+    assert annotation["value"] == 60
+
+
+def test_x_ray_is_off_unless_asked_for_and_then_the_worker_may_send_traces() -> None:
+    for asked, mode in (("no", "PassThrough"), ("yes", "Active")):
+        resources = rendered(Trace=asked)
+        function = only(resources, "AWS::Lambda::Function")
+        assert function["TracingConfig"] == {"Mode": mode}
+        sids = [each.get("Sid") for each in statements(resources["WorkerRole"]["Properties"])]
+        assert ("Trace" in sids) == (asked == "yes")
+
+
+def test_a_stack_s_tags_reach_every_resource_that_can_have_any() -> None:
+    """CloudFormation's own schemas say to which resources it hands a stack's tags on."""
+    from cfnlint.schema.manager import PROVIDER_SCHEMA_MANAGER
+
+    kinds = {each["Type"] for each in rendered(**PREFIX_LIST, FunctionUrl="yes").values()}
+    schemas = {k: PROVIDER_SCHEMA_MANAGER.get_resource_schema(REGION, k).schema for k in kinds}
+    assert {k for k, schema in schemas.items() if not schema["tagging"]["taggable"]} == {
+        "AWS::EC2::SecurityGroupEgress",
+        "AWS::EC2::SecurityGroupIngress",
+        "AWS::EC2::SubnetRouteTableAssociation",
+        "AWS::EFS::MountTarget",
+        "AWS::IAM::ManagedPolicy",
+        "AWS::Lambda::Alias",
+        "AWS::Lambda::EventInvokeConfig",
+        "AWS::Lambda::Url",
+        "AWS::Lambda::Version",
+        "AWS::S3::BucketPolicy",
+    }
 
 
 def test_concurrency_is_reserved_if_asked_for() -> None:

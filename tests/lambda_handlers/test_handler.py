@@ -168,14 +168,18 @@ def test_what_is_no_invocation_is_an_error_of_the_function() -> None:
 def test_each_invocation_has_a_line_of_log_and_one_of_metrics() -> None:
     failing = least_squares(settings={"points": 0})
     task = task_of(ref_of(WEIGHTS), round=7, worker=3, attempt=2)
-    ran = run(event(least_squares(task=task)), event(least_squares(task=task)), event(failing))
+    ran = run(
+        *(event(least_squares(task=task)) for _ in range(2)),
+        event(failing),
+        environment={"POWERTOOLS_SERVICE_NAME": "my-stack"},  # as the template has it
+    )
     keys = [tuple(log[k] for k in ("run", "round", "worker", "attempt")) for log in ran.logs]
     assert keys == [("run-9", 7, 3, 2), ("run-9", 7, 3, 2), ("run-9", 4, 1, 0)]
     assert [log["cold_start"] for log in ran.logs] == [True, False, False]
     assert [log["warm"] for log in ran.logs] == [False, True, False]
     assert [log["message"] for log in ran.logs] == ["answered", "answered", "failed"]
     assert "`points` must be an integer" in ran.logs[2]["reason"]
-    assert {log["service"] for log in ran.logs} == {"gradient-worker"}
+    assert {record["service"] for record in (*ran.logs, *ran.metrics)} == {"my-stack"}
     assert [m["ColdStart"] for m in ran.metrics] == [[1.0], [0.0], [0.0]]
     assert [m["Failed"] for m in ran.metrics] == [[0.0], [0.0], [1.0]]
     for log, metrics in zip(ran.logs, ran.metrics, strict=True):
