@@ -6,15 +6,15 @@ import difflib
 import math
 import operator
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 __all__ = [
     "AuditError",
     "BudgetError",
-    "DivergedError",
     "IllConditionedError",
+    "ModelError",
     "NotDecodableError",
     "ParameterError",
     "ProfileError",
@@ -33,6 +33,7 @@ __all__ = [
 
 
 _LONGEST = 120  # of a value that a message shows
+_MODELS = 4  # that a message names
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
@@ -112,14 +113,25 @@ class AuditError(SeqgcError):
         super().__init__(f"job {job}: {who} differently, and no majority says who lies: {remedy}")
 
 
-class DivergedError(SeqgcError):
-    """Models whose results are not finite or beyond ``max_norm``; nothing else is left to train."""
+class ModelError(SeqgcError):
+    """Models that cannot be trained on, and why, and nothing else is to be trained.
 
-    def __init__(self, models: Sequence[str]) -> None:
-        self.models = tuple(models)
-        what = "the results of " + ", ".join(self.models) + " are not finite or beyond --max-norm"
-        why = "training diverged, or a loss is undefined"
-        super().__init__(f"{what}: {why}; lower the learning rate, or check the data")
+    Examples
+    --------
+    >>> raise ModelError({"net": "diverged after 3 steps: its results are not finite"})
+    Traceback (most recent call last):
+        ...
+    seqgc.errors.ModelError: net diverged after 3 steps: its results are not finite
+    """
+
+    def __init__(self, models: Mapping[str, str]) -> None:
+        self.models = dict(models)
+        first = [f"{name} {why}" for name, why in self.models.items()][:_MODELS]
+        more = len(self.models) - len(first)
+        super().__init__("; ".join([*first, *[f"and {more} more"] * (more > 0)]))
+
+    def __reduce__(self) -> tuple[type[ModelError], tuple[dict[str, str]]]:
+        return type(self), (self.models,)
 
 
 class WireError(SeqgcError):

@@ -275,8 +275,8 @@ def test_without_a_limit_any_finite_result_is_taken() -> None:
         assert without_diverged(item, result)[0] is result
         limit = 1.01 * size
         assert not without_diverged(item, result[:1], max_norm=limit)[1]
-        zeros, models = without_diverged(item, result, max_norm=limit)
-        assert (zeros.tolist(), zeros.dtype, models) == ([0.0] * 4, result.dtype, {"m"})
+        zeros, flaws = without_diverged(item, result, max_norm=limit)
+        assert (zeros.tolist(), zeros.dtype, list(flaws)) == ([0.0] * 4, result.dtype, ["m"])
 
 
 def test_if_nobody_else_has_its_result_the_run_ends_and_names_it() -> None:

@@ -230,7 +230,7 @@ def event_of(answer: ResultMessage | FailureMessage, *, at: float) -> Arrival | 
         attempt=attempt,
         at=at,
         results=answer.results,
-        not_finite=answer.not_finite,
+        flaws=answer.flaws,
     )
 
 

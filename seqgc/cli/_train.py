@@ -65,7 +65,7 @@ def facts_of(result: TrainResult) -> Values:
         "scheme": result.scheme,
         "schemes": result.schemes,
         "switches": [switch.fields for switch in result.switches],
-        "diverged": result.diverged,
+        "parked": {name: asdict(each) for name, each in result.parked.items()},
         "rounds": len(result.counts.round_seconds),
         **{k: v for k, v in asdict(result.counts).items() if k not in _COUNTS_LEFT_OUT},
     }
@@ -99,6 +99,6 @@ def _pairs(result: TrainResult) -> dict[str, str]:
     for name, seen in result.evaluations.items():
         accuracy = "" if seen.accuracy is None else f", accuracy {seen.accuracy:.3f}"
         pairs[name] = f"loss {seen.loss:.4f}{accuracy}"
-        if name in result.diverged:
-            pairs[name] = f"diverged after {result.diverged[name]} steps, and was left as it was"
+        if name in result.parked:
+            pairs[name] = str(result.parked[name])
     return pairs

@@ -81,11 +81,9 @@ class RunProgress:
                 self._say(f"since round {fields['since']} all workers take {longer}")
             case "recovered":
                 self._say(f"round {fields['round']}: workers are as fast as they were before")
-            case "diverged":
-                what = f"{fields['model']} has diverged after {fields['step']} steps"
-                self._say(
-                    f"{what}: its results are not finite or beyond --max-norm; it is left as it is"
-                )
+            case "parked":
+                what = f"{fields['model']} {fields['cause']} after step {fields['step']}"
+                self._say(f"{what}: {fields['why']}; it is left as it is")
 
     def _say(self, line: str) -> None:
         self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)

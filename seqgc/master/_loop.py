@@ -11,7 +11,7 @@ from typing import TypeAlias, overload
 import numpy as np
 
 from seqgc import ports
-from seqgc.errors import DivergedError, NotDecodableError, ParameterError
+from seqgc.errors import ModelError, NotDecodableError, ParameterError
 from seqgc.master._gathering import Gatherer, HeldJob
 from seqgc.ports import (
     Action,
@@ -54,7 +54,7 @@ def run(
 
     A model's part of a result that is not finite, or whose 2-norm is above ``max_norm``, may be its
     worker's fault or the model's. So the first such answer is a failure, and the task is sent
-    again; should that give the like, it is an answer that names the model (`Arrival.not_finite`).
+    again; should that give the like, it is an answer that names the model (`Arrival.flaws`).
 
     Raises
     ------
@@ -66,9 +66,9 @@ def run(
         If workers who were asked for the same differ, and no majority says who is right.
     IllConditionedError
         If a gradient cannot be decoded to a useful precision.
-    NotDecodableError, DivergedError
+    NotDecodableError, ModelError
         If the sum of finite results overflows, or results are not finite, and the workload is none
-        of models that may diverge one by one.
+        of models that may fail one by one.
     """
     show = observe or (lambda _: None)
     gatherer = Gatherer(
@@ -154,7 +154,7 @@ class _Loop:
     _max_norm: float
     _begun: int = -1  # jobs begin in order
     _debts: _Debts = field(default_factory=_Debts)
-    _diverged: set[str] = field(default_factory=set)  # models
+    _failed: set[str] = field(default_factory=set)  # models
     _decoded: deque[Decoding] = field(default_factory=deque)  # gradients yet to be handed over
 
     def run(self, rest: Callable[[Holding], None]) -> None:
@@ -199,23 +199,23 @@ class _Loop:
             self._gatherer.take(task, result, worker=answer.worker, round=answer.round)
 
     def _screen(self, answer: Arrival, workload: Workload) -> Arrival | ports.Failure:
-        """Turn an answer that cannot be used into a failure, or one that names who diverged."""
+        """Turn an answer that cannot be used into a failure, or one that names who failed."""
         owed = self._debts.owed(answer)
         flaw = self._gatherer.flaw(owed, answer.results)
         if answer.worker in self._gatherer.expelled:
             flaw = "expelled: it differed from most of those who were asked for the same"
         if flaw is None:
-            usable, flaw = self._without_diverged(answer, owed, workload)
+            usable, flaw = self._without_flaws(answer, owed, workload)
             if flaw is None or answer.attempt > 0:
                 return usable
         round, worker, attempt = answer.round, answer.worker, answer.attempt
         return ports.Failure(round=round, worker=worker, attempt=attempt, at=answer.at, reason=flaw)
 
-    def _without_diverged(
+    def _without_flaws(
         self, answer: Arrival, owed: dict[int, MiniTask], workload: Workload
     ) -> tuple[Arrival, str | None]:
         """Return an answer with zeros for what has diverged, and what was wrong with it, if so."""
-        results, models, flaw = dict(answer.results), set[str](), None
+        results, flaws, flaw = dict(answer.results), dict(answer.flaws), None
         for slot, task in owed.items():
             if (norm := ports.norm(results[slot])) <= self._max_norm:
                 continue
@@ -223,15 +223,12 @@ class _Loop:
             results[slot], wrong = ports.without_diverged(
                 item, results[slot], max_norm=self._max_norm
             )
-            models |= wrong
-            if wrong - self._diverged and flaw is None:
+            flaws |= wrong
+            if wrong.keys() - self._failed and flaw is None:
                 rule = f"must have a norm of at most {self._max_norm:g} (max_norm); got {norm:g}"
                 rule = "must be finite; it holds NaN or Inf" if math.isnan(norm) else rule
                 flaw = f"the result of slot {slot} {rule}"
-        if not models:
-            return answer, None
-        named = tuple(sorted(models.union(answer.not_finite)))
-        return replace(answer, results=results, not_finite=named), flaw
+        return replace(answer, results=results, flaws=flaws), flaw
 
     def _perform(self, actions: Sequence[Action]) -> None:
         for action in filter(self._is_possible, actions):
@@ -251,19 +248,20 @@ class _Loop:
                     self._debts.finish(job)
                     if self._workload is not None:
                         self._decoded.append(action.decoding())
-                case ports.Diverged():
-                    self._diverge(action)
+                case ports.Park():
+                    self._park(action)
                 case ports.Close() | ports.Drop() | ports.Doubt():
                     pass  # for the observer
 
-    def _diverge(self, action: ports.Diverged) -> None:
-        self._diverged.update(action.models)
+    def _park(self, action: ports.Park) -> None:
+        self._failed.update(action.flaws)
         for answer in action.answers:
             self._take(answer)
-        if isinstance(self._workload, ports.DivergingWorkload):
-            self._workload.diverge(action.models)
-        elif self._workload is not None:
-            raise DivergedError(action.models)
+        for model, flaw in sorted(action.flaws.items()):
+            if isinstance(self._workload, ports.ParkingWorkload):
+                self._workload.park([model], why=flaw.why, kind=flaw.kind)
+            elif self._workload is not None:
+                raise ModelError({model: flaw.why})
 
     def _is_possible(self, action: Action) -> bool:
         """Say whether the backend can do this; refuse what it must and cannot."""
@@ -325,7 +323,7 @@ class _Loop:
     def _hand_over(self, workload: Workload) -> None:
         decoding = self._decoded.popleft()
         gradient = self._gatherer.combine(decoding)
-        if not isinstance(workload, ports.DivergingWorkload) and not np.isfinite(gradient).all():
+        if not isinstance(workload, ports.ParkingWorkload) and not np.isfinite(gradient).all():
             fault = f"the sum of finite results overflows {gradient.dtype}"
             remedy = "lower the learning rate, or train in float64"
             raise NotDecodableError(f"job {decoding.job}: {fault}; {remedy}", job=decoding.job)

@@ -22,8 +22,6 @@ from seqgc.ports._protocols import Close as Close
 from seqgc.ports._protocols import CloseReason as CloseReason
 from seqgc.ports._protocols import Dispatch as Dispatch
 from seqgc.ports._protocols import Dispatched as Dispatched
-from seqgc.ports._protocols import Diverged as Diverged
-from seqgc.ports._protocols import DivergingWorkload as DivergingWorkload
 from seqgc.ports._protocols import Doubt as Doubt
 from seqgc.ports._protocols import Drop as Drop
 from seqgc.ports._protocols import Event as Event
@@ -33,6 +31,8 @@ from seqgc.ports._protocols import LastingObserver as LastingObserver
 from seqgc.ports._protocols import Notice as Notice
 from seqgc.ports._protocols import Observer as Observer
 from seqgc.ports._protocols import OutlastingBackend as OutlastingBackend
+from seqgc.ports._protocols import Park as Park
+from seqgc.ports._protocols import ParkingWorkload as ParkingWorkload
 from seqgc.ports._protocols import Policy as Policy
 from seqgc.ports._protocols import Restart as Restart
 from seqgc.ports._protocols import RestartingBackend as RestartingBackend
@@ -44,6 +44,8 @@ from seqgc.ports._protocols import WeightStore as WeightStore
 from seqgc.ports._protocols import Workload as Workload
 from seqgc.ports._records import BoolArray as BoolArray
 from seqgc.ports._records import Decoding as Decoding
+from seqgc.ports._records import Flaw as Flaw
+from seqgc.ports._records import FlawKind as FlawKind
 from seqgc.ports._records import FloatArray as FloatArray
 from seqgc.ports._records import IntArray as IntArray
 from seqgc.ports._records import LateAnswer as LateAnswer

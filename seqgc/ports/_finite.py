@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from seqgc.ports._records import FloatArray, WorkItem
+from seqgc.ports._records import Flaw, FloatArray, WorkItem
 
 
 def part_lengths(item: WorkItem, length: int) -> list[tuple[int, ...]]:
@@ -23,24 +23,27 @@ def part_lengths(item: WorkItem, length: int) -> list[tuple[int, ...]]:
 
 def without_diverged(
     item: WorkItem, result: FloatArray, *, max_norm: float = math.inf
-) -> tuple[FloatArray, frozenset[str]]:
-    """Return a result (p,) with zeros for what has diverged, and the models whose parts these were.
+) -> tuple[FloatArray, dict[str, Flaw]]:
+    """Return a result (p,) with zeros for what has diverged, and the flaws by model.
 
     That is each part which is not finite, or whose 2-norm is above ``max_norm``: its model has
     diverged, or a loss of it is undefined, and the other models' parts are as good as ever.
     """
     if result.ndim != 1 or result.dtype.kind != "f" or norm(result) <= max_norm or not item.parts:
-        return result, frozenset()
+        return result, {}
     parts, models = part_lengths(item, result.size), [{part.model} for part in item.parts]
     if len(parts) != len(models):
         models = [set().union(*models)]
     pieces = np.split(result.copy(), np.cumsum([sum(part) for part in parts])[:-1])
-    diverged = set[str]()
+    flaws: dict[str, Flaw] = {}
     for piece, own in zip(pieces, models, strict=True):
-        if not norm(piece) <= max_norm:
+        if not (length := norm(piece)) <= max_norm:
+            why = "its results are not finite; lower the learning rate, or check the data"
+            if not math.isnan(length):
+                why = f"a result's norm is {length:.3g}, above max_norm, {max_norm:g}"
             piece[:] = 0
-            diverged |= own
-    return np.concatenate(pieces), frozenset(diverged)
+            flaws |= dict.fromkeys(sorted(own), Flaw(kind="diverged", why=why))
+    return np.concatenate(pieces), flaws
 
 
 def norm(vector: FloatArray) -> float:

@@ -21,6 +21,8 @@ import numpy as np
 from seqgc.ports._records import (
     BoolArray,
     Decoding,
+    Flaw,
+    FlawKind,
     FloatArray,
     LateAnswer,
     MiniTask,
@@ -56,8 +58,8 @@ class Dispatched:
 class Arrival:
     """A worker's results, by slot, reached the master at ``at``.
 
-    ``not_finite`` names the models whose results were not finite, or too large for the loop: zeros
-    stand in their places.
+    ``flaws`` are what is wrong with results, by the models whose they are: zeros stand in their
+    places.
     """
 
     round: int
@@ -65,7 +67,7 @@ class Arrival:
     attempt: int
     at: float
     results: Mapping[int, FloatArray]
-    not_finite: tuple[str, ...] = ()
+    flaws: Mapping[str, Flaw] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,22 +150,23 @@ class Drop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
-    """An arrival that names a model as ``not_finite`` which is not known to have diverged.
+    """An arrival with ``flaws`` of a model that is not known to have failed.
 
-    It may be the worker's fault: it is not used, unless a `Diverged` says otherwise.
+    It may be the worker's fault: it is not used, unless a `Park` says otherwise.
     """
 
     event: Arrival
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Diverged:
-    """These models are ``not_finite``: two workers say so, or all that there are to say it.
+class Park:
+    """These models have failed: two workers say so, or all that there are to say it.
 
-    ``answers`` were in doubt for nothing but these models, and are to be used from now on.
+    ``flaws`` say of each why. ``answers`` were in doubt for nothing but failed models, and are to
+    be used from now on.
     """
 
-    models: tuple[str, ...]
+    flaws: Mapping[str, Flaw]
     answers: tuple[Arrival, ...]
 
 
@@ -218,7 +221,7 @@ class Finish:
     decoding: Callable[[], Decoding]
 
 
-Action: TypeAlias = Dispatch | Cancel | Restart | Drop | Doubt | Diverged | Close | Finish
+Action: TypeAlias = Dispatch | Cancel | Restart | Drop | Doubt | Park | Close | Finish
 
 # ---- protocols ----------------------------------------------------------------------------------
 
@@ -299,13 +302,13 @@ class Workload(Protocol):
 
 
 @runtime_checkable
-class DivergingWorkload(Workload, Protocol):
-    """A workload of several models, of which some may diverge: the others go on.
+class ParkingWorkload(Workload, Protocol):
+    """A workload of several models, of which some may fail: the others go on.
 
     Its gradients may hold numbers that are not finite, where finite results overflow.
     """
 
-    def diverge(self, models: Sequence[str]) -> None:
+    def park(self, names: Sequence[str], *, why: str, kind: FlawKind) -> None:
         """Do nothing more for these models: their parts of gradients mean nothing."""
 
 
@@ -350,9 +353,10 @@ class Notice:
     (``workers``, ``provider``); ``ready``, they are (``seconds``, ``note``: what else is worth
     saying of them); ``run``, training begins (the first line of ``events.jsonl``); ``round``, one
     of a recording has ended (``done``, ``total``); ``search``, ``switch``, a search for a better
-    setting has ended, the run takes another one; ``diverged``, a ``model`` has at its ``step`` and
-    is left as it is, the others go on; ``expelled``, a ``worker`` lied in a ``job``, and is not
-    listened to any more; ``uncompared``, so many ``results`` of a ``job`` could not be compared in
+    setting has ended, the run takes another one; ``parked``, a ``model`` is left as it is after
+    its ``step`` (``why``, and of what ``cause``: see `seqgc.training.Parked`), the others go on;
+    ``expelled``, a ``worker`` lied in a ``job``, and is not listened to any more;
+    ``uncompared``, so many ``results`` of a ``job`` could not be compared in
     an audit; ``slowdown``, all workers alike take so many ``times`` as long as before, ``since`` a
     round, and ``recovered``, they do not any more (both with the ``round`` in which that became
     clear); ``warning``, what else is to be known (``text``); ``end``, the run is over, whatever

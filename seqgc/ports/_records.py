@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,18 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 LateAnswer: TypeAlias = tuple[int, int]
 """An answer that came after its round had closed: the round, and the worker."""
+
+
+FlawKind: TypeAlias = Literal["diverged", "raised"]
+"""What is wrong with a model's part of a result: its values, or computing it raised an error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flaw:
+    """Why a model's part of a result is of no use; ``why`` is one line."""
+
+    kind: FlawKind
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -109,7 +109,7 @@ class DealingPolicy:
         self._at_hand = [-1] * self._n  # by worker, the job of its latest piece
         self._takers: dict[int, None] = {}  # who gets the next pieces, in order
         self._lost: dict[int, Failure] = {}  # workers that have failed too often
-        self._diverged: set[str] = set()
+        self._failed_models: set[str] = set()
         self._alarms = Alarms[_Call]()
         self._retries = Retries(rule)
         self._now, self._closed_at, self._heard_at = -math.inf, -math.inf, math.nan
@@ -178,7 +178,7 @@ class DealingPolicy:
             return
         self._lost.pop(worker, None)
         self._retries.succeeded((worker,))
-        if self._diverged.issuperset(answer.not_finite):
+        if self._failed_models.issuperset(answer.flaws):
             self._count(job, errand.piece, worker, actions)
         else:
             self._doubt(job, errand.piece, answer, actions)
@@ -312,7 +312,7 @@ class DealingPolicy:
             self._alarms.set(self._now, partial(self._greet_again, worker))
 
     def _doubt(self, job: DealtJob, piece: int, answer: Arrival, actions: list[Action]) -> None:
-        """Have a piece done by others whose result is not finite."""
+        """Have a piece done by others whose result has flaws."""
         job.doubts.setdefault(piece, {})[answer.worker] = answer
         actions.append(ports.Doubt(event=answer))
         self._believe(actions)
@@ -321,11 +321,12 @@ class DealingPolicy:
     def _believe(self, actions: list[Action]) -> None:
         """Believe what is doubted where a second worker agrees, or no other is left to ask."""
         jobs, able = self._jobs.values(), set(range(self._n)) - self._lost.keys()
-        if agreed := believable(jobs, able) - self._diverged:
-            self._diverged |= agreed
-            believed = vouched_for(jobs, self._diverged)
+        agreed = {m: f for m, f in believable(jobs, able).items() if m not in self._failed_models}
+        if agreed:
+            self._failed_models |= agreed.keys()
+            believed = vouched_for(jobs, self._failed_models)
             answers = tuple(answer for *_, answer in believed)
-            actions.append(ports.Diverged(models=tuple(sorted(agreed)), answers=answers))
+            actions.append(ports.Park(flaws=agreed, answers=answers))
             for job, piece, answer in believed:
                 self._count(job, piece, answer.worker, actions)
 

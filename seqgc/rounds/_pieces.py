@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from seqgc.ports import Arrival, Decoding, MiniTask, RoundRecord, Term
+from seqgc.ports import Arrival, Decoding, Flaw, MiniTask, RoundRecord, Term
 from seqgc.rounds._errands import Errand
 
 __all__ = ["DealtJob"]
@@ -32,7 +32,7 @@ class DealtJob:
     out: dict[int, set[Errand]] = field(default_factory=dict)
     """By piece, who has been sent it and has not answered."""
     doubts: dict[int, dict[int, Arrival]] = field(default_factory=dict)
-    """By piece and worker, answers that are not finite and not believed."""
+    """By piece and worker, answers with flaws that are not believed."""
     attempts: Counter[int] = field(default_factory=Counter)  # by worker: tasks sent
     debtors: set[int] = field(default_factory=set)  # whose tasks failed
     began_at: float = float("inf")
@@ -130,23 +130,23 @@ class DealtJob:
         )
 
 
-def believable(jobs: Iterable[DealtJob], able: set[int]) -> set[str]:
-    """Return the models that two workers say are not finite, or one, and no other is able to."""
+def believable(jobs: Iterable[DealtJob], able: set[int]) -> dict[str, Flaw]:
+    """Return the models that two workers say have failed, or one, and no other is able to."""
     witnesses: defaultdict[str, set[int]] = defaultdict(set)
+    flaws: dict[str, Flaw] = {}
     for job in jobs:
         for _, answer in job.doubted():
-            for model in answer.not_finite:
+            for model, flaw in answer.flaws.items():
                 witnesses[model].add(answer.worker)
-    return {model for model, who in witnesses.items() if len(who) > 1 or able <= who}
+                flaws.setdefault(model, flaw)
+    return {m: flaws[m] for m, who in witnesses.items() if len(who) > 1 or able <= who}
 
 
-def vouched_for(
-    jobs: Iterable[DealtJob], diverged: set[str]
-) -> list[tuple[DealtJob, int, Arrival]]:
+def vouched_for(jobs: Iterable[DealtJob], failed: set[str]) -> list[tuple[DealtJob, int, Arrival]]:
     """Return one answer for each piece that is doubted for nothing but these models."""
     found: dict[tuple[int, int], tuple[DealtJob, int, Arrival]] = {}
     for job in jobs:
         for piece, answer in job.doubted():
-            if diverged.issuperset(answer.not_finite):
+            if failed.issuperset(answer.flaws):
                 found.setdefault((job.number, piece), (job, piece, answer))
     return list(found.values())

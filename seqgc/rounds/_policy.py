@@ -17,8 +17,8 @@ worker's mini-tasks and ends with a `Close`; in between the policy only counts w
   are just those by which the round was closed.
 - Who says nothing for as long as a round may take, be it in one round or over several that could do
   without, may hang: it is replaced (`Restart`) if the backend can.
-- An answer that is not finite in some model settles its worker too, but counts only once it is
-  believed: another worker says the same of that model (`Diverged`), or the round cannot close
+- An answer with flaws of some model settles its worker too, but counts only once it is
+  believed: another worker says so of that model, too (`Park`), or the round cannot close
   without it. A single worker that errs is this round's straggler, and asking it again would give
   the same. Believed answers count in full: the other models' results in them are good, and their
   gradients are decoded from the same answers as if nothing had happened.
@@ -122,7 +122,7 @@ class RoundPolicy:
         self._attempts = Attempts(0, rule)
         self._settled: set[int] = set()
         self._doubted: dict[int, ports.Arrival] = {}  # by worker
-        self._diverged: set[str] = set()
+        self._failed_models: set[str] = set()
         self._failed: dict[int, Failure] = {}  # the first failure of each who has not answered yet
         self._quiet_s = np.zeros(schedule.n)  # for how long nothing was heard of a worker
         # When the round's tasks have left, and, seconds from then, the gate was asked last.
@@ -212,14 +212,14 @@ class RoundPolicy:
         if self._failed.pop(worker, None) is not None:
             self._attempts.forget(worker)
         self._settled.add(worker)
-        if not self._diverged.issuperset(event.not_finite):
+        if not self._failed_models.issuperset(event.flaws):
             return self._doubt(event)
         self._gate.arrive(worker, self._elapsed(event))
         return ()
 
     def _settle_late(self, event: ports.Arrival | Failure) -> Sequence[Action]:
         self._quiet_s[event.worker] = 0.0
-        usable = isinstance(event, Failure) or self._diverged.issuperset(event.not_finite)
+        usable = isinstance(event, Failure) or self._failed_models.issuperset(event.flaws)
         is_of_use = self._overdue.settle(event, usable=usable)
         self._overdue.take(self._gate, max(self._elapsed(event), 0.0))  # before the clock: 0
         return () if is_of_use else (ports.Drop(event=event, reason="its round is closed"),)
@@ -271,26 +271,26 @@ class RoundPolicy:
         ]
 
     def _doubt(self, answer: ports.Arrival) -> Sequence[Action]:
-        """Register an answer that is not finite; believe it once another worker agrees."""
-        elapsed, models = self._elapsed(answer), set(answer.not_finite)
-        said = {model for other in self._doubted.values() for model in other.not_finite}
+        """Register an answer with flaws; believe them once another worker agrees."""
+        elapsed, models = self._elapsed(answer), set(answer.flaws)
+        said = {model for other in self._doubted.values() for model in other.flaws}
         self._doubted[answer.worker] = answer
         self._gate.doubt(answer.worker, elapsed)
         if not (agreed := models & said):
             return (ports.Doubt(event=answer),)
-        diverged = self._believe(agreed)
-        for each in diverged.answers:
+        park = self._believe(agreed)
+        for each in park.answers:
             self._gate.believe(each.worker, elapsed)
-        return (ports.Doubt(event=answer), diverged)
+        return (ports.Doubt(event=answer), park)
 
-    def _believe(self, models: set[str]) -> ports.Diverged:
-        self._diverged |= models
-        believed = [
-            each for each in self._doubted.values() if self._diverged.issuperset(each.not_finite)
-        ]
+    def _believe(self, models: set[str]) -> ports.Park:
+        self._failed_models |= models
+        doubted = list(self._doubted.values())
+        flaws = {m: flaw for each in doubted for m, flaw in each.flaws.items() if m in models}
+        believed = [each for each in doubted if self._failed_models.issuperset(each.flaws)]
         for each in believed:
             del self._doubted[each.worker]
-        return ports.Diverged(models=tuple(sorted(models)), answers=tuple(believed))
+        return ports.Park(flaws=flaws, answers=tuple(believed))
 
     def _tick(self) -> Sequence[Action]:
         if self._now < self.wake_at:
@@ -360,8 +360,8 @@ class RoundPolicy:
             self._again.clear()
         finished = self._schedule.close_round(record.responded)
         doubted = [self._doubted[worker] for worker in self._doubted if record.responded[worker]]
-        models = {model for answer in doubted for model in answer.not_finite}
-        actions: list[Action] = [self._believe(models - self._diverged)] if doubted else []
+        models = {model for answer in doubted for model in answer.flaws}
+        actions: list[Action] = [self._believe(models - self._failed_models)] if doubted else []
         actions.append(ports.Close(record=record))
         actions += self._cancel(record)
         if hanging := self._who_hangs(record):

@@ -20,6 +20,7 @@ from seqgc.training.metrics import evaluate as evaluate
 from seqgc.training.model import Model as Model
 from seqgc.training.model import Objective as Objective
 from seqgc.training.model import Recipe as Recipe
+from seqgc.training.parked import Parked as Parked
 from seqgc.training.problems import MODULES as MODULES
 from seqgc.training.problems import Split as Split
 from seqgc.training.problems import digits as digits

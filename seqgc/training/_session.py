@@ -22,7 +22,7 @@ from dataclasses import asdict
 from itertools import islice
 
 from seqgc import master, ports
-from seqgc.errors import AuditError, BudgetError, DivergedError, ScheduleError, StoreError
+from seqgc.errors import AuditError, BudgetError, ModelError, ScheduleError, StoreError
 from seqgc.rounds import Decision, Director, OnRecord, Segment, Setting, SwitchingPolicy
 from seqgc.schemes import Deal, Scheme
 from seqgc.training._checkpointer import Checkpointer, RandomState, RunSnapshot, RunState
@@ -75,7 +75,7 @@ class Session:
         self._hold: master.Holding | None = None
         self._interrupts = Interrupts()
         self._whole = False
-        self._diverged: list[str] = []  # models, of which the observers have been told
+        self._parked: set[str] = set()  # models, of which the observers have been told
         self._began = 0.0
         sizes = workload.batch_sizes
         self._adaptive: AdaptiveDirector | None = None
@@ -203,15 +203,17 @@ class Session:
     def _rest(self, hold: master.Holding) -> None:
         """Take a checkpoint if it is time for one: everything decoded has been handed over.
 
-        DivergedError if there is no model left to train.
+        ModelError if every model has failed.
         """
         self._hold, self._whole = hold, True
-        diverged = self._workload.diverged
-        for model in [name for name in diverged if name not in self._diverged]:
-            self._diverged.append(model)
-            self._tell("diverged", {"model": model, "step": diverged[model]})
-        if len(diverged) == len(self._workload.names):
-            raise DivergedError(self._diverged)
+        parked = self._workload.parked
+        for model in [name for name in parked if name not in self._parked]:
+            self._parked.add(model)
+            fields = {"model": model, "step": parked[model].step, "why": parked[model].why}
+            self._tell("parked", {**fields, "cause": parked[model].kind})
+        failed = {name: str(each) for name, each in parked.items() if each.failed}
+        if len(failed) == len(self._workload.names):
+            raise ModelError(failed)
         if self._checkpoints.due and (held := hold()) is not None:
             self._checkpoints.begin(self._copied(held))
         self._interrupts.admit()

@@ -11,7 +11,7 @@ from shutil import rmtree
 
 import torch
 
-from seqgc.errors import DivergedError, StoreError
+from seqgc.errors import ModelError, StoreError
 from seqgc.ports import Backend, Dispatch, Notice, Observer, OutlastingBackend, Payload, Seen
 from seqgc.stores import RetiringStore
 from seqgc.training._checkpointer import RunSnapshot, RunState
@@ -26,6 +26,7 @@ from seqgc.training.adaptive import Switch
 from seqgc.training.journal import Journal
 from seqgc.training.metrics import Evaluation, evaluate
 from seqgc.training.model import Model
+from seqgc.training.parked import Parked
 from seqgc.training.rundir import RunDirectory, new_run_path, require_new
 from seqgc.training.snapshots import SnapshotFolder
 from seqgc.training.tuner import Answer, BackgroundTuner, Tuner
@@ -47,9 +48,8 @@ class TrainResult:
     payload: Payload  # the format in which results travelled
     switches: tuple[Switch, ...] = ()
     answers: tuple[Answer, ...] = ()  # of the searches for a better setting
-    # Models whose results were not finite or beyond max_norm, and the steps that each had taken:
-    # it took no more.
-    diverged: dict[str, int] = field(default_factory=dict)
+    # Models that were trained no further before the run's end, and why.
+    parked: dict[str, Parked] = field(default_factory=dict)
 
     @property
     def schemes(self) -> tuple[str, ...]:
@@ -79,8 +79,8 @@ def train(
         If an argument breaks its rule; nothing is written then.
     WorkerError
         If a round cannot end; what was trained so far is in the run's checkpoints.
-    DivergedError
-        If every model has diverged; as long as others have not, these go on.
+    ModelError
+        If every model has failed; as long as others have not, these go on.
     BudgetError
         If the next tasks could pass the budget of an observer.
 
@@ -263,7 +263,7 @@ def _execute(
         try:
             seconds = session.run(backend, record.directory, warnings=warnings)
         except BaseException as error:
-            if not isinstance(error, DivergedError):  # there is nothing to go on with
+            if not isinstance(error, ModelError):  # there is nothing to go on with
                 left = _under_way(backend, open_usd=record.recorder.open_usd)
                 error.add_note(f"{left}go on with: seqgc resume {path}")
             raise
@@ -277,7 +277,7 @@ def _execute(
         payload=work.payload,
         switches=tuple(switches),
         answers=tuple(session.answers),
-        diverged=workload.diverged,
+        parked=dict(workload.parked),
     )
 
 

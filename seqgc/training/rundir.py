@@ -193,7 +193,8 @@ class EventLog:
                 self._answer(seen)
             case ports.Doubt(event=answer):
                 about = {"round": answer.round, "worker": answer.worker, "attempt": answer.attempt}
-                self._write("doubt", **about, not_finite=answer.not_finite)
+                flaws = {model: flaw.why for model, flaw in answer.flaws.items()}
+                self._write("doubt", **about, flaws=flaws)
             case ports.Close():
                 self._close_round(seen.record)
             case ports.Cancel(round=round, workers=workers):

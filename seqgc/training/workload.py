@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -17,6 +18,7 @@ from seqgc.training._learner import Learner, LearnerState
 from seqgc.training._soundness import require_sound
 from seqgc.training.metrics import JobMetrics
 from seqgc.training.model import Model, Precision, torch_dtype
+from seqgc.training.parked import Parked, Parking
 
 __all__ = ["FLIGHT", "ChunkedScheme", "TorchWorkload", "WorkloadState"]
 
@@ -34,7 +36,8 @@ class WorkloadState:
     unapplied: list[int]  # jobs whose gradients have not been applied, in order
     in_flight: dict[int, list[int]]  # the versions of weights that a job uses, one a model
     models: list[tuple[int, str]]  # steps taken, and the optimizer's settings
-    diverged: dict[str, int] = field(default_factory=dict)  # from which job on nothing is computed
+    parked: dict[str, Parked] = field(default_factory=dict)
+    idle_from: dict[str, int] = field(default_factory=dict)  # the first job without a parked model
 
 
 class TorchWorkload:
@@ -97,11 +100,13 @@ class TorchWorkload:
             require_sound(model)
         self._precision: Final = precision
         self._learners = [Learner(m, store=store, precision=precision) for m in models]
+        self._by_name = {learner.model.name: learner for learner in self._learners}
         self._begun = 0
         self._in_flight: dict[int, tuple[Share, ...]] = {}
         self._unapplied: dict[int, FloatArray | None] = {}  # None until decoded; in order of job
         self.metrics: list[JobMetrics] = []  # of finished jobs, in their order, until taken
-        self._diverged: dict[str, int] = {}
+        self._parked: dict[str, Parked] = {}
+        self._idle_from: dict[str, int] = {}
 
     def take_metrics(self) -> list[JobMetrics]:
         """Return `metrics`, which are forgotten here."""
@@ -125,9 +130,12 @@ class TorchWorkload:
 
     def module(self, name: str) -> nn.Module:
         """Return a model's module as trained so far; it is the run's own, to be read only."""
-        if name not in self.names:
+        return self._learner(name).module
+
+    def _learner(self, name: str) -> Learner:
+        if name not in self._by_name:
             raise ParameterError("name", f"must be one of {', '.join(self.names)}", name)
-        return self._learners[self.names.index(name)].module
+        return self._by_name[name]
 
     def switch(self, scheme: ChunkedScheme) -> None:
         """Let the jobs that begin from now on be another scheme's; every earlier one has finished.
@@ -179,26 +187,31 @@ class TorchWorkload:
             raise ParameterError("gradient", rule, gradient.shape)
         kept = self._unapplied[job] = np.array(gradient, dtype=dtype)
         step, parts = self._plan.step(job), self._parts(job, kept)
-        self.diverge([m.model.name for m, part in parts if not np.isfinite(part).all()])
+        overflown = [m.model.name for m, part in parts if not np.isfinite(part).all()]
+        self.park(overflown, kind="diverged", why="the sum of its finite results overflows")
         self.metrics += [
             JobMetrics(job=job, model=learner.model.name, step=step, loss=float(part[-1]))
             for learner, part in parts
-            if learner.model.name not in self._diverged
+            if learner.model.name not in self._parked
         ]
 
-    def diverge(self, models: Sequence[str]) -> None:
+    def park(self, names: Sequence[str], *, why: str, kind: Parking = "stopped early") -> None:
         """Leave these models as they are: none of their gradients is applied any more.
 
         In jobs that begin from now on nothing is computed for them. Those in flight stay as they
-        were asked for, since all results of a job are to be made alike.
+        were asked for, since all results of a job are to be made alike. A model that is parked
+        stays parked, for the reason that it was parked for at first. ``why`` is one line.
         """
-        for name in models:
-            self._diverged.setdefault(name, self._begun)
+        for name in names:
+            steps = self._learner(name).steps
+            if name not in self._parked:
+                self._parked[name] = Parked(kind=kind, why=one_line(why), step=steps)
+                self._idle_from[name] = self._begun
 
     @property
-    def diverged(self) -> dict[str, int]:
-        """The models that have diverged, each with the steps that it had taken."""
-        return {m.model.name: m.steps for m in self._learners if m.model.name in self._diverged}
+    def parked(self) -> Mapping[str, Parked]:
+        """The models that are trained no further, in the order in which they were parked."""
+        return MappingProxyType(self._parked)
 
     def flush(self) -> None:
         """End the run: apply every gradient that is left, in order, and discard all weights.
@@ -236,7 +249,8 @@ class TorchWorkload:
             unapplied=list(self._unapplied),
             in_flight=versions,
             models=models,
-            diverged=dict(self._diverged),
+            parked=dict(self._parked),
+            idle_from=dict(self._idle_from),
         )
         return state, files
 
@@ -261,7 +275,8 @@ class TorchWorkload:
             learner.restore(
                 LearnerState(steps=steps, weights=weights, optimizer=optimizer, settings=settings)
             )
-        self._begun, self._diverged = state.begun, dict(state.diverged)
+        self._begun = state.begun
+        self._parked, self._idle_from = dict(state.parked), dict(state.idle_from)
         for job, versions in state.in_flight.items():
             shares = []
             for index, version in zip(self._plan.bundle(job), versions, strict=True):
@@ -285,11 +300,11 @@ class TorchWorkload:
             gradient = self._unapplied.pop(job)
             if gradient is not None:
                 for learner, part in self._parts(job, gradient):
-                    if learner.model.name not in self._diverged:
+                    if learner.model.name not in self._parked:
                         learner.apply(part[:-1])
 
     def _share(self, index: int, job: int, weights: WeightRef) -> Share:
-        idle = self._diverged.get(self._learners[index].model.name, job + 1) <= job
+        idle = self._idle_from.get(self._learners[index].model.name, job + 1) <= job
         return self._plan.share(index, job=job, weights=weights, idle=idle)
 
     def _parts(self, job: int, gradient: FloatArray) -> list[tuple[Learner, FloatArray]]:

@@ -11,19 +11,31 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
+import msgspec
 import numpy as np
 from msgspec import Meta
 from msgspec.structs import asdict
 
 from seqgc import ports
-from seqgc.errors import ParameterError, WireError
-from seqgc.ports import FloatArray, Payload, Quantized, Task, WeightedPoints, WeightRef, WorkItem
+from seqgc.errors import ParameterError, WireError, one_line
+from seqgc.ports import (
+    Flaw,
+    FlawKind,
+    FloatArray,
+    Payload,
+    Quantized,
+    Task,
+    WeightedPoints,
+    WeightRef,
+    WorkItem,
+)
 from seqgc.wire._frame import Array, Body
 from seqgc.wire._message_types import (
     MAX_PIECES,
     Count,
     Digest,
     InvokeMessage,
+    Line,
     Name,
     Record,
     ResultMessage,
@@ -229,7 +241,7 @@ class ResultHeader(Record, frozen=True, kw_only=True, tag="result"):
     rounding_seed: Count | None
     dtype: Literal["float32", "float64"]
     results: list[_Slot]
-    not_finite: tuple[Name, ...] = ()
+    flaws: dict[Name, tuple[FlawKind, Line]] = msgspec.field(default_factory=dict)
 
     @classmethod
     def of(cls, message: ResultMessage) -> tuple[ResultHeader, list[Array]]:
@@ -254,7 +266,7 @@ class ResultHeader(Record, frozen=True, kw_only=True, tag="result"):
             rounding_seed=message.rounding_seed,
             dtype="float64" if np.float64 in dtypes else "float32",
             results=slots,
-            not_finite=message.not_finite,
+            flaws={m: (flaw.kind, one_line(flaw.why)) for m, flaw in message.flaws.items()},
         )
         return header, arrays
 
@@ -267,7 +279,7 @@ class ResultHeader(Record, frozen=True, kw_only=True, tag="result"):
                 results={each.slot: self._restored(each.pieces, body) for each in self.results},
                 payload=self.payload,
                 rounding_seed=self.rounding_seed,
-                not_finite=self.not_finite,
+                flaws={m: Flaw(kind=k, why=one_line(why)) for m, (k, why) in self.flaws.items()},
             )
         except ParameterError as error:
             raise WireError(f"result frame: {error}") from error

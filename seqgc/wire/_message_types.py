@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
@@ -23,7 +23,7 @@ from msgspec import Meta
 from msgspec.structs import force_setattr
 
 from seqgc.errors import WireError, one_line
-from seqgc.ports import FloatArray, Payload, Task, WeightRef, part_lengths, without_diverged
+from seqgc.ports import Flaw, FloatArray, Payload, Task, WeightRef, part_lengths, without_diverged
 from seqgc.wire._frame import MAX_FRAME_BYTES
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
@@ -37,7 +37,7 @@ _MAX_CODE_CHARACTERS = 100
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 Name: TypeAlias = Annotated[str, Meta(max_length=200)]
 Digest: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]  # SHA-256, hexadecimal
-_Line: TypeAlias = Annotated[str, Meta(max_length=1000)]  # what `one_line` leaves
+Line: TypeAlias = Annotated[str, Meta(max_length=1000)]  # what `one_line` leaves
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -149,21 +149,21 @@ class TaskMessage:
         A part that is not finite is zeros in the message, and its model is named there: it has
         diverged, or a loss of it is undefined, and the other models' parts are as good as ever.
         """
-        finite, not_finite = dict(results), set[str]()
+        finite, flaws = dict(results), dict[str, Flaw]()
         pieces = {}
         for item in self.task.items:
             vector = results[item.slot]
             lengths = [n for part in part_lengths(item, vector.size) for n in part]
             pieces[item.slot] = tuple(lengths) if len(lengths) <= MAX_PIECES else (vector.size,)
-            finite[item.slot], models = without_diverged(item, vector)
-            not_finite |= models
+            finite[item.slot], wrong = without_diverged(item, vector)
+            flaws |= wrong
         return ResultMessage(
             subject=self.subject,
             results=finite,
             payload=self.payload,
             rounding_seed=self.rounding_seed,
             pieces=pieces,
-            not_finite=tuple(sorted(not_finite)),
+            flaws=flaws,
         )
 
     def failure(self, reason: str) -> FailureMessage:
@@ -193,7 +193,7 @@ class TaskMessage:
             if (got := answer.payload) != payload:
                 raise WireError(f"answer has payload {got} where {payload} was asked for; drop it")
             models = {part.model for item in self.task.items for part in item.parts}
-            if strange := sorted(set(answer.not_finite) - models):
+            if strange := sorted(answer.flaws.keys() - models):
                 raise WireError(f"answer is about model {strange[0]!r}, which was not asked for")
         elif isinstance(answer, ReceiptMessage) and answer.key != (due := self._key(answer.digest)):
             raise WireError(f"answer has key {answer.key!r} where {due!r} is due; drop it")
@@ -263,8 +263,8 @@ class ResultMessage:
     made of them. With a ``rounding_seed``, 0 to 2**53, rounding is stochastic, each result's by a
     generator of its own, seeded with that, the subject's address and the slot. ``pieces`` are
     lengths, by slot, that add up to the result's: each piece is scaled on its own before it is
-    rounded (not kept on arrival). ``not_finite`` names the models whose results were not: zeros
-    stand in their places.
+    rounded (not kept on arrival). ``flaws`` are what is wrong with results, by the models whose
+    they are: zeros stand in their places.
     """
 
     subject: Subject
@@ -272,14 +272,14 @@ class ResultMessage:
     payload: Payload | None = None
     rounding_seed: int | None = None
     pieces: Mapping[int, tuple[int, ...]] | None = None
-    not_finite: tuple[str, ...] = ()
+    flaws: Mapping[str, Flaw] = field(default_factory=dict)
 
 
 class FailureMessage(Record, frozen=True, kw_only=True, tag="failure"):
     """A task that will not be answered; ``reason`` becomes one printable line."""
 
     subject: Subject
-    reason: _Line
+    reason: Line
 
     def __post_init__(self) -> None:
         force_setattr(self, "reason", one_line(self.reason))
@@ -302,7 +302,7 @@ class ReadyMessage(Record, frozen=True, kw_only=True, tag="ready"):
     """The worker takes tasks from now on; or never will, because of ``problem``, if not empty."""
 
     worker: Count
-    problem: _Line = ""
+    problem: Line = ""
 
     def __post_init__(self) -> None:  # one printable line
         force_setattr(self, "problem", one_line(self.problem))
@@ -316,7 +316,7 @@ class LeaveMessage(Record, frozen=True, kw_only=True, tag="leave"):
     """
 
     worker: Count
-    reason: _Line = ""
+    reason: Line = ""
     keeps: Annotated[list[tuple[Count, Count]], Meta(max_length=10_000)] | None = None
 
     def __post_init__(self) -> None:

@@ -24,11 +24,10 @@ def test_its_name_is_told_and_the_run_goes_on(
     Path("run.toml").write_text(RUN + TAME + WILD)
     assert main(["train", "run.toml", "--run", "r"]) == 0
     out, err = capsys.readouterr()
-    assert "wild has diverged after" in err
-    assert "diverged after" in out
+    assert "wild diverged after step" in err
     (wild,) = (line for line in out.splitlines() if line.startswith("wild"))
-    assert "and was left as it was" in wild
-    assert "tame has" not in err
+    assert "after 2 steps: its results are not finite" in wild
+    assert "tame diverged" not in err
 
 
 def test_a_run_of_nothing_else_ends_with_one_line_that_names_it(
@@ -38,7 +37,4 @@ def test_a_run_of_nothing_else_ends_with_one_line_that_names_it(
     Path("run.toml").write_text(RUN + WILD)
     assert main(["train", "run.toml", "--run", "r"]) == 1
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith(
-        "seqgc: the results of wild are not finite or beyond --max-norm: training"
-    )
-    assert last.endswith("lower the learning rate, or check the data")
+    assert last.startswith("seqgc: wild diverged after")

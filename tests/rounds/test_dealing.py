@@ -40,12 +40,12 @@ class Table:
     def begin(self) -> None:
         self._do(self.policy.start())
 
-    def arrive(self, address, not_finite=()) -> list[ports.Action]:
+    def arrive(self, address, failed=()) -> list[ports.Action]:
         tasks = self.out.pop(address, None) or self.late.pop(address, ())
         round, worker, attempt = address
         event = ports.Arrival(
             round=round, worker=worker, attempt=attempt, at=self.now, results={},
-            not_finite=tuple(not_finite),
+            flaws=dict.fromkeys(failed, ports.Flaw(kind="raised", why="a fault")),
         )  # fmt: skip
         self.doubted[id(event)] = tasks
         actions = list(self.policy.on(event))
@@ -99,7 +99,7 @@ class Table:
                 case ports.Cancel(round=round, workers=workers):
                     for address in [a for a in self.out if a[0] == round and a[1] in workers]:
                         self.late[address] = self.out.pop(address)
-                case ports.Diverged(answers=answers):
+                case ports.Park(answers=answers):
                     for answer in answers:
                         self._count(answer.worker, self.doubted[id(answer)])
                 case ports.Finish(job=job):
@@ -285,7 +285,7 @@ def test_a_doubt_is_believed_when_nobody_is_left_to_settle_it():
         else:
             table.arrive(able[0])
     assert table.taken == {(0, place): 1 for place in range(4)}
-    assert [a.models for a in table.seen if isinstance(a, ports.Diverged)] == [("m",)]
+    assert [list(a.flaws) for a in table.seen if isinstance(a, ports.Park)] == [["m"]]
 
 
 @pytest.mark.parametrize(
@@ -382,11 +382,11 @@ def test_a_result_that_is_not_finite_is_done_again_by_another_and_believed_then(
     assert [type(a) for a in table.arrive((0, 0, 2), ["m"])] == [ports.Doubt]
     table.come(1)
     actions = table.arrive((0, 1, 2), ["m"])
-    doubt, diverged, close, *_ = actions
+    doubt, park, close, *_ = actions
     assert isinstance(doubt, ports.Doubt)
     assert isinstance(close, ports.Close)
-    assert isinstance(diverged, ports.Diverged)
-    assert diverged.models == ("m",)
+    assert isinstance(park, ports.Park)
+    assert list(park.flaws) == ["m"]
     assert table.taken == {(0, 0): 1}
     assert table.policy.done
 

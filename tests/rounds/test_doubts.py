@@ -8,9 +8,22 @@ import numpy as np
 import pytest
 
 from seqgc.errors import WorkerError
-from seqgc.ports import Action, Arrival, Close, Dispatch, Dispatched, Diverged, Doubt, Failure, Tick
+from seqgc.ports import (
+    Action,
+    Arrival,
+    Close,
+    Dispatch,
+    Dispatched,
+    Doubt,
+    Failure,
+    Flaw,
+    Park,
+    Tick,
+)
 from seqgc.rounds import ClosingRule, RoundPolicy
 from seqgc.schemes import parse_scheme
+
+FLAW = Flaw(kind="diverged", why="its results are not finite")
 
 
 class Round:
@@ -26,34 +39,34 @@ class Round:
         everyone = tuple(range(n))
         self.policy.on(Dispatched(round=0, attempt=0, workers=everyone, left_at=(0.0,) * n))
 
-    def answer(self, worker: int, at: float, *not_finite: str, round: int = 0) -> list[Action]:
+    def answer(self, worker: int, at: float, *failed: str, round: int = 0) -> list[Action]:
         about = {"round": round, "worker": worker, "attempt": 0}
-        arrival = Arrival(**about, at=at, results={}, not_finite=not_finite)
+        arrival = Arrival(**about, at=at, results={}, flaws=dict.fromkeys(failed, FLAW))
         return list(self.policy.on(arrival))
 
     def tick(self) -> list[Action]:
         return list(self.policy.on(Tick(at=self.policy.wake_at)))
 
-    def close(self) -> tuple[list[int], list[Diverged]]:
+    def close(self) -> tuple[list[int], list[Park]]:
         """Return who had responded when the round closed, and what came with that."""
         actions = self.tick()
         (closed,) = [action for action in actions if isinstance(action, Close)]
         responded = np.flatnonzero(closed.record.responded).tolist()
-        return responded, [action for action in actions if isinstance(action, Diverged)]
+        return responded, [action for action in actions if isinstance(action, Park)]
 
 
 def about(action: Action) -> tuple[tuple[str, ...], list[int]]:
-    assert isinstance(action, Diverged)
-    return action.models, [answer.worker for answer in action.answers]
+    assert isinstance(action, Park)
+    return tuple(sorted(action.flaws)), [answer.worker for answer in action.answers]
 
 
 def test_a_second_worker_that_says_so_is_believed_and_so_is_the_first() -> None:
     play = Round()
     (doubt,) = play.answer(3, 1.0, "a")
     assert isinstance(doubt, Doubt)
-    doubt, diverged = play.answer(1, 1.5, "a")
+    doubt, park = play.answer(1, 1.5, "a")
     assert isinstance(doubt, Doubt)
-    assert about(diverged) == (("a",), [3, 1])
+    assert about(park) == (("a",), [3, 1])
     assert play.answer(0, 1.7, "a") == [], "it is known by now"
     assert play.policy.wake_at == 2.0, "the first answer was the first, believed or not"
     assert play.close() == ([0, 1, 3], [])
@@ -63,10 +76,10 @@ def test_a_doubt_about_another_model_is_no_agreement() -> None:
     play = Round()
     assert [type(action) for action in play.answer(3, 1.0, "a", "b")] == [Doubt]
     assert [type(action) for action in play.answer(2, 1.0, "c")] == [Doubt]
-    _, diverged = play.answer(1, 1.0, "b")
-    assert about(diverged) == (("b",), [1]), "worker 3 is still alone with its a"
-    _, diverged = play.answer(0, 1.0, "a")
-    assert about(diverged) == (("a",), [3, 0])
+    _, park = play.answer(1, 1.0, "b")
+    assert about(park) == (("b",), [1]), "worker 3 is still alone with its a"
+    _, park = play.answer(0, 1.0, "a")
+    assert about(park) == (("a",), [3, 0])
     assert play.close() == ([0, 1, 3], [])
 
 
@@ -92,9 +105,9 @@ def test_who_is_alone_and_cannot_be_done_without_is_believed(others: list[int]) 
         assert play.policy.wake_at == 60.0
         assert isinstance(play.tick()[-1], Dispatch), "the silent are asked again before"
         assert play.policy.wake_at == 120.0
-    responded, (diverged,) = play.close()
+    responded, (park,) = play.close()
     assert responded == sorted([2, *others])
-    assert about(diverged) == (("a", "b"), [2])
+    assert about(park) == (("a", "b"), [2])
 
 
 def test_where_it_does_not_help_either_the_round_cannot_end() -> None:

@@ -26,7 +26,7 @@ class Hearing:
             case Notice():
                 self._hear(seen)
             case ports.Doubt(event=answer):
-                for model in answer.not_finite:
+                for model in answer.flaws:
                     self._world.claims.setdefault((answer.round, model), set()).add(answer.worker)
             case ports.Close(record=record):
                 self._close(record)
@@ -38,7 +38,7 @@ class Hearing:
                 self._told = int(str(fields["worker"]))
             case "uncompared":
                 world.uncompared = True
-            case "diverged":
+            case "parked" if fields["cause"] == "diverged":
                 world.diverged.add(str(fields["model"]))
             case "switch":
                 spec = str(fields["to"]).split(", mu")[0]

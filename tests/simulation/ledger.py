@@ -51,7 +51,7 @@ class Ledger:
         if last is not None and not (isinstance(seen, Drop | Doubt) and seen.event is last):
             self._accept(last)
         match seen:
-            case ports.Diverged(answers=answers):
+            case ports.Park(answers=answers):
                 for answer in answers:
                     self._accept(answer)
             case Arrival():
@@ -159,4 +159,4 @@ def _is_as_asked(answer: Arrival, slot: int, sent: FloatArray) -> bool:
     if np.linalg.norm(sent) <= MAX_NORM:
         return np.array_equal(result, sent)
     same = result.shape == sent.shape and bool(((result == sent) | (result == 0)).all())
-    return same and bool(answer.not_finite) and bool(np.linalg.norm(result) <= MAX_NORM)
+    return same and bool(answer.flaws) and bool(np.linalg.norm(result) <= MAX_NORM)

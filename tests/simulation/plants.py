@@ -89,9 +89,9 @@ def _at_once(_: Any) -> Callable[..., Any]:
     def doubt(self: Any, answer: Any) -> Any:
         self._doubted[answer.worker] = answer
         self._gate.doubt(answer.worker, self._elapsed(answer))
-        diverged = self._believe(set(answer.not_finite))
+        park = self._believe(set(answer.flaws))
         self._gate.believe(answer.worker, self._elapsed(answer))
-        return (Doubt(event=answer), diverged)
+        return (Doubt(event=answer), park)
 
     return doubt
 

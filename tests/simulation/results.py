@@ -20,14 +20,13 @@ WILD: Final = "m1"
 
 def check_result(result: TrainResult, scenario: Scenario, world: World) -> None:
     """See that divergence, expulsion and switches are what they may be, and told."""
-    told = f"{sorted(result.diverged)} diverged, and {sorted(world.diverged)} was told"
-    _require(set(result.diverged) <= world.diverged, told)
-    for model in set(result.diverged) - ({WILD} if scenario.wild else set()):
+    diverged = {name for name, each in result.parked.items() if each.kind == "diverged"}
+    told = f"{sorted(diverged)} diverged, and {sorted(world.diverged)} was told"
+    _require(diverged <= world.diverged, told)
+    for model in diverged - ({WILD} if scenario.wild else set()):
         _require(_may_diverge(model, scenario, world), f"{model} diverged though it need not have")
     if scenario.wild:
-        _require(
-            WILD in result.diverged, "the model whose weights are beyond floats did not diverge"
-        )
+        _require(WILD in diverged, "the model whose weights are beyond floats did not diverge")
     liars = {fault.at[1] for fault in world.happened if fault.kind == "lie"}
     _require(set(result.counts.expelled) <= liars, f"{result.counts.expelled} were expelled")
     _require(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from seqgc import master, workers
-from seqgc.errors import AuditError, DivergedError, ParameterError, StoreError, WorkerError
+from seqgc.errors import AuditError, ModelError, ParameterError, StoreError, WorkerError
 from seqgc.ports import Backend, Seen
 from seqgc.schemes import parse_scheme
 from seqgc.training import (
@@ -93,9 +93,9 @@ def simulate(scenario: Scenario, *, keep: bool = False) -> Outcome:
         simulation = _Simulation(scenario, world, folder)
         try:
             simulation.run()
-        except DivergedError as error:
+        except ModelError as error:
             if len({model for _, model in world.claims}) < scenario.shape.models:
-                fault = f"DivergedError: {error}"
+                fault = f"ModelError: {error}"
         except Exception as error:
             fault = " ".join(f"{type(error).__name__}: {error}".split())
     still = without(scenario, "clock")
@@ -162,11 +162,11 @@ class _Simulation:
         if isinstance(self._crew, SimulatedFunctions):
             self._account.residents.end()
             self._crew.check_left()
-        diverged = self._result.diverged
+        diverged = {name for name, each in self._result.parked.items() if each.failed}
         self.trained = read(self._run, diverged, self._scenario.shape)
         if expected is not None and not self._world.uncompared:
             exact = is_exact(self._scenario)
-            compare(self.trained.weights, expected, exact=exact, but=set(diverged))
+            compare(self.trained.weights, expected, exact=exact, but=diverged)
         check_result(self._result, self._scenario, self._world)
         if not any(fault.kind == "power-loss" for fault in self._world.happened):
             self._world.record.add("files", *digests(self._run, root=self._root))
@@ -354,7 +354,7 @@ def trained(scenario: Scenario) -> Trained:
         return simulation.trained
 
 
-def read(run: Path, diverged: Mapping[str, int], shape: Shape) -> Trained:
+def read(run: Path, diverged: Set[str], shape: Shape) -> Trained:
     """Return what is on the disk of a run that has ended; every job must be there once.
 
     Of the models that have ``diverged`` there may be any steps.
@@ -365,7 +365,7 @@ def read(run: Path, diverged: Mapping[str, int], shape: Shape) -> Trained:
         if (model, int(step)) in losses:
             raise Violation(f"metrics.csv has step {step} of {model} twice, job {job}")
         losses[model, int(step)] = float(loss)
-    names = {model.name for model in models(shape.models)} - set(diverged)
+    names = {model.name for model in models(shape.models)} - diverged
     due = {(name, step) for name in names for step in range(shape.steps)}
     if missing := due - set(losses):
         raise Violation(f"metrics.csv lacks {len(missing)} of {len(due)} steps")

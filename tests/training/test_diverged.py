@@ -13,7 +13,7 @@ import torch
 
 from seqgc import workers
 from seqgc.backends import event_of
-from seqgc.errors import DivergedError
+from seqgc.errors import ModelError
 from seqgc.ports import Arrival, Backend, FloatArray, Notice, Seen, Task
 from seqgc.rounds import Setting
 from seqgc.schemes import parse_scheme
@@ -116,15 +116,18 @@ def test_the_other_models_get_the_bits_of_a_run_without_it(
         run=tmp_path / "bad",
         observers=[notices.append],
     )
-    assert fine.diverged == {}
-    assert list(bad.diverged) == ["m3"]
-    assert 1 <= bad.diverged["m3"] < STEPS
+    assert fine.parked == {}
+    assert list(bad.parked) == ["m3"]
+    assert 1 <= bad.parked["m3"].step < STEPS
     assert others(bad, "m3") == others(fine, "m3")
     seconds = zip(bad.counts.round_seconds, fine.counts.round_seconds, strict=True)
     assert sum(one != other for one, other in seconds) <= 1, "the round in which it was found"
-    told = [seen.fields for seen in notices if isinstance(seen, Notice) and seen.kind == "diverged"]
-    assert told == [{"model": "m3", "step": bad.diverged["m3"]}]
-    assert [line["model"] for line in logged(bad.run, "diverged")] == ["m3"]
+    told = [seen.fields for seen in notices if isinstance(seen, Notice) and seen.kind == "parked"]
+    parked = bad.parked["m3"]
+    assert parked.kind == "diverged"
+    assert parked.why.startswith("its results are not finite; lower the learning rate")
+    assert told == [{"model": "m3", "step": parked.step, "cause": "diverged", "why": parked.why}]
+    assert [line["model"] for line in logged(bad.run, "parked")] == ["m3"]
     assert bad.counts.failures == 0, "nothing was sent again"
 
 
@@ -136,7 +139,7 @@ def test_a_resumed_run_remembers_who_has_diverged(spec: str, tmp_path: Path) -> 
     assert len(watch.copies) > 2
     for copy in watch.copies:
         again = resume(copy, make(), crew())
-        assert again.diverged == result.diverged
+        assert again.parked == result.parked
         assert others(again, "m3") == others(result, "m3"), copy
 
 
@@ -157,10 +160,10 @@ def test_a_worker_that_errs_alone_is_a_straggler(spec: str, tmp_path: Path) -> N
     damage = not_finite_at(lambda round: 7 * round % N if round % every == 0 else -1)
     fine = train(plan(spec), crew(None), run=tmp_path / "fine")
     bad = train(plan(spec), crew(None, damage), run=tmp_path / "bad")
-    assert bad.diverged == {}
+    assert bad.parked == {}
     doubts = logged(bad.run, "doubt")
     assert doubts
-    assert {line["not_finite"][0] for line in doubts} <= {f"m{i}" for i in range(MODELS)}
+    assert {next(iter(line["flaws"])) for line in doubts} <= {f"m{i}" for i in range(MODELS)}
     assert bad.counts.failures == 0, "nothing was sent again"
     if spec in REPEATED:
         assert outcome(bad.run)[0].keys() == outcome(fine.run)[0].keys()
@@ -172,7 +175,9 @@ def test_a_worker_that_errs_alone_is_a_straggler(spec: str, tmp_path: Path) -> N
 def test_where_nobody_else_has_it_one_worker_is_all_that_there_is(tmp_path: Path) -> None:
     damage = not_finite_at(lambda round: 2 if round == 5 else -1)
     bad = train(plan("uncoded"), crew(0, damage), run=tmp_path / "bad")
-    assert bad.diverged == {"m2": 2}  # job 5 is the third of bundle m2, m3
+    assert {name: each.step for name, each in bad.parked.items()} == {
+        "m2": 2
+    }  # job 5 is the third of bundle m2, m3
     fine = train(plan("uncoded"), crew(0), run=tmp_path / "fine")
     assert others(bad, "m2") == others(fine, "m2")
 
@@ -182,15 +187,15 @@ def test_a_run_whose_models_have_all_diverged_ends_and_names_them(
     spec: str, tmp_path: Path
 ) -> None:
     alone = models(wild=0)[:1]
-    with pytest.raises(DivergedError) as caught:
+    with pytest.raises(ModelError) as caught:
         train(TrainingPlan(models=alone, scheme=spec, steps=9), crew(), run=tmp_path / "run")
     assert str(caught.value) == (
-        "the results of m0 are not finite or beyond --max-norm: training diverged, or a loss is "
-        "undefined; lower the learning rate, or check the data"
+        "m0 diverged after 1 step: its results are not finite; lower the learning rate, or check "
+        "the data"
     )
-    assert caught.value.models == ("m0",)
+    assert list(caught.value.models) == ["m0"]
     assert not hasattr(caught.value, "__notes__")
-    assert [line["model"] for line in logged(tmp_path / "run", "diverged")] == ["m0"]
+    assert [line["model"] for line in logged(tmp_path / "run", "parked")] == ["m0"]
 
 
 def test_finite_results_that_overflow_together_are_one_models_divergence(tmp_path: Path) -> None:
@@ -201,7 +206,7 @@ def test_finite_results_that_overflow_together_are_one_models_divergence(tmp_pat
                 results[item.slot][0] = 3e38
 
     bad = train(plan("uncoded"), crew(0, huge), run=tmp_path / "bad")
-    assert bad.diverged == {"m0": 2}
+    assert {name: each.step for name, each in bad.parked.items()} == {"m0": 2}
     fine = train(plan("uncoded"), crew(0), run=tmp_path / "fine")
     assert others(bad, "m0") == others(fine, "m0")
 
@@ -217,5 +222,5 @@ def test_one_of_eight_with_worker_processes(max_norm: float | None, tmp_path: Pa
             )
             results.append(train(setting, processes, run=tmp_path / name))
     fine, bad = results
-    assert list(bad.diverged) == ["m5"]
+    assert list(bad.parked) == ["m5"]
     assert others(bad, "m5") == others(fine, "m5")

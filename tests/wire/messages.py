@@ -9,7 +9,7 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from seqgc.ports import PAYLOADS, Task, WeightedPoints, WeightRef, WorkItem
+from seqgc.ports import PAYLOADS, Flaw, Task, WeightedPoints, WeightRef, WorkItem
 from seqgc.wire import (
     MAX_FRAME_BYTES,
     STORE_KINDS,
@@ -32,6 +32,7 @@ from tests.wire.frames import RUN
 counts = st.integers(0, 2**40)
 names = st.text(min_size=1, max_size=20)
 lines = st.text(st.characters(categories=("L", "N", "P")), max_size=40)
+flaws = st.builds(Flaw, kind=st.sampled_from(["diverged", "raised"]), why=lines)
 finite = st.floats(allow_nan=False, allow_infinity=False)
 payloads = st.none() | st.sampled_from(PAYLOADS)
 codes = st.text(max_size=100)
@@ -139,7 +140,7 @@ def results(draw: st.DrawFn) -> ResultMessage:
         rounding_seed=draw(st.none() | counts),
         subject=draw(subjects),
         results=draw(st.dictionaries(st.integers(0, 50), vectors, max_size=4)),
-        not_finite=tuple(draw(st.lists(names, max_size=2))),
+        flaws=draw(st.dictionaries(names, flaws, max_size=2)),
     )
 
 
@@ -205,7 +206,7 @@ def content(message: Message) -> object:
                 message.payload,
                 message.rounding_seed,
                 message.subject,
-                message.not_finite,
+                tuple(message.flaws.items()),
             )
         case StayMessage():
             fields = {name: getattr(message, name) for name in message.__struct_fields__}

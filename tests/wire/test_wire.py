@@ -359,7 +359,7 @@ def test_a_part_that_is_not_finite_names_its_model_and_leaves_the_others_bits(
     answer = decode(encode(asked.result({0: bad}), run_id=RUN), run_id=RUN)
     assert isinstance(answer, ResultMessage)
     asked.check(answer)
-    assert answer.not_finite == ("b",)
+    assert list(answer.flaws) == ["b"]
     expected = received(asked.result({0: fine}))[0].copy()
     expected[size : 2 * size] = 0
     assert np.array_equal(answer.results[0], expected)
@@ -369,10 +369,10 @@ def test_a_part_that_is_not_finite_names_its_model_and_leaves_the_others_bits(
 def test_a_result_of_unknown_parts_names_all_models_and_a_strange_model_is_refused() -> None:
     asked = asked_of("a", "b")
     answer = asked.result({0: np.array([1.0, np.nan])})
-    assert (answer.not_finite, answer.results[0].tolist()) == (("a", "b"), [0.0, 0.0])
+    assert (list(answer.flaws), answer.results[0].tolist()) == (["a", "b"], [0.0, 0.0])
     asked.check(answer)
     with pytest.raises(WireError, match="about model 'z', which was not asked for"):
-        asked.check(replace(answer, not_finite=("a", "z")))
+        asked.check(replace(answer, flaws=answer.flaws | {"z": answer.flaws["a"]}))
 
 
 def readdressed(message: ResultMessage, **address: int) -> ResultMessage:

@@ -146,7 +146,7 @@ def test_an_exception_is_told_by_its_line_and_the_next_task_is_computed() -> Non
 def test_a_result_that_is_not_finite_names_its_model() -> None:
     answer = ask(worker_of(Scales()), invocation(WEIGHTS, settings={"value": "nan"}))
     assert isinstance(answer, ResultMessage)
-    assert (answer.not_finite, results(answer)) == (("cnn",), [0.0] * 3)
+    assert (list(answer.flaws), results(answer)) == (["cnn"], [0.0] * 3)
 
 
 def test_weights_that_are_nowhere_are_a_failure() -> None:
