@@ -18,6 +18,7 @@ from seqgc.cli import (
     _cost,
     _demo,
     _deploy,
+    _destroy,
     _doctor,
     _profile,
     _replay,
@@ -55,6 +56,7 @@ app.command("resume", epilog=EPILOG)(_resume.resume)
 app.command("demo")(_demo.demo)
 app.command("cost")(with_plugins(_cost.cost))
 app.command("deploy")(with_plugins(_deploy.deploy))
+app.command("destroy")(with_plugins(_destroy.destroy))
 app.command("doctor")(with_plugins(_doctor.doctor))
 
 

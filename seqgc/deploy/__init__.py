@@ -35,3 +35,7 @@ from seqgc.deploy._stack import check_template as check_template
 from seqgc.deploy._stack import deploy as deploy
 from seqgc.deploy._stack import deploy_commands as deploy_commands
 from seqgc.deploy._stay_budget import StayBudget as StayBudget
+from seqgc.deploy._teardown import Part as Part
+from seqgc.deploy._teardown import Teardown as Teardown
+from seqgc.deploy._teardown import plan_teardown as plan_teardown
+from seqgc.deploy._teardown import tear_down as tear_down

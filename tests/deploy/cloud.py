@@ -11,7 +11,7 @@ import json
 from functools import cache
 from typing import Any
 
-from tests.deploy.kit import ACCOUNT, REGION, Json, decided, rendered
+from tests.deploy.kit import ACCOUNT, REGION, Json, decided, expanded, rendered
 
 EFS = "arn:${AWS::Partition}:elasticfilesystem:${AWS::Region}:${AWS::AccountId}"
 URL = "https://made-by-hand.lambda-url.eu-central-1.on.aws/"
@@ -63,10 +63,14 @@ def function_arn(stack: str, logical: str) -> str:
 def _make_most(stack: str, parameters: dict[str, str], tags: dict[str, str]) -> dict[str, str]:
     """Let moto's CloudFormation make what it can; return physical names by logical ones."""
     template = decided(linked=True, stack=stack, **parameters)
+    template["Description"] = expanded()["Description"]
     resources = template["Resources"]
     template["Resources"] = {
         k: each for k, each in resources.items() if each["Type"] not in BY_HAND
     }
+    for each in template["Resources"].values():
+        if each.get("DeletionPolicy") == "RetainExceptOnCreate":
+            each["DeletionPolicy"] = "Retain"  # the same, but that moto knows it
     for output in template["Outputs"].values():
         if isinstance(output["Value"], int):
             output["Value"] = str(output["Value"])

@@ -218,6 +218,12 @@ def test_what_is_kept_is_encrypted_and_private() -> None:
     policy = only(resources, "AWS::S3::BucketPolicy")
     assert policy["Bucket"] == "${Bucket}"
     assert statements(policy) == [REFUSES_PLAIN_HTTP]
+    kept = {name for name, each in resources.items() if "Retain" in each.get("DeletionPolicy", "")}
+    assert kept >= {
+        "Bucket",
+        "BucketPolicy",
+        "FileSystem",
+    }  # what the bucket refuses, it always does
     (rule,) = bucket["BucketEncryption"]["ServerSideEncryptionConfiguration"]
     assert rule["ServerSideEncryptionByDefault"] == {"SSEAlgorithm": "AES256"}
     point = only(resources, "AWS::EFS::AccessPoint")
