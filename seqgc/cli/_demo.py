@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from seqgc._grid import MOST_MODELS
 from seqgc.cli._options import AsJson, apply, configured
 from seqgc.cli._run import make_delays, make_workers, prepare
 from seqgc.cli._show import Screen, print_json
 from seqgc.cli._train import facts_of
-from seqgc.cli.config import MOST_MODELS, Values, validated
+from seqgc.cli.config import Values, validated
 from seqgc.errors import require_int
 from seqgc.schemes import parse_scheme
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import tomli_w
 
@@ -26,7 +26,7 @@ from seqgc.cli.progress import RunProgress
 from seqgc.errors import ParameterError
 from seqgc.ports import Observer
 from seqgc.rounds import Adaptation, ClosingRule, Setting, require_models
-from seqgc.schemes import parse_scheme
+from seqgc.schemes import Deal, parse_scheme
 from seqgc.workers import Forecast, InjectedDelays, WorkerSet
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
     from seqgc.training import Model, TrainingPlan, TrainResult
     from seqgc.training.model import OptimizerFactory, PointDataset
+
+
+_OPEN_BUNDLES: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,7 +53,10 @@ class PreparedRun:
         from seqgc.training import new_run_path, train
 
         config = self.config
-        settled: Values = {"payload": self.plan.payload}
+        settled: Values = {
+            "payload": self.plan.payload,
+            "jobs_per_round": self.plan.setting(config.workers).jobs_per_round,
+        }
         if self.forecast is not None:
             store = {"store": self.forecast.where}
             settled["function"] = self.forecast.settings.model_copy(update=store)
@@ -105,7 +111,7 @@ def make_plan(config: RunConfig) -> TrainingPlan:
     require_models(  # as far as it goes before PyTorch is imported
         [model.name for model in config.models],
         delay=scheme.delay,
-        jobs_per_round=config.jobs_per_round,
+        jobs_per_round=config.jobs_per_round or 1,
         stale=config.stale,
     )
     adaptation = None
@@ -115,17 +121,20 @@ def make_plan(config: RunConfig) -> TrainingPlan:
             alpha = delays.alpha
         adaptation = Adaptation(probe=config.probe, retune=config.retune, alpha=alpha)
     models = make_models(config)
-    from seqgc.training import TrainingPlan
+    from seqgc.training import TrainingPlan, bundle_size
 
+    # Who looks for schemes, or deals, does so among as many delays, or jobs, as there are bundles.
+    bundles = _OPEN_BUNDLES if adaptation or isinstance(scheme, Deal) else scheme.delay + 1
     rule = ClosingRule(
         mu=config.mu,
         wait_out=config.wait_out,
         timeout_s=config.timeout_s,
         max_attempts=config.max_attempts,
     )
+    jobs_per_round = config.jobs_per_round or bundle_size(models, bundles=bundles)
     plan = TrainingPlan(
         models=models,
-        scheme=Setting(scheme=scheme, rule=rule, jobs_per_round=config.jobs_per_round),
+        scheme=Setting(scheme=scheme, rule=rule, jobs_per_round=jobs_per_round),
         steps=config.steps,
         precision=config.precision,
         payload=config.payload,
@@ -165,7 +174,7 @@ def make_delays(config: RunConfig, *, rounds: int | None = None) -> InjectedDela
     if config.delays is None:
         return None
     if rounds is None:
-        jobs = config.steps * (len(config.models) // config.jobs_per_round)
+        jobs = config.steps * (len(config.models) // max(1, config.jobs_per_round))
         rounds = jobs + parse_scheme(config.scheme, n=config.workers).delay
     return InjectedDelays.of(config.delays, workers=config.workers, num_rounds=max(1, rounds))
 

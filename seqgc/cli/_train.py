@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from seqgc._grid import MOST_MODELS
 from seqgc.cli._cost import show_forecast
 from seqgc.cli._options import AsJson, apply, configured
 from seqgc.cli._run import make_delays, make_workers, prepare
 from seqgc.cli._show import show, why_switched
-from seqgc.cli.config import MOST_MODELS, Values, read_config, validated
-from seqgc.errors import require_int
+from seqgc.cli.config import Values, read_config, validated
+from seqgc.errors import ParameterError, require_int
 from seqgc.schemes import parse_scheme
 
 if TYPE_CHECKING:
@@ -33,7 +34,12 @@ def train(
 ) -> None:
     """Train several models at once on unreliable workers, exactly."""
     values = read_config(config) if config is not None else {}
-    if models is not None or "models" not in values:
+    if "grid" in values:
+        if models is not None:
+            rule = "must be left out where the file has a [grid], whose product the models are"
+            raise ParameterError("models", rule, models)
+        values.setdefault("models", [{}])  # which flags mean
+    elif models is not None or "models" not in values:
         wanted = 4 if models is None else models
         count = require_int("models", wanted, least=1, most=MOST_MODELS)
         values["models"] = [{"name": f"model-{i}", "seed": i} for i in range(count)]
@@ -61,6 +67,7 @@ def facts_of(result: TrainResult) -> Values:
         "jobs": result.jobs,
         "seconds": result.seconds,
         "models": [{"name": name, **asdict(seen)} for name, seen in result.evaluations.items()],
+        "ranking": list(result.ranking),
         "payload": result.payload,
         "scheme": result.scheme,
         "schemes": result.schemes,
@@ -96,7 +103,8 @@ def _pairs(result: TrainResult) -> dict[str, str]:
     for number, answer in enumerate(result.answers):
         if isinstance(answer, SearchFailure):
             pairs[f"search {number} failed"] = answer.reason
-    for name, seen in result.evaluations.items():
+    for name in dict.fromkeys([*result.ranking, *result.evaluations]):
+        seen = result.evaluations[name]
         accuracy = "" if seen.accuracy is None else f", accuracy {seen.accuracy:.3f}"
         pairs[name] = f"loss {seen.loss:.4f}{accuracy}"
         if name in result.parked:

@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, Final, Literal, cast
 from pydantic import Field
 
 from seqgc._bounded import read_toml
+from seqgc._grid import MOST_MODELS, grid_points
 from seqgc.errors import ParameterError, no_run
 from seqgc.ports import Payload
 from seqgc.rounds import WaitOut
@@ -18,7 +19,6 @@ from seqgc.workers import DelaySettings, FunctionSettings, Settings
 
 Values = dict[str, object]
 
-MOST_MODELS: Final = 1000
 MOST_WORKERS: Final = 10_000
 
 
@@ -66,7 +66,9 @@ class RunConfig(Settings):
         "Largest norm of a model's result, beyond which it has diverged; no limit.",
     ] = None
     audit: Annotated[bool, "Compare what several workers are asked for; expel liars."] = False
-    jobs_per_round: Annotated[int, Field(ge=1), "Models a job (bundle)."] = 1
+    jobs_per_round: Annotated[
+        int, Field(ge=0), "Models a job (bundle); 0, a grid's default: as many as fit."
+    ] = 1
     stale: Annotated[bool, "Fewer models than delay + 1: gradients T rounds late."] = False
     probe: Annotated[
         int | None, Field(ge=1), "Train uncoded N rounds, then the best scheme by rounds."
@@ -99,6 +101,7 @@ class RunConfig(Settings):
         "delays": DelaySettings,
         "function": FunctionSettings,
     }
+    beside: ClassVar = ("grid",)  # of which `checked` makes models
 
 
 def read_config(path: Path) -> Values:
@@ -150,7 +153,40 @@ def checked(values: Values) -> RunConfig:
             rule = "must be left out, or 'uncoded', where `probe` rounds are to find the scheme"
             remedy = "a search of the run's own looks at schemes that have rounds, not at deal"
             raise ParameterError("scheme", rule, scheme, remedy)
-    return cast("Callable[..., RunConfig]", RunConfig)(**values)
+    axes = values.get("grid")
+    if "grid" in values:
+        values = _multiplied(values)
+    try:
+        return cast("Callable[..., RunConfig]", RunConfig)(**values)
+    except ParameterError as error:
+        axis = error.argument.rpartition(".")[2]
+        if isinstance(axes, dict) and axis in axes and error.argument.startswith("models."):
+            raise ParameterError(f"grid.{axis}", error.rule, error.value, error.remedy) from None
+        raise
+
+
+def _multiplied(values: Values) -> Values:
+    """Return the values with the models of the table ``[grid]``, over one base model, if any."""
+    bases = values.get("models", [{}])
+    if not isinstance(bases, list) or len(bases) > 1 or not all(isinstance(b, dict) for b in bases):
+        rule = "must be left out, or one table, where there is a [grid] to multiply it"
+        count = f"{len(bases)} models" if isinstance(bases, list) else bases
+        raise ParameterError("models", rule, count, "make what differs an axis of the grid")
+    base: Values = dict(*bases)
+    name = base.pop("name", None)
+    points = grid_points(
+        values["grid"], known=[field for field in ModelConfig.model_fields if field != "name"]
+    )
+    for axis in next(iter(points.values())):
+        if axis in base:
+            rule = "must be left out: the grid has an axis of it"
+            raise ParameterError(axis, rule, base[axis])
+    models = [
+        {"name": point if name is None else f"{name}-{point}", **base, **settings}
+        for point, settings in points.items()
+    ]
+    rest = {key: value for key, value in values.items() if key != "grid"}
+    return {"jobs_per_round": 0, **rest, "models": models}
 
 
 def import_plugins(names: Iterable[str]) -> None:

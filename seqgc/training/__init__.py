@@ -8,12 +8,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from seqgc.training._jobs import batch_indices as batch_indices
+from seqgc.training._jobs import bundle_size as bundle_size
 from seqgc.training.checkpoints import load_checkpoint as load_checkpoint
 from seqgc.training.checkpoints import save_checkpoint as save_checkpoint
 from seqgc.training.compute import TorchCompute as TorchCompute
 from seqgc.training.compute import TorchComputeFactory as TorchComputeFactory
 from seqgc.training.factories import make_module as make_module
 from seqgc.training.factories import registered_model as registered_model
+from seqgc.training.grids import grid as grid
 from seqgc.training.metrics import Evaluation as Evaluation
 from seqgc.training.metrics import JobMetrics as JobMetrics
 from seqgc.training.metrics import evaluate as evaluate

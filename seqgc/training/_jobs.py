@@ -12,9 +12,11 @@ import numpy as np
 from seqgc.errors import require_int
 from seqgc.ports import FloatArray, IntArray, WeightedPoints, WeightRef
 from seqgc.rounds import require_models
-from seqgc.training.model import Model
+from seqgc.training.model import Model, ParameterVector
 
-__all__ = ["ChunkedScheme", "JobPlan", "Share", "batch_indices"]
+__all__ = ["ChunkedScheme", "JobPlan", "Share", "batch_indices", "bundle_size"]
+
+_MOST_PARAMETERS: Final = 10**6  # of a bundle whose size nobody has chosen
 
 
 class ChunkedScheme(Protocol):
@@ -94,6 +96,29 @@ class JobPlan:
             len(model.dataset), batch_size=model.batch_size, seed=model.seed, step=step
         )
         return Share(weights=weights, points=points, starts=self._starts[index], idle=idle)
+
+
+def bundle_size(models: Sequence[Model], *, bundles: int = 1) -> int:
+    """Return how many models a job may well have, in at least so many ``bundles``.
+
+    It is the largest divisor of the number of models with which a bundle's models have at most a
+    million parameters together, or 1: small models share a round's overhead, and large ones neither
+    the memory nor the messages of a round. A scheme needs one bundle more than its delay.
+
+    Examples
+    --------
+    >>> import functools, torch
+    >>> from seqgc.training import grid, registered_model
+    >>> sgd = functools.partial(torch.optim.SGD, lr=0.1)
+    >>> net = functools.partial(registered_model, "net", optimizer=sgd)
+    >>> models = grid(net, {"module": ["mlp", "digits-cnn"], "seed": 3})
+    >>> bundle_size(models), bundle_size(models, bundles=2), bundle_size(models, bundles=4)
+    (6, 3, 1)
+    """
+    count = len(models)
+    largest = max(ParameterVector(model.module).size for model in models)
+    most = min(count // max(1, bundles), _MOST_PARAMETERS // largest)
+    return next((k for k in range(most, 0, -1) if count % k == 0), 1)
 
 
 def batch_indices(dataset_size: int, *, batch_size: int, seed: int, step: int) -> IntArray:

@@ -17,7 +17,9 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict
 from functools import cache
 from types import SimpleNamespace
@@ -26,6 +28,7 @@ from typing import Final, TypeAlias, TypeVar, cast
 import torch
 from torch import nn
 
+from seqgc._grid import MOST_MODELS
 from seqgc.errors import ParameterError, did_you_mean, refusing, require_int
 from seqgc.training._points import PointDataset, per_point_loss
 from seqgc.training.compute import TorchCompute
@@ -40,6 +43,7 @@ __all__ = [
     "data_names",
     "factories_of",
     "import_registered",
+    "loading_once",
     "make_models_compute",
     "make_module",
     "module_names",
@@ -67,8 +71,10 @@ def _seedless(make: Callable[[], nn.Module]) -> ModuleFactory:
 
 _MODULES: Final = {name: _seedless(make) for name, make in MODULES.items()}
 _DATA: Final[dict[str, DataFactory]] = {"digits": digits}
+_loaded: ContextVar[dict[str, tuple[PointDataset, PointDataset]] | None] = ContextVar(
+    "loaded", default=None
+)
 _FIELDS: Final = ("name", "module", "data", "loss", "seed")
-_MOST_MODELS: Final = 1000
 
 
 def register_module(name: str) -> Callable[[ModuleFactory], ModuleFactory]:
@@ -124,14 +130,30 @@ def make_module(name: str, *, seed: int) -> nn.Module:
     """
     require_registered(_MODULES, name, argument="module")
     with torch.random.fork_rng(devices=[]):  # torch initialises from its global state only
-        torch.manual_seed(seed)
+        # Not `torch.manual_seed`, which notes a stack trace for every kind of device, each time.
+        torch.default_generator.manual_seed(seed)
         return _MODULES[name](seed)
 
 
 def named_data(name: str) -> tuple[PointDataset, PointDataset]:
     """Return the data to train on and to test on: ``digits``, or what is registered."""
     require_registered(_DATA, name, argument="data")
-    return _DATA[name]()
+    loaded = _loaded.get()
+    if loaded is None:
+        return _DATA[name]()
+    if name not in loaded:
+        loaded[name] = _DATA[name]()
+    return loaded[name]
+
+
+@contextmanager
+def loading_once() -> Iterator[None]:
+    """Load data of one name once, for all models that are made in the block."""
+    before = _loaded.set({})
+    try:
+        yield
+    finally:
+        _loaded.reset(before)
 
 
 def registered_model(
@@ -242,8 +264,8 @@ def make_models_compute(settings: Mapping[str, Json], fetch_weights: FetchWeight
         raise ParameterError("settings", "must be `models` and `precision`", sorted(settings))
     models, precision = settings["models"], str(settings["precision"])
     torch_dtype(cast("Precision", precision))
-    if not isinstance(models, list) or not 0 < len(models) <= _MOST_MODELS:
-        raise ParameterError("models", f"must be a list of 1 to {_MOST_MODELS}", type(models))
+    if not isinstance(models, list) or not 0 < len(models) <= MOST_MODELS:
+        raise ParameterError("models", f"must be a list of 1 to {MOST_MODELS}", type(models))
     data = cache(lambda name: named_data(name)[0])  # models of the same data share them
     torch.set_num_threads(1)
     return TorchCompute(

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from shutil import rmtree
 
@@ -55,6 +56,16 @@ class TrainResult:
     def schemes(self) -> tuple[str, ...]:
         """The schemes that ran, in order."""
         return (self.scheme, *(switch.after.scheme.spec for switch in self.switches))
+
+    @property
+    def ranking(self) -> tuple[str, ...]:
+        """The models that have not diverged, by their `evaluations`' loss: the least comes first.
+
+        Equal ones stay in the plan's order.
+        """
+        losses = {name: seen.loss for name, seen in self.evaluations.items()}
+        sound = [name for name in losses if name not in self.diverged and isfinite(losses[name])]
+        return tuple(sorted(sound, key=losses.__getitem__))
 
 
 def train(

@@ -57,6 +57,7 @@ class Settings(_Base):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     tables: ClassVar[dict[str, type[BaseModel]]] = {}  # inside this one, by their keys
+    beside: ClassVar[tuple[str, ...]] = ()  # keys of a file that are no fields
 
     @classmethod
     def refusal(cls, error: ValidationError) -> ParameterError:
@@ -65,7 +66,8 @@ class Settings(_Base):
         where = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
             key, *outer = reversed([str(part) for part in first["loc"]])
-            known = list((cls.tables.get(outer[-1], cls) if outer else cls).model_fields)
+            table = cls.tables.get(outer[-1], cls) if outer else cls
+            known = [*table.model_fields, *getattr(table, "beside", ())]
             rule = f"is not a key of the configuration: those are {', '.join(known)}"
             return ParameterError(where, rule, first["input"], did_you_mean(key, known))
         message, value = first["msg"].removeprefix("Input "), first["input"]

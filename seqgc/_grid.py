@@ -1,0 +1,92 @@
+"""Grids: every combination of some values, each with a name that says what it is.
+
+An *axis* is what varies, and a *point* one value of each axis. Points come in the order of nested
+loops, the last axis fastest. A point's name is its axes with their values, ``lr_0.01-seed_2``: it
+names files of weights, so what no such name may hold becomes ``_``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from itertools import product
+from math import prod
+from typing import Final, TypeAlias
+
+from seqgc.errors import ParameterError, did_you_mean, require_int
+
+__all__ = ["MOST_MODELS", "Point", "grid_points"]
+
+MOST_MODELS: Final = 1000
+"""Of one run."""
+
+Point: TypeAlias = dict[str, object]
+
+_COUNTED: Final = "seed"
+_UNNAMED = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+def grid_points(axes: object, *, known: Collection[str] | None) -> dict[str, Point]:
+    """Return the points of a grid by their names.
+
+    ``axes`` has the values of each axis, a list; ``seed`` may be their number instead: ``4`` is
+    ``[0, 1, 2, 3]``. Axes must be among those ``known`` (None: any).
+
+    Raises
+    ------
+    ParameterError
+        If an axis is unknown, has no values or one twice, or there is no point, or more than
+        `MOST_MODELS`.
+
+    Examples
+    --------
+    >>> points = grid_points({"lr": [0.01, 0.03], "seed": 2}, known=["lr", "seed"])
+    >>> list(points)
+    ['lr_0.01-seed_0', 'lr_0.01-seed_1', 'lr_0.03-seed_0', 'lr_0.03-seed_1']
+    >>> points["lr_0.03-seed_0"]
+    {'lr': 0.03, 'seed': 0}
+    """
+    if not isinstance(axes, Mapping) or not axes:
+        raise ParameterError("grid", "must have an axis, for example lr = [0.01, 0.03]", axes)
+    values = {axis: _values(axis, given, known) for axis, given in axes.items()}
+    if (count := prod(map(len, values.values()))) > MOST_MODELS:
+        rule = f"must come to at most {MOST_MODELS} models, the product of its axes' lengths"
+        raise ParameterError("grid", rule, count, "train it in parts, each a run of its own")
+    named = [_named(axis, column) for axis, column in values.items()]
+    names = ["-".join(words) for words in product(*named)]
+    return {
+        name: dict(zip(values, point, strict=True))
+        for name, point in zip(names, product(*values.values()), strict=True)
+    }
+
+
+def _values(axis: object, given: object, known: Collection[str] | None) -> Sequence[object]:
+    """Return the values of an axis, or refuse it."""
+    name = f"grid.{axis}"
+    if known is not None and axis not in known:
+        rule = f"is no axis: those are {', '.join(known)}"
+        raise ParameterError(name, rule, given, did_you_mean(str(axis), known))
+    if axis == _COUNTED and isinstance(given, int) and not isinstance(given, bool):
+        return range(require_int(name, given, least=1))
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        also = ", or the number of seeds" if axis == _COUNTED else ""
+        remedy = "what all models have in common is not in the grid"
+        raise ParameterError(name, f"must be a list of values{also}", given, remedy)
+    if not given:
+        raise ParameterError(name, "must hold at least one value: of none there is no model", given)
+    return given
+
+
+def _named(axis: str, values: Sequence[object]) -> list[str]:
+    """Return the part of a name that each value makes; they differ, or the axis is refused."""
+    texts = [f"{axis}_{_UNNAMED.sub('_', _text(value, at))}" for at, value in enumerate(values)]
+    if len(set(texts)) < len(texts):
+        raise ParameterError(f"grid.{axis}", "must hold values of distinct names", list(values))
+    return texts
+
+
+def _text(value: object, at: int) -> str:
+    """Return a plain value as it is written, a class or function by its name, else where it is."""
+    if isinstance(value, str | int | float):
+        return str(value)
+    return getattr(value, "__name__", str(at))

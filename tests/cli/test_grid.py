@@ -1,0 +1,111 @@
+"""``[grid]``: a file that multiplies one model, and what becomes of one that cannot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from seqgc.cli import main
+from seqgc.cli._run import make_plan
+from seqgc.cli.config import checked, read_run_config
+from seqgc.errors import ParameterError
+from tests.cli.kit import Out, weights
+from tests.cli.refused import refused
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+BASE = """
+scheme = "gc-rep:s=1"
+workers = 2
+steps = 2
+precision = "float64"
+[[models]]
+name = "net"
+module = "mlp"
+optimizer = "sgd"
+batch_size = 64
+"""
+GRID = f"{BASE}[grid]\nlr = [0.01, 0.3]\nseed = 2\n"
+
+
+def test_a_grid_is_the_models_that_could_have_been_written_one_by_one() -> None:
+    base = {"name": "net", "module": "mlp"}
+    axes = {"lr": [0.01, 0.3], "optimizer": ["sgd", "adam"], "seed": 3}
+    models = checked({"models": [base], "grid": axes}).models
+    points = [
+        (lr, kind, seed) for lr in (0.01, 0.3) for kind in ("sgd", "adam") for seed in (0, 1, 2)
+    ]
+    assert [(m.lr, m.optimizer, m.seed) for m in models] == points
+    assert {m.module for m in models} == {"mlp"}
+    assert models[7].name == "net-lr_0.3-optimizer_sgd-seed_1"
+    assert [m.name for m in checked({"grid": {"seed": [4]}}).models] == ["seed_4"]
+
+
+@pytest.mark.parametrize(
+    ("axes", "words"),
+    [
+        ("", ["`grid`", "must have an axis"]),
+        ("lr = []", ["`grid.lr`", "at least one value"]),
+        ("seed = 0", ["`grid.seed`", "an integer >= 1"]),
+        ("lr = [0.1, 0.2]\nseed = 500_000", ["`grid`", "1000", "1000000"]),
+        ("learning_rate = [0.1]", ["`grid.learning_rate`", "is no axis", "lr"]),
+        ("name = ['a']", ["`grid.name`", "is no axis"]),
+        ("lr = 0.1", ["`grid.lr`", "list"]),
+        ("lr = [0.1, 0.1]", ["`grid.lr`", "distinct"]),
+        ("lr = [0.1, -1]", ["`grid.lr`", "greater than 0", "-1"]),
+        ("loss = ['mse', 'msee']", ["`grid.loss`", "msee"]),
+        ("module = ['mlp']", ["`module`", "must be left out"]),
+    ],
+)
+def test_a_grid_that_cannot_be_is_refused_before_anything_is_done(
+    axes: str, words: list[str], capsys: Out
+) -> None:
+    Path("run.toml").write_text(f"{BASE}[grid]\n{axes}\n")
+    told = refused(capsys, "train", "run.toml")
+    assert all(word in told for word in words), told
+
+
+def test_flags_and_models_that_a_grid_would_overrule_are_refused(capsys: Out) -> None:
+    Path("run.toml").write_text(GRID)
+    assert "`lr`" in refused(capsys, "train", "run.toml", "--lr", "0.1")
+    assert "`models`" in refused(capsys, "train", "run.toml", "--models", "3")
+    with pytest.raises(ParameterError, match="2 models"):
+        checked({"models": [{"name": "a"}, {"name": "b"}], "grid": {"seed": 2}})
+    with pytest.raises(ParameterError, match="did you mean 'grid'"):
+        checked({"models": [{"name": "a"}], "gird": {"seed": 2}})
+
+
+def test_a_grid_trains_in_bundles_unless_it_is_told_how() -> None:
+    def bundle(**more: object) -> int:
+        config = checked({"workers": 4, "grid": {"module": ["mlp"], "seed": 12}, **more})
+        return make_plan(config).setting(4).jobs_per_round
+
+    assert bundle() == 12
+    assert bundle(jobs_per_round=3) == 3
+    assert bundle(scheme="m-sgc:B=1,W=2,lam=1") == 6  # as many bundles as its delay asks for
+    assert bundle(scheme="uncoded", retune=5, alpha=0.1) == 3  # some, for schemes that have a delay
+    assert bundle(grid={"module": ["paper-cnn"], "seed": 4}) == 2  # of 270 thousand parameters
+
+
+def test_a_grid_is_trained_ranked_and_resumed(capsys: Out) -> None:
+    Path("run.toml").write_text(GRID)
+    assert main(["train", "run.toml", "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["jobs"] == 2  # of four models each
+    assert main(["train", "run.toml", "--run", "run", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    losses = {model["name"]: model["loss"] for model in facts["models"]}
+    assert list(losses) == [f"net-lr_{lr}-seed_{seed}" for lr in (0.01, 0.3) for seed in (0, 1)]
+    assert facts["ranking"] == sorted(losses, key=losses.__getitem__)
+    assert facts["ranking"] != list(losses)  # the larger steps have come further
+    assert read_run_config(Path("run"))["jobs_per_round"] == 4
+    trained = weights("run")
+    assert main(["resume", "run"]) == 0
+    shown = capsys.readouterr().out
+    assert (weights("run") == trained).all()
+    assert sorted(losses, key=shown.index) == facts["ranking"]
