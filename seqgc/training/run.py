@@ -59,12 +59,13 @@ class TrainResult:
 
     @property
     def ranking(self) -> tuple[str, ...]:
-        """The models that have not diverged, by their `evaluations`' loss: the least comes first.
+        """The models that have not failed, by their `evaluations`' loss: the least comes first.
 
         Equal ones stay in the plan's order.
         """
         losses = {name: seen.loss for name, seen in self.evaluations.items()}
-        sound = [name for name in losses if name not in self.diverged and isfinite(losses[name])]
+        failed = {name for name, each in self.parked.items() if each.failed}
+        sound = [name for name in losses if name not in failed and isfinite(losses[name])]
         return tuple(sorted(sound, key=losses.__getitem__))
 
 
