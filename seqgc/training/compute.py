@@ -5,14 +5,16 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Final, Protocol
 
 import numpy as np
 import torch
+from torch import nn
 
 from seqgc.errors import ParameterError
 from seqgc.ports import FloatArray, WeightedPoints, WeightRef, WeightStore
+from seqgc.training._forms import with_shared_modules
 from seqgc.training._points import collate, point_losses
 from seqgc.training.model import Model, Objective, ParameterVector, Precision, torch_dtype
 
@@ -38,9 +40,10 @@ class TorchCompute:
     with P parameters is P + 1 long. The loss is as linear in the chunks as the gradient, so the
     decoded last element is the batch's mean loss, for free.
 
-    The modules of ``objectives``, which parts may name, are copied. ``precision`` is that of the
-    weights, the floating-point inputs, the computation and the results. ``cached_weights`` versions
-    are kept at hand: 0 where the store keeps them itself.
+    The modules of ``objectives``, which parts may name, are copied; one that several have is copied
+    once, as its own weights are never used. ``precision`` is that of the weights, the
+    floating-point inputs, the computation and the results. ``cached_weights`` versions are kept at
+    hand: 0 where the store keeps them itself.
 
     Examples
     --------
@@ -74,7 +77,8 @@ class TorchCompute:
     ) -> None:
         self._precision: Final = precision
         dtype = torch_dtype(precision)
-        self._local: Final = {o.name: _LocalObjective(o, dtype) for o in objectives}
+        local = cache(lambda module: _LocalModule(module, dtype))  # by identity
+        self._local: Final = {o.name: _LocalObjective(o, local(o.module)) for o in objectives}
         # A reference names immutable weights, and is hashable: the cache is never stale.
         self._fetch: Final = lru_cache(maxsize=cached_weights)(store.fetch)
 
@@ -100,26 +104,38 @@ class TorchCompute:
         return result
 
 
-class _LocalObjective:
-    """An objective whose module is this worker's own."""
+class _LocalModule:
+    """A module of this worker's own, and whose weights are in it."""
 
-    def __init__(self, objective: Objective, dtype: torch.dtype) -> None:
-        self._objective, self._dtype = objective, dtype
-        self._module = copy.deepcopy(objective.module).to(device="cpu", dtype=dtype)
-        self.parameters: Final = ParameterVector(self._module)
+    def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
+        self.dtype: Final = dtype
+        self.call: Final = copy.deepcopy(module).to(device="cpu", dtype=dtype)
+        self.parameters: Final = ParameterVector(self.call)
         self._loaded: WeightRef | None = None
+
+    def load(self, ref: WeightRef, weights: FloatArray) -> None:
+        if ref != self._loaded:
+            self._loaded = None  # half-written weights must not pass for any version
+            self.parameters.write(weights)
+            self._loaded = ref
+
+
+class _LocalObjective:
+    """An objective, and the module of its form."""
+
+    def __init__(self, objective: Objective, module: _LocalModule) -> None:
+        self._objective, self._module = objective, module
+        self.parameters: Final = module.parameters
 
     def compute(self, part: WeightedPoints, weights: FloatArray, *, out: FloatArray) -> None:
         """Fill ``out`` (P + 1,) with one forward and one backward pass."""
-        if part.weights != self._loaded:
-            self._loaded = None  # half-written weights must not pass for any version
-            self.parameters.write(weights)
-            self._loaded = part.weights
-        x, y = collate(self._objective.dataset, part.points, dtype=self._dtype)
-        losses = point_losses(self._objective.loss, self._module(x), y, count=len(part.points))
+        module, dtype = self._module, self._module.dtype
+        module.load(part.weights, weights)
+        x, y = collate(self._objective.dataset, part.points, dtype=dtype)
+        losses = point_losses(self._objective.loss, module.call(x), y, count=len(part.points))
         # Copied, because the coefficients are read-only and torch warns of such arrays.
-        coefficients = torch.tensor(part.coefficients, dtype=self._dtype)
-        total = torch.dot(coefficients, losses.to(self._dtype))
+        coefficients = torch.tensor(part.coefficients, dtype=dtype)
+        total = torch.dot(coefficients, losses.to(dtype))
         self.parameters.clear_gradient()
         if total.requires_grad:  # not if the output uses no trainable parameter
             torch.autograd.backward(total)
@@ -149,7 +165,7 @@ class TorchComputeFactory:
         cached_weights: int = DEFAULT_CACHED_WEIGHTS,
     ) -> None:
         torch_dtype(precision)
-        objectives = tuple(model.objective for model in models)
+        objectives = with_shared_modules(model.objective for model in models)
         content = (objectives, store, precision, cached_weights)
         try:
             # In one piece, so that models that share a dataset share it in the worker as well.

@@ -30,6 +30,7 @@ from torch import nn
 
 from seqgc._grid import MOST_MODELS
 from seqgc.errors import ParameterError, did_you_mean, refusing, require_int
+from seqgc.training._forms import with_shared_modules
 from seqgc.training._points import PointDataset, per_point_loss
 from seqgc.training.compute import TorchCompute
 from seqgc.training.model import Model, Objective, OptimizerFactory, Precision, Recipe, torch_dtype
@@ -269,7 +270,7 @@ def make_models_compute(settings: Mapping[str, Json], fetch_weights: FetchWeight
     data = cache(lambda name: named_data(name)[0])  # models of the same data share them
     torch.set_num_threads(1)
     return TorchCompute(
-        [_objective(model, data) for model in models],
+        with_shared_modules(_objective(model, data) for model in models),
         store=SimpleNamespace(fetch=fetch_weights),
         precision=cast("Precision", precision),
         cached_weights=0,  # whoever fetches keeps them

@@ -13,6 +13,7 @@ from torch import nn
 
 from seqgc.errors import ParameterError, ScheduleError, StoreError, one_line
 from seqgc.ports import Decoding, FloatArray, MiniTask, WeightedPoints, WeightRef, WeightStore
+from seqgc.training._forms import one_of_each
 from seqgc.training._jobs import ChunkedScheme, JobPlan, Share
 from seqgc.training._learner import Learner, LearnerState
 from seqgc.training._soundness import require_sound
@@ -96,7 +97,7 @@ class TorchWorkload:
         torch_dtype(precision)
         bundle = jobs_per_round
         self._plan: Final = JobPlan(models, scheme=scheme, jobs_per_round=bundle, stale=stale)
-        for model in models:
+        for model in one_of_each(models):
             require_sound(model)
         self._precision: Final = precision
         self._learners = [Learner(m, store=store, precision=precision) for m in models]

@@ -1,0 +1,91 @@
+"""What a module is but for the values of its trainable parameters: its *form*.
+
+The models of a grid differ in learning rates and seeds, and a hundred of them have one form. At the
+same weights, modules of one form are the same function. So what does not depend on the weights is
+done once a form: whether a model is sound is tried on one, and a worker has one module for all,
+into which it writes the weights of whichever model it is asked for.
+
+A form is a digest of the pickled module, with every tensor replaced by what it is: a trainable
+parameter by its shape, place and dtype, any other by its content. Two modules that are alike may
+happen to pickle differently; then they are two forms, which costs time and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from seqgc.training.model import Model, Objective
+
+__all__ = ["form_of", "one_of_each", "with_shared_modules"]
+
+
+def form_of(thing: object) -> bytes | None:
+    """Return the form of a module, or of anything else; None if it cannot be told.
+
+    Examples
+    --------
+    >>> make = torch.nn.Linear
+    >>> form_of(make(2, 1)) == form_of(make(2, 1)), form_of(make(2, 1)) == form_of(make(3, 1))
+    (True, False)
+    """
+    out = io.BytesIO()
+    try:
+        _FormPickler(out).dump(thing)
+    except Exception:  # whatever classes of one's own raise: then it is like no other
+        return None
+    return hashlib.sha256(out.getbuffer()).digest()
+
+
+def one_of_each(models: Iterable[Model]) -> list[Model]:
+    """Return the first model of each form, loss and data set; all whose form cannot be told."""
+    found: dict[object, Model] = {}
+    for model in models:
+        form, loss = form_of(model.module), form_of(model.loss)
+        told = form is not None and loss is not None
+        found.setdefault((form, loss, id(model.dataset)) if told else id(model), model)
+    return list(found.values())
+
+
+def with_shared_modules(objectives: Iterable[Objective]) -> tuple[Objective, ...]:
+    """Return the objectives, those of one form with one module: the first's, weights and all."""
+    first: dict[bytes, nn.Module] = {}
+    shared = []
+    for objective in objectives:
+        form = form_of(objective.module)
+        module = objective.module if form is None else first.setdefault(form, objective.module)
+        shared.append(replace(objective, module=module))
+    return tuple(shared)
+
+
+class _FormPickler(pickle.Pickler):
+    """Writes what a tensor is in place of the tensor."""
+
+    def __init__(self, out: io.BytesIO) -> None:
+        super().__init__(out)
+        self._seen: Final[dict[int, Tensor]] = {}  # by storage; kept, so that no number comes twice
+
+    def persistent_id(self, obj: object) -> object:
+        if not isinstance(obj, Tensor):
+            return None
+        if obj.__dict__:
+            raise ValueError("a tensor with attributes of its own")
+        at = obj.untyped_storage().data_ptr()
+        self._seen.setdefault(at, obj)
+        about = (type(obj), obj.dtype, tuple(obj.shape), obj.stride(), obj.requires_grad)
+        # Tied parameters, and views of one another, are such in every module of a form.
+        place = list(self._seen).index(at), obj.storage_offset()
+        trainable = isinstance(obj, nn.Parameter) and obj.requires_grad
+        return (*map(str, about), place, "" if trainable else _content(obj))
+
+
+def _content(tensor: Tensor) -> str:
+    data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return hashlib.sha256(data.numpy().data).hexdigest()
