@@ -45,10 +45,10 @@ def main(end: socket.socket, worker: int, run_id: str, max_bytes: int) -> None:
     def answer(message: TaskMessage | InvokeMessage, cancelled: Callable[[], bool]) -> bytes | None:
         if isinstance(message, InvokeMessage):
             raise WireError("a process is sent no invocation")
-        results = run_task(message.task, compute, cancelled=cancelled)
-        if results is None:
+        computed = run_task(message.task, compute, cancelled=cancelled)
+        if computed is None:
             return None
-        return encode(message.result(results), run_id=run_id, sealed=False)
+        return encode(message.result(*computed), run_id=run_id, sealed=False)
 
     TaskServer(master, answer, run_id=run_id, sealed=False).serve()
 

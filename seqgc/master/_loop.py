@@ -52,9 +52,9 @@ def run(
     workload must be as they were then. With ``audit``, results that must be equal are compared, and
     every answer of a worker that differed from most of the others is a failure.
 
-    A model's part of a result that is not finite, or whose 2-norm is above ``max_norm``, may be its
-    worker's fault or the model's. So the first such answer is a failure, and the task is sent
-    again; should that give the like, it is an answer that names the model (`Arrival.flaws`).
+    A model's part of a result may be its worker's fault or the model's where its 2-norm is above
+    ``max_norm``, or computing it raised. So the first such answer is a failure, and the task is
+    sent again; should that give the like, it is an answer that names the model (`Arrival.flaws`).
 
     Raises
     ------
@@ -216,6 +216,9 @@ class _Loop:
     ) -> tuple[Arrival, str | None]:
         """Return an answer with zeros for what has diverged, and what was wrong with it, if so."""
         results, flaws, flaw = dict(answer.results), dict(answer.flaws), None
+        for model in answer.flaws.keys() - self._failed:
+            if answer.flaws[model].kind == "raised":  # which another try may not do
+                flaw = f"{model}: {answer.flaws[model].why}"
         for slot, task in owed.items():
             if (norm := ports.norm(results[slot])) <= self._max_norm:
                 continue

@@ -45,6 +45,7 @@ from seqgc.ports._protocols import Workload as Workload
 from seqgc.ports._records import BoolArray as BoolArray
 from seqgc.ports._records import Decoding as Decoding
 from seqgc.ports._records import Flaw as Flaw
+from seqgc.ports._records import FlawedResult as FlawedResult
 from seqgc.ports._records import FlawKind as FlawKind
 from seqgc.ports._records import FloatArray as FloatArray
 from seqgc.ports._records import IntArray as IntArray

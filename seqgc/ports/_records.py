@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -26,6 +27,14 @@ class Flaw:
 
     kind: FlawKind
     why: str
+
+
+class FlawedResult(Exception):
+    """What computes a result raises it where parts are of no use: zeros stand in their places."""
+
+    def __init__(self, result: FloatArray, flaws: Mapping[str, Flaw]) -> None:
+        self.result, self.flaws = result, flaws
+        super().__init__("; ".join(f"{model}: {flaw.why}" for model, flaw in flaws.items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

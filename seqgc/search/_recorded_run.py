@@ -16,6 +16,8 @@ from seqgc.errors import ParameterError, ScheduleError
 from seqgc.ports import (
     Arrival,
     Finish,
+    Flaw,
+    FlawedResult,
     FloatArray,
     Seen,
     Task,
@@ -93,12 +95,17 @@ class ReplayBackend:
             self._now = until
             return None
         at, task = self._pending.pop()
-        results = {}
-        if self._compute is not None:
-            results = {item.slot: self._compute(item.parts) for item in task.items}
-        return Arrival(
-            round=task.round, worker=task.worker, attempt=task.attempt, at=at, results=results
-        )
+        results: dict[int, FloatArray] = {}
+        flaws: dict[str, Flaw] = {}
+        if (compute := self._compute) is not None:
+            for item in task.items:
+                try:
+                    results[item.slot] = compute(item.parts)
+                except FlawedResult as flawed:
+                    results[item.slot] = flawed.result
+                    flaws |= flawed.flaws
+        about = {"round": task.round, "worker": task.worker, "attempt": task.attempt}
+        return Arrival(**about, at=at, results=results, flaws=flaws)
 
     def close(self) -> None:
         self._pending = []

@@ -14,7 +14,18 @@ import pytest
 
 from seqgc.backends import Messaging
 from seqgc.errors import ParameterError, WireError, WorkerError
-from seqgc.ports import PAYLOADS, Arrival, Backend, Clock, Failure, Payload, Task, quantize, restore
+from seqgc.ports import (
+    PAYLOADS,
+    Arrival,
+    Backend,
+    Clock,
+    Failure,
+    Flaw,
+    Payload,
+    Task,
+    quantize,
+    restore,
+)
 from seqgc.testing.scripted import (
     PATIENCE_S,
     HandWoundClock,
@@ -200,12 +211,14 @@ class BackendContract:
         assert "\n" not in failure.reason
         _require_next(backend, 1)
 
-    def test_a_result_that_is_not_finite_names_its_model(self, open_backend: Open) -> None:
+    def test_a_result_of_no_use_names_its_model_and_why(self, open_backend: Open) -> None:
         backend = open_backend(1)
-        backend.dispatch(0, [task(0, 0, "plain", "nan")])
+        backend.dispatch(0, [task(0, 0, "plain", "nan", "flawed")])
         answer = next_arrival(backend)
-        assert {name: flaw.kind for name, flaw in answer.flaws.items()} == {"nan": "diverged"}
-        assert {slot: list(r) for slot, r in answer.results.items()} == {0: [0.7] * 3, 10: [0.0]}
+        assert answer.flaws["nan"].kind == "diverged"
+        assert answer.flaws["flawed"] == Flaw(kind="raised", why="the loss is a string")
+        results = {slot: list(result) for slot, result in answer.results.items()}
+        assert results == {0: [0.7] * 3, 10: [0.0], 20: [0.0] * 3}
 
     def test_an_answer_takes_at_least_its_injected_delay(self, open_backend: Open) -> None:
         delays = {(0, 0): 0.06, (0, 1): 0.0, (0, 2): 0.03}

@@ -23,6 +23,8 @@ from seqgc.ports import (
     Backend,
     Decoding,
     Failure,
+    Flaw,
+    FlawedResult,
     FloatArray,
     MiniTask,
     Task,
@@ -115,7 +117,8 @@ class Scripted:
 
     ``plain``: nothing, the result is `gradient`; ``gate a``: the worker makes the file ``begun a``
     in the folder and goes on when there is a file ``go a`` (``gate-raise a``: then it raises);
-    ``raise``: computing raises; ``nan`` and ``matrix``: the result is none.
+    ``raise``: computing raises; ``flawed``: of this model alone; ``nan`` and
+    ``matrix``: the result is none.
 
     Examples
     --------
@@ -140,6 +143,9 @@ class Scripted:
                     raise TypeError("its weights are gone")
             case "raise":
                 raise TypeError("the loss is\na string")
+            case "flawed":
+                flaw = Flaw(kind="raised", why="the loss is\na string")
+                raise FlawedResult(np.zeros(part.weights.size), {part.model: flaw})
             case "nan":
                 return np.array([np.nan])
             case "matrix":

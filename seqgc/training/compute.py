@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from typing import Final, Protocol
 
@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from seqgc._fault import fault_of
 from seqgc.errors import ParameterError
-from seqgc.ports import FloatArray, WeightedPoints, WeightRef, WeightStore
+from seqgc.ports import Flaw, FlawedResult, FloatArray, WeightedPoints, WeightRef, WeightStore
 from seqgc.training._forms import with_shared_modules
 from seqgc.training._points import collate, point_losses
 from seqgc.training.model import Model, Objective, ParameterVector, Precision, torch_dtype
@@ -86,12 +87,13 @@ class TorchCompute:
         """Return the parts' results, concatenated: (sum of P + 1 over the parts,), a new array.
 
         ParameterError if a part names an unknown model, or weights of another size; StoreError if
-        the store no longer has the weights.
+        the store no longer has the weights; `FlawedResult` where a model's own code raises.
         """
         for part in parts:
             if part.model not in self._local:
                 rule = f"must be one of {', '.join(self._local)}"
                 raise ParameterError("model", rule, part.model)
+        flaws: dict[str, Flaw] = {}
         sizes = [self._local[part.model].parameters.size + 1 for part in parts]
         result, end = np.empty(sum(sizes), dtype=self._precision), 0
         for part, size in zip(parts, sizes, strict=True):
@@ -99,8 +101,16 @@ class TorchCompute:
             out = result[start:end]
             if len(part.points) == 0:
                 out[:] = 0
-            else:
-                self._local[part.model].compute(part, self._fetch(part.weights), out=out)
+                continue
+            objective = self._local[part.model]
+            objective.module.load(part.weights, self._fetch)
+            try:
+                objective.compute(part, out=out)
+            except Exception as error:  # of the user's code: the other models' parts are none of it
+                out[:] = 0
+                flaws[part.model] = Flaw(kind="raised", why=fault_of(error))
+        if flaws:
+            raise FlawedResult(result, flaws)
         return result
 
 
@@ -113,10 +123,11 @@ class _LocalModule:
         self.parameters: Final = ParameterVector(self.call)
         self._loaded: WeightRef | None = None
 
-    def load(self, ref: WeightRef, weights: FloatArray) -> None:
+    def load(self, ref: WeightRef, fetch: Callable[[WeightRef], FloatArray]) -> None:
+        """Have the module use these weights."""
         if ref != self._loaded:
             self._loaded = None  # half-written weights must not pass for any version
-            self.parameters.write(weights)
+            self.parameters.write(fetch(ref))
             self._loaded = ref
 
 
@@ -124,13 +135,12 @@ class _LocalObjective:
     """An objective, and the module of its form."""
 
     def __init__(self, objective: Objective, module: _LocalModule) -> None:
-        self._objective, self._module = objective, module
+        self._objective, self.module = objective, module
         self.parameters: Final = module.parameters
 
-    def compute(self, part: WeightedPoints, weights: FloatArray, *, out: FloatArray) -> None:
-        """Fill ``out`` (P + 1,) with one forward and one backward pass."""
-        module, dtype = self._module, self._module.dtype
-        module.load(part.weights, weights)
+    def compute(self, part: WeightedPoints, *, out: FloatArray) -> None:
+        """Fill ``out`` (P + 1,) with one forward and one backward pass at the loaded weights."""
+        module, dtype = self.module, self.module.dtype
         x, y = collate(self._objective.dataset, part.points, dtype=dtype)
         losses = point_losses(self._objective.loss, module.call(x), y, count=len(part.points))
         # Copied, because the coefficients are read-only and torch warns of such arrays.

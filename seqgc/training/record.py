@@ -178,10 +178,11 @@ def _play(
         waiting.remove(event.worker)
         place = places[event.worker]
         seconds[place] = event.at - left_at[place]
-        if isinstance(event, ports.Arrival):
-            status[place] = 0
+        if isinstance(event, ports.Failure):
+            faults = [event.reason]
         else:
-            status[place], reason = FAILED, event.reason
+            faults = [flaw.why for flaw in event.flaws.values() if flaw.kind == "raised"]
+        status[place], reason = (FAILED, faults[0]) if faults else (0, reason)
     if waiting:
         backend.cancel(number, sorted(waiting))
     return seconds, status, reason

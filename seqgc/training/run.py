@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    closing,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -45,7 +52,8 @@ class TrainResult:
     jobs: int
     seconds: float  # from the first dispatch to the last decoding: workers had been started before
     counts: RunCounts
-    evaluations: dict[str, Evaluation]  # by model, on its test data if it has any
+    # By model, on its test data if it has any; without those that raise.
+    evaluations: dict[str, Evaluation]
     payload: Payload  # the format in which results travelled
     switches: tuple[Switch, ...] = ()
     answers: tuple[Answer, ...] = ()  # of the searches for a better setting
@@ -285,7 +293,7 @@ def _execute(
         jobs=session.num_jobs,
         seconds=seconds,
         counts=session.counts,
-        evaluations={model.name: _evaluated(model, workload) for model in plan.models},
+        evaluations=dict(_evaluations(workload, plan.models)),
         payload=work.payload,
         switches=tuple(switches),
         answers=tuple(session.answers),
@@ -300,9 +308,15 @@ def _under_way(backend: Backend, *, open_usd: float) -> str:
     return f"{count} tasks are under way{price}; " if count else ""
 
 
-def _evaluated(model: Model, workload: TorchWorkload) -> Evaluation:
-    data = model.dataset if model.test_dataset is None else model.test_dataset
-    return evaluate(workload.module(model.name), loss=model.loss, dataset=data)
+def _evaluations(
+    workload: TorchWorkload, models: Sequence[Model]
+) -> Iterator[tuple[str, Evaluation]]:
+    """Yield what the models have come to; of those that raised, as far as they can be evaluated."""
+    for model in models:
+        parked = workload.parked.get(model.name)
+        data = model.dataset if model.test_dataset is None else model.test_dataset
+        with suppress(Exception) if parked and parked.kind == "raised" else nullcontext():
+            yield model.name, evaluate(workload.module(model.name), loss=model.loss, dataset=data)
 
 
 @contextmanager

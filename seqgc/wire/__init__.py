@@ -4,7 +4,7 @@ A message is a frame, one string of bytes whatever carries it. All integers are 
 
     offset  bytes
     0       4      magic "SGCF"
-    4       2      schema version, 6
+    4       2      schema version, 7
     6       2      flags: 0, or 1 where there is no digest
     8       16     xxh3-128 of all that follows; zeros where there is no digest
     24      4      header length h, padding included

@@ -16,6 +16,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
@@ -139,8 +140,10 @@ class TaskMessage:
         round, worker, attempt = task.round, task.worker, task.attempt
         return Subject(round=round, worker=worker, attempt=attempt, code=code, weights_digest=own)
 
-    def result(self, results: Mapping[int, FloatArray]) -> ResultMessage:
-        """Return the answer with these results, by slot.
+    def result(
+        self, results: Mapping[int, FloatArray], flaws: Mapping[str, Flaw] = MappingProxyType({})
+    ) -> ResultMessage:
+        """Return the answer with these results, by slot, and their known ``flaws``, by model.
 
         Where a result is its parts' gradients, each with one more number behind it (a loss), the
         gradients and these numbers are pieces of their own: a large loss would take a small
@@ -149,14 +152,14 @@ class TaskMessage:
         A part that is not finite is zeros in the message, and its model is named there: it has
         diverged, or a loss of it is undefined, and the other models' parts are as good as ever.
         """
-        finite, flaws = dict(results), dict[str, Flaw]()
+        finite, flaws = dict(results), dict(flaws)
         pieces = {}
         for item in self.task.items:
             vector = results[item.slot]
             lengths = [n for part in part_lengths(item, vector.size) for n in part]
             pieces[item.slot] = tuple(lengths) if len(lengths) <= MAX_PIECES else (vector.size,)
             finite[item.slot], wrong = without_diverged(item, vector)
-            flaws |= wrong
+            flaws = wrong | flaws
         return ResultMessage(
             subject=self.subject,
             results=finite,

@@ -166,10 +166,10 @@ class FunctionWorker:
         """Return the frame of the task's results; None if it was cancelled on the way."""
         compute, weights = self._compute(run_id, message.workload)
         with weights.lent(dict(message.weights), lambda: self._store(message.store)):
-            results = run_task(message.request.task, compute, cancelled=cancelled)
-        if results is None:
+            computed = run_task(message.request.task, compute, cancelled=cancelled)
+        if computed is None:
             return None
-        return wire.encode(message.request.result(results), run_id=run_id)
+        return wire.encode(message.request.result(*computed), run_id=run_id)
 
     def _compute(self, run_id: str, workload: WorkloadRef) -> tuple[Compute, _RunWeights]:
         key = (run_id, workload.canonical)

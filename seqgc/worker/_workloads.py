@@ -12,7 +12,7 @@ from typing import Final, Protocol, TypeAlias
 import numpy as np
 
 from seqgc.errors import ParameterError, WorkerError, did_you_mean
-from seqgc.ports import FloatArray, Task, WeightedPoints, WeightRef
+from seqgc.ports import Flaw, FlawedResult, FloatArray, Task, WeightedPoints, WeightRef
 from seqgc.wire import Json
 
 
@@ -20,7 +20,8 @@ class Compute(Protocol):
     """Computes gradients: one result vector per mini-task, its parts' gradients concatenated.
 
     Each part contributes ``sum_p coefficients[p] * grad loss(points[p])``, of shape (size,), its
-    model's number of parameters; the result is float32 or float64.
+    model's number of parameters; the result is float32 or float64. Where that fails for some of the
+    models only, a `seqgc.ports.FlawedResult` is raised, which holds the others' parts.
     """
 
     def __call__(self, parts: tuple[WeightedPoints, ...], /) -> FloatArray: ...
@@ -35,23 +36,28 @@ WorkloadFactory: TypeAlias = Callable[[Mapping[str, Json], FetchWeights], Comput
 
 def run_task(
     task: Task, compute: Compute, *, cancelled: Callable[[], bool] = lambda: False
-) -> dict[int, FloatArray] | None:
-    """Return the task's results by slot, or None if it was cancelled on the way.
+) -> tuple[dict[int, FloatArray], dict[str, Flaw]] | None:
+    """Return the task's results by slot, and their flaws by model; None if it was cancelled.
 
     ``cancelled`` is asked before each mini-task: a gradient that nobody wants is not computed, and
     one that was begun is finished. `WorkerError` if ``compute`` returns no vector of floats.
     """
     results: dict[int, FloatArray] = {}
+    flaws: dict[str, Flaw] = {}
     for item in task.items:
         if cancelled():
             return None
-        result = np.asarray(compute(item.parts))
+        try:
+            result = np.asarray(compute(item.parts))
+        except FlawedResult as flawed:
+            result = flawed.result
+            flaws |= flawed.flaws
         if result.ndim != 1 or result.dtype not in ("f4", "f8"):
             rule = "`compute` must return a vector of float32 or float64"
             fault = f"{rule}; got {result.dtype} of shape {result.shape} for slot {item.slot}"
             raise WorkerError(fault, round=task.round, worker=task.worker)
         results[item.slot] = result
-    return results
+    return results, flaws
 
 
 class Registry:

@@ -89,10 +89,12 @@ def test_workers_compute_the_gradients_of_the_weights_they_are_referred_to(tmp_p
 
 
 def test_a_task_is_answered_slot_by_slot() -> None:
-    results = run_task(
+    computed = run_task(
         task(0, 0, "a", "b"), lambda parts: np.concatenate([gradient(each) for each in parts])
     )
-    assert results is not None
+    assert computed is not None
+    results, flaws = computed
+    assert flaws == {}
     assert list(results) == [0, 10]
     np.testing.assert_array_equal(results[10], gradient(part()))
 

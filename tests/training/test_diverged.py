@@ -53,7 +53,9 @@ class Wired(ReplayBackend):
             return None
         request = self._requests[event.round, event.worker]
         self._damage(request.task, event.results)
-        answer = decode(encode(request.result(event.results), run_id="run"), run_id="run")
+        answer = decode(
+            encode(request.result(event.results, event.flaws), run_id="run"), run_id="run"
+        )
         request.check(answer)
         return event_of(answer, at=event.at)
 

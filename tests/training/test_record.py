@@ -57,7 +57,7 @@ class Workers:
             if took < 0:
                 self._events.append(Failure(**about, at=at, reason="the worker fell over"))
             else:
-                results = run_task(task, self._compute) or {}
+                results, _ = run_task(task, self._compute) or ({}, {})
                 self.sizes |= {result.size for result in results.values()}
                 self._events.append(Arrival(**about, at=at, results=results))
         self._events.sort(key=lambda event: event.at)

@@ -16,7 +16,7 @@ from torch import nn
 
 from seqgc import workers
 from seqgc.backends import LocalBackend, Messaging
-from seqgc.errors import ParameterError, WorkerError
+from seqgc.errors import ModelError, ParameterError
 from seqgc.ports import Close, Dispatched, FloatArray, Seen
 from seqgc.profiles import LAMBDA_CNN
 from seqgc.rounds import ClosingRule, Setting
@@ -331,12 +331,13 @@ def test_a_run_never_overwrites_another(tmp_path: Path) -> None:
     assert not any((tmp_path / "run").iterdir())
 
 
-def test_when_every_worker_fails_the_run_ends_with_the_cause_and_its_checkpoints(
+def test_when_every_worker_raises_the_run_ends_with_the_cause_and_its_checkpoints(
     tmp_path: Path,
 ) -> None:
     model = make_model("bad", module=Poisoned(), dataset=SPLIT.train)
     soon = ClosingRule(timeout_s=5.0)
-    with pytest.raises(WorkerError, match="ArithmeticError: no such unit"):
+    cause = r"^bad raised after 0 steps: ArithmeticError: no such unit \(.*reference.py:\d+"
+    with pytest.raises(ModelError, match=cause):
         run(parse_scheme("gc:s=1", n=3), [model], tmp_path / "run", rule=soon)
     log = events(tmp_path / "run")
     assert "no such unit" in str(log[-1]["outcome"])

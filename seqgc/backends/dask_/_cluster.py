@@ -168,10 +168,10 @@ def answer(name: str, frame: bytes) -> bytes:
     task = request.task
     address = (task.round, task.worker, task.attempt)
     try:
-        results = run_task(task, station.compute(), cancelled=lambda: address in station.forgotten)
-        if results is None:
+        computed = run_task(task, station.compute(), cancelled=lambda: address in station.forgotten)
+        if computed is None:
             return b""
-        return encode(request.result(results), run_id=station.run_id)
+        return encode(request.result(*computed), run_id=station.run_id)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         return encode(request.failure(reason), run_id=station.run_id)

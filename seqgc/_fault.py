@@ -1,0 +1,56 @@
+"""What went wrong in somebody's own code, in one line that names the file and the line."""
+
+from __future__ import annotations
+
+import sysconfig
+from pathlib import Path
+from traceback import walk_tb
+from typing import Final
+
+from seqgc.errors import one_line
+
+__all__ = ["fault_of"]
+
+_PACKAGES: Final = frozenset(
+    {"seqgc", "torch", "numpy"}
+)  # an error in them has its cause elsewhere
+_LIBRARY: Final = Path(sysconfig.get_paths()["stdlib"])
+_INSTALLED: Final = ("site-packages", "dist-packages")
+
+
+def fault_of(error: BaseException) -> str:
+    r"""Return what an error says, and the innermost line of its traceback that is a user's own.
+
+    A user's own is what is neither Python's library nor PyTorch, numpy or seqgc.
+
+    Examples
+    --------
+    >>> code = compile("def forward(x):\n    return x / 0", "nets.py", "exec")
+    >>> exec(code, nets := {})
+    >>> try:
+    ...     nets["forward"](1)
+    ... except ZeroDivisionError as error:
+    ...     fault_of(error)
+    'ZeroDivisionError: division by zero (nets.py:2, in forward)'
+    """
+    try:
+        said = one_line(error, limit=600)
+    except Exception:  # a stranger's error may not know what it says
+        said = "no more is known"
+    text = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    frames = [(frame.f_code, line) for frame, line in walk_tb(error.__traceback__)]
+    own = [(code, line) for code, line in frames if _is_own(code.co_filename)]
+    if own:
+        code, line = own[-1]
+        text += f" ({code.co_filename}:{line}, in {code.co_name})"
+    return one_line(text)
+
+
+def _is_own(file: str) -> bool:
+    parts = Path(file).parts
+    for folder in _INSTALLED:
+        if folder in parts:
+            return _PACKAGES.isdisjoint(parts[parts.index(folder) + 1 :][:1])
+    if file.startswith("<frozen") or Path(file).is_relative_to(Path(__file__).parent):
+        return False
+    return not Path(file).is_relative_to(_LIBRARY)
