@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Final, TypeAlias
@@ -25,13 +25,14 @@ __all__ = [
     "MODULES",
     "NOT_TAKEN",
     "OPTIMIZERS",
+    "SCHEDULERS",
     "OwnFunction",
     "called",
     "own_functions",
     "require_known",
 ]
 
-OwnFunction: TypeAlias = Callable[[], object]
+OwnFunction: TypeAlias = Callable[..., object]
 
 MODULES: Final = ("digits-cnn", "mlp", "paper-cnn")
 DATA: Final = ("digits",)
@@ -43,6 +44,16 @@ OPTIMIZERS: Final[Mapping[str, str]] = {
     )
 }  # fmt: skip
 """Classes of torch.optim; LBFGS is known so that its refusal can say why."""
+
+SCHEDULERS: Final[Mapping[str, str]] = {
+    name.lower(): name
+    for name in (
+        "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "CyclicLR",
+        "ExponentialLR", "LinearLR", "MultiStepLR", "OneCycleLR", "PolynomialLR",
+        "ReduceLROnPlateau", "StepLR",
+    )
+}  # fmt: skip
+"""Classes of torch.optim.lr_scheduler whose arguments a file can give."""
 
 NOT_TAKEN: Final[Mapping[str, frozenset[str]]] = {
     "momentum": frozenset(OPTIMIZERS) - {"rmsprop", "sgd"},
@@ -60,13 +71,18 @@ def own_functions(config: RunConfig) -> dict[str, OwnFunction]:
     Raises
     ------
     ParameterError
-        If a name is neither a function nor known to seqgc. Nothing is imported for functions on
-        Lambda, which are sent no code.
+        If a name is neither a function nor known to seqgc. Nothing that workers need is imported
+        for functions on Lambda, which are sent no code.
     """
     found: dict[str, OwnFunction] = {}
     for model in config.models:
         require_name("name", model.name, most=100)
-        _check_optimizer(model)
+        for argument, name, known in _of_the_master(model):
+            if ":" not in name:
+                require_known(argument, name.lower(), known)
+            elif name not in found:
+                found[name] = _own_function(name, argument=argument)
+        _check_options(model)
         for argument, name, known in (
             ("module", model.module, MODULES),
             ("data", model.data, DATA),
@@ -81,20 +97,34 @@ def own_functions(config: RunConfig) -> dict[str, OwnFunction]:
     return found
 
 
-def _check_optimizer(model: ModelConfig) -> None:
-    require_known("optimizer", name := model.optimizer.lower(), OPTIMIZERS)
+def _of_the_master(model: ModelConfig) -> Iterator[tuple[str, str, Collection[str]]]:
+    """Yield what no worker needs, so that it may be one's own whoever computes."""
+    yield "optimizer", model.optimizer, OPTIMIZERS
+    if model.scheduler is not None:
+        yield "scheduler", model.scheduler, SCHEDULERS
+
+
+def _check_options(model: ModelConfig) -> None:
+    """Refuse options of an optimizer, or a scheduler, that it has not, or that are there twice."""
+    name = model.optimizer.lower()
     for option, others in NOT_TAKEN.items():
         if (value := getattr(model, option)) is not None and name in others:
             takers = [each for each in OPTIMIZERS if each not in others]
             rule = f"must be left out with optimizer {name}"
             raise ParameterError(option, rule, value, f"those that have one: {', '.join(takers)}")
+    for option in ("lr", *NOT_TAKEN):
+        if option in model.optimizer_args:
+            rule = f"must leave {option} out, which the model has beside them"
+            raise ParameterError("optimizer_args", rule, model.optimizer_args[option])
+    if model.scheduler is None and model.scheduler_args:
+        rule = "must be left out where there is no scheduler"
+        raise ParameterError("scheduler_args", rule, model.scheduler_args)
 
 
 def require_known(argument: str, name: str, known: Collection[str]) -> None:
     """Refuse a name that is not among the known ones."""
     if name not in known:
-        own = ", or your own package.module:function" if argument != "optimizer" else ""
-        rule = f"must be one of {', '.join(known)}{own}"
+        rule = f"must be one of {', '.join(known)}, or your own package.module:function"
         raise ParameterError(argument, rule, name, did_you_mean(name, known))
 
 

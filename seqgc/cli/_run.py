@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from seqgc import workers
 from seqgc.cli._names import (
     FUNCTIONS,
     OPTIMIZERS,
+    SCHEDULERS,
     OwnFunction,
     called,
     own_functions,
@@ -23,7 +25,7 @@ from seqgc.cli._names import (
 from seqgc.cli._show import busy
 from seqgc.cli.config import ModelConfig, RunConfig, Values
 from seqgc.cli.progress import RunProgress
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, did_you_mean
 from seqgc.ports import Observer
 from seqgc.rounds import Adaptation, ClosingRule, Setting, require_models
 from seqgc.schemes import Deal, parse_scheme
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from seqgc.training import Model, TrainingPlan, TrainResult
-    from seqgc.training.model import OptimizerFactory, PointDataset
+    from seqgc.training.model import OptimizerFactory, PointDataset, SchedulerFactory
 
 
 _OPEN_BUNDLES: Final = 4
@@ -197,7 +199,10 @@ def make_models(config: RunConfig) -> list[Model]:
             module=_module(model, own),
             loss=LOSSES[model.loss](),
             dataset=data[model.data][0],
-            optimizer=_optimizer(model),
+            optimizer=_optimizer(model, own),
+            scheduler=_scheduler(model, own, steps=config.steps),
+            gradient_clip_val=model.gradient_clip_val,
+            gradient_clip_algorithm=model.gradient_clip_algorithm,
             batch_size=model.batch_size,
             seed=model.seed,
             test_dataset=data[model.data][1],
@@ -229,9 +234,42 @@ def _data(name: str, own: Mapping[str, OwnFunction]) -> tuple[PointDataset, Poin
     return cast("tuple[PointDataset, PointDataset]", pair)
 
 
-def _optimizer(config: ModelConfig) -> OptimizerFactory:
+def _optimizer(config: ModelConfig, own: Mapping[str, OwnFunction]) -> OptimizerFactory:
     import torch
 
-    kind = getattr(torch.optim, OPTIMIZERS[config.optimizer.lower()])
+    kind = own.get(config.optimizer) or getattr(torch.optim, OPTIMIZERS[config.optimizer.lower()])
     options = config.model_dump(include={"lr", "momentum", "weight_decay"}, exclude_none=True)
-    return partial(kind, **options)
+    more = _arguments("optimizer_args", config.optimizer_args, of=kind)
+    return cast("OptimizerFactory", partial(kind, **options, **more))
+
+
+def _scheduler(
+    config: ModelConfig, own: Mapping[str, OwnFunction], *, steps: int
+) -> SchedulerFactory | None:
+    """Return what makes a model's scheduler; one of torch's knows the run's length and rate."""
+    if (name := config.scheduler) is None:
+        return None
+    from torch.optim import lr_scheduler
+
+    known: Values = {
+        "onecyclelr": {"max_lr": config.lr, "total_steps": steps},
+        "cosineannealinglr": {"T_max": steps},
+        "polynomiallr": {"total_iters": steps},
+    }
+    kind = own.get(name) or getattr(lr_scheduler, SCHEDULERS[name.lower()])
+    given = _arguments("scheduler_args", config.scheduler_args, of=kind)
+    if given.keys() & {"epochs", "steps_per_epoch"}:  # another way to say how long one cycle is
+        known["onecyclelr"] = {"max_lr": config.lr}
+    implied = cast("Values", known.get(name.lower(), {}))
+    return cast("SchedulerFactory", partial(kind, **(implied | given)))
+
+
+def _arguments(argument: str, values: Values, *, of: OwnFunction) -> Values:
+    """Return values for arguments of a function, if it has such; lists become tuples."""
+    names = inspect.signature(of).parameters
+    anything = any(each.kind is each.VAR_KEYWORD for each in names.values())
+    for name in values:
+        if name not in names and not anything:
+            rule = f"must be arguments of {getattr(of, '__name__', of)}"
+            raise ParameterError(argument, rule, name, did_you_mean(name, names))
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}

@@ -32,12 +32,25 @@ class ModelConfig(Settings):
     module: Annotated[str, "Network: a name, or package.module:function."] = "digits-cnn"
     data: Annotated[str, "Data: digits, or package.module:function."] = "digits"
     loss: Annotated[Literal["cross-entropy", "mse"], "cross-entropy or mse."] = "cross-entropy"
-    optimizer: Annotated[str, "A class of torch.optim, in any case."] = "adam"
+    optimizer: Annotated[
+        str, "A class of torch.optim, in any case, or package.module:function."
+    ] = "adam"
     lr: Annotated[float, Field(gt=0, le=1e6), "Learning rate."] = 0.003
     momentum: Annotated[float | None, Field(ge=0, le=1e6), "The optimizer's momentum."] = None
     weight_decay: Annotated[float | None, Field(ge=0, le=1e6), "The optimizer's weight decay."] = (
         None
     )
+    optimizer_args: Values = Field(default={})  # all others that it has, by its own names
+    scheduler: Annotated[
+        str | None, "A class of torch.optim.lr_scheduler, in any case, or package.module:function."
+    ] = None
+    scheduler_args: Values = Field(default={})
+    gradient_clip_val: Annotated[float | None, Field(gt=0), "Clip decoded gradients to this."] = (
+        None
+    )
+    gradient_clip_algorithm: Annotated[
+        Literal["norm", "value"], "What of them is clipped: their norm, or each value."
+    ] = "norm"
     batch_size: Annotated[int, Field(ge=1, le=10**9), "Data points per step."] = 256
     seed: int = Field(default=0, ge=0, lt=2**63)
 

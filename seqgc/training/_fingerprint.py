@@ -28,6 +28,7 @@ from seqgc._bounded import parse_toml
 from seqgc.errors import ParameterError
 from seqgc.rounds import Setting
 from seqgc.training._plan import TrainingPlan
+from seqgc.training._stepper import without_compiler
 from seqgc.training.factories import factories_of
 from seqgc.training.model import Model, PointDataset
 
@@ -122,18 +123,28 @@ def _of_model(model: Model) -> dict[str, str]:
     seen = {f.name: _described(getattr(model, f.name)) for f in fields(model)}
     return seen | {
         "initial weights": _digest_tensors(model.module.state_dict().values()),
-        "optimizer's settings": _settings_of_optimizer(model),
+        **_settings(model),
         "factories": _code_of(() if model.recipe is None else factories_of(model.recipe)),
     }
 
 
-def _settings_of_optimizer(model: Model) -> str:
-    """Return what its factory makes of all that it knows, which may be hidden in a closure."""
+def _settings(model: Model) -> dict[str, str]:
+    """Return what its factories make of all that they know, which may be hidden in a closure."""
+    seen = {}
     try:
-        made = model.optimizer([p for p in model.module.parameters() if p.requires_grad])
+        with without_compiler():
+            made = model.optimizer([p for p in model.module.parameters() if p.requires_grad])
+            seen["optimizer's settings"] = _with_code(made, sorted(made.defaults.items()))
+            if model.scheduler is not None:
+                scheduler = model.scheduler(made)
+                seen["scheduler's settings"] = _with_code(scheduler, scheduler.state_dict())
     except Exception as error:  # anybody's code; who makes the workload refuses it
-        return type(error).__name__
-    return f"{type(made).__qualname__} {_plain(sorted(made.defaults.items()))} {_code(made)}"
+        seen["settings"] = type(error).__name__
+    return seen
+
+
+def _with_code(thing: object, settings: object) -> str:
+    return f"{type(thing).__qualname__} {_plain(settings)} {_code(thing)}"
 
 
 def _described(value: object) -> str:

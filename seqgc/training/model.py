@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import IterableDataset
 
-from seqgc.errors import ParameterError, refusing, require_int, require_name
+from seqgc.errors import ParameterError, refusing, require_int, require_name, require_number
 from seqgc.ports import FloatArray
 from seqgc.training._points import Loss, PointDataset, per_point_loss
 
 __all__ = [
+    "Clipping",
     "Model",
     "Objective",
     "OptimizerFactory",
@@ -25,6 +27,7 @@ __all__ = [
     "PointDataset",
     "Precision",
     "Recipe",
+    "SchedulerFactory",
     "torch_dtype",
 ]
 
@@ -32,6 +35,8 @@ _DTYPES: Final = {"float32": torch.float32, "float64": torch.float64}
 
 Precision: TypeAlias = Literal["float32", "float64"]
 OptimizerFactory: TypeAlias = Callable[[Sequence[nn.Parameter]], Optimizer]
+SchedulerFactory: TypeAlias = Callable[[Optimizer], LRScheduler]
+Clipping: TypeAlias = Literal["norm", "value"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,9 +70,12 @@ class Model:
     further axes are averaged, and an nn loss with ``reduction='mean'`` is taken as its
     ``reduction='none'`` twin. ``dataset`` is map-style: ``dataset[i]`` is ``(x, y)``, the same on
     every read; the trained model is evaluated on ``test_dataset`` (``dataset`` unless given).
-    ``optimizer`` is ``parameters -> torch.optim.Optimizer``. A step takes ``batch_size`` data
-    points, in an order drawn by ``seed``. ``name`` tells the run's models apart; by their
-    ``recipe`` functions know them, and workers of other kinds need none.
+    ``optimizer`` is ``parameters -> torch.optim.Optimizer``, ``scheduler``, if there is one,
+    ``optimizer -> torch.optim.lr_scheduler.LRScheduler``, which is stepped once after each step of
+    the optimizer. Before that the decoded gradient is clipped, if ``gradient_clip_val`` says so: to
+    that norm over all parameters, or, by the algorithm ``"value"``, each element to that size. A
+    step takes ``batch_size`` data points, in an order drawn by ``seed``. ``name`` tells the run's
+    models apart; by their ``recipe`` functions know them, and workers of other kinds need none.
 
     Raises
     ------
@@ -100,11 +108,19 @@ class Model:
     seed: int = 0
     test_dataset: PointDataset | None = None
     recipe: Recipe | None = None
+    scheduler: SchedulerFactory | None = None
+    gradient_clip_val: float | None = None
+    gradient_clip_algorithm: Clipping = "norm"
 
     def __post_init__(self) -> None:
         require_name("name", self.name, most=100)  # it names files of weights
         for argument, value, least in (("batch_size", self.batch_size, 1), ("seed", self.seed, 0)):
             object.__setattr__(self, argument, require_int(argument, value, least=least))
+        if self.gradient_clip_val is not None:
+            require_number("gradient_clip_val", self.gradient_clip_val, above=0)
+        if self.gradient_clip_algorithm not in get_args(Clipping):
+            rule = f"must be one of {', '.join(get_args(Clipping))}"
+            raise ParameterError("gradient_clip_algorithm", rule, self.gradient_clip_algorithm)
         _check_dataset(self.dataset)
         _check_module(self.module)
         object.__setattr__(self, "loss", per_point_loss(self.loss))

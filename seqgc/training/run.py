@@ -262,6 +262,7 @@ def _execute(
             jobs_per_round=setting.jobs_per_round,
             stale=plan.stale,
         )
+        workload.require_steps(plan.steps)
         stack.callback(workload.abandon)  # in a run that failed some have not been discarded
         backend = stack.enter_context(started(crew, workers, observers=observers))
         record = stack.enter_context(begin())

@@ -124,6 +124,11 @@ class TorchWorkload:
         """The models' names, in the order in which they take turns."""
         return tuple(model.name for model in self._plan.models)
 
+    def require_steps(self, steps: int) -> None:
+        """Refuse a model whose learning-rate schedule is over before so many steps."""
+        for learner in self._learners:
+            learner.stepper.require_steps(steps)
+
     def result_form(self, job: int) -> tuple[np.dtype[np.floating], int]:
         """Return the results' dtype, whatever they travel in, and length: P + 1 over the bundle."""
         size = sum(learner.result_size for learner in self._bundle(job))

@@ -96,8 +96,13 @@ loss = "cross-entropy"
 optimizer = "sgd"
 lr = 0.01
 momentum = 0.9
+scheduler = "steplr"
+gradient_clip_val = 1.5
+gradient_clip_algorithm = "value"
 batch_size = 64
 seed = 1
+optimizer_args.nesterov = true
+scheduler_args.step_size = 3
 
 [[models]]
 name = "b"

@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import torch
+from torch.optim import lr_scheduler
 
-from seqgc.cli._names import DATA, MODULES, NOT_TAKEN, OPTIMIZERS
+from seqgc.cli._names import DATA, MODULES, NOT_TAKEN, OPTIMIZERS, SCHEDULERS
 from seqgc.training import MODULES as NETWORKS
 from seqgc.training.factories import data_names
 
@@ -38,6 +39,9 @@ BAD = {
     "--backend lambda-local --data own:number": "a payload names no code",
     "momentum.toml": "`momentum` must be left out with optimizer adam; got 0.9 (those that have",
     "decay.toml": "`weight_decay` must be left out with optimizer rprop; got 0.1 (those that have",
+    "scheduler.toml": "`scheduler` must be one of constantlr, ",
+    "twice.toml": "`optimizer_args` must leave lr out, which the model has beside them; got 0.1",
+    "alone.toml": "`scheduler_args` must be left out where there is no scheduler",
     "--workers 0": "greater than or equal to 1",
 }
 OWN = {
@@ -50,6 +54,9 @@ FILES = {
     "same": 2 * "[[models]]\nname = 'a'\n",
     "momentum": "[[models]]\nname = 'a'\nmomentum = 0.9\n",
     "decay": "[[models]]\nname = 'a'\noptimizer = 'Rprop'\nweight_decay = 0.1\n",
+    "scheduler": "[[models]]\nname = 'a'\nscheduler = 'OneCycle'\n",
+    "twice": "[[models]]\nname = 'a'\noptimizer_args.lr = 0.1\n",
+    "alone": "[[models]]\nname = 'a'\nscheduler_args = {gamma = 0.5}\n",
 }
 CODE = """
 import contextlib, io, json, re, sys
@@ -92,3 +99,5 @@ def test_the_names_that_are_known_before_are_those_that_there_are() -> None:
         options = inspect.signature(optimizer).parameters
         for option, others in NOT_TAKEN.items():
             assert (option in options) == (name not in others), (kind, option)
+    for kind in SCHEDULERS.values():
+        assert issubclass(getattr(lr_scheduler, kind), lr_scheduler.LRScheduler)

@@ -87,6 +87,9 @@ MODELS: Mapping[str, object] = {
     "seed": 1,
     "test_dataset": blobs(seed=6),
     "recipe": Recipe(module="mlp", data="digits", loss="mse"),
+    "scheduler": partial(torch.optim.lr_scheduler.StepLR, step_size=2),
+    "gradient_clip_val": 0.5,
+    "gradient_clip_algorithm": "value",
 }
 
 
@@ -308,6 +311,11 @@ CONFIGURATION: Mapping[str, object] = {
     "models.lr": 0.1,
     "models.momentum": 0.1,
     "models.weight_decay": 0.1,
+    "models.optimizer_args": {"eps": 0.1},
+    "models.scheduler": "onecyclelr",
+    "models.scheduler_args": {"gamma": 0.5},
+    "models.gradient_clip_val": 0.5,
+    "models.gradient_clip_algorithm": "value",
     "models.batch_size": 64,
     "models.seed": 1,
 }
@@ -331,6 +339,7 @@ REFUSED_ANYWAY = {
     "function.resident",
     "delays.source",
     "models.data",
+    "models.scheduler_args",
 }
 """What the rest of the configuration does not go with, or what is not there."""
 

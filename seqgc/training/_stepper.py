@@ -1,0 +1,187 @@
+"""How a model takes a step: its gradient is clipped, its optimizer steps, its scheduler follows.
+
+All of it happens on the master, once for each decoded gradient: what is clipped is the gradient of
+the whole batch, as `torch.nn.utils.clip_grad_norm_` would clip it in a loop without workers.
+
+Every optimizer imports ``torch._dynamo`` when it is made and when it steps, to tell it what not to
+compile (`torch.optim.optimizer`, `torch._compile`): more than a second of processor time, longer
+than a short run's first rounds, for nobody, as nothing is compiled here. Meanwhile a module stands
+in that lets everything through, and hands over to the real one as soon as anybody asks for more.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Final, ParamSpec, TypeVar, cast
+
+import torch
+from torch import nn
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from seqgc.errors import ParameterError, refusing
+from seqgc.ports import FloatArray
+from seqgc.training._packing import pack, unpack
+from seqgc.training.model import Model, ParameterVector
+
+__all__ = ["Stepper", "without_compiler"]
+
+_COMPILER: Final = "torch._dynamo"
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class Stepper:
+    """A model's optimizer and learning-rate scheduler, over ``parameters``."""
+
+    def __init__(self, model: Model, parameters: ParameterVector) -> None:
+        self._model, self._parameters = model, parameters
+        with without_compiler():
+            self._optimizer = _make_optimizer(model, parameters.tensors)
+            self._scheduler = _make_scheduler(model, self._optimizer)
+
+    def require_steps(self, steps: int) -> None:
+        """Refuse a schedule that is over before so many steps."""
+        last = getattr(self._scheduler, "total_steps", None)
+        if last is not None and last < steps:
+            rule = f"must last for the {steps} steps of the run"
+            raise ParameterError("scheduler", rule, f"total_steps={last}", f"total_steps={steps}")
+
+    def step(self, gradient: FloatArray) -> dict[str, float]:
+        """Take a step along ``gradient`` (P,), which must be writable.
+
+        Returns the learning rate ``lr``, and where it is clipped by its norm the ``gradient_norm``
+        that it had.
+        """
+        self._parameters.set_gradient(gradient)
+        about = {"lr": float(self._optimizer.param_groups[0]["lr"])}
+        about |= self._clip()
+        with without_compiler():
+            self._optimizer.step()
+        self._parameters.clear_gradient()
+        if self._scheduler is not None and not isinstance(self._scheduler, ReduceLROnPlateau):
+            self._scheduler.step()
+        return about
+
+    def validated(self, monitored: float) -> None:
+        """Let a scheduler that follows a metric, if it is one, know that metric's new value."""
+        if isinstance(self._scheduler, ReduceLROnPlateau):
+            self._scheduler.step(monitored)
+
+    def snapshot(self) -> tuple[str, dict[str, torch.Tensor]]:
+        """Return the optimizer's and the scheduler's state: as JSON, and the tensors it names."""
+        tensors: dict[str, torch.Tensor] = {}
+        with without_compiler():
+            state = self._optimizer.state_dict()
+        packed = {"optimizer": pack(state, tensors, name="optimizer")}
+        if self._scheduler is not None:
+            packed["scheduler"] = pack(self._scheduler.state_dict(), tensors, name="scheduler")
+        return json.dumps(packed), tensors
+
+    def restore(self, settings: str, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Be as the stepper of which this is a snapshot."""
+        packed = json.loads(settings)
+        with without_compiler():
+            state = unpack(packed["optimizer"], tensors)
+            self._optimizer.load_state_dict(cast("dict[str, object]", state))
+        if self._scheduler is not None:
+            state = unpack(packed["scheduler"], tensors)
+            self._scheduler.load_state_dict(cast("dict[str, object]", state))
+
+    def _clip(self) -> dict[str, float]:
+        limit = self._model.gradient_clip_val
+        if limit is None:
+            return {}
+        if self._model.gradient_clip_algorithm == "value":
+            clip_grad_value_(self._parameters.tensors, limit)
+            return {}
+        return {"gradient_norm": float(clip_grad_norm_(self._parameters.tensors, limit))}
+
+
+def _make_scheduler(model: Model, optimizer: Optimizer) -> LRScheduler | None:
+    """Return the model's scheduler of that optimizer's learning rate, if it has one."""
+    if model.scheduler is None:
+        return None
+    rule = "must make a learning-rate scheduler of the model's optimizer ({})"
+    with refusing("scheduler", rule, repr(model.scheduler)):
+        scheduler: object = model.scheduler(optimizer)
+    if not isinstance(scheduler, LRScheduler):
+        rule = "must be a factory, optimizer -> torch.optim.lr_scheduler.LRScheduler"
+        remedy = "e.g. functools.partial(torch.optim.lr_scheduler.StepLR, step_size=10)"
+        raise ParameterError("scheduler", rule, scheduler, remedy)
+    pack(scheduler.state_dict(), {}, name="scheduler")  # a checkpoint must be able to hold it
+    return scheduler
+
+
+def _make_optimizer(model: Model, parameters: Sequence[nn.Parameter]) -> Optimizer:
+    """Return the model's optimizer over ``parameters``, if it steps from one gradient."""
+    rule = "must make an optimizer of the model's parameters ({})"
+    with refusing("optimizer", rule, repr(model.optimizer)):
+        optimizer: object = model.optimizer(list(parameters))
+    if not isinstance(optimizer, Optimizer):
+        rule = "must be a factory, parameters -> torch.optim.Optimizer"
+        remedy = "e.g. functools.partial(torch.optim.SGD, lr=0.1)"
+        raise ParameterError("optimizer", rule, optimizer, remedy)
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ParameterError(
+            "optimizer",
+            "must step from one gradient, not from a closure that computes the loss again: "
+            "gradients come from the workers, one a job",
+            type(optimizer).__name__,
+            "use a first-order optimizer, e.g. torch.optim.SGD or torch.optim.Adam",
+        )
+    return optimizer
+
+
+@contextmanager
+def without_compiler() -> Iterator[None]:
+    """Let optimizers be made and step without importing the compiler, unless it is there."""
+    if _COMPILER in sys.modules:
+        yield
+        return
+    stand_in = _NoCompiler(_COMPILER)
+    sys.modules[_COMPILER] = stand_in
+    setattr(torch, "_dynamo", stand_in)  # noqa: B010 (unknown to type checkers)
+    try:
+        yield
+    finally:
+        stand_in.leave()
+
+
+class _NoCompiler(ModuleType):
+    """What an optimizer calls of the compiler, doing nothing."""
+
+    def graph_break(self) -> None:
+        pass
+
+    def disable(self, fn: Callable[_P, _T], *options: object, **more: object) -> Callable[_P, _T]:
+        """Return ``fn``, which torch keeps for good: hidden from a compiler that comes later."""
+
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+            real = sys.modules.get(_COMPILER, self)
+            if isinstance(real, _NoCompiler):
+                return fn(*args, **kwargs)
+            hidden: Callable[_P, _T] = real.disable(fn, *options, **more)
+            return hidden(*args, **kwargs)
+
+        return call
+
+    def leave(self) -> None:
+        """Make way for the real module."""
+        if sys.modules.get(_COMPILER) is self:
+            del sys.modules[_COMPILER]
+            delattr(torch, "_dynamo")
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):  # what the import system looks for
+            raise AttributeError(name)
+        self.leave()
+        return getattr(importlib.import_module(_COMPILER), name)
