@@ -25,7 +25,7 @@ def cost(
     target: Annotated[Path, typer.Argument(help="A run's folder, or the TOML file of one to be.")],
     memory_mb: Annotated[int | None, "--memory", "Of a function, MB."] = None,
     arch: Annotated[str | None, "arm64 or x86_64."] = None,
-    region: Annotated[str | None, "Whose prices."] = None,
+    region: Annotated[str | None, "Whose prices; by default the file's, or AWS_REGION's."] = None,
     timeout_s: Annotated[float | None, "Of a function, seconds: what bounds the cost."] = None,
     seconds: Annotated[float | None, "How long a task is expected to run (a plan)."] = None,
     profile: Annotated[Path | None, "Expect the mean answer of this profile (a plan)."] = None,
@@ -97,7 +97,12 @@ def show_forecast(run: PreparedRun, *, as_json: bool) -> None:
         cost_facts = {"usd": 0.0, "usd_at_most": 0.0}
         cost_pairs = {"cost": "none on your own machines; `seqgc cost` has functions' prices"}
     about = {"backend": config.backend, "scheme": scheme}
-    facts = about | _forecast_facts(predicted) | {"max_usd": config.max_usd} | cost_facts
+    facts: Values = {**about, "deployed": crew.deployed}
+    if not crew.deployed:
+        s = predicted.settings
+        like = f"{s.memory_mb} MB, {s.timeout_s:g} s, {s.arch}, {s.region}"
+        about["functions"] = f"not deployed; as if they were with {like} (see [function])"
+    facts |= _forecast_facts(predicted) | {"max_usd": config.max_usd} | cost_facts
     show(facts, about | _forecast_pairs(predicted) | cost_pairs, as_json=as_json)
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
+from seqgc._region import environment_region
 from seqgc.cli._options import AsJson, Region
 from seqgc.cli._show import print_json, show
 from seqgc.deploy import (
@@ -35,7 +36,7 @@ def deploy(
     if not out.resolve().parent.is_dir():
         raise ParameterError("out", "must be in a folder that exists", str(out))
     if dry_run:  # what AWS has to be asked for is in capitals
-        where, prefix_list = region or "REGION", "PREFIX-LIST"
+        where, prefix_list = region or environment_region() or "REGION", "PREFIX-LIST"
         commands = deploy_commands(
             options, template=template, region=where, account="ACCOUNT", prefix_list=prefix_list
         )

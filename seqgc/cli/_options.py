@@ -28,7 +28,7 @@ from seqgc.search import Conformity, Reading, Rehearsal
 ProfileFile = Annotated[Path, typer.Argument(help="Delay profile, .npz or .csv.")]
 AsJson = Annotated[bool, "--json", "Print one JSON object."]
 NumWorkers = Annotated[int, "-n", "--workers", "Number of workers."]
-Region = Annotated[str | None, "AWS region; by default the AWS configuration's."]
+Region = Annotated[str | None, "AWS region; by default AWS_REGION, or the AWS profile's."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +179,8 @@ def _option(name: str, path: str, field: FieldInfo) -> inspect.Parameter:
     if not flags:
         plain = path.rpartition(".")[2].replace("_", "-")
         flags = [f"--{plain}/--no-{plain}" if kind is bool else f"--{plain}"]
-    shown = None if field.default in (None, ()) else str(field.default).lower()
+    default = field.get_default(call_default_factory=True)
+    shown = None if default in (None, ()) else str(default).lower()
     option = typer.Option(*flags, help=about, show_default=shown or False)
     annotation, by_name = Annotated[kind | None, option], inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, by_name, default=None, annotation=annotation)

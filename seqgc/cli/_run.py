@@ -25,11 +25,12 @@ from seqgc.cli._names import (
 from seqgc.cli._show import busy
 from seqgc.cli.config import ModelConfig, RunConfig, Values
 from seqgc.cli.progress import RunProgress
+from seqgc.deploy import DEPLOYMENT_FILE
 from seqgc.errors import ParameterError, did_you_mean
 from seqgc.ports import Observer
 from seqgc.rounds import Adaptation, ClosingRule, Setting, require_models
 from seqgc.schemes import Deal, parse_scheme
-from seqgc.workers import Forecast, InjectedDelays, WorkerSet
+from seqgc.workers import Forecast, FunctionSettings, InjectedDelays, WorkerSet
 
 if TYPE_CHECKING:
     from torch import nn
@@ -151,8 +152,13 @@ def make_plan(config: RunConfig) -> TrainingPlan:
     return plan
 
 
-def make_workers(config: RunConfig, *, delays: InjectedDelays | None = None) -> WorkerSet:
-    """Return the workers, of which none is started yet, or raise `ParameterError`."""
+def make_workers(
+    config: RunConfig, *, delays: InjectedDelays | None = None, dry_run: bool = False
+) -> WorkerSet:
+    """Return the workers, of which none is started yet, or raise `ParameterError`.
+
+    For a dry run functions need not have been deployed, unless it is said by which file they were.
+    """
     n = config.workers
     if config.dask_scheduler is not None and config.backend != "dask":
         rule = "must be left out where the backend is not dask"
@@ -165,10 +171,17 @@ def make_workers(config: RunConfig, *, delays: InjectedDelays | None = None) -> 
             return workers.local(n, delays=delays)
         case "dask":
             return workers.dask(n, scheduler=config.dask_scheduler, delays=delays)
+        case "lambda" if dry_run and not _may_be_deployed(config.function):
+            return workers.undeployed(n, config.function)
         case "lambda":
             return workers.functions(n, config.function, delays=delays)
         case "lambda-local":
             return workers.lambda_local(n, config.function, delays=delays)
+
+
+def _may_be_deployed(settings: FunctionSettings) -> bool:
+    usual = Path(DEPLOYMENT_FILE)
+    return Path(settings.deployment) != usual or usual.exists()
 
 
 def make_delays(config: RunConfig, *, rounds: int | None = None) -> InjectedDelays | None:

@@ -48,7 +48,7 @@ def train(
     parse_scheme(settings.scheme, n=settings.workers)  # before anything that takes time
     delays = make_delays(settings)
     if dry_run:
-        show_forecast(prepare(settings, make_workers(settings)), as_json=as_json)
+        show_forecast(prepare(settings, make_workers(settings, dry_run=True)), as_json=as_json)
         return
     with make_workers(settings, delays=delays) as workers:
         result = prepare(settings, workers).train(run=run)

@@ -105,7 +105,7 @@ class RunConfig(Settings):
     plugins: Annotated[
         tuple[str, ...], "--plugin", "A package.module that registers schemes or codes; repeatable."
     ] = ()
-    function: FunctionSettings = FunctionSettings()
+    function: FunctionSettings = Field(default_factory=FunctionSettings)
     delays: DelaySettings | None = None
     models: tuple[ModelConfig, ...] = Field(min_length=1, max_length=MOST_MODELS)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from seqgc._region import environment_region
 from seqgc.errors import ParameterError, SeqgcError, one_line
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ class DeployError(SeqgcError):
 def open_session(*, region: str | None = None) -> Session:
     """Return a session of boto3: credentials are those that it finds, as the AWS CLI does.
 
+    The region is the one given, else of the environment (``AWS_REGION``), else of the AWS profile.
+
     Raises
     ------
     DeployError
@@ -56,7 +59,7 @@ def open_session(*, region: str | None = None) -> Session:
     except ImportError:
         raise DeployError("boto3 is not installed", "pip install 'seqgc[aws]'") from None
     with calls("open a session"):
-        session = boto3.Session(region_name=region)
+        session = boto3.Session(region_name=region or environment_region())
     if not session.region_name:
         raise DeployError("no AWS region is known", "pass --region, or export AWS_REGION")
     try:

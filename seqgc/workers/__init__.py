@@ -9,6 +9,7 @@ from seqgc.workers._forecast import require_fit as require_fit
 from seqgc.workers._functions import FunctionWorkers as FunctionWorkers
 from seqgc.workers._lambda import functions as functions
 from seqgc.workers._lambda import lambda_local as lambda_local
+from seqgc.workers._lambda import undeployed as undeployed
 from seqgc.workers._processes import custom as custom
 from seqgc.workers._processes import dask as dask
 from seqgc.workers._processes import local as local

@@ -27,6 +27,7 @@ class WorkerSet(ABC):
     """
 
     provider: str
+    deployed: bool = True  # False: they are not there, and it can be said what they would cost
 
     def __init__(self, n: int, *, delays: LoadDelays | None = None) -> None:
         self.n: Final = require_int("workers", n, least=1)

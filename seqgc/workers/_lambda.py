@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from seqgc.training import Work
 
 _HANDLER: Final = "lambda_handlers.gradient_worker.handler.handler"
+_DEPLOY: Final = "run `seqgc deploy`"
 _REGION: Final = "us-east-1"  # the service has none; signatures must name one
 
 
@@ -81,6 +82,30 @@ class _Deployed(FunctionWorkers):
             mount=None if mount is None else Path(mount),
             bucket=f"s3://{deployment.bucket}/{deployment.prefix}",
         )
+
+
+class _NotDeployed(FunctionWorkers):
+    """Of which it can be said what they would be sent and cost, and no more."""
+
+    provider = "lambda"
+    deployed = False
+
+    @property
+    def settings(self) -> FunctionSettings:
+        return self._wanted
+
+    @property
+    def reach(self) -> Reach:
+        return Reach(deployed=True)
+
+    @property
+    def address(self) -> Address:
+        from seqgc.backends.lambda_ import Address
+
+        return Address()  # that anybody could call this machine is not looked at
+
+    def _connect(self, work: Work) -> Functions:  # noqa: ARG002 (for no work)
+        raise ParameterError("backend", "needs functions that are deployed", "lambda", _DEPLOY)
 
 
 class _OnThisMachine(FunctionWorkers):
@@ -150,6 +175,14 @@ def functions(
         it is said to be, or there are no credentials.
     """
     return _Deployed(n, settings, delays=delays)
+
+
+def undeployed(n: int, settings: FunctionSettings | None = None) -> FunctionWorkers:
+    """Return ``n`` functions that `seqgc deploy` would make as the ``settings`` say.
+
+    They are for forecasts: a run that is begun with them is refused with `ParameterError`.
+    """
+    return _NotDeployed(n, settings, delays=None)
 
 
 def lambda_local(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, TypeAlias
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from seqgc._region import environment_region
 from seqgc.errors import ParameterError, did_you_mean
 from seqgc.ports import FloatArray
 from seqgc.profiles import LAMBDA_CNN, DelayProfile, read_profile
@@ -20,6 +21,7 @@ LoadDelays: TypeAlias = Callable[[int, int, float], float]
 
 _GENERATED = "lambda-cnn"
 _MOST_GENERATED = 1000  # rounds; then they repeat
+_REGION = "us-east-1"  # where neither a flag, a file nor AWS_REGION names one
 _REPLACED = {("transport", "asyncio"): "curl has taken its place"}
 
 if TYPE_CHECKING:
@@ -138,7 +140,9 @@ class FunctionSettings(Settings):
         "After which a function is ended, seconds.",
     ] = 60.0
     arch: Annotated[Literal["arm64", "x86_64"], "Processor: arm64 or x86_64."] = "arm64"
-    region: Annotated[str, "Region of the functions: whose prices."] = "us-east-1"
+    region: Annotated[str, "Of functions: whose prices; by default AWS_REGION's."] = Field(
+        default_factory=lambda: environment_region() or _REGION
+    )
     expected_s: Annotated[
         float | None, Field(ge=0), "How long a task is expected to run; for prices only."
     ] = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,36 @@ def test_a_dry_run_speaks_to_people_too(capsys: Out) -> None:
     assert "directory (a folder of this machine, in place of EFS)" in shown
     assert "billed (INIT): 2.5 s expected each, at most 10 s" in shown
     assert "check them" in shown
+
+
+def test_what_lambda_would_cost_is_known_before_there_is_a_stack_or_anybody_to_pay(
+    capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_REGION", "us-west-2")
+    Path("run.toml").write_text(PLAN)
+    local = ["train", "run.toml", "--store", "directory", "--mount", "mnt", "--dry-run"]
+    assert main([*local, "--json"]) == 0
+    here = json.loads(capsys.readouterr().out)
+    cloud = [*local, "--backend", "lambda"]
+    assert main([*cloud, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts.pop("deployed"), here.pop("deployed")) == (False, True)
+    assert (facts.pop("backend"), here.pop("backend")) == ("lambda", "lambda-local")
+    assert facts == here  # the same functions, at the same prices
+    assert main([*cloud, "--max-usd", "0.000001"]) == 2
+    capsys.readouterr()
+    assert main(cloud) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "not deployed; as if they were with 1024 MB, 10 s, x86_64, us-west-2" in said
+    resident = ["--resident", "--scheme", "deal:pieces=4"]
+    assert main([*cloud, *resident, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["usd_at_most"] > 0
+    # A file that is named must be there, and a run is not begun.
+    assert main([*cloud, "--deployment", "mine.toml"]) == 2
+    assert main([*cloud[:-3], "--backend", "lambda"]) == 2
+    assert [path.name for path in Path().iterdir()] == ["run.toml"]
 
 
 def test_functions_that_are_deployed_are_taken_as_they_are(capsys: Out) -> None:

@@ -18,6 +18,7 @@ from http.cookiejar import DefaultCookiePolicy
 from io import BufferedReader, RawIOBase
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from seqgc._region import environment_region
 from seqgc._service_time import ServiceTime, sign_by
 from seqgc.backends._events import MonotonicClock
 from seqgc.backends.lambda_._target import Signer, Target
@@ -190,7 +191,7 @@ class Boto3Transport(_ThreadedTransport):
 
     ``function_name`` may be an ARN; ``qualifier`` is an alias or version, None the newest,
     unpublished one. ``region``, ``endpoint_url`` and ``session`` are as boto3's, None what it
-    finds. Replies are stamped by ``clock`` (None: `time.monotonic`).
+    finds, ``AWS_REGION`` included. Replies are stamped by ``clock`` (None: `time.monotonic`).
 
     Raises
     ------
@@ -227,7 +228,7 @@ class Boto3Transport(_ThreadedTransport):
             read_timeout=self._limits.answer_s,
         )
         try:
-            self._client = (session or boto3.Session()).client(
+            self._client = (session or boto3.Session(region_name=environment_region())).client(
                 "lambda", config=config, region_name=region, endpoint_url=endpoint_url
             )
         except ValueError as error:  # boto3's own, of what is given or configured
