@@ -108,7 +108,8 @@ def show_forecast(run: PreparedRun, *, as_json: bool) -> None:
 
 def _priced(estimate: deploy.Estimate, settings: workers.FunctionSettings) -> tuple[Values, Pairs]:
     """Return an estimate as ``--json`` has it, and as people read it."""
-    prices, arch = deploy.read_prices(settings.region), settings.arch
+    dated, arch = deploy.find_prices(settings.region), settings.arch
+    prices = dated.prices
     start_s, init_limit_s = deploy.START_S, deploy.INIT_LIMIT_S
 
     def facts_of(usage: deploy.Usage) -> Values:
@@ -118,7 +119,9 @@ def _priced(estimate: deploy.Estimate, settings: workers.FunctionSettings) -> tu
     likely = None if estimate.likely is None else facts_of(estimate.likely)
     at_most_usd = prices.bill(estimate.at_most, architecture=arch).usd
     facts: Values = {
-        "prices_as_of": deploy.prices_date().isoformat(),
+        "prices_as_of": dated.as_of.isoformat(),
+        "prices_source": dated.source,
+        "prices_missed": dated.missed,
         "usd": None if likely is None else likely["usd"],
         "usd_at_most": at_most_usd,
         "start_s": start_s,
@@ -144,11 +147,12 @@ def _priced(estimate: deploy.Estimate, settings: workers.FunctionSettings) -> tu
     pairs["cost"] = f"${bill.usd:.4f}"
     if likely is None:
         pairs["cost"] = "not known: expect a time with --seconds or --profile"
+    missed = f"; check them, AWS's list is out of reach: {dated.missed}" if dated.missed else ""
     bound = "if what is not known is a cold start and runs to the time-out"
     return facts, pairs | {
         "starts": f"billed (INIT): {start_s:g} s expected each, at most {init_limit_s:g} s",
         "at most": f"${at_most_usd:.4f}, {bound}",
-        "prices": f"as of {deploy.prices_date()}; check them",
+        "prices": f"of {settings.region}, {dated.as_of}, {dated.source}" + missed,
     }
 
 

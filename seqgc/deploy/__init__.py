@@ -12,6 +12,8 @@ from seqgc.deploy._deployment import read_deployment as read_deployment
 from seqgc.deploy._deployment import write_deployment as write_deployment
 from seqgc.deploy._diagnosis import Check as Check
 from seqgc.deploy._diagnosis import diagnose as diagnose
+from seqgc.deploy._price_list import DatedPrices as DatedPrices
+from seqgc.deploy._price_list import find_prices as find_prices
 from seqgc.deploy._prices import INIT_LIMIT_S as INIT_LIMIT_S
 from seqgc.deploy._prices import PRICES_FILE as PRICES_FILE
 from seqgc.deploy._prices import START_S as START_S

@@ -13,7 +13,7 @@ from seqgc.deploy import (
     RunHeader,
     StayBudget,
     Traffic,
-    read_prices,
+    find_prices,
 )
 from seqgc.errors import ParameterError
 from seqgc.schemes import Deal
@@ -67,11 +67,12 @@ class Forecast:
     def budget(self, max_usd: float) -> Budget | StayBudget:
         """Return the run's budget in US dollars.
 
-        It has to cover the warm-up and a round, or one stay of each function.
+        It has to cover the warm-up and a round, or one stay of each function. Its prices are
+        AWS's own where these can be had (`seqgc.deploy.find_prices`).
         """
         use = self.use
         model = PriceModel(
-            read_prices(self.settings.region),
+            find_prices(self.settings.region).prices,
             architecture=self.settings.arch,
             function=use.function,
             traffic=use.traffic,
@@ -221,7 +222,7 @@ def _round_usd(
 ) -> float | None:
     """Return what a round costs beside the functions' time; None if the region has no prices."""
     try:
-        prices = read_prices(settings.region)
+        prices = find_prices(settings.region, ask=False).prices
     except ParameterError:
         return None
     traffic = traffic_of(sizes, kind, settings=settings)

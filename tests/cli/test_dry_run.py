@@ -76,7 +76,7 @@ def test_a_dry_run_speaks_to_people_too(capsys: Out) -> None:
     assert "fits" in shown
     assert "directory (a folder of this machine, in place of EFS)" in shown
     assert "billed (INIT): 2.5 s expected each, at most 10 s" in shown
-    assert "check them" in shown
+    assert "the table that comes with seqgc; check them" in " ".join(shown.split())
 
 
 def test_what_lambda_would_cost_is_known_before_there_is_a_stack_or_anybody_to_pay(
