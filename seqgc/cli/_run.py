@@ -146,6 +146,7 @@ def make_plan(config: RunConfig) -> TrainingPlan:
         adaptation=adaptation,
         checkpoint_every_s=config.checkpoint_every_s,
         max_norm=config.max_norm,
+        on_failure=config.on_failure,
         audit=config.audit,
     )
     plan.setting(config.workers)  # enough models for the scheme's delay, bundles that divide them

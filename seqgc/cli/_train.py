@@ -14,7 +14,7 @@ from seqgc.cli._options import AsJson, apply, configured
 from seqgc.cli._run import make_delays, make_workers, prepare
 from seqgc.cli._show import show, why_switched
 from seqgc.cli.config import Values, read_config, validated
-from seqgc.errors import ParameterError, require_int
+from seqgc.errors import ModelError, ParameterError, require_int
 from seqgc.schemes import parse_scheme
 
 if TYPE_CHECKING:
@@ -56,8 +56,10 @@ def train(
 
 
 def show_result(result: TrainResult, *, as_json: bool) -> None:
-    """Print what a run came to."""
+    """Print what a run came to; `ModelError` at the end if a model has failed."""
     show(facts_of(result), _pairs(result), as_json=as_json, saved=True)
+    if result.failed:
+        raise ModelError({name: str(each) for name, each in result.failed.items()})
 
 
 def facts_of(result: TrainResult) -> Values:
@@ -103,10 +105,13 @@ def _pairs(result: TrainResult) -> dict[str, str]:
     for number, answer in enumerate(result.answers):
         if isinstance(answer, SearchFailure):
             pairs[f"search {number} failed"] = answer.reason
-    for name in dict.fromkeys([*result.ranking, *result.evaluations]):
-        seen = result.evaluations[name]
-        accuracy = "" if seen.accuracy is None else f", accuracy {seen.accuracy:.3f}"
-        pairs[name] = f"loss {seen.loss:.4f}{accuracy}"
+    for name in dict.fromkeys([*result.ranking, *result.evaluations, *result.failed]):
+        words = []
+        if name not in result.failed:
+            seen = result.evaluations[name]
+            accuracy = "" if seen.accuracy is None else f", accuracy {seen.accuracy:.3f}"
+            words = [f"loss {seen.loss:.4f}{accuracy}"]
         if name in result.parked:
-            pairs[name] = str(result.parked[name])
+            words.append(str(result.parked[name]))
+        pairs[name] = "; ".join(words)
     return pairs

@@ -78,6 +78,9 @@ class RunConfig(Settings):
         Field(gt=0),
         "Largest norm of a model's result, beyond which it has diverged; no limit.",
     ] = None
+    on_failure: Annotated[
+        Literal["go-on", "stop"], "When a model diverges or raises: go-on with the others, or stop."
+    ] = "go-on"
     audit: Annotated[bool, "Compare what several workers are asked for; expel liars."] = False
     jobs_per_round: Annotated[
         int, Field(ge=0), "Models a job (bundle); 0, a grid's default: as many as fit."

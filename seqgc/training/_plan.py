@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, TypeAlias, get_args
 
 from seqgc.errors import ParameterError, require_int, require_number
 from seqgc.ports import Payload, Task, payload_format
@@ -17,7 +17,9 @@ from seqgc.training._work import TaskSizes, Work, most_mini_tasks, replicas_of, 
 from seqgc.training.adaptive import Adaptation
 from seqgc.training.model import Model, Precision, torch_dtype
 
-__all__ = ["ROUND_LIMIT_S", "RecordingPlan", "TrainingPlan", "num_points"]
+__all__ = ["ROUND_LIMIT_S", "OnFailure", "RecordingPlan", "TrainingPlan", "num_points"]
+
+OnFailure: TypeAlias = Literal["go-on", "stop"]
 
 ROUND_LIMIT_S: Final = 60.0
 """Seconds after which a live round is given up, unless another limit is given."""
@@ -54,6 +56,8 @@ class TrainingPlan:
     # A model's result whose 2-norm is above it, twice, is like one that is not finite: it has
     # diverged. None: any finite one is taken.
     max_norm: float | None = None
+    # Whether the others go on where a model fails: its results are not finite, or its code raises.
+    on_failure: OnFailure = "go-on"
     # Compare the results that several workers are asked for, and expel who lies; rounds then wait
     # for three of them. Only with a scheme that has such, and not with `adaptation`.
     audit: bool = False
@@ -75,6 +79,8 @@ class TrainingPlan:
         if not self.checkpoint_every_s > 0:
             rule = "must be a number > 0, seconds"
             raise ParameterError("checkpoint_every_s", rule, self.checkpoint_every_s)
+        if self.on_failure not in get_args(OnFailure):
+            raise ParameterError("on_failure", "must be 'go-on' or 'stop'", self.on_failure)
         if self.max_norm is not None:
             require_number("max_norm", self.max_norm, above=0)
         if self.audit and self.adaptation is not None:

@@ -203,7 +203,7 @@ class Session:
     def _rest(self, hold: master.Holding) -> None:
         """Take a checkpoint if it is time for one: everything decoded has been handed over.
 
-        ModelError if every model has failed.
+        ModelError if every model has failed, or one where the plan says to stop then.
         """
         self._hold, self._whole = hold, True
         parked = self._workload.parked
@@ -212,7 +212,8 @@ class Session:
             fields = {"model": model, "step": parked[model].step, "why": parked[model].why}
             self._tell("parked", {**fields, "cause": parked[model].kind})
         failed = {name: str(each) for name, each in parked.items() if each.failed}
-        if len(failed) == len(self._workload.names):
+        enough = 1 if self._plan.on_failure == "stop" else len(self._workload.names)
+        if len(failed) >= enough:
             raise ModelError(failed)
         if self._checkpoints.due and (held := hold()) is not None:
             self._checkpoints.begin(self._copied(held))

@@ -66,14 +66,18 @@ class TrainResult:
         return (self.scheme, *(switch.after.scheme.spec for switch in self.switches))
 
     @property
+    def failed(self) -> dict[str, Parked]:
+        """The models that could not be trained to their end; the others are none the worse."""
+        return {name: each for name, each in self.parked.items() if each.failed}
+
+    @property
     def ranking(self) -> tuple[str, ...]:
         """The models that have not failed, by their `evaluations`' loss: the least comes first.
 
         Equal ones stay in the plan's order.
         """
         losses = {name: seen.loss for name, seen in self.evaluations.items()}
-        failed = {name for name, each in self.parked.items() if each.failed}
-        sound = [name for name in losses if name not in failed and isfinite(losses[name])]
+        sound = [name for name in losses if name not in self.failed and isfinite(losses[name])]
         return tuple(sorted(sound, key=losses.__getitem__))
 
 
@@ -100,7 +104,7 @@ def train(
     WorkerError
         If a round cannot end; what was trained so far is in the run's checkpoints.
     ModelError
-        If every model has failed; as long as others have not, these go on.
+        If every model has failed, or one where the plan says to stop then.
     BudgetError
         If the next tasks could pass the budget of an observer.
 

@@ -22,12 +22,28 @@ def test_its_name_is_told_and_the_run_goes_on(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("run.toml").write_text(RUN + TAME + WILD)
-    assert main(["train", "run.toml", "--run", "r"]) == 0
+    assert main(["train", "run.toml", "--run", "r"]) == 1
     out, err = capsys.readouterr()
     assert "wild diverged after step" in err
     (wild,) = (line for line in out.splitlines() if line.startswith("wild"))
     assert "after 2 steps: its results are not finite" in wild
-    assert "tame diverged" not in err
+    assert err.splitlines()[-1].startswith("seqgc: wild diverged after 2 steps: its results are")
+    (tame,) = (line for line in out.splitlines() if line.startswith("tame"))
+    assert tame.split()[1] == "loss"
+
+
+def test_on_failure_stop_ends_the_run_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Out
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.toml").write_text(RUN + TAME + WILD)
+    assert main(["train", "run.toml", "--run", "r", "--on-failure", "stop"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[-1].startswith("seqgc: wild diverged after 2 steps: its results are")
+    steps = [line.split(",")[2:4] for line in Path("r/metrics.csv").read_text().splitlines()[1:]]
+    assert ["tame", "1"] in steps
+    assert ["tame", "8"] not in steps, "the last of nine"
 
 
 def test_a_run_of_nothing_else_ends_with_one_line_that_names_it(
