@@ -11,11 +11,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("seqgc", "lambda_handlers", "experiments")
 
-# Factories go to one's own workers, by pipes of their own; the kit copies values of a test's own.
+BY_VALUE = "seqgc._by_value"  # what a master sends processes of its own
+
+# Their pipes, and what goes through them; the kit copies values of a test's own.
 MAY = {
-    "seqgc/backends/_child.py": {"import pickle", "pickle.loads"},
-    "seqgc/backends/local.py": {"import pickle"},
-    "seqgc/training/compute.py": {"import pickle", "pickle.loads"},
+    "seqgc/_by_value.py": {"import cloudpickle", "import pickle", "pickle.loads"},
+    "seqgc/backends/_child.py": {f"import {BY_VALUE}"},
+    "seqgc/backends/local.py": {f"import {BY_VALUE}"},
+    "seqgc/training/compute.py": {f"import {BY_VALUE}"},
     "seqgc/training/_forms.py": {"import pickle"},  # what a module is, for comparison
     "seqgc/training/_soundness.py": {"import pickle"},  # global random states are compared by it
     "seqgc/testing/_codes.py": {"import pickle", "pickle.loads", "eval"},
@@ -40,6 +43,8 @@ def dangers(source: str) -> Iterator[str]:
                 names[alias.asname or alias.name] = full
                 if full.partition(".")[0] in MODULES:
                     yield f"import {full.partition('.')[0]}"
+                if f"{full}.".startswith(f"{BY_VALUE}."):
+                    yield f"import {BY_VALUE}"
     for node in ast.walk(tree):
         if isinstance(node, ast.Name | ast.Attribute):
             first, dot, rest = ast.unparse(node).partition(".")
@@ -75,6 +80,8 @@ def test_nothing_that_is_read_can_become_code() -> None:
         ("np.load('x', allow_pickle=True)", "allow_pickle=True"),
         ("subprocess.run('x', shell=mine)", "shell=mine"),
         ("import shelve", "import shelve"),
+        ("from seqgc._by_value import loads as f", "import seqgc._by_value"),
+        ("from seqgc import _by_value", "import seqgc._by_value"),
     ],
 )
 def test_each_way_is_seen(source: str, danger: str) -> None:

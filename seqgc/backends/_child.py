@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 import os
-import pickle
 import select
 import signal
 import socket
 import threading
 from collections.abc import Callable, Sequence
 from multiprocessing import parent_process
+from typing import cast
 
+from seqgc._by_value import loads
 from seqgc.backends._channel import Channel
 from seqgc.backends._events import LONGEST_WAIT_S
 from seqgc.errors import WireError
 from seqgc.wire import InvokeMessage, ReadyMessage, TaskMessage, encode
-from seqgc.worker import Compute, TaskServer, run_task
+from seqgc.worker import Compute, ComputeFactory, TaskServer, run_task
 
 __all__ = ["main"]
 
@@ -35,7 +36,7 @@ def main(end: socket.socket, worker: int, run_id: str, max_bytes: int) -> None:
         # Not from the wire: the master's own object over its own socket pair, as multiprocessing
         # passes arguments itself, but unpickled here, where a module that cannot be imported is a
         # cause that can be told.
-        compute: Compute = pickle.loads(frames.pop())()  # noqa: S301
+        compute: Compute = cast("ComputeFactory", loads(frames.pop()))()
     except Exception as error:
         ready = ReadyMessage(worker=worker, problem=f"{type(error).__name__}: {error}")
         master.send(encode(ready, run_id=run_id, sealed=False))

@@ -25,11 +25,11 @@ from collections.abc import Callable, Sequence
 from multiprocessing import forkserver, get_context, resource_tracker, util
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from types import ModuleType
 from typing import Final
 
 from seqgc.backends._channel import Channel
 from seqgc.backends._child import main
+from seqgc.backends._main_module import without_script
 from seqgc.errors import ParameterError, WorkerError
 from seqgc.wire import MAX_FRAME_BYTES
 
@@ -67,7 +67,6 @@ class WorkerProcess:
                 main,
                 (theirs, worker, run_id, max(MAX_FRAME_BYTES, len(factory))),
                 name=f"seqgc-worker-{worker}",
-                with_script=b"__main__" in factory,
             )
         except (OSError, EOFError) as error:
             ours.close()
@@ -127,24 +126,17 @@ def start_fork_server(preload: Sequence[str]) -> None:
 
 
 def fork_process(
-    target: Callable[..., object], args: tuple[object, ...], *, name: str, with_script: bool = False
+    target: Callable[..., object], args: tuple[object, ...], *, name: str
 ) -> ForkServerProcess:
     """Return a running process that calls ``target(*args)``, forked from the fork server.
 
-    multiprocessing has every child import the parent's ``__main__``, for what may be defined there:
-    slow, once per worker, and fatal for a script without ``if __name__ == "__main__"``. So the
-    script is hidden meanwhile, unless the call is ``with_script``.
+    It imports what these are of, and never the script that the master runs.
     """
     _ensure_running()
     # A daemon: the interpreter ends it should nobody have done so.
     process = _CONTEXT.Process(target=target, args=args, name=name, daemon=True)
-    script = sys.modules["__main__"]
-    if not with_script:
-        sys.modules["__main__"] = ModuleType("__main__")
-    try:
+    with without_script():
         process.start()
-    finally:
-        sys.modules["__main__"] = script
     return process
 
 

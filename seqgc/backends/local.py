@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Sequence
 
+from seqgc._by_value import PicklingError, dumps
 from seqgc.backends._events import EventBackend, Messaging
 from seqgc.backends._pool import WorkerPool
 from seqgc.backends._processes import set_preload
@@ -39,9 +39,7 @@ class LocalBackend(EventBackend):
     ----------
     compute
         Called without arguments in each worker, returns its `seqgc.worker.Compute`. It crosses
-        processes: a module-level function, a `functools.partial` of one, a dataclass instance. One
-        that the running script itself defines makes every worker import the script, which then
-        needs its ``if __name__ == "__main__"``.
+        processes by cloudpickle, so it may be defined anywhere, in a script or a notebook as well.
     messaging, clock
         See `Messaging` and `EventBackend`; None: the usual.
     preload
@@ -84,11 +82,11 @@ class LocalBackend(EventBackend):
         if not start_timeout_s > 0:
             raise ParameterError("start_timeout_s", "must be > 0 seconds", start_timeout_s)
         try:
-            factory = pickle.dumps(compute)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            rule = "must be picklable, it crosses processes"
-            kinds = "module-level function, functools.partial of one, or a dataclass with __call__"
-            raise ParameterError("compute", rule, compute, f"use a {kinds}") from error
+            factory = dumps(compute)
+        except PicklingError as error:
+            rule = f"must pickle, to be sent to the workers ({error})"
+            remedy = "let it open files, connections and locks when it is called"
+            raise ParameterError("compute", rule, compute, remedy) from error
         self._run_id = self._messaging.run_id
         self._pool = WorkerPool(self.n, run_id=self._run_id, factory=factory, clock=self._clock)
         set_preload(preload)

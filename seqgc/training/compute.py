@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 import numpy as np
 import torch
 from torch import nn
 
+from seqgc._by_value import PicklingError, dumps, loads
 from seqgc._fault import fault_of
 from seqgc.errors import ParameterError
 from seqgc.ports import Flaw, FlawedResult, FloatArray, WeightedPoints, WeightRef, WeightStore
@@ -22,9 +22,6 @@ from seqgc.training.model import Model, Objective, ParameterVector, Precision, t
 __all__ = ["FetchingStore", "TorchCompute", "TorchComputeFactory"]
 
 DEFAULT_CACHED_WEIGHTS = 8
-
-# What pickle raises for lambdas, local classes, locks and open files.
-_UNPICKLABLE = (pickle.PicklingError, AttributeError, TypeError)
 
 
 class FetchingStore(Protocol):
@@ -179,18 +176,19 @@ class TorchComputeFactory:
         content = (objectives, store, precision, cached_weights)
         try:
             # In one piece, so that models that share a dataset share it in the worker as well.
-            self._payload: Final = pickle.dumps(content)
-        except _UNPICKLABLE as error:
+            self._payload: Final = dumps(content)
+        except PicklingError as error:
             raise _culprit(objectives, store) from error
 
     def __call__(self) -> TorchCompute:
         """Return the worker's compute function; this process then uses one torch thread."""
         # More threads than cores, which many workers on one machine would be, are far slower.
         torch.set_num_threads(1)
-        objectives, store, precision, cached_weights = pickle.loads(self._payload)  # noqa: S301 (our own bytes)
-        return TorchCompute(
-            objectives, store=store, precision=precision, cached_weights=cached_weights
+        content = cast(
+            "tuple[Sequence[Objective], WeightStore, Precision, int]", loads(self._payload)
         )
+        objectives, store, precision, cached = content
+        return TorchCompute(objectives, store=store, precision=precision, cached_weights=cached)
 
 
 def _culprit(objectives: Sequence[Objective], store: WeightStore) -> ParameterError:
@@ -199,10 +197,8 @@ def _culprit(objectives: Sequence[Objective], store: WeightStore) -> ParameterEr
     named = [("models", objective.name, objective) for objective in objectives]
     for argument, name, value in (*named, ("store", type(store).__name__, store)):
         try:
-            pickle.dumps(value)
-        except _UNPICKLABLE as error:
-            remedy = (
-                "define its classes and functions at the top level of a module, without lambdas"
-            )
+            dumps(value)
+        except PicklingError as error:
+            remedy = "let its code open files, connections and locks where it first uses them"
             return ParameterError(argument, f"{rule} ({error})", name, remedy)
     return ParameterError("models", rule, [name for _, name, _ in named])

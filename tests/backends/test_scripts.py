@@ -1,60 +1,67 @@
-"""Scripts that users write: workers start from them, and run them again only if they must."""
+"""What a script defines computes on workers, with a main guard and without one."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+import pytest
 
-IMPORTED = """
-import sys
-print("running", __name__, flush=True)
-from math import inf
-from pathlib import Path
-from seqgc.backends import LocalBackend
-from seqgc.testing.scripted import task
-from tests.backends.scripted import Scripted
-with LocalBackend(2, Scripted(folder=Path(sys.argv[1]))) as backend:
-    backend.dispatch(0, [task(0, 1)])
-    print(backend.receive(inf).results[0].size)
-"""
-
-DEFINED = """
-import sys
-from math import inf
+SCRIPT = """
 import numpy as np
+
 from seqgc.backends import LocalBackend
-from seqgc.testing.scripted import task
-def compute(parts):
-    return np.ones(5)
-def factory():
-    return compute
-if __name__ == "__main__":
-    with LocalBackend(2, factory) as backend:
-        backend.dispatch(0, [task(0, 1)])
-        print(backend.receive(inf).results[0].size)
+from seqgc.testing.scripted import next_event, task
+
+print("the script begins")
+OWN = 5.0
+
+
+class Times:
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, parts):
+        return np.concatenate([negated(self.factor * part.coefficients) for part in parts])
+
+
+negated = lambda values: -values
+
+
+def compute():
+    return Times(OWN)
+
+
+def main():
+    with LocalBackend(2, compute) as backend:
+        ask(backend)
+
+
+def ask(backend):
+    backend.dispatch(0, [task(0, 0)])
+    print(next_event(backend).results[0] / task(0, 0).items[0].parts[0].coefficients)
+
+
+"""
+GUARDED = """
+if __name__ == '__main__':
+    main()
+"""
+BARE = """
+from seqgc.backends.dask_ import DaskBackend
+
+main()
+with DaskBackend(1, compute, processes=1) as backend:
+    ask(backend)
 """
 
 
-def run(script: str, folder: Path) -> str:
-    path = folder / "script.py"
-    path.write_text(script)
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(path), str(folder)]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return done.stdout
-
-
-def test_a_script_without_a_guard_is_run_once(tmp_path: Path) -> None:
-    assert run(IMPORTED, tmp_path) == "running __main__\n3\n"
-
-
-def test_a_computation_defined_in_the_script_is_found_there(tmp_path: Path) -> None:
-    assert run(DEFINED, tmp_path) == "5\n"
+@pytest.mark.parametrize(("ending", "answers"), [(GUARDED, 1), (BARE, 2)])
+def test_a_script_computes_with_what_it_defines(ending: str, answers: int, tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT + ending)
+    run = [sys.executable, "-W", "error", path]
+    done = subprocess.run(run, check=False, capture_output=True, text=True, timeout=100)
+    said = (done.returncode, done.stderr, done.stdout.splitlines())
+    assert said == (0, "", ["the script begins", *["[-5. -5.]"] * answers])

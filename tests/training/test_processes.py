@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import threading
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -88,15 +89,22 @@ def test_models_that_share_a_dataset_share_it_in_the_parcel() -> None:
 
 
 def test_what_cannot_be_pickled_is_named_with_the_remedy() -> None:
-    model = make_model(loss=lambda output, target: (output - target[:, None]) ** 2)
-    with pytest.raises(ParameterError, match=r"`models` must pickle.*'net'.*top level"):
-        TorchComputeFactory(models=[model], store=MemoryStore())
+    lock = threading.Lock()
 
-    class Local(MemoryStore):
-        pass
+    def locked(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        with lock:
+            return (output - target[:, None]) ** 2
 
-    with pytest.raises(ParameterError, match=r"`store` must pickle.*'Local'"):
-        TorchComputeFactory(models=[make_model()], store=Local())
+    rule = r"`models` must pickle.*'_thread.lock' object.*'net'.*where it first uses them"
+    with pytest.raises(ParameterError, match=rule):
+        TorchComputeFactory(models=[make_model(loss=locked)], store=MemoryStore())
+
+    class Locked(MemoryStore):
+        def __reduce__(self) -> str:
+            raise OSError("not today")
+
+    with pytest.raises(ParameterError, match=r"`store` must pickle.*OSError: not today.*'Locked'"):
+        TorchComputeFactory(models=[make_model()], store=Locked())
 
 
 def test_an_optimizer_factory_need_not_be_pickled() -> None:

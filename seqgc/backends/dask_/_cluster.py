@@ -15,8 +15,19 @@ from tempfile import TemporaryDirectory
 from typing import Final, TypeAlias
 
 import dask
-from distributed import Client, LocalCluster, Security, Worker, WorkerPlugin, get_worker, wait
+from distributed import (
+    Client,
+    LocalCluster,
+    Nanny,
+    Security,
+    Status,
+    Worker,
+    WorkerPlugin,
+    get_worker,
+    wait,
+)
 
+from seqgc.backends._main_module import without_script
 from seqgc.errors import ParameterError, WorkerError
 from seqgc.wire import TaskMessage, decode, encode
 from seqgc.worker import Compute, ComputeFactory, run_task
@@ -104,6 +115,7 @@ class Cluster:
                 n_workers=workers,
                 threads_per_worker=-(-n // workers),
                 processes=count > 0,
+                worker_class=_Nanny if count > 0 else None,
                 security=_own_keys() if count > 0 else None,  # threads have no connections
                 dashboard_address="127.0.0.1:0",
                 local_directory=folder,
@@ -112,6 +124,14 @@ class Cluster:
             self._stack.enter_context(cluster)
         client: Client = self._stack.enter_context(Client(cluster))
         return client
+
+
+class _Nanny(Nanny):
+    """Starts its worker, now and should that end, without the script that the master runs."""
+
+    async def instantiate(self) -> Status:
+        with without_script():
+            return await super().instantiate()
 
 
 def _own_keys() -> Security:
