@@ -76,6 +76,10 @@ _loaded: ContextVar[dict[str, tuple[PointDataset, PointDataset]] | None] = Conte
     "loaded", default=None
 )
 _FIELDS: Final = ("name", "module", "data", "loss", "seed")
+_TO_A_MODULE: Final = (
+    "move the script's or notebook's own into a module, nets.py say, under @register_module and "
+    "@register_data, and list it here and in the functions: SEQGC_FACTORIES=nets"
+)
 
 
 def register_module(name: str) -> Callable[[ModuleFactory], ModuleFactory]:
@@ -228,7 +232,8 @@ def workload_of(models: Sequence[Model], *, precision: Precision) -> WorkloadRef
     Raises
     ------
     ParameterError
-        If a model has no recipe, or its module or data are no registered name.
+        If a model has no recipe, its module or data are no registered name, or what is registered
+        is of a script or a notebook, which functions do not have.
 
     Examples
     --------
@@ -244,8 +249,13 @@ def workload_of(models: Sequence[Model], *, precision: Precision) -> WorkloadRef
         if model.recipe is None:
             rule = "must each have a recipe where workers are functions, which are sent no code"
             remedy = "make it with seqgc.training.registered_model"
+            if any(_in_script(each) for each in (model.module, model.loss, model.dataset)):
+                remedy = f"{_TO_A_MODULE}, and make it with seqgc.training.registered_model"
             raise ParameterError("models", rule, model.name, remedy)
         check_recipe(model.recipe)
+        if any(_in_script(factory) for factory in factories_of(model.recipe)):
+            rule = "must be made in a module where workers are functions, which are sent no code"
+            raise ParameterError("models", rule, model.name, _TO_A_MODULE)
         settings.append({"name": model.name, **asdict(model.recipe), "seed": model.seed})
     return WorkloadRef(name="models", settings={"models": settings, "precision": precision})
 
@@ -292,6 +302,13 @@ def _objective(model: Json, data: Callable[[str], PointDataset]) -> Objective:
         module=make_module(module, seed=seed),
         loss=per_point_loss(_named_loss(loss)),
     )
+
+
+def _in_script(thing: object) -> bool:
+    """Say if a function, or the class of an object or of its parts, is of ``__main__``."""
+    parts = thing.modules() if isinstance(thing, nn.Module) else (thing,)
+    kinds = (part if hasattr(part, "__qualname__") else type(part) for part in parts)
+    return any(kind.__module__ == "__main__" for kind in kinds)
 
 
 def _named_loss(name: str) -> nn.Module:

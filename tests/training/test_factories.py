@@ -160,6 +160,30 @@ def test_code_of_your_own_is_asked_to_be_registered(field: str, path: str) -> No
     assert "register it in a module listed in SEQGC_FACTORIES" in str(caught.value)
 
 
+def test_code_of_a_script_is_asked_to_be_moved_to_a_module() -> None:
+    class Net(nn.Linear):
+        pass
+
+    def net(seed: int) -> nn.Module:  # noqa: ARG001 (drawn from torch's global state)
+        return Net(64, 10)
+
+    model = model_of(Spec(name="a", module="mlp"))
+    own = replace(model, module=nn.Sequential(nn.Flatten(), net(0)), recipe=None)
+    register_module("scripted")(net)
+    registered = replace(own, recipe=Recipe(module="scripted", data="digits", loss="mse"))
+    with pytest.raises(ParameterError, match=r"recipe[^@]*training.registered_model"):
+        workload_of([own], precision="float32")
+    assert workload_of([registered], precision="float32").settings
+    Net.__module__ = net.__module__ = "__main__"
+    how = "move the script's or notebook's own into a module.*SEQGC_FACTORIES=nets"
+    with pytest.raises(ParameterError, match=f"recipe.*functions.*{how}.*registered_model"):
+        workload_of([own], precision="float32")
+    with pytest.raises(
+        ParameterError, match=f"made in a module where workers are functions.*{how}"
+    ):
+        workload_of([registered], precision="float32")
+
+
 def change(**changes: Any) -> dict[str, Any]:
     return {"models": [{**Spec(name="a").__dict__, **changes}], "precision": "float32"}
 
