@@ -10,9 +10,10 @@ from __future__ import annotations
 import copy
 import pickle
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +27,8 @@ from seqgc.training.model import Model
 __all__ = ["require_sound"]
 
 _READS, _READ_POINTS = 3, 16
+_TRIES = 5
+_Seen = TypeVar("_Seen")
 _DTYPE = torch.float64  # so that rounding is far below any effect worth refusing
 _NOISE = 0.05
 
@@ -54,11 +57,26 @@ def require_sound(model: Model) -> None:
         trial.run()
 
 
+def _watched(call: Callable[[], _Seen]) -> tuple[_Seen, bool]:
+    """Return what a call returns, and whether it draws from the global random states.
+
+    Other threads may do so meanwhile (a notebook's, dask's), but not each time that it is called.
+    """
+    drew = True
+    for _ in range(_TRIES):
+        before = _random_state()
+        seen = call()
+        if not (drew := _random_state() != before):
+            break
+    return seen, drew
+
+
 def _require_repeatable_reads(model: Model) -> None:
     points = np.unique(np.linspace(0, len(model.dataset) - 1, _READ_POINTS).astype(np.intp))
-    before = _random_state()
-    reads = [_leaves(collate(model.dataset, points, dtype=_DTYPE)) for _ in range(_READS)]
-    if _random_state() != before or not all(_equal(reads[0], read) for read in reads[1:]):
+    reads, drew = _watched(
+        lambda: [_leaves(collate(model.dataset, points, dtype=_DTYPE)) for _ in range(_READS)]
+    )
+    if drew or not all(_equal(reads[0], read) for read in reads[1:]):
         raise ParameterError(
             "dataset",
             "must give the same item on every read: the workers that repeat a chunk must see the "
@@ -79,9 +97,8 @@ class _Trial:
         """Refuse what is unsound, the most telling reason first."""
         buffers = {name: b.clone() for name, b in self.module.named_buffers()}
         first, second = _overlapping_batches(len(self.model.dataset))
-        state = _random_state()
-        original = self._call(first)
-        if _random_state() != state:
+        original, drew = _watched(lambda: self._call(first))
+        if drew:
             raise self._unsound(
                 _DRAWING,
                 "must not draw random numbers in forward: the workers that repeat a chunk would "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Self, TypeAlias
@@ -143,7 +144,8 @@ def _client(address: str) -> Client:
             await client.close()
 
     try:
-        asyncio.run(reach())
+        with ThreadPoolExecutor(1) as elsewhere:  # a notebook has a loop in its thread
+            elsewhere.submit(asyncio.run, reach()).result()
     except (OSError, ValueError) as error:
         rule = f"must be the address of a running scheduler ({error})"
         raise ParameterError("dask_scheduler", rule, address) from None

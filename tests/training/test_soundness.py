@@ -175,6 +175,19 @@ def test_random_augmentation_is_refused(draw: object) -> None:
         start(make_model(dataset=Augmented(draw)))
 
 
+def test_what_another_thread_draws_meanwhile_is_not_the_models() -> None:
+    seen = []
+
+    def elsewhere(index: int) -> bool:
+        if len(seen) < 20:  # the first try of the data, or the second: 3 reads of 16 points each
+            random.random()
+        seen.append(index)
+        return False
+
+    start(make_model(dataset=Augmented(elsewhere)))
+    assert len(seen) > 20
+
+
 def test_augmentation_seeded_by_the_index_passes() -> None:
     start(make_model(dataset=Augmented(lambda i: np.random.default_rng(i).random() < 0.5)))
 
