@@ -59,15 +59,30 @@ def fingerprint(plan: TrainingPlan, setting: Setting, *, config: str) -> dict[st
         "workers": str(setting.scheme.n),
         "models": ", ".join(model.name for model in plan.models),
     }
+    data: dict[int, str] = {}  # by identity: the models of a grid share theirs
+    for each in (each for model in plan.models for each in (model.dataset, model.test_dataset)):
+        if each is not None and id(each) not in data:
+            data[id(each)] = _data(each)
     for model in plan.models:
-        seen |= {f"{model.name}: {name}": text for name, text in _of_model(model).items()}
+        seen |= {f"{model.name}: {name}": text for name, text in _of_model(model, data).items()}
     return seen
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return what is not as it was, each in words."""
-    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    return [f"{name} ({_changed(before.get(name), now.get(name))})" for name in names]
+    """Return what is not as it was, each in words; what is the same of several models once."""
+    found: dict[object, list[str]] = {}
+    for name in {**before, **now}:
+        change = before.get(name), now.get(name)
+        if change[0] != change[1]:
+            found.setdefault((name.rpartition(": ")[2], *change), []).append(name)
+    return [
+        f"{_named(names)} ({_changed(before.get(names[0]), now.get(names[0]))})"
+        for names in found.values()
+    ]
+
+
+def _named(names: list[str]) -> str:
+    return names[0] + (f" and of {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def require_same(before: Mapping[str, str], now: Mapping[str, str]) -> None:
@@ -119,8 +134,9 @@ def _flat(values: Mapping[str, object], path: str = "") -> Iterable[tuple[str, s
             yield f"{path}{key}", repr(value)
 
 
-def _of_model(model: Model) -> dict[str, str]:
-    seen = {f.name: _described(getattr(model, f.name)) for f in fields(model)}
+def _of_model(model: Model, data: Mapping[int, str]) -> dict[str, str]:
+    values = {f.name: getattr(model, f.name) for f in fields(model)}
+    seen = {name: data.get(id(value)) or _described(value) for name, value in values.items()}
     return seen | {
         "initial weights": _digest_tensors(model.module.state_dict().values()),
         **_settings(model),

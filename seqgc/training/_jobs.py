@@ -64,6 +64,7 @@ class JobPlan:
         self.jobs_per_round: Final = jobs_per_round
         self.num_bundles: Final = len(self.models) // max(1, jobs_per_round)
         self._stale = stale
+        self._sizes = [len(model.dataset) for model in self.models]  # once: workers have copies
         self.adopt(scheme)
 
     def adopt(self, scheme: ChunkedScheme) -> None:
@@ -93,7 +94,7 @@ class JobPlan:
         """Return the part of ``job`` that model ``index`` has, at the given weights."""
         model, step = self.models[index], self.step(job)
         points = batch_indices(
-            len(model.dataset), batch_size=model.batch_size, seed=model.seed, step=step
+            self._sizes[index], batch_size=model.batch_size, seed=model.seed, step=step
         )
         return Share(weights=weights, points=points, starts=self._starts[index], idle=idle)
 

@@ -251,6 +251,22 @@ def test_one_byte_of_data_that_changed_is_refused(tmp_path: Path) -> None:
         assert "m: dataset (was 500 points " in found
 
 
+def test_data_that_many_models_share_and_that_changed_are_named_once(tmp_path: Path) -> None:
+    def of(data: object) -> TrainingPlan:
+        return plan(models=[make_model(f"m{i}", dataset=data, seed=0) for i in range(4)], steps=1)
+
+    run = train(of(blobs(40)), crew(), run=tmp_path / "run").run
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    found = refusal(run, of(blobs(41)))
+    assert "m0: dataset and of 3 more (was 40 points " in found
+    assert "got '1 changes'" in found
+    assert len(found) < 400
+    after = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert {p: b for p, b in after.items() if "masters" not in p.parts} == {
+        p: b for p, b in before.items() if "masters" not in p.parts
+    }
+
+
 # ---- each field of the configuration -------------------------------------------------------------
 
 BEGUN: Mapping[str, object] = {

@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 from seqgc import workers
 from seqgc.errors import ParameterError, ScheduleError, StoreError
-from seqgc.ports import FloatArray, MiniTask, Task, WeightRef
+from seqgc.ports import Decoding, FloatArray, MiniTask, Task, WeightRef
 from seqgc.rounds import Setting
 from seqgc.schemes import parse_scheme
 from seqgc.stores import MemoryStore
@@ -22,6 +22,7 @@ from seqgc.training import (
     TorchCompute,
     TorchWorkload,
     TrainingPlan,
+    batch_indices,
     digits,
     evaluate,
     make_module,
@@ -278,6 +279,17 @@ def test_a_model_that_is_not_there_is_named() -> None:
     workload = TorchWorkload([make_model()], scheme=Chunks(), store=MemoryStore())
     with pytest.raises(ParameterError, match="`name` must be one of net; got 'nets'"):
         workload.module("nets")
+
+
+def test_batches_are_of_the_data_that_there_were_when_the_run_began() -> None:
+    data = [(torch.ones(1, 8, 8), 0)] * 40
+    workload = TorchWorkload([make_model(dataset=data)], scheme=Chunks(), store=MemoryStore())
+    for job in range(3):
+        workload.begin(job)
+        part = workload.resolve(whole(job))[0]
+        assert part.points.tolist() == batch_indices(40, batch_size=16, seed=0, step=job).tolist()
+        workload.finish(Decoding(job=job, terms=()), np.zeros(workload.result_form(job)[1]))
+        data += data  # whoever keeps the list: workers have their copies
 
 
 def test_a_batch_larger_than_the_dataset_takes_points_again() -> None:
