@@ -313,11 +313,16 @@ def is_plain(spec: str) -> bool:
 def is_exact(scenario: Scenario) -> bool:
     """Say whether bits must be the fault-free run's: they depend on who responded alone.
 
-    Switches are found at another time after a kill.
+    Switches are found at another time after a kill, and late answers that were under way are lost.
     """
     if scenario.switches or is_plain(scenario.spec):
         return not scenario.switches
     if scenario.backend == "resident":  # who is late for one round is late for the next
+        return False
+    scheme = parse_scheme(scenario.spec, n=scenario.shape.n)
+    if getattr(scheme, "late", "drop") == "take" and any(
+        sort(fault.kind) != "task" for fault in scenario.faults
+    ):
         return False
     disturbed = any(sort(fault.kind) in {"task", "read"} for fault in scenario.faults)
     return not (scenario.wild or disturbed)
