@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +12,7 @@ import typer
 from rich.table import Table
 
 from seqgc._grid import MOST_MODELS
+from seqgc.cli._messages import say
 from seqgc.cli._options import AsJson, apply, configured
 from seqgc.cli._run import make_delays, make_workers, prepare
 from seqgc.cli._show import Screen, print_json
@@ -65,9 +65,11 @@ def demo(
         _print(results, seed=seed)
     worst = min(accuracy for result in results for accuracy in _accuracies(result))
     if worst < LEAST_ACCURACY:
-        sys.stderr.write(
+        say(
+            "inaccurate",
             f"seqgc: the worst model's accuracy is {worst:.3f}, below {LEAST_ACCURACY}: "
-            f"train longer than {config.steps} steps\n"
+            f"train longer than {config.steps} steps",
+            level="error",
         )
         raise typer.Exit(1)
 

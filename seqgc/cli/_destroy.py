@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from seqgc.cli._messages import say
 from seqgc.cli._options import AsJson, Region
 from seqgc.cli._show import show
 from seqgc.deploy import (
@@ -66,4 +67,4 @@ def _pairs(plan: Teardown, *, deleted: bool) -> dict[str, str]:
 
 
 def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
+    say("destroy", line)

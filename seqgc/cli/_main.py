@@ -27,6 +27,7 @@ from seqgc.cli import (
     _train,
     _tune,
 )
+from seqgc.cli._messages import say, speaking
 from seqgc.cli._options import with_plugins
 from seqgc.cli._show import forget_output
 from seqgc.cli._statuses import EPILOG, Status
@@ -67,6 +68,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     names the argument, the rule and the value.
     """
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    with speaking(arguments):
+        return _run(arguments)
+
+
+def _run(arguments: list[str]) -> int:
     try:
         with _signals(), _unwrapped():
             status = _command()(args=arguments, standalone_mode=False)
@@ -168,6 +174,11 @@ def _command() -> Any:  # of typer's own click; made once, which takes longer th
     return get_command(app)
 
 
+def _tell(line: str) -> None:
+    sys.stderr.write(f"seqgc: {line}\n")
+    sys.stderr.flush()
+
+
 def _fail(error: BaseException | None, message: str, status: int) -> int:
     """Say what went wrong, and what the error has been given to add, in one line on stderr."""
     notes = getattr(error, "__notes__", [])
@@ -178,6 +189,5 @@ def _fail(error: BaseException | None, message: str, status: int) -> int:
         line = f"{line[: _LONGEST - 121]}…{line[-120:]}"
     if line:
         with suppress(OSError, ValueError):  # nobody is there to read it
-            sys.stderr.write(f"seqgc: {line}\n")
-            sys.stderr.flush()
+            say("end", line, level="error", fields={"status": int(status)}, show=_tell)
     return status

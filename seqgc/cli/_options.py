@@ -14,12 +14,23 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import wraps
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from seqgc.cli._messages import FLAG, check_format
 from seqgc.cli.config import RunConfig, Values, import_plugins
 from seqgc.errors import ParameterError
 from seqgc.profiles import read_profile
@@ -92,6 +103,7 @@ def numbers(argument: str, text: str, kind: type[_Number]) -> tuple[_Number, ...
 # ---- from fields and groups to what typer reads --------------------------------------------------
 
 Verb = Callable[..., Any]
+_LOG_FORMAT: Final = "log_format_"
 
 
 def configured(*only: str) -> Callable[[Verb], Verb]:
@@ -111,6 +123,7 @@ def configured(*only: str) -> Callable[[Verb], Verb]:
 
         @wraps(verb)
         def call(**arguments: object) -> object:
+            arguments.pop(_LOG_FORMAT)  # has been obeyed
             values = {path: arguments.pop(name) for name, path in names.items()}
             flags = {path: value for path, value in values.items() if value not in (None, [])}
             return verb(flags=flags, **arguments)
@@ -132,6 +145,7 @@ def with_plugins(verb: Verb) -> Verb:
 
     @wraps(verb)
     def call(*, plugins_: list[str] | None = None, **arguments: Any) -> object:
+        arguments.pop(_LOG_FORMAT)  # has been obeyed
         if plugins_:
             import_plugins(plugins_)
         for name, kind in groups.items():
@@ -195,9 +209,18 @@ def _kind(annotation: Any) -> Any:
     return list[str] if get_origin(annotation) is tuple else annotation
 
 
+def _log_format() -> inspect.Parameter:
+    """Return the option that `speaking` has looked for before; here it is checked and explained."""
+    about = "Of messages on stderr: text or json."
+    option = typer.Option(FLAG, help=about, callback=check_format)
+    annotation, by_name = Annotated[str, option], inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(_LOG_FORMAT, by_name, default="text", annotation=annotation)
+
+
 def _with_parameters(call: Verb, verb: Verb, more: Sequence[inspect.Parameter]) -> Verb:
     """Return ``call`` with the parameters of ``verb``, and ``more`` for its flags."""
-    parameters = [*(each for each in _expanded(verb) if each.name != "flags"), *more]
+    own = (each for each in _expanded(verb) if each.name != "flags")
+    parameters = [*own, *more, _log_format()]
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {each.name: each.annotation for each in parameters}
     del call.__wrapped__  # type: ignore[attr-defined]  # whose signature it no longer has

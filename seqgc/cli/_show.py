@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, is_dataclass
 from typing import cast
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from seqgc.cli._messages import in_json, plain, say
 
 
 def show(
@@ -40,24 +39,7 @@ def show(
 
 def print_json(value: Mapping[str, object]) -> None:
     """Print one JSON object, and nothing else, on stdout; what is not a number becomes null."""
-    sys.stdout.write(json.dumps(_plain(value), allow_nan=False) + "\n")
-
-
-def _plain(value: object) -> object:
-    """Return a value as JSON has it: arrays as lists, dataclasses by their fields."""
-    if is_dataclass(value) and not isinstance(value, type):
-        value = asdict(value)
-    match value:
-        case dict():
-            return {key: _plain(item) for key, item in value.items()}
-        case list() | tuple() | np.ndarray():
-            return [_plain(item) for item in value]
-        case np.generic():
-            return _plain(value.item())
-        case float() if not math.isfinite(value):
-            return None
-        case _:
-            return value
+    sys.stdout.write(json.dumps(plain(value), allow_nan=False) + "\n")
 
 
 class Screen(Console):
@@ -98,7 +80,9 @@ def busy(doing: str) -> Iterator[None]:
     status = console.status(doing)
     try:
         with suppress(OSError):
-            if console.is_terminal:
+            if in_json():
+                say("busy", doing)
+            elif console.is_terminal:
                 status.start()
         yield
     finally:

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 from rich import progress as bars
 
+from seqgc.cli._messages import Level, in_json, say
 from seqgc.cli._show import Screen, why_switched
 from seqgc.ports import Close, Finish, Notice, RoundRecord, Seen
 
 __all__ = ["RunProgress", "progress_bar"]
+
+_WARNINGS = {"warning", "expelled", "slowdown", "parked"}
 
 
 def progress_bar(*columns: bars.ProgressColumn) -> bars.Progress:
     """Return a bar with what it is of and the time left, on stderr if that is a terminal."""
     console, label = Screen(stderr=True), bars.TextColumn("{task.description}", markup=False)
     left = (bars.TimeRemainingColumn(), bars.TextColumn("left"))
-    return bars.Progress(label, *columns, *left, console=console, disable=not console.is_terminal)
+    shown = console.is_terminal and not in_json()
+    return bars.Progress(label, *columns, *left, console=console, disable=not shown)
 
 
 class RunProgress:
     """Shows on stderr how far a run is: a bar on a terminal, one line per round otherwise.
 
     An observer of the run, and a context manager. Of a recording only the bar is shown. ``total``
-    is the number of rounds, ``label`` what stands before the bar.
+    is the number of rounds, ``label`` what stands before the bar. With ``--log-format json`` there
+    is no bar, and all is said in JSON (`seqgc.cli._messages`).
 
     Examples
     --------
@@ -39,7 +44,7 @@ class RunProgress:
     def __init__(self, label: str, *, total: int) -> None:
         rounds = bars.TextColumn("rounds{task.fields[more]}")
         self._bar = progress_bar(bars.BarColumn(), bars.MofNCompleteColumn(), rounds)
-        self._lines = not self._bar.console.is_terminal
+        self._lines = self._bar.disable
         self._task = self._bar.add_task(label, total=total, more="")
         self._stragglers = 0
         self._closing: RoundRecord | None = None
@@ -61,32 +66,12 @@ class RunProgress:
                 self._notice(seen)
 
     def _notice(self, notice: Notice) -> None:
-        fields = notice.fields
-        match notice.kind:
-            case "start":
-                self._say(f"starting {fields['workers']} workers ({fields['provider']})")
-            case "ready" if fields["note"]:
-                self._say(str(fields["note"]))
-            case "round":
-                self._bar.update(self._task, advance=1)
-            case "switch":
-                self._say(f"switch before round {fields['round']}: {why_switched(fields)}")
-            case "warning":
-                self._say(f"warning: {fields['text']}")
-            case "expelled":
-                who = f"worker {fields['worker']} is expelled"
-                self._say(f"{who}: its result of job {fields['job']} differs from its replicas'")
-            case "slowdown":
-                longer = f"{fields['times']:.3g} times as long as before"
-                self._say(f"since round {fields['since']} all workers take {longer}")
-            case "recovered":
-                self._say(f"round {fields['round']}: workers are as fast as they were before")
-            case "parked":
-                what = f"{fields['model']} {fields['cause']} after step {fields['step']}"
-                self._say(f"{what}: {fields['why']}; it is left as it is")
-
-    def _say(self, line: str) -> None:
-        self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        if notice.kind == "round":
+            self._bar.update(self._task, advance=1)
+        if line := _sentence(notice):
+            level: Level = "warning" if notice.kind in _WARNINGS else "info"
+            show = partial(self._bar.console.print, markup=False, highlight=False, soft_wrap=True)
+            say(notice.kind, line, level=level, fields=notice.fields, show=show)
 
     def __enter__(self) -> RunProgress:
         with suppress(OSError):  # nobody is there to see it
@@ -104,8 +89,45 @@ class RunProgress:
         if record is not None and self._lines:
             answered = f"{np.count_nonzero(record.responded)}/{len(record.responded)}"
             jobs = ",".join(map(str, self._finished)) or "-"
-            sys.stderr.write(
+            fields = {
+                "round": record.round,
+                "duration_s": record.duration_s,
+                "responded": np.count_nonzero(record.responded),
+                "workers": len(record.responded),
+                "reason": record.reason,
+                "jobs": self._finished,
+            }
+            line = (
                 f"round {record.round}: {record.duration_s:.3f} s, {answered} answered, "
-                f"closed by {record.reason}, decoded jobs {jobs}\n"
+                f"closed by {record.reason}, decoded jobs {jobs}"
             )
+            say("round", line, fields=fields)
         self._closing, self._finished = None, []
+
+
+def _sentence(notice: Notice) -> str:
+    """Return what is said of a notice; nothing if it is for the bar alone."""
+    fields = notice.fields
+    match notice.kind:
+        case "start":
+            return f"starting {fields['workers']} workers ({fields['provider']})"
+        case "ready":
+            return str(fields["note"] or "")
+        case "round" if in_json():
+            return "a round has been recorded"
+        case "switch":
+            return f"switch before round {fields['round']}: {why_switched(fields)}"
+        case "warning":
+            return f"warning: {fields['text']}"
+        case "expelled":
+            who = f"worker {fields['worker']} is expelled"
+            return f"{who}: its result of job {fields['job']} differs from its replicas'"
+        case "slowdown":
+            longer = f"{fields['times']:.3g} times as long as before"
+            return f"since round {fields['since']} all workers take {longer}"
+        case "recovered":
+            return f"round {fields['round']}: workers are as fast as they were before"
+        case "parked":
+            what = f"{fields['model']} {fields['cause']} after step {fields['step']}"
+            return f"{what}: {fields['why']}; it is left as it is"
+    return ""

@@ -15,7 +15,7 @@ from seqgc.cli._statuses import MEANINGS
 from seqgc.deploy import DeployError
 from seqgc.errors import (
     BudgetError,
-    DivergedError,
+    ModelError,
     ParameterError,
     ProfileError,
     StoreError,
@@ -34,7 +34,7 @@ def stop() -> Exception:
     ("fails", "status"),
     [
         (lambda: WorkerError("gone"), 1),
-        (lambda: DivergedError(["a"]), 1),
+        (lambda: ModelError({"a": "diverged"}), 1),
         (lambda: StoreError("damaged"), 1),
         (lambda: DeployError("refused"), 1),
         (lambda: OSError(28, "No space left on device"), 1),

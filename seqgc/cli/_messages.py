@@ -1,0 +1,113 @@
+"""What a verb says on stderr while it is at work: sentences for people, or JSON for machines.
+
+``--log-format json``, or ``SEQGC_LOG_FORMAT=json``, makes every message one object on a line of its
+own: ``time`` (UTC), ``level`` (info, warning or error), ``event``, ``message``, which is what
+people would be shown, and what else there is to the event. Which it is to be is looked for before
+anything else is read, so that a wrong option is told in it too. What is not said by seqgc itself
+(by ``sam``, or by the user's own code) is as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, is_dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Final, Literal
+
+import numpy as np
+
+from seqgc.errors import ParameterError, did_you_mean
+
+FLAG: Final = "--log-format"
+VARIABLE: Final = "SEQGC_LOG_FORMAT"
+_FORMATS: Final = ("text", "json")
+
+Level = Literal["info", "warning", "error"]
+
+
+@dataclass(slots=True)
+class _Voice:
+    """How this process speaks: all its threads alike."""
+
+    as_json: bool = False
+
+
+_voice: Final = _Voice()
+
+
+def check_format(wanted: str) -> str:
+    """Refuse, with `ParameterError`, a format that there is not."""
+    if wanted not in _FORMATS:
+        rule = f"must be {' or '.join(_FORMATS)}"
+        raise ParameterError("log_format", rule, wanted, did_you_mean(wanted, _FORMATS))
+    return wanted
+
+
+@contextmanager
+def speaking(arguments: Sequence[str]) -> Iterator[None]:
+    """Speak as a command line, or the environment, asks for, warnings of Python's included."""
+    words = [word for each in arguments for word in each.split("=", 1)]
+    asked = [value for flag, value in pairwise(words) if flag == FLAG]
+    wanted = asked[-1] if asked else os.environ.get(VARIABLE, "text")
+    before, shown = _voice.as_json, warnings.showwarning
+    _voice.as_json = wanted == "json"
+    if _voice.as_json:
+        warnings.showwarning = _show_warning
+    try:
+        yield
+    finally:
+        _voice.as_json, warnings.showwarning = before, shown
+
+
+def in_json() -> bool:
+    """Whether messages are for machines, who have no use for bars."""
+    return _voice.as_json
+
+
+def say(
+    event: str,
+    message: str,
+    *,
+    level: Level = "info",
+    fields: Mapping[str, object] | None = None,
+    show: Callable[[str], object] | None = None,
+) -> None:
+    """Say something on stderr; to people by ``show``, if that is given."""
+    if in_json():
+        time = datetime.now(UTC).isoformat(timespec="milliseconds")
+        said = {"time": time, "level": level, "event": event, "message": message}
+        line = json.dumps(plain({**(fields or {}), **said}), allow_nan=False, default=str)
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+    elif show is not None:
+        show(message)
+    else:
+        sys.stderr.write(message + "\n")
+
+
+def plain(value: object) -> object:
+    """Return a value as JSON has it: arrays as lists, dataclasses by their fields."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    match value:
+        case dict():
+            return {key: plain(item) for key, item in value.items()}
+        case list() | tuple() | np.ndarray():
+            return [plain(item) for item in value]
+        case np.generic():
+            return plain(value.item())
+        case float() if not math.isfinite(value):
+            return None
+        case _:
+            return value
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    say("warning", str(message), level="warning")
