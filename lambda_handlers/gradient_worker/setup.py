@@ -1,9 +1,10 @@
 """What the image's environment says about the function.
 
 ===================  ==============================================================================
-SEQGC_FACTORIES      modules of the image that register workloads, comma-separated; imported when
-                     the environment starts. Unset: the numpy ones, and `seqgc.training.factories`
-                     where torch is, which is imported when a workload first needs it
+SEQGC_FACTORIES      modules of one's own in the image, comma-separated, imported when the
+                     environment starts: they register workloads, networks and data, or define
+                     functions that a payload names as ``package.module:function``. Besides there
+                     are seqgc's own, imported when a workload first needs one
 SEQGC_MOUNT          where the shared file system is mounted; unset: ``/mnt/seqgc``
 SEQGC_S3             ``s3://bucket/prefix`` below which stores may be, comma-separated; unset: none
 SEQGC_TRACE          ``1``: trace with X-Ray
@@ -36,13 +37,10 @@ def make_worker(
     ParameterError
         If a module that is named cannot be imported.
     """
-    if named := _listed(environment, "SEQGC_FACTORIES"):
-        registry.add_modules(named)
-        registry.load()
-    else:
-        registry.add_modules([_NUMPY])
-        if importlib.util.find_spec("torch") is not None:
-            registry.add_modules([_TORCH])
+    registry.list_modules(_listed(environment, "SEQGC_FACTORIES"))
+    registry.add_modules([_NUMPY])
+    if importlib.util.find_spec("torch") is not None:
+        registry.add_modules([_TORCH])
     return FunctionWorker(
         registry,
         partial(

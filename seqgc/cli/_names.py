@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
-from importlib import import_module
-from importlib.util import find_spec
-from typing import Final, TypeAlias
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
 
 from seqgc.cli.config import ModelConfig, RunConfig
-from seqgc.errors import ParameterError, did_you_mean, refusing, require_name
-from seqgc.worker import require_registered
+from seqgc.errors import ParameterError, require_name
+from seqgc.worker import own_function, own_module, require_known
 
 __all__ = [
     "DATA",
@@ -26,13 +24,8 @@ __all__ = [
     "NOT_TAKEN",
     "OPTIMIZERS",
     "SCHEDULERS",
-    "OwnFunction",
-    "called",
-    "own_functions",
-    "require_known",
+    "check_names",
 ]
-
-OwnFunction: TypeAlias = Callable[..., object]
 
 MODULES: Final = ("digits-cnn", "mlp", "paper-cnn")
 DATA: Final = ("digits",)
@@ -62,43 +55,31 @@ NOT_TAKEN: Final[Mapping[str, frozenset[str]]] = {
 """Options of a model, and the optimizers whose classes have no such parameter."""
 
 FUNCTIONS: Final = ("lambda", "lambda-local")
-"""Backends whose workers are sent no code."""
+"""Backends whose workers are functions: these are sent names, and no code."""
 
 
-def own_functions(config: RunConfig) -> dict[str, OwnFunction]:
-    """Return the user's own functions that models name, by those names; import their modules.
-
-    Raises
-    ------
-    ParameterError
-        If a name is neither a function nor known to seqgc. Nothing that workers need is imported
-        for functions on Lambda, which are sent no code.
-    """
-    found: dict[str, OwnFunction] = {}
+def check_names(config: RunConfig) -> None:
+    """Refuse what models name and nobody knows; import the modules of the user's own functions."""
     for model in config.models:
         require_name("name", model.name, most=100)
         for argument, name, known in _of_the_master(model):
-            if ":" not in name:
+            if own_module(name) is not None:
+                own_function(name, argument=argument)
+            else:
                 require_known(argument, name.lower(), known)
-            elif name not in found:
-                found[name] = _own_function(name, argument=argument)
         _check_options(model)
         for argument, name, known in (
             ("module", model.module, MODULES),
             ("data", model.data, DATA),
         ):
-            if config.backend in FUNCTIONS:
-                if not _may_be_registered():
-                    require_registered(known, name, argument=argument)
-            elif ":" not in name and not _may_be_registered():
+            if own_module(name) is not None:
+                own_function(name, argument=argument)
+            elif not _may_be_registered():
                 require_known(argument, name, known)
-            elif ":" in name and name not in found:
-                found[name] = _own_function(name, argument=argument)
-    return found
 
 
 def _of_the_master(model: ModelConfig) -> Iterator[tuple[str, str, Collection[str]]]:
-    """Yield what no worker needs, so that it may be one's own whoever computes."""
+    """Yield what no worker needs."""
     yield "optimizer", model.optimizer, OPTIMIZERS
     if model.scheduler is not None:
         yield "scheduler", model.scheduler, SCHEDULERS
@@ -121,33 +102,6 @@ def _check_options(model: ModelConfig) -> None:
         raise ParameterError("scheduler_args", rule, model.scheduler_args)
 
 
-def require_known(argument: str, name: str, known: Collection[str]) -> None:
-    """Refuse a name that is not among the known ones."""
-    if name not in known:
-        rule = f"must be one of {', '.join(known)}, or your own package.module:function"
-        raise ParameterError(argument, rule, name, did_you_mean(name, known))
-
-
-def called(function: OwnFunction, name: str, *, argument: str) -> object:
-    """Return what the user's own function returns, or raise `ParameterError`."""
-    with refusing(argument, "must not raise {}", name):
-        return function()
-
-
 def _may_be_registered() -> bool:
     """Whether there may be names besides seqgc's: those that plug-ins or the image register."""
     return "seqgc.training.factories" in sys.modules or bool(os.environ.get("SEQGC_FACTORIES"))
-
-
-def _own_function(path: str, *, argument: str) -> OwnFunction:
-    """Return the user's own ``package.module:function``, or raise `ParameterError`."""
-    module, _, name = path.partition(":")
-    with refusing(argument, "must be an importable package.module:function ({})", path):
-        if not all(part.isidentifier() for part in module.split(".")):
-            raise ValueError("that is no name of a module")
-        if find_spec(module.partition(".")[0]) is None:
-            raise ModuleNotFoundError(f"No module named {module!r}")
-        function = getattr(import_module(module), name)
-    if not callable(function):
-        raise ParameterError(argument, "must name a function", path)
-    return function  # type: ignore[no-any-return]

@@ -13,15 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 import tomli_w
 
 from seqgc import workers
-from seqgc.cli._names import (
-    FUNCTIONS,
-    OPTIMIZERS,
-    SCHEDULERS,
-    OwnFunction,
-    called,
-    own_functions,
-    require_known,
-)
+from seqgc.cli._names import FUNCTIONS, OPTIMIZERS, SCHEDULERS, check_names
 from seqgc.cli._show import busy
 from seqgc.cli.config import ModelConfig, RunConfig, Values
 from seqgc.cli.progress import RunProgress
@@ -30,13 +22,14 @@ from seqgc.errors import ParameterError, did_you_mean
 from seqgc.ports import Observer
 from seqgc.rounds import Adaptation, ClosingRule, Setting, require_models
 from seqgc.schemes import Deal, parse_scheme
+from seqgc.worker import OwnFunction, own_function, own_module
 from seqgc.workers import Forecast, FunctionSettings, InjectedDelays, WorkerSet
 
 if TYPE_CHECKING:
-    from torch import nn
+    from types import ModuleType
 
     from seqgc.training import Model, TrainingPlan, TrainResult
-    from seqgc.training.model import OptimizerFactory, PointDataset, SchedulerFactory
+    from seqgc.training.model import OptimizerFactory, SchedulerFactory
 
 
 _OPEN_BUNDLES: Final = 4
@@ -197,24 +190,30 @@ def make_delays(config: RunConfig, *, rounds: int | None = None) -> InjectedDela
 
 def make_models(config: RunConfig) -> list[Model]:
     """Return the models of a configuration; for functions, refuse what they do not have."""
-    own = own_functions(config)  # before PyTorch is imported, which takes seconds
+    check_names(config)  # before PyTorch is imported, which takes seconds
     from seqgc.training import Model, Recipe
-    from seqgc.training.factories import LOSSES, check_recipe, import_registered
+    from seqgc.training.factories import (
+        LOSSES,
+        check_recipe,
+        import_registered,
+        make_module,
+        named_data,
+    )
 
     import_registered()
     recipes = [Recipe(module=m.module, data=m.data, loss=m.loss) for m in config.models]
     if config.backend in FUNCTIONS:
         for recipe in recipes:
             check_recipe(recipe)
-    data = {name: _data(name, own) for name in dict.fromkeys(m.data for m in config.models)}
+    data = {name: named_data(name) for name in dict.fromkeys(m.data for m in config.models)}
     return [
         Model(
             name=model.name,
-            module=_module(model, own),
+            module=make_module(model.module, seed=model.seed),
             loss=LOSSES[model.loss](),
             dataset=data[model.data][0],
-            optimizer=_optimizer(model, own),
-            scheduler=_scheduler(model, own, steps=config.steps),
+            optimizer=_optimizer(model),
+            scheduler=_scheduler(model, steps=config.steps),
             gradient_clip_val=model.gradient_clip_val,
             gradient_clip_algorithm=model.gradient_clip_algorithm,
             batch_size=model.batch_size,
@@ -226,40 +225,16 @@ def make_models(config: RunConfig) -> list[Model]:
     ]
 
 
-def _module(config: ModelConfig, own: Mapping[str, OwnFunction]) -> nn.Module:
-    from seqgc.training.factories import make_module, module_names
-
-    if (name := config.module) in own:
-        return cast("nn.Module", called(own[name], name, argument="module"))
-    require_known("module", name, module_names())
-    return make_module(name, seed=config.seed)
-
-
-def _data(name: str, own: Mapping[str, OwnFunction]) -> tuple[PointDataset, PointDataset]:
-    """Return what to train on, and what to test on."""
-    from seqgc.training.factories import data_names, named_data
-
-    if name not in own:
-        require_known("data", name, data_names())
-        return named_data(name)
-    pair = called(own[name], name, argument="data")
-    if not isinstance(pair, tuple) or len(pair) != 2:
-        raise ParameterError("data", "must return a pair (train, test) of datasets", name)
-    return cast("tuple[PointDataset, PointDataset]", pair)
-
-
-def _optimizer(config: ModelConfig, own: Mapping[str, OwnFunction]) -> OptimizerFactory:
+def _optimizer(config: ModelConfig) -> OptimizerFactory:
     import torch
 
-    kind = own.get(config.optimizer) or getattr(torch.optim, OPTIMIZERS[config.optimizer.lower()])
+    kind = _own_or("optimizer", config.optimizer, OPTIMIZERS, torch.optim)
     options = config.model_dump(include={"lr", "momentum", "weight_decay"}, exclude_none=True)
     more = _arguments("optimizer_args", config.optimizer_args, of=kind)
     return cast("OptimizerFactory", partial(kind, **options, **more))
 
 
-def _scheduler(
-    config: ModelConfig, own: Mapping[str, OwnFunction], *, steps: int
-) -> SchedulerFactory | None:
+def _scheduler(config: ModelConfig, *, steps: int) -> SchedulerFactory | None:
     """Return what makes a model's scheduler; one of torch's knows the run's length and rate."""
     if (name := config.scheduler) is None:
         return None
@@ -270,12 +245,21 @@ def _scheduler(
         "cosineannealinglr": {"T_max": steps},
         "polynomiallr": {"total_iters": steps},
     }
-    kind = own.get(name) or getattr(lr_scheduler, SCHEDULERS[name.lower()])
+    kind = _own_or("scheduler", name, SCHEDULERS, lr_scheduler)
     given = _arguments("scheduler_args", config.scheduler_args, of=kind)
     if given.keys() & {"epochs", "steps_per_epoch"}:  # another way to say how long one cycle is
         known["onecyclelr"] = {"max_lr": config.lr}
     implied = cast("Values", known.get(name.lower(), {}))
     return cast("SchedulerFactory", partial(kind, **(implied | given)))
+
+
+def _own_or(
+    argument: str, name: str, known: Mapping[str, str], of_torch: ModuleType
+) -> OwnFunction:
+    """Return one's own function of a path, or torch's class of a name."""
+    if own_module(name) is not None:
+        return own_function(name, argument=argument)
+    return cast("OwnFunction", getattr(of_torch, known[name.lower()]))
 
 
 def _arguments(argument: str, values: Values, *, of: OwnFunction) -> Values:

@@ -1,15 +1,15 @@
 """The workload ``models``: PyTorch objectives, rebuilt from names wherever the function runs.
 
-A payload names models and data; it never says where their code is. A network or data set of your
-own is registered by a module of the image, listed in its ``SEQGC_FACTORIES``, and in the master's::
+A payload names models and data; it never brings their code. A network or data of your own are
+functions of a module of yours, named by their paths, ``mine.nets:resnet18``::
 
-    from seqgc.training.factories import register_data, register_module
+    def resnet18(): ...       # -> torch.nn.Module; drawn by the model's seed, also given as `seed`
 
-    @register_module("resnet18")
-    def resnet18(seed): ...   # -> torch.nn.Module, its weights drawn by the seed alone
-
-    @register_data("cifar100")
     def cifar100(): ...       # -> (training data, test data), the same on every call
+
+On this machine any module is looked into, in a function those alone that its image lists
+(``SEQGC_FACTORIES``; `seqgc deploy --include … --factories mine.nets`). Or such a module registers
+them under plain names, which whoever imports it has then: `register_module`, `register_data`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Final, TypeAlias, TypeVar, cast
 
@@ -36,7 +36,16 @@ from seqgc.training.compute import TorchCompute
 from seqgc.training.model import Model, Objective, OptimizerFactory, Precision, Recipe, torch_dtype
 from seqgc.training.problems import MODULES, digits
 from seqgc.wire import Json, WorkloadRef
-from seqgc.worker import FetchWeights, register, require_registered
+from seqgc.worker import (
+    FACTORIES,
+    FetchWeights,
+    OwnFunction,
+    call_own,
+    own_function,
+    own_module,
+    register,
+    require_known,
+)
 
 __all__ = [
     "LOSSES",
@@ -49,6 +58,7 @@ __all__ = [
     "make_module",
     "module_names",
     "named_data",
+    "own_modules",
     "register_data",
     "register_module",
     "registered_model",
@@ -120,12 +130,14 @@ def data_names() -> tuple[str, ...]:
 
 
 def make_module(name: str, *, seed: int) -> nn.Module:
-    """Return a new network, of `MODULES` or registered, its weights drawn by ``seed`` alone.
+    """Return a new network, its weights drawn by ``seed`` alone.
+
+    ``name`` is one of `MODULES`, a registered one, or a function's ``package.module:function``.
 
     Raises
     ------
     ParameterError
-        If there is none of that name.
+        If there is none of that name, or the function raises.
 
     Examples
     --------
@@ -133,21 +145,23 @@ def make_module(name: str, *, seed: int) -> nn.Module:
     >>> sum(p.numel() for p in make_module("paper-cnn", seed=0).parameters())
     269998
     """
-    require_registered(_MODULES, name, argument="module")
-    with torch.random.fork_rng(devices=[]):  # torch initialises from its global state only
-        # Not `torch.manual_seed`, which notes a stack trace for every kind of device, each time.
-        torch.default_generator.manual_seed(seed)
-        return _MODULES[name](seed)
+    return _drawn(_module_factory(name), seed)
 
 
 def named_data(name: str) -> tuple[PointDataset, PointDataset]:
-    """Return the data to train on and to test on: ``digits``, or what is registered."""
-    require_registered(_DATA, name, argument="data")
+    """Return the data to train on and to test on: ``digits``, registered, or of a function's path.
+
+    Raises
+    ------
+    ParameterError
+        If there is none of that name, or the function raises or returns no pair.
+    """
+    make = _data_factory(name)
     loaded = _loaded.get()
     if loaded is None:
-        return _DATA[name]()
+        return make()
     if name not in loaded:
-        loaded[name] = _DATA[name]()
+        loaded[name] = make()
     return loaded[name]
 
 
@@ -171,7 +185,7 @@ def registered_model(
     batch_size: int = 256,
     seed: int = 0,
 ) -> Model:
-    """Return a model of registered names, which all workers can train, functions too.
+    """Return a model of named parts, which all workers can train, functions too.
 
     ``seed`` draws its weights and the order of its data points; the rest is `Model`'s. It is
     evaluated on the test data.
@@ -212,10 +226,23 @@ def import_registered(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def check_recipe(recipe: Recipe) -> None:
-    """Refuse what functions could not rebuild: a module or data that are no registered name."""
-    require_registered(_MODULES, recipe.module, argument="module")
-    require_registered(_DATA, recipe.data, argument="data")
+    """Refuse what no function could rebuild, whatever its image lists."""
+    listed = own_modules([recipe])
+    _module_factory(recipe.module, listed)
+    _data_factory(recipe.data, listed)
     _named_loss(recipe.loss)
+
+
+def own_modules(recipes: Iterable[Recipe]) -> list[str]:
+    """Return the modules that recipes lead into, each once: functions' images must list them.
+
+    Examples
+    --------
+    >>> own_modules([Recipe(module="mine.nets:net", data="digits", loss="mse")])
+    ['mine.nets']
+    """
+    found = (own_module(path) for each in recipes for path in (each.module, each.data))
+    return list(dict.fromkeys(module for module in found if module is not None))
 
 
 def factories_of(recipe: Recipe) -> tuple[ModuleFactory | DataFactory, ...]:
@@ -232,8 +259,8 @@ def workload_of(models: Sequence[Model], *, precision: Precision) -> WorkloadRef
     Raises
     ------
     ParameterError
-        If a model has no recipe, its module or data are no registered name, or what is registered
-        is of a script or a notebook, which functions do not have.
+        If a model has no recipe, one that no function could follow, or one that leads to what is of
+        a script or a notebook, which functions do not have.
 
     Examples
     --------
@@ -277,17 +304,21 @@ def make_models_compute(settings: Mapping[str, Json], fetch_weights: FetchWeight
     torch_dtype(cast("Precision", precision))
     if not isinstance(models, list) or not 0 < len(models) <= MOST_MODELS:
         raise ParameterError("models", f"must be a list of 1 to {MOST_MODELS}", type(models))
-    data = cache(lambda name: named_data(name)[0])  # models of the same data share them
+    listed = tuple(FACTORIES.listed)
+    # Models of the same data share them.
+    data = cache(lambda name: _data_factory(name, listed)()[0])
     torch.set_num_threads(1)
     return TorchCompute(
-        with_shared_modules(_objective(model, data) for model in models),
+        with_shared_modules(_objective(model, data, listed) for model in models),
         store=SimpleNamespace(fetch=fetch_weights),
         precision=cast("Precision", precision),
         cached_weights=0,  # whoever fetches keeps them
     )
 
 
-def _objective(model: Json, data: Callable[[str], PointDataset]) -> Objective:
+def _objective(
+    model: Json, data: Callable[[str], PointDataset], listed: Collection[str]
+) -> Objective:
     """Rebuild the objective of a model's settings, if they are that."""
     if not isinstance(model, Mapping) or set(model) != set(_FIELDS):
         raise ParameterError("models", f"must each have {', '.join(_FIELDS)}", model)
@@ -299,7 +330,7 @@ def _objective(model: Json, data: Callable[[str], PointDataset]) -> Objective:
     return Objective(
         name=name,
         dataset=data(points),
-        module=make_module(module, seed=seed),
+        module=_drawn(_module_factory(module, listed), seed),
         loss=per_point_loss(_named_loss(loss)),
     )
 
@@ -309,6 +340,41 @@ def _in_script(thing: object) -> bool:
     parts = thing.modules() if isinstance(thing, nn.Module) else (thing,)
     kinds = (part if hasattr(part, "__qualname__") else type(part) for part in parts)
     return any(kind.__module__ == "__main__" for kind in kinds)
+
+
+def _module_factory(name: str, listed: Collection[str] | None = None) -> ModuleFactory:
+    """Return what makes the network of a name or a path, ``listed`` as `own_function` has it."""
+    if own_module(name) is None:
+        require_known("module", name, _MODULES)
+        return _MODULES[name]
+    function = own_function(name, argument="module", listed=listed)
+
+    def make(seed: int) -> nn.Module:
+        return cast("nn.Module", call_own(function, name, argument="module", seed=seed))
+
+    return make
+
+
+def _data_factory(name: str, listed: Collection[str] | None = None) -> DataFactory:
+    """Return what makes the data of a name or a path."""
+    if own_module(name) is None:
+        require_known("data", name, _DATA)
+        return _DATA[name]
+    return partial(_own_data, own_function(name, argument="data", listed=listed), name)
+
+
+def _own_data(function: OwnFunction, name: str) -> tuple[PointDataset, PointDataset]:
+    pair = call_own(function, name, argument="data")
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        raise ParameterError("data", "must return a pair (train, test) of datasets", name)
+    return pair
+
+
+def _drawn(make: ModuleFactory, seed: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):  # torch initialises from its global state only
+        # Not `torch.manual_seed`, which notes a stack trace for every kind of device, each time.
+        torch.default_generator.manual_seed(seed)
+        return make(seed)
 
 
 def _named_loss(name: str) -> nn.Module:

@@ -6,6 +6,11 @@ from seqgc.worker._invocations import Report as Report
 from seqgc.worker._invocations import StayReport as StayReport
 from seqgc.worker._invocations import task_address as task_address
 from seqgc.worker._invocations import worker_address as worker_address
+from seqgc.worker._own_functions import OwnFunction as OwnFunction
+from seqgc.worker._own_functions import call_own as call_own
+from seqgc.worker._own_functions import own_function as own_function
+from seqgc.worker._own_functions import own_module as own_module
+from seqgc.worker._own_functions import require_known as require_known
 from seqgc.worker._serving import Connection as Connection
 from seqgc.worker._serving import TaskServer as TaskServer
 from seqgc.worker._workloads import FACTORIES as FACTORIES
@@ -15,5 +20,4 @@ from seqgc.worker._workloads import FetchWeights as FetchWeights
 from seqgc.worker._workloads import Registry as Registry
 from seqgc.worker._workloads import WorkloadFactory as WorkloadFactory
 from seqgc.worker._workloads import register as register
-from seqgc.worker._workloads import require_registered as require_registered
 from seqgc.worker._workloads import run_task as run_task

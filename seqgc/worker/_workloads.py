@@ -1,12 +1,13 @@
 """Workloads: what computes gradients, and which of them an image knows by name.
 
-The name in an image's `Registry` is the only way from a payload to code.
+The name in an image's `Registry`, and a path into a module that the image lists, are the only ways
+from a payload to code.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias
 
 import numpy as np
@@ -64,7 +65,7 @@ class Registry:
     """Factories by name; modules that register more are imported when a name is not there yet.
 
     ``modules`` of this image are tried one after the other until one has registered the name. They
-    are the image's own choice: no payload ever names one.
+    are the image's own choice: a payload may name those that are ``listed``, and no others.
 
     Examples
     --------
@@ -85,6 +86,7 @@ class Registry:
     def __init__(self, modules: Sequence[str] = ()) -> None:
         self._factories: Final[dict[str, WorkloadFactory]] = {}
         self._modules = list(modules)
+        self.listed: Final[list[str]] = []
 
     def register(self, name: str) -> Callable[[WorkloadFactory], WorkloadFactory]:
         """Return a decorator that registers a factory, and refuses another one of that name.
@@ -104,10 +106,11 @@ class Registry:
         """Look in these modules as well, after all others, and not before a name is missing."""
         self._modules.extend(module for module in modules if module not in self._modules)
 
-    def load(self) -> None:
-        """Import all modules now, before anyone waits for them."""
-        while self._modules:
-            self._import_next()
+    def list_modules(self, modules: Sequence[str]) -> None:
+        """Import these modules now; payloads may name what they define (`own_function`)."""
+        for module in modules:
+            _import(module)
+        self.listed.extend(module for module in modules if module not in self.listed)
 
     def find(self, name: str) -> WorkloadFactory:
         """Return the factory of a name; `ParameterError` if there is none, or no such module."""
@@ -121,25 +124,16 @@ class Registry:
         return self._factories[name]
 
     def _import_next(self) -> None:
-        module = self._modules[0]
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            rule = f"must be a module that the image can import ({error})"
-            raise ParameterError("SEQGC_FACTORIES", rule, module) from error
+        _import(self._modules[0])
         del self._modules[0]
 
 
-def require_registered(known: Collection[str], name: str, *, argument: str) -> None:
-    """Refuse a name of a module or of data that functions, which are sent no code, do not have."""
-    if name not in known:
-        rule = (
-            f"must be one of {', '.join(known)} or a name that the image registers "
-            f"(register_{argument}): a payload names no code"
-        )
-        near = "" if ":" in name else did_you_mean(name, known)
-        remedy = near or "register it in a module listed in SEQGC_FACTORIES"
-        raise ParameterError(argument, rule, name, remedy)
+def _import(module: str) -> None:
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        rule = f"must be a module that the image can import ({error})"
+        raise ParameterError("SEQGC_FACTORIES", rule, module) from error
 
 
 def _origin(factory: WorkloadFactory) -> str:
