@@ -1,9 +1,10 @@
-# The worker functions' image: numpy, PyTorch (CPU) and seqgc's worker, on AWS's own base image.
+# The worker functions' image: numpy, PyTorch (CPU), seqgc's worker and whoever deploys' own code, on
+# AWS's own base image.
 #
 #   docker build --platform linux/arm64 -t seqgc-worker .      (or linux/amd64)
 #
-# `sam build` passes the platform that template.yaml's Architecture asks for. Both exist of the base
-# image and of all wheels.
+# in a checkout, or in a folder that `seqgc deploy --context` has made. `sam build` passes the platform
+# that template.yaml's Architecture asks for. Both exist of the base image and of all wheels.
 
 ARG PYTHON_VERSION=3.13
 # A tag can be moved, a digest cannot: --build-arg BASE_DIGEST=@sha256:... (see SECURITY.md)
@@ -22,9 +23,17 @@ RUN python -m pip install --no-cache-dir --disable-pip-version-check --only-bina
         --require-hashes --requirement /tmp/build/requirements-torch.lock \
     && rm -rf /tmp/build
 
+# What own code needs besides: what is installed by now stays as it is, at the locked versions.
+COPY own/requirements.txt /tmp/build/
+RUN python -m pip freeze > /tmp/build/locked.txt \
+    && python -m pip install --no-cache-dir --disable-pip-version-check --only-binary=:all: \
+        --constraint /tmp/build/locked.txt --requirement /tmp/build/requirements.txt \
+    && rm -rf /tmp/build
+
 # Last, because it changes most often.
 COPY seqgc/ ${LAMBDA_TASK_ROOT}/seqgc/
 COPY lambda_handlers/ ${LAMBDA_TASK_ROOT}/lambda_handlers/
+COPY own/ ${LAMBDA_TASK_ROOT}/
 
 # Compiled once here, not in every cold start: a function cannot write beside its code.
 RUN python -m compileall -q ${LAMBDA_TASK_ROOT}

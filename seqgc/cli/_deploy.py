@@ -14,9 +14,11 @@ from seqgc.cli._show import print_json, show
 from seqgc.deploy import (
     DEPLOYMENT_FILE,
     DeployOptions,
-    check_template,
+    OwnCode,
+    context_files,
     deploy_commands,
     open_session,
+    write_context,
     write_deployment,
 )
 from seqgc.deploy import deploy as deploy_stack
@@ -25,27 +27,37 @@ from seqgc.errors import ParameterError
 
 def deploy(
     options: DeployOptions,
+    own: OwnCode,
     region: Region = None,
-    template: Annotated[Path, "The SAM template."] = Path("template.yaml"),
+    template: Annotated[Path | None, "Your own SAM template in place of seqgc's."] = None,
+    context: Annotated[Path | None, "New folder to make the build context in, and keep."] = None,
     out: Annotated[Path, "-o", "--out", "Where `train` finds it."] = Path(DEPLOYMENT_FILE),
-    dry_run: Annotated[bool, "--dry-run", "Print the commands; run none, ask AWS nothing."] = False,
+    dry_run: Annotated[
+        bool, "--dry-run", "Print the commands; run none, ask AWS nothing; make the context only."
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Build and deploy the worker functions on AWS Lambda."""
-    check_template(template)
+    files = context_files(options, own, template=template)
     if not out.resolve().parent.is_dir():
         raise ParameterError("out", "must be in a folder that exists", str(out))
     if dry_run:  # what AWS has to be asked for is in capitals
         where, prefix_list = region or environment_region() or "REGION", "PREFIX-LIST"
         commands = deploy_commands(
-            options, template=template, region=where, account="ACCOUNT", prefix_list=prefix_list
+            options, region=where, account="ACCOUNT", prefix_list=prefix_list
         )
+        folder = None if context is None else str(context.resolve())
+        if context is not None:
+            write_context(files, context)
         if as_json:
-            print_json({"folder": str(template.resolve().parent), "commands": commands})
+            print_json({"folder": folder, "files": sorted(files), "commands": commands})
         else:
-            sys.stdout.writelines(shlex.join(command) + "\n" for command in commands)
+            cd = [] if folder is None else [["cd", folder]]
+            sys.stdout.writelines(shlex.join(command) + "\n" for command in cd + commands)
         return
-    deployment = deploy_stack(options, session=open_session(region=region), template=template)
+    deployment = deploy_stack(
+        options, own, session=open_session(region=region), template=template, context=context
+    )
     write_deployment(out, deployment)
     facts = asdict(deployment)
     pairs = {name: str(value) for name, value in facts.items()}

@@ -5,6 +5,8 @@ Deploying and diagnosing need the extra aws; prices, estimates and budgets need 
 
 from seqgc.deploy._aws import DeployError as DeployError
 from seqgc.deploy._aws import open_session as open_session
+from seqgc.deploy._context import context_files as context_files
+from seqgc.deploy._context import write_context as write_context
 from seqgc.deploy._deployment import DEPLOYMENT_FILE as DEPLOYMENT_FILE
 from seqgc.deploy._deployment import Deployment as Deployment
 from seqgc.deploy._deployment import DeployOptions as DeployOptions
@@ -12,6 +14,7 @@ from seqgc.deploy._deployment import read_deployment as read_deployment
 from seqgc.deploy._deployment import write_deployment as write_deployment
 from seqgc.deploy._diagnosis import Check as Check
 from seqgc.deploy._diagnosis import diagnose as diagnose
+from seqgc.deploy._own_code import OwnCode as OwnCode
 from seqgc.deploy._price_list import DatedPrices as DatedPrices
 from seqgc.deploy._price_list import find_prices as find_prices
 from seqgc.deploy._prices import INIT_LIMIT_S as INIT_LIMIT_S
@@ -33,7 +36,6 @@ from seqgc.deploy._spending import PlannedUse as PlannedUse
 from seqgc.deploy._spending import PriceModel as PriceModel
 from seqgc.deploy._spending import estimate_plan as estimate_plan
 from seqgc.deploy._spending import estimate_run as estimate_run
-from seqgc.deploy._stack import check_template as check_template
 from seqgc.deploy._stack import deploy as deploy
 from seqgc.deploy._stack import deploy_commands as deploy_commands
 from seqgc.deploy._stay_budget import StayBudget as StayBudget

@@ -67,6 +67,9 @@ class DeployOptions:
         bool, "--trace", "Let X-Ray trace a sample of the invocations, which it charges for."
     ] = False
     tag: Annotated[tuple[str, ...], "KEY=VALUE for every resource; repeatable."] = ()
+    factories: Annotated[
+        tuple[str, ...], "Module of your own whose functions models may name; repeatable."
+    ] = ()
 
     def __post_init__(self) -> None:
         if not _STACK_NAME.fullmatch(self.stack):
@@ -82,15 +85,10 @@ class DeployOptions:
         if self.alarm_topic_arn and not self.monitoring:
             rule = "must be left out without alarms (--no-monitoring)"
             raise ParameterError("alarm_topic_arn", rule, self.alarm_topic_arn)
-        keys = set[str]()
-        for tag in self.tag:
-            key = tag.partition("=")[0]
-            if not _TAG.fullmatch(tag) or key.lower().startswith("aws:") or key in keys:
-                rule = "must be KEY=VALUE of letters, digits and _.:/@+-, each key once, not aws:…"
-                raise ParameterError("tag", rule, tag)
-            keys.add(key)
-        if len(keys) > _MOST_TAGS:
-            raise ParameterError("tag", f"must be at most {_MOST_TAGS} tags", len(keys))
+        for module in self.factories:
+            if not all(part.isidentifier() for part in module.split(".")):
+                raise ParameterError("factories", "must be names of modules", module)
+        _check_tags(self.tag)
 
     @property
     def function(self) -> str:
@@ -101,6 +99,7 @@ class DeployOptions:
         """Return the template's parameters; ``prefix_list`` is the region's of S3."""
         plain = asdict(self)
         del plain["stack"], plain["subnets"], plain["tag"]
+        plain["factories"] = ",".join(self.factories)
         subnet_a, subnet_b = self.subnets or ("", "")
         return {_in_template(name): _as_parameter(value) for name, value in plain.items()} | {
             "SubnetA": subnet_a,
@@ -114,6 +113,18 @@ def _check_limits(holder: object, *names: str) -> None:
         least, most = _LIMITS[name]
         integer = require_int(name, getattr(holder, name), least=least, most=most)
         object.__setattr__(holder, name, integer)
+
+
+def _check_tags(tags: tuple[str, ...]) -> None:
+    keys = set[str]()
+    for tag in tags:
+        key = tag.partition("=")[0]
+        if not _TAG.fullmatch(tag) or key.lower().startswith("aws:") or key in keys:
+            rule = "must be KEY=VALUE of letters, digits and _.:/@+-, each key once, not aws:…"
+            raise ParameterError("tag", rule, tag)
+        keys.add(key)
+    if len(keys) > _MOST_TAGS:
+        raise ParameterError("tag", f"must be at most {_MOST_TAGS} tags", len(keys))
 
 
 def _as_parameter(value: object) -> str:
@@ -131,6 +142,7 @@ DEPLOYMENT_FILE: Final = "seqgc-lambda.toml"
 _SCHEMA_VERSION = 1
 _KINDS = {"str": (str, "text"), "int": (int, "a whole number"), "bool": (bool, "true or false")}
 _REMEDY = "run `seqgc deploy`"
+_OPTIONAL: Final = ("function_url", "factories")
 _OUTPUTS: Final = {"bucket": "BucketName", "prefix": "BucketPrefix"}  # all others by `_in_template`
 
 
@@ -141,7 +153,8 @@ class Deployment:
     ``alias_arn`` is what to invoke, ``function_url`` its URL or empty. Objects are below ``prefix``
     of ``bucket``, if the functions have a way there (``reaches_s3``); they see the file system at
     ``mount_path``, and a master in the VPC mounts it through the access point as a member of the
-    security group. ``memory_mb`` in MB, ``timeout_s`` in seconds.
+    security group. ``memory_mb`` in MB, ``timeout_s`` in seconds. Models may name functions of the
+    modules in ``factories``, comma-separated.
 
     Examples
     --------
@@ -172,6 +185,7 @@ class Deployment:
     architecture: str
     memory_mb: int
     timeout_s: int
+    factories: str = ""
 
     def __post_init__(self) -> None:
         if len(self.alias_arn.split(":")) != 8:
@@ -202,7 +216,7 @@ class Deployment:
         values: dict[str, Any] = {"stack": stack, "region": region}
         for name in (each.name for each in fields(cls) if each.name not in values):
             output = _OUTPUTS.get(name, _in_template(name))
-            if output not in outputs and name != "function_url":
+            if output not in outputs and name not in _OPTIONAL:
                 message = f"stack {stack!r} in {region} has no output {output!r}"
                 raise DeployError(message, f"it is not seqgc's: {_REMEDY} with another --stack")
             values[name] = outputs.get(output, "")
@@ -233,6 +247,7 @@ def read_deployment(path: Path) -> Deployment:
     if (schema := values.pop("schema", None)) != _SCHEMA_VERSION:
         rule = f"must have schema {_SCHEMA_VERSION}, {path} has another"
         raise ParameterError("deployment", rule, schema, _REMEDY)
+    values.setdefault("factories", "")  # of before there was a choice
     kinds = {each.name: _KINDS[str(each.type)] for each in fields(Deployment)}
     for name, (kind, article) in kinds.items():
         if type(values.get(name)) is not kind:

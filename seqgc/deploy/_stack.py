@@ -6,12 +6,15 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from seqgc._durable import temporary_folder
 from seqgc.deploy._aws import DeployError, calls, client_config
+from seqgc.deploy._context import context_files, require_unzipped, write_context
 from seqgc.deploy._deployment import Deployment, DeployOptions
-from seqgc.errors import ParameterError
+from seqgc.deploy._own_code import OwnCode
 
 if TYPE_CHECKING:
     from boto3.session import Session
@@ -19,26 +22,20 @@ if TYPE_CHECKING:
 Runner: TypeAlias = Callable[[Sequence[str], Path, Mapping[str, str]], int]
 """Runs a command in a folder with more environment variables; returns its exit status."""
 
+_TEMPLATE: Final = "template.yaml"
 _BUILD: Final = Path(".aws-sam", "build")  # where `sam` itself would put it
 
 
-def check_template(template: Path) -> None:
-    """Refuse, with `ParameterError`, a template that is not there."""
-    if not template.is_file():
-        remedy = "run it in a checkout of seqgc, or pass --template"
-        raise ParameterError("template", "must be seqgc's template.yaml", str(template), remedy)
-
-
 def deploy_commands(
-    options: DeployOptions, *, template: Path, region: str, account: str, prefix_list: str
+    options: DeployOptions, *, region: str, account: str, prefix_list: str
 ) -> list[list[str]]:
-    """Return the commands that deploy, to be run where the template is.
+    """Return the commands that deploy, to be run in the build context.
 
     Examples
     --------
     >>> build, deploy = deploy_commands(
-    ...     DeployOptions(package="zip"), template=Path("template.yaml"), region="eu-central-1",
-    ...     account="123456789012", prefix_list="pl-1",
+    ...     DeployOptions(package="zip"), region="eu-central-1", account="123456789012",
+    ...     prefix_list="pl-1",
     ... )
     >>> build[:5]
     ['sam', 'build', 'ZipWorker', '--template-file', 'template.yaml']
@@ -52,10 +49,10 @@ def deploy_commands(
     # sam asks for a repository wherever a template has an image, be it built or not
     unused = f"{account}.dkr.ecr.{region}.amazonaws.com/unused"
     builds_image = options.package == "image" and not options.image_uri
-    build = ["sam", "build", options.function, "--template-file", template.name]
+    build = ["sam", "build", options.function, "--template-file", _TEMPLATE]
     build += ["--build-dir", str(_BUILD), "--region", region, "--parameter-overrides", *overrides]
     deploy = ["sam", "deploy", "--template-file"]
-    deploy += [template.name if options.image_uri else str(_BUILD / "template.yaml")]
+    deploy += [_TEMPLATE if options.image_uri else str(_BUILD / "template.yaml")]
     deploy += ["--stack-name", options.stack, "--region", region, "--resolve-s3"]
     deploy += ["--resolve-image-repos"] if builds_image else ["--image-repository", unused]
     deploy += ["--capabilities", "CAPABILITY_IAM", "--no-confirm-changeset"]
@@ -82,36 +79,45 @@ def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -
 
 def deploy(
     options: DeployOptions,
+    own: OwnCode | None = None,
     *,
     session: Session,
-    template: Path = Path("template.yaml"),
+    template: Path | None = None,
+    context: Path | None = None,
     run: Runner = _run,
 ) -> Deployment:
     """Build and deploy the worker functions; return what the stack consists of.
 
-    Needs the SAM CLI, and Docker for an image. What they print goes to stderr.
+    Needs the SAM CLI, and Docker for an image. What they print goes to stderr. ``own`` code is
+    built into the functions, ``template`` takes the place of seqgc's. The build context is made in
+    the new folder ``context``, and kept; unless it is given, in a temporary one.
 
     Raises
     ------
     ParameterError
-        If there is no such template.
+        If there is no such template, or own code that cannot be had; nothing is made then.
     DeployError
         If AWS or the SAM CLI refuses.
     """
-    check_template(template)
+    files = context_files(options, own or OwnCode(), template=template)
     with calls("ask AWS who calls"):
         account = session.client("sts", config=client_config()).get_caller_identity()["Account"]
     region, prefix_list = session.region_name, _s3_prefix_list(session)
-    commands = deploy_commands(
-        options, template=template, region=region, account=account, prefix_list=prefix_list
-    )
+    commands = deploy_commands(options, region=region, account=account, prefix_list=prefix_list)
     # what the zip's Makefile cannot learn from sam
     environment = {"SEQGC_ARCHITECTURE": options.architecture, "SAM_CLI_TELEMETRY": "0"}
-    for command in commands:
-        status = run(command, template.resolve().parent, environment)
-        if status != 0:
-            name = " ".join(command[:2])
-            raise DeployError(f"`{name}` ended with status {status}", "what it says is above")
+    with ExitStack() as stack:
+        if context is None:  # a temporary folder has a file of its own
+            context = stack.enter_context(temporary_folder("seqgc-deploy-")) / "context"
+        write_context(files, folder := context.resolve())
+        for command in commands:
+            status = run(command, folder, environment)
+            if status != 0:
+                name = " ".join(command[:2])
+                raise DeployError(f"`{name}` ended with status {status}", "what it says is above")
+            if options.package == "zip":
+                built = (folder / _BUILD / options.function).rglob("*")
+                require_unzipped(sum(path.stat().st_size for path in built if path.is_file()))
     return _read_outputs(options.stack, session=session)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import resource
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,8 +44,9 @@ class DeployedAs:
     memory_mb
         What the function sees and logs show, in MB; not enforced.
     code
-        Directory that modules are imported from first, and the working directory. After it comes
-        this process's import path.
+        Directory that modules are imported from first, and the working directory.
+    path
+        Where modules are looked for after that; None: on this process's import path.
     """
 
     function_name: str = "seqgc-worker"
@@ -51,11 +54,18 @@ class DeployedAs:
     region: str = "us-east-1"
     memory_mb: int = 1769
     code: Path = Path()
+    path: tuple[str, ...] | None = None
 
     @property
     def arn(self) -> str:
         """The function's Amazon resource name."""
         return f"arn:aws:lambda:{self.region}:{ACCOUNT}:function:{self.function_name}"
+
+    @property
+    def search(self) -> tuple[str, ...]:
+        """Where the function's modules are looked for."""
+        path = sys.path if self.path is None else self.path
+        return (str(self.code), *map(os.path.abspath, path))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

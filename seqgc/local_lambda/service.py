@@ -111,7 +111,7 @@ class LocalLambda:
             deployed=deployed,
             concurrency=concurrency,
             timeout_s=timeout_s,
-            search=(str(deployed.code), *map(os.path.abspath, sys.path)),
+            search=deployed.search,
             environment=dict(environment or {}),
             faults=faults or FaultPlan(),
             retry_after_s=retry_after_s,

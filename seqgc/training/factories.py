@@ -17,7 +17,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict
@@ -58,7 +58,6 @@ __all__ = [
     "make_module",
     "module_names",
     "named_data",
-    "own_modules",
     "register_data",
     "register_module",
     "registered_model",
@@ -227,22 +226,10 @@ def import_registered(environment: Mapping[str, str] = os.environ) -> None:
 
 def check_recipe(recipe: Recipe) -> None:
     """Refuse what no function could rebuild, whatever its image lists."""
-    listed = own_modules([recipe])
+    listed = [own_module(path) or "" for path in (recipe.module, recipe.data)]
     _module_factory(recipe.module, listed)
     _data_factory(recipe.data, listed)
     _named_loss(recipe.loss)
-
-
-def own_modules(recipes: Iterable[Recipe]) -> list[str]:
-    """Return the modules that recipes lead into, each once: functions' images must list them.
-
-    Examples
-    --------
-    >>> own_modules([Recipe(module="mine.nets:net", data="digits", loss="mse")])
-    ['mine.nets']
-    """
-    found = (own_module(path) for each in recipes for path in (each.module, each.data))
-    return list(dict.fromkeys(module for module in found if module is not None))
 
 
 def factories_of(recipe: Recipe) -> tuple[ModuleFactory | DataFactory, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,6 +23,7 @@ from seqgc.stores import (
     unique_name,
 )
 from seqgc.wire import StoreKind, StoreRef
+from seqgc.worker import own_module
 from seqgc.workers._base import WorkerSet
 from seqgc.workers._forecast import Forecast, Reach, choose, forecast, require_fit
 from seqgc.workers._settings import FunctionSettings, LoadDelays
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from seqgc.backends.lambda_ import Address, Leases, Staying, Transport
     from seqgc.ports import Backend
-    from seqgc.training import Crew, TrainingPlan, Work
+    from seqgc.training import Crew, Model, TrainingPlan, Work
 
 _MOST_CONNECTIONS: Final = 1024
 
@@ -75,6 +76,11 @@ class FunctionWorkers(WorkerSet):
         """The settings, as deployed where there is a deployment."""
 
     @property
+    def listed(self) -> Sequence[str] | None:
+        """The modules into which models' paths may lead; None: into any, which is then listed."""
+        return None
+
+    @property
     @abstractmethod
     def reach(self) -> Reach:
         """Which stores they have."""
@@ -93,6 +99,7 @@ class FunctionWorkers(WorkerSet):
         if work.piece_loads:
             self._refuse_dealing(work.code)
         work.workload()  # made for its checks
+        self._check_modules(work.models)
         choice = self._choice(work)
         if self.settings.resident:
             _ = self._staying  # as well
@@ -148,6 +155,14 @@ class FunctionWorkers(WorkerSet):
                 stack.enter_context(occupied(functions.mount, run_id))
             yield crew
 
+    def _check_modules(self, models: Sequence[Model]) -> None:
+        """Refuse models whose code the functions do not have."""
+        for module in own_modules(models):
+            if self.listed is not None and module not in self.listed:
+                rule = "must be of modules that are deployed with the functions"
+                remedy = f"seqgc deploy --include PATH --factories {module}"
+                raise ParameterError("models", rule, module, remedy)
+
     def _refuse_dealing(self, spec: str) -> None:
         """Refuse to deal work to functions that do not stay."""
         if self.settings.resident:
@@ -159,6 +174,7 @@ class FunctionWorkers(WorkerSet):
     def forecast(self, plan: TrainingPlan) -> Forecast:
         if isinstance(deal := plan.setting(self.n).scheme, Deal):
             self._refuse_dealing(deal.spec)
+        self._check_modules(plan.models)
         predicted = forecast(plan, self.n, self.settings, reach=self.reach)
         if self.settings.resident:
             _ = self._staying  # refuses what nobody could reach, or who could not stay
@@ -219,3 +235,10 @@ class FunctionWorkers(WorkerSet):
             )
         signed = lambda_.CurlTransport if kind == "curl" else lambda_.HttpTransport
         return signed(target, limits=limits, credentials=session.get_credentials())
+
+
+def own_modules(models: Sequence[Model]) -> list[str]:
+    """Return the modules of whoever trains that functions need for these models, each once."""
+    recipes = [model.recipe for model in models if model.recipe is not None]
+    found = (own_module(path) for each in recipes for path in (each.module, each.data))
+    return list(dict.fromkeys(module for module in found if module is not None))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import site
+import sys
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -12,7 +15,7 @@ from seqgc.deploy import Deployment, read_deployment
 from seqgc.errors import ParameterError
 from seqgc.workers._base import missing
 from seqgc.workers._forecast import Reach
-from seqgc.workers._functions import Functions, FunctionWorkers
+from seqgc.workers._functions import Functions, FunctionWorkers, own_modules
 from seqgc.workers._settings import FunctionSettings, LoadDelays
 
 if TYPE_CHECKING:
@@ -43,6 +46,10 @@ class _Deployed(FunctionWorkers):
             "region": deployment.region,
         }
         return self._wanted.model_copy(update=deployed)
+
+    @property
+    def listed(self) -> Sequence[str]:
+        return self._deployment.factories.split(",")
 
     @property
     def reach(self) -> Reach:
@@ -127,11 +134,17 @@ class _OnThisMachine(FunctionWorkers):
 
         return Address()
 
-    def _connect(self, work: Work) -> Functions:  # noqa: ARG002 (for any work)
-        return self._service
+    def _connect(self, work: Work) -> Functions:
+        modules = tuple(own_modules(work.models))
+        if modules not in self._services:  # of an earlier run's modules, it may not know these
+            self._services[modules] = self._started(modules)
+        return self._services[modules]
 
     @cached_property
-    def _service(self) -> Functions:
+    def _services(self) -> dict[tuple[str, ...], Functions]:
+        return {}
+
+    def _started(self, modules: Sequence[str]) -> Functions:
         try:
             import boto3
 
@@ -140,6 +153,10 @@ class _OnThisMachine(FunctionWorkers):
             raise missing("lambda-local", "lambda-local", error) from None
         wanted = self._wanted
         mount = None if wanted.mount is None else Path(wanted.mount)
+        code = None if wanted.code is None else Path(wanted.code)
+        if code is not None and not (code / "lambda_handlers").is_dir():
+            rule = "must be a folder that functions can run: `seqgc deploy --context` makes one"
+            raise ParameterError("function.code", rule, wanted.code)
         if mount is None:
             mount = self._stack.enter_context(temporary_folder("seqgc-shared-"))
         service = self._stack.enter_context(
@@ -148,8 +165,13 @@ class _OnThisMachine(FunctionWorkers):
                 concurrency=wanted.environments or 2 * self.n,  # stragglers hold theirs
                 timeout_s=wanted.timeout_s,
                 mount=mount,
-                environment=_environment(),
-                deployed=DeployedAs(memory_mb=wanted.memory_mb, region=_REGION),
+                environment=_environment(modules),
+                deployed=DeployedAs(
+                    memory_mb=wanted.memory_mb,
+                    region=_REGION,
+                    code=code or Path(),
+                    path=None if code is None else _path_of(code),
+                ),
             )
         )
         return Functions(
@@ -202,14 +224,24 @@ def lambda_local(
     return _OnThisMachine(n, settings, delays=delays)
 
 
-def _environment() -> dict[str, str]:
+def _environment(modules: Sequence[str]) -> dict[str, str]:
     """Return what functions on this machine must have of this process's environment."""
     # What is named is imported by the environments' parent, once, and not by each.
-    modules = ["seqgc.training.factories", os.environ.get("SEQGC_FACTORIES", "")]
-    variables = {"OMP_NUM_THREADS": "1", "SEQGC_FACTORIES": ",".join(filter(None, modules))}
+    named = ["seqgc.training.factories", os.environ.get("SEQGC_FACTORIES", ""), *modules]
+    variables = {"OMP_NUM_THREADS": "1", "SEQGC_FACTORIES": ",".join(filter(None, named))}
     if data := os.environ.get("SEQGC_DATA"):  # where factories find their data sets
         variables["SEQGC_DATA"] = data
     return variables
+
+
+def _path_of(code: Path) -> tuple[str, ...]:
+    """Return where modules are looked for after ``code``: as in an image, where nothing else is.
+
+    In a build context one's own are in a folder of their own; and what an image installs is what is
+    installed here.
+    """
+    installed = tuple({sys.prefix, sys.base_prefix, site.getusersitepackages()})
+    return (str(code / "own"), *(each for each in sys.path if each.startswith(installed)))
 
 
 def _session_of_caller(region: str) -> Session:

@@ -107,6 +107,9 @@ class FunctionSettings(Settings):
     its ``master_address``, which must be in the functions' VPC; found by itself where there is a
     ``mount``. They stay for ``timeout_s``, and are replaced in time.
 
+    Functions of this machine run the same code as their master; or the ``code`` that is in a
+    folder, as `seqgc deploy --context` makes it or as a zip is unpacked, and none besides.
+
     Deployed functions are as the file ``deployment`` says, whatever memory, time-out, processor
     and region are given here; those of this machine are priced as the ones which they stand for.
     """
@@ -127,6 +130,10 @@ class FunctionSettings(Settings):
         "Whether the master is inside or outside the functions' region.",
     ] = None
     deployment: Annotated[str, "What `seqgc deploy` wrote (lambda)."] = "seqgc-lambda.toml"
+    code: Annotated[
+        str | None,
+        "Folder of the functions' code, a build context or an unpacked zip (lambda-local).",
+    ] = None
     environments: Annotated[
         int | None,
         Field(ge=1, le=10_000),

@@ -36,7 +36,7 @@ BAD = {
     "--models 1 --scheme m-sgc:B=1,W=2,lam=2": "must number at least",
     "--models 4 --jobs-per-round 3": "divide the number of models, M=4",
     "--backend lambda-local --module mpl": "(did you mean 'mlp'?)",
-    "--backend lambda-local --data own:number": "a payload names no code",
+    "--backend lambda-local --data own:number": "must name a function",
     "momentum.toml": "`momentum` must be left out with optimizer adam; got 0.9 (those that have",
     "decay.toml": "`weight_decay` must be left out with optimizer rprop; got 0.1 (those that have",
     "scheduler.toml": "`scheduler` must be one of constantlr, ",

@@ -119,18 +119,6 @@ def test_a_profile_of_functions_that_stay_has_the_time_of_a_message_to_them(caps
 # ---- before anything is started -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", ["lambda-local", "lambda"])
-@pytest.mark.parametrize(
-    ("flag", "value"), [("--module", "mine.nets:resnet"), ("--data", "mine.data:all")]
-)
-def test_functions_run_no_code_that_their_image_does_not_have(
-    backend: str, flag: str, value: str, capsys: Out
-) -> None:
-    err = refused(capsys, "train", "--backend", backend, flag, value, "--run", "r")
-    assert err.startswith(f"seqgc: `{flag[2:]}` must be one of ")
-    assert "SEQGC_FACTORIES" in err
-
-
 @pytest.mark.parametrize(
     ("flags", "rule"),
     [

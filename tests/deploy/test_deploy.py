@@ -17,7 +17,7 @@ import pytest
 from seqgc.deploy import DeployError, DeployOptions, deploy, deploy_commands, open_session
 from seqgc.errors import ParameterError
 from tests.deploy.cloud import URL, client, make_stack
-from tests.deploy.kit import ACCOUNT, IMAGE, REGION, TEMPLATE, expanded
+from tests.deploy.kit import ACCOUNT, IMAGE, REGION, expanded
 
 
 class Sam:
@@ -72,7 +72,7 @@ def test_what_is_deployed_is_there(account: Any) -> None:
         function_url=True,
         tag=("team=ml", "cost/centre=42"),
     )
-    made = deploy(options, session=account, template=TEMPLATE, run=sam)
+    made = deploy(options, session=account, run=sam)
     assert (made.stack, made.region, made.function_url) == ("mine", REGION, URL)
     assert (made.memory_mb, made.timeout_s) == (1769, 33)
 
@@ -109,7 +109,7 @@ def test_what_is_deployed_is_there(account: Any) -> None:
 
 
 def test_s3_is_let_out_to_by_the_region_s_own_prefix_list(account: Any) -> None:
-    made = deploy(DeployOptions(), session=account, template=TEMPLATE, run=Sam())
+    made = deploy(DeployOptions(), session=account, run=Sam())
     lists = client("ec2").describe_managed_prefix_lists(
         Filters=[{"Name": "prefix-list-name", "Values": [f"com.amazonaws.{REGION}.s3"]}]
     )["PrefixLists"]
@@ -126,11 +126,12 @@ def test_s3_is_let_out_to_by_the_region_s_own_prefix_list(account: Any) -> None:
 def test_a_zip_is_built_for_its_architecture_and_pushes_no_image(account: Any) -> None:
     sam = Sam()
     options = DeployOptions(package="zip", architecture="x86_64")
-    made = deploy(options, session=account, template=TEMPLATE, run=sam)
+    made = deploy(options, session=account, run=sam)
     build, deployed = sam.commands
     assert build[:3] == ["sam", "build", "ZipWorker"]
     assert {each["SEQGC_ARCHITECTURE"] for each in sam.environments} == {"x86_64"}
-    assert set(sam.folders) == {TEMPLATE.parent}
+    assert len(set(sam.folders)) == 1
+    assert not sam.folders[0].exists()  # it was a temporary one
     assert "--resolve-image-repos" not in deployed
     unused = deployed[deployed.index("--image-repository") + 1]
     assert unused.startswith(f"{ACCOUNT}.dkr.ecr.{REGION}.")
@@ -142,7 +143,7 @@ def test_a_zip_is_built_for_its_architecture_and_pushes_no_image(account: Any) -
 def test_an_image_that_is_there_already_is_not_built() -> None:
     (command,) = deploy_commands(
         DeployOptions(image_uri=IMAGE),
-        template=TEMPLATE, region=REGION, account=ACCOUNT, prefix_list="pl-1",
+        region=REGION, account=ACCOUNT, prefix_list="pl-1",
     )  # fmt: skip
     assert command[:2] == ["sam", "deploy"]
     assert command[command.index("--template-file") + 1] == "template.yaml"
@@ -152,7 +153,7 @@ def test_an_image_that_is_there_already_is_not_built() -> None:
 def test_a_command_never_asks_and_never_grants_more_than_iam() -> None:
     _, command = deploy_commands(
         DeployOptions(),
-        template=TEMPLATE, region=REGION, account=ACCOUNT, prefix_list="pl-1",
+        region=REGION, account=ACCOUNT, prefix_list="pl-1",
     )  # fmt: skip
     assert "--no-confirm-changeset" in command
     assert command[command.index("--capabilities") + 1] == "CAPABILITY_IAM"
@@ -163,7 +164,7 @@ def test_a_command_never_asks_and_never_grants_more_than_iam() -> None:
 def test_where_sam_fails_nothing_further_is_run(account: Any, step: str) -> None:
     sam = Sam(fails=step)
     with pytest.raises(DeployError, match=f"`sam {step}` ended with status 1"):
-        deploy(DeployOptions(), session=account, template=TEMPLATE, run=sam)
+        deploy(DeployOptions(), session=account, run=sam)
     assert [each[1] for each in sam.commands] == ["build", "deploy"][: 1 + (step == "deploy")]
     assert client("cloudformation").describe_stacks()["Stacks"] == []
 
@@ -174,16 +175,16 @@ def test_a_stack_that_is_not_seqgc_s_is_said_to_be_so(account: Any) -> None:
         TemplateBody='{"Resources": {"B": {"Type": "AWS::S3::Bucket"}}}',
     )
     with pytest.raises(DeployError, match="has no output 'AliasArn'"):
-        deploy(DeployOptions(), session=account, template=TEMPLATE, run=lambda *_: 0)
+        deploy(DeployOptions(), session=account, run=lambda *_: 0)
 
 
 def test_a_stack_that_is_missing_is_said_to_be_so(account: Any) -> None:
     with pytest.raises(DeployError, match=r"cannot read stack 'seqgc': .*does not exist"):
-        deploy(DeployOptions(), session=account, template=TEMPLATE, run=lambda *_: 0)
+        deploy(DeployOptions(), session=account, run=lambda *_: 0)
 
 
 def test_a_template_that_is_missing_is_refused_before_any_call(tmp_path: Path) -> None:
-    with pytest.raises(ParameterError, match=r"`template` must be seqgc's template\.yaml"):
+    with pytest.raises(ParameterError, match=r"`template` must be a SAM template"):
         deploy(DeployOptions(), session=None, template=tmp_path / "t.yaml")  # type: ignore[arg-type]
 
 
@@ -231,10 +232,10 @@ def test_a_program_runs_in_the_folder_and_speaks_on_stderr(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     options = DeployOptions(package="zip", architecture="x86_64")
     with pytest.raises(DeployError, match="`sam build` ended with status 3"):
-        deploy(options, session=account, template=TEMPLATE)
+        deploy(options, session=account, context=tmp_path / "context")
     out, err = capfd.readouterr()
     assert out == ""
-    assert err.splitlines()[-1] == f"{TEMPLATE.parent} x86_64 build ZipWorker"
+    assert err.splitlines()[-1] == f"{tmp_path}/context x86_64 build ZipWorker"
 
 
 def test_without_sam_the_remedy_is_named(
@@ -242,4 +243,4 @@ def test_without_sam_the_remedy_is_named(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(DeployError, match=r"`sam` is not on the PATH .pip install aws-sam-cli"):
-        deploy(DeployOptions(), session=account, template=TEMPLATE)
+        deploy(DeployOptions(), session=account)

@@ -13,11 +13,9 @@ import pytest
 
 from seqgc.cli import main
 from seqgc.deploy import deploy
-from tests.deploy.kit import TEMPLATE
 from tests.deploy.test_deploy import Sam, parameters_of, tags_of
 
 Out = pytest.CaptureFixture[str]
-HERE = ["--template", str(TEMPLATE)]
 
 
 def test_outputs_are_printed_and_written_where_train_looks(
@@ -27,7 +25,7 @@ def test_outputs_are_printed_and_written_where_train_looks(
     with_stand_in = partial(deploy, run=Sam())
     monkeypatch.setattr("seqgc.cli._deploy.deploy_stack", with_stand_in)
     monkeypatch.chdir(tmp_path)
-    assert main(["deploy", *HERE, "--stack", "mine", "--json"]) == 0
+    assert main(["deploy", "--stack", "mine", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     written = tomllib.loads((tmp_path / "seqgc-lambda.toml").read_text())
     assert shown.pop("file") == "seqgc-lambda.toml"
@@ -42,7 +40,7 @@ def test_a_dry_run_prints_commands_that_can_be_pasted_and_asks_nothing(
 ) -> None:
     monkeypatch.setattr("seqgc.cli._deploy.open_session", None)  # not to be called
     monkeypatch.chdir(tmp_path)
-    line = ["deploy", *HERE, "--dry-run", "--region", "eu-north-1", "--memory-mb", "1769"]
+    line = ["deploy", "--dry-run", "--region", "eu-north-1", "--memory-mb", "1769"]
     line += ["--tag", "team=ml", "--tag", "stage=test", "--no-monitoring"]
     assert main(line) == 0
     build, deployed = map(shlex.split, capsys.readouterr().out.splitlines())
@@ -62,7 +60,7 @@ def test_a_dry_run_prints_commands_that_can_be_pasted_and_asks_nothing(
     ("given", "says"),
     [
         (["--memory-mb", "1"], "`memory_mb` must be an integer >= 256 and <= 10240; got 1"),
-        (["--template", "none.yaml"], "`template` must be seqgc's template.yaml"),
+        (["--template", "none.yaml"], "`template` must be a SAM template"),
         (["--vpc-id", "vpc-1", "--subnets", "subnet-1"], "`subnets` must be two of"),
         (["--out", "no/such/folder.toml"], "`out` must be in a folder that exists"),
         (["--tag", "team"], "`tag` must be KEY=VALUE of letters"),
@@ -76,7 +74,7 @@ def test_a_wrong_parameter_is_one_line_before_anything_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Out, given: list[str], says: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["deploy", *HERE, *given]) == 2
+    assert main(["deploy", *given]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"seqgc: {says}")
 
@@ -87,7 +85,7 @@ def test_without_sam_one_line_names_the_remedy(
     monkeypatch.setattr("seqgc.cli._deploy.open_session", lambda *, region: account)  # noqa: ARG005
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    assert main(["deploy", *HERE]) == 1
+    assert main(["deploy"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("seqgc: `sam` is not on the PATH (pip install aws-sam-cli")
     assert list(tmp_path.iterdir()) == []

@@ -25,7 +25,7 @@ from seqgc.deploy import Check, Deployment, deploy, diagnose, write_deployment
 from seqgc.deploy import DeployOptions as Options
 from seqgc.stores import LATE_S, remove_forgotten
 from tests.deploy.cloud import client, new_session
-from tests.deploy.kit import REGION, TEMPLATE
+from tests.deploy.kit import REGION
 from tests.deploy.test_deploy import Sam
 
 ACCOUNT_CHECKS = ["credentials", "clock", "region", "concurrency", "quota"]
@@ -64,7 +64,7 @@ def set_quota(session: Any, value: float) -> None:
 @pytest.fixture
 def made(account: Any, tmp_path: Path) -> Deployment:
     """Deployed functions, which answer."""
-    made = deploy(Options(), session=account, template=TEMPLATE, run=Sam())
+    made = deploy(Options(), session=account, run=Sam())
     limit_concurrency(account, total=1000, unreserved=1000)
     set_quota(account, 1000.0)
     variables = client("lambda").get_function_configuration(FunctionName=made.function_name)

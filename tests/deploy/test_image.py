@@ -47,7 +47,7 @@ def test_the_image_starts_from_aws_own_base_for_either_architecture() -> None:
 
 
 def test_pytorch_s_index_is_asked_for_torch_alone() -> None:
-    (run, _) = [rest for word, rest in instructions() if word == "RUN"]
+    (run, _, _) = [rest for word, rest in instructions() if word == "RUN"]
     first, second, _ = (shlex.split(command) for command in run.split(" && "))
     assert first[first.index("--index-url") + 1] == "${TORCH_INDEX}"
     assert first[-1] == "/tmp/build/torch.lock"
@@ -58,11 +58,20 @@ def test_pytorch_s_index_is_asked_for_torch_alone() -> None:
     assert all("--only-binary=:all:" in command for command in (first, second))
 
 
+def test_what_own_code_needs_replaces_nothing_that_is_locked() -> None:
+    (_, run, _) = [rest for word, rest in instructions() if word == "RUN"]
+    freeze, install, _ = (shlex.split(command) for command in run.split(" && "))
+    assert freeze[-4:] == ["pip", "freeze", ">", "/tmp/build/locked.txt"]
+    assert install[install.index("--constraint") + 1] == "/tmp/build/locked.txt"
+    assert install[install.index("--requirement") + 1] == "/tmp/build/requirements.txt"
+    assert "--only-binary=:all:" in install
+
+
 def test_every_source_that_the_image_copies_is_there_and_in_the_context() -> None:
     ignore = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
     assert ignore[0] == "*"
     kept = [each[1:] for each in ignore if each.startswith("!")]
-    assert len(sources()) == 4
+    assert len(sources()) == 6
     for source in sources():
         assert (ROOT / source).exists()
         some = source + "x" if source.endswith("/") else source
@@ -91,11 +100,12 @@ def test_the_zip_s_makefile_asks_for_wheels_of_the_architecture(
     given = [f"ARTIFACTS_DIR={tmp_path}", f"SEQGC_ARCHITECTURE={architecture}"]
     make = ["make", "--dry-run", "--no-print-directory", "-f", makefile, "build-ZipWorker", *given]
     done = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True)
-    pip, copy, _ = done.stdout.replace("\\\n", " ").splitlines()
-    words = shlex.split(pip)
-    platforms = [words[at + 1] for at, word in enumerate(words) if word == "--platform"]
-    assert platforms == [f"manylinux_2_28_{machine}", f"manylinux2014_{machine}"]
-    assert (ROOT / words[words.index("--requirement") + 1]).is_file()
+    pip, _, own, _, copy, _ = done.stdout.replace("\\\n", " ").splitlines()
+    for words in map(shlex.split, (pip, own)):
+        platforms = [words[at + 1] for at, word in enumerate(words) if word == "--platform"]
+        assert platforms == [f"manylinux_2_28_{machine}", f"manylinux2014_{machine}"]
+        assert (ROOT / words[words.index("--requirement") + 1]).is_file()
+    assert shlex.split(own)[-4:-2] == ["--constraint", f"{tmp_path}/locked.txt"]
     assert all((ROOT / each).is_dir() for each in shlex.split(copy)[2:-1])
 
 

@@ -242,8 +242,7 @@ def test_modules_that_the_image_names_are_imported_before_anyone_asks(tmp_path: 
     answer, other = map(answer_in, ran.replies)
     assert isinstance(answer, ResultMessage)
     assert answer.results[0].tolist() == [3.0, 3.0]
-    assert isinstance(other, FailureMessage)
-    assert "must be registered in this image, as are threes" in other.reason
+    assert isinstance(other, ResultMessage)  # seqgc's own workloads are there besides
 
 
 def test_torch_is_imported_once_a_workload_needs_it(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +17,7 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector
 
 from seqgc.errors import ParameterError
-from seqgc.ports import WeightedPoints
+from seqgc.ports import WeightedPoints, WeightRef
 from seqgc.stores import DirectoryStore
 from seqgc.training import Model, Recipe, TorchComputeFactory
 from seqgc.training import factories as factories_module
@@ -30,6 +31,7 @@ from seqgc.training.factories import (
     register_module,
     workload_of,
 )
+from seqgc.worker import FACTORIES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,21 +145,108 @@ def test_of_a_model_workers_get_what_they_need() -> None:
     }
 
 
-@pytest.mark.parametrize("field", ["module", "data"])
-@pytest.mark.parametrize("path", ["mine.nets:resnet", "os:system", "os.system"])
-def test_code_of_your_own_is_asked_to_be_registered(field: str, path: str) -> None:
-    recipe: Any = Recipe(**{"module": "mlp", "data": "digits", "loss": "mse", field: path})
-    with pytest.raises(ParameterError) as caught:
-        workload_of([replace(model_of(Spec(name="a")), recipe=recipe)], precision="float32")
-    settings = {
-        "models": [{**Spec(name="a").__dict__, field: path}],
-        "precision": "float32",
-    }
-    with pytest.raises(ParameterError) as at_the_worker:
+OWN = """
+import functools, os
+from collections import OrderedDict
+from torch import nn
+from torch.utils.data import TensorDataset
+import torch
+
+def net():
+    return nn.Linear(2, 1)
+
+def seeded(seed):
+    return nn.Linear(2, 1 + seed)
+
+def points():
+    x = torch.arange(8.0).reshape(4, 2)
+    return TensorDataset(x, x[:, :1]), TensorDataset(x, x[:, :1])
+
+def alone():
+    return points()[0]
+
+def fails():
+    raise OSError("no such file")
+
+wide = functools.partial(seeded, 4)
+other = functools.partial(nn.Linear, 1, 1)
+_hidden = net
+"""
+LISTED = {"module": "seqgc_own:net", "data": "seqgc_own:points", "loss": "mse"}
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module of the user's, which may be imported; nobody lists it yet."""
+    (tmp_path / "seqgc_own.py").write_text(OWN)
+    (tmp_path / "seqgc_unlisted.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(FACTORIES, "listed", [])
+    for name in ("seqgc_own", "seqgc_unlisted"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+@pytest.mark.usefixtures("own")
+def test_own_functions_make_in_a_function_what_they_make_here() -> None:
+    model = model_of(Spec(name="a", seed=3, **LISTED))
+    assert flat(model.module).tolist() == flat(make_module("seqgc_own:net", seed=3)).tolist()
+    assert flat(model.module).tolist() != flat(make_module("seqgc_own:net", seed=4)).tolist()
+    settings = workload_of([model], precision="float64").settings
+    with pytest.raises(ParameterError, match=r"of a module that the image lists .*: none\)"):
         make_models_compute(settings, lambda _: np.ones(1))
-    assert str(caught.value) == str(at_the_worker.value)
-    assert f"(register_{field}): a payload names no code; got {path!r}" in str(caught.value)
-    assert "register it in a module listed in SEQGC_FACTORIES" in str(caught.value)
+    FACTORIES.list_modules(["seqgc_own"])
+    compute = make_models_compute(settings, lambda _: np.array([1.0, 2.0, 3.0]))
+    ref = WeightRef(model="a", version=0, digest="", dtype="float64", size=3)
+    part = WeightedPoints(
+        model="a", weights=ref, points=np.array([1]), coefficients=np.array([1.0])
+    )
+    error = 2 + 2 * 3 + 3 - 2  # of the point (2, 3), whose target is 2
+    np.testing.assert_allclose(compute((part,)), [4 * error, 6 * error, 2 * error, error**2])
+
+
+@pytest.mark.usefixtures("own")
+def test_an_own_function_is_given_the_seed_if_it_takes_one() -> None:
+    assert make_module("seqgc_own:seeded", seed=2).out_features == 3
+    assert make_module("seqgc_own:net", seed=2).out_features == 1
+    with pytest.raises(ParameterError, match=r"`data` must return a pair"):
+        named_data("seqgc_own:alone")
+    with pytest.raises(ParameterError, match=r"must not raise OSError: no such file; got 'seqgc_o"):
+        named_data("seqgc_own:fails")
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize("field", ["module", "data"])
+@pytest.mark.parametrize(
+    ("path", "rule"),
+    [
+        ("seqgc_unlisted:net", "must be of a module that the image lists (SEQGC_FACTORIES: seqgc_"),
+        ("os:abort", "must be of a module that the image lists"),
+        ("seqgc_own.os:abort", "must be of a module that the image lists"),
+        ("seqgc_own:os.abort", "must be an importable package.module:function"),
+        ("seqgc_own:OrderedDict", "collections defines it"),
+        ("seqgc_own:other", "torch.nn.modules.linear defines it"),
+        ("seqgc_own:_hidden", "must be public"),
+        ("seqgc_own:__dir__", "must be public"),
+        ("os.abort", "must be one of"),
+    ],
+)
+def test_a_payload_leads_into_listed_modules_only(field: str, path: str, rule: str) -> None:
+    FACTORIES.list_modules(["seqgc_own"])
+    settings = change(**{field: path})
+    with pytest.raises(ParameterError) as caught:
+        make_models_compute(settings, lambda _: np.ones(1))
+    assert str(caught.value).startswith(f"`{field}` must be")
+    assert rule in str(caught.value)
+    assert "seqgc_unlisted" not in sys.modules
+
+
+@pytest.mark.usefixtures("own")
+def test_what_no_function_could_follow_is_refused_here_as_well() -> None:
+    model = model_of(Spec(name="a", **LISTED))
+    recipe = Recipe(module="seqgc_own:OrderedDict", data="digits", loss="mse")
+    with pytest.raises(ParameterError, match="must be defined in its module where workers are"):
+        workload_of([replace(model, recipe=recipe)], precision="float32")
+    assert isinstance(make_module("seqgc_own:wide", seed=0), nn.Linear)
 
 
 def test_code_of_a_script_is_asked_to_be_moved_to_a_module() -> None:

@@ -69,9 +69,19 @@ def test_modules_are_imported_in_turn_and_only_when_a_name_is_missing(
     assert not {*names} & {*sys.modules}
     registry.find("seqgc_first")
     assert {*names} & {*sys.modules} == {"seqgc_first"}
-    registry.load()
-    assert {*names} <= {*sys.modules}
     assert registry.find("seqgc_second") is ones
+
+
+def test_modules_that_the_image_lists_are_imported_at_once(
+    folder: Path, registry: Registry
+) -> None:
+    module(folder, "seqgc_listed", REGISTERING.format(name="seqgc_listed"))
+    registry.list_modules(["seqgc_listed"])
+    assert "seqgc_listed" in sys.modules
+    assert registry.listed == ["seqgc_listed"]
+    with pytest.raises(ParameterError, match=r"`SEQGC_FACTORIES` .*no_such"):
+        registry.list_modules(["no_such"])
+    assert registry.listed == ["seqgc_listed"]
 
 
 def test_a_module_that_cannot_be_imported_is_named_each_time(
