@@ -236,7 +236,7 @@ def test_modules_that_the_image_names_are_imported_before_anyone_asks(tmp_path: 
     empty = Task(round=0, worker=0, attempt=0, items=())
     ran = run(
         event(invocation(name="threes")),
-        event(invocation(name="least-squares", task=empty)),
+        event(least_squares(task=empty)),
         environment=environment,
     )
     answer, other = map(answer_in, ran.replies)
