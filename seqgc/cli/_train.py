@@ -30,9 +30,14 @@ def train(
     models: Annotated[int | None, "Models that differ by their seed only."] = None,
     dry_run: Annotated[bool, "--dry-run", "Say what would be sent; start, write nothing."] = False,
     run: Annotated[Path | None, "New folder of the run."] = None,
+    or_resume: Annotated[
+        bool, "--or-resume", "Go on with the run if its folder is there: for what restarts masters."
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train several models at once on unreliable workers, exactly."""
+    if or_resume and run is None:
+        raise ParameterError("or_resume", "needs --run, the folder of the run", True)
     values = read_config(config) if config is not None else {}
     if "grid" in values:
         if models is not None:
@@ -51,7 +56,11 @@ def train(
         show_forecast(prepare(settings, make_workers(settings, dry_run=True)), as_json=as_json)
         return
     with make_workers(settings, delays=delays) as workers:
-        result = prepare(settings, workers).train(run=run)
+        prepared = prepare(settings, workers)
+        if or_resume and run is not None and run.exists():
+            result = prepared.resume(run, accept_changes=False)
+        else:
+            result = prepared.train(run=run)
     show_result(result, as_json=as_json)
 
 
