@@ -83,6 +83,17 @@ def test_an_approximation_never_wins_unasked(
     assert refusal.count("\n") == 1
 
 
+def test_optuna_asks_and_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("optuna", reason="needs optuna, which no extra of seqgc's installs")
+    from examples.optuna_search import search
+
+    monkeypatch.chdir(tmp_path)
+    study = search(batches=2, trials=2, steps=2)
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 4
+    assert len({trial.value for trial in study.trials}) == 4
+    assert len(list((tmp_path / "runs").iterdir())) == 2  # each has trained two models
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
