@@ -19,7 +19,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from seqgc.codes import GradientCode
 from seqgc.errors import ParameterError, ScheduleError
 from seqgc.ports import BoolArray, Decoding, FloatArray, MiniTask, Payload, Term
 from seqgc.schemes import Assignment, Grid, Schedule, Scheme, register
@@ -139,9 +138,6 @@ class HeterogeneousSchedule(Schedule):
 
     def _feasible(self, responded: BoolArray) -> bool:
         return int(responded.sum()) >= self.n - self._scheme.s
-
-    def _settles(self, responded: BoolArray) -> list[tuple[GradientCode, BoolArray]]:  # noqa: ARG002
-        return []
 
     def _advance(self, responded: BoolArray) -> tuple[int, ...]:
         if not self._feasible(responded):

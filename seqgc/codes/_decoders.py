@@ -21,8 +21,8 @@ have ``d >= s``.)
 
 Of a code of rank ``n - s`` (`NullSpaceDecoder`), ``s`` missing workers give as many equations as
 unknowns. If fewer are missing, the shortest ``z`` is a combination of their columns:
-``z = C y``, ``C^T C y = b``, refined once. That is fastest, and inexact if the square of C's
-condition is beyond float64; where the residual shows it, ``z`` is found again by a QR
+``z = C y``, ``C^T C y = b``. That is fastest, and inexact if the square of C's condition is beyond
+float64; where the residual shows it, ``z`` is found again by a QR
 factorisation of ``C``.
 
 *Least squares* (`SpanDecoder`), for any other matrix: nothing is known, so nothing is saved.
@@ -212,9 +212,7 @@ class NullSpaceDecoder:
         if missing.size == self._s:
             return self._judged(np.linalg.solve(columns.T, right), missing)
         try:
-            gram = columns.T @ columns
-            z = columns @ np.linalg.solve(gram, right)
-            z += columns @ np.linalg.solve(gram, right - z @ columns)
+            z = columns @ np.linalg.solve(columns.T @ columns, right)
             if (solved := self._judged(z, missing)).residual <= _CLEAN_RESIDUAL:
                 return solved
         except np.linalg.LinAlgError:

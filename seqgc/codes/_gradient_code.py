@@ -166,8 +166,26 @@ class GradientCode(ExactCode):
         """
         return 0.0 if self.can_decode(responded) else self._span.distance(responded)
 
-    def is_within(self, responded: BoolArray, allow_error: float) -> bool:
-        """Return whether these answers (n,) give the gradient to within an error bound."""
+    def is_within(
+        self, responded: BoolArray, allow_error: float, payload: Payload | None = None
+    ) -> bool:
+        """Return whether these answers (n,) give the gradient to within an error bound.
+
+        With a ``payload``, the format in which results travel, this is whether `usable_vector` has
+        a vector for them: they may be decoded, but amplify rounding errors too much.
+        """
+        is_exact = self.can_decode(responded)
+        if not is_exact and (not allow_error or not self._is_near(responded, allow_error)):
+            return False
+        if payload is None or (is_exact and self.covers):  # plain sums amplify nothing
+            return True
+        try:
+            self.usable_vector(responded, payload, allow_error=allow_error)
+        except (IllConditionedError, NotDecodableError):
+            return False
+        return True
+
+    def _is_near(self, responded: BoolArray, allow_error: float) -> bool:
         return self.approximation_error(responded) <= allow_error * (1 + _ERROR_SLACK)
 
     @cached_property

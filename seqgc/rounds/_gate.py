@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -49,9 +49,6 @@ class RoundGate:
         answer are asked again (see `tick`), and have the same time once more.
     round : int
         Number of the round, for the record and for errors.
-    decodes_well
-        Whether answers that suffice can be decoded to a useful precision; else the gate waits for
-        one more, as long as there is one to wait for.
     replicas
         Workers who are asked for the same, group by group. Answers do not suffice until three of
         each group are there, or all, as long as there is one to wait for: a liar is outvoted.
@@ -84,7 +81,6 @@ class RoundGate:
         rule: ClosingRule,
         *,
         round: int = 0,
-        decodes_well: Callable[[BoolArray], bool] | None = None,
         excused: BoolArray | None = None,
         again: BoolArray | None = None,
         replicas: Sequence[IntArray] = (),
@@ -93,7 +89,6 @@ class RoundGate:
         self._replicas = replicas
         self.late_taken = list[LateAnswer]()
         self._schedule, self._rule, self._round = schedule, rule, round
-        self._decodes_well = decodes_well
         self.repeat = None if again is None else Repeat(again, late, limit_s=rule.timeout_s)
         self._responded, self._failed, self._doubted = np.zeros((3, schedule.n), dtype=np.bool_)
         if excused is not None:
@@ -270,11 +265,7 @@ class RoundGate:
             counts = range(enough, last + 1)
             found = bisect_left(counts, True, key=lambda c: self._holds(question, with_first(c)))
             enough = counts[min(found, len(counts) - 1)]
-        while True:  # to the end of an instant; more answers may be decoded worse
-            enough = int(np.searchsorted(at, at[enough - 1], side="right"))
-            if enough == last or self._is_decoded_well(with_first(enough)):
-                return enough
-            enough += 1
+        return int(np.searchsorted(at, at[enough - 1], side="right"))  # the end of an instant
 
     def _answer(
         self, workers: int | IntArray, elapsed: float, mask: BoolArray | None = None
@@ -321,25 +312,15 @@ class RoundGate:
         return all_settled and not (self.repeat is not None and self.repeat.late)
 
     def _suffices(self, responded: BoolArray) -> bool:
-        return (
-            self._determines(responded)
-            and self._is_decoded_well(responded)
-            and all(
-                np.count_nonzero(responded[who]) >= min(_VOTES, len(who)) for who in self._replicas
-            )
+        return all(self._holds(each, responded) for each in range(len(self._questions))) and all(
+            np.count_nonzero(responded[who]) >= min(_VOTES, len(who)) for who in self._replicas
         )
-
-    def _determines(self, responded: BoolArray) -> bool:
-        return all(self._holds(question, responded) for question in range(len(self._questions)))
 
     def _holds(self, question: int, responded: BoolArray) -> bool:
         key = question, responded.tobytes()
         if key not in self._verdicts:  # bisection asks once more about what it has found
             self._verdicts[key] = self._questions[question](responded)
         return self._verdicts[key]
-
-    def _is_decoded_well(self, responded: BoolArray) -> bool:
-        return self._decodes_well is None or self._decodes_well(responded)
 
     def _close_or_give_up(self, elapsed: float) -> tuple[int, ...]:
         is_over = self._nobody_left() or elapsed >= 2 * self._rule.timeout_s

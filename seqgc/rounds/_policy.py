@@ -65,7 +65,6 @@ from seqgc.ports import (
     Event,
     Failure,
     LateAnswer,
-    Payload,
     RoundRecord,
 )
 from seqgc.rounds._attempts import Attempts
@@ -82,10 +81,9 @@ class RoundPolicy:
     A failed task is sent again; how often, says the rule (`ClosingRule`). Answers to closed rounds,
     second ones and such as nobody asked for are dropped.
 
-    ``payload`` is the format in which results travel, where gradients are decoded: answers that
-    would be decoded too badly do not suffice. None: for decisions only, as in replay; should
-    gradients be decoded all the same, they are judged as float32's. The run may call the schedule's
-    first job and round otherwise than 0 (``first_job``, ``first_round``). ``again`` says on whose
+    A schedule that was given no payload is for decisions only, as in replay; should gradients be
+    decoded all the same, they are judged as float32's. The run may call the schedule's first job
+    and round otherwise than 0 (``first_job``, ``first_round``). ``again`` says on whose
     answers (n,) rounds of the run, by number, were closed before it was resumed, and ``late`` which
     late ones they took; the former is emptied once one of them closes otherwise, for what followed
     that did not happen. With ``audit`` a round waits for three answers, or all that there can be,
@@ -105,7 +103,6 @@ class RoundPolicy:
         schedule: Schedule,
         rule: ClosingRule,
         *,
-        payload: Payload | None = None,
         first_job: int = 0,
         first_round: int = 0,
         again: dict[int, BoolArray] | None = None,
@@ -113,7 +110,7 @@ class RoundPolicy:
         audit: bool = False,
     ) -> None:
         self._audit = audit
-        self._schedule, self._rule, self._payload = schedule, rule, payload
+        self._schedule, self._rule = schedule, rule
         self._again, self._late = {} if again is None else again, late
         self._first_job, self._first_round = first_job, first_round
         self._overdue = Overdue(schedule, first_round)
@@ -342,12 +339,11 @@ class RoundPolicy:
         return [self._dispatch(self._round, 0, tasks)]
 
     def _new_gate(self) -> RoundGate:
-        schedule, payload, audit = self._schedule, self._payload, self._audit and not self.done
+        schedule, audit = self._schedule, self._audit and not self.done
         return RoundGate(
             schedule,
             self._rule,
             round=self._round,
-            decodes_well=partial(schedule.decodes_well, payload=payload) if payload else None,
             replicas=replicas(self._assignment(), schedule.excused) if audit else (),
             excused=schedule.excused,
             again=self._again.get(self._round),
@@ -392,7 +388,7 @@ class RoundPolicy:
 
     def _decoding(self, job: int) -> Decoding:
         """Return the decoding of one of the schedule's jobs, under the run's numbers."""
-        decoding = self._schedule.decoding(job, self._payload or "float32")
+        decoding = self._schedule.decoding(job, self._schedule.payload or "float32")
         job, terms = self._first_job + job, decoding.terms
         if (first := self._first_round) > 0:
             terms = tuple(replace(term, round=first + term.round) for term in terms)

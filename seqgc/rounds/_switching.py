@@ -74,8 +74,8 @@ class SwitchingPolicy:
     before the next scheme starts its first. Leaving a scheme of delay 0 costs nothing.
 
     ``setting`` is what to begin with; every setting must have its workers. The whole run has
-    ``num_jobs``, >= 1. Without a director nothing changes. ``payload``, ``again`` and
-    ``audit``: see `RoundPolicy`; ``batches``: see `Scheme.begin`. Where work is dealt, ``bundles``
+    ``num_jobs``, >= 1. Without a director nothing changes. ``again`` and ``audit``: see
+    `RoundPolicy`; ``batches`` and ``payload``: see `Scheme.begin`. Where work is dealt, ``bundles``
     of models take turns, and a round is a job; a run that begins so stays so, and none comes to it.
 
     Raises
@@ -256,13 +256,12 @@ class SwitchingPolicy:
                 empty=np.max(cuts, axis=0) == 0 if cuts else None,
             )
         schedule = by_rounds(segment.setting.scheme, "a schedule").begin(
-            self._jobs, batches=self._batches
+            self._jobs, batches=self._batches, payload=self._payload
         )
         schedule.repeat(self._answers, self._answers.late)
         return RoundPolicy(
             schedule,
             segment.setting.rule,
-            payload=self._payload,
             first_job=segment.first_job,
             first_round=segment.first_round,
             again=self._again,

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from seqgc.errors import ParameterError
+from seqgc.ports import Payload
 from seqgc.schemes._defence import Defence
 from seqgc.schemes._schedule import Schedule
 from seqgc.stragglers import StragglerModel
@@ -46,9 +47,14 @@ class Scheme(Defence):
         *,
         conformity: StragglerModel | None = None,
         batches: Iterable[int] = (),
+        payload: Payload | None = None,
     ) -> Schedule:
-        """Return `start`'s schedule, without what batches of these sizes put no point into."""
+        """Return `start`'s schedule, without what batches of these sizes put no point into.
+
+        ``payload``: see `Schedule.payload`.
+        """
         schedule, sizes = self.start(num_jobs, conformity=conformity), set(batches)
+        schedule.payload = payload
         if cuts := [self.cut(size) for size in sizes]:
             schedule.leave_out(np.max(cuts, axis=0) == 0)
         if len(sizes) == 1:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from seqgc.codes import GradientCode
 from seqgc.ports import BoolArray, Decoding, IntArray, MiniTask, Payload, Term
 from seqgc.schemes._assignment import Assignment, MiniTasks
 from seqgc.schemes._schedule import Schedule
@@ -201,7 +200,7 @@ class MSGCSchedule(Schedule):
         )
 
     def _decodes(self, answered: BoolArray) -> bool:
-        return self._code is None or self._code.can_decode(answered)
+        return self._code is None or self._code.is_within(answered, 0.0, self.payload)
 
     def _can_finish(self, flight: _Flight, responded: BoolArray) -> bool:
         """Whether the job makes it if nobody straggles after a round with these answers.
@@ -222,13 +221,6 @@ class MSGCSchedule(Schedule):
 
     def _feasible(self, responded: BoolArray) -> bool:
         return all(self._can_finish(flight, responded) for flight in self._open)
-
-    def _settles(self, responded: BoolArray) -> list[tuple[GradientCode, BoolArray]]:
-        return [
-            (self._code, self._coded_by(flight, responded))
-            for flight in self._open
-            if self._code is not None and flight.slot >= self._first_adaptive
-        ]
 
     def _advance(self, responded: BoolArray) -> tuple[int, ...]:
         going_on: dict[int, _JobState] = {}

@@ -28,14 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from seqgc.codes import GradientCode
-from seqgc.errors import (
-    IllConditionedError,
-    NotDecodableError,
-    ParameterError,
-    ScheduleError,
-    require_int,
-)
+from seqgc.errors import NotDecodableError, ParameterError, ScheduleError, require_int
 from seqgc.ports import BoolArray, Decoding, FloatArray, LateAnswer, Payload
 from seqgc.schemes._assignment import Assignment
 from seqgc.stragglers import StragglerModel
@@ -52,6 +45,12 @@ class Schedule(ABC):
 
     batch_size: int | None = None
     """Of batches, where all have one size and are cut to whole points; else `loads` are nominal."""
+
+    payload: Payload | None = None
+    """The format in which results travel: answers that it leaves too inexact to decode lose a job.
+
+    None: nothing is decoded, as in replay, and only what is here counts.
+    """
 
     takes_late: bool = False
     """Whether answers to closed rounds may be of use; see `awaits`."""
@@ -70,7 +69,6 @@ class Schedule(ABC):
         self.n: Final = scheme.n
         self._loads_of = scheme.loads_of
         self._model = scheme.promise if conformity is None else conformity
-        self._allow_error = 0.0
         self._round = 0
         self._past: BoolArray = np.zeros((0, scheme.n), dtype=np.bool_)  # stragglers, latest last
         self._excused: BoolArray = np.zeros(scheme.n, dtype=np.bool_)
@@ -129,7 +127,8 @@ class Schedule(ABC):
         """Whether closing the round with these answers loses no job; more answers never hurt.
 
         That is, if nobody straggled from then on, every job in flight would be decoded by its
-        deadline, and the job due now can be decoded (docs/mathematics.md, section 6).
+        deadline, and the job due now can be decoded (docs/mathematics.md, section 6); to a useful
+        precision where there is a `payload`.
         """
         return self._feasible(self._checked(responded))
 
@@ -145,15 +144,6 @@ class Schedule(ABC):
         """Whether a worker's answer to a closed round, if it came now, would be of use."""
         is_closed = self.takes_late and 0 <= round < self._round < self.num_rounds
         return is_closed and 0 <= worker < self.n and self._awaits(round, worker)
-
-    def decodes_well(self, responded: BoolArray, payload: Payload = "float64") -> bool:
-        """Whether what closing the round would settle, for good, decodes to a useful precision."""
-        try:
-            for code, answers in self._settles(self._checked(responded)):
-                code.usable_vector(answers, payload, allow_error=self._allow_error)
-        except (IllConditionedError, NotDecodableError):
-            return False
-        return True
 
     def close_round(self, responded: BoolArray) -> tuple[int, ...]:
         """Close the open round with the answers (n,) to be used; return the jobs that it finished.
@@ -248,10 +238,6 @@ class Schedule(ABC):
 
     @abstractmethod
     def _feasible(self, responded: BoolArray) -> bool: ...
-
-    @abstractmethod
-    def _settles(self, responded: BoolArray) -> list[tuple[GradientCode, BoolArray]]:
-        """Return codes and answers (n,) that suffice, and that no later round adds to."""
 
     @abstractmethod
     def _advance(self, responded: BoolArray) -> tuple[int, ...]: ...

@@ -168,6 +168,10 @@ class CodedSchedule(Schedule):
         terms = terms_of(np.where(self._excused, 0.0, used.vector), rounds)
         return Decoding(job=job, terms=terms, error=used.error)
 
+    def _suffices(self, answered: BoolArray) -> bool:
+        """Whether these answers (n,) to one job's task give its gradient, as well as need be."""
+        return self._code.is_within(answered, self._allow_error, self.payload)
+
     def _leave_out(self, empty: BoolArray) -> bool:
         self._excused = held(self._code, (~empty).astype(np.intp)) == 0
         return bool(self._excused.any())
@@ -186,12 +190,7 @@ class GCSchedule(CodedSchedule):
         )
 
     def _feasible(self, responded: BoolArray) -> bool:
-        if self._allow_error == 0.0:
-            return self._code.can_decode(responded)
-        return self._code.is_within(responded, self._allow_error)
-
-    def _settles(self, responded: BoolArray) -> list[tuple[GradientCode, BoolArray]]:
-        return [(self._code, responded)]
+        return self._suffices(responded)
 
     def _advance(self, responded: BoolArray) -> tuple[int, ...]:
         if not self._feasible(responded):

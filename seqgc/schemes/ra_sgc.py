@@ -34,7 +34,6 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from seqgc.codes import GradientCode
 from seqgc.errors import ParameterError, require_int, require_number
 from seqgc.ports import BoolArray, Decoding, FloatArray, IntArray, MiniTask, Payload, Term
 from seqgc.schemes._assignment import Assignment, MiniTasks
@@ -317,9 +316,6 @@ class RASGCSchedule(Schedule):
         came = self._void_own.copy()
         came[self._own[responded]] = True
         return int(np.count_nonzero(came)) >= self._scheme.quorum
-
-    def _settles(self, responded: BoolArray) -> list[tuple[GradientCode, BoolArray]]:  # noqa: ARG002
-        return []
 
     def _awaits(self, round: int, worker: int) -> bool:
         is_latest = self._is_open and round == self._round - 1

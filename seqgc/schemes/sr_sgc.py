@@ -138,7 +138,7 @@ class SRSGCSchedule(CodedSchedule):
     def _feasible(self, responded: BoolArray) -> bool:
         # Every job but the one due now can still be reattempted by all who have not returned it.
         is_open = self._due in self._returned
-        return not is_open or self._code.can_decode(self._due_answers(responded))
+        return not is_open or self._suffices(self._due_answers(responded))
 
     def _due_answers(self, responded: BoolArray) -> BoolArray:
         return self._returned[self._due] | (responded & self._reattempts)
@@ -157,14 +157,6 @@ class SRSGCSchedule(CodedSchedule):
         awaited = np.array([self.awaits(round, worker) for worker in range(self.n)])
         return Assignment(awaited, lambda worker: (coded_mini_task(self._code, worker, round),))
 
-    def _settles(self, responded: BoolArray) -> list[tuple[GradientCode, BoolArray]]:
-        own, answers = responded & ~self._reattempts, []
-        if self._round < self.num_jobs and self._code.can_decode(own):
-            answers.append(own)
-        if self._due in self._returned:
-            answers.append(self._due_answers(responded))
-        return [(self._code, which) for which in answers]
-
     def _advance(self, responded: BoolArray) -> tuple[int, ...]:
         if not self._feasible(responded):
             raise self._late(self._due)
@@ -174,12 +166,12 @@ class SRSGCSchedule(CodedSchedule):
             finished[self._due] = (self._due_answers(responded), rounds)
             del returned[self._due]
         for job, own in self._returned.items() if self.takes_late else ():
-            if job in returned and self._code.can_decode(own):  # late answers have seen to that
+            if job in returned and self._suffices(own):  # late answers have seen to that
                 finished[job] = (own, np.full(self.n, job))
                 del returned[job]
         if now < self.num_jobs:
             own = responded & ~self._reattempts
-            if self._code.can_decode(own):
+            if self._suffices(own):
                 finished[now] = (own, np.full(self.n, now))
             else:
                 returned[now] = own
@@ -193,15 +185,27 @@ class SRSGCSchedule(CodedSchedule):
         """Choose who reattempts ``job``: (n,) bool.
 
         The first workers, in order, that did not return it, until n - s results are in sight
-        (Algorithm 1); with Rep, only in groups without any (Algorithm 3).
+        (Algorithm 1); with Rep, only in groups without any (Algorithm 3). Should these results,
+        once here, be decoded too badly, the last of the workers is another one; or else one more
+        reattempts it. There are s to choose from, and one in many sets is bad.
         """
-        chosen = np.zeros(self.n, dtype=np.bool_)
-        if job in self._returned:
-            own = self._returned[job]
-            wanted = ~own
-            if self._group is not None:
-                groups = own.reshape(self._group, -1).any(axis=0)
-                wanted = ~np.tile(groups, self._group)
-            needed = self.n - self._code.s - np.count_nonzero(own)
-            chosen[np.flatnonzero(wanted)[: max(0, needed)]] = True
-        return chosen
+        if job not in self._returned:
+            return np.zeros(self.n, dtype=np.bool_)
+        own = self._returned[job]
+        wanted = ~own
+        if self._group is not None:
+            groups = own.reshape(self._group, -1).any(axis=0)
+            wanted = ~np.tile(groups, self._group)
+        workers = np.flatnonzero(wanted)
+        needed = self.n - self._code.s - int(np.count_nonzero(own))
+        choices = (
+            np.append(workers[: count - 1], last)
+            for count in range(max(1, needed), len(workers) + 1)
+            for last in workers[count - 1 :]
+        )
+        for choice in choices:
+            chosen = np.zeros(self.n, dtype=np.bool_)
+            chosen[choice] = True
+            if self._suffices(own | chosen):
+                return chosen
+        return wanted

@@ -196,7 +196,7 @@ def _check_repetition(scheme: Scheme, rng: np.random.Generator) -> None:
     batches = [int(rng.integers(1, 2 * scheme.n))] * int(rng.integers(2))
     wide = Arbitrary(N=1, W=reach + 3, lam=scheme.n)  # what the state forgets, this still judges
     model = wide if rng.integers(2) else scheme.promise
-    one = scheme.begin(num_jobs, conformity=model, batches=batches)
+    one = scheme.begin(num_jobs, conformity=model, batches=batches, payload="float64")
     rates = (rng.choice(_RATES[1:]),)  # the same in every round: what is remembered lasts longest
     cut = int(rng.integers(reach, one.num_rounds + 1))
     answers: list[BoolArray] = []
@@ -206,7 +206,7 @@ def _check_repetition(scheme: Scheme, rng: np.random.Generator) -> None:
         late[one.round] = _take_late(one, rng)
         answers.append(_answers(one, rng, conforming=False, rates=rates))
         finished = one.close_round(answers[-1])
-    other = scheme.begin(num_jobs, conformity=model, batches=batches)
+    other = scheme.begin(num_jobs, conformity=model, batches=batches, payload="float64")
     name = f"going on after {cut} repeated rounds"
     with calling(name):
         other.repeat(answers, late)
@@ -240,7 +240,7 @@ def _tasks(schedule: Schedule) -> list[list[tuple[object, ...]]]:
 
 def _judged(schedule: Schedule, responded: BoolArray) -> tuple[bool, ...]:
     of = schedule
-    return of.conforms(responded), of.feasible(responded), of.decodes_well(responded)
+    return of.conforms(responded), of.feasible(responded)
 
 
 def _check_refusal(scheme: Scheme) -> None:

@@ -120,6 +120,14 @@ class _OnThisMachine(FunctionWorkers):
 
     provider = "lambda-local"
 
+    def __init__(
+        self, n: int, settings: FunctionSettings | None, *, delays: LoadDelays | None
+    ) -> None:
+        super().__init__(n, settings, delays=delays)
+        if (address := self._wanted.master_address) is not None:
+            rule = "must be left out: functions of backend 'lambda-local' call this machine itself"
+            raise ParameterError("function.master_address", rule, address)
+
     @property
     def settings(self) -> FunctionSettings:
         return self._wanted
@@ -219,7 +227,8 @@ def lambda_local(
     Raises
     ------
     ParameterError
-        When a run begins, if something that it needs is not installed.
+        If ``settings`` give a ``master_address``; when a run begins, if something that it needs is
+        not installed.
     """
     return _OnThisMachine(n, settings, delays=delays)
 

@@ -240,8 +240,6 @@ def test_a_round_played_at_once_ends_as_one_event_after_the_other(wait_out: Wait
         times = np.round(rng.exponential(size=n) + 0.1, 1)  # ties on purpose
         conforming, feasible = rng.integers(0, n + 1, 2)
         judge = Judge(conforming=int(conforming), feasible=int(feasible), n=n)
-        refused = rng.random(n + 1) < 0.4  # numbers of answers that are decoded badly
-        decodes_well = None if seed % 2 else (lambda r, no=refused: not no[int(r.sum())])
         rule = ClosingRule(
             mu=float(rng.choice([0.0, 0.5, 2.0])),
             wait_out=wait_out,
@@ -249,7 +247,7 @@ def test_a_round_played_at_once_ends_as_one_event_after_the_other(wait_out: Wait
         )
         records = []
         for play in (True, False):
-            gate = RoundGate(judge, rule, round=seed, decodes_well=decodes_well)
+            gate = RoundGate(judge, rule, round=seed)
             try:
                 if play:
                     gate.play(times)

@@ -75,7 +75,7 @@ def closed(
             records.append(seen.record)
 
     jobs = len(stragglers) - scheme.delay
-    policy = RoundPolicy(scheme.start(jobs), rule, payload="float64")
+    policy = RoundPolicy(scheme.begin(jobs, payload="float64"), rule)
     run(policy, Weak(stragglers, workload, rng), workload, observe=observe)
     assert workload.finished == jobs
     assert len(records) == len(stragglers)

@@ -15,6 +15,7 @@ from seqgc.ports import (
     Arrival,
     Cancel,
     Close,
+    Decoding,
     Dispatch,
     Dispatched,
     Drop,
@@ -29,7 +30,7 @@ from seqgc.rounds import ClosingRule, RoundPolicy, WaitOut
 from seqgc.schemes import GC, MSGC, Scheme, Uncoded, parse_scheme
 from seqgc.search import ReplayBackend
 from seqgc.testing import ChunkWorkload, ScriptedBackend
-from tests.kit import left
+from tests.kit import SOAK, left
 
 SCHEMES = [
     ("uncoded", 6),
@@ -222,7 +223,7 @@ def test_an_answer_without_its_result_is_a_failure() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "settles_in"), [("gc:s=4", 0), ("sr-sgc:B=1,W=2,lam=8", 0), ("m-sgc:B=1,W=2,lam=4", 1)]
+    ("spec", "settles_in"), [("gc:s=4", 0), ("m-sgc:B=1,W=2,lam=4", 1)]
 )
 def test_answers_that_would_be_decoded_badly_do_not_suffice(spec: str, settles_in: int) -> None:
     scheme, code = parse_scheme(spec, n=12), CyclicCode(12, 4)
@@ -242,8 +243,8 @@ def test_answers_that_would_be_decoded_badly_do_not_suffice(spec: str, settles_i
             if isinstance(event, Finish) and payload is not None:
                 event.decoding()  # raises where it would be decoded badly
 
-        schedule = scheme.start(1)
-        policy = RoundPolicy(schedule, ClosingRule(mu=0.0, wait_out="feasible"), payload=payload)
+        schedule = scheme.begin(1, payload=payload)
+        policy = RoundPolicy(schedule, ClosingRule(mu=0.0, wait_out="feasible"))
         run(policy, ReplayBackend(times), observe=watch)
         return records(seen)
 
@@ -251,6 +252,30 @@ def test_answers_that_would_be_decoded_badly_do_not_suffice(spec: str, settles_i
     careful = closings("bfloat16")[settles_in]
     assert careful.duration_s > 1.0
     assert careful.reason == "wait-out"
+
+
+@pytest.mark.parametrize("spec", ["gc:s=4", "sr-sgc:B=1,W=2,lam=8", "m-sgc:B=1,W=2,lam=4"])
+def test_no_answers_that_are_decoded_badly_end_a_run(spec: str) -> None:
+    """Though rounds wait no longer than they must, and workers that crash are given up at once."""
+    scheme = parse_scheme(spec, n=12)
+    for seed in range(300) if SOAK else range(10, 15):
+        rng = np.random.default_rng(seed)
+        late = rng.random((12 + scheme.delay, 12)) < 0.3
+        crashes = late & (rng.random(late.shape) < 0.5)
+        script: dict[tuple[int, int, int], float | tuple[float, str]] = {
+            (round, worker, 0): (0.5, "crashed") if crashes[round, worker] else 20.0
+            for round, worker in np.argwhere(late).tolist()
+        }
+        decodings: list[Decoding] = []
+
+        def watch(event: Event | Action, found: list[Decoding] = decodings) -> None:
+            if isinstance(event, Finish):
+                found.append(event.decoding())  # raises where it would be decoded badly
+
+        schedule = scheme.begin(12, payload="bfloat16")
+        rule = ClosingRule(mu=0.5, wait_out="feasible", max_attempts=1)
+        run(RoundPolicy(schedule, rule), ScriptedBackend(script), observe=watch)
+        assert len(decodings) == 12, f"seed {seed}"
 
 
 def test_the_replay_seam_refuses_what_it_cannot_play() -> None:

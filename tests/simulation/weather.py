@@ -102,7 +102,7 @@ class Cheap:
             store = open_store(STORE, mount=self.mount)
             work = Descent(scheme, store)
             wire = Wire(account, self.n)
-            policy = RoundPolicy(scheme.start(self.jobs), self.rule, payload="float64")
+            policy = RoundPolicy(scheme.begin(self.jobs, payload="float64"), self.rule)
             with LambdaBackend(
                 self.n,
                 wire,
