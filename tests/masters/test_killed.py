@@ -21,7 +21,7 @@ LINE = ["train", "--models", "2", "--module", "toy", "--data", "dots", "--batch-
 LINE += ["-n", "4", "--steps", "4", "--run", "run"]
 SPECS = ["uncoded", "gc-rep:s=1", "gc:s=1", "m-sgc:B=1,W=2,lam=2"]
 KINDS = [(spec, kind) for kind in ("local", "lambda-local") for spec in SPECS]
-KINDS += [("deal:pieces=3", "local")]
+KINDS += [("deal:pieces=3", "local"), ("deal:pieces=3", "lambda-local --resident")]
 QUICK = [("gc:s=1", "local"), ("deal:pieces=3", "local"), ("uncoded", "lambda-local")]
 pytestmark = pytest.mark.timeout(0 if SOAK else 180)
 
@@ -33,7 +33,7 @@ def test_a_master_that_is_killed_is_replaced_to_the_last_bit(
     plain = (
         spec.partition(":")[0] in {"uncoded", "deal"} or "-rep" in spec
     )  # bits depend on nobody's speed
-    line = [*LINE, "--scheme", spec, "--backend", kind]
+    line = [*LINE, "--scheme", spec, "--backend", *kind.split()]
     whole = nursery.master(*line, folder=(folder := new(tmp_path / "whole")))
     assert (whole.status, whole.left) == (0, []), whole.said
     expected, trained = outcome(folder / "run"), weights(folder / "run")

@@ -222,9 +222,7 @@ def test_an_answer_without_its_result_is_a_failure() -> None:
         run(policy, ScriptedBackend(), workload)
 
 
-@pytest.mark.parametrize(
-    ("spec", "settles_in"), [("gc:s=4", 0), ("m-sgc:B=1,W=2,lam=4", 1)]
-)
+@pytest.mark.parametrize(("spec", "settles_in"), [("gc:s=4", 0), ("m-sgc:B=1,W=2,lam=4", 1)])
 def test_answers_that_would_be_decoded_badly_do_not_suffice(spec: str, settles_in: int) -> None:
     scheme, code = parse_scheme(spec, n=12), CyclicCode(12, 4)
     rng = np.random.default_rng(0)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,10 @@ from seqgc.backends.lambda_ import Address, Leases, ResidentBackend, Staying, Th
 from seqgc.errors import BudgetError, WorkerError
 from seqgc.local_lambda import FaultPlan, LocalLambda
 from seqgc.ports import Action, Arrival, Event, Failure, Notice
-from seqgc.rounds import ClosingRule, RoundPolicy
+from seqgc.rounds import ClosingRule, Setting, SwitchingPolicy
 from seqgc.schemes import parse_scheme
 from seqgc.stores import open_store
-from seqgc.testing import Scripted, eventually
+from seqgc.testing import PATIENCE_S, Scripted, eventually
 from seqgc.testing.scripted import (
     address,
     gradient,
@@ -100,7 +102,8 @@ def descend(
         messaging=Messaging(run_id="run", code=spec),
         staying=staying,
     ) as backend:
-        policy = RoundPolicy(scheme.start(jobs), ClosingRule(timeout_s=30.0))
+        setting = Setting(scheme=scheme, rule=ClosingRule(timeout_s=30.0))
+        policy = SwitchingPolicy(setting, num_jobs=jobs)
         master.run(policy, backend, work, observe=observe)
     exact = undisturbed(jobs, delay=scheme.delay)
     for job, due in enumerate(exact):
@@ -161,8 +164,9 @@ def test_a_lease_that_ends_in_mid_piece_loses_that_piece_and_no_other(
     at_some_pace(check, 3.0, 15.0)
 
 
+@pytest.mark.parametrize("spec", ["gc-rep:s=1", "deal"] if SOAK else ["deal"])
 def test_functions_killed_at_random_instants_lose_no_job(
-    mount: Path, lambda_service: LocalLambda
+    spec: str, mount: Path, lambda_service: LocalLambda
 ) -> None:
     n, kills, jobs = (16, 4, 400) if SOAK else (4, 2, 40)
     draw = random.Random(7)
@@ -176,13 +180,71 @@ def test_functions_killed_at_random_instants_lose_no_job(
     failures = descend(
         lambda_service,
         mount,
-        spec="gc-rep:s=1",
+        spec=spec,
         n=n,
         jobs=jobs,
         staying=Staying(beat_s=BEAT_S),
         meanwhile=kill,
     )
     assert all("has gone" in each or "Runtime exited" in each for each in failures)
+
+
+@pytest.mark.parametrize("plain", [True, False] if SOAK else [True])
+def test_strangers_get_nothing_and_disturb_no_run(
+    plain: bool, mount: Path, lambda_service: LocalLambda
+) -> None:
+    """Some say nothing, some rubbish; none hangs up, and all are there while work is dealt."""
+    n, strangers, jobs = (4, 2000, 400) if SOAK else (2, 30, 15)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    draw, callers = random.Random(11), list[socket.socket]()
+    descriptors, megabytes = list[int](), list[float]()
+
+    def call(round: int) -> None:
+        if not megabytes:
+            megabytes.append(resident_mb())
+        for _ in range(strangers * (round + 1) // jobs - len(callers)):
+            caller = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+            if draw.random() < 0.5:
+                caller.sendall(draw.randbytes(draw.randint(1, 300)))
+            callers.append(caller)
+        descriptors.append(sum(1 for _ in Path("/proc/self/fd").iterdir()) - len(callers))
+        megabytes.append(resident_mb())
+
+    with ExitStack() as stack:
+        stack.callback(lambda: [each.close() for each in callers])
+        failures = descend(
+            lambda_service,
+            mount,
+            spec="deal",
+            n=n,
+            jobs=jobs,
+            staying=Staying(address=Address(ports=(port,), plain=plain), beat_s=1.0),
+            meanwhile=call,
+        )
+        assert failures == []
+        assert len(callers) == strangers
+        heard = b"".join(map(rest, callers))
+        assert plain is False or heard == b""  # else what TLS says to everybody, before it knows
+        assert max(descriptors) - descriptors[0] <= 256 + 2 * n
+        assert max(megabytes) - megabytes[0] <= 256 * 0.4 + 16
+        print(f"{max(descriptors) - descriptors[0]} descriptors,", end=" ")
+        print(f"{max(megabytes) - megabytes[0]:.0f} MB more; they heard {len(heard)} bytes")
+
+
+def resident_mb() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 1e6
+
+
+def rest(caller: socket.socket) -> bytes:
+    """Return all that a stranger was told until it was hung up on."""
+    told = bytearray()
+    try:
+        while more := caller.recv(4096):
+            told += more
+    except ConnectionError:
+        pass
+    return bytes(told)
 
 
 def test_who_hangs_is_replaced_and_its_task_fails(
