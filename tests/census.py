@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from seqgc.ports import Action, Dispatch, Event, Seen
+from tests.kit import children
 
 COMES_AND_GOES = 3
 
@@ -55,12 +56,7 @@ class Census:
 
 def descendants(pid: int) -> list[int]:
     """Return the processes that a process has started, and those that they have."""
-    found: list[int] = []
-    for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
-            for child in map(int, tasks.read_text().split()):
-                found += [child, *descendants(child)]
-    return found
+    return [each for child in children(pid) for each in (child, *descendants(child))]
 
 
 def _held_by(pid: int) -> dict[str, int]:

@@ -18,6 +18,7 @@ from seqgc.backends import start_fork_server
 from seqgc.codes import code_kinds, forget_code
 from seqgc.schemes import forget_scheme, registered
 from seqgc.testing import eventually
+from tests.kit import children
 
 # The same examples in every run; `--hypothesis-profile explore` looks for new ones.
 settings.register_profile("fixed", deadline=None, derandomize=True, print_blob=True)
@@ -74,25 +75,16 @@ def _is_zombie(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-def _children(pid: int) -> list[int]:
-    """Return a process's children (none where there is no /proc)."""
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):  # the thread, or the process, ended meanwhile
-            found += map(int, task.read_text().split())
-    return found
-
-
 def _descendants(pid: int) -> Iterator[tuple[int, str]]:
     """Yield live children and their commands, for multiprocessing's helpers their own children.
 
     The helpers (resource tracker, fork server) live as long as the interpreter.
     """
-    for child in _children(pid):
+    for child in children(pid):
         with suppress(OSError):
             command = _command(child)
             if "multiprocessing.forkserver" in command:
-                yield from ((worker, "forked by the fork server") for worker in _children(child))
+                yield from ((worker, "forked by the fork server") for worker in children(child))
             elif "multiprocessing.resource_tracker" not in command and not _is_zombie(child):
                 yield child, command
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from unittest import mock
 
@@ -49,6 +50,15 @@ def system_calls(system: object) -> Iterator[None]:
     """
     with mock.patch.object(_durable, "system", system):
         yield
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that a process has started (none where there is no /proc)."""
+    found: list[int] = []
+    for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # the thread, or the process, ended meanwhile
+            found += map(int, tasks.read_text().split())
+    return found
 
 
 def at_some_pace(check: Callable[[float], None], *units_s: float) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from torch import nn
 from seqgc import workers
 from seqgc.ports import Arrival, Observer, Payload, Seen, payload_format
 from seqgc.rounds import RoundPolicy
+from seqgc.schemes import Schedule
 from seqgc.training import (
     Adaptation,
     Model,
@@ -86,9 +88,9 @@ def test_rounds_close_on_what_decodes_well_in_the_format(
     payloads: list[object] = []
     plain = RoundPolicy.__init__
 
-    def noting(self: RoundPolicy, *args: object, **options: object) -> None:
-        payloads.append(options["payload"])
-        plain(self, *args, **options)
+    def noting(self: RoundPolicy, schedule: Schedule, *args: Any, **options: Any) -> None:
+        payloads.append(schedule.payload)
+        plain(self, schedule, *args, **options)
 
     monkeypatch.setattr(RoundPolicy, "__init__", noting)
     run("gc-rep:s=2", tmp_path, payload="bfloat16", steps=1, adaptation=adapt)
