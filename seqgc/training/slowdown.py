@@ -9,8 +9,9 @@ times are compared with what they were:
 - *Times.* Of a worker that has not answered when its round closes it is known that it takes longer
   than what was left of the round: that counts as its time. So all of this scales with the workers'
   times, whatever the scheme and the closing rule.
-- *Usual* is the median over the latest `_WINDOW` rounds, which cold starts and single bad rounds do
-  not move.
+- *Usual* is the lower quartile over the latest `_WINDOW` rounds, which cold starts and single good
+  rounds do not move. It is not the median: who is twenty times slower in half of the rounds has
+  that for a median, and a slowdown of all just twice as large would look like these.
 - *Loads.* A task of more load takes longer, at most in proportion; one of less load takes at most
   as long. So a past time counts ``max(1, load / past load)``-fold: never too little, whatever part
   of it load has. A change of scheme, or the first rounds of one with a delay, look like nothing.
@@ -98,7 +99,7 @@ class Slowdown:
         usual_s, loads = list[float](), list[float]()
         if len(self._past) >= _LEAST:
             at = self._past[-1][1]
-            usual = np.median(self._scaled(at), axis=0)
+            usual = _usual(self._scaled(at))
             if np.isfinite(usual).all():
                 usual_s, loads = usual.tolist(), at.tolist()
         return SlowdownState(
@@ -172,8 +173,14 @@ class Slowdown:
 def _is_slow(seconds: FloatArray, past: FloatArray) -> bool:
     """Say whether times (m,) are those of a slow round, after these (rounds, m)."""
     fast = len(seconds) // 10
-    level = np.median(np.partition(past, fast)[:, fast])
+    level = _usual(np.partition(past, fast)[:, fast])
     if not np.partition(seconds, fast)[fast] > _FACTOR * level:
         return False
-    slower = seconds > _FACTOR * np.median(past, axis=0)
+    slower = seconds > _FACTOR * _usual(past)
     return 3 * int(slower.sum()) > len(seconds)
+
+
+def _usual(past: FloatArray) -> FloatArray:
+    """Return the lower quartile over some rounds, the first axis: a time that there was."""
+    usual: FloatArray = np.quantile(past, 0.25, axis=0, method="lower")
+    return usual

@@ -28,6 +28,7 @@ from tests.kit import SOAK
 pytestmark = pytest.mark.timeout(0 if SOAK else 180)
 SIZES = [4, 5, 6, 8, 12, 16, 32, 64, 128, 256] if SOAK else [4, 5, 6, 8, 12]
 KINDS = 7
+FOUND = {5: [992]}  # a soak finds one more; workers are fast in some rounds, and slow in others
 Told = list[tuple[str, dict[str, object]]]
 
 
@@ -113,7 +114,7 @@ def generated(seed: int) -> tuple[Setting, FloatArray]:
 
 @pytest.mark.parametrize("kind", range(KINDS))
 def test_generated_runs_are_slow_when_they_are_slowed_down(kind: int) -> None:
-    for seed in range(kind, 1000 if SOAK else 3 * KINDS, KINDS):
+    for seed in [*range(kind, 1000 if SOAK else 3 * KINDS, KINDS), *FOUND.get(kind, ())]:
         setting, times = generated(seed)
         jobs = len(times) - setting.scheme.delay
         about = f"seed {seed}: {setting.label}, n={setting.scheme.n}"
