@@ -99,7 +99,7 @@ def test_all_that_the_image_copies_is_there_and_in_its_context() -> None:
     first, *rest = (ROOT / "master" / "Dockerfile.dockerignore").read_text().split()
     assert first == "*"
     kept = [each[1:] for each in rest if each.startswith("!")]
-    assert len(copied) == 7
+    assert len(copied) == 11
     for source in copied:
         assert (ROOT / source).exists()
         some = source + "x" if source.endswith("/") else source
