@@ -61,10 +61,13 @@ def test_the_unit_s_command_stops_with_a_checkpoint_and_goes_on_to_the_same_weig
         patched.setattr(RunProgress, "__call__", stop)
         stopped = main(words)
     assert [str(stopped)] == directives()["SuccessExitStatus"]
+    shutil.copytree("runs/mine", "elsewhere")  # as the runbook has it
     capsys.readouterr()
     assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["run"] == "runs/mine"
     assert weights("runs/mine").tobytes() == weights("whole").tobytes()
+    assert main(["resume", "elsewhere"]) == 0
+    assert weights("elsewhere").tobytes() == weights("whole").tobytes()
     # What has changed since is refused and named, and the unit does not try again.
     Path("mine.toml").write_text(PLAN.replace("steps = 8", "steps = 9"))
     assert main(words) == Status.WRONG
