@@ -25,9 +25,12 @@ if TYPE_CHECKING:
     from seqgc.search import Rehearsal as Rehearsal
     from seqgc.search import replay as replay
     from seqgc.search import tune as tune
+    from seqgc.training import Callback as Callback
     from seqgc.training import Model as Model
     from seqgc.training import RecordingPlan as RecordingPlan
+    from seqgc.training import Stop as Stop
     from seqgc.training import TrainingPlan as TrainingPlan
+    from seqgc.training import Validation as Validation
     from seqgc.training import record_profile as record_profile
     from seqgc.training import registered_model as registered_model
     from seqgc.training import train as train
@@ -41,7 +44,8 @@ _HOMES = {
     "seqgc.schemes": ("GC", "MSGC", "SRSGC", "Uncoded", "parse_scheme"),
     "seqgc.search": ("Rehearsal", "replay", "tune"),
     "seqgc.training": (
-        "Model", "RecordingPlan", "TrainingPlan", "record_profile", "registered_model", "train",
+        "Callback", "Model", "RecordingPlan", "Stop", "TrainingPlan", "Validation",
+        "record_profile", "registered_model", "train",
     ),
 }  # fmt: skip
 

@@ -60,10 +60,12 @@ FUNCTIONS: Final = ("lambda", "lambda-local")
 
 def check_names(config: RunConfig) -> None:
     """Refuse what models name and nobody knows; import the modules of the user's own functions."""
+    for name in config.callbacks:
+        own_function(name, argument="callbacks")
     for model in config.models:
         require_name("name", model.name, most=100)
         for argument, name, known in _of_the_master(model):
-            if own_module(name) is not None:
+            if own_module(name) is not None or not known:
                 own_function(name, argument=argument)
             else:
                 require_known(argument, name.lower(), known)
@@ -83,6 +85,11 @@ def _of_the_master(model: ModelConfig) -> Iterator[tuple[str, str, Collection[st
     yield "optimizer", model.optimizer, OPTIMIZERS
     if model.scheduler is not None:
         yield "scheduler", model.scheduler, SCHEDULERS
+    if model.validation is not None:
+        for name in model.validation.metrics.values():
+            yield "metrics", name, ()
+        if model.validation.data is not None:
+            yield "validation.data", model.validation.data, ()
 
 
 def _check_options(model: ModelConfig) -> None:

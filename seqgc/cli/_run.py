@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -15,21 +15,22 @@ import tomli_w
 from seqgc import workers
 from seqgc.cli._names import FUNCTIONS, OPTIMIZERS, SCHEDULERS, check_names
 from seqgc.cli._show import busy
-from seqgc.cli.config import ModelConfig, RunConfig, Values
+from seqgc.cli.config import ModelConfig, RunConfig, ValidationConfig, Values
 from seqgc.cli.progress import RunProgress
 from seqgc.deploy import DEPLOYMENT_FILE
 from seqgc.errors import ParameterError, did_you_mean
 from seqgc.ports import Observer
 from seqgc.rounds import Adaptation, ClosingRule, Setting, require_models
 from seqgc.schemes import Deal, parse_scheme
-from seqgc.worker import OwnFunction, own_function, own_module
+from seqgc.worker import OwnFunction, call_own, own_function, own_module
 from seqgc.workers import Forecast, FunctionSettings, InjectedDelays, WorkerSet
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from seqgc.training import Model, TrainingPlan, TrainResult
-    from seqgc.training.model import OptimizerFactory, SchedulerFactory
+    from seqgc.training import Model, TrainingPlan, TrainResult, Validation
+    from seqgc.training.metrics import Metric
+    from seqgc.training.model import OptimizerFactory, PointDataset, SchedulerFactory
 
 
 _OPEN_BUNDLES: Final = 4
@@ -64,6 +65,7 @@ class PreparedRun:
                 run=run or new_run_path("runs", config.scheme),
                 observers=observers,
                 config=tomli_w.dumps(final),
+                callbacks=make_callbacks(config),
             )
 
     def resume(self, run: Path, *, accept_changes: bool) -> TrainResult:
@@ -77,6 +79,7 @@ class PreparedRun:
                 self.workers,
                 observers=observers,
                 accept_changes=accept_changes,
+                callbacks=make_callbacks(self.config),
             )
 
     @contextmanager
@@ -206,6 +209,7 @@ def make_models(config: RunConfig) -> list[Model]:
         for recipe in recipes:
             check_recipe(recipe)
     data = {name: named_data(name) for name in dict.fromkeys(m.data for m in config.models)}
+    validation = _validations()
     return [
         Model(
             name=model.name,
@@ -216,6 +220,8 @@ def make_models(config: RunConfig) -> list[Model]:
             scheduler=_scheduler(model, steps=config.steps),
             gradient_clip_val=model.gradient_clip_val,
             gradient_clip_algorithm=model.gradient_clip_algorithm,
+            validation=validation(model.validation),
+            save_every_n_steps=model.save_every_n_steps,
             batch_size=model.batch_size,
             seed=model.seed,
             test_dataset=data[model.data][1],
@@ -260,6 +266,42 @@ def _own_or(
     if own_module(name) is not None:
         return own_function(name, argument=argument)
     return cast("OwnFunction", getattr(of_torch, known[name.lower()]))
+
+
+def _validations() -> Callable[[ValidationConfig | None], Validation | None]:
+    """Return what makes validations; models whose rules are equal have the same one."""
+    from seqgc.training import Validation
+
+    made: dict[str, Validation] = {}
+
+    def make(rules: ValidationConfig | None) -> Validation | None:
+        if rules is None:
+            return None
+        if (key := rules.model_dump_json()) not in made:
+            data = None
+            if rules.data is not None:
+                data = _made(rules.data, argument="validation.data")
+            made[key] = Validation(
+                dataset=cast("PointDataset | None", data),
+                metrics={
+                    name: cast("Metric", own_function(path, argument="metrics"))
+                    for name, path in rules.metrics.items()
+                },
+                **rules.model_dump(exclude={"data", "metrics"}),
+            )
+        return made[key]
+
+    return make
+
+
+def make_callbacks(config: RunConfig) -> list[object]:
+    """Return what the functions that a configuration names make."""
+    return [_made(name, argument="callbacks") for name in config.callbacks]
+
+
+def _made(path: str, *, argument: str) -> object:
+    """Return what one's own function, without arguments, returns."""
+    return call_own(own_function(path, argument=argument), path, argument=argument)
 
 
 def _arguments(argument: str, values: Values, *, of: OwnFunction) -> Values:

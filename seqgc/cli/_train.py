@@ -83,6 +83,7 @@ def facts_of(result: TrainResult) -> Values:
         "scheme": result.scheme,
         "schemes": result.schemes,
         "switches": [switch.fields for switch in result.switches],
+        "best": {name: asdict(each) for name, each in result.best.items()},
         "parked": {name: asdict(each) for name, each in result.parked.items()},
         "rounds": len(result.counts.round_seconds),
         **{k: v for k, v in asdict(result.counts).items() if k not in _COUNTS_LEFT_OUT},

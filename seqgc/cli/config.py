@@ -22,6 +22,21 @@ Values = dict[str, object]
 MOST_WORKERS: Final = 10_000
 
 
+class ValidationConfig(Settings):
+    """How good a model is while it is trained: `seqgc.Validation`.
+
+    ``data`` returns a dataset, the model's test data unless given; ``metrics`` names functions.
+    """
+
+    every_n_steps: int = Field(ge=1, le=10**9)
+    data: str | None = None
+    metrics: dict[str, str] = Field(default={})
+    monitor: str = "loss"
+    mode: Literal["min", "max"] = "min"
+    patience: int | None = Field(default=None, ge=1, le=10**9)
+    min_delta: float = Field(default=0.0, ge=0)
+
+
 class ModelConfig(Settings):
     """One network to train; ``module`` and ``data`` may be the user's own functions.
 
@@ -53,6 +68,10 @@ class ModelConfig(Settings):
     ] = "norm"
     batch_size: Annotated[int, Field(ge=1, le=10**9), "Data points per step."] = 256
     seed: int = Field(default=0, ge=0, lt=2**63)
+    save_every_n_steps: Annotated[
+        int | None, Field(ge=1, le=10**9), "Keep a model's weights after every N of its steps."
+    ] = None
+    validation: ValidationConfig | None = None
 
 
 class RunConfig(Settings):
@@ -105,6 +124,7 @@ class RunConfig(Settings):
     dask_scheduler: Annotated[str | None, "Address of a running dask scheduler."] = None
     checkpoint_every_s: Annotated[float, Field(gt=0), "Seconds between checkpoints."] = 60.0
     max_usd: Annotated[float | None, Field(ge=0), "Stop before functions cost more, in USD."] = None
+    callbacks: tuple[str, ...] = ()  # package.module:function, without arguments
     plugins: Annotated[
         tuple[str, ...], "--plugin", "A package.module that registers schemes or codes; repeatable."
     ] = ()

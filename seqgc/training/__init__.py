@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from seqgc.training._jobs import batch_indices as batch_indices
 from seqgc.training._jobs import bundle_size as bundle_size
+from seqgc.training.callbacks import Callback as Callback
+from seqgc.training.callbacks import Stop as Stop
 from seqgc.training.checkpoints import load_checkpoint as load_checkpoint
 from seqgc.training.checkpoints import save_checkpoint as save_checkpoint
 from seqgc.training.compute import TorchCompute as TorchCompute
@@ -28,6 +30,8 @@ from seqgc.training.problems import Split as Split
 from seqgc.training.problems import digits as digits
 from seqgc.training.rundir import RunDirectory as RunDirectory
 from seqgc.training.rundir import new_run_path as new_run_path
+from seqgc.training.validation import Best as Best
+from seqgc.training.validation import Validation as Validation
 from seqgc.training.workload import ChunkedScheme as ChunkedScheme
 from seqgc.training.workload import TorchWorkload as TorchWorkload
 

@@ -31,6 +31,7 @@ from seqgc.training._plan import TrainingPlan
 from seqgc.training._stepper import without_compiler
 from seqgc.training.factories import factories_of
 from seqgc.training.model import Model, PointDataset
+from seqgc.training.validation import Validation
 
 __all__ = ["differences", "fingerprint", "require_same"]
 
@@ -172,7 +173,11 @@ def _described(value: object) -> str:
         return (
             f"{type(value).__name__} {_digest(f'{_plain(value)}{parts}'.encode())} {_code(value)}"
         )
-    if isinstance(value, str | tuple | Mapping):
+    if isinstance(value, Validation):
+        return _plain({f.name: _described(getattr(value, f.name)) for f in fields(value)})
+    if isinstance(value, Mapping):
+        return _plain({key: _described(each) for key, each in value.items()})
+    if isinstance(value, str | tuple):
         return _plain(value)
     if hasattr(value, "__len__") and hasattr(value, "__getitem__"):
         return _data(value)

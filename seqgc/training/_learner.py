@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import torch
@@ -13,6 +13,7 @@ from torch import nn
 from seqgc.ports import FloatArray, WeightRef, WeightStore
 from seqgc.training._stepper import Stepper
 from seqgc.training.model import Model, ParameterVector, Precision, torch_dtype
+from seqgc.training.validation import ValidationState, Validator
 
 __all__ = ["Learner", "LearnerState"]
 
@@ -25,6 +26,8 @@ class LearnerState:
     weights: Mapping[str, torch.Tensor]  # and buffers
     optimizer: Mapping[str, torch.Tensor]
     settings: str  # of the optimizer and the scheduler: JSON of what `pack` returns
+    validation: ValidationState = field(default_factory=ValidationState)
+    best: Mapping[str, torch.Tensor] = field(default_factory=dict)  # weights and buffers
 
 
 class Learner:
@@ -37,6 +40,8 @@ class Learner:
         self._parameters = ParameterVector(self.module)
         self.result_size: Final = self._parameters.size + 1  # then the loss
         self.stepper: Final = Stepper(model, self._parameters)
+        rules = model.validation
+        self.validator: Final = None if rules is None else Validator(model, rules)
         self._store = store
         self.steps = 0
         self._published: list[WeightRef] = []
@@ -50,6 +55,14 @@ class Learner:
         self.steps += 1
         return about
 
+    def validate(self) -> dict[str, float]:
+        """Return the metrics of the present weights; raises what a metric does."""
+        if self.validator is None:
+            return {}
+        metrics = self.validator.validate(self.module, step=self.steps)
+        self.stepper.validated(self.validator.monitored(metrics))
+        return metrics
+
     def publish(self) -> WeightRef:
         """Return a reference to the present weights, whose version is the number of steps taken."""
         if not self._published or self._published[-1].version != self.steps:
@@ -60,15 +73,26 @@ class Learner:
     def snapshot(self) -> LearnerState:
         """Return copies of all that training has made of the model."""
         settings, optimizer = self.stepper.snapshot()
-        weights = {name: t.clone().contiguous() for name, t in self.module.state_dict().items()}
+        validator = self.validator
         return LearnerState(
-            steps=self.steps, weights=weights, optimizer=optimizer, settings=settings
+            steps=self.steps,
+            weights=self.weights(),
+            optimizer=optimizer,
+            settings=settings,
+            validation=ValidationState() if validator is None else validator.state,
+            best={} if validator is None else validator.weights,
         )
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Return copies of the weights and buffers."""
+        return {name: t.clone().contiguous() for name, t in self.module.state_dict().items()}
 
     def restore(self, state: LearnerState) -> None:
         """Be as the learner of which this is a snapshot, with no version published."""
         self.module.load_state_dict(state.weights)
         self.stepper.restore(state.settings, state.optimizer)
+        if self.validator is not None:
+            self.validator.state, self.validator.weights = state.validation, state.best
         self.steps = state.steps
 
     def version(self, ref: WeightRef) -> FloatArray:

@@ -22,9 +22,17 @@ from dataclasses import asdict
 from itertools import islice
 
 from seqgc import master, ports
-from seqgc.errors import AuditError, BudgetError, ModelError, ScheduleError, StoreError
+from seqgc.errors import (
+    AuditError,
+    BudgetError,
+    ModelError,
+    ParameterError,
+    ScheduleError,
+    StoreError,
+)
 from seqgc.rounds import Decision, Director, OnRecord, Segment, Setting, SwitchingPolicy
 from seqgc.schemes import Deal, Scheme
+from seqgc.training._aftermath import Validated
 from seqgc.training._checkpointer import Checkpointer, RandomState, RunSnapshot, RunState
 from seqgc.training._counts import RunCounts
 from seqgc.training._history import Recorder
@@ -32,7 +40,7 @@ from seqgc.training._interrupts import Interrupts
 from seqgc.training._packing import pack_held, unpack_held
 from seqgc.training._plan import TrainingPlan
 from seqgc.training.adaptive import AdaptiveDirector, Switch
-from seqgc.training.checkpoints import save_checkpoint
+from seqgc.training.checkpoints import save_checkpoint, save_state
 from seqgc.training.rundir import EventLog, Forgiving, MetricsLog, RunDirectory
 from seqgc.training.slowdown import Slowdown
 from seqgc.training.snapshots import Snapshot, SnapshotFolder
@@ -75,6 +83,7 @@ class Session:
         self._hold: master.Holding | None = None
         self._interrupts = Interrupts()
         self._whole = False
+        self._told: int | None = None  # the checkpoint of which callbacks have been told
         self._parked: set[str] = set()  # models, of which the observers have been told
         self._began = 0.0
         sizes = workload.batch_sizes
@@ -114,6 +123,7 @@ class Session:
 
         The ``warnings`` are told first.
         """
+        self._directory = directory
         path, before, warnings = directory.path, self._snapshot, list(warnings)
         held = self._go_on()
         snapshots = SnapshotFolder(directory.checkpoints, RunState, master=self._recorder.master)
@@ -155,6 +165,7 @@ class Session:
                 )
                 self._interrupts.hold()
                 self._workload.flush()
+                self._hand_over()
                 outcome = "finished"
             except Exception as error:
                 self._whole &= not isinstance(error, AuditError)  # a decoded job has been lost
@@ -168,6 +179,7 @@ class Session:
                 seconds = self._seconds
                 self._end(directory, outcome)
             self._interrupts.admit()
+        self._workload.aftermath.callbacks.require_none_failed()
         return seconds
 
     @property
@@ -211,6 +223,7 @@ class Session:
             self._parked.add(model)
             fields = {"model": model, "step": parked[model].step, "why": parked[model].why}
             self._tell("parked", {**fields, "cause": parked[model].kind})
+        self._hand_over()
         failed = {name: str(each) for name, each in parked.items() if each.failed}
         enough = 1 if self._plan.on_failure == "stop" else len(self._workload.names)
         if len(failed) >= enough:
@@ -218,6 +231,25 @@ class Session:
         if self._checkpoints.due and (held := hold()) is not None:
             self._checkpoints.begin(self._copied(held))
         self._interrupts.admit()
+
+    def _hand_over(self) -> None:
+        """Tell and write what has come of the models' steps; raise what a callback has raised."""
+        aftermath = self._workload.aftermath
+        news, aftermath.news = aftermath.news, []
+        for item in news:
+            if isinstance(item, Validated):
+                fields = {"model": item.model, "step": item.step, "metrics": dict(item.metrics)}
+                self._tell("validation", fields)
+                continue
+            try:
+                item.write(self._directory.saved)
+            except OSError as error:
+                self.warn(f"weights of {item.model} could not be written: {error}")
+        if self._checkpoints.latest not in (None, self._told):
+            self._told = self._checkpoints.latest
+            path = self._directory.checkpoints / str(self._told)
+            aftermath.obey(aftermath.callbacks.call("on_checkpoint", path))
+        aftermath.callbacks.require_none_failed()
 
     def _copied(self, held: master.Held) -> RunSnapshot:
         with suppress(OSError):  # the checkpoint holds what could not be written
@@ -250,11 +282,18 @@ class Session:
             if (held := self._hold()) is not None:
                 self._checkpoints.begin(self._copied(held))
                 self._checkpoints.settle()
+                if outcome == "finished":
+                    with suppress(ParameterError):  # it is raised once all is written
+                        self._hand_over()
+            if outcome != "finished":  # a resumed run will call them
+                self._workload.aftermath.callbacks.mute()
             with suppress(ScheduleError):  # jobs in flight, and what waits for them
                 self._workload.flush()
             for name in self._workload.names:
                 file = directory.checkpoints / f"{name}.safetensors"
                 save_checkpoint(file, self._workload.module(name))
+            for name, (_, weights) in self._workload.best().items():
+                save_state(directory.checkpoints / f"{name}.best.safetensors", weights)
             with suppress(OSError):  # once more: there may be room again
                 self._metrics.update(sync=True)
         with suppress(StoreError):  # whatever ended the run is more to the point

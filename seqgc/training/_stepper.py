@@ -116,6 +116,9 @@ def _make_scheduler(model: Model, optimizer: Optimizer) -> LRScheduler | None:
         rule = "must be a factory, optimizer -> torch.optim.lr_scheduler.LRScheduler"
         remedy = "e.g. functools.partial(torch.optim.lr_scheduler.StepLR, step_size=10)"
         raise ParameterError("scheduler", rule, scheduler, remedy)
+    if isinstance(scheduler, ReduceLROnPlateau) and model.validation is None:
+        rule = "must not follow a metric where there is no validation"
+        raise ParameterError("scheduler", rule, type(scheduler).__name__, "give a `validation`")
     pack(scheduler.state_dict(), {}, name="scheduler")  # a checkpoint must be able to hold it
     return scheduler
 

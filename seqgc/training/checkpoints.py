@@ -17,7 +17,7 @@ from seqgc._bounded import open_bounded
 from seqgc._durable import replacing
 from seqgc.errors import StoreError, one_line
 
-__all__ = ["load_checkpoint", "save_checkpoint"]
+__all__ = ["load_checkpoint", "save_checkpoint", "save_state"]
 
 _MOST_BYTES: Final = 2**38
 _DIGEST: Final = "seqgc_sha256"
@@ -44,8 +44,13 @@ def save_checkpoint(path: str | Path, module: nn.Module) -> None:
     >>> bool((one.weight == other.weight).all())
     True
     """
+    save_state(path, module.state_dict())
+
+
+def save_state(path: str | Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write the state of a module, as `save_checkpoint` does."""
     # Clones, because the format knows no shared memory: tied weights are written under each name.
-    state = {name: tensor.clone().contiguous() for name, tensor in module.state_dict().items()}
+    state = {name: tensor.clone().contiguous() for name, tensor in tensors.items()}
     with replacing(Path(path)) as file:
         file.write(save(state, metadata={_DIGEST: _digest(state)}))
 

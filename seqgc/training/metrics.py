@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, refusing
 from seqgc.training._points import Loss, PointDataset, collate, per_point_loss, point_losses
 
-__all__ = ["Evaluation", "JobMetrics", "evaluate"]
+__all__ = ["Evaluation", "JobMetrics", "Metric", "evaluate"]
 
 _EVALUATION_BATCH = 1024
+
+Metric: TypeAlias = Callable[[Tensor, Tensor], float]
+"""``(output, target) -> float``, of all points of a data set at once."""
+
+_NONE: Final[Mapping[str, Metric]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,18 +44,27 @@ class Evaluation:
 
     loss: float
     accuracy: float | None
+    metrics: dict[str, float] = field(default_factory=dict)  # of one's own
 
 
-def evaluate(module: nn.Module, *, loss: Loss, dataset: PointDataset) -> Evaluation:
+def evaluate(
+    module: nn.Module,
+    *,
+    loss: Loss,
+    dataset: PointDataset,
+    metrics: Mapping[str, Metric] = _NONE,
+) -> Evaluation:
     """Evaluate ``module`` in eval mode on every point of ``dataset``; its modes are put back.
 
     Points have classes if targets are integers and outputs have one more axis: then the class is
-    the argmax over axis 1, and several targets a point count in fractions.
+    the argmax over axis 1, and several targets a point count in fractions. ``metrics`` are given
+    the outputs and targets of all points, each stacked along its first axis.
 
     Raises
     ------
     ParameterError
-        If the dataset is empty or the loss cannot be taken point by point.
+        If the dataset is empty, the loss cannot be taken point by point, or a metric raises or
+        returns no number.
 
     Examples
     --------
@@ -65,6 +82,8 @@ def evaluate(module: nn.Module, *, loss: Loss, dataset: PointDataset) -> Evaluat
     loss = per_point_loss(loss)
     dtype = next((p.dtype for p in module.parameters()), torch.float32)
     total, hits = 0.0, 0.0
+    outputs: list[Tensor] = []
+    targets: list[Tensor] = []
     with ExitStack() as modes, torch.no_grad():
         for part in module.modules():  # a module in training may hold parts frozen in eval mode
             modes.callback(setattr, part, "training", part.training)
@@ -75,7 +94,18 @@ def evaluate(module: nn.Module, *, loss: Loss, dataset: PointDataset) -> Evaluat
             output = module(x)
             total += float(point_losses(loss, output, y, count=len(points)).double().sum())
             hits += _hits(output, y)
-    return Evaluation(loss=total / size, accuracy=None if np.isnan(hits) else hits / size)
+            if metrics:
+                outputs.append(output)
+                targets.append(y)
+        own = {name: _measured(name, metrics[name], outputs, targets) for name in metrics}
+    accuracy = None if np.isnan(hits) else hits / size
+    return Evaluation(loss=total / size, accuracy=accuracy, metrics=own)
+
+
+def _measured(name: str, metric: Metric, outputs: list[Tensor], targets: list[Tensor]) -> float:
+    """Return a metric of all points, a float."""
+    with refusing("metrics", "must return a number of (output, target) ({})", name):
+        return float(metric(torch.cat(outputs), torch.cat(targets)))
 
 
 def _hits(output: object, target: Tensor) -> float:

@@ -17,6 +17,7 @@ from torch.utils.data import IterableDataset
 from seqgc.errors import ParameterError, refusing, require_int, require_name, require_number
 from seqgc.ports import FloatArray
 from seqgc.training._points import Loss, PointDataset, per_point_loss
+from seqgc.training.validation import Validation
 
 __all__ = [
     "Clipping",
@@ -73,9 +74,11 @@ class Model:
     ``optimizer`` is ``parameters -> torch.optim.Optimizer``, ``scheduler``, if there is one,
     ``optimizer -> torch.optim.lr_scheduler.LRScheduler``, which is stepped once after each step of
     the optimizer. Before that the decoded gradient is clipped, if ``gradient_clip_val`` says so: to
-    that norm over all parameters, or, by the algorithm ``"value"``, each element to that size. A
-    step takes ``batch_size`` data points, in an order drawn by ``seed``. ``name`` tells the run's
-    models apart; by their ``recipe`` functions know them, and workers of other kinds need none.
+    that norm over all parameters, or, by the algorithm ``"value"``, each element to that size.
+    ``validation`` says how good the model is meanwhile, and when it is stopped;
+    ``save_every_n_steps``, that its weights are kept after every so many steps. A step takes
+    ``batch_size`` data points, in an order drawn by ``seed``. ``name`` tells the run's models
+    apart; by their ``recipe`` functions know them, and workers of other kinds need none.
 
     Raises
     ------
@@ -111,11 +114,15 @@ class Model:
     scheduler: SchedulerFactory | None = None
     gradient_clip_val: float | None = None
     gradient_clip_algorithm: Clipping = "norm"
+    validation: Validation | None = None
+    save_every_n_steps: int | None = None
 
     def __post_init__(self) -> None:
         require_name("name", self.name, most=100)  # it names files of weights
         for argument, value, least in (("batch_size", self.batch_size, 1), ("seed", self.seed, 0)):
             object.__setattr__(self, argument, require_int(argument, value, least=least))
+        if self.save_every_n_steps is not None:
+            require_int("save_every_n_steps", self.save_every_n_steps, least=1)
         if self.gradient_clip_val is not None:
             require_number("gradient_clip_val", self.gradient_clip_val, above=0)
         if self.gradient_clip_algorithm not in get_args(Clipping):

@@ -18,6 +18,7 @@ from pathlib import Path
 from shutil import rmtree
 
 import torch
+from torch import nn
 
 from seqgc.errors import ModelError, StoreError
 from seqgc.ports import Backend, Dispatch, Notice, Observer, OutlastingBackend, Payload, Seen
@@ -38,6 +39,7 @@ from seqgc.training.parked import Parked
 from seqgc.training.rundir import RunDirectory, new_run_path, require_new
 from seqgc.training.snapshots import SnapshotFolder
 from seqgc.training.tuner import Answer, BackgroundTuner, Tuner
+from seqgc.training.validation import Best
 from seqgc.training.workload import TorchWorkload
 
 __all__ = ["TrainResult", "resume", "started", "train"]
@@ -59,6 +61,10 @@ class TrainResult:
     answers: tuple[Answer, ...] = ()  # of the searches for a better setting
     # Models that were trained no further before the run's end, and why.
     parked: dict[str, Parked] = field(default_factory=dict)
+    # By model, in the run's precision: as trained; those with which it validated best are in
+    # `checkpoints/NAME.best.safetensors`.
+    modules: dict[str, nn.Module] = field(default_factory=dict, repr=False)
+    best: dict[str, Best] = field(default_factory=dict)  # of the models that are validated
 
     @property
     def schemes(self) -> tuple[str, ...]:
@@ -89,6 +95,7 @@ def train(
     observers: Sequence[Observer] = (),
     config: str = "",
     tuner: Tuner | None = None,
+    callbacks: Sequence[object] = (),
 ) -> TrainResult:
     """Train several models at once on unreliable workers, exactly.
 
@@ -96,6 +103,8 @@ def train(
     its ``config.toml`` goes the text ``config``. ``observers`` (logs, progress, a
     `seqgc.deploy.Budget`) are shown all that happens, before it goes on record. The ``tuner``
     searches for better settings, a process in the background unless given; it is closed at the end.
+    ``callbacks`` hear of steps, validations, checkpoints and the end, and may stop a model or the
+    run: see `Callback`.
 
     Raises
     ------
@@ -126,7 +135,9 @@ def train(
     def begin() -> AbstractContextManager[_Record]:
         return _begun(RunDirectory(path, config=config), plan, workers, observers=observers)
 
-    return _execute(plan, workers, path, begin, observers=observers, tuner=tuner)
+    return _execute(
+        plan, workers, path, begin, observers=observers, tuner=tuner, callbacks=callbacks
+    )
 
 
 def resume(
@@ -137,6 +148,7 @@ def resume(
     observers: Sequence[Observer] = (),
     tuner: Tuner | None = None,
     accept_changes: bool = False,
+    callbacks: Sequence[object] = (),
 ) -> TrainResult:
     """Go on with a run whose master has ended, as if nothing had happened.
 
@@ -168,6 +180,7 @@ def resume(
             lambda: nullcontext(record),
             observers=observers,
             tuner=tuner,
+            callbacks=callbacks,
             master=record.recorder.master,
         )
 
@@ -242,6 +255,7 @@ def _execute(
     *,
     observers: Sequence[Observer],
     tuner: Tuner | None,
+    callbacks: Sequence[object],
     master: int = 1,
 ) -> TrainResult:
     setting, switches = plan.setting(workers.n), list[Switch]()
@@ -265,6 +279,7 @@ def _execute(
             precision=plan.precision,
             jobs_per_round=setting.jobs_per_round,
             stale=plan.stale,
+            callbacks=callbacks,
         )
         workload.require_steps(plan.steps)
         stack.callback(workload.abandon)  # in a run that failed some have not been discarded
@@ -292,7 +307,7 @@ def _execute(
                 left = _under_way(backend, open_usd=record.recorder.open_usd)
                 error.add_note(f"{left}go on with: seqgc resume {path}")
             raise
-    return TrainResult(
+    result = TrainResult(
         run=path,
         scheme=setting.scheme.spec,
         jobs=session.num_jobs,
@@ -303,7 +318,12 @@ def _execute(
         switches=tuple(switches),
         answers=tuple(session.answers),
         parked=dict(workload.parked),
+        modules={name: workload.module(name) for name in workload.names},
+        best={name: best for name, (best, _) in workload.best().items()},
     )
+    workload.aftermath.callbacks.call("on_end", result)
+    workload.aftermath.callbacks.require_none_failed()
+    return result
 
 
 def _under_way(backend: Backend, *, open_usd: float) -> str:

@@ -58,7 +58,8 @@ class RunDirectory:
 
     It holds ``config.toml`` (what was asked for), ``events.jsonl`` (what happened), ``metrics.csv``
     (losses), ``journal.jsonl`` and ``checkpoints/`` (what `resume` needs; trained weights),
-    ``weights/`` (versions in flight), ``lock`` and ``masters/`` (who is at work on it).
+    ``saved/`` (weights after every so many steps, if asked for), ``weights/`` (versions in flight),
+    ``lock`` and ``masters/`` (who is at work on it).
 
     Raises
     ------
@@ -77,6 +78,7 @@ class RunDirectory:
     def __init__(self, path: str | Path, *, config: str = "", reopened: bool = False) -> None:
         self.path: Final = Path(path)
         self.checkpoints: Final = self.path / "checkpoints"
+        self.saved: Final = self.path / "saved"
         self.journal: Final = self.path / "journal.jsonl"
         self._config = self.path / "config.toml"
         if reopened:

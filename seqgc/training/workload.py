@@ -13,6 +13,7 @@ from torch import nn
 
 from seqgc.errors import ParameterError, ScheduleError, StoreError, one_line
 from seqgc.ports import Decoding, FloatArray, MiniTask, WeightedPoints, WeightRef, WeightStore
+from seqgc.training._aftermath import Aftermath
 from seqgc.training._forms import one_of_each
 from seqgc.training._jobs import ChunkedScheme, JobPlan, Share
 from seqgc.training._learner import Learner, LearnerState
@@ -20,6 +21,7 @@ from seqgc.training._soundness import require_sound
 from seqgc.training.metrics import JobMetrics
 from seqgc.training.model import Model, Precision, torch_dtype
 from seqgc.training.parked import Parked, Parking
+from seqgc.training.validation import Best, ValidationState, require_valid
 
 __all__ = ["FLIGHT", "ChunkedScheme", "TorchWorkload", "WorkloadState"]
 
@@ -37,6 +39,7 @@ class WorkloadState:
     unapplied: list[int]  # jobs whose gradients have not been applied, in order
     in_flight: dict[int, list[int]]  # the versions of weights that a job uses, one a model
     models: list[tuple[int, str]]  # steps taken, and the optimizer's settings
+    validations: list[ValidationState] = field(default_factory=list)  # one a model
     parked: dict[str, Parked] = field(default_factory=dict)
     idle_from: dict[str, int] = field(default_factory=dict)  # the first job without a parked model
 
@@ -52,8 +55,8 @@ class TorchWorkload:
 
     ``scheme`` says how batches are cut into chunks, and the delay; ``store`` is where workers find
     the weights, and loses the versions that no task of use needs; ``precision`` is that of
-    weights, computation and results; ``stale`` allows ``M/k < T + 1``. The models' modules are
-    copied.
+    weights, computation and results; ``stale`` allows ``M/k < T + 1``. ``callbacks`` hear of steps
+    and validations (see `seqgc.training.Callback`). The models' modules are copied.
 
     Raises
     ------
@@ -93,12 +96,14 @@ class TorchWorkload:
         precision: Precision = "float32",
         jobs_per_round: int = 1,
         stale: bool = False,
+        callbacks: Sequence[object] = (),
     ) -> None:
         torch_dtype(precision)
         bundle = jobs_per_round
         self._plan: Final = JobPlan(models, scheme=scheme, jobs_per_round=bundle, stale=stale)
         for model in one_of_each(models):
             require_sound(model)
+        require_valid(models)
         self._precision: Final = precision
         self._learners = [Learner(m, store=store, precision=precision) for m in models]
         self._by_name = {learner.model.name: learner for learner in self._learners}
@@ -106,6 +111,7 @@ class TorchWorkload:
         self._in_flight: dict[int, tuple[Share, ...]] = {}
         self._unapplied: dict[int, FloatArray | None] = {}  # None until decoded; in order of job
         self.metrics: list[JobMetrics] = []  # of finished jobs, in their order, until taken
+        self.aftermath: Final = Aftermath(callbacks, names=self.names, park=self.park)
         self._parked: dict[str, Parked] = {}
         self._idle_from: dict[str, int] = {}
 
@@ -113,6 +119,11 @@ class TorchWorkload:
         """Return `metrics`, which are forgotten here."""
         taken, self.metrics = self.metrics, []
         return taken
+
+    def best(self) -> dict[str, tuple[Best, Tensors]]:
+        """Return, by model, the best validation and the weights then, where there was one."""
+        followed = [(m.model.name, m.validator) for m in self._learners if m.validator is not None]
+        return {name: (v.state.best, v.weights) for name, v in followed if v.state.best is not None}
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
@@ -244,17 +255,21 @@ class TorchWorkload:
             if gradient is not None:
                 flight[f"gradient.{job}"] = torch.from_numpy(gradient.copy())
         files: dict[str, Tensors] = {FLIGHT: flight}
-        models = []
+        models, validations = [], []
         for learner in self._learners:
             learned, (weights, optimizer) = learner.snapshot(), _files(learner)
             files |= {weights: learned.weights, optimizer: learned.optimizer}
+            if learned.best:
+                files[_file_of_best(learner)] = learned.best
             models.append((learned.steps, learned.settings))
+            validations.append(learned.validation)
         versions = {j: [s.weights.version for s in each] for j, each in self._in_flight.items()}
         state = WorkloadState(
             begun=self._begun,
             unapplied=list(self._unapplied),
             in_flight=versions,
             models=models,
+            validations=validations,
             parked=dict(self._parked),
             idle_from=dict(self._idle_from),
         )
@@ -276,10 +291,18 @@ class TorchWorkload:
 
     def _restore(self, state: WorkloadState, files: Mapping[str, Tensors]) -> None:
         flight = files[FLIGHT]
-        for learner, (steps, settings) in zip(self._learners, state.models, strict=True):
+        known = zip(self._learners, state.models, state.validations, strict=True)
+        for learner, (steps, settings), validation in known:
             weights, optimizer = (files[name] for name in _files(learner))
             learner.restore(
-                LearnerState(steps=steps, weights=weights, optimizer=optimizer, settings=settings)
+                LearnerState(
+                    steps=steps,
+                    weights=weights,
+                    optimizer=optimizer,
+                    settings=settings,
+                    validation=validation,
+                    best=files.get(_file_of_best(learner), {}),
+                )
             )
         self._begun = state.begun
         self._parked, self._idle_from = dict(state.parked), dict(state.idle_from)
@@ -307,7 +330,8 @@ class TorchWorkload:
             if gradient is not None:
                 for learner, part in self._parts(job, gradient):
                     if learner.model.name not in self._parked:
-                        learner.apply(part[:-1])
+                        about = learner.apply(part[:-1])
+                        self.aftermath.follow(learner, loss=float(part[-1]), about=about)
 
     def _share(self, index: int, job: int, weights: WeightRef) -> Share:
         idle = self._idle_from.get(self._learners[index].model.name, job + 1) <= job
@@ -330,6 +354,10 @@ class TorchWorkload:
 
 def _version_name(learner: Learner, version: int) -> str:
     return f"weights.{learner.model.name}.{version}"
+
+
+def _file_of_best(learner: Learner) -> str:
+    return f"{learner.model.name}.best.safetensors"
 
 
 def _files(learner: Learner) -> tuple[str, str]:

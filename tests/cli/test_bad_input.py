@@ -103,6 +103,12 @@ batch_size = 64
 seed = 1
 optimizer_args.nesterov = true
 scheduler_args.step_size = 3
+save_every_n_steps = 2
+validation.every_n_steps = 2
+validation.monitor = "accuracy"
+validation.mode = "max"
+validation.patience = 3
+validation.min_delta = 0.001
 
 [[models]]
 name = "b"

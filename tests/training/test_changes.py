@@ -28,6 +28,7 @@ from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import parse_scheme
 from seqgc.training import Adaptation, Model, TrainingPlan, resume, train
 from seqgc.training.model import Recipe
+from seqgc.training.validation import Validation
 from seqgc.workers import DelaySettings, FunctionSettings
 from tests.kit import SOAK
 from tests.training.reference import blobs, make_model
@@ -90,6 +91,8 @@ MODELS: Mapping[str, object] = {
     "scheduler": partial(torch.optim.lr_scheduler.StepLR, step_size=2),
     "gradient_clip_val": 0.5,
     "gradient_clip_algorithm": "value",
+    "validation": Validation(every_n_steps=2),
+    "save_every_n_steps": 2,
 }
 
 
@@ -300,6 +303,7 @@ CONFIGURATION: Mapping[str, object] = {
     "checkpoint_every_s": 61.0,
     "max_usd": 2.0,
     "plugins": ["json"],
+    "callbacks": ["seqgc.training:Callback"],
     "function.transport": "http",
     "function.store": "inline",
     "function.mount": "/tmp",
@@ -332,6 +336,8 @@ CONFIGURATION: Mapping[str, object] = {
     "models.scheduler_args": {"gamma": 0.5},
     "models.gradient_clip_val": 0.5,
     "models.gradient_clip_algorithm": "value",
+    "models.validation": {"every_n_steps": 2},
+    "models.save_every_n_steps": 2,
     "models.batch_size": 64,
     "models.seed": 1,
 }
