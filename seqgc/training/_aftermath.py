@@ -27,6 +27,11 @@ class Validated:
     step: int  # how many it had taken
     metrics: Mapping[str, float]
 
+    @property
+    def fields(self) -> dict[str, object]:
+        """What the event log has of it."""
+        return {"model": self.model, "step": self.step, "metrics": dict(self.metrics)}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Saving:

@@ -218,13 +218,8 @@ class Session:
         ModelError if every model has failed, or one where the plan says to stop then.
         """
         self._hold, self._whole = hold, True
-        parked = self._workload.parked
-        for model in [name for name in parked if name not in self._parked]:
-            self._parked.add(model)
-            fields = {"model": model, "step": parked[model].step, "why": parked[model].why}
-            self._tell("parked", {**fields, "cause": parked[model].kind})
         self._hand_over()
-        failed = {name: str(each) for name, each in parked.items() if each.failed}
+        failed = {name: str(each) for name, each in self._workload.parked.items() if each.failed}
         enough = 1 if self._plan.on_failure == "stop" else len(self._workload.names)
         if len(failed) >= enough:
             raise ModelError(failed)
@@ -237,14 +232,18 @@ class Session:
         aftermath = self._workload.aftermath
         news, aftermath.news = aftermath.news, []
         for item in news:
-            if isinstance(item, Validated):
-                fields = {"model": item.model, "step": item.step, "metrics": dict(item.metrics)}
-                self._tell("validation", fields)
-                continue
             try:
-                item.write(self._directory.saved)
+                if isinstance(item, Validated):
+                    self._tell("validation", item.fields)
+                else:
+                    item.write(self._directory.saved)
             except OSError as error:
                 self.warn(f"weights of {item.model} could not be written: {error}")
+        for name, parked in self._workload.parked.items():
+            if name not in self._parked:
+                self._parked.add(name)
+                about = {"step": parked.step, "why": parked.why, "cause": parked.kind}
+                self._tell("parked", {"model": name, **about})
         if self._checkpoints.latest not in (None, self._told):
             self._told = self._checkpoints.latest
             path = self._directory.checkpoints / str(self._told)
