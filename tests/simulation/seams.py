@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, tzinfo
@@ -66,7 +66,17 @@ __all__ = [
 
 # What takes long and comes to the same in every run; models are told apart by identity.
 _version = cache(_fingerprint.version)
-_of_model = cache(_fingerprint._of_model)
+_data = cache(_fingerprint._data)
+_seen: dict[Model, dict[str, str]] = {}  # by model, of which each has its own data
+
+
+def _of_model(model: Model, data: Mapping[int, str]) -> dict[str, str]:
+    if model not in _seen:
+        _seen[model] = _plain_of_model(model, data)
+    return _seen[model]
+
+
+_plain_of_model = _fingerprint._of_model
 _require_sound = cache(workload.require_sound)
 _objective = factories._objective
 _objectives: dict[object, Objective] = {}
@@ -172,6 +182,7 @@ def replaced(
         patch(mock.patch.object(workload, "require_sound", _require_sound))
         patch(mock.patch.object(_work, "TorchComputeFactory", _SharedCompute))
         patch(mock.patch.object(_fingerprint, "_of_model", _of_model))
+        patch(mock.patch.object(_fingerprint, "_data", _data))
         patch(mock.patch.object(master, "run", watched_run))
         patch(mock.patch.object(time, "time", clock.time))
         patch(mock.patch.object(rundir, "datetime", _Calendar(clock)))
