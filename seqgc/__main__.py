@@ -4,7 +4,19 @@ import io
 import os
 import signal
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+_WITH_TORCH: Final = ("demo", "profile", "resume", "train")
+_LONG: Final = ("deploy", "destroy", "doctor", "tune")
+# The cores are the workers': a second thread of the master would spin on one of them.
+_THREADS: Final = (
+    "MKL_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
 
 
 def run() -> int:
@@ -14,13 +26,43 @@ def run() -> int:
             signal.signal(number, _end)
     try:
         _open_standard_streams()
-        from seqgc.cli import main
+        verb = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+        if verb in _WITH_TORCH:
+            for variable in _THREADS:
+                os.environ.setdefault(variable, "1")
+        with _said(verb):
+            from seqgc.cli import main
 
         return main()
     finally:  # the interpreter's end takes a while; whoever ends it sooner wants no traceback
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
+def _said(verb: str) -> Iterator[None]:
+    """Say at once what is being done, for the block is imports that take a second, or several.
+
+    On a terminal it is wiped away again; elsewhere it is a line, and verbs that are quick do
+    without.
+    """
+    asked = os.environ.get("SEQGC_LOG_FORMAT") == "json" or "--log-format" in " ".join(sys.argv)
+    if asked or "_SEQGC_COMPLETE" in os.environ:  # machines read; a shell asks how a line goes on
+        yield
+        return
+    wiped = sys.stderr.isatty()
+    long = verb in (*_WITH_TORCH, *_LONG) and "--help" not in sys.argv
+    what = "loading seqgc" + (", then PyTorch" if long and verb in _WITH_TORCH else "")
+    with suppress(OSError):
+        if wiped or long:
+            sys.stderr.write(f"seqgc: {what} ..." + ("" if wiped else "\n"))
+            sys.stderr.flush()
+    yield
+    with suppress(OSError):
+        if wiped:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
 
 
 def _end(number: int, _frame: object) -> None:

@@ -13,6 +13,7 @@ from multiprocessing import parent_process
 from typing import cast
 
 from seqgc._by_value import loads
+from seqgc._fault import fault_of
 from seqgc.backends._channel import Channel
 from seqgc.backends._events import LONGEST_WAIT_S
 from seqgc.errors import WireError
@@ -38,7 +39,7 @@ def main(end: socket.socket, worker: int, run_id: str, max_bytes: int) -> None:
         # cause that can be told.
         compute: Compute = cast("ComputeFactory", loads(frames.pop()))()
     except Exception as error:
-        ready = ReadyMessage(worker=worker, problem=f"{type(error).__name__}: {error}")
+        ready = ReadyMessage(worker=worker, problem=fault_of(error))
         master.send(encode(ready, run_id=run_id, sealed=False))
         raise SystemExit(1) from None  # the master knows: no traceback on the terminal
     master.send(encode(ReadyMessage(worker=worker), run_id=run_id, sealed=False))

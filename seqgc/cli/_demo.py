@@ -15,7 +15,7 @@ from seqgc._grid import MOST_MODELS
 from seqgc.cli._messages import say
 from seqgc.cli._options import AsJson, apply, configured
 from seqgc.cli._run import make_delays, make_workers, prepare
-from seqgc.cli._show import Screen, print_json
+from seqgc.cli._show import WAIT_OUT, Screen, print_json
 from seqgc.cli._train import facts_of
 from seqgc.cli.config import Values, validated
 from seqgc.errors import require_int
@@ -108,6 +108,7 @@ def _print(results: Sequence[TrainResult], *, seed: int) -> None:
         table.add_row(name, *cells)
     console = Screen()
     console.print(table)
+    console.print(f"A wait-out is {WAIT_OUT}.")
     for each in others:
         console.print(
             f"{each.scheme} took {each.seconds / uncoded.seconds:.0%} of the uncoded time."

@@ -6,14 +6,16 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import Annotated, Any
 
 import typer
 from typer.main import get_command
 
+from seqgc import __version__
 from seqgc.cli import (
     _cost,
     _demo,
@@ -27,7 +29,7 @@ from seqgc.cli import (
     _train,
     _tune,
 )
-from seqgc.cli._messages import say, speaking
+from seqgc.cli._messages import in_json, say, speaking
 from seqgc.cli._options import with_plugins
 from seqgc.cli._show import forget_output
 from seqgc.cli._statuses import EPILOG, Status
@@ -39,15 +41,36 @@ _UsageError: type[Exception] = next(
 )
 
 _SOON_S = 0.01
+_TRACEBACK = "--traceback"
 _LONGEST = 300 - len("seqgc: ")  # of a line that refuses
 
 app = typer.Typer(
     name="seqgc",
     help="Train many networks on unreliable workers and wait for no straggler.",
     epilog=EPILOG,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"seqgc {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _all_verbs(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_say_version, help="Say which it is."),
+    ] = False,
+    traceback: Annotated[
+        bool, typer.Option(_TRACEBACK, help="Show where an error comes from; after a verb, too.")
+    ] = False,
+) -> None:
+    """Take what `_say_version` and `main` have looked for."""
+
+
 app.command("scheme")(with_plugins(_scheme.scheme))
 app.command("replay")(with_plugins(_replay.replay))
 app.command("tune")(with_plugins(_tune.tune))
@@ -73,31 +96,33 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    fail = partial(_fail, trace=_TRACEBACK in arguments)
+    arguments = [word for word in arguments if word != _TRACEBACK] or ["--help"]
     try:
         with _signals(), _unwrapped():
-            status = _command()(args=arguments, standalone_mode=False)
+            status = _command()(args=arguments, prog_name="seqgc", standalone_mode=False)
         sys.stdout.flush()
     except (ParameterError, ProfileError) as error:
-        return _fail(error, str(error), Status.WRONG)
+        return fail(error, str(error), Status.WRONG)
     except BudgetError as error:
-        return _fail(error, str(error), Status.BUDGET)
+        return fail(error, str(error), Status.BUDGET)
     except SeqgcError as error:
-        return _fail(error, str(error), Status.FAILED)
+        return fail(error, str(error), Status.FAILED)
     except BrokenPipeError as error:  # nobody reads what is printed
         forget_output()
-        return _fail(error, "", Status.FAILED)
+        return fail(error, "", Status.FAILED)
     except OSError as error:
         where = error.filename or "what is printed, or a file"
-        return _fail(error, f"{where}: {error.strerror or error}", Status.FAILED)
+        return fail(error, f"{where}: {error.strerror or error}", Status.FAILED)
     except MemoryError as error:
-        return _fail(error, f"not enough memory for this: {error}", Status.FAILED)
+        return fail(error, f"not enough memory for this: {error}", Status.FAILED)
     except _UsageError as error:
-        return _fail(error, getattr(error, "format_message", error.__str__)(), Status.WRONG)
+        return fail(error, getattr(error, "format_message", error.__str__)(), Status.WRONG)
     except _Stopped as stop:
         message = "interrupted" if stop.status == Status.INTERRUPTED else str(stop)
-        return _fail(stop, message, stop.status)
+        return fail(stop, message, stop.status)
     if status == Status.INTERRUPTED:  # typer's own translation of Ctrl-C
-        return _fail(None, "interrupted", Status.INTERRUPTED)
+        return fail(None, "interrupted", Status.INTERRUPTED)
     return status if isinstance(status, int) else Status.DONE
 
 
@@ -179,8 +204,17 @@ def _tell(line: str) -> None:
     sys.stderr.flush()
 
 
-def _fail(error: BaseException | None, message: str, status: int) -> int:
-    """Say what went wrong, and what the error has been given to add, in one line on stderr."""
+def _fail(error: BaseException | None, message: str, status: int, *, trace: bool) -> int:
+    """Say what went wrong, and what the error has been given to add, in one line on stderr.
+
+    Before it, for a ``trace``, comes where that was; for machines it is in the line.
+    """
+    fields: dict[str, object] = {"status": int(status)}
+    if trace and error is not None:
+        fields["traceback"] = where = "".join(traceback.format_exception(error))
+        if not in_json():
+            with suppress(OSError, ValueError):
+                sys.stderr.write(where)
     notes = getattr(error, "__notes__", [])
     line = one_line("; ".join([message, *notes]), limit=2000)
     if (
@@ -189,5 +223,5 @@ def _fail(error: BaseException | None, message: str, status: int) -> int:
         line = f"{line[: _LONGEST - 121]}…{line[-120:]}"
     if line:
         with suppress(OSError, ValueError):  # nobody is there to read it
-            say("end", line, level="error", fields={"status": int(status)}, show=_tell)
+            say("end", line, level="error", fields=fields, show=_tell)
     return status

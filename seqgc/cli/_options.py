@@ -105,6 +105,17 @@ def numbers(argument: str, text: str, kind: type[_Number]) -> tuple[_Number, ...
 Verb = Callable[..., Any]
 _LOG_FORMAT: Final = "log_format_"
 
+_ROUNDS, _WORKERS = "Schemes and rounds", "Workers"
+# Of a verb's help, by field or by table; of all other fields it is training.
+_PANELS = {
+    **dict.fromkeys(("scheme", "mu", "wait_out", "timeout_s", "max_attempts", "audit"), _ROUNDS),
+    **dict.fromkeys(("jobs_per_round", "stale", "probe", "retune", "alpha", "plugins"), _ROUNDS),
+    **dict.fromkeys(("workers", "backend", "dask_scheduler", "max_usd"), _WORKERS),
+    "models": "Each model",
+    "function": "Functions (backends lambda, lambda-local)",
+    "delays": "Delays to inject",
+}
+
 
 def configured(*only: str) -> Callable[[Verb], Verb]:
     """Return a decorator that gives a verb an option for each field that has words beside it.
@@ -194,8 +205,9 @@ def _option(name: str, path: str, field: FieldInfo) -> inspect.Parameter:
         plain = path.rpartition(".")[2].replace("_", "-")
         flags = [f"--{plain}/--no-{plain}" if kind is bool else f"--{plain}"]
     default = field.get_default(call_default_factory=True)
-    shown = None if default in (None, ()) else str(default).lower()
-    option = typer.Option(*flags, help=about, show_default=shown or False)
+    shown = "none" if default in (None, ()) else str(default).lower()
+    panel = _PANELS.get(path) or _PANELS.get(path.partition(".")[0], "Training")
+    option = typer.Option(*flags, help=about, show_default=shown, rich_help_panel=panel)
     annotation, by_name = Annotated[kind | None, option], inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, by_name, default=None, annotation=annotation)
 

@@ -7,7 +7,7 @@ from typing import Annotated, cast
 import numpy as np
 
 from seqgc.cli._options import AsJson, ProfileFile, RehearsalOptions
-from seqgc.cli._show import show
+from seqgc.cli._show import show, waited_out
 from seqgc.rounds import ClosingRule, Setting, WaitOut
 from seqgc.schemes import Deal, parse_scheme
 from seqgc.search import Rehearsal, Replay, deal
@@ -56,7 +56,7 @@ def replay(
         **more_pairs,
         "rounds": f"{seconds.mean():.3f} s on average, {seconds.max():.3f} s at most",
         "stragglers": f"{stragglers.sum()} in all, {stragglers.max()} in a round at most",
-        "rounds waited out": str(np.count_nonzero(run.waited_out)),
+        "rounds waited out": waited_out(int(np.count_nonzero(run.waited_out))),
     }
     show(facts, pairs, as_json=as_json)
 

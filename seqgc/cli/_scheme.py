@@ -39,7 +39,7 @@ def scheme(
         "workers": str(n),
         "delay": f"{parsed.delay} rounds",
         "normalized load": f"{load:.6f}  ({load * n:.3f} times the uncoded)",
-        bound: f"{parsed.load_lower_bound:.6f}",
+        bound: f"{parsed.load_lower_bound:.6f}  (the least with which this can be tolerated)",
         "tolerates": tolerates,
     }
     if tolerated is None:

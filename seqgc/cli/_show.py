@@ -64,6 +64,14 @@ def print_pairs(pairs: dict[str, str]) -> None:
     Screen().print(table)
 
 
+WAIT_OUT = "a round kept open past its closing rule, for answers without which a job is lost"
+
+
+def waited_out(rounds: int) -> str:
+    """Say how many rounds were wait-outs, and what that is."""
+    return f"{rounds}  (a wait-out: {WAIT_OUT})"
+
+
 def why_switched(fields: Mapping[str, object]) -> str:
     """Say from what a run switched to what, and why; ``fields`` as ``events.jsonl`` has them."""
     predicted = cast("Mapping[str, float]", fields["predicted_s"])

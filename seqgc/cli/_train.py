@@ -12,7 +12,7 @@ from seqgc._grid import MOST_MODELS
 from seqgc.cli._cost import show_forecast
 from seqgc.cli._options import AsJson, apply, configured
 from seqgc.cli._run import make_delays, make_workers, prepare
-from seqgc.cli._show import show, why_switched
+from seqgc.cli._show import show, waited_out, why_switched
 from seqgc.cli.config import Values, read_config, validated
 from seqgc.errors import ModelError, ParameterError, require_int
 from seqgc.schemes import parse_scheme
@@ -27,9 +27,16 @@ _COUNTS_LEFT_OUT = {"round_seconds"}
 def train(
     flags: Values,
     config: Annotated[Path | None, typer.Argument(help="TOML file; flags override it.")] = None,
-    models: Annotated[int | None, "Models that differ by their seed only."] = None,
+    models: Annotated[
+        int | None,
+        typer.Option(
+            help="Models that differ by their seed only.", show_default="the file's, or 4"
+        ),
+    ] = None,
     dry_run: Annotated[bool, "--dry-run", "Say what would be sent; start, write nothing."] = False,
-    run: Annotated[Path | None, "New folder of the run."] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="New folder of the run.", show_default="one in runs/")
+    ] = None,
     or_resume: Annotated[
         bool, "--or-resume", "Go on with the run if its folder is there: for what restarts masters."
     ] = False,
@@ -68,7 +75,9 @@ def show_result(result: TrainResult, *, as_json: bool) -> None:
     """Print what a run came to; `ModelError` at the end if a model has failed."""
     show(facts_of(result), _pairs(result), as_json=as_json, saved=True)
     if result.failed:
-        raise ModelError({name: str(each) for name, each in result.failed.items()})
+        error = ModelError({name: str(each) for name, each in result.failed.items()})
+        error.add_note(f"the run: {result.run}")
+        raise error
 
 
 def facts_of(result: TrainResult) -> Values:
@@ -100,7 +109,7 @@ def _pairs(result: TrainResult) -> dict[str, str]:
         "payload": result.payload,
         "jobs": f"{result.jobs} in {len(counts.round_seconds)} rounds, {result.seconds:.1f} s",
         "stragglers survived": str(counts.stragglers),
-        "rounds waited out": str(counts.waited_out),
+        "rounds waited out": waited_out(counts.waited_out),
         "failed tasks": str(counts.failures),
     }
     if counts.approximate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from dataclasses import dataclass
 from typing import Annotated, cast
@@ -11,7 +12,7 @@ from rich.progress import BarColumn, TextColumn
 from rich.table import Table
 
 from seqgc.cli._options import AsJson, ProfileFile, RehearsalOptions, numbers, words
-from seqgc.cli._show import Screen, print_json
+from seqgc.cli._show import WAIT_OUT, Screen, print_json
 from seqgc.cli.progress import progress_bar
 from seqgc.rounds import WaitOut
 from seqgc.schemes import Deal
@@ -19,7 +20,12 @@ from seqgc.search import Ranked, SearchSpace, Tuning
 from seqgc.search import tune as search_rehearsal
 
 _GRID = SearchSpace()
-_WIDTH = 140  # where there is no terminal to fit
+_WIDTH = 80  # where there is no terminal to fit
+_MODELS = 4  # at least, in the command to type next
+_LEGEND = (
+    f"mu, wait-out: when a round closes (a wait-out is {WAIT_OUT}). jobs: models in a round. "
+    "× bound: the time by that of a master who knows all delays beforehand. bill: worker-seconds."
+)
 
 
 def _listed(values: tuple[object, ...]) -> str:
@@ -143,6 +149,7 @@ def _print(found: Tuning, seconds: float) -> None:
         console.print(_table(found.pareto, title="run time against the bill"))
     if found.inexact:
         console.print(_table(found.inexact, title="approximations"))
+    console.print(_LEGEND)
     if found.lead is not None:
         lead, best = found.lead, found.best.setting.scheme.spec
         sure = "the lead is real" if lead.real else "the lead may be luck"
@@ -155,30 +162,40 @@ def _print(found: Tuning, seconds: float) -> None:
         f"searched {found.evaluated + found.pruned} candidates in {seconds:.1f} s: "
         f"{found.evaluated} replayed, {found.pruned} too slow in any case{unfit}"
     )
+    console.print("Train with the first:", _command(found.best), sep="\n", soft_wrap=True)
+
+
+def _command(row: Ranked) -> str:
+    """Return what to type to train with a setting."""
+    setting, scheme = row.setting, row.setting.scheme
+    words = ["seqgc", "train", "--scheme", scheme.spec, "-n", str(scheme.n)]
+    if not isinstance(scheme, Deal):
+        words += ["--mu", f"{setting.rule.mu:g}", "--wait-out", setting.rule.wait_out]
+    bundle = setting.jobs_per_round
+    bundles = max(scheme.delay + 1, -(-_MODELS // bundle))
+    words += ["--models", str(bundles * bundle), "--jobs-per-round", str(bundle)]
+    return shlex.join(words)
 
 
 def _table(rows: tuple[Ranked, ...], *, title: str) -> Table:
+    """Return the rows in 80 columns; ``--json`` has all that is known of each."""
+    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("scheme", overflow="fold")
     held_out = any(row.holdout_s is not None for row in rows)
-    table = Table(title=title, box=SIMPLE_HEAD)
-    table.add_column("scheme", no_wrap=True)
-    are_dealt = any(isinstance(row.setting.scheme, Deal) for row in rows)
-    headings = ["reading"] if are_dealt else []
-    headings += ["mu", "wait-out", "jobs/round", "load", "lower bound", "run time", "bound"]
-    headings += ["held out", "bound"] if held_out else []
-    headings += ["error"] if any(row.error is not None for row in rows) else []
-    for heading in [*headings, "ratio", "bill"]:
+    approximate = any(row.error is not None for row in rows)
+    headings = ["mu", "wait-out", "jobs", "time, s"]
+    headings += ["held out"] * held_out + ["error"] * approximate
+    for heading in [*headings, "× bound", "bill, s"]:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         scheme, rule = row.setting.scheme, row.setting.rule
-        cells = [_reading(row)] if are_dealt else []
-        cells += ["–", "–"] if isinstance(scheme, Deal) else [f"{rule.mu:g}", rule.wait_out]
-        cells += [str(row.setting.jobs_per_round)]
-        # Nobody is asked for a share beforehand where work is dealt.
-        cells += ["–" if isinstance(scheme, Deal) else f"{scheme.normalized_load:.6f}"]
-        cells += [f"{scheme.load_lower_bound:.6f}"]
-        cells += [f"{row.runtime_s:.3f} s", f"{row.ideal_s:.3f} s"]
-        if row.holdout_s is not None and row.holdout_ideal_s is not None:
-            cells += [f"{row.holdout_s:.3f} s", f"{row.holdout_ideal_s:.3f} s"]
-        cells += [] if row.error is None else [f"{row.error:.3f}"]
-        table.add_row(scheme.spec, *cells, f"{row.ratio:.3f}", f"{row.billed_worker_s:.0f} s")
+        dealt = isinstance(scheme, Deal)
+        name = f"{scheme.spec} ({_reading(row)})" if dealt else scheme.spec
+        cells = ["–", "–"] if dealt else [f"{rule.mu:g}", rule.wait_out]
+        cells += [str(row.setting.jobs_per_round), f"{row.runtime_s:.3f}"]
+        if held_out:
+            cells.append("–" if row.holdout_s is None else f"{row.holdout_s:.3f}")
+        if approximate:
+            cells.append("–" if row.error is None else f"{row.error:.3f}")
+        table.add_row(name, *cells, f"{row.ratio:.3f}", f"{row.billed_worker_s:.0f}")
     return table

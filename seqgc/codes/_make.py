@@ -165,7 +165,7 @@ class CodeComparison:
     def __str__(self) -> str:
         (chosen,) = (row.kind for row in self.rows if row.chosen)
         what = f"n={self.n}, s={self.s}, {self.payload} results"
-        title = f"{what}: {chosen}, the least load that is exact enough"
+        title = f"{what}: {chosen}, the least load (share of a batch) that is exact enough"
         return "\n  ".join([title, *map(str, self.rows)])
 
 

@@ -303,7 +303,9 @@ def _execute(
         try:
             seconds = session.run(backend, record.directory, warnings=warnings)
         except BaseException as error:
-            if not isinstance(error, ModelError):  # there is nothing to go on with
+            if isinstance(error, ModelError):  # there is nothing to go on with
+                error.add_note(f"the run: {path}")
+            else:
                 left = _under_way(backend, open_usd=record.recorder.open_usd)
                 error.add_note(f"{left}go on with: seqgc resume {path}")
             raise

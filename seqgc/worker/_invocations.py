@@ -13,6 +13,7 @@ from functools import lru_cache, partial
 from typing import Final, TypeAlias
 
 from seqgc import wire
+from seqgc._fault import fault_of
 from seqgc.errors import StoreError, WireError
 from seqgc.ports import BlobStore, FloatArray, WeightRef, WeightStore
 from seqgc.wire import InvokeMessage, StayMessage, StoreRef, WorkloadRef
@@ -127,7 +128,7 @@ class FunctionWorker:
             stored = 0 if reply is result else len(result)
         except Exception as error:
             computed = self._now()
-            failed = message.request.failure(f"{type(error).__name__}: {error}")
+            failed = message.request.failure(fault_of(error))
             reply, failure = wire.encode(failed, run_id=run_id), failed.reason
         task = message.request.task
         return InvocationReport(

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
+from seqgc._fault import fault_of
 from seqgc.ports import Task
 from seqgc.wire import (
     CancelMessage,
@@ -148,7 +149,7 @@ class TaskServer:
             when = received + request.delay_s
         except Exception as error:
             self.failures += 1
-            frame = self._encoded(request.failure(f"{type(error).__name__}: {error}"))
+            frame = self._encoded(request.failure(fault_of(error)))
             when = received
         unwanted = self._unwanted(task)
         with self._lock:

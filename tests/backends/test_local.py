@@ -243,7 +243,8 @@ def test_a_worker_whose_replacements_fail_is_given_up_and_says_why(tmp_path: Pat
             failure = next_event(backend)
             assert isinstance(failure, Failure)
             assert failure.round == round
-            assert failure.reason == "RuntimeError: no dataset any more"
+            assert failure.reason.startswith("RuntimeError: no dataset any more (")
+            assert "tests/backends/scripted.py:" in failure.reason
             backend.dispatch(round + 1, [task(round + 1, 0)])
         assert backend.pids[0] == 0
         assert (tmp_path / "starts").read_text() == "x" * (2 + 3)

@@ -28,6 +28,7 @@ def test_its_name_is_told_and_the_run_goes_on(
     (wild,) = (line for line in out.splitlines() if line.startswith("wild"))
     assert "after 2 steps: its results are not finite" in wild
     assert err.splitlines()[-1].startswith("seqgc: wild diverged after 2 steps: its results are")
+    assert err.splitlines()[-1].endswith("; the run: r")
     (tame,) = (line for line in out.splitlines() if line.startswith("tame"))
     assert tame.split()[1] == "loss"
 
@@ -41,6 +42,7 @@ def test_on_failure_stop_ends_the_run_at_once(
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines()[-1].startswith("seqgc: wild diverged after 2 steps: its results are")
+    assert err.splitlines()[-1].endswith("; the run: r")
     steps = [line.split(",")[2:4] for line in Path("r/metrics.csv").read_text().splitlines()[1:]]
     assert ["tame", "1"] in steps
     assert ["tame", "8"] not in steps, "the last of nine"
@@ -54,3 +56,4 @@ def test_a_run_of_nothing_else_ends_with_one_line_that_names_it(
     assert main(["train", "run.toml", "--run", "r"]) == 1
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("seqgc: wild diverged after")
+    assert last.endswith("; the run: r")

@@ -101,7 +101,7 @@ def test_a_table_says_what_was_compared_and_why() -> None:
     assert [row.chosen for row in comparison.rows] == [False, False, True]
     assert comparison.rows[2].load == 0.5
     title, rep, cyclic, binary = str(comparison).splitlines()
-    assert title == "n=12, s=4, float16 results: binary, the least load that is exact enough"
+    assert title.startswith("n=12, s=4, float16 results: binary, the least load (share of a batch)")
     assert rep == "  rep: `s` must be such that s + 1 divides n (repetition code), n=12"
     assert cyclic.endswith("more than 1e-03: not chosen")
     assert binary.endswith("times: predicted relative error 2.1e-04")

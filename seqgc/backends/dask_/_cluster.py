@@ -27,6 +27,7 @@ from distributed import (
     wait,
 )
 
+from seqgc._fault import fault_of
 from seqgc.backends._main_module import without_script
 from seqgc.errors import ParameterError, WorkerError
 from seqgc.wire import TaskMessage, decode, encode
@@ -89,7 +90,7 @@ class Cluster:
             message = f"not every dask worker was ready within {self._timeout_s:g} s"
             raise WorkerError(f"{message}; raise `start_timeout_s`") from None
         except Exception as error:
-            raise WorkerError(f"a worker does not start: {type(error).__name__}: {error}") from None
+            raise WorkerError(f"a worker does not start: {fault_of(error)}") from None
 
     def _withdraw(self, name: str) -> None:
         """Take a run's compute function away; a dask worker that is stopped may keep it."""
@@ -193,8 +194,7 @@ def answer(name: str, frame: bytes) -> bytes:
             return b""
         return encode(request.result(*computed), run_id=station.run_id)
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        return encode(request.failure(reason), run_id=station.run_id)
+        return encode(request.failure(fault_of(error)), run_id=station.run_id)
     finally:
         station.forgotten.discard(address)
 

@@ -1,0 +1,103 @@
+"""What people meet in a terminal: a sign of life, help in groups, 80 columns, what to type next."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from seqgc import __main__, __version__
+from seqgc.cli import main
+from seqgc.cli._main import _command
+from seqgc.profiles import DelayProfile, ProfileMeta, write_profile
+
+Out = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize(
+    ("line", "terminal", "said"),
+    [
+        ("train", False, "seqgc: loading seqgc, then PyTorch ...\n"),
+        ("tune x.npz", False, "seqgc: loading seqgc ...\n"),
+        ("train --help", False, ""),
+        ("scheme gc:s=1", False, ""),
+        ("scheme gc:s=1", True, "seqgc: loading seqgc ..."),
+    ],
+)
+def test_what_is_being_done_is_said_before_anything_is_imported(
+    line: str, terminal: bool, said: str, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["seqgc", *line.split()])
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    monkeypatch.setitem(sys.modules, "seqgc.cli", None)  # importing it fails
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    with pytest.raises(ImportError):
+        __main__.run()
+    assert capsys.readouterr().err == said
+
+
+def test_completion_says_nothing_else(capsys: Out, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {
+        "_SEQGC_COMPLETE": "complete_bash",
+        "COMP_WORDS": "seqgc train --wait",
+        "COMP_CWORD": "2",
+    }
+    for name, value in {**asked, "COMP_CWORD": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", ["seqgc"])
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with pytest.raises(SystemExit):
+        __main__.run()
+    seen = capsys.readouterr()
+    assert (seen.out.split(), seen.err) == (["--wait-out"], "")
+
+
+def test_the_version_is_told(capsys: Out) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"seqgc {__version__}\n"
+
+
+def test_an_errors_traceback_comes_before_its_line_if_asked_for(
+    capsys: Out, tmp_path: Path
+) -> None:
+    missing = ["tune", str(tmp_path / "none.npz")]
+    assert main(missing) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    for asked in (["--traceback", *missing], [*missing, "--traceback"]):
+        assert main(asked) == 2
+        first, *frames, last = capsys.readouterr().err.splitlines()
+        assert first == "Traceback (most recent call last):"
+        assert any("seqgc/profiles/_files.py" in frame for frame in frames)
+        assert last == line
+
+
+def test_every_field_of_a_configuration_is_in_a_group_with_its_default() -> None:
+    options = [each for each in _command().commands["train"].params if each.name[-1] == "_"]
+    options = [each for each in options if each.name != "log_format_"]
+    groups: dict[str, list[str]] = {}
+    for option in options:
+        assert option.show_default, option.name
+        groups.setdefault(option.rich_help_panel, []).append(option.name)
+    assert next(iter(groups)) == "Schemes and rounds"
+    assert {"Workers", "Training", "Each model", "Delays to inject"} < set(groups)
+    assert max(map(len, groups.values())) <= 16, groups
+
+
+def test_tune_fits_80_columns_and_ends_with_a_line_that_trains(
+    capsys: Out, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    times = [[1.0, 1.1, 4.0, 1.2], [1.0, 1.3, 1.1, 5.0], [6.0, 1.0, 1.2, 1.1]] * 4
+    profile = DelayProfile.from_times(times, meta=ProfileMeta(alpha=0.5))
+    write_profile(profile, path=tmp_path / "p.npz")
+    search = ["--schemes", "uncoded,gc-rep", "--mu", "0", "--inexact", "--holdout", "0.5"]
+    assert main(["tune", "p.npz", "--seed", "1", *search]) == 0
+    *shown, last = capsys.readouterr().out.splitlines()
+    assert max(map(len, shown)) <= 80
+    assert "closing rule, for answers without which a job is lost" in " ".join(shown)
+    program, *words = shlex.split(last)
+    assert program == "seqgc"
+    assert main([*words, "--dry-run"]) == 0
