@@ -67,7 +67,7 @@ def _values(axis: object, given: object, known: Collection[str] | None) -> Seque
         rule = f"is no axis: those are {', '.join(known)}"
         raise ParameterError(name, rule, given, did_you_mean(str(axis), known))
     if axis == _COUNTED and isinstance(given, int) and not isinstance(given, bool):
-        return range(require_int(name, given, least=1))
+        return range(require_int(name, given, least=1, most=MOST_MODELS))
     if isinstance(given, str) or not isinstance(given, Sequence):
         also = ", or the number of seeds" if axis == _COUNTED else ""
         remedy = "what all models have in common is not in the grid"

@@ -195,9 +195,9 @@ def checked(values: Values) -> RunConfig:
     try:
         return cast("Callable[..., RunConfig]", RunConfig)(**values)
     except ParameterError as error:
-        axis = error.argument.rpartition(".")[2]
-        if isinstance(axes, dict) and axis in axes and error.argument.startswith("models."):
-            raise ParameterError(f"grid.{axis}", error.rule, error.value, error.remedy) from None
+        place, _, key = error.argument.partition(".")[2].partition(".")
+        if isinstance(axes, dict) and place.isdecimal() and key.partition(".")[0] in axes:
+            raise ParameterError(f"grid.{key}", error.rule, error.value, error.remedy) from None
         raise
 
 
