@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-_WITH_TORCH: Final = ("demo", "profile", "resume", "train")
-_LONG: Final = ("deploy", "destroy", "doctor", "tune")
+_WITH_TORCH: Final = ("demo", "profile", "resume", "train")  # verbs
 # The cores are the workers': a second thread of the master would spin on one of them.
 _THREADS: Final = (
     "MKL_NUM_THREADS",
@@ -44,18 +43,16 @@ def run() -> int:
 def _said(verb: str) -> Iterator[None]:
     """Say at once what is being done, for the block is imports that take a second, or several.
 
-    On a terminal it is wiped away again; elsewhere it is a line, and verbs that are quick do
-    without.
+    On a terminal it is wiped away again; elsewhere it is a line.
     """
     asked = os.environ.get("SEQGC_LOG_FORMAT") == "json" or "--log-format" in " ".join(sys.argv)
     if asked or "_SEQGC_COMPLETE" in os.environ:  # machines read; a shell asks how a line goes on
         yield
         return
     wiped = sys.stderr.isatty()
-    long = verb in (*_WITH_TORCH, *_LONG) and "--help" not in sys.argv
-    what = "loading seqgc" + (", then PyTorch" if long and verb in _WITH_TORCH else "")
+    what = "loading seqgc" + (", then PyTorch" if verb in _WITH_TORCH else "")
     with suppress(OSError):
-        if wiped or long:
+        if wiped or (verb and "--help" not in sys.argv):
             sys.stderr.write(f"seqgc: {what} ..." + ("" if wiped else "\n"))
             sys.stderr.flush()
     yield

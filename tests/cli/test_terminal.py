@@ -23,7 +23,7 @@ Out = pytest.CaptureFixture[str]
         ("train", False, "seqgc: loading seqgc, then PyTorch ...\n"),
         ("tune x.npz", False, "seqgc: loading seqgc ...\n"),
         ("train --help", False, ""),
-        ("scheme gc:s=1", False, ""),
+        ("scheme gc:s=1", False, "seqgc: loading seqgc ...\n"),
         ("scheme gc:s=1", True, "seqgc: loading seqgc ..."),
     ],
 )
