@@ -14,7 +14,7 @@ __all__ = ["data_folder", "start"]
 def data_folder() -> Path:
     """Return where data sets are: ``SEQGC_DATA``, else ``data`` on the shared file system."""
     shared = Path(os.environ.get("SEQGC_MOUNT", "/mnt/seqgc"), "data")
-    return Path(os.environ.get("SEQGC_DATA") or shared)
+    return Path(os.environ.get("SEQGC_DATA", "").split(",")[0] or shared)
 
 
 def start(

@@ -18,6 +18,7 @@ from typer.main import get_command
 from seqgc import __version__
 from seqgc.cli import (
     _cost,
+    _data,
     _demo,
     _deploy,
     _destroy,
@@ -79,6 +80,7 @@ app.command("train", epilog=EPILOG)(_train.train)
 app.command("resume", epilog=EPILOG)(_resume.resume)
 app.command("demo")(_demo.demo)
 app.command("cost")(with_plugins(_cost.cost))
+app.add_typer(_data.app, name="data")
 app.command("deploy")(with_plugins(_deploy.deploy))
 app.command("destroy")(with_plugins(_destroy.destroy))
 app.command("doctor")(with_plugins(_doctor.doctor))

@@ -15,6 +15,7 @@ from typing import Final
 
 from seqgc.cli.config import ModelConfig, RunConfig
 from seqgc.errors import ParameterError, require_name
+from seqgc.stores import find_data
 from seqgc.worker import own_function, own_module, require_known
 
 __all__ = [
@@ -76,7 +77,7 @@ def check_names(config: RunConfig) -> None:
         ):
             if own_module(name) is not None:
                 own_function(name, argument=argument)
-            elif not _may_be_registered():
+            elif not (_may_be_registered() or (argument == "data" and find_data(name))):
                 require_known(argument, name, known)
 
 

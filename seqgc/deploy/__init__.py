@@ -7,6 +7,9 @@ from seqgc.deploy._aws import DeployError as DeployError
 from seqgc.deploy._aws import open_session as open_session
 from seqgc.deploy._context import context_files as context_files
 from seqgc.deploy._context import write_context as write_context
+from seqgc.deploy._data_put import copy_data as copy_data
+from seqgc.deploy._data_put import put_data as put_data
+from seqgc.deploy._data_put import upload_data as upload_data
 from seqgc.deploy._deployment import DEPLOYMENT_FILE as DEPLOYMENT_FILE
 from seqgc.deploy._deployment import Deployment as Deployment
 from seqgc.deploy._deployment import DeployOptions as DeployOptions

@@ -10,6 +10,12 @@ from seqgc.stores._forgotten import occupied as occupied
 from seqgc.stores._forgotten import remove_forgotten as remove_forgotten
 from seqgc.stores._forgotten import unique_name as unique_name
 from seqgc.stores._open import open_store as open_store
+from seqgc.stores.data_sets import DATA_FILE as DATA_FILE
+from seqgc.stores.data_sets import StoredArray as StoredArray
+from seqgc.stores.data_sets import StoredData as StoredData
+from seqgc.stores.data_sets import data_places as data_places
+from seqgc.stores.data_sets import find_data as find_data
+from seqgc.stores.data_sets import require_data_name as require_data_name
 from seqgc.stores.directory import DirectoryStore as DirectoryStore
 from seqgc.stores.memory import InlineStore as InlineStore
 from seqgc.stores.memory import MemoryStore as MemoryStore

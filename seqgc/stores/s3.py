@@ -19,7 +19,7 @@ from seqgc.stores._objects import ObjectStore, Pause
 if TYPE_CHECKING:
     from boto3.session import Session
 
-__all__ = ["S3Client", "S3Store", "open_s3", "split_s3"]
+__all__ = ["S3Client", "S3Store", "is_absent", "open_s3", "split_s3"]
 
 _LOCATION = re.compile(
     r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])((?:/[A-Za-z0-9_][A-Za-z0-9._=-]*)*)/?"
@@ -108,7 +108,7 @@ class S3Store(ObjectStore):
         try:
             body = self._s3().get_object(Bucket=self._bucket, Key=self._key(name))["Body"]
         except Exception as error:
-            if _code(error) in _ABSENT:
+            if is_absent(error):
                 raise FileNotFoundError(name) from error
             raise
         with body:
@@ -150,6 +150,11 @@ class S3Store(ObjectStore):
 
     def _key(self, name: str) -> str:
         return f"{self._prefix}/{name}" if self._prefix else name
+
+
+def is_absent(error: Exception) -> bool:
+    """Whether S3 says that there is no such object, or none that may be read."""
+    return _code(error) in _ABSENT
 
 
 def _code(error: Exception) -> str:

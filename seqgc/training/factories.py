@@ -30,11 +30,13 @@ from torch import nn
 
 from seqgc._grid import MOST_MODELS
 from seqgc.errors import ParameterError, did_you_mean, refusing, require_int
+from seqgc.stores import StoredData, find_data
 from seqgc.training._forms import with_shared_modules
 from seqgc.training._points import PointDataset, per_point_loss
 from seqgc.training.compute import TorchCompute
 from seqgc.training.model import Model, Objective, OptimizerFactory, Precision, Recipe, torch_dtype
 from seqgc.training.problems import MODULES, digits
+from seqgc.training.stored import stored_points
 from seqgc.wire import Json, WorkloadRef
 from seqgc.worker import (
     FACTORIES,
@@ -148,7 +150,10 @@ def make_module(name: str, *, seed: int) -> nn.Module:
 
 
 def named_data(name: str) -> tuple[PointDataset, PointDataset]:
-    """Return the data to train on and to test on: ``digits``, registered, or of a function's path.
+    """Return the data to train on and to test on.
+
+    ``name`` is ``digits``, a registered one, a function's ``package.module:function``, or that of
+    a data set of `seqgc data put`, whose points are read when they are needed.
 
     Raises
     ------
@@ -344,9 +349,12 @@ def _module_factory(name: str, listed: Collection[str] | None = None) -> ModuleF
 
 def _data_factory(name: str, listed: Collection[str] | None = None) -> DataFactory:
     """Return what makes the data of a name or a path."""
-    if own_module(name) is None:
-        require_known("data", name, _DATA)
+    if name in _DATA:
         return _DATA[name]
+    if own_module(name) is None:
+        if (stored := find_data(name)) is None:
+            require_known("data", name, _DATA)
+        return partial(stored_points, cast("StoredData", stored))
     return partial(_own_data, own_function(name, argument="data", listed=listed), name)
 
 

@@ -26,6 +26,7 @@ from seqgc.wire import StoreKind, StoreRef
 from seqgc.worker import own_module
 from seqgc.workers._base import WorkerSet
 from seqgc.workers._forecast import Forecast, Reach, choose, forecast, require_fit
+from seqgc.workers._memory import require_memory
 from seqgc.workers._settings import FunctionSettings, LoadDelays
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from seqgc.backends.lambda_ import Address, Leases, Staying, Transport
     from seqgc.ports import Backend
-    from seqgc.training import Crew, Model, TrainingPlan, Work
+    from seqgc.training import Crew, Model, TaskSizes, TrainingPlan, Work
 
 _MOST_CONNECTIONS: Final = 1024
 
@@ -100,6 +101,7 @@ class FunctionWorkers(WorkerSet):
             self._refuse_dealing(work.code)
         work.workload()  # made for its checks
         self._check_modules(work.models)
+        self._check_memory(work.models, work.sizes)
         choice = self._choice(work)
         if self.settings.resident:
             _ = self._staying  # as well
@@ -163,6 +165,14 @@ class FunctionWorkers(WorkerSet):
                 remedy = f"seqgc deploy --include PATH --factories {module}"
                 raise ParameterError("models", rule, module, remedy)
 
+    def _check_memory(self, models: Sequence[Model], sizes: TaskSizes) -> None:
+        memory_mb, mapped = self.settings.memory_mb, self._maps
+        require_memory(models, sizes, workers=self.n, memory_mb=memory_mb, mapped=mapped)
+
+    @abstractmethod
+    def _maps(self, name: str) -> bool:
+        """Whether they have a stored data set on their file system, as far as one can see."""
+
     def _refuse_dealing(self, spec: str) -> None:
         """Refuse to deal work to functions that do not stay."""
         if self.settings.resident:
@@ -176,6 +186,7 @@ class FunctionWorkers(WorkerSet):
             self._refuse_dealing(deal.spec)
         self._check_modules(plan.models)
         predicted = forecast(plan, self.n, self.settings, reach=self.reach)
+        self._check_memory(plan.models, predicted.sizes)
         if self.settings.resident:
             _ = self._staying  # refuses what nobody could reach, or who could not stay
         return predicted

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from seqgc._durable import temporary_folder
 from seqgc.deploy import Deployment, read_deployment
 from seqgc.errors import ParameterError
+from seqgc.stores import data_places, find_data
 from seqgc.workers._base import missing
 from seqgc.workers._forecast import Reach
 from seqgc.workers._functions import Functions, FunctionWorkers, own_modules
@@ -46,6 +47,10 @@ class _Deployed(FunctionWorkers):
             "region": deployment.region,
         }
         return self._wanted.model_copy(update=deployed)
+
+    def _maps(self, name: str) -> bool:
+        mount = self._wanted.mount
+        return mount is not None and find_data(name, [f"{mount}/data"]) is not None
 
     @property
     def listed(self) -> Sequence[str]:
@@ -111,6 +116,9 @@ class _NotDeployed(FunctionWorkers):
 
         return Address()  # that anybody could call this machine is not looked at
 
+    def _maps(self, name: str) -> bool:  # noqa: ARG002 (who knows?)
+        return True
+
     def _connect(self, work: Work) -> Functions:  # noqa: ARG002 (for no work)
         raise ParameterError("backend", "needs functions that are deployed", "lambda", _DEPLOY)
 
@@ -141,6 +149,9 @@ class _OnThisMachine(FunctionWorkers):
         from seqgc.backends.lambda_ import Address
 
         return Address()
+
+    def _maps(self, name: str) -> bool:  # noqa: ARG002 (all of them)
+        return True
 
     def _connect(self, work: Work) -> Functions:
         modules = tuple(own_modules(work.models))
@@ -238,8 +249,7 @@ def _environment(modules: Sequence[str]) -> dict[str, str]:
     # What is named is imported by the environments' parent, once, and not by each.
     named = ["seqgc.training.factories", os.environ.get("SEQGC_FACTORIES", ""), *modules]
     variables = {"OMP_NUM_THREADS": "1", "SEQGC_FACTORIES": ",".join(filter(None, named))}
-    if data := os.environ.get("SEQGC_DATA"):  # where factories find their data sets
-        variables["SEQGC_DATA"] = data
+    variables["SEQGC_DATA"] = ",".join(data_places())
     return variables
 
 

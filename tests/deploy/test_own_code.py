@@ -269,6 +269,14 @@ loss = "mse"
 optimizer = "sgd"
 lr = 0.1
 batch_size = 4
+[[models]]
+name = "b"
+module = "mine.nets:net"
+data = "points"
+loss = "mse"
+optimizer = "sgd"
+lr = 0.1
+batch_size = 4
 """
 PROGRAM = """
 import zipfile
@@ -279,6 +287,8 @@ from seqgc.cli import main
 
 rows = np.random.default_rng(0).normal(size=(12, 4))
 np.save("mine/points.npy", rows)
+np.savez("points.npz", x=rows[:, :3], y=rows[:, 3:])
+assert main(["data", "put", "points", "points.npz"]) == 0
 own = ["--include", "mine", "--factories", "mine.nets", "--package", "zip"]
 assert main(["deploy", "--dry-run", *own, "--context", "context"]) == 0
 with zipfile.ZipFile("own.zip", "w") as file:
@@ -302,15 +312,18 @@ for step in range(2):
     sgd.zero_grad()
     torch.nn.functional.mse_loss(line(batch[:, :3]), batch[:, 3:]).backward()
     sgd.step()
-trained = load_file("functions/checkpoints/a.safetensors")
-for name, value in line.state_dict().items():
-    torch.testing.assert_close(trained[name], value, rtol=0, atol=1e-12)
+for model in "ab":
+    trained = load_file(f"functions/checkpoints/{model}.safetensors")
+    for name, value in line.state_dict().items():
+        torch.testing.assert_close(trained[name], value, rtol=0, atol=1e-12)
 print(seqgc.__file__)
 """
 
 
 def test_from_the_wheel_alone_own_code_reaches_functions_on_this_machine(tmp_path: Path) -> None:
     """The wheel is unpacked, as `pip install --no-deps --target` does; all that it needs is here.
+
+    Two models train on the same points: of a module's function, and of `seqgc data put`.
 
     Slow for its size: it is the one that starts processes.
     """
@@ -327,7 +340,7 @@ def test_from_the_wheel_alone_own_code_reaches_functions_on_this_machine(tmp_pat
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         cwd=work,
-        env=environment | {"PYTHONPATH": str(installed)},
+        env=environment | {"PYTHONPATH": str(installed), "SEQGC_DATA": str(tmp_path / "data")},
         capture_output=True,
         text=True,
         check=False,
@@ -335,4 +348,4 @@ def test_from_the_wheel_alone_own_code_reaches_functions_on_this_machine(tmp_pat
     assert done.returncode == 0, done.stderr
     *_, report, where = done.stdout.splitlines()
     assert where == str(installed / "seqgc/__init__.py")
-    assert (json.loads(report)["jobs"], json.loads(report)["failures"]) == (2, 0)
+    assert (json.loads(report)["jobs"], json.loads(report)["failures"]) == (4, 0)

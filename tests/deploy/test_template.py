@@ -66,7 +66,8 @@ def test_no_policy_has_a_wildcard_action_or_resource(variant: dict[str, str]) ->
             assert service.isalnum()
             assert name.isalnum()
         for resource in listed(statement.get("Resource", statement.get("NotResource", []))):
-            assert resource == "${Bucket.Arn}/runs/*" or "*" not in resource
+            prefixes = ("${Bucket.Arn}/runs/*", "${Bucket.Arn}/data/*")
+            assert resource in prefixes or "*" not in resource
         # "everything but" is for refusing only
         assert "NotResource" not in statement or statement["Effect"] == "Deny"
 
@@ -104,6 +105,7 @@ def test_the_worker_may_log_mount_and_keep_objects_of_its_own_and_no_more() -> N
             mounts,
         ),
         "Objects": (["s3:GetObject", "s3:PutObject"], "${Bucket.Arn}/runs/*", None),
+        "Data": ("s3:GetObject", "${Bucket.Arn}/data/*", None),
     }
 
 
@@ -343,3 +345,13 @@ def test_a_stack_s_tags_reach_every_resource_that_can_have_any() -> None:
 def test_concurrency_is_reserved_if_asked_for() -> None:
     function = only(rendered(ReservedConcurrency="256"), "AWS::Lambda::Function")
     assert function["ReservedConcurrentExecutions"] == "256"
+
+
+def test_what_runs_leave_expires_and_data_sets_do_not() -> None:
+    bucket = only(rendered(), "AWS::S3::Bucket")
+    rules = {each["Prefix"]: each for each in bucket["LifecycleConfiguration"]["Rules"]}
+    assert rules.keys() == {"runs/", "data/"}
+    assert "ExpirationInDays" in rules["runs/"]
+    assert rules["data/"].keys() == {
+        "Id", "Status", "Prefix", "AbortIncompleteMultipartUpload"
+    }  # fmt: skip

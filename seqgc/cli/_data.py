@@ -1,0 +1,71 @@
+"""``seqgc data``: data sets of one's own, where all workers find them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from seqgc.cli._options import AsJson, with_plugins
+from seqgc.cli._show import show
+from seqgc.deploy import (
+    DEPLOYMENT_FILE,
+    copy_data,
+    open_session,
+    put_data,
+    read_deployment,
+    upload_data,
+)
+from seqgc.errors import ParameterError
+from seqgc.stores import data_places
+
+app = typer.Typer(help="Keep data sets where all workers find them by their names.")
+
+
+@app.callback()
+def data() -> None:
+    """Keep data sets where all workers find them by their names."""
+
+
+def put(
+    name: Annotated[str, typer.Argument(help="The data set's name: models say data = NAME.")],
+    path: Annotated[Path, typer.Argument(help="x and y: .npz, .safetensors, a folder of .npy.")],
+    deployment: Annotated[
+        Path | None, f"Copy to this deployment's bucket; {DEPLOYMENT_FILE} if it is there."
+    ] = None,
+    mount: Annotated[
+        Path | None, "Copy to the functions' file system, which is mounted here."
+    ] = None,
+    replace: Annotated[bool, "--replace", "Replace other data of the name."] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Copy a data set to this machine's data sets, and to those of the functions."""
+    place = Path(data_places()[0])
+    if str(place).startswith("s3:"):
+        rule = "must begin with a folder of this machine where data are put"
+        raise ParameterError("SEQGC_DATA", rule, str(place))
+    if mount is not None and not mount.is_dir():
+        raise ParameterError("mount", "must be a folder", str(mount))
+    if deployment is None and Path(DEPLOYMENT_FILE).is_file():
+        deployment = Path(DEPLOYMENT_FILE)
+    deployed = None if deployment is None else read_deployment(deployment)
+    stored = put_data(name, path, place, replace=replace)
+    places = [str(place / name)]
+    if mount is not None:
+        places.append(copy_data(stored, mount / "data", replace=replace))
+    if deployed is not None:
+        session = open_session(region=deployed.region)
+        location = f"s3://{deployed.bucket}/data"
+        places.append(upload_data(stored, location, session=session, replace=replace))
+    arrays = {
+        key: {"dtype": each.dtype, "shape": list(each.shape), "bytes": each.data_bytes}
+        for key, each in stored.arrays.items()
+    }
+    facts = {"name": name, "digest": stored.digest, "arrays": arrays, "places": places}
+    pairs = {key: f"{each.dtype} {each.shape}" for key, each in stored.arrays.items()}
+    pairs |= {"places": "\n".join(places), "in a configuration": f'data = "{name}"'}
+    show(facts, pairs, as_json=as_json, saved=True)
+
+
+app.command("put")(with_plugins(put))

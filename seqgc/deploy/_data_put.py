@@ -1,0 +1,235 @@
+"""Putting a data set where functions find it: from files that people have, to one form of it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+
+from seqgc._durable import replacing
+from seqgc.deploy._aws import calls
+from seqgc.errors import ParameterError, one_line
+from seqgc.stores import DATA_FILE, StoredArray, StoredData, find_data, require_data_name
+
+if TYPE_CHECKING:
+    from boto3.session import Session
+
+__all__ = ["copy_data", "put_data", "upload_data"]
+
+_Array: TypeAlias = np.ndarray[Any, Any]
+
+_NAMES: Final = {"x_train": "x", "y_train": "y", "X": "x", "X_train": "x", "X_test": "x_test"}
+_KINDS: Final = frozenset("?bhilqBefd")  # numbers that PyTorch has too
+_BLOCK_BYTES: Final = 64 << 20
+_FORMS: Final = "x and y, perhaps x_test and y_test: .npz, .safetensors, or a folder of .npy"
+
+
+def put_data(name: str, source: Path, place: Path, *, replace: bool = False) -> StoredData:
+    """Copy a data set to a folder of data sets; it is there as a whole or not at all.
+
+    ``source`` is an ``.npz`` or ``.safetensors`` file, or a folder of ``.npy`` files, whose arrays
+    are ``x`` and ``y`` (or ``x_train`` and ``y_train``), a data point a row, and perhaps ``x_test``
+    and ``y_test``. Labels that are whole numbers, one a point, become int64; all else stays.
+
+    Raises
+    ------
+    ParameterError
+        If it is no such source, or the name has other contents already and ``replace`` is not set.
+    """
+    require_data_name(name)
+    place.mkdir(parents=True, exist_ok=True)
+    folder, before = place / name, find_data(name, [str(place)])
+    folder.mkdir(exist_ok=True)
+    made: list[Path] = []
+    try:
+        arrays = {key: _written(key, array, folder, made) for key, array in _arrays(source)}
+        _check(arrays, source)
+        stored = StoredData(name, str(place), arrays)
+        _require_new(stored, before, str(place), replace=replace)
+        with replacing(folder / DATA_FILE) as file:
+            file.write(stored.data_file())
+    except BaseException:
+        kept = set() if before is None else {each.file for each in before.arrays.values()}
+        for path in made:
+            if path.name not in kept:
+                path.unlink(missing_ok=True)
+        with suppress(OSError):  # not empty
+            folder.rmdir()
+        raise
+    for old in _outdated(before, stored):
+        (folder / old).unlink(missing_ok=True)
+    return stored
+
+
+def upload_data(
+    stored: StoredData, location: str, *, session: Session, replace: bool = False
+) -> str:
+    """Copy a data set that is in a folder to a bucket, below ``s3://bucket/data``; return where.
+
+    Raises
+    ------
+    ParameterError
+        If the name has other contents there already and ``replace`` is not set.
+    DeployError
+        If AWS refuses.
+    """
+    client = session.client("s3")
+    bucket, prefix = location.removeprefix("s3://").split("/", 1)
+    before = find_data(stored.name, [location], client=lambda: client)
+    if before is not None and before.digest == stored.digest:
+        return f"{location}/{stored.name}"
+    _require_new(stored, before, location, replace=replace)
+    with calls(f"copy {stored.name!r} to {location}"):
+        for array in stored.arrays.values():
+            path = Path(stored.place, stored.name, array.file)
+            client.upload_file(str(path), bucket, f"{prefix}/{stored.name}/{array.file}")
+        key = f"{prefix}/{stored.name}/{DATA_FILE}"
+        client.put_object(Bucket=bucket, Key=key, Body=stored.data_file())
+        for old in _outdated(before, stored):
+            client.delete_object(Bucket=bucket, Key=f"{prefix}/{stored.name}/{old}")
+    return f"{location}/{stored.name}"
+
+
+def copy_data(stored: StoredData, place: Path, *, replace: bool = False) -> str:
+    """Copy a data set to the folder of data sets on a file system; return where.
+
+    Raises
+    ------
+    ParameterError
+        If the name has other contents there already and ``replace`` is not set.
+    """
+    before = find_data(stored.name, [str(place)])
+    _require_new(stored, before, str(place), replace=replace)
+    folder = place / stored.name
+    folder.mkdir(parents=True, exist_ok=True)
+    for array in stored.arrays.values():
+        with replacing(folder / array.file) as file:
+            with Path(stored.place, stored.name, array.file).open("rb") as source:
+                shutil.copyfileobj(source, file)
+            os.fchmod(file.fileno(), 0o644)  # functions are another user
+    with replacing(folder / DATA_FILE) as file:
+        file.write(stored.data_file())
+        os.fchmod(file.fileno(), 0o644)
+    for old in _outdated(before, stored):
+        (folder / old).unlink(missing_ok=True)
+    return str(folder)
+
+
+def _require_new(
+    stored: StoredData, before: StoredData | None, place: str, *, replace: bool
+) -> None:
+    if before is not None and before.digest != stored.digest and not replace:
+        rule = f"must be new: other data are there under it, in {place}"
+        raise ParameterError("name", rule, stored.name, "--replace, once no run needs them")
+
+
+def _outdated(before: StoredData | None, now: StoredData) -> set[str]:
+    """Return the files of a data set that has been replaced which the new one has not."""
+    kept = {each.file for each in now.arrays.values()}
+    return set() if before is None else {each.file for each in before.arrays.values()} - kept
+
+
+# ---- what people have ----------------------------------------------------------------------------
+
+
+def _arrays(source: Path) -> Iterator[tuple[str, _Array]]:
+    """Yield the arrays of a source, by our names, one after the other."""
+    seen = set[str]()
+    try:
+        for given, array in _given(source):
+            name = _NAMES.get(given, given)
+            if name not in ("x", "y", "x_test", "y_test") or name in seen:
+                rule = f"must have {_FORMS}"
+                raise ParameterError("path", rule, f"{source}: {given}")
+            seen.add(name)
+            yield name, array
+    except (OSError, ValueError, KeyError) as error:
+        if isinstance(error, ParameterError):
+            raise
+        rule = f"must have {_FORMS} ({one_line(error)})"
+        raise ParameterError("path", rule, str(source)) from error
+
+
+def _given(source: Path) -> Iterator[tuple[str, _Array]]:
+    if source.is_dir():
+        for path in sorted(source.glob("*.npy")):
+            yield path.stem, np.load(path, mmap_mode="r", allow_pickle=False)
+    elif source.suffix == ".npz":
+        with np.load(source, allow_pickle=False) as arrays:
+            for name in arrays.files:
+                yield name, arrays[name]
+    elif source.suffix == ".safetensors":
+        try:
+            from safetensors import SafetensorError, safe_open
+        except ImportError:
+            rule = "needs safetensors, which is not installed"
+            raise ParameterError("path", rule, str(source), "pip install safetensors") from None
+        try:
+            with safe_open(source, framework="numpy") as tensors:
+                for name in tensors.keys():  # noqa: SIM118 (it is no mapping)
+                    yield name, tensors.get_tensor(name)
+        except (SafetensorError, TypeError) as error:  # TypeError: bfloat16, which numpy has not
+            raise ValueError(one_line(error)) from error
+    else:
+        raise ValueError("it is none of these" if source.exists() else "it is not there")
+
+
+def _check(arrays: Mapping[str, StoredArray], source: Path) -> None:
+    for part in ("", "_test"):
+        x, y = (arrays.get(f"{key}{part}") for key in ("x", "y"))
+        if x is None and y is None and part:
+            continue
+        if x is None or y is None:
+            there = ", ".join(arrays) or "none"
+            raise ParameterError("path", f"must have {_FORMS}", f"{source}: {there}")
+        if x.shape[0] != y.shape[0] or x.shape[0] == 0:
+            rule = f"must have as many rows in x{part} as in y{part}, and at least one"
+            raise ParameterError("path", rule, f"{source}: {x.shape[0]} and {y.shape[0]}")
+        for key, each in (("x", x), ("y", y)):
+            if each.shape[1:] != arrays[key].shape[1:] or each.dtype != arrays[key].dtype:
+                rule = f"must have {key}{part} of the same form as {key}"
+                raise ParameterError("path", rule, f"{source}: {each.dtype} {each.shape}")
+
+
+def _written(name: str, array: _Array, folder: Path, made: list[Path]) -> StoredArray:
+    """Write an array's file in pieces, whatever memory there is; say what it is."""
+    dtype = array.dtype.newbyteorder("<")
+    if array.ndim == 0 or dtype.char not in _KINDS:
+        rule = "must have arrays of numbers, a data point a row"
+        raise ParameterError("path", rule, f"{name}: {array.dtype} {array.shape}")
+    if name.startswith("y") and array.ndim == 1 and dtype.kind in "iu":
+        dtype = np.dtype("<i8")  # what PyTorch's losses take
+    temporary = folder / f".{name}-{os.urandom(6).hex()}.tmp"
+    made.append(temporary)
+    with temporary.open("wb") as file:
+        digest = _digest_of(array, dtype, file)
+        file.flush()
+        os.fsync(file.fileno())
+    path = folder / f"{name}-{digest[:16]}.npy"
+    made.append(path)
+    temporary.chmod(0o644)
+    temporary.replace(path)
+    return StoredArray(file=path.name, dtype=dtype.str, shape=array.shape, digest=digest)
+
+
+def _digest_of(array: _Array, dtype: np.dtype[Any], file: IO[bytes]) -> str:
+    """Write an array; return the digest of all that is written."""
+    digest = hashlib.sha256()
+
+    class Both:
+        def write(self, data: bytes) -> int:
+            digest.update(data)
+            return file.write(data)
+
+    header = {"descr": dtype.str, "fortran_order": False, "shape": array.shape}
+    np.lib.format.write_array_header_1_0(Both(), header)
+    rows = max(1, _BLOCK_BYTES // max(1, dtype.itemsize * int(np.prod(array.shape[1:]))))
+    for start in range(0, len(array), rows):
+        Both().write(np.ascontiguousarray(array[start : start + rows], dtype=dtype).tobytes())
+    return digest.hexdigest()

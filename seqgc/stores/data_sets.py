@@ -1,0 +1,208 @@
+"""Data sets: arrays that are kept once under a name, and read where workers are, as they need them.
+
+A place, a folder or an ``s3://bucket/prefix``, has a folder of each data set's name. In it is
+``data.json``, which says what the arrays are, and a file of each, ``x-<digest>.npy``, of which
+nothing is ever unpickled. The file of a digest never changes: what replaces a data set has other
+files, and ``data.json``, which is written last, says which are meant.
+
+From a folder arrays are mapped into memory: what is not read costs none. From a bucket an array is
+fetched as a whole, and compared with its digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, cast
+
+import msgspec
+import numpy as np
+
+from seqgc.errors import ParameterError, StoreError, one_line
+from seqgc.stores.s3 import S3Client, is_absent, open_s3, split_s3
+
+__all__ = [
+    "DATA_FILE",
+    "StoredArray",
+    "StoredData",
+    "data_places",
+    "find_data",
+    "require_data_name",
+]
+
+DATA_FILE: Final = "data.json"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_HEAD_BYTES: Final = 4096  # an .npy header of few dimensions is 128 bytes long
+_MOST_BYTES: Final = 1 << 20  # of a data.json
+_CHUNK: Final = 1 << 20
+
+
+class StoredArray(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What ``data.json`` says of an array; ``digest`` is the SHA-256 of its file."""
+
+    file: str
+    dtype: str
+    shape: tuple[int, ...]
+    digest: str
+
+    @property
+    def data_bytes(self) -> int:
+        """How long its numbers are."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+class _DataFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    schema: int
+    arrays: dict[str, StoredArray]
+
+
+class StoredData:
+    """A data set in a place: ``x`` and ``y``, and perhaps ``x_test`` and ``y_test``.
+
+    ``digest`` says which contents it has: two of the same digest are equal.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        place: str,
+        arrays: Mapping[str, StoredArray],
+        client: Callable[[], S3Client] = open_s3,
+    ) -> None:
+        self.name: Final = name
+        self.place: Final = place
+        self.arrays: Final = dict(arrays)
+        self._client = client
+        digests = "".join(f"{key} {each.digest}\n" for key, each in sorted(arrays.items()))
+        self.digest: Final = hashlib.sha256(digests.encode()).hexdigest()
+
+    @property
+    def mapped(self) -> bool:
+        """Whether arrays are mapped from files, and take no memory of their own."""
+        return not self.place.startswith("s3:")
+
+    def data_file(self) -> bytes:
+        """Return what ``data.json`` is to say."""
+        return msgspec.json.encode(_DataFile(schema=1, arrays=self.arrays))
+
+    def read(self, key: str) -> np.ndarray[Any, Any]:
+        """Return an array; what is written to it is nobody else's.
+
+        Raises
+        ------
+        StoreError
+            If its file is not there, or not as it was written.
+        """
+        array = self.arrays[key]
+        where = f"{self.place}/{self.name}/{array.file}"
+        try:
+            found = self._mapped(array) if self.mapped else self._fetched(array)
+        except Exception as error:
+            raise StoreError(f"{where} cannot be read: {one_line(error)}") from error
+        if (found.dtype.str, found.shape) != (array.dtype, array.shape):
+            raise StoreError(f"{where} holds {found.dtype} {found.shape}, not what it should")
+        return found
+
+    def _mapped(self, array: StoredArray) -> np.ndarray[Any, Any]:
+        path = Path(self.place, self.name, array.file)
+        return cast("np.ndarray[Any, Any]", np.load(path, mmap_mode="c", allow_pickle=False))
+
+    def _fetched(self, array: StoredArray) -> np.ndarray[Any, Any]:
+        bucket, prefix = split_s3(self.place)
+        key = f"{prefix}/{self.name}/{array.file}"
+        answer = self._client().get_object(Bucket=bucket, Key=key)
+        data, digest, end = bytearray(answer["ContentLength"]), hashlib.sha256(), 0
+        if len(data) > array.data_bytes + _HEAD_BYTES:
+            raise ValueError(f"is {len(data)} bytes long")
+        with answer["Body"] as body:
+            while chunk := body.read(_CHUNK):
+                data[end : end + len(chunk)] = chunk
+                digest.update(chunk)
+                end += len(chunk)
+        if digest.hexdigest() != array.digest:
+            raise ValueError("has another digest")
+        head = io.BytesIO(data[:_HEAD_BYTES])
+        np.lib.format.read_magic(head)
+        shape, _, dtype = np.lib.format.read_array_header_1_0(head)
+        return np.ndarray(shape, dtype, buffer=data, offset=head.tell())
+
+
+def data_places(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Return where data sets are looked for: ``SEQGC_DATA``, comma-separated, or a folder of one's
+    own.
+
+    Examples
+    --------
+    >>> data_places({"SEQGC_DATA": "/mnt/seqgc/data, s3://bucket/data"})
+    ('/mnt/seqgc/data', 's3://bucket/data')
+    """  # noqa: D205
+    given = environment.get("SEQGC_DATA", "").split(",")
+    if places := tuple(each.strip() for each in given if each.strip()):
+        return places
+    home = environment.get("XDG_DATA_HOME") or os.path.join(  # noqa: PTH118 (it may be absent)
+        environment.get("HOME", "."), ".local", "share"
+    )
+    return (str(Path(home, "seqgc", "data")),)
+
+
+def require_data_name(name: str) -> str:
+    """Return a data set's name, or raise `ParameterError`: it names folders and objects."""
+    if not _NAME.fullmatch(name):
+        raise ParameterError("name", "must be 1 to 64 letters, digits, '_' and '-'", name)
+    return name
+
+
+def find_data(
+    name: str,
+    places: Sequence[str] | None = None,
+    *,
+    client: Callable[[], S3Client] = open_s3,
+) -> StoredData | None:
+    """Return the data set of a name in the first of ``places`` that has it; None: none has it.
+
+    Raises
+    ------
+    StoreError
+        If its ``data.json`` cannot be read, or is none.
+    """
+    if not _NAME.fullmatch(name):
+        return None
+    for place in data_places() if places is None else places:
+        where = f"{place}/{name}/{DATA_FILE}"
+        try:
+            text = _text_in(place, name, client)
+            if text is None:
+                continue
+            found = msgspec.json.decode(text, type=_DataFile)
+            if found.schema != 1 or not {"x", "y"} <= found.arrays.keys():
+                raise ValueError("is of another version of seqgc")
+            if any("/" in each.file for each in found.arrays.values()):
+                raise ValueError("names files that are elsewhere")
+        except (OSError, ValueError, msgspec.MsgspecError) as error:
+            raise StoreError(f"{where} cannot be read: {one_line(error)}") from error
+        return StoredData(name, place, found.arrays, client)
+    return None
+
+
+def _text_in(place: str, name: str, client: Callable[[], S3Client]) -> bytes | None:
+    if not place.startswith("s3:"):
+        path = Path(place, name, DATA_FILE)
+        try:
+            with path.open("rb") as file:
+                return file.read(_MOST_BYTES)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+    bucket, prefix = split_s3(place)
+    try:
+        answer = client().get_object(Bucket=bucket, Key=f"{prefix}/{name}/{DATA_FILE}")
+    except Exception as error:
+        if is_absent(error):
+            return None
+        raise StoreError(f"{place}/{name} cannot be read: {one_line(error)}") from error
+    with answer["Body"] as body:
+        return cast("bytes", body.read(_MOST_BYTES))

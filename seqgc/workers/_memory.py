@@ -1,0 +1,83 @@
+"""What a function needs at the least, against the memory that it has: said before a run begins.
+
+Only what is certain is counted, so that nothing is refused which could run: what PyTorch itself
+takes, the data that are not mapped from files, and of one model its weights, their gradient, what
+was fetched, the results and the inputs of its share of a batch. Activations come on top of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from seqgc.errors import ParameterError
+
+if TYPE_CHECKING:
+    from seqgc.training import Model, TaskSizes
+    from seqgc.training.model import PointDataset
+
+__all__ = ["require_memory"]
+
+_RUNTIME_BYTES: Final = 200 << 20
+"""Less than a function takes that has imported PyTorch and computed nothing (measured: 226 MB)."""
+
+
+def require_memory(
+    models: Sequence[Model],
+    sizes: TaskSizes,
+    *,
+    workers: int,
+    memory_mb: int,
+    mapped: Callable[[str], bool],
+) -> None:
+    """Refuse, with `ParameterError`, models or data that a function of ``memory_mb`` cannot hold.
+
+    ``mapped`` says of a stored data set whether functions map it from their file system.
+    """
+    from seqgc.training.stored import StoredPoints
+
+    datasets = {id(each): each for model in models for each in _read(model)}
+    data_bytes = sum(
+        0 if isinstance(each, StoredPoints) and mapped(each.stored.name) else _bytes(each)
+        for each in datasets.values()
+    )
+    model_bytes = max(
+        2 * sum(p.nbytes for p in model.module.parameters())
+        + _bytes(model.dataset) // len(model.dataset) * (model.batch_size // workers)
+        for model in models
+    )
+    fetched_bytes = sizes.weights_bytes // sizes.weights_files + sizes.result_bytes
+    least = _RUNTIME_BYTES + data_bytes + model_bytes + fetched_bytes
+    if least > memory_mb << 20:
+        parts = {
+            "PyTorch": _RUNTIME_BYTES,
+            "data": data_bytes,
+            "a model and its share of a batch": model_bytes,
+            "weights and results": fetched_bytes,
+        }
+        needs = ", ".join(f"{name} {_mb(size)}" for name, size in parts.items())
+        rule = f"must be at least {_mb(least)} MB ({needs})"
+        remedy = "deploy with more --memory-mb"
+        if data_bytes:
+            remedy += ", or `seqgc data put --mount` the data on the functions' file system"
+        raise ParameterError("function.memory_mb", rule, memory_mb, remedy)
+
+
+def _read(model: Model) -> tuple[PointDataset, ...]:
+    """Return the datasets that a function makes of a recipe: of stored ones, what it trains on."""
+    from seqgc.training.stored import StoredPoints
+
+    if isinstance(model.dataset, StoredPoints) or model.test_dataset is None:
+        return (model.dataset,)
+    return model.dataset, model.test_dataset
+
+
+def _bytes(dataset: PointDataset) -> int:
+    """Return how long a dataset's numbers are, as far as that is known."""
+    if (stored := getattr(dataset, "data_bytes", None)) is not None:
+        return int(stored)
+    return sum(tensor.nbytes for tensor in getattr(dataset, "tensors", ()))
+
+
+def _mb(size_bytes: int) -> int:
+    return -(-size_bytes // (1 << 20))

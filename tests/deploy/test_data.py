@@ -1,0 +1,271 @@
+"""`seqgc data put`: from files to data sets that workers map or fetch. The bucket is moto's."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+
+from seqgc.cli import main
+from seqgc.deploy import put_data, upload_data
+from seqgc.errors import ParameterError, StoreError
+from seqgc.stores import find_data
+from seqgc.training.compute import TorchComputeFactory
+from seqgc.training.factories import make_models_compute, named_data, registered_model, workload_of
+from seqgc.training.stored import StoredPoints
+from seqgc.workers import FunctionSettings, functions, lambda_local
+from tests.deploy.kit import REGION
+
+X = np.arange(12, dtype=np.float32).reshape(6, 2)
+Y = np.array([0, 1, 2, 0, 1, 2], dtype=np.uint8)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SEQGC_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "data"
+
+
+def sources(folder: Path) -> dict[str, Path]:
+    """The same points in every form that is taken."""
+    np.savez(folder / "plain.npz", x=X, y=Y, x_test=X[:2], y_test=Y[:2])
+    np.savez_compressed(folder / "small.npz", x_train=X, y_train=Y, x_test=X[:2], y_test=Y[:2])
+    tensors = {"x": X, "y": Y, "x_test": X[:2].copy(), "y_test": Y[:2].copy()}
+    save_file(tensors, folder / "points.safetensors")
+    (folder / "arrays").mkdir()
+    np.save(folder / "arrays/x.npy", np.asfortranarray(X.astype(">f4")))
+    for name in ("y", "x_test", "y_test"):
+        np.save(folder / f"arrays/{name}.npy", tensors[name])
+    return {
+        name: folder / name for name in ("plain.npz", "small.npz", "points.safetensors", "arrays")
+    }
+
+
+def test_every_form_becomes_the_same_data_set(place: Path, tmp_path: Path) -> None:
+    found = {put_data("mine", path, place).digest for path in sources(tmp_path).values()}
+    assert len(found) == 1
+    train, test = named_data("mine")
+    assert isinstance(train, StoredPoints)
+    assert torch.equal(train.tensors[0], torch.from_numpy(X))
+    assert train.tensors[1].tolist() == Y.tolist()
+    assert train.tensors[1].dtype == torch.int64  # what losses take
+    assert (len(train), len(test)) == (6, 2)
+
+
+def test_points_are_mapped_and_sent_by_name(place: Path, tmp_path: Path) -> None:
+    put_data("mine", sources(tmp_path)["plain.npz"], place)
+    train, _ = named_data("mine")
+    stored = find_data("mine")
+    assert stored is not None
+    assert isinstance(stored.read("x"), np.memmap)
+    sent = pickle.dumps(train)
+    assert X.tobytes() not in sent
+    again = pickle.loads(sent)
+    assert torch.equal(again.tensors[0], torch.from_numpy(X))
+    put_data("mine", other(tmp_path), place, replace=True)
+    with pytest.raises(ParameterError, match=r"`data` must be the data set that the run began wit"):
+        pickle.loads(sent)
+
+
+def other(folder: Path) -> Path:
+    np.savez(folder / "other.npz", x=X + 1, y=Y)
+    return folder / "other.npz"
+
+
+def test_other_data_of_a_name_are_refused_unless_they_are_to_replace_it(
+    place: Path, tmp_path: Path
+) -> None:
+    before = put_data("mine", sources(tmp_path)["plain.npz"], place)
+    files = set((place / "mine").iterdir())
+    with pytest.raises(ParameterError, match=r"`name` must be new: other data are there under it"):
+        put_data("mine", other(tmp_path), place)
+    assert set((place / "mine").iterdir()) == files
+    assert put_data("mine", other(tmp_path), place, replace=True).digest != before.digest
+    assert len(list((place / "mine").iterdir())) == 3  # of the old ones none
+    assert float(named_data("mine")[0].tensors[0][0, 0]) == 1.0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ({"x": X}, "must have x and y"),
+        ({"x": X, "y": Y, "z": Y}, "z"),
+        ({"x": X, "y": Y, "x_train": X}, "x_train"),
+        ({"x": X, "y": Y[:5]}, "as many rows in x as in y"),
+        ({"x": X[:0], "y": Y[:0]}, "at least one"),
+        ({"x": X, "y": Y, "x_test": X}, "must have x and y"),
+        ({"x": X, "y": Y, "x_test": X[:, :1], "y_test": Y}, "x_test of the same form as x"),
+        ({"x": X, "y": np.array(["a"] * 6)}, "arrays of numbers"),
+        ({"x": X, "y": np.array([{}] * 6)}, "allow_pickle=False"),
+        ({"x": X, "y": np.float32(1)}, "a data point a row"),
+    ],
+)
+def test_what_is_no_data_set_leaves_nothing(
+    place: Path, tmp_path: Path, arrays: dict[str, Any], says: str, capsys: Any
+) -> None:
+    np.savez(tmp_path / "bad.npz", **arrays)
+    assert main(["data", "put", "mine", str(tmp_path / "bad.npz")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("seqgc: `path` must have")
+    assert says in line
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["../x", "plain.npz"], "`name` must be 1 to 64 letters"),
+        (["mine", "none.npz"], "`path` must have x and y"),
+        (["mine", "data.pkl"], "`path` must have x and y"),
+        (["mine", "plain.npz", "--mount", "none"], "`mount` must be a folder"),
+        (["mine", "plain.npz", "--deployment", "none"], "`deployment` must be a file"),
+    ],
+)
+def test_what_cannot_be_put_is_one_line(
+    place: Path, tmp_path: Path, words: list[str], says: str, capsys: Any
+) -> None:
+    sources(tmp_path)
+    (tmp_path / "data.pkl").write_bytes(pickle.dumps(X))
+    assert main(["data", "put", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"seqgc: {says}")
+    assert not place.exists() or list(place.iterdir()) == []
+
+
+def test_the_verb_copies_to_the_file_system_too(place: Path, tmp_path: Path, capsys: Any) -> None:
+    sources(tmp_path)
+    (tmp_path / "efs").mkdir()
+    words = ["data", "put", "mine", "plain.npz", "--mount", "efs", "--json"]
+    assert main(words) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["places"] == [str(place / "mine"), "efs/data/mine"]
+    assert said["arrays"]["y"] == {"dtype": "<i8", "shape": [6], "bytes": 48}
+    there, here = find_data("mine", ["efs/data"]), find_data("mine")
+    assert there is not None
+    assert here is not None
+    assert there.digest == here.digest == said["digest"]
+    assert there.read("x").tolist() == X.tolist()
+    assert {path.stat().st_mode & 0o444 for path in Path("efs/data/mine").iterdir()} == {0o444}
+
+
+def test_from_the_bucket_what_is_needed_is_fetched_and_compared(
+    account: Any, place: Path, tmp_path: Path
+) -> None:
+    client = account.client("s3")
+    client.create_bucket(Bucket="b-1", CreateBucketConfiguration={"LocationConstraint": REGION})
+    stored = put_data("mine", sources(tmp_path)["plain.npz"], place)
+    assert upload_data(stored, "s3://b-1/data", session=account) == "s3://b-1/data/mine"
+    there = find_data("mine", [str(tmp_path), "s3://b-1/data"], client=lambda: client)
+    assert there is not None
+    assert (there.digest, there.mapped) == (stored.digest, False)
+    assert there.read("x").tolist() == X.tolist()
+    changed = put_data("mine", other(tmp_path), place, replace=True)
+    with pytest.raises(ParameterError, match=r"other data are there under it, in s3://b-1/data"):
+        upload_data(changed, "s3://b-1/data", session=account)
+    upload_data(changed, "s3://b-1/data", session=account, replace=True)
+    keys = {each["Key"] for each in client.list_objects_v2(Bucket="b-1")["Contents"]}
+    assert keys == {f"data/mine/{path.name}" for path in (place / "mine").iterdir()}
+    with pytest.raises(StoreError, match="cannot be read"):
+        there.read("x")  # it has gone
+    (key,) = (each for each in keys if "/x-" in each)
+    client.put_object(Bucket="b-1", Key=key, Body=b"x" * 176)
+    now = find_data("mine", ["s3://b-1/data"], client=lambda: client)
+    assert now is not None
+    with pytest.raises(StoreError, match="has another digest"):
+        now.read("x")
+
+
+def model(data: str = "mine") -> Any:
+    def sgd(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=0.1)
+
+    return registered_model("a", module="mlp", data=data, optimizer=sgd)
+
+
+def test_functions_and_processes_read_the_same_points(place: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "images.npz", x=np.ones((4, 1, 8, 8), dtype=np.float32), y=Y[:4])
+    put_data("mine", tmp_path / "images.npz", place)
+    trained = model()
+    threads = torch.get_num_threads()
+    try:
+        computed = make_models_compute(
+            workload_of([trained], precision="float32").settings, lambda _: np.ones(1)
+        )
+    finally:
+        torch.set_num_threads(threads)
+    assert isinstance(computed._local["a"]._objective.dataset, StoredPoints)
+    from seqgc.stores import MemoryStore
+
+    factory = TorchComputeFactory(models=[trained], store=MemoryStore())
+    assert np.ones((4, 1, 8, 8), dtype=np.float32).tobytes() not in factory._payload
+
+
+def test_what_a_function_cannot_hold_is_refused_before_anything_starts(
+    place: Path, tmp_path: Path
+) -> None:
+    from seqgc import TrainingPlan
+
+    rows = np.zeros((1 << 12, 1, 8, 8), dtype=np.float32)
+    np.savez(tmp_path / "images.npz", x=rows, y=np.zeros(1 << 12, dtype=np.int64))
+    put_data("mine", tmp_path / "images.npz", place)
+    plan = TrainingPlan(models=[model()], scheme="uncoded", steps=1)
+    local = lambda_local(2, FunctionSettings(memory_mb=202))  # mapped from the folder
+    local.forecast(plan)
+    with pytest.raises(
+        ParameterError, match=r"`function.memory_mb` must be at least 201 MB \(PyTo"
+    ):
+        lambda_local(2, FunctionSettings(memory_mb=128)).forecast(plan)
+    not_deployed = functions(2, FunctionSettings(deployment=str(tmp_path / "d.toml")))
+    write(tmp_path / "d.toml", memory_mb=256)
+    not_deployed.forecast(plan)
+    large = np.zeros((1 << 16, 1, 16, 16), dtype=np.float32)  # 64 MiB
+    np.savez(tmp_path / "large.npz", x=large, y=np.zeros(1 << 16, dtype=np.int64))
+    put_data("large", tmp_path / "large.npz", place)
+    more = TrainingPlan(models=[model("large")], scheme="uncoded", steps=1)
+    with pytest.raises(ParameterError, match=r"data 65,.*--mount` the data on the functions' f"):
+        not_deployed.forecast(more)
+
+
+def write(path: Path, *, memory_mb: int) -> None:
+    from seqgc.deploy import Deployment, write_deployment
+
+    arn = "arn:aws:lambda:eu-central-1:123456789012:function:seqgc-ImageWorker-x:live"
+    values = dict.fromkeys(
+        ["file_system_id", "access_point_id", "security_group_id", "caller_policy_arn",
+         "store_policy_arn", "function_url"], "x",
+    )  # fmt: skip
+    deployment = Deployment(
+        stack="s", region="eu-central-1", alias_arn=arn, bucket="b", prefix="runs",
+        reaches_s3=True, mount_path="/mnt/seqgc", architecture="arm64", memory_mb=memory_mb,
+        timeout_s=60, **values,
+    )  # fmt: skip
+    write_deployment(path, deployment)
+
+
+def test_functions_without_ones_modules_are_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from seqgc import TrainingPlan
+
+    (tmp_path / "seqgc_nets.py").write_text(
+        "from torch import nn\ndef net(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    write(tmp_path / "d.toml", memory_mb=2560)
+    trained = registered_model(
+        "a", module="seqgc_nets:net", optimizer=lambda p: torch.optim.SGD(p, lr=0.1)
+    )
+    plan = TrainingPlan(models=[trained], scheme="uncoded", steps=1)
+    deployed = functions(2, FunctionSettings(deployment=str(tmp_path / "d.toml")))
+    with pytest.raises(
+        ParameterError, match=r"deployed with the functions; got 'seqgc_nets' \(seqg"
+    ):
+        deployed.forecast(plan)
+    lambda_local(2).forecast(plan)  # they list what the models name
