@@ -105,7 +105,7 @@ def test_the_worker_may_log_mount_and_keep_objects_of_its_own_and_no_more() -> N
             mounts,
         ),
         "Objects": (["s3:GetObject", "s3:PutObject"], "${Bucket.Arn}/runs/*", None),
-        "Data": ("s3:GetObject", "${Bucket.Arn}/data/*", None),
+        "Data": (["s3:GetObject"], "${Bucket.Arn}/data/*", None),
     }
 
 
