@@ -12,7 +12,6 @@ happen to pickle differently; then they are two forms, which costs time and noth
 
 from __future__ import annotations
 
-import hashlib
 import io
 import pickle
 from collections.abc import Iterable
@@ -20,15 +19,20 @@ from dataclasses import replace
 from typing import Final
 
 import torch
+import xxhash
 from torch import Tensor, nn
 
 from seqgc.training.model import Model, Objective
 
 __all__ = ["form_of", "one_of_each", "with_shared_modules"]
 
+Contents = dict[int, tuple[Tensor, str]]  # by identity, with the tensor, so that it stays alive
 
-def form_of(thing: object) -> bytes | None:
+
+def form_of(thing: object, contents: Contents | None = None) -> bytes | None:
     """Return the form of a module, or of anything else; None if it cannot be told.
+
+    ``contents`` remembers the tensors that have been read, for things that may share them.
 
     Examples
     --------
@@ -38,17 +42,17 @@ def form_of(thing: object) -> bytes | None:
     """
     out = io.BytesIO()
     try:
-        _FormPickler(out).dump(thing)
+        _FormPickler(out, {} if contents is None else contents).dump(thing)
     except Exception:  # whatever classes of one's own raise: then it is like no other
         return None
-    return hashlib.sha256(out.getbuffer()).digest()
+    return xxhash.xxh3_128_digest(out.getbuffer())
 
 
 def one_of_each(models: Iterable[Model]) -> list[Model]:
     """Return the first model of each form, loss and data set; all whose form cannot be told."""
-    found: dict[object, Model] = {}
+    found, contents = dict[object, Model](), Contents()
     for model in models:
-        form, loss = form_of(model.module), form_of(model.loss)
+        form, loss = form_of(model.module, contents), form_of(model.loss, contents)
         told = form is not None and loss is not None
         found.setdefault((form, loss, id(model.dataset)) if told else id(model), model)
     return list(found.values())
@@ -56,10 +60,10 @@ def one_of_each(models: Iterable[Model]) -> list[Model]:
 
 def with_shared_modules(objectives: Iterable[Objective]) -> tuple[Objective, ...]:
     """Return the objectives, those of one form with one module: the first's, weights and all."""
-    first: dict[bytes, nn.Module] = {}
+    first, contents = dict[bytes, nn.Module](), Contents()
     shared = []
     for objective in objectives:
-        form = form_of(objective.module)
+        form = form_of(objective.module, contents)
         module = objective.module if form is None else first.setdefault(form, objective.module)
         shared.append(replace(objective, module=module))
     return tuple(shared)
@@ -68,8 +72,9 @@ def with_shared_modules(objectives: Iterable[Objective]) -> tuple[Objective, ...
 class _FormPickler(pickle.Pickler):
     """Writes what a tensor is in place of the tensor."""
 
-    def __init__(self, out: io.BytesIO) -> None:
+    def __init__(self, out: io.BytesIO, contents: Contents) -> None:
         super().__init__(out)
+        self._contents: Final = contents
         self._seen: Final[dict[int, Tensor]] = {}  # by storage; kept, so that no number comes twice
 
     def persistent_id(self, obj: object) -> object:
@@ -83,9 +88,11 @@ class _FormPickler(pickle.Pickler):
         # Tied parameters, and views of one another, are such in every module of a form.
         place = list(self._seen).index(at), obj.storage_offset()
         trainable = isinstance(obj, nn.Parameter) and obj.requires_grad
-        return (*map(str, about), place, "" if trainable else _content(obj))
+        return (*map(str, about), place, "" if trainable else self._content(obj))
 
-
-def _content(tensor: Tensor) -> str:
-    data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return hashlib.sha256(data.numpy().data).hexdigest()
+    def _content(self, tensor: Tensor) -> str:
+        if id(tensor) not in self._contents:
+            data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            digest = xxhash.xxh3_128_hexdigest(data.numpy().data)
+            self._contents[id(tensor)] = tensor, digest
+        return self._contents[id(tensor)][1]
