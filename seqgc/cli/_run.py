@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Final, cast
 import tomli_w
 
 from seqgc import workers
+from seqgc.cli._messages import say
 from seqgc.cli._names import FUNCTIONS, OPTIMIZERS, SCHEDULERS, check_names
 from seqgc.cli._show import busy
 from seqgc.cli.config import ModelConfig, RunConfig, ValidationConfig, Values
 from seqgc.cli.progress import RunProgress
-from seqgc.deploy import DEPLOYMENT_FILE
+from seqgc.deploy import DEPLOYMENT_FILE, find_prices
 from seqgc.errors import ParameterError, did_you_mean
 from seqgc.ports import Observer
 from seqgc.rounds import Adaptation, ClosingRule, Setting, require_models
@@ -89,6 +90,11 @@ class PreparedRun:
 
         config, plan, crew = self.config, self.plan, self.workers
         budget = [] if config.max_usd is None else [crew.budget(plan, config.max_usd)]
+        if budget and self.forecast is not None:
+            dated = find_prices(region := self.forecast.settings.region)
+            why = f" ({dated.missed})" if dated.missed else ""
+            with suppress(OSError):  # nobody is there to read it
+                say("prices", f"prices of {region}, {dated.as_of}: {dated.source}{why}")
         setting = plan.setting(crew.n)
         rounds = plan.num_jobs(setting) + setting.scheme.delay
         with RunProgress(config.scheme, total=rounds) as progress:

@@ -21,10 +21,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import date, timedelta
 from functools import lru_cache
-from http.client import HTTPException
 from pathlib import Path
 from typing import Final
-from urllib.request import urlopen
 
 import msgspec
 import tomli_w
@@ -139,7 +137,7 @@ def _ask(region: str, base: str) -> DatedPrices | str:
             url = f"{base.rstrip('/')}/offers/v1.0/aws/{service}/current/{region}/index.json"
             offers[service] = msgspec.json.decode(_read(url, until), type=_Offer)
         prices = Prices(**{name: _price(offers, name) for name in _SOUGHT})
-    except (OSError, HTTPException, ValueError, msgspec.MsgspecError) as error:
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
         return one_line(f"{type(error).__name__}: {error}", limit=120)
     found = DatedPrices(prices=prices, as_of=date.today(), source="AWS's price list")
     content = {"schema": 1, "as_of": found.as_of, "regions": {region: asdict(prices)}}
@@ -152,14 +150,20 @@ def _ask(region: str, base: str) -> DatedPrices | str:
 
 
 def _read(url: str, until: float) -> bytes:
+    from http.client import HTTPException
+    from urllib.request import urlopen  # not before: it takes longer than most of what is imported
+
     parts: list[bytes] = []
-    with urlopen(url, timeout=_TIMEOUT_S) as answer:
-        while part := answer.read(2**20):
-            parts.append(part)
-            if sum(map(len, parts)) > _LARGEST:
-                raise ValueError(f"{url} is larger than {_LARGEST} bytes")
-            if time.monotonic() > until:
-                raise TimeoutError(f"{url} takes too long")
+    try:
+        with urlopen(url, timeout=_TIMEOUT_S) as answer:
+            while part := answer.read(2**20):
+                parts.append(part)
+                if sum(map(len, parts)) > _LARGEST:
+                    raise ValueError(f"{url} is larger than {_LARGEST} bytes")
+                if time.monotonic() > until:
+                    raise TimeoutError(f"{url} takes too long")
+    except HTTPException as error:
+        raise ConnectionError(f"{url}: {type(error).__name__}: {error}") from error
     return b"".join(parts)
 
 

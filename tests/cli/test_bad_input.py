@@ -228,13 +228,18 @@ def run() -> Path:
     Path("trap.py").write_text(TRAP)
     folder = Path("run")
     folder.mkdir()
-    names = 'plugins = ["trap"]\n[[models]]\nname = "a"\nmodule = "trap:net"\ndata = "trap:data"\n'
+    names = 'plugins = ["trap"]\n[[models]]\nname = "a"\n'
+    own = ("module", "data", "optimizer", "scheduler")
+    names += "".join(f'{key} = "trap:{key}"\n' for key in own)
     Path(folder, "config.toml").write_text(names)
     Path(folder, "events.jsonl").write_text(LOG)
     return folder
 
 
-def test_what_a_run_cost_is_told_without_importing_what_it_names(run: Path, capsys: Out) -> None:
+def test_what_a_run_cost_is_told_without_importing_what_it_names(
+    run: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEQGC_FACTORIES", "trap")
     assert answered(capsys, "cost", str(run), "--json") == 0
     assert not Path("caught").exists()
 

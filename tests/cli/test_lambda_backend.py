@@ -124,7 +124,9 @@ def test_deployed_functions_train_the_same_weights_by_every_transport(
             os.utime(path, (then := time.time() - 3600 * hours, then))
     delayed = ["--scheme", "m-sgc:B=1,W=2,lam=4", "--backend", "lambda", *directory]
     assert main([*CODED, *delayed, "--max-usd", "0.00268", "--run", "stopped"]) == 3
-    said_last = capsys.readouterr().err.splitlines()[-1]
+    said_first, *_, said_last = capsys.readouterr().err.splitlines()
+    assert said_first.startswith(f"prices of {REGION}, ")
+    assert "the table that comes with seqgc" in said_first
     assert said_last.startswith("seqgc: stopped before round 1: it could cost up to $0.0013")
     assert "of a budget of $0.002680" in said_last
     assert str(events("stopped")[-1]["outcome"]).startswith("stopped: stopped before round 1")
