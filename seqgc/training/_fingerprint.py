@@ -224,7 +224,11 @@ def _source(kind: type | Callable[..., object]) -> str:
             return inspect.getsource(kind)
         file = getattr(sys.modules.get(kind.__module__), "__file__", None)
         return inspect.getsource(kind) if file is None else Path(file).read_text("latin-1")
-    return f"{kind.__module__}.{kind.__qualname__}"
+    texts = [f"{kind.__module__}.{kind.__qualname__}"]
+    for part in filter(inspect.isfunction, vars(kind).values()):  # a notebook's class has no file
+        with suppress(OSError):
+            texts.append(inspect.getsource(part))
+    return "\n".join(texts)
 
 
 # ---- data ----------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ import pytest
 from seqgc import __main__, __version__
 from seqgc.cli import main
 from seqgc.cli._main import _command
+from seqgc.errors import ParameterError
 from seqgc.profiles import DelayProfile, ProfileMeta, write_profile
+from seqgc.training import RunDirectory, new_run_path
 
 Out = pytest.CaptureFixture[str]
 
@@ -101,3 +104,18 @@ def test_tune_fits_80_columns_and_ends_with_a_line_that_trains(
     program, *words = shlex.split(last)
     assert program == "seqgc"
     assert main([*words, "--dry-run"]) == 0
+
+
+def test_runs_that_start_at_once_have_folders_of_their_own(tmp_path: Path) -> None:
+    paths = {new_run_path(tmp_path, "gc:s=1") for _ in range(500)}
+    assert len(paths) == 500
+
+    def begin(_: int) -> bool:
+        try:
+            RunDirectory(tmp_path / "one")
+        except ParameterError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as starts:
+        assert sum(starts.map(begin, range(32))) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import linecache
 import os
 import shutil
 import sys
@@ -27,6 +28,7 @@ from seqgc.ports import Seen
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import parse_scheme
 from seqgc.training import Adaptation, Model, TrainingPlan, resume, train
+from seqgc.training._fingerprint import differences, fingerprint
 from seqgc.training.model import Recipe
 from seqgc.training.validation import Validation
 from seqgc.workers import DelaySettings, FunctionSettings
@@ -405,3 +407,24 @@ def test_a_field_that_changed_can_be_accepted(configured: Path, tmp_path: Path) 
     assert main(["resume", str(run), "--accept-changes"]) == 0
     assert "max_attempts (was 3, is 5)" in (run / "events.jsonl").read_text()
     assert main(["resume", str(run)]) == 0
+
+
+def test_a_class_of_a_notebooks_cell_is_known_by_its_methods(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))  # a kernel's has no file
+
+    def after_cell(result: str) -> dict[str, str]:
+        text = f"class Net(Linear):\n    def forward(self, x):\n        return {result}\n"
+        linecache.cache[result] = (len(text), None, text.splitlines(keepends=True), result)
+        names = {"__name__": "__main__", "Linear": torch.nn.Linear}
+        exec(compile(text, result, "exec"), names)
+        torch.manual_seed(0)
+        module = torch.nn.Sequential(torch.nn.Flatten(), names["Net"](64, 10))  # type: ignore[operator]
+        plan = TrainingPlan(models=[make_model("net", module=module)], scheme="uncoded", steps=1)
+        return fingerprint(plan, plan.setting(2), config="")
+
+    before = after_cell("x.tanh()")
+    assert after_cell("x.tanh()") == before
+    (change,) = differences(before, after_cell("x.relu()"))
+    assert change.startswith("net: module (")
