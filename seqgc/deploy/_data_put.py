@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from seqgc._durable import replacing
-from seqgc.deploy._aws import calls
+from seqgc.deploy._aws import DeployError, calls
 from seqgc.errors import ParameterError, one_line
 from seqgc.stores import DATA_FILE, StoredArray, StoredData, find_data, require_data_name
 
@@ -79,6 +79,8 @@ def upload_data(
     DeployError
         If AWS refuses.
     """
+    from boto3.exceptions import S3UploadFailedError
+
     client = session.client("s3")
     bucket, prefix = location.removeprefix("s3://").split("/", 1)
     before = find_data(stored.name, [location], client=lambda: client)
@@ -88,7 +90,10 @@ def upload_data(
     with calls(f"copy {stored.name!r} to {location}"):
         for array in stored.arrays.values():
             path = Path(stored.place, stored.name, array.file)
-            client.upload_file(str(path), bucket, f"{prefix}/{stored.name}/{array.file}")
+            try:  # in parts, which boto3 makes an error of its own
+                client.upload_file(str(path), bucket, f"{prefix}/{stored.name}/{array.file}")
+            except S3UploadFailedError as error:
+                raise DeployError(f"cannot copy {path} to {location}: {one_line(error)}") from error
         key = f"{prefix}/{stored.name}/{DATA_FILE}"
         client.put_object(Bucket=bucket, Key=key, Body=stored.data_file())
         for old in _outdated(before, stored):

@@ -17,6 +17,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -172,6 +173,7 @@ def find_data(
     """
     if not _NAME.fullmatch(name):
         return None
+    client = cache(client)  # a new one takes long to make
     for place in data_places() if places is None else places:
         where = f"{place}/{name}/{DATA_FILE}"
         try:

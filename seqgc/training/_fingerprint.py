@@ -31,6 +31,7 @@ from seqgc.training._plan import TrainingPlan
 from seqgc.training._stepper import without_compiler
 from seqgc.training.factories import factories_of
 from seqgc.training.model import Model, PointDataset
+from seqgc.training.stored import StoredPoints
 from seqgc.training.validation import Validation
 
 __all__ = ["differences", "fingerprint", "require_same"]
@@ -236,6 +237,8 @@ def _source(kind: type | Callable[..., object]) -> str:
 
 def _data(dataset: PointDataset) -> str:
     size = len(dataset)
+    if isinstance(dataset, StoredPoints):  # digested when it was stored
+        return f"{size} points {dataset.digest}"
     tensors = getattr(dataset, "tensors", None)
     if tensors is None:
         some = np.unique(np.linspace(0, size - 1, min(size, _POINTS)).astype(int))

@@ -13,9 +13,10 @@ import torch
 from safetensors.numpy import save_file
 
 from seqgc.cli import main
-from seqgc.deploy import put_data, upload_data
+from seqgc.deploy import DeployError, put_data, upload_data
 from seqgc.errors import ParameterError, StoreError
 from seqgc.stores import find_data
+from seqgc.training._fingerprint import _data
 from seqgc.training.compute import TorchComputeFactory
 from seqgc.training.factories import make_models_compute, named_data, registered_model, workload_of
 from seqgc.training.stored import StoredPoints
@@ -62,6 +63,8 @@ def test_every_form_becomes_the_same_data_set(place: Path, tmp_path: Path) -> No
 def test_points_are_mapped_and_sent_by_name(place: Path, tmp_path: Path) -> None:
     put_data("mine", sources(tmp_path)["plain.npz"], place)
     train, _ = named_data("mine")
+    assert _data(train) == f"6 points {train.digest}"  # type: ignore[attr-defined]
+    assert "tensors" not in vars(train)  # nothing has been read
     stored = find_data("mine")
     assert stored is not None
     assert isinstance(stored.read("x"), np.memmap)
@@ -156,7 +159,7 @@ def test_the_verb_copies_to_the_file_system_too(place: Path, tmp_path: Path, cap
 
 
 def test_from_the_bucket_what_is_needed_is_fetched_and_compared(
-    account: Any, place: Path, tmp_path: Path
+    account: Any, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = account.client("s3")
     client.create_bucket(Bucket="b-1", CreateBucketConfiguration={"LocationConstraint": REGION})
@@ -166,6 +169,10 @@ def test_from_the_bucket_what_is_needed_is_fetched_and_compared(
     assert there is not None
     assert (there.digest, there.mapped) == (stored.digest, False)
     assert there.read("x").tolist() == X.tolist()
+    with monkeypatch.context() as blind:  # the bucket goes after it was looked at
+        blind.setattr("seqgc.deploy._data_put.find_data", lambda *_, **__: None)
+        with pytest.raises(DeployError, match=r"cannot copy .* to s3://none-1/data"):
+            upload_data(stored, "s3://none-1/data", session=account)
     changed = put_data("mine", other(tmp_path), place, replace=True)
     with pytest.raises(ParameterError, match=r"other data are there under it, in s3://b-1/data"):
         upload_data(changed, "s3://b-1/data", session=account)

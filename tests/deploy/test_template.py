@@ -355,3 +355,11 @@ def test_what_runs_leave_expires_and_data_sets_do_not() -> None:
     assert rules["data/"].keys() == {
         "Id", "Status", "Prefix", "AbortIncompleteMultipartUpload"
     }  # fmt: skip
+
+
+def test_functions_without_a_way_to_s3_look_for_data_on_the_file_system_alone() -> None:
+    places = [
+        rendered(**given)["ImageWorker"]["Properties"]["Environment"]["Variables"]["SEQGC_DATA"]
+        for given in ({}, PREFIX_LIST)
+    ]
+    assert places == ["/mnt/seqgc/data", "/mnt/seqgc/data,s3://${Bucket}/data"]
