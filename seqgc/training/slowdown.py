@@ -41,7 +41,7 @@ __all__ = ["Slowdown", "SlowdownState"]
 _WINDOW: Final = 16  # rounds
 _LEAST: Final = 5  # rounds before anything is usual
 _LEAST_S: Final = 1e-6  # a time that is not 0
-_FACTOR: Final = 4.0
+_FACTOR: Final = 3.0
 _ROUNDS: Final = 8
 
 

@@ -28,7 +28,7 @@ from tests.kit import SOAK
 pytestmark = pytest.mark.timeout(0 if SOAK else 180)
 SIZES = [4, 5, 6, 8, 12, 16, 32, 64, 128, 256] if SOAK else [4, 5, 6, 8, 12]
 KINDS = 7
-FOUND = {5: [992]}  # a soak finds one more; workers are fast in some rounds, and slow in others
+FOUND = {5: [992], 6: [755]}  # workers that are fast in some rounds, and slow in others
 Told = list[tuple[str, dict[str, object]]]
 
 
