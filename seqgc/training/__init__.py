@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from seqgc.training._jobs import batch_indices as batch_indices
 from seqgc.training._jobs import bundle_size as bundle_size
+from seqgc.training.augmentation import AugmentedDataset as AugmentedDataset
 from seqgc.training.callbacks import Callback as Callback
 from seqgc.training.callbacks import Stop as Stop
 from seqgc.training.checkpoints import load_checkpoint as load_checkpoint

@@ -12,6 +12,7 @@ import numpy as np
 from seqgc.errors import require_int
 from seqgc.ports import FloatArray, IntArray, WeightedPoints, WeightRef
 from seqgc.rounds import require_models
+from seqgc.training.augmentation import AugmentedDataset
 from seqgc.training.model import Model, ParameterVector
 
 __all__ = ["ChunkedScheme", "JobPlan", "Share", "batch_indices", "bundle_size"]
@@ -96,6 +97,9 @@ class JobPlan:
         points = batch_indices(
             self._sizes[index], batch_size=model.batch_size, seed=model.seed, step=step
         )
+        if isinstance(model.dataset, AugmentedDataset):  # whose items differ by epoch
+            size, first = self._sizes[index], step * model.batch_size
+            points = points + size * (np.arange(first, first + model.batch_size) // size)
         return Share(weights=weights, points=points, starts=self._starts[index], idle=idle)
 
 

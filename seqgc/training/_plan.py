@@ -13,6 +13,7 @@ from seqgc.ports import Payload, Task, payload_format
 from seqgc.rounds import Setting
 from seqgc.schemes import Deal, Defence, by_rounds, parse_scheme
 from seqgc.training._jobs import JobPlan
+from seqgc.training._soundness import frozen_statistics
 from seqgc.training._work import TaskSizes, Work, most_mini_tasks, replicas_of, task_sizes
 from seqgc.training.adaptive import Adaptation
 from seqgc.training.model import Model, Precision, torch_dtype
@@ -118,11 +119,18 @@ class TrainingPlan:
 
     def shortcomings(self, setting: Setting) -> list[str]:
         """Return what is worth a warning before the run begins."""
+        warnings = [each for model in self.models for each in frozen_statistics(model)]
+        warnings += [
+            f"batch_size={model.batch_size} of model {model.name!r} is larger than its data set, "
+            f"which has {len(model.dataset)} points: some come twice in a batch"
+            for model in self.models
+            if model.batch_size > len(model.dataset)
+        ]
         replicas = replicas_of(setting.scheme) if self.audit else ()
         if (alone := replicas.count(1)) == 0:
-            return []
+            return warnings
         what = f"{alone} of a job's {len(replicas)} results come from one worker each"
-        return [f"audit: {what}; a finite lie in one of these is not found"]
+        return [*warnings, f"audit: {what}; a finite lie in one of these is not found"]
 
     def num_jobs(self, setting: Setting) -> int:
         """Return how many jobs the run has."""

@@ -24,7 +24,7 @@ from seqgc.ports import IntArray
 from seqgc.training._points import collate, map_tensors, point_losses
 from seqgc.training.model import Model
 
-__all__ = ["require_sound"]
+__all__ = ["frozen_statistics", "require_sound"]
 
 _READS, _READ_POINTS = 3, 16
 _TRIES = 5
@@ -34,7 +34,7 @@ _NOISE = 0.05
 
 _MIXING = (nn.modules.batchnorm._BatchNorm,)
 _DRAWING = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.MultiheadAttention, nn.RNNBase)
-_REMEMBERING = (*_MIXING, nn.modules.instancenorm._InstanceNorm)
+_NORMALISING = (*_MIXING, nn.modules.instancenorm._InstanceNorm)
 
 
 def require_sound(model: Model) -> None:
@@ -47,6 +47,7 @@ def require_sound(model: Model) -> None:
         states.callback(random.setstate, random.getstate())
         states.callback(np.random.set_state, np.random.get_state())  # noqa: NPY002 (others use it)
         _require_repeatable_reads(model)
+        _require_statistics(model)
         trial = _Trial(model=model, module=copy.deepcopy(model.module).to(_DTYPE))
         trial.run()
         # Weights that start at zero hide what they multiply (a zero last layer, a zero gamma).
@@ -82,8 +83,46 @@ def _require_repeatable_reads(model: Model) -> None:
             "must give the same item on every read: the workers that repeat a chunk must see the "
             "same data, or the decoded gradient is wrong",
             f"random items in {type(model.dataset).__name__} of model {model.name!r}",
-            "augment once, before the run, or draw from a generator seeded by the item's index",
+            "augment by seqgc.training.AugmentedDataset, or once, before the run",
         )
+
+
+def _require_statistics(model: Model) -> None:
+    """Refuse layers in eval mode that have never seen data: they would normalise nothing."""
+    for name, kind in _frozen_norms(model):
+        if _is_untouched(kind):
+            raise ParameterError(
+                "module",
+                "must not normalise by statistics that no data were seen for: in eval mode they "
+                "stay at mean 0 and variance 1, so the layer only scales and shifts",
+                f"{type(kind).__name__} {name!r} of model {model.name!r} in eval mode",
+                "use GroupNorm or LayerNorm instead, or load a pretrained module",
+            )
+
+
+def frozen_statistics(model: Model) -> list[str]:
+    """Return what is worth a warning: layers that normalise by statistics that training keeps."""
+    return [
+        f"{type(kind).__name__} {name!r} of model {model.name!r} is in eval mode: it normalises by "
+        "the statistics that it came with, and is trained as a fixed scaling and shift, not as "
+        "batch normalisation"
+        for name, kind in _frozen_norms(model)
+    ]
+
+
+def _frozen_norms(model: Model) -> list[tuple[str, nn.modules.batchnorm._NormBase]]:
+    return [
+        (name, part)
+        for name, part in model.module.named_modules()
+        if isinstance(part, _NORMALISING) and not part.training and part.running_mean is not None
+    ]
+
+
+def _is_untouched(part: nn.modules.batchnorm._NormBase) -> bool:
+    mean, variance = part.running_mean, part.running_var
+    if mean is None or variance is None:
+        return False
+    return not bool(mean.any()) and bool((variance == 1).all())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,10 +145,10 @@ class _Trial:
                 "set its dropout to 0 or call .eval() on it; weight decay regularises too",
             )
         remembers = self._unsound(
-            _REMEMBERING,
+            _NORMALISING,
             "must not change from call to call: what a worker's copy remembers (buffers, running "
             "statistics) is lost, and differs from worker to worker",
-            "call .eval() on it, or set track_running_stats=False",
+            "use GroupNorm or LayerNorm; .eval() keeps a pretrained module's statistics",
         )
         if not _equal(original, self._call(first)):
             raise remembers
@@ -150,7 +189,7 @@ class _Trial:
                 _MIXING,
                 "must compute each point on its own: a worker sees some chunks of a batch only, so "
                 "statistics over a batch would differ from worker to worker",
-                "use GroupNorm or LayerNorm instead of BatchNorm, or call .eval() on it; check "
+                "use GroupNorm or LayerNorm instead of BatchNorm; check "
                 "that the batch is the first axis (batch_first=True)",
             )
 

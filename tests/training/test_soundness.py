@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from seqgc.errors import ParameterError
 from seqgc.stores import MemoryStore
-from seqgc.training import Model, TorchWorkload
+from seqgc.training import Model, TorchWorkload, TrainingPlan
 from tests.training.reference import Chunks, blobs, flat, make_model
 
 
@@ -65,6 +65,12 @@ class Drifting(Counting):
         return super().forward(x) + self.calls
 
 
+def pretrained(layer: nn.Module) -> nn.Module:
+    """A layer in eval mode, with statistics of data that it has seen."""
+    layer(torch.randn(8, 4, 6, 6, generator=torch.Generator().manual_seed(0)) + 1)
+    return layer.eval()
+
+
 @pytest.mark.parametrize(
     ("layer", "named", "why"),
     [
@@ -78,6 +84,7 @@ class Drifting(Counting):
         (PythonDropout(), "Sequential", "must not draw random numbers"),
         (Drifting(), "Sequential", "must not change from call to call"),
         (Counting(), "Sequential", "must not change from call to call"),
+        (nn.BatchNorm2d(4).eval(), "BatchNorm2d '1'", "statistics that no data were seen for"),
         (nn.InstanceNorm2d(4, track_running_stats=True), "InstanceNorm2d '1'", "from call to call"),
         (nn.utils.parametrizations.spectral_norm(nn.Conv2d(4, 4, 1)), "Sequential", "call to call"),
     ],
@@ -97,7 +104,7 @@ def test_a_module_whose_chunks_do_not_add_up_is_refused_by_name(
 @pytest.mark.parametrize(
     "layer",
     [
-        nn.BatchNorm2d(4).eval(),
+        pretrained(nn.BatchNorm2d(4)),
         nn.Dropout(0.5).eval(),
         nn.Dropout(0.0),
         nn.InstanceNorm2d(4, affine=True),
@@ -299,3 +306,18 @@ def test_an_nn_loss_with_a_mean_is_taken_point_by_point_and_itself_left_alone() 
     model = make_model(loss=loss)
     assert loss.reduction == "mean"
     assert (model.loss.reduction, model.loss.beta) == ("none", 0.3)
+
+
+def test_statistics_that_stay_are_named_before_a_run() -> None:
+    model = make_model(module=net(pretrained(nn.BatchNorm2d(4))))
+    plan = TrainingPlan(models=[model, make_model("plain")], scheme="uncoded", steps=1)
+    (warning,) = plan.shortcomings(plan.setting(2))
+    assert "BatchNorm2d '1' of model 'net' is in eval mode" in warning
+    assert "not as batch normalisation" in warning
+
+
+def test_a_batch_larger_than_its_data_set_is_named_before_a_run() -> None:
+    models = [make_model("all", dataset=blobs(16)), make_model("more", dataset=blobs(15))]
+    plan = TrainingPlan(models=models, scheme="uncoded", steps=1)
+    (warning,) = plan.shortcomings(plan.setting(2))
+    assert warning.startswith("batch_size=16 of model 'more' is larger than its data set")
