@@ -103,3 +103,33 @@ def test_a_transform_that_draws_elsewhere_is_refused() -> None:
         TorchWorkload([make_model(dataset=data)], scheme=Chunks(), store=MemoryStore())
     with pytest.raises(ParameterError, match="must be a function x -> x"):
         AugmentedDataset(blobs(SIZE), transform=3)
+
+
+class HalfWidth(torch.nn.Module):
+    """A module that computes in bfloat16, and whose output is as wide as its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            output = self.layer(x.flatten(1))
+        return output.to(self.layer.weight.dtype)
+
+
+def test_a_module_may_compute_in_bfloat16_where_workers_hold_float32() -> None:
+    torch.manual_seed(0)
+    model, store = make_model(module=HalfWidth()), MemoryStore()
+    workload = TorchWorkload([model], scheme=Chunks(), store=store)
+    compute = TorchCompute([model.objective], store=store)
+    for job in range(3):
+        workload.begin(job)
+        whole = MiniTask(job=job, slot=0, chunks=np.arange(4), coefficients=np.ones(4))
+        workload.finish(decoded(job), compute(workload.resolve(whole)))
+    workload.flush()
+    module, _ = train_alone(model, steps=3, dtype=torch.float32)
+    assert np.allclose(flat(workload.module("net")), flat(module), rtol=0, atol=2e-3)
+    wide = make_model(module=torch.nn.Sequential(torch.nn.Flatten(), model.module.layer))
+    module, _ = train_alone(wide, steps=3, dtype=torch.float32)
+    assert not np.array_equal(flat(workload.module("net")), flat(module))
