@@ -231,6 +231,7 @@ def run() -> Path:
     names = 'plugins = ["trap"]\n[[models]]\nname = "a"\n'
     own = ("module", "data", "optimizer", "scheduler")
     names += "".join(f'{key} = "trap:{key}"\n' for key in own)
+    names += '[models.validation]\nevery_n_steps = 1\ndata = "trap:v"\nmetrics.a = "trap:a"\n'
     Path(folder, "config.toml").write_text(names)
     Path(folder, "events.jsonl").write_text(LOG)
     return folder

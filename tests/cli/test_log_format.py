@@ -76,7 +76,8 @@ def test_notices_and_warnings_of_python_are_told(
 
 def test_every_verb_takes_the_option() -> None:
     verbs = dict(_command().commands)
-    verbs |= verbs.pop("profile").commands
+    for group in ("data", "profile"):
+        verbs |= verbs.pop(group).commands
     assert len(verbs) >= 12
     for name, verb in verbs.items():
         assert any("--log-format" in each.opts for each in verb.params), name
