@@ -89,7 +89,8 @@ _loaded: ContextVar[dict[str, tuple[PointDataset, PointDataset]] | None] = Conte
 _FIELDS: Final = ("name", "module", "data", "loss", "seed")
 _TO_A_MODULE: Final = (
     "move the script's or notebook's own into a module, nets.py say, under @register_module and "
-    "@register_data, and list it here and in the functions: SEQGC_FACTORIES=nets"
+    "@register_data; list it here, SEQGC_FACTORIES=nets, and in the functions: "
+    "seqgc deploy --include nets.py --factories nets"
 )
 
 

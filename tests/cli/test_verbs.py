@@ -59,7 +59,9 @@ def test_train_reports_its_result_as_one_json_object(capsys: Out) -> None:
     assert (report["run"], report["jobs"], report["scheme"]) == ("r", 4, "gc:s=1")
     assert report["payload"] == "float32"
     assert tomllib.loads(Path("r/config.toml").read_text())["payload"] == "float32"
-    assert [set(model) for model in report["models"]] == [{"name", "loss", "accuracy"}] * 2
+    assert [set(model) for model in report["models"]] == [
+        {"name", "loss", "accuracy", "metrics"}
+    ] * 2
     lines = err.splitlines()
     assert len(lines) == 5, "one line per round where there is no terminal"
     assert lines[0] == "starting 3 workers (local)"
