@@ -20,6 +20,7 @@ __all__ = [
     "ProfileError",
     "ScheduleError",
     "SeqgcError",
+    "SkewError",
     "StoreError",
     "WireError",
     "WorkerError",
@@ -93,6 +94,10 @@ class WorkerError(SeqgcError):
     ) -> None:
         self.round, self.worker = round, worker
         super().__init__(message)
+
+
+class SkewError(WorkerError):
+    """A worker that computes with other code, data or versions than its master has; names them."""
 
 
 class BudgetError(SeqgcError):

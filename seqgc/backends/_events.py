@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Self, TypeAlias
 
-from seqgc.errors import ParameterError, WorkerError, one_line, require_int
+from seqgc.errors import ParameterError, SkewError, WorkerError, one_line, require_int
 from seqgc.ports import Arrival, Clock, Failure, Payload, Task, payload_format
 from seqgc.wire import FailureMessage, ResultMessage, TaskMessage
 
@@ -212,7 +212,7 @@ class EventBackend(ABC):
 
 
 def event_of(answer: ResultMessage | FailureMessage, *, at: float) -> Arrival | Failure:
-    r"""Return the event that a worker's answer is, read at ``at``.
+    r"""Return the event that a worker's answer is, read at ``at``; `SkewError` if it is final.
 
     Examples
     --------
@@ -222,6 +222,9 @@ def event_of(answer: ResultMessage | FailureMessage, *, at: float) -> Arrival | 
     'no file'
     """
     if isinstance(answer, FailureMessage):
+        if answer.final:
+            round, worker, _ = answer.subject.address
+            raise SkewError(answer.reason, round=round, worker=worker)
         return failure_of(answer.subject.address, at=at, reason=answer.reason)
     round, worker, attempt = answer.subject.address
     return Arrival(

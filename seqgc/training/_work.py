@@ -40,6 +40,7 @@ _PART_BYTES: Final = 400  # of a part beside its points: whose weights, and thei
 _NAMED: Final = 3  # times that a part names its model: itself, what it refers to, what it brings
 _PIECE_BYTES: Final = 64  # of a part's result beside its numbers: how many, scaled by what
 _MODEL_BYTES: Final = 100  # of a model's settings, beside its names
+_RECIPE_BYTES: Final = 400  # of what is made of a recipe, in the fingerprint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +92,7 @@ def task_sizes(
         recipe = model.recipe
         task_bytes += _MODEL_BYTES + len(model.name)
         task_bytes += len(recipe.module + recipe.data) if recipe else 0
+    task_bytes += _RECIPE_BYTES * len({model.recipe for model in models if model.recipe})
     return TaskSizes(
         weights_bytes=largest * np.dtype(precision).itemsize,
         weights_files=bundle,

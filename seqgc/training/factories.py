@@ -32,6 +32,7 @@ from seqgc._grid import MOST_MODELS
 from seqgc.errors import ParameterError, did_you_mean, refusing, require_int
 from seqgc.stores import StoredData, find_data
 from seqgc.training._forms import with_shared_modules
+from seqgc.training._made_of import in_script, made_of, require_masters
 from seqgc.training._points import PointDataset, per_point_loss
 from seqgc.training.compute import TorchCompute
 from seqgc.training.model import Model, Objective, OptimizerFactory, Precision, Recipe, torch_dtype
@@ -264,20 +265,23 @@ def workload_of(models: Sequence[Model], *, precision: Precision) -> WorkloadRef
     [{'name': 'net', 'module': 'mlp', 'data': 'digits', 'loss': 'cross-entropy', 'seed': 0}]
     """
     torch_dtype(precision)
-    settings: list[Json] = []
+    settings, recipes = list[Json](), list[Recipe]()
     for model in models:
         if model.recipe is None:
             rule = "must each have a recipe where workers are functions, which are sent no code"
             remedy = "make it with seqgc.training.registered_model"
-            if any(_in_script(each) for each in (model.module, model.loss, model.dataset)):
+            if any(in_script(each) for each in (model.module, model.loss, model.dataset)):
                 remedy = f"{_TO_A_MODULE}, and make it with seqgc.training.registered_model"
             raise ParameterError("models", rule, model.name, remedy)
         check_recipe(model.recipe)
-        if any(_in_script(factory) for factory in factories_of(model.recipe)):
+        if any(in_script(factory) for factory in factories_of(model.recipe)):
             rule = "must be made in a module where workers are functions, which are sent no code"
             raise ParameterError("models", rule, model.name, _TO_A_MODULE)
         settings.append({"name": model.name, **asdict(model.recipe), "seed": model.seed})
-    return WorkloadRef(name="models", settings={"models": settings, "precision": precision})
+        recipes.append(model.recipe)
+    fingerprint = _made_of(with_shared_modules(model.objective for model in models), recipes)
+    told = {"models": settings, "precision": precision, "fingerprint": fingerprint}
+    return WorkloadRef(name="models", settings=told)
 
 
 @register("models")
@@ -290,19 +294,24 @@ def make_models_compute(settings: Mapping[str, Json], fetch_weights: FetchWeight
     ------
     ParameterError
         If a setting breaks its rule, or this image does not know a name.
+    SkewError
+        If they are made of something else here than where the master is, by its ``fingerprint``.
     """
-    if set(settings) != {"models", "precision"}:
-        raise ParameterError("settings", "must be `models` and `precision`", sorted(settings))
+    if set(settings) != {"models", "precision", "fingerprint"}:
+        rule = "must be `models`, `precision` and `fingerprint`"
+        raise ParameterError("settings", rule, sorted(settings))
     models, precision = settings["models"], str(settings["precision"])
     torch_dtype(cast("Precision", precision))
     if not isinstance(models, list) or not 0 < len(models) <= MOST_MODELS:
         raise ParameterError("models", f"must be a list of 1 to {MOST_MODELS}", type(models))
     listed = tuple(FACTORIES.listed)
-    # Models of the same data share them.
-    data = cache(lambda name: _data_factory(name, listed)()[0])
+    data = cache(lambda name: _data_factory(name, listed)()[0])  # models of the same data share
     torch.set_num_threads(1)
+    objectives = with_shared_modules(_objective(model, data, listed) for model in models)
+    recipes = [Recipe(**{name: each[name] for name in _FIELDS[1:4]}) for each in models]
+    require_masters(settings["fingerprint"], _made_of(objectives, recipes))
     return TorchCompute(
-        with_shared_modules(_objective(model, data, listed) for model in models),
+        objectives,
         store=SimpleNamespace(fetch=fetch_weights),
         precision=cast("Precision", precision),
         cached_weights=0,  # whoever fetches keeps them
@@ -326,13 +335,6 @@ def _objective(
         module=_drawn(_module_factory(module, listed), seed),
         loss=per_point_loss(_named_loss(loss)),
     )
-
-
-def _in_script(thing: object) -> bool:
-    """Say if a function, or the class of an object or of its parts, is of ``__main__``."""
-    parts = thing.modules() if isinstance(thing, nn.Module) else (thing,)
-    kinds = (part if hasattr(part, "__qualname__") else type(part) for part in parts)
-    return any(kind.__module__ == "__main__" for kind in kinds)
 
 
 def _module_factory(name: str, listed: Collection[str] | None = None) -> ModuleFactory:
@@ -371,6 +373,12 @@ def _drawn(make: ModuleFactory, seed: int) -> nn.Module:
         # Not `torch.manual_seed`, which notes a stack trace for every kind of device, each time.
         torch.default_generator.manual_seed(seed)
         return make(seed)
+
+
+def _made_of(objectives: Sequence[Objective], recipes: Sequence[Recipe]) -> dict[str, str]:
+    """Return what must be alike at the master and at functions; seqgc's own part is among it."""
+    makers = [factory for each in dict.fromkeys(recipes) for factory in factories_of(each)]
+    return made_of(objectives, recipes, code_of=[*makers, TorchCompute, digits])
 
 
 def _named_loss(name: str) -> nn.Module:

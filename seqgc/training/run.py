@@ -25,7 +25,7 @@ from seqgc.ports import Backend, Dispatch, Notice, Observer, OutlastingBackend, 
 from seqgc.stores import RetiringStore
 from seqgc.training._checkpointer import RunSnapshot, RunState
 from seqgc.training._counts import RunCounts
-from seqgc.training._fingerprint import differences, fingerprint, require_same
+from seqgc.training._fingerprint import changes, fingerprint, require_same
 from seqgc.training._history import History, Recorder, read_history
 from seqgc.training._lease import Lease
 from seqgc.training._plan import TrainingPlan
@@ -215,7 +215,7 @@ def _begun(
         if history.num_workers and not accept_changes:
             require_same(history.fingerprint, now)
         elif history.num_workers:
-            warnings += [f"changed: {each}" for each in differences(history.fingerprint, now)]
+            warnings += [f"changed: {each}" for each in changes(history.fingerprint, now)]
         for left_behind in directory.path.glob("weights*"):  # of the masters before
             rmtree(left_behind, ignore_errors=True)
         with closing(Journal(directory.journal, master=lease.number, lines=history.lines)) as file:

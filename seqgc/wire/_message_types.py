@@ -169,9 +169,9 @@ class TaskMessage:
             flaws=flaws,
         )
 
-    def failure(self, reason: str) -> FailureMessage:
+    def failure(self, reason: str, *, final: bool = False) -> FailureMessage:
         """Return the answer that there will be none."""
-        return FailureMessage(subject=self.subject, reason=reason)
+        return FailureMessage(subject=self.subject, reason=reason, final=final)
 
     def receipt(self, *, digest: str, size_bytes: int) -> ReceiptMessage:
         """Return the answer that the results' frame is in the store, under the key due to it."""
@@ -279,10 +279,14 @@ class ResultMessage:
 
 
 class FailureMessage(Record, frozen=True, kw_only=True, tag="failure"):
-    """A task that will not be answered; ``reason`` becomes one printable line."""
+    """A task that will not be answered; ``reason`` becomes one printable line.
+
+    ``final``: the run is to end, as the worker has other code or data than the master.
+    """
 
     subject: Subject
     reason: Line
+    final: bool = False
 
     def __post_init__(self) -> None:
         force_setattr(self, "reason", one_line(self.reason))
@@ -302,10 +306,14 @@ class ReceiptMessage(Record, frozen=True, kw_only=True, tag="receipt"):
 
 
 class ReadyMessage(Record, frozen=True, kw_only=True, tag="ready"):
-    """The worker takes tasks from now on; or never will, because of ``problem``, if not empty."""
+    """The worker takes tasks from now on; or never will, because of ``problem``, if not empty.
+
+    ``final`` is as of a `FailureMessage`.
+    """
 
     worker: Count
     problem: Line = ""
+    final: bool = False
 
     def __post_init__(self) -> None:  # one printable line
         force_setattr(self, "problem", one_line(self.problem))

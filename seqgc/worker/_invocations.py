@@ -13,11 +13,10 @@ from functools import lru_cache, partial
 from typing import Final, TypeAlias
 
 from seqgc import wire
-from seqgc._fault import fault_of
 from seqgc.errors import StoreError, WireError
 from seqgc.ports import BlobStore, FloatArray, WeightRef, WeightStore
 from seqgc.wire import InvokeMessage, StayMessage, StoreRef, WorkloadRef
-from seqgc.worker._workloads import Compute, Registry, run_task
+from seqgc.worker._workloads import Compute, Registry, run_task, told_of
 
 _WARM = 2  # computes kept: this run's, and one that it takes turns with
 _STORES = 4
@@ -128,7 +127,8 @@ class FunctionWorker:
             stored = 0 if reply is result else len(result)
         except Exception as error:
             computed = self._now()
-            failed = message.request.failure(fault_of(error))
+            why, final = told_of(error)
+            failed = message.request.failure(why, final=final)
             reply, failure = wire.encode(failed, run_id=run_id), failed.reason
         task = message.request.task
         return InvocationReport(

@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
-from seqgc._fault import fault_of
 from seqgc.ports import Task
 from seqgc.wire import (
     CancelMessage,
@@ -30,6 +29,7 @@ from seqgc.wire import (
     decode,
     encode,
 )
+from seqgc.worker._workloads import told_of
 
 __all__ = ["Connection", "TaskServer"]
 
@@ -149,7 +149,8 @@ class TaskServer:
             when = received + request.delay_s
         except Exception as error:
             self.failures += 1
-            frame = self._encoded(request.failure(fault_of(error)))
+            why, final = told_of(error)
+            frame = self._encoded(request.failure(why, final=final))
             when = received
         unwanted = self._unwanted(task)
         with self._lock:

@@ -53,6 +53,7 @@ from seqgc.worker._line import (
     tls_client,
 )
 from seqgc.worker._serving import Answer, TaskServer
+from seqgc.worker._workloads import told_of
 
 __all__ = ["GRACE_BEATS", "OUTLIVES_BEATS", "stay"]
 
@@ -88,10 +89,10 @@ def stay(
     server = TaskServer(call, answer, run_id=run_id)
     with call.taken_in_by(server):
         if call.wait_until_known():
-            problem = _problem_of(make)
+            problem, final = _problem_of(make)
             while not call.ended and (left := received + message.start_s - time.monotonic()) > 0:
                 call.receive(left)  # nothing is asked before it is ready
-            ready = ReadyMessage(worker=message.worker, problem=problem)
+            ready = ReadyMessage(worker=message.worker, problem=problem, final=final)
             call.send(wire.encode(ready, run_id=run_id))
         server.serve()
     leave = LeaveMessage(worker=message.worker, reason=call.reason)
@@ -106,12 +107,13 @@ def stay(
     )
 
 
-def _problem_of(make: Callable[[], object]) -> str:
+def _problem_of(make: Callable[[], object]) -> tuple[str, bool]:
+    """Return why the workload cannot be made, empty if it can; and whether that is final."""
     try:
         make()
     except Exception as error:
-        return one_line(f"{type(error).__name__}: {error}")
-    return ""
+        return told_of(error)
+    return "", False
 
 
 class _Call:

@@ -12,7 +12,8 @@ from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 
-from seqgc.errors import ParameterError, WorkerError, did_you_mean
+from seqgc._fault import fault_of
+from seqgc.errors import ParameterError, SkewError, WorkerError, did_you_mean, one_line
 from seqgc.ports import Flaw, FlawedResult, FloatArray, Task, WeightedPoints, WeightRef
 from seqgc.wire import Json
 
@@ -59,6 +60,16 @@ def run_task(
             raise WorkerError(fault, round=task.round, worker=task.worker)
         results[item.slot] = result
     return results, flaws
+
+
+def told_of(error: Exception) -> tuple[str, bool]:
+    """Return what the master is told of an error, and whether it is final.
+
+    It is if the worker has other code, data or versions than the master: neither another attempt
+    nor another worker would make that good.
+    """
+    final = isinstance(error, SkewError)
+    return one_line(error) if final else fault_of(error), final
 
 
 class Registry:

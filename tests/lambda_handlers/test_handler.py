@@ -10,15 +10,19 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from lambda_handlers.gradient_worker import numpy_factories
 from seqgc.ports import Task
 from seqgc.stores import DirectoryStore
+from seqgc.training import registered_model
+from seqgc.training.factories import workload_of
 from seqgc.wire import (
     FailureMessage,
     InvokeMessage,
@@ -246,12 +250,13 @@ def test_modules_that_the_image_names_are_imported_before_anyone_asks(tmp_path: 
 
 
 def test_torch_is_imported_once_a_workload_needs_it(tmp_path: Path) -> None:
-    spec = {"name": "a", "module": "mlp", "data": "digits", "loss": "cross-entropy", "seed": 0}
+    sgd = partial(torch.optim.SGD, lr=0.1)
+    model = registered_model("a", module="mlp", optimizer=sgd)
     size = 64 * 64 + 64 + 64 * 10 + 10
     ref = DirectoryStore(tmp_path / "run-9").publish("a", 0, np.zeros(size))
     message = invocation(
         name="models",
-        settings={"models": [spec], "precision": "float64"},
+        settings=workload_of([model], precision="float64").settings,
         store=StoreRef(kind="directory", location="run-9"),
         task=task_of(ref),
     )

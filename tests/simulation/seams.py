@@ -39,6 +39,7 @@ from seqgc.training import (
     TorchWorkload,
     _checkpointer,
     _fingerprint,
+    _made_of,
     _work,
     factories,
     rundir,
@@ -65,8 +66,7 @@ __all__ = [
 ]  # fmt: skip
 
 # What takes long and comes to the same in every run; models are told apart by identity.
-_version = cache(_fingerprint.version)
-_data = cache(_fingerprint._data)
+_data = cache(_made_of._data)
 _seen: dict[Model, dict[str, str]] = {}  # by model, of which each has its own data
 
 
@@ -182,11 +182,10 @@ def replaced(
         patch(mock.patch.object(workload, "require_sound", _require_sound))
         patch(mock.patch.object(_work, "TorchComputeFactory", _SharedCompute))
         patch(mock.patch.object(_fingerprint, "_of_model", _of_model))
-        patch(mock.patch.object(_fingerprint, "_data", _data))
+        patch(mock.patch.object(_made_of, "_data", _data))
         patch(mock.patch.object(master, "run", watched_run))
         patch(mock.patch.object(time, "time", clock.time))
         patch(mock.patch.object(rundir, "datetime", _Calendar(clock)))
-        patch(mock.patch.object(_fingerprint, "version", _version))
         for module in _timed():
             patch(mock.patch.object(module, "time", clock))
         yield

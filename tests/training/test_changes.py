@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import linecache
 import os
@@ -28,7 +27,7 @@ from seqgc.ports import Seen
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import parse_scheme
 from seqgc.training import Adaptation, Model, TrainingPlan, resume, train
-from seqgc.training._fingerprint import differences, fingerprint
+from seqgc.training._fingerprint import changes, fingerprint
 from seqgc.training.model import Recipe
 from seqgc.training.validation import Validation
 from seqgc.workers import DelaySettings, FunctionSettings
@@ -130,10 +129,7 @@ def test_a_field_of_a_model_that_changed_is_refused(name: str, run: Path) -> Non
 def test_another_version_is_refused(
     package: str, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "seqgc.training._fingerprint.version",
-        lambda name: "0.0.1" if name == package else importlib.metadata.version(name),
-    )
+    monkeypatch.setattr(sys.modules[package], "__version__", "0.0.1")  # for another one, installed
     assert f" {package} (was " in refusal(run, plan())
     assert "is 0.0.1)" in refusal(run, plan())
 
@@ -426,5 +422,5 @@ def test_a_class_of_a_notebooks_cell_is_known_by_its_methods(
 
     before = after_cell("x.tanh()")
     assert after_cell("x.tanh()") == before
-    (change,) = differences(before, after_cell("x.relu()"))
+    (change,) = changes(before, after_cell("x.relu()"))
     assert change.startswith("net: module (")

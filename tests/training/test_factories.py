@@ -131,7 +131,8 @@ def test_models_share_their_data() -> None:
 def test_of_a_model_workers_get_what_they_need() -> None:
     workload = workload_of([model_of(Spec(name="a", seed=5))], precision="float64")
     assert workload.name == "models"
-    assert workload.settings == {
+    assert dict(workload.settings, fingerprint={}) == {
+        "fingerprint": {},
         "models": [
             {
                 "name": "a",
@@ -274,14 +275,15 @@ def test_code_of_a_script_is_asked_to_be_moved_to_a_module() -> None:
 
 
 def change(**changes: Any) -> dict[str, Any]:
-    return {"models": [{**Spec(name="a").__dict__, **changes}], "precision": "float32"}
+    spec = {**Spec(name="a").__dict__, **changes}
+    return {"models": [spec], "precision": "float32", "fingerprint": {}}
 
 
 @pytest.mark.parametrize(
     ("settings", "rule"),
     [
-        ({}, "`settings` must be `models` and `precision`"),
-        (change() | {"path": "x"}, "`settings` must be `models` and `precision`"),
+        ({}, "`settings` must be `models`, `precision` and `fingerprint`"),
+        (change() | {"path": "x"}, "`settings` must be `models`, `precision` and `fingerprint`"),
         (change() | {"models": []}, "`models` must be a list of 1 to 1000"),
         (change() | {"models": {"a": 1}}, "`models` must be a list of 1 to 1000"),
         (change() | {"models": ["a"]}, "`models` must each have name, module, data, loss, seed"),

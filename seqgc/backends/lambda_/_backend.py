@@ -84,6 +84,8 @@ class LambdaBackend(EventBackend):
       or one to something else. Nothing is repeated here, that is the policy's decision, but
       throttled invocations, which no function has seen, as long as `ThrottlePolicy` has patience.
     - An answer that lies in the store arrives when it has been fetched.
+    - A function that has other code, data or versions than the master ends the run, whichever
+      round asked it: whatever is called then raises `SkewError`.
     - Invocations cannot be stopped. `cancel` takes back what throttling has kept from being
       submitted; others run out, their answers are `Arrival` events, late, and their failures are
       no events. A late answer that lies in the store is removed unread: it has no results.

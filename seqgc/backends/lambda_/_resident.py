@@ -54,7 +54,7 @@ from seqgc.backends.lambda_._places import Place, Stay, task_key
 from seqgc.backends.lambda_._starts import Starts
 from seqgc.backends.lambda_._switchboard import Heard, Switchboard
 from seqgc.backends.lambda_._transport import Reply, Transport
-from seqgc.errors import ParameterError, StoreError, WireError, WorkerError
+from seqgc.errors import ParameterError, SkewError, StoreError, WireError, WorkerError
 from seqgc.ports import Arrival, BlobStore, Clock, Failure, Task
 from seqgc.wire import (
     MAX_FRAME_BYTES,
@@ -87,6 +87,7 @@ class ResidentBackend(EventBackend):
     - Constructing it returns when all workers are ready, or have failed to start three times, or
       have taken too long; later ones join when they come.
     - A function that ends loses its tasks, each a `Failure`, and is replaced.
+    - One that has other code, data or versions than the master ends the run: `SkewError`.
     - Weights are in the store, or travel along; answers come over the connection, however large.
     - A task that is cancelled before it is begun is not computed; late answers are `Arrival`s.
 
@@ -304,6 +305,8 @@ class ResidentBackend(EventBackend):
                 if stay.owed.settle(event):
                     yield event
                 self._release(stay)
+            case ReadyMessage(worker=stay.worker, final=True, problem=problem):
+                raise SkewError(problem, worker=stay.worker)
             case ReadyMessage(worker=stay.worker, problem=problem) if not stay.ready:
                 if problem:
                     self._lose(stay, problem, at=heard.at)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from seqgc.backends.lambda_ import Invoking, LambdaBackend, ThrottlePolicy
-from seqgc.errors import ParameterError, WireError, WorkerError
+from seqgc.errors import ParameterError, SkewError, WireError, WorkerError
 from seqgc.ports import Arrival, Failure, OutlastingBackend, WeightRef
 from seqgc.stores import DirectoryStore, InlineStore, MemoryStore
 from seqgc.testing.scripted import address, task
@@ -153,6 +153,15 @@ def test_what_the_function_or_the_service_says_is_the_reason() -> None:
         "KeyError: no such model",
         "Sandbox.Timedout: Task timed out after 3.00 seconds",
     ]
+
+
+def test_a_function_that_differs_from_its_master_ends_the_run_even_if_it_is_late() -> None:
+    backend, wire = open_backend()
+    backend.dispatch(0, [task(0, 0)])
+    backend.cancel(0, [0])
+    wire.say(0, wire.asked(0).request.failure("torch (master 2, function 1)", final=True))
+    with pytest.raises(SkewError, match=r"^torch \(master 2, function 1\)$"):
+        backend.receive(math.inf)
 
 
 # ---- cancelling ---------------------------------------------------------------------------------

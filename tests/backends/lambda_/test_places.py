@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from seqgc.backends.lambda_ import Leases, Reply, ResidentBackend, Staying, ThrottlePolicy
-from seqgc.errors import ParameterError, WorkerError
+from seqgc.errors import ParameterError, SkewError, WorkerError
 from seqgc.ports import Arrival, Failure
 from seqgc.testing import PATIENCE_S, eventually
 from seqgc.testing.scripted import task
@@ -52,8 +53,8 @@ class Function:
     def say(self, message: Message, *, run_id: str = RUN) -> None:
         self._caller.send(encode(message, run_id=run_id))
 
-    def ready(self, problem: str = "") -> Function:
-        self.say(ReadyMessage(worker=self.asked.worker, problem=problem))
+    def ready(self, problem: str = "", *, final: bool = False) -> Function:
+        self.say(ReadyMessage(worker=self.asked.worker, problem=problem, final=final))
         return self
 
     def hears(self) -> Any:
@@ -417,6 +418,23 @@ def test_after_three_starts_that_fail_tasks_do_too_until_one_succeeds(play: Play
     eventually(lambda: play.backend.ready[0], "being ready")
     play.function.answers(play.ask(2))
     assert play.next() == ("Arrival", 2)
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_a_function_that_differs_from_its_master_ends_the_run(replaces: bool) -> None:
+    """At its start, or as one that replaces another in mid-run."""
+    transport = Invoked()
+
+    def start() -> None:
+        if replaces:
+            transport.next().ready().dies()
+        transport.next().ready("other data", final=True)
+
+    helper = threading.Thread(target=start)
+    helper.start()
+    with pytest.raises(SkewError, match=r"^other data$"), closing(opened(transport)) as backend:
+        backend.receive(time.monotonic() + PATIENCE_S)
+    helper.join()
 
 
 def test_if_nobody_is_ever_ready_the_first_cause_is_named() -> None:
