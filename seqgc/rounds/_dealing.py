@@ -125,6 +125,11 @@ class DealingPolicy:
         alarm = self._alarms.next_at
         return min(alarm, self._errands.look_at(self._now)) if self._takers else alarm
 
+    def end_after(self, job: int) -> int:
+        """Begin no job after this one, as far as none has begun; return the first that will not."""
+        self._end = min(self._end, max(job + 1, self._next))
+        return self._end
+
     def start(self) -> Sequence[Dispatch]:
         """Begin the first jobs, and greet the workers."""
         return self._begin_jobs() or self._greet(range(self._n))

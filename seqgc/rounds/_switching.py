@@ -120,6 +120,7 @@ class SwitchingPolicy:
         if director is not None:
             by_rounds(setting.scheme, "a run that looks for a better one")
         self._num_jobs, self._director = require_int("num_jobs", num_jobs, least=1), director
+        self._jobs = self._num_jobs  # of the segment; fewer once it is left
         self._payload, self._batches = payload, tuple(batches)
         self._segments: list[Segment] = []
         self._started, self._rounds = 0, 0  # jobs that have started, rounds that are closed
@@ -131,6 +132,22 @@ class SwitchingPolicy:
     def segments(self) -> tuple[Segment, ...]:
         """What ran so far, the present segment included."""
         return tuple(self._segments)
+
+    @property
+    def num_jobs(self) -> int:
+        """How many jobs the whole run has."""
+        return self._num_jobs
+
+    def end_after(self, job: int) -> None:
+        """Let ``job``, which has started and was the latest to do so, be the run's last.
+
+        Between two events, or before `repeat`, where a run of before ended so. What was dealt
+        already is done.
+        """
+        if isinstance(self._policy, DealingPolicy):
+            self._num_jobs = self._policy.end_after(job)
+        else:
+            self._num_jobs = min(self._num_jobs, job + 1)
 
     @property
     def rounds(self) -> int:
@@ -173,6 +190,7 @@ class SwitchingPolicy:
             setting = settings.get(self._rounds)
             self._count(responded, self._late.get(self._rounds, ()))
             self._go_on(setting)
+        self._shorten()
         self._policy = self._run()
 
     def on(self, event: Event) -> Sequence[Action]:
@@ -196,11 +214,14 @@ class SwitchingPolicy:
                 chosen = self._director.choose(setting=setting, jobs_left=jobs_left)
                 decision = chosen or decision
         switch_to = None if decision.setting == setting else decision.setting
+        ends = self._shorten()
         begins = self._go_on(switch_to)
         closing = [action for action in actions if not isinstance(action, Dispatch)]
         restarts = [Restart(worker=worker) for worker in decision.restart]
         opening = [action for action in actions if isinstance(action, Dispatch)]
-        if begins or switch_to is not None:  # what was opened is never sent: this takes its place
+        if (
+            begins or switch_to is not None or ends
+        ):  # what was opened is never sent: this takes its place
             before, self._policy = self._policy, self._run()
             if isinstance(before, RoundPolicy) and isinstance(self._policy, RoundPolicy):
                 self._policy.inherit(before)
@@ -215,6 +236,17 @@ class SwitchingPolicy:
         if self._next is None:
             first = self._segments[-1].first_job
             self._started = min(first + len(self._answers), self._num_jobs)
+
+    def _shorten(self) -> bool:
+        """Let the segment have no more jobs than the run has; say whether it knew of more.
+
+        A segment that drains to make way for another one begins none.
+        """
+        left = self._num_jobs - self._segments[-1].first_job
+        if self._next is not None or self._jobs <= left:
+            return False
+        self._jobs = left
+        return True
 
     def _go_on(self, setting: Setting | None) -> bool:
         """Leave the segment for a setting, if it is not None; say whether the next one begins."""
@@ -234,7 +266,7 @@ class SwitchingPolicy:
             raise ParameterError("scheme", f"must have the run's n={due} workers", setting.scheme.n)
         segment = Segment(setting=setting, first_job=self._started, first_round=self._rounds)
         self._segments.append(segment)
-        self._jobs = self._num_jobs - self._started  # of the segment; fewer once it is left
+        self._jobs = self._num_jobs - self._started
         self._answers = Answers()  # who responded, in the segment's closed rounds
 
     def _run(self) -> RoundPolicy | DealingPolicy:

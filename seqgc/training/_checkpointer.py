@@ -65,6 +65,7 @@ class RandomState:
 class RunState:
     """What a checkpoint knows of a run, apart from tensors."""
 
+    jobs: int  # of the whole run, as far as is known
     begun: int  # jobs, by the loop
     held: list[PackedJob]
     workload: WorkloadState

@@ -12,6 +12,7 @@ import numpy as np
 from seqgc.errors import require_int
 from seqgc.ports import FloatArray, IntArray, WeightedPoints, WeightRef
 from seqgc.rounds import require_models
+from seqgc.training._turns import Turns
 from seqgc.training.augmentation import AugmentedDataset
 from seqgc.training.model import Model, ParameterVector
 
@@ -56,10 +57,16 @@ class Share:
 
 
 class JobPlan:
-    """The order in which models take turns: M models in M / k bundles, one bundle a job."""
+    """How models take turns: M models in M / k bundles, one bundle a job (`Turns`)."""
 
     def __init__(
-        self, models: Sequence[Model], *, scheme: ChunkedScheme, jobs_per_round: int, stale: bool
+        self,
+        models: Sequence[Model],
+        *,
+        scheme: ChunkedScheme,
+        jobs_per_round: int,
+        stale: bool,
+        steps: int | None = None,
     ) -> None:
         self.models: Final = tuple(models)
         self.jobs_per_round: Final = jobs_per_round
@@ -67,6 +74,9 @@ class JobPlan:
         self._stale = stale
         self._sizes = [len(model.dataset) for model in self.models]  # once: workers have copies
         self.adopt(scheme)
+        self.is_late: Final = self.delay >= self.num_bundles  # weights lack some gradients
+        self.turns: Final = Turns(self.num_bundles, steps=steps, fixed=self.is_late)
+        self._parked: set[int] = set()
 
     def adopt(self, scheme: ChunkedScheme) -> None:
         """Cut batches as ``scheme`` does from now on; raises like the constructor."""
@@ -82,18 +92,26 @@ class JobPlan:
         self.delay = delay  # rounds that the gradient of a job may be late
         self.jobs_read = scheme.jobs_read(self.num_bundles)  # whose weights are kept
 
-    def bundle(self, job: int) -> range:
-        """Return the indices of the models whose step the job is."""
-        first = (job % self.num_bundles) * self.jobs_per_round
-        return range(first, first + self.jobs_per_round)
+    def park(self, name: str) -> None:
+        """Give a model's turns to the others once all models of its bundle are parked."""
+        index = [model.name for model in self.models].index(name)
+        self._parked.add(index)
+        bundle = index // self.jobs_per_round
+        if self._parked.issuperset(self._members(bundle)):
+            self.turns.leave(bundle)
 
-    def step(self, job: int) -> int:
-        """Return which step of its models the job is, from 0."""
-        return job // self.num_bundles
+    def bundle(self, job: int) -> range:
+        """Return the indices of the models whose step a job is, whose turn is known."""
+        return self._members(self.turns[job].bundle)
+
+    def _members(self, bundle: int) -> range:
+        first = bundle * self.jobs_per_round
+        return range(first, first + self.jobs_per_round)
 
     def share(self, index: int, *, job: int, weights: WeightRef, idle: bool = False) -> Share:
         """Return the part of ``job`` that model ``index`` has, at the given weights."""
-        model, step = self.models[index], self.step(job)
+        model, turn = self.models[index], self.turns[job]
+        step, idle = turn.step or 0, idle or turn.step is None
         points = batch_indices(
             self._sizes[index], batch_size=model.batch_size, seed=model.seed, step=step
         )

@@ -16,7 +16,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict
 from itertools import islice
@@ -30,7 +30,7 @@ from seqgc.errors import (
     ScheduleError,
     StoreError,
 )
-from seqgc.rounds import Decision, Director, OnRecord, Segment, Setting, SwitchingPolicy
+from seqgc.rounds import Director, OnRecord, Segment, Setting, SwitchingPolicy
 from seqgc.schemes import Deal, Scheme
 from seqgc.training._aftermath import Validated
 from seqgc.training._checkpointer import Checkpointer, RandomState, RunSnapshot, RunState
@@ -39,6 +39,7 @@ from seqgc.training._history import Recorder
 from seqgc.training._interrupts import Interrupts
 from seqgc.training._packing import pack_held, unpack_held
 from seqgc.training._plan import TrainingPlan
+from seqgc.training._recorded import RecordedDirector
 from seqgc.training.adaptive import AdaptiveDirector, Switch
 from seqgc.training.checkpoints import save_checkpoint, save_state
 from seqgc.training.rundir import EventLog, Forgiving, MetricsLog, RunDirectory
@@ -70,7 +71,7 @@ class Session:
         recorder: Recorder,
         snapshot: RunSnapshot | None = None,
     ) -> None:
-        self.num_jobs, self.switches = plan.num_jobs(setting), switches
+        self.switches = switches
         self.counts = RunCounts() if snapshot is None else snapshot.state.counts
         self.answers: list[Answer] = []
         self._workload, self._plan, self._setting = workload, plan, setting
@@ -98,13 +99,13 @@ class Session:
                 note=self._note,
                 batch=sizes[0] if len(sizes) == 1 else None,
             )
-            director = _RecordedDirector(
+            director = RecordedDirector(
                 self._adaptive, recorder, answers=self.answers, closing=self._begin_step
             )
         on_record, first = recorder.history.answers, 0 if snapshot is None else snapshot.rounds
         self._policy = SwitchingPolicy(
             setting,
-            num_jobs=self.num_jobs,
+            num_jobs=plan.num_jobs(setting),
             director=director,
             payload=plan.payload,
             batches=sizes,
@@ -183,6 +184,11 @@ class Session:
         return seconds
 
     @property
+    def num_jobs(self) -> int:
+        """How many jobs the run has: fewer than planned if models are done before."""
+        return self._policy.num_jobs
+
+    @property
     def _seconds(self) -> float:
         return time.perf_counter() - self._began
 
@@ -199,6 +205,7 @@ class Session:
             return master.Held(begun=0, jobs=(), expelled=expelled)
         made = {r: choice for r, choice in sorted(history.choices.items()) if r < snapshot.rounds}
         choices, settings = list(made.values()), {r: made[r].setting for r in made}
+        self._policy.end_after(snapshot.state.jobs - 1)
         self._policy.repeat(islice(history.answers, snapshot.rounds), settings=settings)
         self.answers += choices
         for segment, choice in zip(self._policy.segments[1:], choices, strict=False):
@@ -259,6 +266,7 @@ class Session:
         return Snapshot(
             rounds=self._policy.rounds,
             state=RunState(
+                jobs=self._policy.num_jobs,
                 begun=held.begun,
                 held=jobs,
                 workload=state,
@@ -351,7 +359,12 @@ class Session:
         self._tell("search", answer.fields)
 
     def _follow(self, seen: ports.Seen) -> None:
-        """If the policy has switched, be ready for the tasks that are about to leave."""
+        """If the policy has switched, be ready for the tasks that are about to leave.
+
+        Once they have left, and nobody is left for more jobs, the run is to end with these.
+        """
+        if isinstance(seen, ports.Dispatched) and self._workload.num_jobs is not None:
+            self._policy.end_after(self._workload.num_jobs - 1)
         if isinstance(seen, ports.Dispatch) and len(self._policy.segments) > 1 + len(self.switches):
             choice = next(a for a in reversed(self.answers) if isinstance(a, Choice))
             self._tell("switch", self._adopt(self._policy.segments[-1], choice).fields)
@@ -361,40 +374,3 @@ class Session:
         self.switches.append(switch)
         self._workload.switch(switch.after.scheme)
         return switch
-
-
-class _RecordedDirector:
-    """A director whose decisions are on record before they are acted on, and are made once."""
-
-    def __init__(
-        self,
-        director: AdaptiveDirector,
-        recorder: Recorder,
-        *,
-        answers: list[Answer],
-        closing: Callable[[], None],
-    ) -> None:
-        self._director, self._recorder, self._answers = director, recorder, answers
-        self._closing = closing
-        self._round = -1
-
-    def on(self, event: ports.Event) -> None:
-        self._director.on(event)
-
-    def close(self, record: ports.RoundRecord, *, setting: Setting) -> None:
-        self._round = record.round
-        self._closing()
-        self._director.close(record, setting=setting)
-
-    def choose(self, *, setting: Setting, jobs_left: int) -> Decision | None:
-        known = self._recorder.history.choices.get(self._round)
-        if known is not None:
-            self._answers.append(known)
-            return Decision(setting=known.setting)
-        if self._round < len(self._recorder.history.answers):
-            return None  # on record, and nothing was decided then
-        decision = self._director.choose(setting=setting, jobs_left=jobs_left)
-        if decision is not None and decision.setting not in {None, setting}:
-            choice = next(a for a in reversed(self._answers) if isinstance(a, Choice))
-            self._recorder.decide(self._round, choice)
-        return decision

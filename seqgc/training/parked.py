@@ -7,11 +7,11 @@ from typing import Final, Literal, TypeAlias
 
 __all__ = ["FAILURES", "Parked", "Parking"]
 
-Parking: TypeAlias = Literal["diverged", "raised", "stopped early", "finished"]
+Parking: TypeAlias = Literal["diverged", "raised", "stopped early"]
 """Why a model is parked, in one or two words.
 
-Its loss or gradient was not finite or too large (``diverged``), or computing them ``raised``; it
-was ``stopped early`` by whoever watches it; it has taken all of its steps (``finished``).
+Its loss or gradient was not finite or too large (``diverged``), or computing them ``raised``; or it
+was ``stopped early`` by whoever watches it.
 """
 
 FAILURES: Final[frozenset[Parking]] = frozenset({"diverged", "raised"})

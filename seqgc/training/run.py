@@ -280,6 +280,7 @@ def _execute(
             jobs_per_round=setting.jobs_per_round,
             stale=plan.stale,
             callbacks=callbacks,
+            steps=plan.steps,
         )
         workload.require_steps(plan.steps)
         stack.callback(workload.abandon)  # in a run that failed some have not been discarded

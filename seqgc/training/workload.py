@@ -18,6 +18,7 @@ from seqgc.training._forms import one_of_each
 from seqgc.training._jobs import ChunkedScheme, JobPlan, Share
 from seqgc.training._learner import Learner, LearnerState
 from seqgc.training._soundness import require_sound
+from seqgc.training._turns import Turn, TurnsState
 from seqgc.training.metrics import JobMetrics
 from seqgc.training.model import Model, Precision, torch_dtype
 from seqgc.training.parked import Parked, Parking
@@ -40,6 +41,7 @@ class WorkloadState:
     in_flight: dict[int, list[int]]  # the versions of weights that a job uses, one a model
     models: list[tuple[int, str]]  # steps taken, and the optimizer's settings
     validations: list[ValidationState] = field(default_factory=list)  # one a model
+    turns: TurnsState
     parked: dict[str, Parked] = field(default_factory=dict)
     idle_from: dict[str, int] = field(default_factory=dict)  # the first job without a parked model
 
@@ -48,7 +50,9 @@ class TorchWorkload:
     """Trains several models at once, job by job; a `seqgc.ports.Workload`.
 
     The M models are taken in M / k bundles of ``k = jobs_per_round``. Job ``t`` is one step of
-    every model of bundle ``t mod M/k``: their step ``t // (M/k)``. Its weights hold exactly the
+    every model of bundle ``t mod M/k``, their step ``t // (M/k)``, as long as no bundle is done:
+    one that has taken all its ``steps`` (None: there is no end), or whose models are all parked,
+    gives its turns to the others (`seqgc.training._turns`). The job's weights hold exactly the
     gradients of its models' jobs up to ``t - T - 1``, T being the scheme's delay: the jobs that are
     sure to be decoded. With ``M/k >= T + 1`` those are all of its models' earlier jobs. With fewer
     bundles gradients are applied exactly T rounds late, whatever the stragglers do.
@@ -97,10 +101,13 @@ class TorchWorkload:
         jobs_per_round: int = 1,
         stale: bool = False,
         callbacks: Sequence[object] = (),
+        steps: int | None = None,
     ) -> None:
         torch_dtype(precision)
         bundle = jobs_per_round
-        self._plan: Final = JobPlan(models, scheme=scheme, jobs_per_round=bundle, stale=stale)
+        self._plan: Final = JobPlan(
+            models, scheme=scheme, jobs_per_round=bundle, stale=stale, steps=steps
+        )
         for model in one_of_each(models):
             require_sound(model)
         require_valid(models)
@@ -142,8 +149,7 @@ class TorchWorkload:
 
     def result_form(self, job: int) -> tuple[np.dtype[np.floating], int]:
         """Return the results' dtype, whatever they travel in, and length: P + 1 over the bundle."""
-        size = sum(learner.result_size for learner in self._bundle(job))
-        return np.dtype(self._precision), size
+        return np.dtype(self._precision), sum(each.result_size for each in self._bundle(job))
 
     def module(self, name: str) -> nn.Module:
         """Return a model's module as trained so far; it is the run's own, to be read only."""
@@ -164,17 +170,21 @@ class TorchWorkload:
         self._plan.adopt(scheme)
 
     def needs(self, job: int, finished: int) -> bool:
-        """Say whether the weights of ``job`` hold the gradient of the earlier job ``finished``.
+        """Say whether ``job`` cannot begin before the earlier job ``finished`` is handed over.
 
-        They are fixed when the job begins; from then on nothing more is handed over for its sake.
+        Weights are fixed when a job begins: from then on nothing more is needed for its sake.
         """
-        same_models = self._plan.bundle(finished) == self._plan.bundle(job)
-        return same_models and finished <= self._horizon(job)
+        turn = self._turn(job)
+        if turn.step is None or finished > self._horizon(job) or finished not in self._unapplied:
+            return False
+        earlier = self._plan.turns[finished]
+        return earlier.step is not None and earlier.bundle == turn.bundle
 
     def begin(self, job: int) -> None:
         """Fix the weights and the batch of ``job``; jobs begin in order, without gaps."""
         if job != self._begun:
             raise ScheduleError(f"job {job} cannot begin: the next job is {self._begun}")
+        self._turn(job)
         self._apply([j for j in self._unapplied if self.needs(job, j)])
         oldest = job + 1 - self._plan.jobs_read
         self._in_flight = {j: shares for j, shares in self._in_flight.items() if j >= oldest}
@@ -182,8 +192,8 @@ class TorchWorkload:
             self._share(index, job, self._learners[index].publish())
             for index in self._plan.bundle(job)
         )
-        self._unapplied[job] = None
-        self._begun = job + 1
+        self._unapplied[job], self._begun = None, job + 1
+        self._plan.turns.forget(self._in_flight.keys() | self._unapplied.keys())
         self._discard_weights()
 
     def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
@@ -203,7 +213,10 @@ class TorchWorkload:
             rule = f"of job {job} must have shape ({size},)"
             raise ParameterError("gradient", rule, gradient.shape)
         kept = self._unapplied[job] = np.array(gradient, dtype=dtype)
-        step, parts = self._plan.step(job), self._parts(job, kept)
+        step, parts = self._plan.turns[job].step, self._parts(job, kept)
+        if step is None:  # of zeros, for nobody
+            del self._unapplied[job]
+            return
         overflown = [m.model.name for m, part in parts if not np.isfinite(part).all()]
         self.park(overflown, kind="diverged", why="the sum of its finite results overflows")
         self.metrics += [
@@ -211,6 +224,8 @@ class TorchWorkload:
             for learner, part in parts
             if learner.model.name not in self._parked
         ]
+        if not self._plan.is_late:  # every earlier gradient of these models has been applied
+            self._apply([job])
 
     def park(self, names: Sequence[str], *, why: str, kind: Parking = "stopped early") -> None:
         """Leave these models as they are: none of their gradients is applied any more.
@@ -224,6 +239,12 @@ class TorchWorkload:
             if name not in self._parked:
                 self._parked[name] = Parked(kind=kind, why=one_line(why), step=steps)
                 self._idle_from[name] = self._begun
+                self._plan.park(name)
+
+    @property
+    def num_jobs(self) -> int | None:
+        """How many jobs there are in all; None as long as there is somebody for more of them."""
+        return self._plan.turns.num_jobs
 
     @property
     def parked(self) -> Mapping[str, Parked]:
@@ -272,6 +293,7 @@ class TorchWorkload:
             validations=validations,
             parked=dict(self._parked),
             idle_from=dict(self._idle_from),
+            turns=self._plan.turns.snapshot(),
         )
         return state, files
 
@@ -306,6 +328,9 @@ class TorchWorkload:
             )
         self._begun = state.begun
         self._parked, self._idle_from = dict(state.parked), dict(state.idle_from)
+        self._plan.turns.restore(state.turns)
+        for name in state.parked:
+            self._plan.park(name)
         for job, versions in state.in_flight.items():
             shares = []
             for index, version in zip(self._plan.bundle(job), versions, strict=True):
@@ -317,6 +342,15 @@ class TorchWorkload:
         for job in state.unapplied:
             gradient = flight.get(f"gradient.{job}")
             self._unapplied[job] = None if gradient is None else gradient.numpy()
+
+    def _turn(self, job: int) -> Turn:
+        """Return whose turn a job is, which is decided when it is the next one and asked for."""
+        if job not in self._plan.turns:
+            waiting, horizon = self._unapplied, self._horizon(job)
+            self._plan.turns.take(
+                job, may_follow=lambda last: last <= horizon or last not in waiting
+            )
+        return self._plan.turns[job]
 
     def _horizon(self, job: int) -> int:
         """Return the last of the jobs that are sure to be decoded when ``job`` begins."""

@@ -61,6 +61,9 @@ class SimulatedFunctions(FunctionWorkers):
     def reach(self) -> Reach:
         return Reach(deployed=False, s3=False)
 
+    def _maps(self, name: str) -> bool:  # noqa: ARG002 (all of them)
+        return True
+
     def _connect(self, work: Work) -> opening.Functions:  # noqa: ARG002 (for any work)
         session: Any = SimpleNamespace(client=_no_bucket)
         return opening.Functions(name="simulated", session=session, mount=self._account.mount)

@@ -93,10 +93,10 @@ def plan(
 
 
 def others(result: TrainResult, name: str) -> tuple[object, object]:
-    """Return the digests and losses of all models but one."""
+    """Return the digests and losses of all models but one, whichever jobs their steps were."""
     digests, rows = outcome(result.run)
     kept = {k: v for k, v in digests.items() if k.startswith("m") and not k.startswith(name)}
-    return kept, [row for row in rows if row[1] != name]
+    return kept, sorted(row[1:] for row in rows if row[1] != name)
 
 
 def logged(run: Path, event: str) -> list[dict[str, object]]:
@@ -104,17 +104,19 @@ def logged(run: Path, event: str) -> list[dict[str, object]]:
     return [line for line in lines if line["event"] == event]
 
 
-@pytest.mark.parametrize(("spec", "bundle"), list(zip(SPECS, [2, 1, 2, 1, 2, 2], strict=True)))
+@pytest.mark.parametrize(("spec", "bundle"), list(zip(SPECS, [2, 1, 2, 1, 1, 2], strict=True)))
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_the_other_models_get_the_bits_of_a_run_without_it(
     spec: str, bundle: int, seed: int, tmp_path: Path
 ) -> None:
     wild = 3
-    fine = train(plan(spec, bundle=bundle), crew(seed), run=tmp_path / "fine")
+    # Where turns are free, rounds are others', and there may be other stragglers in them.
+    at_random = seed if bundle > 1 or spec in ["uncoded", *REPEATED] else None
+    fine = train(plan(spec, bundle=bundle), crew(at_random), run=tmp_path / "fine")
     notices: list[Seen] = []
     bad = train(
         plan(spec, wild=wild, bundle=bundle),
-        crew(seed),
+        crew(at_random),
         run=tmp_path / "bad",
         observers=[notices.append],
     )
@@ -122,8 +124,12 @@ def test_the_other_models_get_the_bits_of_a_run_without_it(
     assert list(bad.parked) == ["m3"]
     assert 1 <= bad.parked["m3"].step < STEPS
     assert others(bad, "m3") == others(fine, "m3")
-    seconds = zip(bad.counts.round_seconds, fine.counts.round_seconds, strict=True)
-    assert sum(one != other for one, other in seconds) <= 1, "the round in which it was found"
+    seconds, all_seconds = bad.counts.round_seconds, fine.counts.round_seconds
+    if bundle > 1:
+        differ = [a != b for a, b in zip(seconds, all_seconds, strict=True)]
+        assert sum(differ) <= 1, "the round in which it was found"
+    else:
+        assert len(seconds) < len(all_seconds), "its turns are free"
     told = [seen.fields for seen in notices if isinstance(seen, Notice) and seen.kind == "parked"]
     parked = bad.parked["m3"]
     assert parked.kind == "diverged"
@@ -133,15 +139,18 @@ def test_the_other_models_get_the_bits_of_a_run_without_it(
     assert bad.counts.failures == 0, "nothing was sent again"
 
 
-@pytest.mark.parametrize("spec", ["gc:s=3", "sr-sgc-rep:B=1,W=2,lam=3", "m-sgc:B=1,W=2,lam=2"])
-def test_a_resumed_run_remembers_who_has_diverged(spec: str, tmp_path: Path) -> None:
-    make = partial(plan, spec, wild=3, every_s=1e-9)
+@pytest.mark.parametrize(
+    ("spec", "bundle"),
+    [("gc:s=3", 2), ("sr-sgc-rep:B=1,W=2,lam=3", 2), ("m-sgc:B=1,W=2,lam=2", 1)],
+)
+def test_a_resumed_run_remembers_who_has_diverged(spec: str, bundle: int, tmp_path: Path) -> None:
+    make = partial(plan, spec, wild=3, bundle=bundle, every_s=1e-9)
     watch = CopyAt(tmp_path / "run", set(range(20, 400, 11)))
     result = train(make(), crew(), run=tmp_path / "run", observers=[watch])
     assert len(watch.copies) > 2
     for copy in watch.copies:
         again = resume(copy, make(), crew())
-        assert again.parked == result.parked
+        assert (again.parked, again.jobs) == (result.parked, result.jobs)
         assert others(again, "m3") == others(result, "m3"), copy
 
 

@@ -1,0 +1,119 @@
+"""Turns of bundles that are done are the others'; nobody's steps come later for it."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from seqgc.ports import MiniTask
+from seqgc.stores import MemoryStore
+from seqgc.training import TorchWorkload, train
+from tests.kit import decoded
+from tests.training.reference import Chunks, make_model
+from tests.training.test_diverged import STEPS, crew, logged, others
+from tests.training.test_diverged import plan as plan_of
+
+BUNDLES = 4
+
+
+def workload_of(*, delay: int, steps: int, bundle: int = 1, stale: bool = False) -> TorchWorkload:
+    return TorchWorkload(
+        [make_model(f"m{i}", seed=i) for i in range(BUNDLES)],
+        scheme=Chunks(delay=delay),
+        store=MemoryStore(),
+        jobs_per_round=bundle,
+        stale=stale,
+        steps=steps,
+    )
+
+
+def computed(workload: TorchWorkload, job: int) -> list[str]:
+    """Return the models for which something is computed in a job."""
+    task = MiniTask(job=job, slot=0, chunks=np.array([0]), coefficients=np.ones(1))
+    return [part.model for part in workload.resolve(task) if len(part.points)]
+
+
+def play(workload: TorchWorkload, stops: dict[int, str], *, delay: int) -> list[str]:
+    """Do jobs, each finished as late as it may be, until there are no more; stop models at some."""
+    order: list[str] = []
+    job = 0
+    while workload.num_jobs is None:
+        if job in stops:
+            workload.park([stops[job]], why="enough")
+        workload.begin(job)
+        order += [" ".join(computed(workload, job)) or "-"]
+        if job >= delay:
+            finish(workload, job - delay)
+        job += 1
+    for last in range(max(job - delay, 0), job):
+        finish(workload, last)
+    workload.flush()
+    return order
+
+
+def finish(workload: TorchWorkload, job: int) -> None:
+    size = workload.result_form(job)[1]
+    workload.finish(decoded(job), np.zeros(size, dtype=np.float32))
+
+
+def test_without_anybody_done_bundles_take_turns_and_the_last_step_ends_the_run() -> None:
+    workload = workload_of(delay=0, steps=2)
+    assert play(workload, {}, delay=0) == ["m0", "m1", "m2", "m3"] * 2
+    assert workload.num_jobs == 2 * BUNDLES
+
+
+def test_turns_of_a_model_that_is_stopped_are_the_others() -> None:
+    workload = workload_of(delay=0, steps=2)
+    assert play(workload, {2: "m1"}, delay=0) == ["m0", "m1", "m2", "m3", "m0", "m2", "m3"]
+    assert workload.parked["m1"].step == 1
+    steps = [(entry.model, entry.step) for entry in workload.metrics]
+    assert sorted(steps) == [(f"m{i}", s) for i in range(4) for s in range(2) if (i, s) != (1, 1)]
+
+
+def test_where_one_is_left_it_waits_until_its_step_is_decoded() -> None:
+    workload = workload_of(delay=2, steps=3)
+    order = play(workload, dict(zip((1, 2, 3), ("m1", "m2", "m3"), strict=True)), delay=2)
+    assert order == ["m0", "m2", "m3", "m0", "-", "-", "m0"]
+
+
+def test_a_bundle_leaves_once_all_of_its_models_are_parked() -> None:
+    workload = workload_of(delay=0, steps=3, bundle=2)
+    order = play(workload, {1: "m0", 3: "m1"}, delay=0)
+    assert order == ["m0 m1", "m2 m3", "m1", "m2 m3", "m2 m3"]
+
+
+def test_late_weights_keep_their_turns() -> None:
+    workload = workload_of(delay=4, steps=2, stale=True)
+    assert play(workload, {1: "m0"}, delay=4) == ["m0", "m1", "m2", "m3", "-", "m1", "m2", "m3"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_step_comes_later_than_it_would_if_nobody_had_stopped(seed: int) -> None:
+    draw = random.Random(seed)
+    delay, steps = draw.randrange(BUNDLES), draw.randrange(1, 6)
+    workload = workload_of(delay=delay, steps=steps)
+    stops = {draw.randrange(BUNDLES * steps): f"m{draw.randrange(BUNDLES)}" for _ in range(2)}
+    order = play(workload, stops, delay=delay)
+    for index in range(BUNDLES):
+        jobs = [job for job, models in enumerate(order) if models == f"m{index}"]
+        assert all(job <= step * BUNDLES + index for step, job in enumerate(jobs)), (order, stops)
+        assert all(b - a > delay for a, b in pairwise(jobs)), (order, stops)
+        assert len(jobs) == steps or f"m{index}" in workload.parked
+
+
+@pytest.mark.parametrize(
+    "spec", ["uncoded", "gc-rep:s=1", "sr-sgc-rep:B=1,W=2,lam=3", "m-sgc:B=1,W=2,lam=2"]
+)
+def test_a_run_ends_with_the_last_step_of_whoever_is_left(spec: str, tmp_path: Path) -> None:
+    fine = train(plan_of(spec, bundle=1), crew(None), run=tmp_path / "fine")
+    bad = train(plan_of(spec, wild=3, bundle=1), crew(None), run=tmp_path / "bad")
+    assert fine.jobs == BUNDLES * STEPS
+    assert fine.jobs - STEPS < bad.jobs < fine.jobs
+    delay = len(fine.counts.round_seconds) - fine.jobs
+    assert len(bad.counts.round_seconds) == bad.jobs + delay
+    assert len(logged(bad.run, "close")) == bad.jobs + delay
+    assert others(bad, "m3") == others(fine, "m3")
