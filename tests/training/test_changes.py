@@ -67,6 +67,7 @@ PLANS: Mapping[str, Mapping[str, object]] = {
     "adaptation": {"adaptation": Adaptation(probe=3, alpha=0.0)},
     "checkpoint_every_s": {"checkpoint_every_s": 1.0},
     "max_norm": {"max_norm": 1e9},
+    "on_failure": {"on_failure": "stop"},
     "audit": {"audit": True},
 }
 SETTINGS: Mapping[str, Setting] = {
@@ -287,6 +288,7 @@ CONFIGURATION: Mapping[str, object] = {
     "timeout_s": 61.0,
     "max_attempts": 4,
     "max_norm": 1e9,
+    "on_failure": "stop",
     "audit": True,
     "jobs_per_round": 2,
     "stale": True,
@@ -309,6 +311,7 @@ CONFIGURATION: Mapping[str, object] = {
     "function.master_address": "10.0.0.1",
     "function.master": "inside",
     "function.deployment": "other.toml",
+    "function.code": "/tmp",
     "function.environments": 9,
     "function.memory_mb": 128,
     "function.timeout_s": 61.0,
@@ -354,6 +357,7 @@ def test_every_field_of_the_configuration_is_here() -> None:
 
 REFUSED_ANYWAY = {
     "dask_scheduler",
+    "function.code",
     "probe",
     "stochastic_rounding",
     "function.resident",
