@@ -65,6 +65,10 @@ class TrainingPlan:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "models", tuple(self.models))
+        for model in self.models:
+            if model.batch_size > (points := len(model.dataset)):
+                rule = f"must be at most {points}, as many points as model {model.name!r} has"
+                raise ParameterError("batch_size", rule, model.batch_size)
         object.__setattr__(self, "steps", require_int("steps", self.steps, least=1))
         torch_dtype(self.precision)
         payload: Payload = self.precision if self.payload is None else self.payload
@@ -120,12 +124,6 @@ class TrainingPlan:
     def shortcomings(self, setting: Setting) -> list[str]:
         """Return what is worth a warning before the run begins."""
         warnings = [each for model in self.models for each in frozen_statistics(model)]
-        warnings += [
-            f"batch_size={model.batch_size} of model {model.name!r} is larger than its data set, "
-            f"which has {len(model.dataset)} points: some come twice in a batch"
-            for model in self.models
-            if model.batch_size > len(model.dataset)
-        ]
         replicas = replicas_of(setting.scheme) if self.audit else ()
         if (alone := replicas.count(1)) == 0:
             return warnings

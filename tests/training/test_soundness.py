@@ -316,8 +316,8 @@ def test_statistics_that_stay_are_named_before_a_run() -> None:
     assert "not as batch normalisation" in warning
 
 
-def test_a_batch_larger_than_its_data_set_is_named_before_a_run() -> None:
+def test_a_batch_larger_than_its_data_set_is_refused() -> None:
     models = [make_model("all", dataset=blobs(16)), make_model("more", dataset=blobs(15))]
-    plan = TrainingPlan(models=models, scheme="uncoded", steps=1)
-    (warning,) = plan.shortcomings(plan.setting(2))
-    assert warning.startswith("batch_size=16 of model 'more' is larger than its data set")
+    TrainingPlan(models=models[:1], scheme="uncoded", steps=1)
+    with pytest.raises(ParameterError, match=r"`batch_size` must be at most 15.* 'more'.*got 16"):
+        TrainingPlan(models=models, scheme="uncoded", steps=1)
