@@ -34,6 +34,7 @@ class RunProgress:
 
     Examples
     --------
+    >>> import sys
     >>> from contextlib import redirect_stderr
     >>> from seqgc.ports import Notice
     >>> with redirect_stderr(sys.stdout), RunProgress("gc:s=1", total=60) as progress:

@@ -16,7 +16,7 @@ from seqgc.cli import main
 from seqgc.deploy import DeployError, put_data, upload_data
 from seqgc.errors import ParameterError, StoreError
 from seqgc.stores import find_data
-from seqgc.training._fingerprint import _data
+from seqgc.training._made_of import _data
 from seqgc.training.compute import TorchComputeFactory
 from seqgc.training.factories import make_models_compute, named_data, registered_model, workload_of
 from seqgc.training.stored import StoredPoints

@@ -155,7 +155,7 @@ PLANTS: Final[Mapping[str, _Plant]] = MappingProxyType(
             TorchWorkload, "restore", _after(_apply_again)
         ),
         "optimizers forget": _around(
-            Learner, "restore", _after(lambda self: self._optimizer.state.clear())
+            Learner, "restore", _after(lambda self: self.stepper._optimizer.state.clear())
         ),
         "rounds that are not on record": _around(Recorder, "_close", _unrecorded),
         "nothing is synced": lambda: mock.patch.object(

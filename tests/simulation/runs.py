@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import shutil
 import tempfile
-from collections.abc import Iterator, Set
+from collections.abc import Collection, Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -359,7 +359,7 @@ def trained(scenario: Scenario) -> Trained:
         return simulation.trained
 
 
-def read(run: Path, diverged: Set[str], shape: Shape) -> Trained:
+def read(run: Path, diverged: Collection[str], shape: Shape) -> Trained:
     """Return what is on the disk of a run that has ended; every job must be there once.
 
     Of the models that have ``diverged`` there may be any steps.
@@ -370,7 +370,7 @@ def read(run: Path, diverged: Set[str], shape: Shape) -> Trained:
         if (model, int(step)) in losses:
             raise Violation(f"metrics.csv has step {step} of {model} twice, job {job}")
         losses[model, int(step)] = float(loss)
-    names = {model.name for model in models(shape.models)} - diverged
+    names = {model.name for model in models(shape.models)} - set(diverged)
     due = {(name, step) for name in names for step in range(shape.steps)}
     if missing := due - set(losses):
         raise Violation(f"metrics.csv lacks {len(missing)} of {len(due)} steps")

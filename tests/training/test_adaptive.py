@@ -110,7 +110,7 @@ def test_a_run_that_switches_ends_at_the_weights_of_plain_training(
 ) -> None:
     optimizer = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
     models = [
-        make_model(f"m{i}", seed=i, optimizer=optimizer, batch_size=[16, 5, 64, 1, 9, 30, 7, 2][i])
+        make_model(f"m{i}", seed=i, optimizer=optimizer, batch_size=[16, 5, 40, 1, 9, 30, 7, 2][i])
         for i in range(8)
     ]
     specs = ["m-sgc:B=2,W=3,lam=2", "gc-rep:s=2", "failure", "stay", "sr-sgc:B=1,W=2,lam=2"]

@@ -58,7 +58,7 @@ def main(transport: str, seconds: float, folder: Path) -> None:
 
     with serve(folder) as service:
         policy = RoundPolicy(
-            parse_scheme(run.spec, n=4).start(3), ClosingRule(timeout_s=60.0), payload="float64"
+            parse_scheme(run.spec, n=4).begin(3, payload="float64"), ClosingRule(timeout_s=60.0)
         )
         with run.backend(Named(service), work) as backend:
             master.run(policy, backend, work, observe=watch)

@@ -100,9 +100,8 @@ def test_when_a_third_fails_the_gradients_are_those_of_a_run_without_failures(
         work = run.work()
         scheme = parse_scheme(run.spec, n=run.n)
         policy = RoundPolicy(
-            scheme.start(jobs),
+            scheme.begin(jobs, payload="float64"),
             ClosingRule(mu=0.5, wait_out="feasible", timeout_s=20.0, max_attempts=8),
-            payload="float64",
         )
         with run.backend(service, work) as backend:
             master.run(policy, backend, work, observe=observe)
@@ -139,7 +138,7 @@ def test_an_outage_that_is_shorter_than_the_limit_of_a_round_ends_no_run(
     to_url = transport == "requests"
     with serve(tmp_path) as service, Flaky(service, to_url=to_url) as flaky:
         policy = RoundPolicy(
-            parse_scheme(run.spec, n=run.n).start(5), ClosingRule(timeout_s=60.0), payload="float64"
+            parse_scheme(run.spec, n=run.n).begin(5, payload="float64"), ClosingRule(timeout_s=60.0)
         )
         with run.backend(flaky, work) as backend:
             master.run(policy, backend, work, observe=watch)

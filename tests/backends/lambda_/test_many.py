@@ -43,9 +43,8 @@ def run(
         invoking=Invoking(warm_up_rounds=1),
     ) as backend:
         policy = RoundPolicy(
-            scheme.start(rounds),
+            scheme.begin(rounds, payload="float32"),
             ClosingRule(mu=0.0, wait_out="feasible", timeout_s=60.0),
-            payload="float32",
         )
         master.run(policy, backend, work, observe=census)
     assert sorted(work.gradients) == list(range(rounds))
