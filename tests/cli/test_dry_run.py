@@ -35,6 +35,9 @@ name = "a"
 module = "paper-cnn"
 batch_size = 100
 """
+# Five models' weights in one request.
+LARGE = "jobs_per_round = 5\n" + PLAN.replace("[function]", '[function]\nstore = "inline"')
+LARGE += "".join(PLAN[PLAN.index("[[models]]") :].replace('"a"', f'"{i}"') for i in range(4))
 
 
 def test_a_dry_run_says_what_would_be_sent_and_starts_nothing(
@@ -218,5 +221,5 @@ def test_what_cannot_be_priced_is_refused_in_one_line(
     flags: list[str], rule: str, capsys: Out
 ) -> None:
     Path("run.toml").write_text(PLAN)
-    Path("large.toml").write_text(PLAN.replace("batch_size = 100", "batch_size = 1000000"))
+    Path("large.toml").write_text(LARGE)
     assert refused(capsys, "cost", *flags).startswith(f"seqgc: {rule}")
