@@ -162,8 +162,7 @@ class Doubt:
 class Park:
     """These models have failed: two workers say so, or all that there are to say it.
 
-    ``flaws`` say of each why. ``answers`` were in doubt for nothing but failed models, and are to
-    be used from now on.
+    ``flaws`` say why; ``answers``, in doubt for nothing but failed models, are used from now on.
     """
 
     flaws: Mapping[str, Flaw]
@@ -347,20 +346,18 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Notice:
-    """Something that a run did by itself, beside the events and actions of its rounds.
+    """What a run did by itself, beside its rounds' events and actions.
 
     Its ``kind``, and what its ``fields`` are: ``start``, workers are about to be started
-    (``workers``, ``provider``); ``ready``, they are (``seconds``, ``note``: what else is worth
-    saying of them); ``run``, training begins (the first line of ``events.jsonl``); ``round``, one
-    of a recording has ended (``done``, ``total``); ``search``, ``switch``, a search for a better
-    setting has ended, the run takes another one; ``parked``, a ``model`` is left as it is after
-    its ``step`` (``why``, and of what ``cause``: see `seqgc.training.Parked`), the others go on;
-    ``expelled``, a ``worker`` lied in a ``job``, and is not listened to any more;
-    ``uncompared``, so many ``results`` of a ``job`` could not be compared in
-    an audit; ``slowdown``, all workers alike take so many ``times`` as long as before, ``since`` a
-    round, and ``recovered``, they do not any more (both with the ``round`` in which that became
-    clear); ``warning``, what else is to be known (``text``); ``end``, the run is over, whatever
-    its cause (``outcome``).
+    (``workers``, ``provider``); ``ready``, they are (``seconds``, ``note``: what else to know of
+    them); ``run``, training begins (the first line of ``events.jsonl``); ``round``, a recording's
+    has ended (``done``, ``total``); ``search``, ``switch``, a search for a better setting has
+    ended, the run takes another; ``parked``, a ``model`` is left as it is after its ``step``
+    (``why``, and of what ``cause``: see `seqgc.training.Parked`); ``expelled``, a ``worker`` lied
+    in a ``job``, and is heard no more; ``uncompared``, an audit could not compare so many
+    ``results`` of a ``job``; ``slowdown``, all workers take so many ``times`` as long as before,
+    ``since`` a round, and ``recovered``, they do no more (both with the ``round`` in which that
+    became clear); ``warning``, what to know (``text``); ``end``, the run is over (``outcome``).
     """
 
     kind: str

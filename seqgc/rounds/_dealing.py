@@ -10,35 +10,30 @@ once. What is decided, at every event alike, is who gets which piece next:
 - *Ahead.* A worker is sent more when what it has should end in less than a round trip, which is
   what a second greeting takes, sent to the first workers along with a piece. Whether it is done is
   judged by what work takes (`Pace`), not by its answer, which may be long on its way. Who has
-  something that is overdue gets no more, nor does a worker whose way back is so long that the
-  others could be done with all before.
-- *Which piece.* One of the job whose weights the worker has; if there is none left, one of the
-  oldest job that has any.
+  something overdue gets no more, nor who is so far away that others could do all before.
+- *Which piece.* One of the job whose weights the worker has, else of the oldest job with any left.
 - *Copies.* If no job has, a copy of the piece that is most overdue: out for more than one and a
   half times what it should take, and the usual way back; or else of the one that should come last,
   if nobody does it a second time and a copy would surely be here before it. The worker with the
-  shortest way back does it. The first copy to arrive counts; the others are cancelled, or else
-  dropped when they come. A copy that is overdue is copied again.
-- *Failures.* A piece that failed is dealt again at once, to whoever is free. Its worker is greeted
-  again. What fails time and again waits longer and longer, and ends the run at last (`Retries`).
-- *Silence.* Who says nothing within the rule's time limit is replaced, if the backend can, and its
-  piece is dealt again; if nobody says anything for twice as long, the run ends.
+  shortest way back does it. The first copy to arrive counts; others are cancelled, or dropped when
+  they come. A copy that is overdue is copied again.
+- *Failures.* A piece that failed is dealt again at once, to whoever is free; its worker is greeted.
+  What fails time and again waits longer and longer, and ends the run at last (`Retries`).
+- *Silence.* Who is silent for the rule's time limit is replaced, if the backend can, and its piece
+  dealt again; if all are silent for twice as long, the run ends.
 
 *Addresses.* A task's round is its job, its slot the piece, its attempt the worker's how-many-th
-task in that job. So each piece has one summand in the job's sum, and what the loop adds up is the
-first result of each that this policy does not `Drop`: it lets through none for a piece that is in.
+task in that job. So each piece has one summand in the job's sum: the first result that this policy
+does not `Drop`.
 
-*Jobs* begin in order, job t when job ``t - in_flight`` has closed. They may be complete in any
-order, and close in theirs: `Close`, `Cancel` for all who still compute for it, and `Finish` of job
-t come when all jobs up to t are complete. So a run of M models in turn is exact, what is closed is
-always the first so many jobs, and a resumed run begins with the next: pieces of jobs that had not
-closed are dealt again. The results have the same bits, whoever computes them.
+*Jobs* begin in order, job t when job ``t - in_flight`` has closed, and close in order: `Close`,
+`Cancel` for all who still compute for it, and `Finish` of job t come when all up to t are complete.
+So a run of M models in turn is exact, and a resumed run begins with the first job that had not
+closed: its pieces are dealt again. The results have the same bits, whoever computes them.
 
-*Answers that are not finite* are believed as `RoundPolicy` believes them: when a second worker says
-the same of a model, of whatever piece. Until then the piece is dealt again, to others.
+*Flaws* of a model are believed when a second worker says the same, and the piece is dealt again.
 
-Where each round is an invocation (``greet="rounds"``), workers go with their job, whatever they
-were doing, and everybody is greeted when the next one begins.
+Where each round is an invocation (``greet="rounds"``), workers go with their job.
 """
 
 from __future__ import annotations

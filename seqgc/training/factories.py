@@ -71,10 +71,8 @@ ModuleFactory: TypeAlias = Callable[[int], nn.Module]
 DataFactory: TypeAlias = Callable[[], tuple[PointDataset, PointDataset]]
 _Factory = TypeVar("_Factory", ModuleFactory, DataFactory)
 
-LOSSES: Mapping[str, Callable[[], nn.Module]] = {
-    "cross-entropy": nn.CrossEntropyLoss,
-    "mse": nn.MSELoss,
-}
+LOSSES: Mapping[str, Callable[[], nn.Module]]
+LOSSES = {"cross-entropy": nn.CrossEntropyLoss, "mse": nn.MSELoss}
 """Losses by name."""
 
 
