@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from seqgc.cli._main import _command
+from tests.cli.inside import command
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -21,7 +21,7 @@ def commands(page: Path) -> list[list[str]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_verbs_and_options_that_a_page_names_are_there(page: Path) -> None:
-    verbs = _command().commands
+    verbs = command().commands
     for verb, *words in commands(page):
         assert verb in verbs, f"seqgc {verb}"
         options = {

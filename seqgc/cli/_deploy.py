@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-from seqgc._region import environment_region
+from seqgc._aws import environment_region
 from seqgc.cli._options import AsJson, Region
 from seqgc.cli._show import print_json, show
 from seqgc.deploy import (

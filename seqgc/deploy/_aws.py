@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from seqgc._region import environment_region
+from seqgc._aws import environment_region
 from seqgc.errors import ParameterError, SeqgcError, one_line
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 import numpy as np
 
-from seqgc._service_time import ServiceTime, sign_by
+from seqgc._aws import ServiceTime, sign_by
 from seqgc.errors import ParameterError, StoreError, one_line
 from seqgc.ports import FloatArray, WeightRef
 from seqgc.stores._content import check_blob

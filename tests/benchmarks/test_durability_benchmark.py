@@ -21,10 +21,9 @@ from typing import Protocol
 import pytest
 
 from seqgc.cli import main
-from seqgc.training._checkpointer import Checkpointer
-from seqgc.training._session import Session
 from seqgc.training.journal import Journal
 from seqgc.training.snapshots import SnapshotFolder
+from tests.training.inside import Checkpointer, Session
 
 
 class Benchmark(Protocol):

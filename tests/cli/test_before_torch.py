@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 from torch.optim import lr_scheduler
 
-from seqgc.cli._names import DATA, MODULES, NOT_TAKEN, OPTIMIZERS, SCHEDULERS
 from seqgc.training import MODULES as NETWORKS
 from seqgc.training.factories import data_names
+from tests.cli.inside import DATA, MODULES, NOT_TAKEN, OPTIMIZERS, SCHEDULERS
 
 BAD = {
     "--module mpl": "(did you mean 'mlp'?)",

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from seqgc.cli import main
-from seqgc.cli._run import make_plan
 from seqgc.cli.config import checked, read_run_config
 from seqgc.errors import ParameterError
+from tests.cli.inside import make_plan
 from tests.cli.kit import Out, weights
 from tests.cli.refused import refused
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from seqgc.cli import main
-from seqgc.cli._main import _command
 from seqgc.cli.progress import RunProgress
 from seqgc.ports import Notice
+from tests.cli.inside import command
 from tests.cli.kit import TRAIN
 
 Out = pytest.CaptureFixture[str]
@@ -67,7 +67,7 @@ def test_notices_and_warnings_of_python_are_told(
             warnings.warn("old\nnews", stacklevel=1)
 
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)  # no bar there either
-    monkeypatch.setattr(_command().commands["scheme"], "callback", lint)
+    monkeypatch.setattr(command().commands["scheme"], "callback", lint)
     assert main(["scheme", "gc:s=1", "-n", "2", "--log-format", "json"]) == 0
     slowdown, warning = said(capsys)
     assert (slowdown["level"], slowdown["since"], slowdown["times"]) == ("warning", 3, None)
@@ -75,7 +75,7 @@ def test_notices_and_warnings_of_python_are_told(
 
 
 def test_every_verb_takes_the_option() -> None:
-    verbs = dict(_command().commands)
+    verbs = dict(command().commands)
     for group in ("data", "profile"):
         verbs |= verbs.pop(group).commands
     assert len(verbs) >= 12

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from seqgc.backends.lambda_._messages import Invocations
-from seqgc.cli._run import PreparedRun, make_workers, prepare
 from seqgc.cli.config import validated
 from seqgc.deploy import FunctionSetup, PriceModel, read_prices
 from seqgc.errors import ParameterError
@@ -38,6 +37,7 @@ from seqgc.workers import (
     require_fit,
 )
 from seqgc.workers._forecast import choose, traffic_of
+from tests.cli.inside import PreparedRun, make_workers, prepare
 from tests.cli.kit import Out, deploy
 from tests.cli.refused import refused
 from tests.training.reference import make_model

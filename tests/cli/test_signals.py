@@ -15,8 +15,8 @@ import pytest
 import typer
 
 from seqgc.cli import main
-from seqgc.cli._show import busy
 from seqgc.cli.progress import RunProgress
+from tests.cli.inside import busy
 from tests.kit import interrupts
 
 

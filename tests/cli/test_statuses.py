@@ -11,7 +11,6 @@ import pytest
 import typer
 
 from seqgc.cli import main
-from seqgc.cli._statuses import MEANINGS
 from seqgc.deploy import DeployError
 from seqgc.errors import (
     BudgetError,
@@ -21,6 +20,7 @@ from seqgc.errors import (
     StoreError,
     WorkerError,
 )
+from tests.cli.inside import MEANINGS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
 

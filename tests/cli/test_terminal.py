@@ -12,10 +12,10 @@ import pytest
 
 from seqgc import __main__, __version__
 from seqgc.cli import main
-from seqgc.cli._main import _command
 from seqgc.errors import ParameterError
 from seqgc.profiles import DelayProfile, ProfileMeta, write_profile
 from seqgc.training import RunDirectory, new_run_path
+from tests.cli.inside import command
 
 Out = pytest.CaptureFixture[str]
 
@@ -78,7 +78,7 @@ def test_an_errors_traceback_comes_before_its_line_if_asked_for(
 
 
 def test_every_field_of_a_configuration_is_in_a_group_with_its_default() -> None:
-    options = [each for each in _command().commands["train"].params if each.name[-1] == "_"]
+    options = [each for each in command().commands["train"].params if each.name[-1] == "_"]
     options = [each for each in options if each.name != "log_format_"]
     groups: dict[str, list[str]] = {}
     for option in options:

@@ -16,12 +16,12 @@ from seqgc.cli import main
 from seqgc.deploy import DeployError, put_data, upload_data
 from seqgc.errors import ParameterError, StoreError
 from seqgc.stores import find_data
-from seqgc.training._made_of import _data
 from seqgc.training.compute import TorchComputeFactory
 from seqgc.training.factories import make_models_compute, named_data, registered_model, workload_of
 from seqgc.training.stored import StoredPoints
 from seqgc.workers import FunctionSettings, functions, lambda_local
 from tests.deploy.kit import REGION
+from tests.training.inside import data_line
 
 X = np.arange(12, dtype=np.float32).reshape(6, 2)
 Y = np.array([0, 1, 2, 0, 1, 2], dtype=np.uint8)
@@ -63,7 +63,7 @@ def test_every_form_becomes_the_same_data_set(place: Path, tmp_path: Path) -> No
 def test_points_are_mapped_and_sent_by_name(place: Path, tmp_path: Path) -> None:
     put_data("mine", sources(tmp_path)["plain.npz"], place)
     train, _ = named_data("mine")
-    assert _data(train) == f"6 points {train.digest}"  # type: ignore[attr-defined]
+    assert data_line(train) == f"6 points {train.digest}"  # type: ignore[attr-defined]
     assert "tensors" not in vars(train)  # nothing has been read
     stored = find_data("mine")
     assert stored is not None

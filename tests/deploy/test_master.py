@@ -20,9 +20,9 @@ from pathlib import Path
 import pytest
 
 from seqgc.cli import main
-from seqgc.cli._statuses import Status
 from seqgc.cli.progress import RunProgress
 from seqgc.ports import Close, Seen
+from tests.cli.inside import Status
 from tests.cli.kit import weights
 from tests.deploy.kit import ROOT
 from tests.kit import interrupts

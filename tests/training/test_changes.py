@@ -27,11 +27,11 @@ from seqgc.ports import Seen
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import parse_scheme
 from seqgc.training import Adaptation, Model, TrainingPlan, resume, train
-from seqgc.training._fingerprint import changes, fingerprint
 from seqgc.training.model import Recipe
 from seqgc.training.validation import Validation
 from seqgc.workers import DelaySettings, FunctionSettings
 from tests.kit import SOAK
+from tests.training.inside import changes, fingerprint
 from tests.training.reference import blobs, make_model
 from tests.training.test_adaptive import replayed
 from tests.training.test_resume import N, crew, times

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from seqgc.errors import ParameterError
 from seqgc.stores import MemoryStore
 from seqgc.training import Model, TorchCompute, TorchComputeFactory, TorchWorkload, make_module
-from seqgc.training._forms import form_of
+from tests.training.inside import form_of
 from tests.training.reference import Chunks, blobs, make_model
 from tests.training.test_compute import part
 

@@ -16,7 +16,6 @@ import torch
 from safetensors.torch import load_file
 from torch.optim import lr_scheduler
 
-from seqgc.cli._run import make_callbacks, make_models
 from seqgc.cli.config import checked
 from seqgc.errors import ParameterError
 from seqgc.ports import MiniTask
@@ -34,6 +33,7 @@ from seqgc.training import (
     resume,
     train,
 )
+from tests.cli.inside import make_callbacks, make_models
 from tests.kit import decoded
 from tests.training.reference import SGD, Chunks, blobs, flat, make_model
 from tests.training.test_resume import crew

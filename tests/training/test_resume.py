@@ -27,11 +27,11 @@ from seqgc.errors import ParameterError, StoreError
 from seqgc.ports import Backend, Close, Dispatch, FloatArray, Observer, Seen, WeightedPoints
 from seqgc.search import ReplayBackend
 from seqgc.training import Adaptation, TorchCompute, TrainingPlan, resume, train
-from seqgc.training._checkpointer import Checkpointer
 from seqgc.training.journal import Journal, read_journal
 from seqgc.training.snapshots import Snapshot, SnapshotFolder
 from seqgc.worker import ComputeFactory
 from tests.kit import SOAK, interrupts, system_calls
+from tests.training.inside import Checkpointer
 from tests.training.reference import make_model
 from tests.training.test_adaptive import HandDriven, replayed
 

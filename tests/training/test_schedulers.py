@@ -16,14 +16,14 @@ import torch
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim import lr_scheduler
 
-from seqgc.cli._run import make_models
 from seqgc.cli.config import checked
 from seqgc.errors import ParameterError
 from seqgc.ports import MiniTask
 from seqgc.stores import MemoryStore
 from seqgc.training import Model, TorchCompute, TorchWorkload, TrainingPlan, batch_indices, train
-from seqgc.training._stepper import without_compiler
+from tests.cli.inside import make_models
 from tests.kit import decoded
+from tests.training.inside import without_compiler
 from tests.training.reference import Chunks, flat, make_model
 from tests.training.test_resume import crew
 

@@ -18,8 +18,7 @@ from http.cookiejar import DefaultCookiePolicy
 from io import BufferedReader, RawIOBase
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from seqgc._region import environment_region
-from seqgc._service_time import ServiceTime, sign_by
+from seqgc._aws import ServiceTime, environment_region, sign_by
 from seqgc.backends._events import MonotonicClock
 from seqgc.backends.lambda_._target import Signer, Target
 from seqgc.backends.lambda_._threads import CallThreads

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
-from seqgc._service_time import ServiceTime
+from seqgc._aws import ServiceTime
 from seqgc.errors import ParameterError
 
 if TYPE_CHECKING:

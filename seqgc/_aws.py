@@ -1,4 +1,4 @@
-"""The time by which requests to AWS are signed, though this machine's clock is wrong.
+"""What boto3 leaves out: the region that AWS_REGION names, and signing by AWS's time, not by ours.
 
 A signature holds for a few minutes about its time, by the service's clock. What it refuses (HTTP
 403) it dates, so a caller whose clock is wrong can put that right and sign again; no function has
@@ -12,18 +12,27 @@ renews by this machine's clock: by one that is slow they are used past their end
 from __future__ import annotations
 
 import calendar
+import os
 import time
 from collections.abc import Callable, MutableMapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
-__all__ = ["ServiceTime", "sign_by"]
+__all__ = ["ServiceTime", "environment_region", "sign_by"]
 
 _STALE_S: Final = 240.0  # by which a signature's time is off; AWS allows for 300 s
 _NEVER: Final = 2.0**32  # no clock shows this: whoever says it is no service of AWS's
 _STAMP: Final = "%Y%m%dT%H%M%SZ"
 _STAMPED, _REPEATED = "seqgc_stamp", "seqgc_repeated"
+
+
+def environment_region() -> str | None:
+    """Return ``AWS_REGION``, else ``AWS_DEFAULT_REGION``, else None.
+
+    AWS's tools and all of its SDKs but one read the first; botocore knows the second only.
+    """
+    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or None
 
 
 class ServiceTime:

@@ -1,0 +1,35 @@
+"""What tests look at inside the command line: verbs, names, what a configuration becomes.
+
+Users have none of these, so they may change at any time; tests take them from here.
+"""
+
+from seqgc.cli._main import _command as command
+from seqgc.cli._names import DATA, MODULES, NOT_TAKEN, OPTIMIZERS, SCHEDULERS
+from seqgc.cli._run import (
+    PreparedRun,
+    make_callbacks,
+    make_models,
+    make_plan,
+    make_workers,
+    prepare,
+)
+from seqgc.cli._show import busy
+from seqgc.cli._statuses import MEANINGS, Status
+
+__all__ = [
+    "DATA",
+    "MEANINGS",
+    "MODULES",
+    "NOT_TAKEN",
+    "OPTIMIZERS",
+    "SCHEDULERS",
+    "PreparedRun",
+    "Status",
+    "busy",
+    "command",
+    "make_callbacks",
+    "make_models",
+    "make_plan",
+    "make_workers",
+    "prepare",
+]

@@ -1,0 +1,21 @@
+"""What tests look at inside training: how a run is recorded, compared and copied.
+
+Users have none of these, so they may change at any time; tests take them from here.
+"""
+
+from seqgc.training._checkpointer import Checkpointer
+from seqgc.training._fingerprint import changes, fingerprint
+from seqgc.training._forms import form_of
+from seqgc.training._made_of import _data as data_line
+from seqgc.training._session import Session
+from seqgc.training._stepper import without_compiler
+
+__all__ = [
+    "Checkpointer",
+    "Session",
+    "changes",
+    "data_line",
+    "fingerprint",
+    "form_of",
+    "without_compiler",
+]
