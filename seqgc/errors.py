@@ -150,8 +150,8 @@ class StoreError(SeqgcError):
 def _shown(value: object) -> str:
     """Return the value's repr, without its middle if it is long."""
     try:
-        text = repr(value)
-    except (RecursionError, ValueError):  # nested too deeply; an integer of too many digits
+        text = " ".join(repr(value).split())
+    except Exception:  # nested too deeply, an integer of too many digits, a stranger's object
         text = object.__repr__(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]}…{text[-_LONGEST // 2 :]}"
 

@@ -7,7 +7,7 @@ is added later cannot be forgotten. What is looked at of code and data is said i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 
 import numpy as np
@@ -26,16 +26,19 @@ from seqgc.training._made_of import (
 )
 from seqgc.training._plan import TrainingPlan
 from seqgc.training._stepper import without_compiler
+from seqgc.training.callbacks import stateful
 from seqgc.training.factories import factories_of
 from seqgc.training.model import Model
 
 __all__ = ["changes", "fingerprint", "require_same"]
 
 
-def fingerprint(plan: TrainingPlan, setting: Setting, *, config: str) -> dict[str, str]:
+def fingerprint(
+    plan: TrainingPlan, setting: Setting, *, config: str, callbacks: Sequence[object] = ()
+) -> dict[str, str]:
     """Return what a run depends on, by a name that a reader knows.
 
-    ``config`` is the text of its ``config.toml``.
+    ``config`` is the text of its ``config.toml``. Of ``callbacks`` those count that have a state.
     """
     seen = _of_config(config)
     seen |= versions() | {"numpy": np.__version__}
@@ -49,6 +52,7 @@ def fingerprint(plan: TrainingPlan, setting: Setting, *, config: str) -> dict[st
     seen |= {
         "workers": str(setting.scheme.n),
         "models": ", ".join(model.name for model in plan.models),
+        "callbacks with a state": ", ".join(stateful(callbacks)),
     }
     data: dict[int, str] = {}  # by identity: the models of a grid share theirs
     for each in (each for model in plan.models for each in (model.dataset, model.test_dataset)):

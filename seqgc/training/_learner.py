@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 import torch
 from torch import nn
@@ -15,19 +15,18 @@ from seqgc.training._stepper import Stepper
 from seqgc.training.model import Model, ParameterVector, Precision, torch_dtype
 from seqgc.training.validation import ValidationState, Validator
 
-__all__ = ["Learner", "LearnerState"]
+__all__ = ["Learner", "LearnerState", "Tensors"]
+
+Tensors: TypeAlias = Mapping[str, torch.Tensor]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerState:
-    """What training has made of one model: for checkpoints."""
+    """What training has made of one model, apart from tensors: for checkpoints."""
 
     steps: int
-    weights: Mapping[str, torch.Tensor]  # and buffers
-    optimizer: Mapping[str, torch.Tensor]
     settings: str  # of the optimizer and the scheduler: JSON of what `pack` returns
-    validation: ValidationState = field(default_factory=ValidationState)
-    best: Mapping[str, torch.Tensor] = field(default_factory=dict)  # weights and buffers
+    validation: ValidationState
 
 
 class Learner:
@@ -49,9 +48,19 @@ class Learner:
     def apply(self, gradient: FloatArray) -> dict[str, float]:
         """Take one step along ``gradient`` (P,), in the run's precision and writable.
 
-        Returns what `Stepper.step` says of it.
+        Returns what `Stepper.step` says of it. Whatever the model's optimizer or scheduler raises
+        is raised, and the weights are those before.
         """
-        about = self.stepper.step(gradient)
+        present = next((ref for ref in self._published if ref.version == self.steps), None)
+        # The store has a copy of them, unless several gradients are applied at once.
+        before = self._parameters.read() if present is None else None
+        try:
+            about = self.stepper.step(gradient)
+        except Exception:
+            if before is None and present is not None:
+                before = self._store.fetch(present)
+            self._parameters.write(before)
+            raise
         self.steps += 1
         return about
 
@@ -70,30 +79,32 @@ class Learner:
             self._published.append(self._store.publish(self.model.name, self.steps, weights))
         return self._published[-1]
 
-    def snapshot(self) -> LearnerState:
-        """Return copies of all that training has made of the model."""
+    def snapshot(self) -> tuple[LearnerState, dict[str, Tensors]]:
+        """Return copies of all that training has made of the model, and its tensors by file."""
         settings, optimizer = self.stepper.snapshot()
-        validator = self.validator
-        return LearnerState(
-            steps=self.steps,
-            weights=self.weights(),
-            optimizer=optimizer,
-            settings=settings,
-            validation=ValidationState() if validator is None else validator.state,
-            best={} if validator is None else validator.weights,
-        )
+        files: dict[str, Tensors] = {self._file(): self.weights()}
+        files[self._file("optimizer")] = optimizer
+        validation = ValidationState()
+        if self.validator is not None:
+            validation = self.validator.state
+            files |= {self._file("best"): self.validator.weights} if validation.best else {}
+        return LearnerState(steps=self.steps, settings=settings, validation=validation), files
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Return copies of the weights and buffers."""
         return {name: t.clone().contiguous() for name, t in self.module.state_dict().items()}
 
-    def restore(self, state: LearnerState) -> None:
+    def restore(self, state: LearnerState, files: Mapping[str, Tensors]) -> None:
         """Be as the learner of which this is a snapshot, with no version published."""
-        self.module.load_state_dict(state.weights)
-        self.stepper.restore(state.settings, state.optimizer)
+        self.module.load_state_dict(files[self._file()])
+        self.stepper.restore(state.settings, files[self._file("optimizer")])
         if self.validator is not None:
-            self.validator.state, self.validator.weights = state.validation, state.best
+            self.validator.state = state.validation
+            self.validator.weights = files.get(self._file("best"), {})
         self.steps = state.steps
+
+    def _file(self, what: str = "") -> str:
+        return f"{self.model.name}{what and f'.{what}'}.safetensors"
 
     def version(self, ref: WeightRef) -> FloatArray:
         """Return the weights (P,) of a version that is published."""

@@ -28,25 +28,28 @@ class PackedJob:
 def pack(value: object, tensors: dict[str, torch.Tensor], *, name: str) -> object:
     """Return a value with each tensor replaced by the name under which a copy is in ``tensors``.
 
+    What is derived from list, tuple or dict comes back as that.
+
     Raises
     ------
     ParameterError
-        If it holds anything but tensors, numbers, text, None, and lists, tuples and dicts of these.
+        If it holds anything but dense tensors, numbers, text, None, and lists, tuples and dicts of
+        these.
     """
     match value:
-        case torch.Tensor():
+        case torch.Tensor() if value.layout == torch.strided and not value.is_quantized:
             tensors[name] = value.detach().clone().contiguous()
             return {"tensor": name}
-        case dict():
+        case dict() if all(isinstance(key, str | int | float | None) for key in value):
             items = [[key, pack(v, tensors, name=f"{name}.{key}")] for key, v in value.items()]
             return {"dict": items}
         case list() | tuple():
             packed = [pack(v, tensors, name=f"{name}.{i}") for i, v in enumerate(value)]
-            return {type(value).__name__: packed}
+            return {"list" if isinstance(value, list) else "tuple": packed}
         case None | bool() | int() | float() | str():
             return value
-    rule = f"must hold tensors, numbers and text, which a checkpoint can; {name} is none of them"
-    raise ParameterError("optimizer", rule, type(value).__name__)
+    rule = "must hold dense tensors, numbers and text, which a checkpoint can, by such keys"
+    raise ParameterError(name, rule, type(value).__name__)
 
 
 def unpack(packed: object, tensors: Mapping[str, torch.Tensor]) -> object:

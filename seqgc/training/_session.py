@@ -287,7 +287,8 @@ class Session:
             return
         if self._whole and self._hold is not None:
             if (held := self._hold()) is not None:
-                self._checkpoints.begin(self._copied(held))
+                with suppress(ParameterError):  # of callbacks, which the one before has as well
+                    self._checkpoints.begin(self._copied(held))
                 self._checkpoints.settle()
                 if outcome == "finished":
                     with suppress(ParameterError):  # it is raised once all is written

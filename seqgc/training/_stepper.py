@@ -119,7 +119,7 @@ def _make_scheduler(model: Model, optimizer: Optimizer) -> LRScheduler | None:
     if isinstance(scheduler, ReduceLROnPlateau) and model.validation is None:
         rule = "must not follow a metric where there is no validation"
         raise ParameterError("scheduler", rule, type(scheduler).__name__, "give a `validation`")
-    pack(scheduler.state_dict(), {}, name="scheduler")  # a checkpoint must be able to hold it
+    _require_storable("scheduler", scheduler)
     return scheduler
 
 
@@ -141,7 +141,13 @@ def _make_optimizer(model: Model, parameters: Sequence[nn.Parameter]) -> Optimiz
             type(optimizer).__name__,
             "use a first-order optimizer, e.g. torch.optim.SGD or torch.optim.Adam",
         )
+    _require_storable("optimizer", optimizer)
     return optimizer
+
+
+def _require_storable(name: str, thing: Optimizer | LRScheduler) -> None:
+    with refusing(name, "must have a state that a checkpoint can hold ({})", type(thing).__name__):
+        pack(thing.state_dict(), {}, name=name)
 
 
 @contextmanager

@@ -8,23 +8,33 @@ reproducible as they are. Between the steps of different models no order is prom
 A callback that raises ends the run, with a checkpoint from which it can be resumed: no step is left
 half done, so what it raised is kept until the loop is at rest. Steps that were taken after the
 checkpoint from which a run is resumed are taken again, and callbacks hear of them again.
+
+What a callback remembers is in checkpoints if it has torch's two methods, ``state_dict()`` and
+``load_state_dict(state)``. It is kept as models are, as JSON and tensors: nothing is pickled, so
+that reading a checkpoint runs nobody's code.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+import torch
 
 from seqgc._fault import fault_of
 from seqgc.errors import ParameterError, did_you_mean
+from seqgc.training._packing import pack, unpack
 
 if TYPE_CHECKING:
     from seqgc.training.run import TrainResult
 
-__all__ = ["Callback", "CallbackList", "Stop"]
+__all__ = ["Callback", "CallbackList", "CallbackState", "Stop", "stateful"]
 
 
 class Stop(Enum):
@@ -39,7 +49,9 @@ class Stop(Enum):
 class Callback:
     """What may be called of a callback; every method does nothing unless it is overridden.
 
-    A callback need not be derived from it, and need not have all of the methods.
+    A callback need not be derived from it, and need not have all of the methods. One that has
+    ``state_dict()`` and ``load_state_dict(state)`` besides gets its state back when a run is
+    resumed: numbers, text, None and tensors, in lists, tuples and dicts.
 
     Examples
     --------
@@ -75,20 +87,40 @@ _CALLS: Final[Mapping[str, tuple[object, ...]]] = {
 }
 
 
+_STATE: Final = ("state_dict", "load_state_dict")
+
+
+class _Stateful(Protocol):
+    def state_dict(self) -> object: ...
+    def load_state_dict(self, state: object, /) -> object: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallbackState:
+    """What a callback remembers, apart from tensors: for checkpoints."""
+
+    name: str
+    state: str  # JSON of what `pack` returns
+
+
 class CallbackList:
     """Calls all callbacks, in their order, and keeps what the first one raises.
 
     Raises
     ------
     ParameterError
-        If one has none of the methods, one that is called otherwise, or one of a similar name.
+        If one has none of the methods, one that is called otherwise, or one of a similar name; or
+        a state that no checkpoint can hold.
     """
 
     def __init__(self, callbacks: Sequence[object] = ()) -> None:
+        if isinstance(callbacks, str) or not isinstance(callbacks, Sequence):
+            raise ParameterError("callbacks", "must be a list of objects", callbacks)
         for callback in callbacks:
             _check(callback)
         self._callbacks = tuple(callbacks)
         self._failure: ParameterError | None = None
+        self.snapshot({})
 
     def call(self, method: str, *arguments: object) -> Stop | None:
         """Return the furthest-reaching stop of all; whoever comes after a failure is not called."""
@@ -103,7 +135,7 @@ class CallbackList:
             try:
                 answer = function(*arguments)
             except Exception as error:
-                self._failure = ParameterError("callbacks", "must not raise", name, fault_of(error))
+                self._failure = _fault(name, "must not raise", error)
                 self._failure.__cause__ = error
                 continue
             if isinstance(answer, Stop):
@@ -113,6 +145,38 @@ class CallbackList:
                 self._failure = ParameterError("callbacks", rule, answer)
         return next((stop for stop in (Stop.RUN, Stop.MODEL) if stop in said), None)
 
+    def snapshot(self, tensors: dict[str, torch.Tensor]) -> list[CallbackState]:
+        """Return the states of those that have one; their tensors go into ``tensors``.
+
+        ParameterError if one raises, or has what cannot be kept, which is a failure like any other;
+        or if one has failed before: not all of them have heard of the step that it failed at.
+        """
+        states = []
+        for name, callback in stateful(self._callbacks).items():
+            self.require_none_failed()
+            try:
+                packed = pack(callback.state_dict(), tensors, name=f"callback.{name}")
+                states.append(CallbackState(name=name, state=json.dumps(packed)))
+            except Exception as error:
+                rule = "must return a state that a checkpoint can hold"
+                self._failure = _fault(f"{name}.state_dict", rule, error)
+                raise self._failure from error
+        return states
+
+    def restore(self, states: Sequence[CallbackState], tensors: Mapping[str, torch.Tensor]) -> None:
+        """Give callbacks back what they remembered; those that had no state begin anew.
+
+        ParameterError if one raises.
+        """
+        there = stateful(self._callbacks)
+        for each in states:
+            if each.name in there:
+                try:
+                    there[each.name].load_state_dict(unpack(json.loads(each.state), tensors))
+                except Exception as error:
+                    rule = "must take back the state of the run that is resumed"
+                    raise _fault(f"{each.name}.load_state_dict", rule, error) from error
+
     def require_none_failed(self) -> None:
         """Raise what a callback has raised, a `ParameterError` that names it."""
         if self._failure is not None:
@@ -121,6 +185,23 @@ class CallbackList:
     def mute(self) -> None:
         """Call none of them any more."""
         self._callbacks = ()
+
+
+def stateful(callbacks: Sequence[object]) -> dict[str, _Stateful]:
+    """Return the callbacks that have a state, by their class, and by number from the second on."""
+    found, seen = dict[str, _Stateful](), Counter[str]()
+    for callback in callbacks:
+        if all(callable(getattr(callback, method, None)) for method in _STATE):
+            kind = type(callback).__name__
+            seen[kind] += 1
+            name = kind if seen[kind] == 1 else f"{kind} {seen[kind]}"
+            found[name] = cast("_Stateful", callback)
+    return found
+
+
+def _fault(name: str, rule: str, error: Exception) -> ParameterError:
+    why = str(error) if isinstance(error, ParameterError) else fault_of(error)
+    return ParameterError("callbacks", rule, name, why)
 
 
 def _check(callback: object) -> None:
@@ -141,3 +222,7 @@ def _check(callback: object) -> None:
             raise ParameterError("callbacks", rule, f"{kind}.{name}") from None
     if not named:
         raise ParameterError("callbacks", f"must have one of {', '.join(_CALLS)}", kind)
+    has = [method for method in _STATE if hasattr(callback, method)]
+    if len(has) == 1:
+        rule = f"must have both {' and '.join(_STATE)}, or neither"
+        raise ParameterError("callbacks", rule, f"{kind}.{has[0]}")

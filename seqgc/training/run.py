@@ -133,7 +133,8 @@ def train(
     require_new(path)
 
     def begin() -> AbstractContextManager[_Record]:
-        return _begun(RunDirectory(path, config=config), plan, workers, observers=observers)
+        directory = RunDirectory(path, config=config)
+        return _begun(directory, plan, workers, observers=observers, callbacks=callbacks)
 
     return _execute(
         plan, workers, path, begin, observers=observers, tuner=tuner, callbacks=callbacks
@@ -171,7 +172,14 @@ def resume(
         If it has spent more already than a budget among the observers allows.
     """
     directory = RunDirectory(run, reopened=True)
-    begun = _begun(directory, plan, workers, observers=observers, accept_changes=accept_changes)
+    begun = _begun(
+        directory,
+        plan,
+        workers,
+        observers=observers,
+        callbacks=callbacks,
+        accept_changes=accept_changes,
+    )
     with begun as record:  # before anything is started: what it costs is on record already
         return _execute(
             plan,
@@ -202,13 +210,15 @@ def _begun(
     workers: Workers,
     *,
     observers: Sequence[Observer],
+    callbacks: Sequence[object],
     accept_changes: bool = False,
 ) -> Iterator[_Record]:
     """Be the master of a run, whose journal says so when the block begins.
 
     A run that was ended before its journal said anything begins here.
     """
-    now = fingerprint(plan, plan.setting(workers.n), config=directory.config)
+    setting = plan.setting(workers.n)
+    now = fingerprint(plan, setting, config=directory.config, callbacks=callbacks)
     with closing(Lease(directory.path)) as lease:
         history = read_history(directory.journal)
         snapshot, warnings = _newest(directory, history)

@@ -41,7 +41,7 @@ from seqgc.errors import StoreError, one_line
 
 __all__ = ["Snapshot", "SnapshotFolder", "Tensors"]
 
-SCHEMA = 3
+SCHEMA = 4
 _STATE = "state.json"
 _MOST_STATE_BYTES = 2**30
 _ROOM = ".room"

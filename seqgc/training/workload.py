@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 import torch
 from torch import nn
 
+from seqgc._fault import fault_of
 from seqgc.errors import ParameterError, ScheduleError, StoreError, one_line
 from seqgc.ports import Decoding, FloatArray, MiniTask, WeightedPoints, WeightRef, WeightStore
 from seqgc.training._aftermath import Aftermath
 from seqgc.training._forms import one_of_each
 from seqgc.training._jobs import ChunkedScheme, JobPlan, Share
-from seqgc.training._learner import Learner, LearnerState
+from seqgc.training._learner import Learner, LearnerState, Tensors
 from seqgc.training._soundness import require_sound
 from seqgc.training._turns import Turn, TurnsState
+from seqgc.training.callbacks import CallbackState
 from seqgc.training.metrics import JobMetrics
 from seqgc.training.model import Model, Precision, torch_dtype
 from seqgc.training.parked import Parked, Parking
-from seqgc.training.validation import Best, ValidationState, require_valid
+from seqgc.training.validation import Best, require_valid
 
 __all__ = ["FLIGHT", "ChunkedScheme", "TorchWorkload", "WorkloadState"]
-
-Tensors: TypeAlias = Mapping[str, torch.Tensor]
 
 FLIGHT: Final = "flight.safetensors"
 """The file of a checkpoint that holds what belongs to no model alone."""
@@ -39,11 +39,11 @@ class WorkloadState:
     begun: int  # jobs
     unapplied: list[int]  # jobs whose gradients have not been applied, in order
     in_flight: dict[int, list[int]]  # the versions of weights that a job uses, one a model
-    models: list[tuple[int, str]]  # steps taken, and the optimizer's settings
-    validations: list[ValidationState] = field(default_factory=list)  # one a model
+    models: list[LearnerState]
     turns: TurnsState
-    parked: dict[str, Parked] = field(default_factory=dict)
-    idle_from: dict[str, int] = field(default_factory=dict)  # the first job without a parked model
+    parked: dict[str, Parked]
+    idle_from: dict[str, int]  # the first job without a parked model
+    callbacks: list[CallbackState]
 
 
 class TorchWorkload:
@@ -276,21 +276,18 @@ class TorchWorkload:
             if gradient is not None:
                 flight[f"gradient.{job}"] = torch.from_numpy(gradient.copy())
         files: dict[str, Tensors] = {FLIGHT: flight}
-        models, validations = [], []
+        models = []
         for learner in self._learners:
-            learned, (weights, optimizer) = learner.snapshot(), _files(learner)
-            files |= {weights: learned.weights, optimizer: learned.optimizer}
-            if learned.best:
-                files[_file_of_best(learner)] = learned.best
-            models.append((learned.steps, learned.settings))
-            validations.append(learned.validation)
+            learned, of_it = learner.snapshot()
+            models.append(learned)
+            files |= of_it
         versions = {j: [s.weights.version for s in each] for j, each in self._in_flight.items()}
         state = WorkloadState(
             begun=self._begun,
             unapplied=list(self._unapplied),
             in_flight=versions,
             models=models,
-            validations=validations,
+            callbacks=self.aftermath.callbacks.snapshot(flight),
             parked=dict(self._parked),
             idle_from=dict(self._idle_from),
             turns=self._plan.turns.snapshot(),
@@ -304,28 +301,20 @@ class TorchWorkload:
         ------
         StoreError
             If it is of other models.
+        ParameterError
+            If a callback does not take its state back.
         """
         try:
             self._restore(state, files)
         except (KeyError, ValueError, RuntimeError) as error:
             message = f"the checkpoint is of other models: {one_line(error)}"
             raise StoreError(message) from error
+        self.aftermath.callbacks.restore(state.callbacks, files[FLIGHT])
 
     def _restore(self, state: WorkloadState, files: Mapping[str, Tensors]) -> None:
         flight = files[FLIGHT]
-        known = zip(self._learners, state.models, state.validations, strict=True)
-        for learner, (steps, settings), validation in known:
-            weights, optimizer = (files[name] for name in _files(learner))
-            learner.restore(
-                LearnerState(
-                    steps=steps,
-                    weights=weights,
-                    optimizer=optimizer,
-                    settings=settings,
-                    validation=validation,
-                    best=files.get(_file_of_best(learner), {}),
-                )
-            )
+        for learner, learned in zip(self._learners, state.models, strict=True):
+            learner.restore(learned, files)
         self._begun = state.begun
         self._parked, self._idle_from = dict(state.parked), dict(state.idle_from)
         self._plan.turns.restore(state.turns)
@@ -364,8 +353,16 @@ class TorchWorkload:
             if gradient is not None:
                 for learner, part in self._parts(job, gradient):
                     if learner.model.name not in self._parked:
-                        about = learner.apply(part[:-1])
-                        self.aftermath.follow(learner, loss=float(part[-1]), about=about)
+                        self._step(learner, part)
+
+    def _step(self, learner: Learner, part: FloatArray) -> None:
+        try:
+            about = learner.apply(part[:-1])
+        except Exception as error:  # of the user's own optimizer or scheduler
+            why = f"its step raised {fault_of(error)}"
+            self.park([learner.model.name], kind="raised", why=why)
+        else:
+            self.aftermath.follow(learner, loss=float(part[-1]), about=about)
 
     def _share(self, index: int, job: int, weights: WeightRef) -> Share:
         idle = self._idle_from.get(self._learners[index].model.name, job + 1) <= job
@@ -388,13 +385,3 @@ class TorchWorkload:
 
 def _version_name(learner: Learner, version: int) -> str:
     return f"weights.{learner.model.name}.{version}"
-
-
-def _file_of_best(learner: Learner) -> str:
-    return f"{learner.model.name}.best.safetensors"
-
-
-def _files(learner: Learner) -> tuple[str, str]:
-    """Return the files of a model's weights and of its optimizer's state."""
-    name = learner.model.name
-    return f"{name}.safetensors", f"{name}.optimizer.safetensors"

@@ -3,7 +3,7 @@
 Users have none of these, so they may change at any time; tests take them from here.
 """
 
-from seqgc.training._checkpointer import Checkpointer
+from seqgc.training._checkpointer import Checkpointer, RunState
 from seqgc.training._fingerprint import changes, fingerprint
 from seqgc.training._forms import form_of
 from seqgc.training._made_of import _data as data_line
@@ -12,6 +12,7 @@ from seqgc.training._stepper import without_compiler
 
 __all__ = [
     "Checkpointer",
+    "RunState",
     "Session",
     "changes",
     "data_line",

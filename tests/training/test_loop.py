@@ -199,7 +199,7 @@ def test_a_metric_that_raises_later_parks_its_model() -> None:
 
 
 def plan(models: list[Model]) -> TrainingPlan:
-    return TrainingPlan(models=models, scheme="gc:s=2", steps=STEPS)
+    return TrainingPlan(models=models, scheme="gc:s=2", steps=STEPS, checkpoint_every_s=1e-3)
 
 
 class Failing(Diary):
@@ -209,6 +209,13 @@ class Failing(Diary):
         super().__init__()
         self.checkpoints: list[Path] = []
         self.results: list[TrainResult] = []
+        self.before = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"heard": self.before + len(self.heard)}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.before = state["heard"]
 
     def on_step(self, model: str, step: int, loss: float, metrics: Mapping[str, float]) -> object:
         if (model, step) == ("a", 5):
@@ -233,12 +240,15 @@ def test_a_callback_that_raises_ends_the_run_in_one_line_and_it_can_go_on(tmp_pa
     assert "\n" not in said
     second = Failing()
     second.on_step = super(Failing, second).on_step  # type: ignore[method-assign]
+    with pytest.raises(ParameterError, match=r"callbacks with a state \(was Failing, is \)"):
+        resume(run, plan(models), crew(), callbacks=[Diary()])
     result = resume(run, plan(models), crew(), callbacks=[second])
     whole = train(plan(models), crew(), run=tmp_path / "whole", callbacks=[third := Diary()])
     again = {each[1:3]: each for each in second.heard if each[0] == "step"}
     assert again.items() <= {e[1:3]: e for e in third.heard if e[0] == "step"}.items()
     assert ("a", STEPS) in again
     assert ("a", 1) not in again
+    assert 0 < second.before < len(third.heard) == second.before + len(second.heard)
     assert second.results == [result]
     assert second.checkpoints[-1].name == str(2 * STEPS)
     assert set(result.modules) == {"a", "b"}

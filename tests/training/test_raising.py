@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,8 +15,16 @@ from torch.utils.data import Dataset
 from seqgc.errors import ModelError
 from seqgc.rounds import Setting
 from seqgc.schemes import parse_scheme
-from seqgc.training import Model, TrainingPlan, batch_indices, train
-from tests.training.reference import blobs, make_model
+from seqgc.stores import MemoryStore
+from seqgc.training import (
+    Model,
+    TorchCompute,
+    TorchWorkload,
+    TrainingPlan,
+    batch_indices,
+    train,
+)
+from tests.training.reference import Chunks, blobs, flat, make_model, run_coded
 from tests.training.test_diverged import N, crew, others
 
 STEPS, POINTS, SEED = 3, 1000, 3
@@ -145,3 +155,61 @@ def test_what_one_worker_raises_once_is_its_own_failure(
     assert bad.parked == {}
     assert bad.counts.failures == 1
     assert others(bad, "none") == others(fine, "none")
+
+
+class Weak(torch.optim.SGD):
+    """An optimizer that raises halfway through its second step."""
+
+    steps = 0
+
+    def step(self, closure: None = None) -> None:
+        super().step(closure)
+        self.steps += 1
+        if self.steps == 2:
+            raise ArithmeticError("out of breath")
+
+
+def weak(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return Weak(parameters, lr=0.1)
+
+
+def tired(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+    def factor(step: int) -> float:
+        return 1 / (step < 2)
+
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+
+
+STEPPING = {
+    "optimizer": (lambda model: replace(model, optimizer=weak), "ArithmeticError: out of breath"),
+    "scheduler": (lambda model: replace(model, scheduler=tired), "ZeroDivisionError: division by"),
+}
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("where", STEPPING)
+def test_a_step_that_raises_is_not_made(where: str, late: bool) -> None:
+    """The model keeps the weights of the step before, in which nothing of this one stays."""
+    change, says = STEPPING[where]
+    models = [change(make_model("a")), make_model("b", seed=1)]
+    delay = 2 if late else 0
+    workload = loop_of(models, jobs=6, delay=delay)
+    ((name, parked),) = workload.parked.items()
+    assert (name, parked.kind, parked.step) == ("a", "raised", 1)
+    assert parked.why.startswith(f"its step raised {says}")
+    assert f"({__file__}:" in parked.why
+    taken = sum(entry.model == "b" for entry in workload.metrics)
+    assert taken == 4 - late  # one more, in the other's turn
+    for name, jobs in (("a", 1), ("b", 2 * taken)):
+        alone = loop_of([make_model("a"), make_model("b", seed=1)], jobs=jobs, delay=delay)
+        weights = flat(workload.module(name)), flat(alone.module(name))
+        assert np.allclose(*weights, rtol=0, atol=1e-12), name  # each job has a code of its own
+
+
+def loop_of(models: list[Model], *, jobs: int, delay: int) -> TorchWorkload:
+    """Train without workers."""
+    store, scheme = MemoryStore(), Chunks(delay=delay)
+    workload = TorchWorkload(models, scheme=scheme, store=store, stale=True, precision="float64")
+    compute = TorchCompute([m.objective for m in models], store=store, precision="float64")
+    run_coded(workload, compute, jobs=jobs, scheme=scheme)
+    return workload
