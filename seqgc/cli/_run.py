@@ -228,6 +228,7 @@ def make_models(config: RunConfig) -> list[Model]:
             gradient_clip_algorithm=model.gradient_clip_algorithm,
             validation=validation(model.validation),
             save_every_n_steps=model.save_every_n_steps,
+            autocast=model.autocast,
             batch_size=model.batch_size,
             seed=model.seed,
             test_dataset=data[model.data][1],

@@ -66,6 +66,9 @@ class ModelConfig(Settings):
     gradient_clip_algorithm: Annotated[
         Literal["norm", "value"], "What of them is clipped: their norm, or each value."
     ] = "norm"
+    autocast: Annotated[
+        Literal["off", "bfloat16"], "Compute forward and loss in bfloat16: torch's autocast."
+    ] = "off"
     batch_size: Annotated[int, Field(ge=1, le=10**9), "Data points per step."] = 256
     seed: int = Field(default=0, ge=0, lt=2**63)
     save_every_n_steps: Annotated[

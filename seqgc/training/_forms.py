@@ -49,12 +49,13 @@ def form_of(thing: object, contents: Contents | None = None) -> bytes | None:
 
 
 def one_of_each(models: Iterable[Model]) -> list[Model]:
-    """Return the first model of each form, loss and data set; all whose form cannot be told."""
+    """Return the first model of each form, loss, data and autocast; all of forms untold."""
     found, contents = dict[object, Model](), Contents()
     for model in models:
         form, loss = form_of(model.module, contents), form_of(model.loss, contents)
         told = form is not None and loss is not None
-        found.setdefault((form, loss, id(model.dataset)) if told else id(model), model)
+        kind = form, loss, id(model.dataset), model.autocast
+        found.setdefault(kind if told else id(model), model)
     return list(found.values())
 
 

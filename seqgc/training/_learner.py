@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from seqgc.ports import FloatArray, WeightRef, WeightStore
+from seqgc.training._autocast import require_autocast
 from seqgc.training._stepper import Stepper
 from seqgc.training.model import Model, ParameterVector, Precision, torch_dtype
 from seqgc.training.validation import ValidationState, Validator
@@ -34,6 +35,7 @@ class Learner:
 
     def __init__(self, model: Model, *, store: WeightStore, precision: Precision) -> None:
         self.model: Final = model
+        require_autocast(model.autocast, precision=precision)
         dtype = torch_dtype(precision)
         self.module: Final[nn.Module] = copy.deepcopy(model.module).to(device="cpu", dtype=dtype)
         self._parameters = ParameterVector(self.module)

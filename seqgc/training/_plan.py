@@ -12,6 +12,7 @@ from seqgc.errors import ParameterError, require_int, require_number
 from seqgc.ports import Payload, Task, payload_format
 from seqgc.rounds import Setting
 from seqgc.schemes import Deal, Defence, by_rounds, parse_scheme
+from seqgc.training._autocast import require_autocast
 from seqgc.training._jobs import JobPlan
 from seqgc.training._soundness import frozen_statistics
 from seqgc.training._work import TaskSizes, Work, most_mini_tasks, replicas_of, task_sizes
@@ -69,6 +70,7 @@ class TrainingPlan:
             if model.batch_size > (points := len(model.dataset)):
                 rule = f"must be at most {points}, as many points as model {model.name!r} has"
                 raise ParameterError("batch_size", rule, model.batch_size)
+            require_autocast(model.autocast, precision=self.precision)
         object.__setattr__(self, "steps", require_int("steps", self.steps, least=1))
         torch_dtype(self.precision)
         payload: Payload = self.precision if self.payload is None else self.payload
@@ -209,6 +211,7 @@ class RecordingPlan:
         object.__setattr__(self, "loads", tuple(sorted(loads)))
         require_number("timeout_s", self.timeout_s, above=0)
         torch_dtype(self.precision)
+        require_autocast(self.model.autocast, precision=self.precision)
 
     def work(self, weights: Path, *, occasion: Callable[[Task], tuple[int, float] | None]) -> Work:
         """Return what workers are to know of the recording."""

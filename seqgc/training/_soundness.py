@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from seqgc.errors import ParameterError, one_line
 from seqgc.ports import IntArray
+from seqgc.training._autocast import autocasting
 from seqgc.training._points import collate, map_tensors, point_losses
 from seqgc.training.model import Model
 
@@ -56,6 +57,10 @@ def require_sound(model: Model) -> None:
             for p in trial.module.parameters():
                 p.add_(torch.randn(p.shape, generator=generator, dtype=_DTYPE), alpha=_NOISE)
         trial.run()
+        if model.autocast != "off":  # which leaves what is as wide as in the trials as it is
+            narrow = copy.deepcopy(model.module).to(torch.float32)
+            points, _ = _overlapping_batches(len(model.dataset))
+            _Trial(model=model, module=narrow, dtype=torch.float32).call(points)
 
 
 def _watched(call: Callable[[], _Seen]) -> tuple[_Seen, bool]:
@@ -131,12 +136,13 @@ class _Trial:
 
     model: Model
     module: nn.Module
+    dtype: torch.dtype = _DTYPE
 
     def run(self) -> None:
         """Refuse what is unsound, the most telling reason first."""
         buffers = {name: b.clone() for name, b in self.module.named_buffers()}
         first, second = _overlapping_batches(len(self.model.dataset))
-        original, drew = _watched(lambda: self._call(first))
+        original, drew = _watched(lambda: self.call(first))
         if drew:
             raise self._unsound(
                 _DRAWING,
@@ -150,17 +156,17 @@ class _Trial:
             "statistics) is lost, and differs from worker to worker",
             "use GroupNorm or LayerNorm; .eval() keeps a pretrained module's statistics",
         )
-        if not _equal(original, self._call(first)):
+        if not _equal(original, self.call(first)):
             raise remembers
-        self._require_separate(original, self._call(second))
+        self._require_separate(original, self.call(second))
         if any(not _close(b, buffers[name]) for name, b in self.module.named_buffers()):
             raise remembers
 
-    def _call(self, points: IntArray) -> tuple[Tensor, ...]:
+    def call(self, points: IntArray) -> tuple[Tensor, ...]:
         """Return the points' losses (m,), then the module's output if it is one tensor."""
-        x, y = collate(self.model.dataset, points, dtype=_DTYPE)
+        x, y = collate(self.model.dataset, points, dtype=self.dtype)
         try:
-            with torch.no_grad():
+            with torch.no_grad(), autocasting(self.model.autocast):
                 output = self.module(x)
                 losses = point_losses(self.model.loss, output, y, count=len(points))
         except ParameterError:

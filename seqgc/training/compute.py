@@ -15,6 +15,7 @@ from seqgc._by_value import PicklingError, dumps, loads
 from seqgc._fault import fault_of
 from seqgc.errors import ParameterError
 from seqgc.ports import Flaw, FlawedResult, FloatArray, WeightedPoints, WeightRef, WeightStore
+from seqgc.training._autocast import autocasting, require_autocast
 from seqgc.training._forms import with_shared_modules
 from seqgc.training._points import collate, point_losses
 from seqgc.training.model import Model, Objective, ParameterVector, Precision, torch_dtype
@@ -132,6 +133,7 @@ class _LocalObjective:
     """An objective, and the module of its form."""
 
     def __init__(self, objective: Objective, module: _LocalModule) -> None:
+        require_autocast(objective.autocast)  # what this machine can do
         self._objective, self.module = objective, module
         self.parameters: Final = module.parameters
 
@@ -139,7 +141,8 @@ class _LocalObjective:
         """Fill ``out`` (P + 1,) with one forward and one backward pass at the loaded weights."""
         module, dtype = self.module, self.module.dtype
         x, y = collate(self._objective.dataset, part.points, dtype=dtype)
-        losses = point_losses(self._objective.loss, module.call(x), y, count=len(part.points))
+        with autocasting(self._objective.autocast):
+            losses = point_losses(self._objective.loss, module.call(x), y, count=len(part.points))
         # Copied, because the coefficients are read-only and torch warns of such arrays.
         coefficients = torch.tensor(part.coefficients, dtype=dtype)
         total = torch.dot(coefficients, losses.to(dtype))

@@ -31,6 +31,7 @@ from torch import nn
 from seqgc._grid import MOST_MODELS
 from seqgc.errors import ParameterError, did_you_mean, refusing, require_int
 from seqgc.stores import StoredData, find_data
+from seqgc.training._autocast import Autocast
 from seqgc.training._forms import with_shared_modules
 from seqgc.training._made_of import in_script, made_of, require_masters
 from seqgc.training._points import PointDataset, per_point_loss
@@ -85,7 +86,7 @@ _DATA: Final[dict[str, DataFactory]] = {"digits": digits}
 _loaded: ContextVar[dict[str, tuple[PointDataset, PointDataset]] | None] = ContextVar(
     "loaded", default=None
 )
-_FIELDS: Final = ("name", "module", "data", "loss", "seed")
+_FIELDS: Final = ("name", "module", "data", "loss", "autocast", "seed")
 _TO_A_MODULE: Final = (
     "move the script's or notebook's own into a module, nets.py say, under @register_module and "
     "@register_data; list it here, SEQGC_FACTORIES=nets, and in the functions: "
@@ -160,8 +161,7 @@ def named_data(name: str) -> tuple[PointDataset, PointDataset]:
     ParameterError
         If there is none of that name, or the function raises or returns no pair.
     """
-    make = _data_factory(name)
-    loaded = _loaded.get()
+    make, loaded = _data_factory(name), _loaded.get()
     if loaded is None:
         return make()
     if name not in loaded:
@@ -259,8 +259,8 @@ def workload_of(models: Sequence[Model], *, precision: Precision) -> WorkloadRef
     >>> import functools
     >>> sgd = functools.partial(torch.optim.SGD, lr=0.1)
     >>> model = registered_model("net", module="mlp", optimizer=sgd)
-    >>> workload_of([model], precision="float64").settings["models"]
-    [{'name': 'net', 'module': 'mlp', 'data': 'digits', 'loss': 'cross-entropy', 'seed': 0}]
+    >>> workload_of([model], precision="float64").settings["models"][0]["module"]
+    'mlp'
     """
     torch_dtype(precision)
     settings, recipes = list[Json](), list[Recipe]()
@@ -275,7 +275,8 @@ def workload_of(models: Sequence[Model], *, precision: Precision) -> WorkloadRef
         if any(in_script(factory) for factory in factories_of(model.recipe)):
             rule = "must be made in a module where workers are functions, which are sent no code"
             raise ParameterError("models", rule, model.name, _TO_A_MODULE)
-        settings.append({"name": model.name, **asdict(model.recipe), "seed": model.seed})
+        own = {"name": model.name, "autocast": model.autocast, "seed": model.seed}
+        settings.append(asdict(model.recipe) | own)
         recipes.append(model.recipe)
     fingerprint = _made_of(with_shared_modules(model.objective for model in models), recipes)
     told = {"models": settings, "precision": precision, "fingerprint": fingerprint}
@@ -326,12 +327,13 @@ def _objective(
     for field in _FIELDS[:-1]:
         if not isinstance(model[field], str):
             raise ParameterError(field, "must be a string", model[field])
-    name, module, points, loss = (str(model[field]) for field in _FIELDS[:-1])
+    name, module, points, loss, autocast = (str(model[field]) for field in _FIELDS[:-1])
     return Objective(
         name=name,
         dataset=data(points),
         module=_drawn(_module_factory(module, listed), seed),
         loss=per_point_loss(_named_loss(loss)),
+        autocast=cast("Autocast", autocast),
     )
 
 
@@ -341,11 +343,7 @@ def _module_factory(name: str, listed: Collection[str] | None = None) -> ModuleF
         require_known("module", name, _MODULES)
         return _MODULES[name]
     function = own_function(name, argument="module", listed=listed)
-
-    def make(seed: int) -> nn.Module:
-        return cast("nn.Module", call_own(function, name, argument="module", seed=seed))
-
-    return make
+    return lambda seed: cast("nn.Module", call_own(function, name, argument="module", seed=seed))
 
 
 def _data_factory(name: str, listed: Collection[str] | None = None) -> DataFactory:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from seqgc.errors import ParameterError, refusing
+from seqgc.training._autocast import Autocast, autocasting
 from seqgc.training._points import Loss, PointDataset, collate, per_point_loss, point_losses
 
 __all__ = ["Evaluation", "JobMetrics", "Metric", "evaluate"]
@@ -53,12 +54,14 @@ def evaluate(
     loss: Loss,
     dataset: PointDataset,
     metrics: Mapping[str, Metric] = _NONE,
+    autocast: Autocast = "off",
 ) -> Evaluation:
     """Evaluate ``module`` in eval mode on every point of ``dataset``; its modes are put back.
 
     Points have classes if targets are integers and outputs have one more axis: then the class is
     the argmax over axis 1, and several targets a point count in fractions. ``metrics`` are given
-    the outputs and targets of all points, each stacked along its first axis.
+    the outputs and targets of all points, each stacked along its first axis. ``autocast`` is that
+    of a `Model`; metrics are given outputs in the weights' dtype all the same.
 
     Raises
     ------
@@ -91,11 +94,13 @@ def evaluate(
         for start in range(0, size, _EVALUATION_BATCH):
             points = np.arange(start, min(start + _EVALUATION_BATCH, size))
             x, y = collate(dataset, points, dtype=dtype)
-            output = module(x)
-            total += float(point_losses(loss, output, y, count=len(points)).double().sum())
+            with autocasting(autocast):
+                output = module(x)
+                losses = point_losses(loss, output, y, count=len(points))
+            total += float(losses.double().sum())
             hits += _hits(output, y)
             if metrics:
-                outputs.append(output)
+                outputs.append(output.to(dtype) if autocast != "off" else output)
                 targets.append(y)
         own = {name: _measured(name, metrics[name], outputs, targets) for name in metrics}
     accuracy = None if np.isnan(hits) else hits / size

@@ -16,10 +16,12 @@ from torch.utils.data import IterableDataset
 
 from seqgc.errors import ParameterError, refusing, require_int, require_name, require_number
 from seqgc.ports import FloatArray
+from seqgc.training._autocast import Autocast, require_autocast
 from seqgc.training._points import Loss, PointDataset, per_point_loss
 from seqgc.training.validation import Validation
 
 __all__ = [
+    "Autocast",
     "Clipping",
     "Model",
     "Objective",
@@ -48,6 +50,7 @@ class Objective:
     module: nn.Module
     loss: Loss  # one value per point
     dataset: PointDataset
+    autocast: Autocast = "off"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +79,9 @@ class Model:
     the optimizer. Before that the decoded gradient is clipped, if ``gradient_clip_val`` says so: to
     that norm over all parameters, or, by the algorithm ``"value"``, each element to that size.
     ``validation`` says how good the model is meanwhile, and when it is stopped;
-    ``save_every_n_steps``, that its weights are kept after every so many steps. A step takes
+    ``save_every_n_steps``, that its weights are kept after every so many steps. With ``autocast``
+    ``"bfloat16"`` forward and loss are computed under ``torch.autocast``, while weights, gradients
+    and the optimizer keep the run's precision, which is then float32. A step takes
     ``batch_size`` data points, in an order drawn by ``seed``. ``name`` tells the run's models
     apart; by their ``recipe`` functions know them, and workers of other kinds need none.
 
@@ -116,6 +121,7 @@ class Model:
     gradient_clip_algorithm: Clipping = "norm"
     validation: Validation | None = None
     save_every_n_steps: int | None = None
+    autocast: Autocast = "off"
 
     def __post_init__(self) -> None:
         require_name("name", self.name, most=100)  # it names files of weights
@@ -128,6 +134,7 @@ class Model:
         if self.gradient_clip_algorithm not in get_args(Clipping):
             rule = f"must be one of {', '.join(get_args(Clipping))}"
             raise ParameterError("gradient_clip_algorithm", rule, self.gradient_clip_algorithm)
+        require_autocast(self.autocast)
         _check_dataset(self.dataset)
         _check_module(self.module)
         object.__setattr__(self, "loss", per_point_loss(self.loss))
@@ -135,7 +142,13 @@ class Model:
     @property
     def objective(self) -> Objective:
         """The part of the model that workers are sent."""
-        return Objective(name=self.name, module=self.module, loss=self.loss, dataset=self.dataset)
+        return Objective(
+            name=self.name,
+            module=self.module,
+            loss=self.loss,
+            dataset=self.dataset,
+            autocast=self.autocast,
+        )
 
 
 def torch_dtype(precision: Precision) -> torch.dtype:

@@ -354,7 +354,9 @@ def _evaluations(
         parked = workload.parked.get(model.name)
         data = model.dataset if model.test_dataset is None else model.test_dataset
         with suppress(Exception) if parked and parked.kind == "raised" else nullcontext():
-            yield model.name, evaluate(workload.module(model.name), loss=model.loss, dataset=data)
+            module = workload.module(model.name)
+            seen = evaluate(module, loss=model.loss, dataset=data, autocast=model.autocast)
+            yield model.name, seen
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from seqgc.errors import ParameterError, did_you_mean, require_int, require_number
-from seqgc.training._points import Loss, PointDataset
+from seqgc.training._points import PointDataset
 from seqgc.training.metrics import Metric, evaluate
 
 if TYPE_CHECKING:
@@ -77,13 +77,19 @@ class Validation:
                 raise ParameterError("metrics", rule, metric)
         object.__setattr__(self, "metrics", MappingProxyType(dict(self.metrics)))
 
-    def of(self, module: nn.Module, *, loss: Loss, instead: PointDataset) -> dict[str, float]:
-        """Return the metrics of a module by name; ``instead`` is for want of a data set.
+    def of(self, module: nn.Module, model: Model) -> dict[str, float]:
+        """Return the metrics of a module, in the place of the model's own, by name.
 
         Whatever a metric raises is raised.
         """
-        data = instead if self.dataset is None else self.dataset
-        seen = evaluate(module, loss=loss, dataset=data, metrics=self.metrics)
+        data = model.dataset if model.test_dataset is None else model.test_dataset
+        seen = evaluate(
+            module,
+            loss=model.loss,
+            dataset=data if self.dataset is None else self.dataset,
+            metrics=self.metrics,
+            autocast=model.autocast,
+        )
         accuracy = {} if seen.accuracy is None else {"accuracy": seen.accuracy}
         return {"loss": seen.loss, **accuracy, **seen.metrics}
 
@@ -118,7 +124,7 @@ class Validator:
 
     def validate(self, module: nn.Module, *, step: int) -> dict[str, float]:
         """Return the metrics after so many steps; raises whatever a metric raises."""
-        metrics = _measured(self._model, self._rules, module)
+        metrics = self._rules.of(module, self._model)
         state, value = self.state, metrics[self._rules.monitor]
         if self._is_better(value):
             best = Best(step=step, metrics=metrics)
@@ -164,13 +170,8 @@ def require_valid(models: Sequence[Model]) -> None:
     for model in tried.values():
         if (rules := model.validation) is None:
             continue
-        metrics = _measured(model, rules, model.module)
+        metrics = rules.of(model.module, model)
         if rules.monitor not in metrics:
             rule = f"must be one of {', '.join(metrics)}"
             known = did_you_mean(rules.monitor, metrics)
             raise ParameterError("monitor", rule, rules.monitor, known)
-
-
-def _measured(model: Model, rules: Validation, module: nn.Module) -> dict[str, float]:
-    data = model.dataset if model.test_dataset is None else model.test_dataset
-    return rules.of(module, loss=model.loss, instead=data)

@@ -95,6 +95,7 @@ MODELS: Mapping[str, object] = {
     "gradient_clip_algorithm": "value",
     "validation": Validation(every_n_steps=2),
     "save_every_n_steps": 2,
+    "autocast": "bfloat16",
 }
 
 
@@ -339,6 +340,7 @@ CONFIGURATION: Mapping[str, object] = {
     "models.gradient_clip_algorithm": "value",
     "models.validation": {"every_n_steps": 2},
     "models.save_every_n_steps": 2,
+    "models.autocast": "bfloat16",
     "models.batch_size": 64,
     "models.seed": 1,
 }

@@ -40,6 +40,7 @@ class Spec:
     module: str = "digits-cnn"
     data: str = "digits"
     loss: str = "cross-entropy"
+    autocast: str = "off"
     seed: int = 0
 
 
@@ -66,6 +67,7 @@ def model_of(spec: Spec) -> Model:
         batch_size=16,
         seed=spec.seed,
         recipe=Recipe(module=spec.module, data=spec.data, loss=spec.loss),
+        autocast=spec.autocast,
     )
 
 
@@ -88,6 +90,8 @@ def test_gradients_are_the_local_workers_bit_for_bit(
         Spec(name="b", module="mlp"),
         Spec(name="c", module="with-buffers"),
     ]
+    if precision == "float32":
+        specs.append(Spec(name="d", module="mlp", autocast="bfloat16"))
     models, store = [model_of(spec) for spec in specs], DirectoryStore(tmp_path)
     local = TorchComputeFactory(models=models, store=store, precision=precision)()
     sent = json.loads(json.dumps(workload_of(models, precision=precision).settings))
@@ -139,6 +143,7 @@ def test_of_a_model_workers_get_what_they_need() -> None:
                 "module": "digits-cnn",
                 "data": "digits",
                 "loss": "cross-entropy",
+                "autocast": "off",
                 "seed": 5,
             }
         ],
@@ -274,6 +279,9 @@ def test_code_of_a_script_is_asked_to_be_moved_to_a_module() -> None:
         workload_of([registered], precision="float32")
 
 
+EACH = "`models` must each have name, module, data, loss, autocast, seed"
+
+
 def change(**changes: Any) -> dict[str, Any]:
     spec = {**Spec(name="a").__dict__, **changes}
     return {"models": [spec], "precision": "float32", "fingerprint": {}}
@@ -286,8 +294,11 @@ def change(**changes: Any) -> dict[str, Any]:
         (change() | {"path": "x"}, "`settings` must be `models`, `precision` and `fingerprint`"),
         (change() | {"models": []}, "`models` must be a list of 1 to 1000"),
         (change() | {"models": {"a": 1}}, "`models` must be a list of 1 to 1000"),
-        (change() | {"models": ["a"]}, "`models` must each have name, module, data, loss, seed"),
-        (change(lr=1.0), "`models` must each have name, module, data, loss, seed"),
+        (
+            change() | {"models": ["a"]},
+            EACH,
+        ),
+        (change(lr=1.0), EACH),
         (change(seed=-1), "`seed` must be an integer >= 0"),
         (change(seed="0"), "`seed` must be an integer >= 0"),
         (change(loss="hinge"), "`loss` must be one of cross-entropy, mse"),

@@ -1,0 +1,56 @@
+"""Mixed precision: forward and loss in bfloat16, weights and gradients as wide as ever.
+
+Where a model says so, its forward pass and its loss are computed under ``torch.autocast``, as in a
+loop without workers: torch casts the inputs of matrix products and convolutions to bfloat16, and
+leaves in float32 what needs it. The backward pass is outside of it, as torch asks for, and takes
+the dtypes of the forward pass; gradients arrive in the dtype of the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final, Literal, TypeAlias, get_args
+
+import torch
+
+from seqgc.errors import ParameterError, refusing
+
+__all__ = ["Autocast", "autocasting", "require_autocast"]
+
+Autocast: TypeAlias = Literal["off", "bfloat16"]
+
+_CONTEXTS: Final[dict[Autocast, Callable[[], AbstractContextManager[object]]]] = {
+    "off": nullcontext,
+    "bfloat16": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+}
+
+
+def autocasting(autocast: Autocast) -> AbstractContextManager[object]:
+    """Return the context in which forward passes and losses are computed."""
+    return _CONTEXTS[autocast]()
+
+
+def require_autocast(autocast: Autocast, *, precision: str | None = None) -> None:
+    """Refuse a name that is none, a precision that is not cast, a torch that cannot do it here.
+
+    Raises
+    ------
+    ParameterError
+        Naming the rule.
+    """
+    if autocast not in get_args(Autocast):
+        raise ParameterError(
+            "autocast", f"must be one of {', '.join(get_args(Autocast))}", autocast
+        )
+    if autocast == "off":
+        return
+    if precision == "float64":
+        rule = "must be off where the precision is float64, which torch's autocast leaves as it is"
+        raise ParameterError("autocast", rule, autocast, "take precision float32")
+    one = torch.ones(2, 2)
+    with refusing("autocast", "must be what torch can do on this processor ({})", autocast):
+        with autocasting(autocast):
+            dtype = (one @ one).dtype
+        if dtype != torch.bfloat16:
+            raise TypeError(f"products stay in {dtype}")
