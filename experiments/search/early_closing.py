@@ -7,8 +7,8 @@ python experiments/search/early_closing.py RECORDING.csv [--alpha 1.12 ...]
 For each alpha (seconds per unit load): the best setting of one job a round with mu = 0, closed by
 ``feasible``, on the first half of the rounds, and what it takes on the second half over the
 clairvoyant bound. Both halves are repeated for ``--jobs``, so that the one round more that a run of
-delay 1 has counts for little. ``--late`` looks at RA-SGC that takes late answers or drops them, and
-deals what is missing whole or in two parts (``seqgc tune`` looks at the former, ``late=take``).
+delay 1 has counts for little. ``--late`` looks at RA-SGC that takes late answers, as ``seqgc tune``
+does, or drops them.
 ``--base-load`` is what the recording was made at: its times at no load are less by that times
 alpha, or times ``--recorded-alpha`` if the recorded functions computed faster than those looked at.
 ``--concurrency`` also says how many functions run at a time, on average, over the number of
@@ -57,9 +57,8 @@ def main() -> None:
     profile = replace(profile, times=times, meta=replace(profile.meta, base_load=base_load))
     n, halves = profile.num_workers, hold_out(profile, fraction=0.5)
     schemes: list[Scheme] = [
-        replace(scheme, late=given.late, p=parts)
+        replace(scheme, late=given.late)
         for scheme in (RASGC.candidates(n, Grid()) if given.late else ())
-        for parts in (1, 2)
         if isinstance(scheme, RASGC)
     ]
     if given.late is None:

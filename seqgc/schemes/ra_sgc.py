@@ -27,9 +27,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import ClassVar, Final
 
 import numpy as np
@@ -51,6 +51,7 @@ LATE_WEIGHT: Final = 0.2  # of the latest round in a worker's rate of being late
 # more of the functions that run at a time; q = 1 is `gc-binary`.
 _SHARES: Final = (0.3, 0.5, 0.75)
 _HOLDERS: Final = (1, 2, 4)
+_PARTS: Final = (1, 2)  # dealt in more, nothing is won; where computing is cheap, not by two either
 
 
 @register("ra-sgc")
@@ -143,8 +144,8 @@ class RASGC(Scheme):
             num_own = n // (s + 1)
             # the largest share of those that wait for as many chunks, which are not all
             distinct_q = {math.ceil(round(q * num_own, 9)): q for q in _SHARES}
-            for q, r in itertools.product(distinct_q.values(), holders):
-                if (scheme := cls(n=n, s=s, q=q, r=r)).quorum < num_own:
+            for p, q, r in itertools.product(_PARTS, distinct_q.values(), holders):
+                if p * r <= n and (scheme := cls(n=n, s=s, q=q, r=r, p=p)).quorum < num_own:
                     yield scheme
 
     @cached_property
@@ -226,12 +227,12 @@ class RASGCSchedule(Schedule):
         self._is_open = False  # whether that job has not been finished
         self._deal = _NOTHING
         self._rates: FloatArray = np.zeros(scheme.n)  # of being late
-        self._finished: dict[int, tuple[Term, ...]] = {}
+        self._finished: dict[int, Callable[[], tuple[Term, ...]]] = {}
 
     def decoding(self, job: int, payload: Payload = "float64") -> Decoding:  # noqa: ARG002 (sums)
         if job not in self._finished:
             raise self._not_finished(job)
-        return Decoding(job=job, terms=self._finished[job])
+        return Decoding(job=job, terms=self._finished[job]())
 
     def _leave_out(self, empty: BoolArray) -> bool:
         self._void = empty.reshape(self._void.shape)
@@ -335,9 +336,10 @@ class RASGCSchedule(Schedule):
     def _advance(self, responded: BoolArray) -> tuple[int, ...]:
         if not self._is_complete(responded):
             raise self._late(self._round - 1)
-        finished: dict[int, tuple[Term, ...]] = {}
+        finished: dict[int, Callable[[], tuple[Term, ...]]] = {}
         if self._is_open:
-            finished[self._round - 1] = self._terms(self._round - 1, responded)
+            deal, due = self._deal, self._round - 1
+            finished[due] = partial(self._terms, due, self._received, deal, responded)
         received = np.full_like(self._received, -1)
         is_open = False
         if self._has_own:
@@ -350,7 +352,7 @@ class RASGCSchedule(Schedule):
         self._deal = self._dealing(np.flatnonzero(missing)) if is_open else _NOTHING
         self._received, self._is_open, self._finished = received, is_open, finished
         if self._has_own and not is_open:
-            finished[self._round] = self._own_terms(self._round)
+            finished[self._round] = partial(_own_terms, self._round, received)
         return tuple(finished)
 
     def _dealing(self, chunks: IntArray) -> _Deal:
@@ -362,17 +364,20 @@ class RASGCSchedule(Schedule):
         best = np.argsort(self._rates, kind="stable")[: m * parts * hold]
         return _Deal(chunks=chunks, holders=best.reshape(hold, m, parts).transpose(1, 2, 0))
 
-    def _own_terms(self, job: int) -> tuple[Term, ...]:
-        workers = self._received[self._received >= 0].tolist()
-        return tuple(Term(worker=worker, round=job, slot=0, weight=1.0) for worker in workers)
-
-    def _terms(self, job: int, responded: BoolArray) -> tuple[Term, ...]:
+    def _terms(
+        self, job: int, received: IntArray, deal: _Deal, responded: BoolArray
+    ) -> tuple[Term, ...]:
         """Return an own result of each chunk or, if there is none, one of each of its parts."""
-        deal, terms = self._deal, list(self._own_terms(job))
+        terms = list(_own_terms(job, received))
         for index, part in np.ndindex(deal.holders.shape[:2]):
             chunk = int(deal.chunks[index])
-            if self._received[chunk] < 0 and not self._is_void(chunk, part, deal.parts):
+            if received[chunk] < 0 and not self._is_void(chunk, part, deal.parts):
                 holders = deal.holders[index, part]
                 first = int(holders[responded[holders].argmax()])
                 terms.append(Term(worker=first, round=job + 1, slot=1, weight=1.0))
         return tuple(terms)
+
+
+def _own_terms(job: int, received: IntArray) -> tuple[Term, ...]:
+    workers = received[received >= 0].tolist()
+    return tuple(Term(worker=worker, round=job, slot=0, weight=1.0) for worker in workers)

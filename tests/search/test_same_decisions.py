@@ -250,7 +250,7 @@ def random_ra_sgc(rng: np.random.Generator, n: int) -> RASGC:
         n=n,
         s=int(rng.integers(n)),
         q=float(rng.choice([0.2, 0.5, 0.75, 1.0])),
-        r=int(rng.integers(1, n + 1)),
+        r=min(int(rng.geometric(0.5)), n),  # few, or nothing is dealt in parts
         p=int(rng.integers(1, min(n, 3) + 1)),
         late=str(rng.choice(["take", "drop"])),
     )
@@ -262,7 +262,9 @@ def test_ra_sgc_is_decided_alike_with_others_alone_and_event_by_event(wait_out: 
     for seed in range(300 if SOAK else 15):
         rng = np.random.default_rng(seed)
         n = int(rng.integers(1, 9))
-        case = replace(random_case(seed), schemes=[random_ra_sgc(rng, n) for _ in range(5)])
+        schemes = [random_ra_sgc(rng, n) for _ in range(3)]
+        schemes += [replace(each, p=1 + each.p % min(n, 3)) for each in schemes]  # with the others
+        case = replace(random_case(seed), schemes=schemes)
         profile = DelayProfile.from_times(random_times(rng, int(rng.integers(2, 9)), n))
         case = replace(case, profile=profile)
         batch = case.batch(wait_out)

@@ -139,14 +139,18 @@ def test_the_space_of_the_paper_is_counted_right() -> None:
 
 
 def _ra_sgc_specs(n: int) -> list[str]:
-    """For each number of chunks, and of those that a round waits for, one share q."""
+    """For each number of chunks, and of those that a round waits for, one share q.
+
+    And no more parts than ever get r holders each.
+    """
     smallest = {n // (s + 1): s for s in reversed(range(n))}
     specs = []
     for chunks, s in smallest.items():
         for waits_for in range(1, chunks):
             tenths = [q for q in (3, 5, 7.5) if waits_for - 1 < q * chunks / 10]
             tenths = [q for q in tenths if q * chunks / 10 <= waits_for]
-            specs += [f"ra-sgc:s={s},q={q / 10},r={r}" for q in tenths[-1:] for r in (1, 2, 4)]
+            dealt = [f"r={r},p={p}" for r in (1, 2, 4) for p in (1, 2) if p * r <= n]
+            specs += [f"ra-sgc:s={s},q={q / 10},{how}" for q in tenths[-1:] for how in dealt]
     return specs
 
 

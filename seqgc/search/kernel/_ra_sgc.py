@@ -96,12 +96,12 @@ class _Flights:
 
 
 def _play(schemes: Sequence[RASGC], stage: Stage) -> Played:
-    """Replay schemes of the same G and p."""
+    """Replay schemes of the same G."""
     n, num_rounds = schemes[0].n, stage.num_rounds
     flights = _Flights(schemes, num_rounds)
     quorum = np.array([[scheme.quorum - 1] for scheme in schemes])
     wanted = np.array([[n - 1 - scheme.s] for scheme in schemes])  # of what conforms
-    whole, dealt = loads_of_parts(schemes[0], stage.rehearsal.batch)
+    whole, dealt = _loads(schemes, stage.rehearsal.batch)
     seconds = np.zeros((num_rounds, len(schemes)))
     waited_out = np.zeros(seconds.shape, dtype=np.bool_)
     loads = np.zeros(seconds.shape)
@@ -112,7 +112,8 @@ def _play(schemes: Sequence[RASGC], stage: Stage) -> Played:
         if idle.all():
             break
         own = np.where(is_last, 0.0, whole)
-        has = np.where(flights.is_dealt() | is_last, own + dealt[flights.parts][:, None], own)
+        more = np.take_along_axis(dealt, flights.parts[:, None], axis=1)
+        has = np.where(flights.is_dealt() | is_last, own + more, own)
         times, loads[round] = stage.times(round, has), has.mean(axis=1)
         needed = flights.completed(times)
         if not is_last:
@@ -133,10 +134,20 @@ def _play(schemes: Sequence[RASGC], stage: Stage) -> Played:
     return Played(seconds=seconds, waited_out=waited_out, loads=loads)
 
 
+def _loads(schemes: Sequence[RASGC], batch: int | None) -> tuple[FloatArray, FloatArray]:
+    """Return the loads of own chunks (candidates, 1), and of parts (candidates, most parts + 1)."""
+    whole = np.zeros((len(schemes), 1))
+    dealt = np.zeros((len(schemes), 1 + max(scheme.p for scheme in schemes)))
+    for row, scheme in enumerate(schemes):
+        whole[row], of_parts = loads_of_parts(scheme, batch)
+        dealt[row, : len(of_parts)] = of_parts
+    return whole, dealt
+
+
 @kernel_of.register
 def _(scheme: RASGC, *, feasible: bool, bursty_only: bool) -> Kernel:  # noqa: ARG001
-    """Return it for any parameters; schemes of one G and p are replayed together."""
-    return Kernel(group=(RASGC, scheme.num_own, scheme.p), decisions=scheme, play=_play)
+    """Return it for any parameters; schemes of one G are replayed together."""
+    return Kernel(group=(RASGC, scheme.num_own), decisions=scheme, play=_play)
 
 
 @least_loads.register
