@@ -203,9 +203,10 @@ class RoundRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Close:
-    """A round closed."""
+    """A round closed; it finished the gradients of these ``jobs``."""
 
     record: RoundRecord
+    jobs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

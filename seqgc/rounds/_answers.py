@@ -94,6 +94,37 @@ class _Late(Mapping[int, tuple[LateAnswer, ...]]):
         self._masks.cut(first)
 
 
+class _Finished(Mapping[int, tuple[int, ...]]):
+    """Which jobs rounds finished, of those rounds of which that is known."""
+
+    def __init__(self) -> None:
+        # A round, and a job that it finished; -1 if it finished none.
+        self._rounds, self._jobs = array("q"), array("q")
+
+    def __getitem__(self, round: int) -> tuple[int, ...]:
+        first, last = bisect_left(self._rounds, round), bisect_right(self._rounds, round)
+        if first == last:
+            raise KeyError(round)
+        return tuple(job for job in self._jobs[first:last] if job >= 0)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(dict.fromkeys(self._rounds))
+
+    def __len__(self) -> int:
+        return len(dict.fromkeys(self._rounds))
+
+    def add(self, round: int, jobs: Iterable[int]) -> None:
+        """Take those of a round after all rounds before it."""
+        for job in tuple(jobs) or (-1,):
+            self._rounds.append(round)
+            self._jobs.append(job)
+
+    def forget_from(self, round: int) -> None:
+        """Forget those of a round and all after it."""
+        first = bisect_left(self._rounds, round)
+        del self._rounds[first:], self._jobs[first:]
+
+
 def _numbers(mask: BoolArray) -> list[int]:
     numbers: list[int] = np.flatnonzero(mask).tolist()
     return numbers
@@ -102,7 +133,8 @@ def _numbers(mask: BoolArray) -> list[int]:
 class Answers(_Masks):
     """Masks (n,) of closed rounds, the first one first; a bit each, for they are kept for good.
 
-    ``late`` says of the rounds which answers to earlier ones they took, where they took some.
+    ``late`` says of the rounds which answers to earlier ones they took, where they took some, and
+    ``finished`` which jobs they finished, where that is known.
 
     Examples
     --------
@@ -115,17 +147,25 @@ class Answers(_Masks):
 
     def __init__(self) -> None:
         super().__init__()
-        self.late = _Late()
+        self.late, self.finished = _Late(), _Finished()
 
-    def append(self, responded: BoolArray, late: Sequence[LateAnswer] = ()) -> None:
+    def append(
+        self,
+        responded: BoolArray,
+        late: Sequence[LateAnswer] = (),
+        finished: Iterable[int] | None = None,
+    ) -> None:
         """Take the next round's; all are as long as the first."""
         self.late.add(len(self), late, n=len(responded))
+        if finished is not None:
+            self.finished.add(len(self), finished)
         self.add(responded)
 
     def forget_from(self, round: int) -> None:
         """Forget a round and all after it, as if they had not been closed."""
         self.cut(round)
         self.late.forget_from(round)
+        self.finished.forget_from(round)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -133,8 +173,10 @@ class OnRecord:
     """How rounds of a run, by number, were closed before it was resumed.
 
     ``answers`` says on whose answers (n,), of rounds that are to close again; ``late`` which
-    answers to earlier rounds they, and those before them, took.
+    answers to earlier rounds they, and those before them, took; ``finished`` which of the run's
+    jobs they finished, as far as that is known.
     """
 
     answers: Mapping[int, BoolArray] = field(default_factory=dict)
     late: Mapping[int, Sequence[LateAnswer]] = field(default_factory=dict)
+    finished: Mapping[int, Sequence[int]] = field(default_factory=dict)

@@ -332,7 +332,7 @@ class DealingPolicy:
 
     def _close(self, job: DealtJob, actions: list[Action]) -> None:
         record = job.record(self._now, n=self._n, after=self._closed_at)
-        actions.append(ports.Close(record=record))
+        actions.append(ports.Close(record=record, jobs=(job.number,)))
         still = {e.worker for out in job.out.values() for e in out} | job.debtors
         if self._each_round:
             still.update(worker for worker, queue in enumerate(self._errands.queues) if queue)

@@ -358,7 +358,8 @@ class RoundPolicy:
         doubted = [self._doubted[worker] for worker in self._doubted if record.responded[worker]]
         models = {model for answer in doubted for model in answer.flaws}
         actions: list[Action] = [self._believe(models - self._failed_models)] if doubted else []
-        actions.append(ports.Close(record=record))
+        jobs = tuple(self._first_job + job for job in finished)
+        actions.append(ports.Close(record=record, jobs=jobs))
         actions += self._cancel(record)
         if hanging := self._who_hangs(record):
             actions += self._restart(hanging)

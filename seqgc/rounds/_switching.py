@@ -116,7 +116,7 @@ class SwitchingPolicy:
     ) -> None:
         self._audit, self._bundles = audit, bundles
         again = again or OnRecord()
-        self._again, self._late = dict(again.answers), again.late
+        self._again, self._on_record = dict(again.answers), again
         if director is not None:
             by_rounds(setting.scheme, "a run that looks for a better one")
         self._num_jobs, self._director = require_int("num_jobs", num_jobs, least=1), director
@@ -188,7 +188,8 @@ class SwitchingPolicy:
         """
         for responded in answers:
             setting = settings.get(self._rounds)
-            self._count(responded, self._late.get(self._rounds, ()))
+            round, known = self._rounds, self._on_record
+            self._count(responded, known.late.get(round, ()), known.finished.get(round))
             self._go_on(setting)
         self._shorten()
         self._policy = self._run()
@@ -198,15 +199,15 @@ class SwitchingPolicy:
         actions = self._policy.on(event)
         if self._director is not None:
             self._director.on(event)
-        closed = [action.record for action in actions if isinstance(action, Close)]
-        for record in closed[:-1]:  # jobs that were dealt close several at once
-            self._count(record.responded, record.late)
+        closed = [action for action in actions if isinstance(action, Close)]
+        for each in closed[:-1]:  # jobs that were dealt close several at once
+            self._count(each.record.responded, each.record.late, each.jobs)
         return self._between_rounds(actions, closed[-1]) if closed else actions
 
-    def _between_rounds(self, actions: Sequence[Action], record: RoundRecord) -> Sequence[Action]:
-        decision = Decision()
+    def _between_rounds(self, actions: Sequence[Action], close: Close) -> Sequence[Action]:
+        decision, record = Decision(), close.record
         setting = self._segments[-1].setting
-        self._count(record.responded, record.late)
+        self._count(record.responded, record.late, close.jobs)
         if self._director is not None:
             self._director.close(record, setting=setting)
             jobs_left = self._num_jobs - self._started
@@ -228,10 +229,14 @@ class SwitchingPolicy:
             opening = [replace(a, begins_segment=begins) for a in self._policy.start()]
         return [*closing, *restarts, *opening]
 
-    def _count(self, responded: BoolArray, late: Sequence[LateAnswer]) -> None:
-        """Count a round that has closed."""
-        first = self._segments[-1].first_round
-        self._answers.append(responded, [(round - first, worker) for round, worker in late])
+    def _count(
+        self, responded: BoolArray, late: Sequence[LateAnswer], finished: Sequence[int] | None
+    ) -> None:
+        """Count a round that has closed; which jobs it ``finished`` may not be known."""
+        segment = self._segments[-1]
+        taken = [(round - segment.first_round, worker) for round, worker in late]
+        jobs = None if finished is None else [job - segment.first_job for job in finished]
+        self._answers.append(responded, taken, jobs)
         self._rounds += 1
         if self._next is None:
             first = self._segments[-1].first_job
@@ -290,13 +295,13 @@ class SwitchingPolicy:
         schedule = by_rounds(segment.setting.scheme, "a schedule").begin(
             self._jobs, batches=self._batches, payload=self._payload
         )
-        schedule.repeat(self._answers, self._answers.late)
+        schedule.repeat(self._answers, self._answers.late, self._answers.finished)
         return RoundPolicy(
             schedule,
             segment.setting.rule,
             first_job=segment.first_job,
             first_round=segment.first_round,
             again=self._again,
-            late=self._late,
+            late=self._on_record.late,
             audit=self._audit,
         )

@@ -22,7 +22,7 @@ answers each of them took (`Schedule.repeat`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -70,6 +70,7 @@ class Schedule(ABC):
         self._loads_of = scheme.loads_of
         self._model = scheme.promise if conformity is None else conformity
         self._round = 0
+        self._known: Collection[int] | None = None  # jobs that the open round is known to finish
         self._past: BoolArray = np.zeros((0, scheme.n), dtype=np.bool_)  # stragglers, latest last
         self._excused: BoolArray = np.zeros(scheme.n, dtype=np.bool_)
         self._leaves_out = False
@@ -179,11 +180,13 @@ class Schedule(ABC):
         self,
         answers: Sequence[BoolArray],
         late: Mapping[int, Sequence[LateAnswer]] = MappingProxyType({}),
+        finished: Mapping[int, Collection[int]] = MappingProxyType({}),
     ) -> None:
         """Close the first rounds as they were closed before, on these answers (n,) each.
 
-        ``late`` says which late answers each round took, if any. It takes time for those rounds
-        alone on which something still depends, and these raise what `close_round` does.
+        ``late`` says which late answers each round took, if any, and ``finished`` which jobs it
+        finished, where that is known: it need not be judged again then. It takes time for those
+        rounds alone on which something still depends, and these raise what `close_round` does.
         `ScheduleError`: a round is closed already.
         """
         if self._round:
@@ -198,7 +201,9 @@ class Schedule(ABC):
             for round, worker in late.get(number, ()):
                 if self.awaits(round, worker):  # else it is of a job before those begun with
                     self._take_late(round, worker)
+            self._known = finished.get(number)
             self.close_round(answers[number])
+        self._known = None
 
     @abstractmethod
     def decoding(self, job: int, payload: Payload = "float64") -> Decoding:

@@ -138,7 +138,10 @@ class SRSGCSchedule(CodedSchedule):
     def _feasible(self, responded: BoolArray) -> bool:
         # Every job but the one due now can still be reattempted by all who have not returned it.
         is_open = self._due in self._returned
-        return not is_open or self._suffices(self._due_answers(responded))
+        return not is_open or self._finishes(self._due, self._due_answers(responded))
+
+    def _finishes(self, job: int, answered: BoolArray) -> bool:
+        return self._suffices(answered) if self._known is None else job in self._known
 
     def _due_answers(self, responded: BoolArray) -> BoolArray:
         return self._returned[self._due] | (responded & self._reattempts)
@@ -166,12 +169,12 @@ class SRSGCSchedule(CodedSchedule):
             finished[self._due] = (self._due_answers(responded), rounds)
             del returned[self._due]
         for job, own in self._returned.items() if self.takes_late else ():
-            if job in returned and self._suffices(own):  # late answers have seen to that
+            if job in returned and self._finishes(job, own):  # late answers have seen to that
                 finished[job] = (own, np.full(self.n, job))
                 del returned[job]
         if now < self.num_jobs:
             own = responded & ~self._reattempts
-            if self._suffices(own):
+            if self._finishes(now, own):
                 finished[now] = (own, np.full(self.n, now))
             else:
                 returned[now] = own

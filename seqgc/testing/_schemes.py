@@ -187,11 +187,9 @@ def _check_gradient(
 def _check_repetition(scheme: Scheme, rng: np.random.Generator) -> None:
     """Require a schedule that repeats rounds to go on as the one did which closed them at first.
 
-    Nothing is left out of a scheme's rounds if all of them may matter: then it does by definition.
+    It may be told which jobs these finished, or not.
     """
-    reach = scheme.start(1)._reach
-    if reach is None:
-        return
+    reach = scheme.start(1)._reach or 1  # None: nothing is left out
     num_jobs = 2 * (reach + scheme.delay) + 1
     batches = [int(rng.integers(1, 2 * scheme.n))] * int(rng.integers(2))
     wide = Arbitrary(N=1, W=reach + 3, lam=scheme.n)  # what the state forgets, this still judges
@@ -202,14 +200,18 @@ def _check_repetition(scheme: Scheme, rng: np.random.Generator) -> None:
     answers: list[BoolArray] = []
     late: dict[int, list[LateAnswer]] = {}
     finished: tuple[int, ...] = ()
+    known: dict[int, tuple[int, ...]] = {}
+    knows = rng.integers(2)
     while one.round < cut:
         late[one.round] = _take_late(one, rng)
         answers.append(_answers(one, rng, conforming=False, rates=rates))
         finished = one.close_round(answers[-1])
+        if knows:
+            known[one.round - 1] = finished
     other = scheme.begin(num_jobs, conformity=model, batches=batches, payload="float64")
     name = f"going on after {cut} repeated rounds"
     with calling(name):
-        other.repeat(answers, late)
+        other.repeat(answers, late, known)
         assert other.round == cut, f"{name}: the open round is {other.round}"
         while True:
             for job in finished:

@@ -65,7 +65,7 @@ class History:
                 # A round that was closed otherwise the second time: what followed it did not.
                 self.answers.forget_from(closed.round)
                 self.choices = {r: c for r, c in self.choices.items() if r <= closed.round}
-                self.answers.append(responded, closed.late)
+                self.answers.append(responded, closed.late, closed.jobs)
                 before = self.first_rounds.get(entry.master, closed.round)
                 self.first_rounds[entry.master] = min(before, closed.round)
             case "decide":
@@ -89,6 +89,7 @@ class _Round:
     round: _Number
     stragglers: list[_Number]
     late: list[tuple[_Number, _Number]] = field(default_factory=list)  # rounds and workers
+    jobs: list[_Number] | None = None  # that it finished; earlier versions did not say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +238,7 @@ class Recorder:
     def __call__(self, seen: Seen) -> None:
         match seen:
             case Close():
-                self._close(seen.record)
+                self._close(seen)
             case Dispatch() if self._memories() != self.history.memories:
                 self.write("send", round=seen.round, attempt=seen.attempt)
             case Notice(kind="expelled", fields={"worker": int(worker)}):
@@ -273,13 +274,14 @@ class Recorder:
         same = np.array_equal(answers[round], record.responded)
         return not same or set(answers.late.get(round, ())) != set(record.late)
 
-    def _close(self, record: RoundRecord) -> None:
-        answers, choices = self.history.answers, self.history.choices
+    def _close(self, close: Close) -> None:
+        answers, choices, record = self.history.answers, self.history.choices, close.record
         round, responded = record.round, record.responded
         if round < len(answers) and not self.overrules(record):
             return
         took = {"late": [list(each) for each in record.late]} if record.late else {}
-        self.write("round", round=round, stragglers=np.flatnonzero(~responded).tolist(), **took)
+        stragglers = np.flatnonzero(~responded).tolist()
+        self.write("round", round=round, stragglers=stragglers, jobs=close.jobs, **took)
         answers.forget_from(round)
         for later in [r for r in choices if r > round]:
             del choices[later]

@@ -112,6 +112,7 @@ class Session:
             again=OnRecord(
                 answers={round: on_record[round] for round in range(first, len(on_record))},
                 late=on_record.late,
+                finished=on_record.finished,
             ),
             audit=plan.audit,
             bundles=len(plan.models) // setting.jobs_per_round,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from seqgc.codes import GradientCode
 from seqgc.errors import WorkerError
 from seqgc.master import run
 from seqgc.ports import Action, BoolArray, Close, Event, RoundRecord
@@ -180,3 +181,45 @@ def test_once_a_round_closes_otherwise_what_followed_it_is_void() -> None:
     policy = SwitchingPolicy(setting, num_jobs=2, again=OnRecord(answers=again))
     run(policy, ReplayBackend(times), observe=records(seen))
     assert [record.reason for record in seen] == ["timeout", "tolerance"]
+
+
+def test_what_a_round_is_known_to_have_finished_is_not_judged_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At most s stragglers: nobody reattempts anything, and each round finishes its own job."""
+    responded, jobs = mask("1011"), 6
+    one = parse_scheme("sr-sgc:B=1,W=2,lam=2", n=N).begin(jobs, payload="float32")
+    known = [one.close_round(responded) for _ in range(jobs)]
+    assert known == [(job,) for job in range(jobs)]
+    judged: list[BoolArray] = []
+    is_within = GradientCode.is_within
+
+    def counted(self: GradientCode, answered: BoolArray, *about: object) -> bool:
+        judged.append(answered)
+        return is_within(self, answered, *about)
+
+    monkeypatch.setattr(GradientCode, "is_within", counted)
+    other = parse_scheme("sr-sgc:B=1,W=2,lam=2", n=N).begin(jobs, payload="float32")
+    other.repeat([responded] * 4, finished=dict(enumerate(known[:3])))
+    assert len(judged) == 1, "of round 3 alone nobody knew"
+    assert other.close_round(responded) == (4,)
+    assert len(judged) == 2
+
+
+def test_a_policy_that_repeats_rounds_knows_what_they_finished(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    setting = Setting(scheme=parse_scheme("sr-sgc:B=1,W=2,lam=2", n=N))
+    first = SwitchingPolicy(setting, num_jobs=3)
+    closes: list[Close] = []
+    run(
+        first,
+        ReplayBackend(np.ones((4, N))),
+        observe=lambda s: closes.extend([s] if isinstance(s, Close) else []),
+    )
+    finished = {close.record.round: close.jobs for close in closes}
+    assert finished == {0: (0,), 1: (1,), 2: (2,), 3: ()}
+    monkeypatch.delattr(GradientCode, "is_within")
+    policy = SwitchingPolicy(setting, num_jobs=3, again=OnRecord(finished=finished))
+    policy.repeat([close.record.responded for close in closes])
+    assert policy.done

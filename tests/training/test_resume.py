@@ -10,7 +10,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -121,11 +121,23 @@ def test_from_any_instant_it_ends_in_the_same_bits(
     expected = outcome(result.run)
     assert len(expected[1]) == 1 + 4 * STEPS, "every job once"
     assert len(watch.copies) > 3
+    as_before_rounds_named_their_jobs(watch.copies[1] / "journal.jsonl")
     for copy in watch.copies:
         again = resume(copy, plan(spec, every_s=every_s), crew())
         assert outcome(again.run) == expected, copy
         if not spec.startswith("ra-sgc"):  # late answers are asked for again, and take their time
             assert again.counts.round_seconds == result.counts.round_seconds
+
+
+def as_before_rounds_named_their_jobs(path: Path) -> None:
+    """Make of a journal what earlier versions would have written."""
+    entries, _ = read_journal(path)
+    path.unlink()
+    with closing(Journal(path, master=entries[-1].master)) as journal:
+        for each in entries:
+            named = each.fields.pop("jobs", None) is not None
+            assert named == (each.kind == "round")
+            journal.append(each.kind, **each.fields)
 
 
 def forgetful(n: int, factory: Callable[[], TorchCompute]) -> Backend:
