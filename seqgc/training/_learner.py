@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeAlias
 
 import torch
@@ -53,18 +54,22 @@ class Learner:
         Returns what `Stepper.step` says of it. Whatever the model's optimizer or scheduler raises
         is raised, and the weights are those before.
         """
-        present = next((ref for ref in self._published if ref.version == self.steps), None)
-        # The store has a copy of them, unless several gradients are applied at once.
-        before = self._parameters.read() if present is None else None
+        before = self._kept()
         try:
             about = self.stepper.step(gradient)
         except Exception:
-            if before is None and present is not None:
-                before = self._store.fetch(present)
-            self._parameters.write(before)
+            self._parameters.write(before())
             raise
         self.steps += 1
         return about
+
+    def _kept(self) -> Callable[[], FloatArray]:
+        """Return what gives the present weights back: of those published the store has a copy."""
+        for ref in self._published:
+            if ref.version == self.steps:
+                return partial(self._store.fetch, ref)
+        weights = self._parameters.read()
+        return lambda: weights
 
     def validate(self) -> dict[str, float]:
         """Return the metrics of the present weights; raises what a metric does."""
