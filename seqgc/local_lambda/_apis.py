@@ -1,6 +1,7 @@
 """Lambda's two ways to call a function: its Invoke API, and the function's URL.
 
-The Invoke API is POST /2015-03-31/functions/{function}/invocations. The URL makes an event of an
+The Invoke API is POST /2015-03-31/functions/{function}/invocations, and beside it GET
+/2015-03-31/functions/{function}/aliases/{alias}, GetAlias. The URL makes an event of an
 HTTP request (payload format 2.0), and of the function's answer a response.
 """
 
@@ -18,11 +19,12 @@ from urllib.parse import parse_qs, unquote
 from seqgc.local_lambda._function import Function, Outcome
 from seqgc.local_lambda._function_settings import ACCOUNT, MAX_EVENT_BYTES, MAX_REQUEST_BYTES
 from seqgc.local_lambda._http_server import JSON, Request, Response, json_response
+from seqgc.local_lambda._versions import Versions
 
 __all__ = ["FunctionUrl", "InvokeApi"]
 
 _TAIL_BYTES = 4096  # of a log, as much as a header carries
-_PATH = re.compile(r"/2015-03-31/functions/([^/]+)/invocations/?\Z")
+_PATH = re.compile(r"/2015-03-31/functions/([^/]+)/(?:invocations|aliases/([^/]+))/?\Z")
 _FUNCTION = re.compile(  # a name, or a whole or partial resource name; with a qualifier or without
     r"(?:(?:arn:aws[a-z-]*:lambda:[a-z0-9-]+:)?(?P<account>\d{12}):function:)?"
     r"(?P<name>[A-Za-z0-9_-]+)(?::(?P<qualifier>[A-Za-z0-9_$-]+))?\Z"
@@ -37,32 +39,35 @@ _FORBIDDEN = json_response(403, {"Message": "Forbidden"})
 
 
 class InvokeApi:
-    """Answers what boto3's ``invoke`` sends."""
+    """Answers what boto3's ``invoke`` and ``get_alias`` send."""
 
-    def __init__(self, function: Function) -> None:
-        self._function = function
+    def __init__(self, versions: Versions) -> None:
+        self._versions = versions
         self._background: set[asyncio.Task[Outcome | None]] = set()
 
     def refusal(self, request: Request) -> Response | None:
         """Return what a request is told whose head does not name the service's key."""
         if "authorization" not in request.headers:
             return _refuse(403, "MissingAuthenticationToken", "Missing Authentication Token")
-        if self._function.settings.keys.is_named(request):
+        if self._versions.newest.settings.keys.is_named(request):
             return None
         message = "The security token included in the request is invalid"
         return _refuse(403, "UnrecognizedClient", message)
 
     async def respond(self, request: Request) -> Response:
         """Answer one request."""
-        if (match := _PATH.match(request.path)) is None or request.method != "POST":
+        match, settings = _PATH.match(request.path), self._versions.newest.settings
+        if match is None or request.method != ("GET" if match[2] else "POST"):
             return _refuse(404, "UnknownOperation", f"no operation {request.path}")
-        if request.body is not None and not self._function.settings.keys.has_signed(request):
+        if request.body is not None and not settings.keys.has_signed(request):
             message = "The request signature does not match, or is older than five minutes"
             return _refuse(403, "InvalidSignature", message)
         name = unquote(match[1])
-        if (version := self._version(name, request.query)) is None:
-            arn = f"{self._function.settings.deployed.arn.rpartition(':')[0]}:{name}"
-            return _refuse(404, "ResourceNotFound", f"Function not found: {arn}")
+        if match[2]:
+            return self._alias(name, unquote(match[2]))
+        if (meant := self._version(name, request.query)) is None:
+            return self._not_found(name)
+        version, function = meant
         kind = request.headers.get("x-amz-invocation-type", "RequestResponse")
         if (refusal := _refusal(request.body, kind)) is not None:
             return refusal
@@ -70,12 +75,12 @@ class InvokeApi:
             return Response(status=204, headers=(_identity(),))
         body, context = request.body or b"{}", _client_context(request)
         if kind == "Event":  # nobody waits for it, and it is not tried again
-            answering = self._function.invoke(body, client_context=context, patient=True)
+            answering = function.invoke(body, client_context=context, patient=True)
             task = asyncio.get_running_loop().create_task(answering)
             self._background.add(task)
             task.add_done_callback(self._background.discard)
             return Response(status=202, headers=(_identity(),))
-        outcome = await self._function.invoke(body, client_context=context)
+        outcome = await function.invoke(body, client_context=context)
         return self._response(outcome, version, tail=request.headers.get("x-amz-log-type"))
 
     def close(self) -> None:
@@ -83,23 +88,37 @@ class InvokeApi:
         for task in self._background:
             task.cancel()
 
-    def _version(self, name: str, query: str) -> str | None:
+    def _alias(self, name: str, alias: str) -> Response:
+        """Return what an alias means."""
+        deployed = self._versions.newest.settings.deployed
+        if alias not in deployed.aliases or self._qualifier(name) != "":
+            return self._not_found(f"{name}:{alias}")
+        version, arn = self._versions.current, f"{deployed.arn}:{alias}"
+        fields = {"AliasArn": arn, "Name": alias, "FunctionVersion": version}
+        return json_response(200, fields, _identity())
+
+    def _version(self, name: str, query: str) -> tuple[str, Function] | None:
         """Return the version that a request means; None if there is no such function."""
-        deployed = self._function.settings.deployed
+        if (qualifier := self._qualifier(name)) is None:
+            return None
+        return self._versions.named(qualifier or parse_qs(query).get("Qualifier", ["$LATEST"])[0])
+
+    def _qualifier(self, name: str) -> str | None:
+        """Return what is in a function's name, empty if nothing is; None if it is another's."""
         match = _FUNCTION.match(name)
-        if match is None or match["name"] != deployed.function_name:
+        if match is None or match["account"] not in (None, ACCOUNT):
             return None
-        if match["account"] not in (None, ACCOUNT):
-            return None
-        qualifier = match["qualifier"] or parse_qs(query).get("Qualifier", ["$LATEST"])[0]
-        if qualifier == "$LATEST":
-            return qualifier
-        return "1" if qualifier in deployed.aliases else None
+        known = self._versions.newest.settings.deployed.function_name
+        return match["qualifier"] or "" if match["name"] == known else None
+
+    def _not_found(self, name: str) -> Response:
+        where = self._versions.newest.settings.deployed.arn.rpartition(":")[0]
+        return _refuse(404, "ResourceNotFound", f"Function not found: {where}:{name}")
 
     def _response(self, outcome: Outcome | None, version: str, *, tail: str | None) -> Response:
         if outcome is None:
             reason = "ReservedFunctionConcurrentInvocationLimitExceeded"
-            wait = _retry_after(self._function.settings.retry_after_s)
+            wait = _retry_after(self._versions.newest.settings.retry_after_s)
             return _refuse(429, "TooManyRequests", "Rate Exceeded.", *wait, reason=reason)
         identity = _identity(outcome.request_id)
         headers = [identity, *JSON, ("X-Amz-Executed-Version", version)]
@@ -114,22 +133,23 @@ class InvokeApi:
 class FunctionUrl:
     """Answers whatever is sent to the URL, if it is signed (authorization type AWS_IAM)."""
 
-    def __init__(self, function: Function) -> None:
-        self._function = function
+    def __init__(self, versions: Versions) -> None:
+        self._versions = versions
 
     def refusal(self, request: Request) -> Response | None:
         """Return what a request is told whose head does not name the service's key."""
-        return None if self._function.settings.keys.is_named(request) else _FORBIDDEN
+        return None if self._versions.newest.settings.keys.is_named(request) else _FORBIDDEN
 
     async def respond(self, request: Request) -> Response:
         """Answer one request."""
-        settings = self._function.settings
+        function = self._versions.newest
+        settings = function.settings
         if request.body is None:
             return json_response(413, {"Message": "Request Entity Too Large"})
         if not settings.keys.has_signed(request):
             return _FORBIDDEN
         event = _event(request, region=settings.deployed.region)
-        outcome = await self._function.invoke(json.dumps(event).encode())
+        outcome = await function.invoke(json.dumps(event).encode())
         if outcome is None:
             wait = _retry_after(settings.retry_after_s)
             return json_response(429, {"Message": "Rate Exceeded."}, *wait)

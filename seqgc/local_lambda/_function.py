@@ -33,16 +33,25 @@ class Outcome:
 
 
 class Function:
-    """Has environments answer, within the function's limits and according to its fault plan."""
+    """Has environments answer, within the function's limits and according to its fault plan.
 
-    def __init__(self, settings: ServiceSettings, *, environments: Environments) -> None:
+    ``free`` counts how many more may do so: its versions have one concurrency among them.
+    """
+
+    def __init__(
+        self,
+        settings: ServiceSettings,
+        *,
+        environments: Environments,
+        free: asyncio.Semaphore | None = None,
+    ) -> None:
         self.settings = settings
+        self.free = asyncio.Semaphore(settings.concurrency) if free is None else free
         self._logs: deque[tuple[str, bytes]] = deque()
         self._log_bytes = 0
         self._counts = Counter(requests=0, throttled=0, failed=0, timed_out=0)
         self._faults: Counter[str] = Counter()
         self._environments = environments
-        self._free = asyncio.Semaphore(settings.concurrency)
         self._key_of = settings.faults.reader()
         self._time_is_up = f"Task timed out after {settings.timeout_s:.2f} seconds"
         self._last: bytes | bytearray = b""  # the latest answer that is no error
@@ -67,8 +76,8 @@ class Function:
         """Have the function answer; None if it is throttled, unless ``patient``: then wait."""
         index = self._counts["requests"]
         self._counts["requests"] += 1
-        if patient or not self._free.locked():
-            async with self._free:
+        if patient or not self.free.locked():
+            async with self.free:
                 if (fault := self._fault(index, body)).kind != "throttle":
                     with self._environments.lent() as environment:
                         return await self._invoke(environment, body, client_context, fault)

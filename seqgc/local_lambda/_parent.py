@@ -16,12 +16,14 @@ import struct
 import sys
 import time
 import traceback
+from contextlib import closing
+from multiprocessing.connection import Connection
 from typing import NoReturn
 
 from seqgc.local_lambda._function_settings import KEY_BYTES, ServiceSettings
 from seqgc.local_lambda._runtime import run_runtime
 
-__all__ = ["ORDER", "REPORT", "Parent"]
+__all__ = ["ORDER", "REPORT", "Parent", "main"]
 
 # Messages are short and all alike: what handles them touches few pages, each of which an
 # environment would keep a copy of.
@@ -31,6 +33,15 @@ REPORT = struct.Struct("<iii")  # environment, its process id, 0; or, ended: 0, 
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _LARGE_BYTES = 1 << 16
+
+
+def main() -> NoReturn:
+    """Be the parent of a version; the descriptor of its channel is the only argument."""
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    with closing(Connection(os.dup(channel.fileno()))) as first:
+        settings: ServiceSettings = first.recv()
+    sys.path[:] = settings.search
+    Parent(channel, settings).run()
 
 
 class _OverError(BaseException):
@@ -158,3 +169,7 @@ def _return_memory_early() -> None:
 def _kill(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -6,16 +6,16 @@ import asyncio
 import os
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
 from seqgc._descriptors import allow_files
 from seqgc.local_lambda._apis import FunctionUrl, InvokeApi
-from seqgc.local_lambda._environments import Environments
-from seqgc.local_lambda._function import Function
 from seqgc.local_lambda._function_settings import MAX_REQUEST_BYTES, ServiceSettings
 from seqgc.local_lambda._http_server import HttpServer
 from seqgc.local_lambda._parent import Parent
+from seqgc.local_lambda._versions import Versions
 
 __all__ = ["main"]
 
@@ -48,9 +48,11 @@ def main() -> None:
 async def _serve(control: Connection, channel: socket.socket, settings: ServiceSettings) -> None:
     """Serve until the master's goodbye, or the parent's end."""
     over = asyncio.Event()
-    environments = Environments(channel, on_loss=over.set)
-    function = Function(settings, environments=environments)
-    invoke_api, function_url = InvokeApi(function), FunctionUrl(function)
+    versions = Versions(settings, channel, on_loss=over.set)
+    invoke_api, function_url = InvokeApi(versions), FunctionUrl(versions)
+    questions: dict[str, Callable[..., object]]
+    questions = {"log": versions.log, "statistics": versions.statistics}
+    questions["publish"] = versions.publish
     strangers = 2 * settings.concurrency + _STRANGERS
     api, url = (
         HttpServer(
@@ -65,9 +67,8 @@ async def _serve(control: Connection, channel: socket.socket, settings: ServiceS
 
     def converse() -> None:
         try:
-            question, request_id = control.recv()
-            answer = function.log(request_id) if question == "log" else function.statistics()
-            control.send(answer)
+            question, arguments = control.recv()
+            control.send(questions[question](*arguments))
         except (OSError, EOFError):
             loop.remove_reader(control.fileno())
             over.set()
@@ -78,7 +79,7 @@ async def _serve(control: Connection, channel: socket.socket, settings: ServiceS
         loop.add_reader(control.fileno(), converse)
         await over.wait()
     finally:
-        for closing in (api, url, invoke_api, environments):
+        for closing in (api, url, invoke_api, versions):
             closing.close()
 
 

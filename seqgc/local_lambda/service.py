@@ -123,15 +123,16 @@ class LocalLambda:
         self.function_name = deployed.function_name
         self.function_arn = deployed.arn
         self._lock = threading.Lock()
-        self._start(settings, _variables(settings, mount))
+        self._settings, self._mount = settings, mount
+        self._start(settings)
 
-    def _start(self, settings: ServiceSettings, variables: Mapping[str, str]) -> None:
+    def _start(self, settings: ServiceSettings) -> None:
         self._control, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "seqgc.local_lambda._service", str(theirs.fileno())],
                 cwd=settings.deployed.code,
-                env={**variables, "PYTHONPATH": os.pathsep.join(settings.search)},
+                env=_variables(settings, self._mount),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
@@ -147,14 +148,32 @@ class LocalLambda:
         self.endpoint_url = f"http://127.0.0.1:{api}"
         self.function_url = f"http://127.0.0.1:{url}/"
 
+    def publish(
+        self, handler: str | None = None, *, environment: Mapping[str, str] | None = None
+    ) -> str:
+        """Publish another version, which its aliases mean from now on; return its number.
+
+        What is not given stays as it is. Earlier versions stay too: whoever names one gets what it
+        was published with, by environments that are started later as well.
+        """
+        before = self._settings
+        settings = replace(
+            before,
+            handler=before.handler if handler is None else handler,
+            environment=before.environment if environment is None else dict(environment),
+        )
+        number: str = self._ask("publish", settings, _variables(settings, self._mount))
+        self._settings = settings
+        return number
+
     def log(self, request_id: str | None = None) -> str:
-        """Return what a request has logged, or all of the latest requests, 1 MiB at most."""
+        """Return what a request has logged, or all of the latest, 1 MiB of a version at most."""
         text: str = self._ask("log", request_id)
         return text
 
     def statistics(self) -> Statistics:
         """Return what has happened until now."""
-        statistics: Statistics = self._ask("statistics", None)
+        statistics: Statistics = self._ask("statistics")
         return statistics
 
     def close(self) -> None:
@@ -172,10 +191,10 @@ class LocalLambda:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ask(self, question: str, request_id: str | None) -> Any:
+    def _ask(self, question: str, *arguments: object) -> Any:
         try:
             with self._lock:
-                return self._exchange((question, request_id))
+                return self._exchange((question, arguments))
         except (OSError, EOFError):
             self._control.close()  # or a late answer would be taken for the next question's
             raise WorkerError("the local Lambda service has ended; start another") from None
@@ -204,6 +223,7 @@ def _variables(settings: ServiceSettings, mount: Path | None) -> dict[str, str]:
         "AWS_LAMBDA_LOG_GROUP_NAME": f"/aws/lambda/{deployed.function_name}",
         "AWS_REGION": deployed.region,
         "LAMBDA_TASK_ROOT": str(deployed.code),
+        "PYTHONPATH": os.pathsep.join(settings.search),
         "TZ": ":UTC",
     }
     if mount is not None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -41,11 +42,34 @@ def _refuses(url: str) -> bool:
         return probe.connect_ex((str(address.hostname), int(address.port or 0))) != 0
 
 
-def test_close_leaves_no_process_port_or_thread() -> None:
+def test_versions_stay_as_published_and_close_leaves_no_process_port_or_thread() -> None:
     threads = set(threading.enumerate())  # of which those of other tests may end meanwhile
     service = LocalLambda(HANDLER, concurrency=2)
-    aws = client(service)
+    aws, name = client(service), service.function_name
     pids = [service.pid, call(aws, service).value["pid"]]
+
+    def live(function: str = name, alias: str = "live") -> str:
+        return str(aws.get_alias(FunctionName=function, Name=alias)["FunctionVersion"])
+
+    def answer(qualifier: str) -> tuple[str, object]:
+        payload = b'{"do": "variables"}'
+        got = aws.invoke(FunctionName=name, Qualifier=qualifier, Payload=payload)
+        return got["ExecutedVersion"], json.loads(got["Payload"].read()).get("COLOUR")
+
+    assert (live(), answer("live")) == ("1", ("1", None))
+    assert service.publish(environment={"COLOUR": "red"}) == "2"
+    assert (live(), answer("live")) == ("2", ("2", "red"))
+    assert [answer(each)[1] for each in ("1", "2", "$LATEST")] == [None, "red", "red"]
+    for unknown in ("3", "0"):
+        with pytest.raises(aws.exceptions.ResourceNotFoundException):
+            answer(unknown)
+    for function, alias in ((name, "other"), ("f", "live"), (f"{name}:live", "live")):
+        with pytest.raises(aws.exceptions.ResourceNotFoundException):
+            live(function, alias)
+    seen = service.statistics()
+    assert (seen.requests, seen.cold_starts, seen.environments) == (6, 2, 2)
+    pids.append(call(aws, service).value["pid"])
+    assert len(set(pids)) == 3
     aws.close()
     assert not any(map(_gone, pids))
 
