@@ -46,3 +46,4 @@ from seqgc.deploy._teardown import Part as Part
 from seqgc.deploy._teardown import Teardown as Teardown
 from seqgc.deploy._teardown import plan_teardown as plan_teardown
 from seqgc.deploy._teardown import tear_down as tear_down
+from seqgc.deploy._versions import pin_version as pin_version

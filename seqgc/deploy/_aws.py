@@ -78,15 +78,18 @@ def client_config() -> object:
 
 
 @contextmanager
-def calls(what: str) -> Iterator[None]:
-    """Turn what botocore raises into a `DeployError`: what was tried, AWS's words, a remedy."""
+def calls(what: str, *, remedy: str = "") -> Iterator[None]:
+    """Turn what botocore raises into a `DeployError`: what was tried, AWS's words, a remedy.
+
+    The ``remedy`` is for what has no better one.
+    """
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
         yield
     except (BotoCoreError, ClientError) as error:
-        message, remedy = in_one_line(error)
-        raise DeployError(f"cannot {what}: {message}", remedy) from error
+        message, known = in_one_line(error)
+        raise DeployError(f"cannot {what}: {message}", known or remedy) from error
 
 
 def in_one_line(error: Exception) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
@@ -36,8 +37,8 @@ class DeployOptions:
 
     Examples
     --------
-    >>> options = DeployOptions(memory_mb=1769, function_url=True)
-    >>> options.function, options.parameters(prefix_list="pl-1")["FunctionUrl"]
+    >>> options = DeployOptions(memory_mb=1769, trace=True)
+    >>> options.function, options.parameters(prefix_list="pl-1")["Trace"]
     ('ImageWorker', 'yes')
     >>> DeployOptions(vpc_id="vpc-1")
     Traceback (most recent call last):
@@ -57,9 +58,6 @@ class DeployOptions:
     route_table_id: Annotated[str, "Their route table, to be given a gateway endpoint for S3."] = ""
     throughput_mode: Annotated[ThroughputMode, "Throughput mode of the file system."] = "elastic"
     provisioned_mibps: Annotated[int, "MiB/s, if provisioned."] = 64
-    function_url: Annotated[
-        bool, "--function-url", "Make a URL too; callers sign with IAM credentials."
-    ] = False
     log_retention_days: Annotated[int, "Days for which logs are kept."] = 14
     monitoring: Annotated[bool, "Alarms and a dashboard in CloudWatch."] = True
     alarm_topic_arn: Annotated[str, "SNS topic that hears of alarms; by default none."] = ""
@@ -101,11 +99,13 @@ class DeployOptions:
         del plain["stack"], plain["subnets"], plain["tag"]
         plain["factories"] = ",".join(self.factories)
         subnet_a, subnet_b = self.subnets or ("", "")
-        return {_in_template(name): _as_parameter(value) for name, value in plain.items()} | {
+        made = {_in_template(name): _as_parameter(value) for name, value in plain.items()} | {
             "SubnetA": subnet_a,
             "SubnetB": subnet_b,
             "S3PrefixListId": prefix_list,
         }
+        texts = "".join(f"{name}={value}\n" for name, value in sorted(made.items()))
+        return made | {"Setup": sha256(texts.encode()).hexdigest()[:16]}
 
 
 def _check_limits(holder: object, *names: str) -> None:
@@ -142,7 +142,7 @@ DEPLOYMENT_FILE: Final = "seqgc-lambda.toml"
 _SCHEMA_VERSION = 1
 _KINDS = {"str": (str, "text"), "int": (int, "a whole number"), "bool": (bool, "true or false")}
 _REMEDY = "run `seqgc deploy`"
-_OPTIONAL: Final = ("function_url", "factories")
+_OPTIONAL: Final = ("factories",)
 _OUTPUTS: Final = {"bucket": "BucketName", "prefix": "BucketPrefix"}  # all others by `_in_template`
 
 
@@ -150,8 +150,8 @@ _OUTPUTS: Final = {"bucket": "BucketName", "prefix": "BucketPrefix"}  # all othe
 class Deployment:
     """Worker functions that are deployed, and what they share with the master.
 
-    ``alias_arn`` is what to invoke, ``function_url`` its URL or empty. Objects are below ``prefix``
-    of ``bucket``, if the functions have a way there (``reaches_s3``); they see the file system at
+    ``alias_arn`` is what means the version that runs invoke. Objects are below ``prefix`` of
+    ``bucket``, if the functions have a way there (``reaches_s3``); they see the file system at
     ``mount_path``, and a master in the VPC mounts it through the access point as a member of the
     security group. ``memory_mb`` in MB, ``timeout_s`` in seconds. Models may name functions of the
     modules in ``factories``, comma-separated.
@@ -160,7 +160,7 @@ class Deployment:
     --------
     >>> arn = "arn:aws:lambda:eu-central-1:123456789012:function:seqgc-ImageWorker-x:live"
     >>> deployment = Deployment(
-    ...     stack="seqgc", region="eu-central-1", alias_arn=arn, function_url="", bucket="b",
+    ...     stack="seqgc", region="eu-central-1", alias_arn=arn, bucket="b",
     ...     prefix="runs", reaches_s3=True, mount_path="/mnt/seqgc", file_system_id="fs-1",
     ...     access_point_id="fsap-1", security_group_id="sg-1", caller_policy_arn="arn:…",
     ...     store_policy_arn="arn:…", architecture="arm64", memory_mb=2560, timeout_s=60,
@@ -172,7 +172,6 @@ class Deployment:
     stack: str
     region: str
     alias_arn: str
-    function_url: str
     bucket: str
     prefix: str
     reaches_s3: bool
@@ -194,6 +193,11 @@ class Deployment:
             rule = f"must be {' or '.join(get_args(Architecture))}"
             raise ParameterError("architecture", rule, self.architecture)
         _check_limits(self, "memory_mb", "timeout_s")
+
+    @property
+    def function_arn(self) -> str:
+        """The function's ARN, without the alias."""
+        return self.alias_arn.rpartition(":")[0]
 
     @property
     def function_name(self) -> str:

@@ -18,6 +18,7 @@ from seqgc import wire
 from seqgc.backends.lambda_ import MASTER_PORTS
 from seqgc.deploy._aws import client_config
 from seqgc.deploy._deployment import Deployment
+from seqgc.deploy._versions import current_version
 from seqgc.errors import ParameterError, WorkerError, one_line
 from seqgc.ports import Arrival, Backend, Task, WeightedPoints, WeightRef, WorkItem
 
@@ -177,7 +178,7 @@ def function(patient: Patient, deployment: Deployment) -> str:
 
 
 def alias(patient: Patient, deployment: Deployment) -> str:
-    """Whether there is the alias, and it means one version."""
+    """Whether the caller may ask which version the alias means, and it is one."""
     name = deployment.alias
     target = patient.client("lambda").get_alias(FunctionName=deployment.function_name, Name=name)
     if split := target.get("RoutingConfig", {}).get("AdditionalVersionWeights"):
@@ -296,7 +297,7 @@ def probe(patient: Patient, deployment: Deployment, store: wire.StoreRef) -> str
         connect_timeout=5, read_timeout=deployment.timeout_s + 10, retries={"total_max_attempts": 1}
     )
     answer = patient.new_client("lambda", config=config).invoke(
-        FunctionName=deployment.alias_arn,
+        FunctionName=current_version(patient.client("lambda"), deployment),  # as a run does
         Payload=wire.to_json(wire.encode(_question(store), run_id=run_id)),
     )
     body = answer["Payload"].read()
@@ -328,7 +329,7 @@ def resident(patient: Patient, deployment: Deployment) -> str:
         raise Finding(one_line(error), remedy="seqgc deploy --timeout-s 900") from None
     transport = lambda_.Boto3Transport(
         deployment.function_name,
-        qualifier=deployment.alias,
+        qualifier=current_version(patient.client("lambda"), deployment).rpartition(":")[2],
         limits=lambda_.Limits(timeout_s=limit_s, connections=4),
         region=deployment.region,
         session=patient.session,

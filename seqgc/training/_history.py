@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from seqgc.ports import Close, Dispatch, LastingObserver, Notice, Observer, Roun
 from seqgc.rounds import Answers, ClosingRule, Setting, WaitOut
 from seqgc.schemes import parse_scheme
 from seqgc.training._lease import Lease
+from seqgc.training._made_of import differences
 from seqgc.training.journal import Entry, Journal, read_journal
 from seqgc.training.tuner import Choice
 
@@ -37,6 +38,7 @@ class History:
     """What observers that last had to remember, by their names."""
     first_rounds: dict[int, int] = field(default_factory=dict)
     """The first round that each master has closed, and was not closed like that before."""
+    pin: dict[str, str] = field(default_factory=dict)  # of its latest crew (see `Crew`)
     num_workers: int = 0
     lines: int = 0  # of the journal
     torn_bytes: int = 0
@@ -56,6 +58,8 @@ class History:
             case "begin":
                 begin = msgspec.convert(fields, _Begin)
                 self.fingerprint, self.num_workers = begin.fingerprint, begin.workers
+            case "pin":
+                self.pin = msgspec.convert(fields, dict[str, str])
             case "round":
                 closed = msgspec.convert(fields, _Round)
                 responded = np.ones(self.num_workers, dtype=np.bool_)
@@ -234,6 +238,18 @@ class Recorder:
         """Write the first line: what is trained, and with what."""
         self.write("begin", workers=workers, fingerprint=fingerprint)
         self.history.fingerprint, self.history.num_workers = fingerprint, workers
+
+    def pin(self, pin: Mapping[str, str]) -> list[str]:
+        """Record to which published version of their code workers are held, if it is another one.
+
+        Returns what is worth a warning.
+        """
+        before = self.history.pin
+        if pin != before:
+            self.write("pin", **pin)
+            self.history.pin = dict(pin)
+        found = differences(before, pin, words=("was", "is")) if before else []
+        return [f"the functions have changed: {each}" for each in found]
 
     def __call__(self, seen: Seen) -> None:
         match seen:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, get_args
@@ -162,8 +162,10 @@ class TrainingPlan:
             payload=self.payload or self.precision,
         )
 
-    def work(self, run: Path, *, setting: Setting, master: int = 1) -> Work:
-        """Return what workers are to know of the run in that folder."""
+    def work(
+        self, run: Path, *, setting: Setting, master: int = 1, pin: Mapping[str, str] | None = None
+    ) -> Work:
+        """Return what workers are to know of the run in that folder; for ``pin`` see `Crew`."""
         return Work(
             name=run.name,
             run_id=run.name if master == 1 else f"{run.name}.{master}",
@@ -178,6 +180,7 @@ class TrainingPlan:
             fixed=self.adaptation is None,
             occasion=lambda task: (task.round, setting.jobs_per_round * task.load),
             piece_loads=_piece_loads(setting),
+            pin=pin or {},
         )
 
 

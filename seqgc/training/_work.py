@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
@@ -159,6 +159,8 @@ class Work:
     occasion: Callable[[Task], tuple[int, float] | None]
     piece_loads: tuple[float, ...] = ()
     """Where work is dealt, the normalized load of each piece: workers must stay between tasks."""
+    pin: Mapping[str, str] = field(default_factory=dict)
+    """To which published version of their code a run's first crew was held (see `Crew`)."""
 
     def compute_factory(self, store: WeightStore) -> TorchComputeFactory:
         """Return what makes, in a worker's process, the compute function of this work."""
@@ -182,7 +184,8 @@ class Crew:
     weights, as the master sees it. ``grace_s``: how long versions that are needed no more are kept
     for stragglers that nobody can call back, seconds: a function's time-out (None: they are removed
     at once). ``note`` is what is worth saying of them when they have been started. ``leases`` keep
-    count of functions that stay (None: they are no such functions).
+    count of functions that stay (None: they are no such functions). ``pin`` says to which published
+    version of their code they are held, if there are any: a resumed run gives it to its next crew.
     """
 
     start: Callable[[], Backend]
@@ -190,6 +193,7 @@ class Crew:
     grace_s: float | None = None
     note: str = ""
     leases: Leases | None = None
+    pin: Mapping[str, str] = field(default_factory=dict)
 
 
 @runtime_checkable

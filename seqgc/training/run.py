@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractContextManager,
     ExitStack,
@@ -164,8 +164,8 @@ def resume(
     ------
     ParameterError
         If it is not the folder of a run, another master is at work on it, or the configuration, the
-        plan, its code or data, or the versions of seqgc, torch or numpy have changed; nothing is
-        started then.
+        plan, its code or data, or the versions of seqgc, torch or numpy have changed, or functions
+        on AWS cannot have the version that it began with any more; nothing is started then.
     StoreError
         If its journal or all of its checkpoints are damaged.
     BudgetError
@@ -181,6 +181,7 @@ def resume(
         accept_changes=accept_changes,
     )
     with begun as record:  # before anything is started: what it costs is on record already
+        pin = {} if accept_changes else record.recorder.history.pin
         return _execute(
             plan,
             workers,
@@ -190,6 +191,7 @@ def resume(
             tuner=tuner,
             callbacks=callbacks,
             master=record.recorder.master,
+            pin=pin,
         )
 
 
@@ -267,9 +269,10 @@ def _execute(
     tuner: Tuner | None,
     callbacks: Sequence[object],
     master: int = 1,
+    pin: Mapping[str, str] | None = None,
 ) -> TrainResult:
     setting, switches = plan.setting(workers.n), list[Switch]()
-    work = plan.work(path, setting=setting, master=master)
+    work = plan.work(path, setting=setting, master=master, pin=pin)
     workers.check(work)
     with ExitStack() as stack:
         # The cores are the workers': a second thread of the master would spin on one of them.
@@ -297,6 +300,7 @@ def _execute(
         backend = stack.enter_context(started(crew, workers, observers=observers))
         record = stack.enter_context(begin())
         stack.callback(record.recorder.rest)
+        warnings = [*record.warnings, *record.recorder.pin(crew.pin), *plan.shortcomings(setting)]
         stack.callback(backend.close)  # while there is still somebody to note what it comes to
         if plan.adaptation is not None:
             tuner = stack.enter_context(closing(BackgroundTuner() if tuner is None else tuner))
@@ -310,7 +314,6 @@ def _execute(
             recorder=record.recorder,
             snapshot=record.snapshot,
         )
-        warnings = (*record.warnings, *plan.shortcomings(setting))
         try:
             seconds = session.run(backend, record.directory, warnings=warnings)
         except BaseException as error:

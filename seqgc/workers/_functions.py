@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -43,16 +43,17 @@ _MOST_CONNECTIONS: Final = 1024
 class Functions:
     """Functions as their master reaches them.
 
-    ``session``, of their region, signs for it. ``endpoint_url`` is that of the Invoke API, unless
-    it is AWS's own; ``url`` the function's, empty if it has none. ``mount`` is where the master has
-    their file system, and ``bucket`` their ``s3://bucket/prefix``; empty if they have none.
+    ``session``, of their region, signs for it. ``version`` is the published one that is invoked, if
+    there are any, and ``pin`` what a run records of it. ``endpoint_url`` is that of the Invoke API,
+    unless it is AWS's own. ``mount`` is where the master has their file system, and ``bucket``
+    their ``s3://bucket/prefix``; empty if they have none.
     """
 
     name: str
     session: Session
-    alias: str | None = None
+    version: str | None = None
+    pin: Mapping[str, str] = field(default_factory=dict)
     endpoint_url: str | None = None
-    url: str = ""
     mount: Path | None = None
     bucket: str = ""
 
@@ -147,8 +148,14 @@ class FunctionWorkers(WorkerSet):
         leases = self._leases() if self.settings.resident else None
         # A function that stays hears when a task is cancelled, an invocation of its own does not.
         grace_s = None if self.settings.resident else self.settings.timeout_s
-        note = f"store: {choice}"
-        crew = Crew(start=start, store=shared, grace_s=grace_s, note=note, leases=leases)
+        crew = Crew(
+            start=start,
+            store=shared,
+            grace_s=grace_s,
+            note=f"store: {choice}",
+            leases=leases,
+            pin=functions.pin,
+        )
         with ExitStack() as stack:
             stack.callback(transport.close)
             if isinstance(shared, DirectoryStore) and functions.mount is not None:
@@ -229,21 +236,18 @@ class FunctionWorkers(WorkerSet):
         if kind == "boto3":
             return lambda_.Boto3Transport(
                 functions.name,
-                qualifier=functions.alias,
+                qualifier=functions.version,
                 limits=limits,
                 region=region,
                 endpoint_url=functions.endpoint_url,
                 session=session,
             )
-        if kind == "http" and functions.url:
-            target = lambda_.Target.function_url(functions.url, region=region)
-        else:
-            target = lambda_.Target.invoke_api(
-                functions.name,
-                region=region,
-                qualifier=functions.alias,
-                endpoint_url=functions.endpoint_url,
-            )
+        target = lambda_.Target.invoke_api(
+            functions.name,
+            region=region,
+            qualifier=functions.version,
+            endpoint_url=functions.endpoint_url,
+        )
         signed = lambda_.CurlTransport if kind == "curl" else lambda_.HttpTransport
         return signed(target, limits=limits, credentials=session.get_credentials())
 

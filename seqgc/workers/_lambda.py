@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from seqgc._durable import temporary_folder
-from seqgc.deploy import Deployment, read_deployment
+from seqgc.deploy import Deployment, pin_version, read_deployment
 from seqgc.errors import ParameterError
 from seqgc.stores import data_places, find_data
 from seqgc.workers._base import missing
@@ -81,16 +81,13 @@ class _Deployed(FunctionWorkers):
             rule = "must be the folder where the functions' file system is mounted"
             remedy = "mount it, or leave it out and take --store s3"
             raise ParameterError("function.mount", rule, mount, remedy)
-        return self.functions()
-
-    def functions(self) -> Functions:
-        """Return how they are called: as whoever botocore finds."""
-        deployment, mount = self._deployment, self._wanted.mount
+        deployment, session = self._deployment, _session_of_caller(self._deployment.region)
+        pin = pin_version(deployment, session=session, before=work.pin)
         return Functions(
             name=deployment.function_name,
-            session=_session_of_caller(deployment.region),
-            alias=deployment.alias,
-            url=deployment.function_url,
+            session=session,
+            version=pin["version"].rpartition(":")[2],
+            pin=pin,
             mount=None if mount is None else Path(mount),
             bucket=f"s3://{deployment.bucket}/{deployment.prefix}",
         )

@@ -42,13 +42,12 @@ def events(run: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in Path(run, "events.jsonl").read_text().splitlines()]
 
 
-def deploy(function_name: str = "seqgc-worker", *, url: str = "", reaches_s3: bool = True) -> None:
+def deploy(function_name: str = "seqgc-worker", *, reaches_s3: bool = True) -> None:
     """Write what `seqgc deploy` would, where `seqgc train` finds it."""
     made = Deployment(
         stack="seqgc",
         region=REGION,
         alias_arn=f"arn:aws:lambda:{REGION}:123456789012:function:{function_name}:live",
-        function_url=url,
         bucket="a-bucket",
         prefix="runs",
         reaches_s3=reaches_s3,

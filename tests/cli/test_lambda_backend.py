@@ -11,17 +11,21 @@ import os
 import time
 import tomllib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from seqgc import registered_model
 from seqgc.backends.lambda_ import Target
 from seqgc.cli import main
 from seqgc.errors import ParameterError
 from seqgc.local_lambda import DeployedAs, LocalLambda
 from seqgc.profiles import read_profile
 from seqgc.stores import DirectoryStore, S3Store, open_store
+from seqgc.training import TrainingPlan, train
 from seqgc.wire import StoreRef
 from seqgc.workers import FunctionSettings, functions
 from tests.cli.kit import REGION, TRAIN, Out, deploy, events, weights
@@ -77,13 +81,13 @@ def test_deployed_functions_train_the_same_weights_by_every_transport(
     aws: LocalLambda, capsys: Out, local_weights: np.ndarray
 ) -> None:
     directory, shared = ["--mount", "shared", "--store", "directory"], Path("shared")
-    for transport, url, reach, store in [
-        ("boto3", "", [], "inline"),
-        ("curl", "", directory, "directory"),
-        ("http", "theirs", ["--mount", "shared"], "inline"),
+    deploy(aws.function_name)
+    for transport, reach, store in [
+        ("boto3", [], "inline"),
+        ("curl", directory, "directory"),
+        ("http", ["--mount", "shared"], "inline"),
     ]:
-        deploy(aws.function_name, url=url and aws.function_url)
-        run, before = transport + url, aws.statistics().requests
+        run, before = transport, aws.statistics().requests
         called = ["--backend", "lambda", "--transport", transport, *reach, "--run", run]
         assert main([*CODED, *called, "--json"]) == 0
         said = capsys.readouterr()
@@ -106,7 +110,6 @@ def test_deployed_functions_train_the_same_weights_by_every_transport(
         "store": "inline",
     }
 
-    deploy(aws.function_name)
     assert main([*PROFILE, *LAMBDA, "--transport", "http", "-o", "seen.npz", "--json"]) == 0
     said = capsys.readouterr()
     facts = json.loads(said.out)
@@ -133,6 +136,39 @@ def test_deployed_functions_train_the_same_weights_by_every_transport(
     # Nothing is left of what had not been decoded, nor of a run that has long been over.
     assert [each.name for each in shared.iterdir()] == ["theirs-0123456789ab"]
 
+    # What is published under a run is for the next one: of this nobody could train anything.
+    published = list[str]()
+
+    class Deploying:
+        def on_step(self, model: str, step: int, loss: float, metrics: object) -> None:  # noqa: ARG002
+            if step == 1 and not published:
+                published.append(aws.publish("json.dumps"))
+
+    sgd = partial(torch.optim.SGD, lr=0.05)
+    model = registered_model("m", module="mlp", optimizer=sgd, batch_size=64)
+    plan = TrainingPlan(models=[model], scheme="uncoded", steps=3)
+    with functions(2, FunctionSettings(mount="shared", transport="boto3")) as crew:
+        assert train(plan, crew, run="under", callbacks=[Deploying()]).counts.failures == 0
+    work = plan.work(Path("run-7"), setting=plan.setting(2))
+    with functions(2, FunctionSettings(store="s3")) as crew, crew.open(work) as opened:
+        where = opened.store.location  # type: ignore[attr-defined]
+    assert where.startswith("s3://a-bucket/runs/run-7")
+    ref = StoreRef(kind="s3", location=where)
+    assert isinstance(open_store(ref, s3_allowed=["s3://a-bucket/runs"]), S3Store)  # of the image
+    assert main(["resume", "stopped", "--max-usd", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["jobs"] == 4
+    np.testing.assert_allclose(weights("stopped"), local_weights, rtol=0, atol=1e-8)
+    pins = [json.loads(line) for line in Path("stopped", "journal.jsonl").read_text().splitlines()]
+    (pin,) = [each for each in pins if each["kind"] == "pin"]
+    assert (pin["version"].split(":")[6:], pin["memory_mb"]) == ([aws.function_name, "1"], "512")
+    deploy("another")
+    assert main(["resume", "stopped", "--max-usd", "1"]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("seqgc: `run` must go on with the functions that it began with")
+    deploy(aws.function_name)
+    assert main([*CODED, *LAMBDA, "--run", "newer"]) == 1
+    assert "TypeError: dumps()" in capsys.readouterr().err.splitlines()[-1]
+
 
 @pytest.mark.parametrize("verb", [[*CODED, "--run", "r"], [*PROFILE, "-o", "p.npz"]])
 def test_what_is_missing_is_said_before_anything_is_written(
@@ -143,9 +179,8 @@ def test_what_is_missing_is_said_before_anything_is_written(
     line = refused(capsys, *verb, "--backend", "lambda", "--mount", "typo")
     assert line.startswith("seqgc: `function.mount` must be the folder where")
     assert main([*verb, *LAMBDA]) == 1
-    starting, line = capsys.readouterr().err.splitlines()
-    assert starting.startswith("starting ")
-    assert line.startswith("seqgc: no worker answers in the warm-up: EndpointConn")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("seqgc: cannot ask for the functions' published version: Could not conn")
     assert untouched(a_user)
     monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", "somewhere")
     for transport in ("boto3", "http", "curl"):
@@ -165,15 +200,7 @@ def test_a_directory_must_be_mounted_here_too(capsys: Out) -> None:
     elsewhere = ["--backend", "lambda", "--store", "inline", "--mount", "typo"]
     assert main([*CODED, *elsewhere, "--run", "r"]) == 1  # there it is not needed
     line = capsys.readouterr().err.splitlines()[-1]
-    assert line.startswith("seqgc: no worker answers in the warm-up")
-
-
-def test_objects_are_where_functions_may_have_them() -> None:
-    reached = functions(1, FunctionSettings(store="s3")).functions()
-    ref = reached.store_ref("s3", "run-7")
-    assert ref == StoreRef(kind="s3", location="s3://a-bucket/runs/run-7")
-    assert isinstance(open_store(ref, s3_allowed=["s3://a-bucket/runs"]), S3Store)  # of the image
-    assert (reached.session.region_name, reached.mount) == (REGION, None)
+    assert line.startswith("seqgc: cannot ask for the functions' published version")
 
 
 def test_a_dry_run_asks_nobody(a_user: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ BAD = {
 @pytest.fixture(autouse=True)
 def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    empty = dict.fromkeys(("function_url", "caller_policy_arn", "store_policy_arn"), "")
+    empty = dict.fromkeys(("caller_policy_arn", "store_policy_arn"), "")
     names = dict.fromkeys(("stack", "bucket", "prefix", "file_system_id", "access_point_id"), "x")
     found: dict[str, Any] = empty | names
     deployment = Deployment(

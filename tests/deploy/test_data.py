@@ -246,7 +246,7 @@ def write(path: Path, *, memory_mb: int) -> None:
     arn = "arn:aws:lambda:eu-central-1:123456789012:function:seqgc-ImageWorker-x:live"
     values = dict.fromkeys(
         ["file_system_id", "access_point_id", "security_group_id", "caller_policy_arn",
-         "store_policy_arn", "function_url"], "x",
+         "store_policy_arn"], "x",
     )  # fmt: skip
     deployment = Deployment(
         stack="s", region="eu-central-1", alias_arn=arn, bucket="b", prefix="runs",

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -74,6 +75,8 @@ def made(account: Any, tmp_path: Path) -> Deployment:
     worker = make_worker(environment)
 
     def invoke(params: dict[str, Any]) -> dict[str, Any]:
+        named = unquote(params["url_path"]).split("/")[3].rpartition(":")[2]
+        assert "1" in (named, params["query_string"].get("Qualifier"))  # as a run does
         reply = json.dumps(worker.serve(json.loads(params["body"])).reply).encode()
         return {"StatusCode": 200, "Payload": io.BytesIO(reply)}
 

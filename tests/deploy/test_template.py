@@ -9,16 +9,18 @@ from typing import Any
 import pytest
 
 from seqgc.backends.lambda_ import MASTER_PORTS
+from seqgc.deploy import DeployOptions
 from tests.deploy.kit import REGION, ROOT, TEMPLATE, Json, decided, listed, rendered, statements
 
 EXISTING = {"VpcId": "vpc-1", "SubnetA": "subnet-1", "SubnetB": "subnet-2"}
 PREFIX_LIST = {"S3PrefixListId": "pl-1"}
 VARIANTS = [
-    {"Package": package, "FunctionUrl": url} | network
-    for package, url, network in itertools.product(
-        ("image", "zip"), ("yes", "no"), ({}, PREFIX_LIST, EXISTING | {"RouteTableId": "rtb-1"})
+    {"Package": package} | network
+    for package, network in itertools.product(
+        ("image", "zip"), ({}, PREFIX_LIST, EXISTING | {"RouteTableId": "rtb-1"})
     )
 ]
+VERSIONS = ("${ImageWorker.Arn}:*", "${ZipWorker.Arn}:*")
 INTERFACES = {
     "ec2:AssignPrivateIpAddresses",
     "ec2:CreateNetworkInterface",
@@ -66,8 +68,8 @@ def test_no_policy_has_a_wildcard_action_or_resource(variant: dict[str, str]) ->
             assert service.isalnum()
             assert name.isalnum()
         for resource in listed(statement.get("Resource", statement.get("NotResource", []))):
-            prefixes = ("${Bucket.Arn}/runs/*", "${Bucket.Arn}/data/*")
-            assert resource in prefixes or "*" not in resource
+            named = ("${Bucket.Arn}/runs/*", "${Bucket.Arn}/data/*", *VERSIONS)
+            assert resource in named or "*" not in resource
         # "everything but" is for refusing only
         assert "NotResource" not in statement or statement["Effect"] == "Deny"
 
@@ -127,24 +129,20 @@ def test_what_lambda_may_do_to_interfaces_code_in_the_function_may_not() -> None
 
 
 @pytest.mark.parametrize("package", ["image", "zip"])
-@pytest.mark.parametrize("url", ["yes", "no"])
-def test_the_caller_may_invoke_one_alias(package: str, url: str) -> None:
-    policy = rendered(Package=package, FunctionUrl=url)["CallerPolicy"]["Properties"]
-    found = statements(policy)
-    worker = "ImageWorker" if package == "image" else "ZipWorker"
-    assert {each["Resource"] for each in found} == {f"${{{worker}Aliaslive}}"}
-    actions = ["lambda:InvokeFunction", "lambda:InvokeFunctionUrl"]
-    assert [each["Action"] for each in found] == actions[: 1 + (url == "yes")]
+def test_the_caller_may_ask_for_the_version_and_invoke_versions_and_no_more(package: str) -> None:
+    policy = rendered(Package=package)["CallerPolicy"]["Properties"]
+    arn = f"${{{package.capitalize()}Worker.Arn}}"
+    assert [(each["Effect"], each["Action"], each["Resource"]) for each in statements(policy)] == [
+        ("Allow", "lambda:GetAlias", arn),
+        ("Allow", "lambda:InvokeFunction", f"{arn}:*"),
+    ]
+    assert {"Description"} == policy.keys() - {"PolicyDocument"}
 
 
-def test_there_is_a_url_only_if_asked_for_and_then_it_wants_a_signature() -> None:
-    assert of_type(rendered(), "AWS::Lambda::Url") == []
-    for package in ("image", "zip"):
-        url = only(rendered(FunctionUrl="yes", Package=package), "AWS::Lambda::Url")
-        assert url["AuthType"] == "AWS_IAM"
-        assert "Cors" not in url
-    for each in VARIANTS:  # nothing is opened by a permission of the function's own
-        assert of_type(rendered(**each), "AWS::Lambda::Permission") == []
+def test_the_function_has_no_url_and_no_permission_of_its_own() -> None:
+    for each in VARIANTS:
+        kinds = {resource["Type"] for resource in rendered(**each).values()}
+        assert not kinds & {"AWS::Lambda::Url", "AWS::Lambda::Permission"}
 
 
 def test_the_group_is_open_to_itself_for_nfs_and_calls_and_to_s3_alone() -> None:
@@ -242,9 +240,7 @@ def test_throughput_is_provisioned_only_if_asked_for(mode: str) -> None:
 
 @pytest.mark.parametrize("package", ["image", "zip"])
 def test_the_function_is_as_asked_for_and_never_retried(package: str) -> None:
-    resources = rendered(
-        Package=package, Architecture="x86_64", MemoryMb="1769", TimeoutS="33", FunctionUrl="yes"
-    )
+    resources = rendered(Package=package, Architecture="x86_64", MemoryMb="1769", TimeoutS="33")
     function = only(resources, "AWS::Lambda::Function")
     assert function["PackageType"] == package.capitalize()
     assert function["Architectures"] == ["x86_64"]
@@ -253,12 +249,43 @@ def test_the_function_is_as_asked_for_and_never_retried(package: str) -> None:
     (mounted,) = function["FileSystemConfigs"]
     assert mounted["Arn"] == "${AccessPoint.Arn}"
     assert mounted["LocalMountPath"] == function["Environment"]["Variables"]["SEQGC_MOUNT"]
-    retries = only(resources, "AWS::Lambda::EventInvokeConfig")
-    assert (retries["MaximumRetryAttempts"], retries["Qualifier"]) == (0, "live")
-    assert only(resources, "AWS::Lambda::Alias")["Name"] == "live"
     group = only(resources, "AWS::Logs::LogGroup")
     assert group["RetentionInDays"] == 14
     assert function["LoggingConfig"]["LogGroup"] == "${LogGroup}"
+
+
+@pytest.mark.parametrize("package", ["image", "zip"])
+def test_every_version_stays_and_keeps_what_forbids_to_repeat_it(package: str) -> None:
+    resources = rendered(Package=package)
+    kinds = ("AWS::Lambda::Version", "AWS::Lambda::EventInvokeConfig")
+    ((name, version),) = ((k, each) for k, each in resources.items() if each["Type"] == kinds[0])
+    (once,) = (each for each in resources.values() if each["Type"] == kinds[1])
+    assert version["DeletionPolicy"] == version["UpdateReplacePolicy"] == "Retain"
+    assert once["UpdateReplacePolicy"] == "Retain"
+    (of_arn,) = once["Properties"]["Qualifier"].values()
+    assert of_arn == [7, {"Fn::Split": [":", f"${{{name}}}"]}]
+    assert once["Properties"]["MaximumRetryAttempts"] == 0
+    alias = only(resources, "AWS::Lambda::Alias")
+    assert (alias["Name"], alias["FunctionVersion"]) == ("live", f"${{{name}.Version}}")
+
+
+@pytest.mark.parametrize("package", ["image", "zip"])
+def test_whatever_parameter_changes_another_version_is_published(package: str) -> None:
+    """SAM names a version by the function's code; AWS replaces one whose description changes."""
+
+    def described(**changes: Any) -> str:
+        parameters = DeployOptions(package=package, **changes).parameters(prefix_list="pl-1")  # type: ignore[arg-type]
+        resources = rendered(**parameters)
+        function = only(resources, "AWS::Lambda::Function")
+        text = str(only(resources, "AWS::Lambda::Version")["Description"])
+        assert text == function["Description"]  # or Lambda would find nothing to publish
+        return text
+
+    same = described(), described(memory_mb=2560)
+    changed = [described(memory_mb=1769), described(timeout_s=61), described(trace=True)]
+    changed += [described(factories=("mine.nets",))]
+    changed += [described(image_uri="an/image:2")] if package == "image" else []
+    assert len({*same, *changed}) == 1 + len(changed)
 
 
 def test_alarms_ask_about_the_function_and_tell_the_topic_if_there_is_one() -> None:
@@ -326,7 +353,7 @@ def test_a_stack_s_tags_reach_every_resource_that_can_have_any() -> None:
     """CloudFormation's own schemas say to which resources it hands a stack's tags on."""
     from cfnlint.schema.manager import PROVIDER_SCHEMA_MANAGER
 
-    kinds = {each["Type"] for each in rendered(**PREFIX_LIST, FunctionUrl="yes").values()}
+    kinds = {each["Type"] for each in rendered(**PREFIX_LIST).values()}
     schemas = {k: PROVIDER_SCHEMA_MANAGER.get_resource_schema(REGION, k).schema for k in kinds}
     assert {k for k, schema in schemas.items() if not schema["tagging"]["taggable"]} == {
         "AWS::EC2::SecurityGroupEgress",
@@ -336,7 +363,6 @@ def test_a_stack_s_tags_reach_every_resource_that_can_have_any() -> None:
         "AWS::IAM::ManagedPolicy",
         "AWS::Lambda::Alias",
         "AWS::Lambda::EventInvokeConfig",
-        "AWS::Lambda::Url",
         "AWS::Lambda::Version",
         "AWS::S3::BucketPolicy",
     }

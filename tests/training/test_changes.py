@@ -8,7 +8,8 @@ import os
 import shutil
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,8 @@ from seqgc.errors import ParameterError
 from seqgc.ports import Seen
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import parse_scheme
-from seqgc.training import Adaptation, Model, TrainingPlan, resume, train
+from seqgc.training import Adaptation, Crew, Model, TrainingPlan, Work, resume, train
+from seqgc.training.journal import read_journal
 from seqgc.training.model import Recipe
 from seqgc.training.validation import Validation
 from seqgc.workers import DelaySettings, FunctionSettings
@@ -158,6 +160,47 @@ def test_what_changed_can_be_accepted_and_is_said(tmp_path: Path) -> None:
     ]
     resume(run, changed, crew(), observers=[listen])  # from now on it is what was begun
     assert len(said) == 2
+
+
+class Published:
+    """Workers whose code has published versions, of which ``now`` is deployed."""
+
+    n, provider = N, "replay"
+
+    def __init__(self, now: str) -> None:
+        self.now, self.ran = now, list[str]()
+
+    def check(self, work: Work) -> None: ...
+
+    @contextmanager
+    def open(self, work: Work) -> Iterator[Crew]:
+        with crew().open(work) as opened:
+            pin = work.pin or {"version": self.now}
+            self.ran.append(pin["version"])
+            yield replace(opened, pin=pin)
+
+
+def test_a_run_is_held_to_the_version_that_it_records_until_another_is_accepted(
+    tmp_path: Path,
+) -> None:
+    said, functions = list[str](), Published("f:1")
+
+    def listen(seen: Seen) -> None:
+        if getattr(seen, "kind", "") == "warning":
+            said.append(str(seen.fields["text"]))  # type: ignore[union-attr]
+
+    run = train(plan(), functions, run=tmp_path / "run").run
+    functions.now = "f:2"
+    resume(run, plan(), functions, observers=[listen])
+    assert (functions.ran, said) == (["f:1", "f:1"], [])
+    resume(run, plan(), functions, observers=[listen], accept_changes=True)
+    assert said == ["the functions have changed: version (was f:1, is f:2)"]
+    functions.now = "f:3"
+    resume(run, plan(), functions, observers=[listen])
+    assert (functions.ran[2:], len(said)) == (["f:2", "f:2"], 1)
+    entries, _ = read_journal(run / "journal.jsonl")
+    pins = [entry.fields["version"] for entry in entries if entry.kind == "pin"]
+    assert pins == ["f:1", "f:2"]
 
 
 # ---- code ----------------------------------------------------------------------------------------
