@@ -28,8 +28,8 @@ does not `Drop`.
 
 *Jobs* begin in order, job t when job ``t - in_flight`` has closed, and close in order: `Close`,
 `Cancel` for all who still compute for it, and `Finish` of job t come when all up to t are complete.
-So a run of M models in turn is exact, and a resumed run begins with the first job that had not
-closed: its pieces are dealt again. The results have the same bits, whoever computes them.
+So a run of M models in turn is exact, and one number says which jobs are over: a resumed run deals
+the pieces of the others again. The results have the same bits, whoever computes them.
 
 *Flaws* of a model are believed when a second worker says the same, and the piece is dealt again.
 

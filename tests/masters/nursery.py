@@ -6,7 +6,8 @@ session and signals, but it is forked where it would be executed. It is killed b
 
 The nursery reads one order a line from its standard input, a JSON object, and answers each with
 another when the master has ended and everything that it had started as well: whatever outlives its
-parent becomes the nursery's own child (``PR_SET_CHILD_SUBREAPER``), and is waited for. See `Order`.
+parent becomes the nursery's own child (``PR_SET_CHILD_SUBREAPER``), and is waited for. See `Order`,
+and for how long `Patience`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import tempfile
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker, util
@@ -34,7 +36,8 @@ from typing import Any, NoReturn
 from unittest import mock
 
 _SUBREAPER = 36  # prctl's PR_SET_CHILD_SUBREAPER
-_MOST_S = 60.0  # that a master may take, and then what it has started
+_MOST_S = 60.0  # that a master may sleep or work; what it has started, a quarter of that
+_LOOK_S = 0.2  # from one look at who sleeps to the next
 _LOADED = (
     *("seqgc.cli", "seqgc.training.run", "seqgc.workers", "seqgc.backends.lambda_", "boto3"),
     *("seqgc.local_lambda.service", "seqgc.local_lambda._parent", "tests.kit", "_strptime"),
@@ -149,7 +152,7 @@ class Master:
             "seconds_to_end": ended - self._hit_at,
             "said": os.pread(self._said, 1 << 20, 0).decode(errors="replace")[-2000:],
             "calls": int(os.pread(self._counted, 20, 0) or 0),
-            "left": _reap(ended + _MOST_S / 4),
+            "left": _reap(Patience(_MOST_S / 4)),
         }
         os.close(self._said)
         os.close(self._counted)
@@ -164,7 +167,10 @@ def obey(order: Order) -> dict[str, object]:
         if master.status is None:
             master.hit()
     if master.status is None:
-        master.status = _wait(master.pid, _MOST_S)
+        patience = Patience(_MOST_S)
+        while (status := _wait(master.pid, _LOOK_S)) is None and not patience.is_over():
+            pass
+        master.status = status
     return master.answer(stuck=master.status is None)
 
 
@@ -172,8 +178,8 @@ def obey_all(orders: list[Order]) -> list[dict[str, object]]:
     """Have masters live at once; one that is to be hit is, when it is the only one left."""
     masters = {(master := Master(order)).pid: master for order in orders}
     left = dict(masters)
-    until = time.monotonic() + _MOST_S
-    while left and time.monotonic() < until:
+    patience = Patience(_MOST_S)
+    while left and not patience.is_over():
         for pid, master in list(left.items()):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
@@ -182,7 +188,7 @@ def obey_all(orders: list[Order]) -> list[dict[str, object]]:
                 if len(left) == 1 and next(iter(left.values())).order.number:
                     next(iter(left.values())).hit()
         if left:
-            signal.sigtimedwait({signal.SIGCHLD}, until - time.monotonic())
+            signal.sigtimedwait({signal.SIGCHLD}, _LOOK_S)
     for master in left.values():
         os.kill(master.pid, signal.SIGKILL)
     return [master.answer() for master in masters.values()]
@@ -201,8 +207,8 @@ def _wait(pid: int, seconds: float) -> int | None:
             return os.waitstatus_to_exitcode(status) if ended else None
 
 
-def _reap(until: float) -> list[str]:
-    """Wait for all children; kill those that are there still at ``until``, and name them."""
+def _reap(patience: Patience) -> list[str]:
+    """Wait for all children; kill those that are there when it is over, and name them."""
     left: list[str] = []
     while True:
         try:
@@ -211,13 +217,50 @@ def _reap(until: float) -> list[str]:
             return left
         if ended:
             continue
-        if signal.sigtimedwait({signal.SIGCHLD}, max(0.0, until - time.monotonic())) is None:
+        if signal.sigtimedwait({signal.SIGCHLD}, _LOOK_S) is None and patience.is_over():
             children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
             for pid in map(int, children):
                 with suppress(OSError):
                     left.append(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "))
                     os.kill(pid, signal.SIGKILL)
-            until = time.monotonic() + 1
+            patience = Patience(1.0)
+
+
+class Patience:
+    """So many seconds for all whom the nursery has started, whatever else the machine does.
+
+    They are over once all of these have slept for so long, or used as much processor time. While
+    one of them waits for a processor or a disk, nobody's time passes.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._slept_s, self._worked_s = 0.0, _work_s()
+        self._looked_at = time.monotonic()
+
+    def is_over(self) -> bool:
+        """Look at who sleeps; to be asked often."""
+        now = time.monotonic()
+        if all(state not in "RD" for state, _ in _tasks()):
+            self._slept_s += min(now - self._looked_at, _LOOK_S)
+        self._looked_at = now
+        return max(self._slept_s, _work_s() - self._worked_s) > self._seconds
+
+
+def _tasks() -> Iterator[tuple[str, float]]:
+    """Yield the state, and the processor's seconds so far, of each thread of all descendants."""
+    tick_s, family = 1 / os.sysconf("SC_CLK_TCK"), ["self"]
+    for pid in family:
+        with suppress(OSError):  # it has ended meanwhile
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                family += (task / "children").read_text().split()
+                if pid != "self":
+                    state, *fields = (task / "stat").read_text().rpartition(")")[2].split()
+                    yield state, tick_s * (int(fields[10]) + int(fields[11]))
+
+
+def _work_s() -> float:
+    return sum(seconds for _, seconds in _tasks())
 
 
 def _become_master(order: Order, terminal: int, said: int, counted: int) -> NoReturn:

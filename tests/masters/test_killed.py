@@ -23,7 +23,7 @@ SPECS = ["uncoded", "gc-rep:s=1", "gc:s=1", "m-sgc:B=1,W=2,lam=2"]
 KINDS = [(spec, kind) for kind in ("local", "lambda-local") for spec in SPECS]
 KINDS += [("deal:pieces=3", "local"), ("deal:pieces=3", "lambda-local --resident")]
 QUICK = [("gc:s=1", "local"), ("deal:pieces=3", "local"), ("uncoded", "lambda-local")]
-pytestmark = pytest.mark.timeout(0 if SOAK else 180)
+pytestmark = pytest.mark.timeout(0)  # the nursery has a patience of its own
 
 
 @pytest.mark.parametrize(("spec", "kind"), KINDS if SOAK else QUICK)
