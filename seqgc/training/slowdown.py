@@ -16,9 +16,12 @@ times are compared with what they were:
   as long. So a past time counts ``max(1, load / past load)``-fold: never too little, whatever part
   of it load has. A change of scheme, or the first rounds of one with a delay, look like nothing.
 - *A slow round.* The fastest tenth takes more than `_FACTOR` times as long as the fastest tenth
-  usually does: stragglers, however many, leave the fastest as they are. And so does more than a
-  third of the workers, each compared with itself: a few that were faster than all others, and have
-  become like these, are not everybody. A slow round does not become part of what is usual.
+  usually does: stragglers, however many, leave the fastest as they are. It also takes clearly
+  longer (`_CLEARLY` times) than in all but a few of these rounds: where the fastest tenth itself is
+  slow every second time, one more such round is nothing new. And more than a third of the workers
+  take more than `_FACTOR` times as long, each compared with itself: a few that were faster than all
+  others, and have become like these, are not everybody. A slow round does not become part of what
+  is usual.
 - *A change.* Slow rounds count 1, others -1, and the sum never falls below 0 (Page's cumulative
   sum, of signs): at `_ROUNDS` a slowdown is told, back at 0 its end. A single round adds 1 however
   slow it is, so that the tails of the times do not matter.
@@ -42,6 +45,8 @@ _WINDOW: Final = 16  # rounds
 _LEAST: Final = 5  # rounds before anything is usual
 _LEAST_S: Final = 1e-6  # a time that is not 0
 _FACTOR: Final = 3.0
+_CLEARLY: Final = 1.5
+_FEW: Final = 0.2  # of the rounds
 _ROUNDS: Final = 8
 
 
@@ -173,8 +178,10 @@ class Slowdown:
 def _is_slow(seconds: FloatArray, past: FloatArray) -> bool:
     """Say whether times (m,) are those of a slow round, after these (rounds, m)."""
     fast = len(seconds) // 10
-    level = _usual(np.partition(past, fast)[:, fast])
-    if not np.partition(seconds, fast)[fast] > _FACTOR * level:
+    levels = np.partition(past, fast)[:, fast]
+    often = float(np.quantile(levels, 1 - _FEW, method="lower"))
+    least = max(_FACTOR * float(_usual(levels)), _CLEARLY * often)
+    if not np.partition(seconds, fast)[fast] > least:
         return False
     slower = seconds > _FACTOR * _usual(past)
     return 3 * int(slower.sum()) > len(seconds)

@@ -76,10 +76,11 @@ def test_delays_of_a_file_are_injected_as_its_alpha_says(capsys: Out) -> None:
     assert "2 rounds of 2 workers at each load" in shown
     assert "s per unit of load" in shown
     profile = read_profile("p.npz")
-    # 0.2 * 1 / 32 s more for the one data point; computing takes milliseconds.
-    assert (profile.times > np.array([[0.1, 0.2], [0.15, 0.1]]) - 0.02).all()
-    assert np.median(profile.times - [[0.1, 0.2], [0.15, 0.1]]) < 0.1
-    assert profile.meta.alpha == pytest.approx(0.2, abs=0.1)
+    # 0.2 * 1 / 32 s more for the one data point, and whatever else the machine has to do. Without
+    # the scale it would be ten times as much.
+    more = profile.times - [[0.1, 0.2], [0.15, 0.1]]
+    assert -0.02 < more.min() < 0.7
+    assert profile.meta.alpha == pytest.approx(0.2, abs=0.15)
 
 
 # ---- looking at a recording ---------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -28,17 +29,18 @@ from tests.simulation.search import failures, report
 PARTS = 20  # of the seeds, so that several processes can be at them
 SEEDS = (10_000 if SOAK else 1000) // PARTS
 PLAIN = Scenario(seed=0, spec="uncoded", delays=0, checkpoint_every_s=9.0, faults=())
-QUICK = [
-    "durations by the wall clock",
-    "nothing is locked",
-    "answers of closed rounds count",
-    "late answers of finished jobs count",
-    "what came late and was dealt again counts twice",
-    "sums in the order of answers",
-    "optimizers forget",
-    "nothing is synced",
-    "weights are deleted at once",
-]
+# Some bugs, and where each was found last: seeds that are tried before all others.
+QUICK = {
+    "durations by the wall clock": 14,
+    "nothing is locked": 7,
+    "answers of closed rounds count": 0,
+    "late answers of finished jobs count": 0,
+    "what came late and was dealt again counts twice": 0,
+    "sums in the order of answers": 0,
+    "optimizers forget": 3,
+    "nothing is synced": 3,
+    "weights are deleted at once": 97,
+}
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -83,7 +85,8 @@ def test_functions_train_to_the_bits_of_local_workers(backend: str) -> None:
 
 @pytest.mark.parametrize("plant", sorted(PLANTS) if SOAK else QUICK)
 def test_a_planted_bug_is_found(plant: str) -> None:
-    found = next(failures(range(1000), plant=plant), None)
+    seeds = chain([QUICK.get(plant, 0)], range(1000))
+    found = next(failures(seeds, plant=plant), None)
     assert found is not None, f"{plant!r} is not found within 1,000 seeds"
     kind = found[1].partition(":")[0]
     assert kind not in {"TypeError", "AttributeError"}, f"{plant!r} is itself broken: {found[1]}"
@@ -93,7 +96,7 @@ def test_a_failure_names_its_command_and_its_fewest_faults(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     plant = "optimizers forget"
-    seed, fault = next(failures(range(1000), plant=plant))
+    seed, fault = next(failures(chain([QUICK[plant]], range(1000)), plant=plant))
     assert main(["--seed", str(seed), "--plant", plant]) == 1
     printed = capsys.readouterr().out
     assert f"python -m tests.simulation --seed {seed} --plant '{plant}'" in printed

@@ -18,7 +18,7 @@ from tests.training.test_adaptive import replayed
 
 pytestmark = pytest.mark.timeout(0 if SOAK else 180)
 N = 8
-ROUNDS = 100_000 if SOAK else 300
+ROUNDS = 100_000 if SOAK else 160
 # Of a few rounds what comes and goes is seen as well.
 MOST_BYTES_A_ROUND = 1e6 / 1e4 if SOAK else 1000
 
