@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from threading import Lock
 from typing import Final, Protocol
 
 import numpy as np
@@ -19,6 +20,8 @@ from seqgc.training.model import Model, ParameterVector
 __all__ = ["ChunkedScheme", "JobPlan", "Share", "batch_indices", "bundle_size"]
 
 _MOST_PARAMETERS: Final = 10**6  # of a bundle whose size nobody has chosen
+_MOST_BYTES: Final = 256 << 20  # of orders of data points that are kept,
+_FEWEST_KEPT: Final = 16  # unless they are fewer than so many
 
 
 class ChunkedScheme(Protocol):
@@ -169,16 +172,38 @@ def batch_indices(dataset_size: int, *, batch_size: int, seed: int, step: int) -
     start = require_int("step", step, least=0) * batch
     seed, stop = require_int("seed", seed, least=0), start + batch
     pieces = [
-        _permutation(size, seed, epoch)[max(start - epoch * size, 0) : stop - epoch * size]
+        _permutations.find(size, seed, epoch)[max(start - epoch * size, 0) : stop - epoch * size]
         for epoch in range(start // size, (stop - 1) // size + 1)
     ]
-    indices = np.concatenate(pieces)
+    indices = np.concatenate(pieces, dtype=np.intp)
     indices.setflags(write=False)
     return indices
 
 
-@lru_cache(maxsize=16)
-def _permutation(size: int, seed: int, epoch: int) -> IntArray:
-    permutation = np.random.default_rng([seed, epoch]).permutation(size).astype(np.intp)
-    permutation.setflags(write=False)
-    return permutation
+class _Permutations:
+    """The orders of epochs that were asked for last: all that fit, and a few however long they are.
+
+    Of each model one is asked for in every step, or two where an epoch ends.
+    """
+
+    def __init__(self) -> None:
+        self._kept: Final[OrderedDict[tuple[int, int, int], IntArray]] = OrderedDict()
+        self._bytes = 0
+        self._lock: Final = Lock()  # runs in several threads share them
+
+    def find(self, size: int, seed: int, epoch: int) -> IntArray:
+        """Return the points of a data set in the order of an epoch, (size,)."""
+        key = size, seed, epoch
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+            drawn = np.random.default_rng([seed, epoch]).permutation(size)
+            kept = self._kept[key] = drawn.astype(np.min_scalar_type(size))
+            self._bytes += kept.nbytes
+            while self._bytes > _MOST_BYTES and len(self._kept) > _FEWEST_KEPT:
+                self._bytes -= self._kept.popitem(last=False)[1].nbytes
+            return kept
+
+
+_permutations: Final = _Permutations()

@@ -297,6 +297,20 @@ def test_batches_are_of_the_data_that_there_were_when_the_run_began() -> None:
         data += data  # whoever keeps the list: workers have their copies
 
 
+def test_the_orders_of_an_epoch_of_many_models_are_drawn_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def batches(step: int) -> list[list[int]]:
+        points = [batch_indices(300, batch_size=5, seed=s, step=step) for s in range(7000, 7100)]
+        assert {each.dtype for each in points} == {np.dtype(np.intp)}
+        return [each.tolist() for each in points]
+
+    first = batches(0)
+    monkeypatch.setattr(np.random, "default_rng", None)
+    assert batches(0) == first
+    assert all(map(set.isdisjoint, map(set, first), map(set, batches(1))))
+
+
 def test_a_batch_larger_than_the_dataset_takes_points_again() -> None:
     x = torch.tensor([[1.0], [2.0]])
     model = make_model(
