@@ -36,21 +36,27 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def replacing_in(folder: int, name: str) -> Iterator[IO[bytes]]:
-    """Do as `replacing` does, in the folder of an open handle, wherever its path leads by now."""
+def replacing_in(folder: int, name: str, *, sync: bool = True) -> Iterator[IO[bytes]]:
+    """Do as `replacing` does, in the folder of an open handle, wherever its path leads by now.
+
+    Without ``sync`` nobody waits for the disk: other processes see all of it or nothing, but after
+    a power cut it may be gone, or damaged.
+    """
     temporary = f".{name}-{os.urandom(6).hex()}.tmp"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
-            file.flush()
-            system.fsync(file.fileno())
+            if sync:
+                file.flush()
+                system.fsync(file.fileno())
         system.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=folder)
         raise
-    system.fsync(folder)
+    if sync:
+        system.fsync(folder)
 
 
 @contextmanager

@@ -104,6 +104,7 @@ def numbers(argument: str, text: str, kind: type[_Number]) -> tuple[_Number, ...
 
 Verb = Callable[..., Any]
 _LOG_FORMAT: Final = "log_format_"
+_PLUGINS: Final = "plugins"
 
 _ROUNDS, _WORKERS = "Schemes and rounds", "Workers"
 # Of a verb's help, by field or by table; of all other fields it is training.
@@ -148,17 +149,19 @@ def configured(*only: str) -> Callable[[Verb], Verb]:
 def with_plugins(verb: Verb) -> Verb:
     """Return a verb that takes ``--plugin``, and the fields of its groups as options.
 
-    A group is a parameter whose type is a dataclass. Plug-ins are imported before anything else.
+    A group is a parameter whose type is a dataclass. Plug-ins are imported before anything else; a
+    verb with a parameter ``plugins`` is told which.
     """
-    groups: dict[str, Any] = {
-        name: kind for name, kind in get_type_hints(verb).items() if is_dataclass(kind)
-    }
+    wanted = get_type_hints(verb)
+    groups: dict[str, Any] = {name: kind for name, kind in wanted.items() if is_dataclass(kind)}
 
     @wraps(verb)
     def call(*, plugins_: list[str] | None = None, **arguments: Any) -> object:
         arguments.pop(_LOG_FORMAT)  # has been obeyed
         if plugins_:
             import_plugins(plugins_)
+        if _PLUGINS in wanted:
+            arguments[_PLUGINS] = plugins_ or []
         for name, kind in groups.items():
             values = {each.name: arguments.pop(each.name) for each in fields(kind)}
             listed = {each.name for each in fields(kind) if isinstance(each.default, tuple)}
@@ -231,7 +234,7 @@ def _log_format() -> inspect.Parameter:
 
 def _with_parameters(call: Verb, verb: Verb, more: Sequence[inspect.Parameter]) -> Verb:
     """Return ``call`` with the parameters of ``verb``, and ``more`` for its flags."""
-    own = (each for each in _expanded(verb) if each.name != "flags")
+    own = (each for each in _expanded(verb) if each.name not in ("flags", _PLUGINS))
     parameters = [*own, *more, _log_format()]
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {each.name: each.annotation for each in parameters}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, cast
 
@@ -11,12 +12,13 @@ from rich.box import SIMPLE_HEAD
 from rich.progress import BarColumn, TextColumn
 from rich.table import Table
 
+from seqgc.cli._names import FUNCTIONS
 from seqgc.cli._options import AsJson, ProfileFile, RehearsalOptions, numbers, words
 from seqgc.cli._show import WAIT_OUT, Screen, print_json
 from seqgc.cli.progress import progress_bar
 from seqgc.rounds import WaitOut
 from seqgc.schemes import Deal
-from seqgc.search import Ranked, SearchSpace, Tuning
+from seqgc.search import Ranked, Rehearsal, SearchSpace, Tuning
 from seqgc.search import tune as search_rehearsal
 
 _GRID = SearchSpace()
@@ -61,6 +63,7 @@ def tune(
     profile: ProfileFile,
     options: RehearsalOptions,
     searched: SpaceOptions,
+    plugins: list[str],
     holdout: Annotated[float | None, "Share of rounds to judge by and not to choose by."] = None,
     top: Annotated[int, "How many to rank."] = 20,
     pareto: Annotated[bool, "Also trade run time for the bill; takes longer."] = False,
@@ -86,6 +89,8 @@ def tune(
         print_json(_report(found, seconds))
     else:
         _print(found, seconds)
+        train = _command(found.best, rehearsal, plugins)
+        Screen().print("Train with the first:", train, sep="\n", soft_wrap=True)
 
 
 def _report(found: Tuning, seconds: float) -> dict[str, object]:
@@ -162,18 +167,26 @@ def _print(found: Tuning, seconds: float) -> None:
         f"searched {found.evaluated + found.pruned} candidates in {seconds:.1f} s: "
         f"{found.evaluated} replayed, {found.pruned} too slow in any case{unfit}"
     )
-    console.print("Train with the first:", _command(found.best), sep="\n", soft_wrap=True)
 
 
-def _command(row: Ranked) -> str:
-    """Return what to type to train with a setting."""
+def _command(row: Ranked, rehearsal: Rehearsal, plugins: Sequence[str]) -> str:
+    """Return what to type to train with a setting, on workers like those that were recorded."""
     setting, scheme = row.setting, row.setting.scheme
     words = ["seqgc", "train", "--scheme", scheme.spec, "-n", str(scheme.n)]
     if not isinstance(scheme, Deal):
-        words += ["--mu", f"{setting.rule.mu:g}", "--wait-out", setting.rule.wait_out]
+        mu = str(setting.rule.mu).removesuffix(".0")
+        words += ["--mu", mu, "--wait-out", setting.rule.wait_out]
     bundle = setting.jobs_per_round
-    bundles = max(scheme.delay + 1, -(-_MODELS // bundle))
-    words += ["--models", str(bundles * bundle), "--jobs-per-round", str(bundle)]
+    models = rehearsal.models or max(scheme.delay + 1, -(-_MODELS // bundle)) * bundle
+    words += ["--models", str(models), "--jobs-per-round", str(bundle)]
+    if rehearsal.batch is not None:
+        words += ["--batch-size", str(rehearsal.batch)]
+    if (backend := rehearsal.profile.meta.provider) in (*FUNCTIONS, "dask"):
+        words += ["--backend", backend]
+        if backend in FUNCTIONS and row.reading.resident and isinstance(scheme, Deal):
+            words.append("--resident")
+    for plugin in plugins:
+        words += ["--plugin", plugin]
     return shlex.join(words)
 
 

@@ -50,7 +50,10 @@ class ObjectStore(ABC):
         self._pause = pause
 
     def publish(self, model: str, version: int, params: FloatArray) -> WeightRef:
-        """Write ``params`` (size,) durably; publishing the same again changes nothing.
+        """Write ``params`` (size,) for all to read; publishing the same again changes nothing.
+
+        They are whole for whoever is told of them, in any process and on any machine that has the
+        store. Whether they outlive a power cut is for the store to say: a run does not need it.
 
         Raises
         ------
@@ -92,7 +95,7 @@ class ObjectStore(ABC):
         self._delete(self._name(ref))
 
     def put(self, key: str, data: bytes) -> None:
-        """Write ``data`` durably; `StoreError`: it cannot be written."""
+        """Write ``data`` for all to read; `StoreError`: it cannot be written."""
         self._replace(_blob(key), data)
 
     def get(self, key: str, *, digest: str, size_bytes: int) -> bytes:
@@ -133,11 +136,11 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def _create(self, name: str, params: FloatArray) -> bool:
-        """Write weights, little-endian, durably; False, and nothing done, if the name is taken."""
+        """Write weights, little-endian; False, and nothing done, if the name is taken."""
 
     @abstractmethod
     def _replace(self, name: str, data: bytes) -> None:
-        """Write an object durably, in the place of any other of the name."""
+        """Write an object, in the place of any other of the name."""
 
     @abstractmethod
     def _read(self, name: str, size_bytes: int) -> bytes:

@@ -1,8 +1,15 @@
 """A store in a folder that master and workers share: a local disk, or an EFS mount.
 
 One file per version, ``<root>/<model>@<version>.npy``, and per blob, ``<root>/blobs/<key>``, each
-of which appears as a whole or not at all, also in a power cut. ``.npy`` carries its own format
-version; nothing is ever unpickled.
+of which appears as a whole or not at all. ``.npy`` carries its own format version; nothing is ever
+unpickled.
+
+Nobody waits for the disk. What is stored is in flight: a run that goes on after a power cut has its
+checkpoints, and publishes into a new folder. So two synchronisations a file, a hundred files a
+round, would hold up every round for nothing. Other processes need none; other machines, on NFS and
+so EFS, need close-to-open consistency: closing a file sends it to the server, and EFS has it in
+several zones before it answers. A file is closed before it gets its name, and has its name before
+anybody is told of it. Should damage come through all the same, the digest in every reference tells.
 
 Others may write there, too: below what the caller vouches for no link is followed, in any part of a
 path, and nothing is read but regular files. So each part is opened below the handle of the one
@@ -90,7 +97,7 @@ class DirectoryStore(ObjectStore):
         with (
             self._told(name, "written"),
             self._folder(name, make=True) as (folder, file_name),
-            replacing_in(folder, file_name) as file,
+            replacing_in(folder, file_name, sync=False) as file,
         ):
             yield file
             os.fchmod(file.fileno(), 0o444)  # immutable; other users' workers may read it

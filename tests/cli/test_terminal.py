@@ -106,6 +106,31 @@ def test_tune_fits_80_columns_and_ends_with_a_line_that_trains(
     assert main([*words, "--dry-run"]) == 0
 
 
+def test_the_line_that_trains_names_all_that_the_search_was_told(
+    capsys: Out, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])  # where examples are found
+    times = [[1.0, 1.1, 4.0, 1.2], [1.0, 1.3, 1.1, 5.0], [6.0, 1.0, 1.2, 1.1]] * 2
+    for name, provider in (("of my own", "EC2"), ("functions", "lambda-local")):
+        meta = ProfileMeta(alpha=0.5, provider=provider)
+        write_profile(DelayProfile.from_times(times, meta=meta), path=tmp_path / f"{name}.npz")
+    plugins = ["--plugin", "examples.heterogeneous", "--plugin", "examples.stochastic"]
+    told = ["--mu", "0.123456789", "--batch", "30", "--models", "6", "--jobs-per-round", "2"]
+    stay = ["--schemes", "deal", "--resident", "--jobs", "6", "--repeat"]
+    searched = ["tune", str(tmp_path / "of my own.npz"), "--schemes", "het", *told, *plugins]
+    assert main(searched) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.startswith("seqgc train --scheme het:")
+    assert "-n 4 --mu 0.123456789 --wait-out " in line
+    assert "--models 6 --jobs-per-round 2 --batch-size 30" in line
+    assert line.endswith(shlex.join(plugins))
+    assert main([*shlex.split(line)[1:], "--dry-run"]) == 0
+    assert main(["tune", str(tmp_path / "functions.npz"), *stay]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.endswith("--backend lambda-local --resident")
+    assert main([*shlex.split(line)[1:], "--dry-run"]) == 0
+
+
 def test_runs_that_start_at_once_have_folders_of_their_own(tmp_path: Path) -> None:
     paths = {new_run_path(tmp_path, "gc:s=1") for _ in range(500)}
     assert len(paths) == 500

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,34 +94,34 @@ def test_one_read_only_file_per_version_and_nothing_else_is_left(tmp_path: Path)
     assert not list(store.root.iterdir())
 
 
-def test_weights_are_synced_before_they_get_their_name(
+def test_weights_are_closed_before_they_get_their_name_and_nobody_waits_for_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls: list[str] = []
-    fsync, replace = os.fsync, os.replace
+    replace, lengths = os.replace, list[int]()
 
-    def noting_fsync(descriptor: int) -> None:
-        folder = Path(f"/proc/self/fd/{descriptor}").readlink().is_dir()
-        calls.append("sync folder" if folder else "sync file")
-        fsync(descriptor)
+    def noting_replace(source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+        path = Path(f"/proc/self/fd/{src_dir_fd}").readlink() / source
+        handles = [each for each in Path("/proc/self/fd").iterdir() if each.exists()]
+        assert path not in [each.readlink() for each in handles]  # NFS sends it at the closing
+        lengths.append(path.stat().st_size)
+        replace(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
 
-    def noting_replace(*paths: str, **folders: int) -> None:
-        calls.append("rename")
-        replace(*paths, **folders)
-
-    monkeypatch.setattr(os, "fsync", noting_fsync)
+    monkeypatch.setattr(os, "fsync", None)
     monkeypatch.setattr(os, "replace", noting_replace)
-    DirectoryStore(tmp_path).publish("cnn", 0, np.ones(3))
-    assert calls == ["sync file", "rename", "sync folder"]
+    store = DirectoryStore(tmp_path)
+    store.publish("cnn", 0, np.ones(3))
+    store.put("result", b"abc")
+    assert lengths == [128 + 3 * 8, 3]
 
 
-def test_a_write_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StoreError, match=r"cnn@0000000000.npy cannot be written: .*No space left"):
-        DirectoryStore(tmp_path).publish("cnn", 0, np.ones(3))
+def test_a_write_that_fails_leaves_no_file(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
+    try:
+        with pytest.raises(StoreError, match=r"cnn@0000000000.npy cannot be written: .*too large"):
+            DirectoryStore(tmp_path).publish("cnn", 0, np.ones(3))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not list(tmp_path.iterdir())
 
 
