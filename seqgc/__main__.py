@@ -25,6 +25,11 @@ def run() -> int:
             signal.signal(number, _end)
     try:
         _open_standard_streams()
+        if "_SEQGC_COMPLETE" in os.environ:
+            from seqgc._completion import answered
+
+            if answered():
+                return 0
         verb = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
         if verb in _WITH_TORCH:
             for variable in _THREADS:
@@ -46,7 +51,7 @@ def _said(verb: str) -> Iterator[None]:
     On a terminal it is wiped away again; elsewhere it is a line.
     """
     asked = os.environ.get("SEQGC_LOG_FORMAT") == "json" or "--log-format" in " ".join(sys.argv)
-    if asked or "_SEQGC_COMPLETE" in os.environ:  # machines read; a shell asks how a line goes on
+    if asked:  # machines read
         yield
         return
     wiped = sys.stderr.isatty()

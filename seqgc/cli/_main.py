@@ -102,7 +102,7 @@ def _run(arguments: list[str]) -> int:
     arguments = [word for word in arguments if word != _TRACEBACK] or ["--help"]
     try:
         with _signals(), _unwrapped():
-            status = _command()(args=arguments, prog_name="seqgc", standalone_mode=False)
+            status = command()(args=arguments, prog_name="seqgc", standalone_mode=False)
         sys.stdout.flush()
     except (ParameterError, ProfileError) as error:
         return fail(error, str(error), Status.WRONG)
@@ -197,7 +197,8 @@ def _stop_behind(error: BaseException | None) -> _Stopped | None:
 
 
 @cache
-def _command() -> Any:  # of typer's own click; made once, which takes longer than most verbs
+def command() -> Any:  # of typer's own click; made once, which takes longer than most verbs
+    """Return the command line, made of the verbs."""
     return get_command(app)
 
 

@@ -3,7 +3,7 @@
 Users have none of these, so they may change at any time; tests take them from here.
 """
 
-from seqgc.cli._main import _command as command
+from seqgc.cli._main import command
 from seqgc.cli._names import DATA, MODULES, NOT_TAKEN, OPTIMIZERS, SCHEDULERS
 from seqgc.cli._run import (
     PreparedRun,
@@ -15,6 +15,7 @@ from seqgc.cli._run import (
 )
 from seqgc.cli._show import busy
 from seqgc.cli._statuses import MEANINGS, Status
+from seqgc.cli._words import words
 
 __all__ = [
     "DATA",
@@ -32,4 +33,5 @@ __all__ = [
     "make_plan",
     "make_workers",
     "prepare",
+    "words",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import shlex
 import sys
@@ -15,7 +17,7 @@ from seqgc.cli import main
 from seqgc.errors import ParameterError
 from seqgc.profiles import DelayProfile, ProfileMeta, write_profile
 from seqgc.training import RunDirectory, new_run_path
-from tests.cli.inside import command
+from tests.cli.inside import command, words
 
 Out = pytest.CaptureFixture[str]
 
@@ -42,20 +44,55 @@ def test_what_is_being_done_is_said_before_anything_is_imported(
     assert capsys.readouterr().err == said
 
 
-def test_completion_says_nothing_else(capsys: Out, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = {
-        "_SEQGC_COMPLETE": "complete_bash",
-        "COMP_WORDS": "seqgc train --wait",
-        "COMP_CWORD": "2",
-    }
-    for name, value in {**asked, "COMP_CWORD": "2"}.items():
+def ask(line: str, shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the environment be that of a shell's script where TAB is pressed."""
+    words = shlex.split(line) + [""] * line.endswith(" ")
+    variables = {"_SEQGC_COMPLETE": f"complete_{shell}"}
+    if shell == "bash":
+        variables |= {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    else:
+        variables["_TYPER_COMPLETE_ARGS"] = line
+        variables["_TYPER_COMPLETE_WORD_TO_COMPLETE"] = words[-1]  # powershell
+        variables["_TYPER_COMPLETE_FISH_ACTION"] = "get-args"
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
+
+
+LINES = [
+    "seqgc ", "seqgc tr", "seqgc --", "seqgc profile ", "seqgc profile re",
+    "seqgc profile record --", "seqgc train --a", "seqgc train --no-a", "seqgc train --scheme --",
+    "seqgc train --scheme gc:s=1 -n 4 --j", "seqgc train --scheme gc:s=1 --scheme",
+    "seqgc train --plugin x --plu", "seqgc --traceback data --", "seqgc scheme 'gc:s=1' --js",
+    "seqgc scheme -- --js", "seqgc scheme gc", "seqgc train --scheme=gc --scheme",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "shell"),
+    [
+        *((line, "bash") for line in LINES),
+        *itertools.product(
+            ["seqgc tr", "seqgc tx", "seqgc profile record --"], ["zsh", "fish", "powershell"]
+        ),
+    ],
+)
+def test_a_shell_is_answered_as_by_typer_and_without_the_verbs(
+    line: str, shell: str, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask(line, shell, monkeypatch)
+    with pytest.raises(SystemExit):
+        command()(prog_name="seqgc")
+    typers = capsys.readouterr().out
     monkeypatch.setattr(sys, "argv", ["seqgc"])
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with pytest.raises(SystemExit):
-        __main__.run()
-    seen = capsys.readouterr()
-    assert (seen.out.split(), seen.err) == (["--wait-out"], "")
+    monkeypatch.setitem(sys.modules, "seqgc.cli", None)  # importing it fails
+    assert __main__.run() == 0
+    assert capsys.readouterr() == (typers, "")
+
+
+def test_the_table_for_shells_has_the_verbs_and_options_that_there_are() -> None:
+    table = json.loads((Path(__main__.__file__).parent / "completion.json").read_text("utf-8"))
+    assert table == words(), "python -m seqgc.cli._words"
 
 
 def test_the_version_is_told(capsys: Out) -> None:
