@@ -96,7 +96,7 @@ def _words(line: str) -> list[str]:
     """Return the words of a line that may end in the middle of one."""
     lexer = shlex.shlex(line, posix=True)
     lexer.whitespace_split, lexer.commenters = True, ""
-    words = []
+    words = list[str | None]()
     try:
         words.extend(iter(lexer.get_token, None))
     except ValueError:  # a quotation that is open yet

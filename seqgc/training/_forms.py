@@ -61,13 +61,12 @@ def one_of_each(models: Iterable[Model]) -> list[Model]:
 
 def with_shared_modules(objectives: Iterable[Objective]) -> tuple[Objective, ...]:
     """Return the objectives, those of one form with one module: the first's, weights and all."""
-    first, contents = dict[bytes, nn.Module](), Contents()
-    shared = []
-    for objective in objectives:
-        form = form_of(objective.module, contents)
-        module = objective.module if form is None else first.setdefault(form, objective.module)
-        shared.append(replace(objective, module=module))
-    return tuple(shared)
+    all_, contents, first = list(objectives), Contents(), dict[bytes, nn.Module]()
+    modules = {id(each.module): each.module for each in all_}
+    for key, module in modules.items():
+        if (form := form_of(module, contents)) is not None:
+            modules[key] = first.setdefault(form, module)
+    return tuple(replace(each, module=modules[id(each.module)]) for each in all_)
 
 
 class _FormPickler(pickle.Pickler):

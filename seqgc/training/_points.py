@@ -10,12 +10,25 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset, default_collate
 
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, did_you_mean
 from seqgc.ports import IntArray
 
-__all__ = ["Loss", "PointDataset", "collate", "map_tensors", "per_point_loss", "point_losses"]
+__all__ = [
+    "LOSSES",
+    "Loss",
+    "PointDataset",
+    "collate",
+    "map_tensors",
+    "named_loss",
+    "per_point_loss",
+    "point_losses",
+]
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+
+LOSSES: Mapping[str, Callable[[], nn.Module]]
+LOSSES = {"cross-entropy": nn.CrossEntropyLoss, "mse": nn.MSELoss}
+"""Losses by name."""
 
 _REMEDY = (
     "use reduction='none', e.g. functools.partial(torch.nn.functional.cross_entropy, "
@@ -55,6 +68,14 @@ def map_tensors(value: object, function: Callable[[Tensor], Tensor]) -> object:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [map_tensors(item, function) for item in value]
     return value
+
+
+def named_loss(name: str) -> nn.Module:
+    """Return a new loss of `LOSSES`, or raise `ParameterError`."""
+    if name not in LOSSES:
+        rule = f"must be one of {', '.join(LOSSES)}"
+        raise ParameterError("loss", rule, name, did_you_mean(str(name), LOSSES))
+    return LOSSES[name]()
 
 
 def per_point_loss(loss: Loss) -> Loss:

@@ -29,12 +29,12 @@ import torch
 from torch import nn
 
 from seqgc._grid import MOST_MODELS
-from seqgc.errors import ParameterError, did_you_mean, refusing, require_int
+from seqgc.errors import ParameterError, refusing, require_int
 from seqgc.stores import StoredData, find_data
 from seqgc.training._autocast import Autocast
 from seqgc.training._forms import with_shared_modules
 from seqgc.training._made_of import in_script, made_of, require_masters
-from seqgc.training._points import PointDataset, per_point_loss
+from seqgc.training._points import LOSSES, PointDataset, named_loss, per_point_loss
 from seqgc.training.compute import TorchCompute
 from seqgc.training.model import Model, Objective, OptimizerFactory, Precision, Recipe, torch_dtype
 from seqgc.training.problems import MODULES, digits
@@ -72,10 +72,6 @@ ModuleFactory: TypeAlias = Callable[[int], nn.Module]
 DataFactory: TypeAlias = Callable[[], tuple[PointDataset, PointDataset]]
 _Factory = TypeVar("_Factory", ModuleFactory, DataFactory)
 
-LOSSES: Mapping[str, Callable[[], nn.Module]]
-LOSSES = {"cross-entropy": nn.CrossEntropyLoss, "mse": nn.MSELoss}
-"""Losses by name."""
-
 
 def _seedless(make: Callable[[], nn.Module]) -> ModuleFactory:
     return lambda seed: make()  # noqa: ARG005 (drawn from torch's global state)
@@ -83,9 +79,7 @@ def _seedless(make: Callable[[], nn.Module]) -> ModuleFactory:
 
 _MODULES: Final = {name: _seedless(make) for name, make in MODULES.items()}
 _DATA: Final[dict[str, DataFactory]] = {"digits": digits}
-_loaded: ContextVar[dict[str, tuple[PointDataset, PointDataset]] | None] = ContextVar(
-    "loaded", default=None
-)
+_loaded = ContextVar[dict[str, tuple[PointDataset, PointDataset]] | None]("loaded", default=None)
 _FIELDS: Final = ("name", "module", "data", "loss", "autocast", "seed")
 _TO_A_MODULE: Final = (
     "move the script's or notebook's own into a module, nets.py say, under @register_module and "
@@ -210,7 +204,7 @@ def registered_model(
     return Model(
         name=name,
         module=make_module(module, seed=seed),
-        loss=_named_loss(loss),
+        loss=named_loss(loss),
         dataset=train,
         optimizer=optimizer,
         batch_size=batch_size,
@@ -234,7 +228,7 @@ def check_recipe(recipe: Recipe) -> None:
     listed = [own_module(path) or "" for path in (recipe.module, recipe.data)]
     _module_factory(recipe.module, listed)
     _data_factory(recipe.data, listed)
-    _named_loss(recipe.loss)
+    named_loss(recipe.loss)
 
 
 def factories_of(recipe: Recipe) -> tuple[ModuleFactory | DataFactory, ...]:
@@ -303,10 +297,9 @@ def make_models_compute(settings: Mapping[str, Json], fetch_weights: FetchWeight
     torch_dtype(cast("Precision", precision))
     if not isinstance(models, list) or not 0 < len(models) <= MOST_MODELS:
         raise ParameterError("models", f"must be a list of 1 to {MOST_MODELS}", type(models))
-    listed = tuple(FACTORIES.listed)
-    data = cache(lambda name: _data_factory(name, listed)()[0])  # models of the same data share
     torch.set_num_threads(1)
-    objectives = with_shared_modules(_objective(model, data, listed) for model in models)
+    parts = _Parts(tuple(FACTORIES.listed))
+    objectives = with_shared_modules(_objective(model, parts) for model in models)
     recipes = [Recipe(**{name: each[name] for name in _FIELDS[1:4]}) for each in models]
     require_masters(settings["fingerprint"], _made_of(objectives, recipes))
     return TorchCompute(
@@ -317,9 +310,23 @@ def make_models_compute(settings: Mapping[str, Json], fetch_weights: FetchWeight
     )
 
 
-def _objective(
-    model: Json, data: Callable[[str], PointDataset], listed: Collection[str]
-) -> Objective:
+class _Parts:
+    """What the models of a run are made of, each made once, but for weights, which travel.
+
+    A network of seqgc's own is one for all seeds, which draw nothing else, as users' own may.
+    """
+
+    def __init__(self, listed: Collection[str]) -> None:
+        self._drawn = cache(lambda name, seed: _drawn(_module_factory(name, listed), seed))
+        self.data = cache(lambda name: _data_factory(name, listed)()[0])
+        self.loss = cache(lambda name: per_point_loss(named_loss(name)))
+
+    def module(self, name: str, seed: int) -> nn.Module:
+        """Return a network, with whatever weights."""
+        return self._drawn(name, 0 if name in MODULES else seed)
+
+
+def _objective(model: Json, parts: _Parts) -> Objective:
     """Rebuild the objective of a model's settings, if they are that."""
     if not isinstance(model, Mapping) or set(model) != set(_FIELDS):
         raise ParameterError("models", f"must each have {', '.join(_FIELDS)}", model)
@@ -330,9 +337,9 @@ def _objective(
     name, module, points, loss, autocast = (str(model[field]) for field in _FIELDS[:-1])
     return Objective(
         name=name,
-        dataset=data(points),
-        module=_drawn(_module_factory(module, listed), seed),
-        loss=per_point_loss(_named_loss(loss)),
+        dataset=parts.data(points),
+        module=parts.module(module, seed),
+        loss=parts.loss(loss),
         autocast=cast("Autocast", autocast),
     )
 
@@ -375,13 +382,6 @@ def _made_of(objectives: Sequence[Objective], recipes: Sequence[Recipe]) -> dict
     """Return what must be alike at the master and at functions; seqgc's own part is among it."""
     makers = [factory for each in dict.fromkeys(recipes) for factory in factories_of(each)]
     return made_of(objectives, recipes, code_of=[*makers, TorchCompute, digits])
-
-
-def _named_loss(name: str) -> nn.Module:
-    if name not in LOSSES:
-        rule = f"must be one of {', '.join(LOSSES)}"
-        raise ParameterError("loss", rule, name, did_you_mean(str(name), LOSSES))
-    return LOSSES[name]()
 
 
 def _registering(factories: dict[str, _Factory], name: str) -> Callable[[_Factory], _Factory]:

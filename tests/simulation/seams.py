@@ -115,11 +115,11 @@ def _compute_of(models: tuple[Model, ...]) -> tuple[TorchCompute, _Anywhere]:
     return TorchCompute([model.objective for model in models], store=source), source
 
 
-def shared_objective(model: Any, data: Any, listed: Any) -> Objective:
+def shared_objective(model: Any, parts: Any) -> Objective:
     """Stand for `factories._objective`; whoever computes with an objective copies its module."""
     key = tuple(sorted(model.items()))
     if key not in _objectives:
-        _objectives[key] = _objective(model, data, listed)
+        _objectives[key] = _objective(model, parts)
     return _objectives[key]
 
 

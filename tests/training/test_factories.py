@@ -31,7 +31,9 @@ from seqgc.training.factories import (
     register_module,
     workload_of,
 )
+from seqgc.training.problems import MODULES
 from seqgc.worker import FACTORIES
+from tests.training.inside import form_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +118,31 @@ def test_gradients_are_the_local_workers_bit_for_bit(
         assert found.dtype == precision
         assert found.tobytes() == expected.tobytes()
         assert np.abs(found).max() > 0
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_seeds_draw_nothing_but_weights_of_our_own_networks(name: str) -> None:
+    """So a function makes one for all seeds: the weights travel."""
+    assert form_of(make_module(name, seed=0)) == form_of(make_module(name, seed=1)) is not None
+
+
+def test_a_function_draws_one_network_of_our_own_and_all_of_the_users(tmp_path: Path) -> None:
+    drawn = dict[str, list[int]](mlp=[], own=[])
+
+    ours = factories_module._MODULES["mlp"]
+
+    def noting(name: str, seed: int) -> nn.Module:
+        drawn[name].append(seed)
+        return ours(seed)
+
+    factories_module._MODULES["mlp"] = partial(noting, "mlp")
+    factories_module._MODULES["own"] = partial(noting, "own")
+    specs = [Spec(name=f"{m}-{s}", module=m, seed=s) for m in ("mlp", "own") for s in range(1, 4)]
+    ref = workload_of([model_of(spec) for spec in specs], precision="float32")
+    for each in drawn.values():
+        each.clear()
+    make_models_compute(ref.settings, DirectoryStore(tmp_path).fetch)
+    assert drawn == {"mlp": [0], "own": [1, 2, 3]}
 
 
 def test_models_share_their_data() -> None:
