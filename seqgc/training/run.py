@@ -17,7 +17,6 @@ from math import isfinite
 from pathlib import Path
 from shutil import rmtree
 
-import torch
 from torch import nn
 
 from seqgc.errors import ModelError, StoreError
@@ -30,6 +29,7 @@ from seqgc.training._history import History, Recorder, read_history
 from seqgc.training._lease import Lease
 from seqgc.training._plan import TrainingPlan
 from seqgc.training._session import Session
+from seqgc.training._threads import one_thread
 from seqgc.training._work import Crew, LeaseObserver, Workers
 from seqgc.training.adaptive import Switch
 from seqgc.training.journal import Journal
@@ -275,9 +275,7 @@ def _execute(
     work = plan.work(path, setting=setting, master=master, pin=pin)
     workers.check(work)
     with ExitStack() as stack:
-        # The cores are the workers': a second thread of the master would spin on one of them.
-        stack.callback(torch.set_num_threads, torch.get_num_threads())
-        torch.set_num_threads(1)
+        stack.enter_context(one_thread())
         crew = stack.enter_context(workers.open(work))
         store = crew.store
         if crew.grace_s is not None:

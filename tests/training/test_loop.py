@@ -6,6 +6,7 @@ import json
 import sys
 import tomllib
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from threadpoolctl import threadpool_info, threadpool_limits
 from torch.optim import lr_scheduler
 
 from seqgc.cli.config import checked
@@ -228,6 +230,43 @@ class Failing(Diary):
 
     def on_end(self, result: TrainResult) -> None:
         self.results.append(result)
+
+
+class Counting(Callback):
+    """Notes how many threads there are for linear algebra, and for PyTorch."""
+
+    def __init__(self) -> None:
+        self.counts: list[list[int]] = []
+
+    def on_step(self, *_: object) -> None:
+        blas = [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
+        self.counts.append([torch.get_num_threads(), *blas])
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_run_computes_in_one_thread_and_gives_back_those_of_its_process(
+    fails: bool, tmp_path: Path
+) -> None:
+    counting, also = Counting(), [Failing()] * fails
+    expected = pytest.raises(ParameterError) if fails else nullcontext()
+    torch.set_num_threads(2)
+    try:
+        with threadpool_limits(limits=3, user_api="blas"):
+            with expected:
+                train(
+                    plan([make_model("a")]),
+                    crew(),
+                    run=tmp_path / "run",
+                    callbacks=[counting, *also],
+                )
+            counting.on_step()
+    finally:
+        torch.set_num_threads(1)
+    *during, after = counting.counts
+    assert during
+    assert {number for counts in during for number in counts} == {1}
+    assert after == [2, *[3] * (len(after) - 1)]
+    assert len(after) > 1
 
 
 def test_a_callback_that_raises_ends_the_run_in_one_line_and_it_can_go_on(tmp_path: Path) -> None:
