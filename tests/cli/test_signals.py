@@ -28,7 +28,7 @@ class Thing:
 def verbs(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     """Verbs of a test's own: ``seqgc NAME`` calls what is here."""
     chosen: dict[str, object] = {}
-    monkeypatch.setattr("seqgc.cli._main._command", lambda: typer.main.get_command(own))
+    monkeypatch.setattr("seqgc.cli._main.command", lambda: typer.main.get_command(own))
     own = typer.Typer()
 
     @own.command()

@@ -54,7 +54,7 @@ def test_each_way_to_end_has_its_status(
     def one() -> None:
         raise fails()
 
-    monkeypatch.setattr("seqgc.cli._main._command", lambda: typer.main.get_command(own))
+    monkeypatch.setattr("seqgc.cli._main.command", lambda: typer.main.get_command(own))
     assert main(["--"]) == status
     known = {int(word) for words in MEANINGS for word in words.split(", ")}
     assert status in known
