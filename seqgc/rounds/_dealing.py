@@ -88,7 +88,7 @@ class DealingPolicy:
         first_job: int = 0,
         empty: BoolArray | None = None,
     ) -> None:
-        self._in_flight = require_int("in_flight", in_flight, least=1)
+        self.in_flight = require_int("in_flight", in_flight, least=1)  # may be lowered meanwhile
         if greet not in get_args(Greet) or (greet == "rounds" and in_flight > 1):
             rule_ = "must be 'once', or 'rounds' with one job in flight"
             raise ParameterError("greet", rule_, greet)
@@ -345,7 +345,7 @@ class DealingPolicy:
 
     def _begin_jobs(self) -> list[Dispatch]:
         greetings: list[Dispatch] = []
-        while self._next < min(self._end, self._first + self._in_flight):
+        while self._next < min(self._end, self._first + self.in_flight):
             self._jobs[self._next] = DealtJob(self._next, len(self._pieces), deque(self._pieces))
             self._next += 1
             if self._each_round:

@@ -114,7 +114,7 @@ class SwitchingPolicy:
         audit: bool = False,
         bundles: int = 1,
     ) -> None:
-        self._audit, self._bundles = audit, bundles
+        self._audit, self._bundles, self._bundles_left = audit, bundles, bundles
         again = again or OnRecord()
         self._again, self._on_record = dict(again.answers), again
         if director is not None:
@@ -148,6 +148,15 @@ class SwitchingPolicy:
             self._num_jobs = self._policy.end_after(job)
         else:
             self._num_jobs = min(self._num_jobs, job + 1)
+
+    def go_on_with(self, bundles: int) -> None:
+        """Know that only so many bundles are left: where work is dealt, as many jobs at once.
+
+        Where there are rounds these go on as they are: which tasks they have does not depend on it.
+        """
+        self._bundles_left = max(1, bundles)
+        if isinstance(self._policy, DealingPolicy):
+            self._policy.in_flight = self._bundles_left
 
     @property
     def rounds(self) -> int:
@@ -288,7 +297,7 @@ class SwitchingPolicy:
                 deal,
                 segment.setting.rule,
                 num_jobs=self._jobs - closed,
-                in_flight=deal.jobs_in_flight(self._bundles),
+                in_flight=deal.jobs_in_flight(self._bundles_left),
                 first_job=segment.first_job + closed,
                 empty=np.max(cuts, axis=0) == 0 if cuts else None,
             )

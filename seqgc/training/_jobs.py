@@ -80,6 +80,8 @@ class JobPlan:
         self.is_late: Final = self.delay >= self.num_bundles  # weights lack some gradients
         self.turns: Final = Turns(self.num_bundles, steps=steps, fixed=self.is_late)
         self._parked: set[int] = set()
+        self.bundles_left = self.num_bundles
+        """How many have a model that is not parked."""
 
     def adopt(self, scheme: ChunkedScheme) -> None:
         """Cut batches as ``scheme`` does from now on; raises like the constructor."""
@@ -98,10 +100,12 @@ class JobPlan:
     def park(self, name: str) -> None:
         """Give a model's turns to the others once all models of its bundle are parked."""
         index = [model.name for model in self.models].index(name)
-        self._parked.add(index)
         bundle = index // self.jobs_per_round
-        if self._parked.issuperset(self._members(bundle)):
-            self.turns.leave(bundle)
+        if index not in self._parked:
+            self._parked.add(index)
+            if self._parked.issuperset(self._members(bundle)):
+                self.bundles_left -= 1
+                self.turns.leave(bundle)
 
     def bundle(self, job: int) -> range:
         """Return the indices of the models whose step a job is, whose turn is known."""

@@ -214,6 +214,7 @@ class Session:
         state, flight = snapshot.state, snapshot.files[FLIGHT]
         self._slowdown.restore(state.slowdown)
         self._workload.restore(state.workload, snapshot.files)
+        self._policy.go_on_with(self._workload.bundles_left)
         if self._adaptive is not None and state.director is not None:
             self._adaptive.restore(state.director)
         state.random.restore()
@@ -365,8 +366,10 @@ class Session:
 
         Once they have left, and nobody is left for more jobs, the run is to end with these.
         """
-        if isinstance(seen, ports.Dispatched) and self._workload.num_jobs is not None:
-            self._policy.end_after(self._workload.num_jobs - 1)
+        if isinstance(seen, ports.Dispatched):
+            self._policy.go_on_with(self._workload.bundles_left)
+            if self._workload.num_jobs is not None:
+                self._policy.end_after(self._workload.num_jobs - 1)
         if isinstance(seen, ports.Dispatch) and len(self._policy.segments) > 1 + len(self.switches):
             choice = next(a for a in reversed(self.answers) if isinstance(a, Choice))
             self._tell("switch", self._adopt(self._policy.segments[-1], choice).fields)

@@ -7,9 +7,10 @@ long as all of them are trained, job ``t`` is a step of bundle ``t mod B``. A bu
 queue once it has begun all its steps, or all its models are parked. A bundle's next step may begin
 when its last one is decoded: at the latest T rounds after it began, T being the scheme's delay.
 With fewer than T + 1 bundles left the first of the queue may have to wait: the turn is then *idle*,
-a job for which nothing is computed. Between two turns of a bundle each other one has one at most,
-so that no step begins at a later job than if nobody had left: a run has never more jobs than were
-planned.
+a job for which nothing is computed. (Where work is dealt there are no more jobs under way than
+bundles with a model left, so that hardly any turn is idle.) Between two turns of a bundle each
+other one has one at most, so that no step begins at a later job than if nobody had left: a run has
+never more jobs than were planned.
 
 A turn is decided when its job begins, by what has been handed over until then: the same again when
 a run is resumed, whose rounds close on the same answers.
@@ -75,6 +76,11 @@ class Turns:
 
     def __contains__(self, job: int) -> bool:
         return job in self._kept
+
+    @property
+    def awaited(self) -> int:
+        """The last job of whoever is next; -1 if nobody's matters."""
+        return -1 if self._fixed or not self._queue else self._latest[self._queue[0]]
 
     def leave(self, bundle: int) -> None:
         """Let a bundle take no more steps; harmless if it has left."""

@@ -172,8 +172,13 @@ class TorchWorkload:
     def needs(self, job: int, finished: int) -> bool:
         """Say whether ``job`` cannot begin before the earlier job ``finished`` is handed over.
 
-        Weights are fixed when a job begins: from then on nothing more is needed for its sake.
+        Weights are fixed when a job begins: from then on nothing more is needed for its sake. A
+        turn that would be idle is not decided as long as what its bundle waits for may be handed
+        over.
         """
+        awaited = self._plan.turns.awaited
+        if job not in self._plan.turns and self._horizon(job) < awaited in self._unapplied:
+            return finished == awaited
         turn = self._turn(job)
         if turn.step is None or finished > self._horizon(job) or finished not in self._unapplied:
             return False
@@ -245,6 +250,11 @@ class TorchWorkload:
     def num_jobs(self) -> int | None:
         """How many jobs there are in all; None as long as there is somebody for more of them."""
         return self._plan.turns.num_jobs
+
+    @property
+    def bundles_left(self) -> int:
+        """How many bundles have a model that is not parked."""
+        return self._plan.bundles_left
 
     @property
     def parked(self) -> Mapping[str, Parked]:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from seqgc.ports import MiniTask
+from seqgc import workers
+from seqgc.ports import Arrival, FloatArray, MiniTask, Task
+from seqgc.schemes import Deal
+from seqgc.search import VirtualWorkers
 from seqgc.stores import MemoryStore
-from seqgc.training import TorchWorkload, train
+from seqgc.training import Stop, TorchWorkload, TrainingPlan, train
 from tests.kit import decoded
-from tests.training.reference import Chunks, make_model
-from tests.training.test_diverged import STEPS, crew, logged, others
+from tests.training.reference import Chunks, flat, make_model
+from tests.training.test_diverged import STEPS, N, crew, logged, others
 from tests.training.test_diverged import plan as plan_of
 
 BUNDLES = 4
@@ -117,3 +122,55 @@ def test_a_run_ends_with_the_last_step_of_whoever_is_left(spec: str, tmp_path: P
     assert len(bad.counts.round_seconds) == bad.jobs + delay
     assert len(logged(bad.run, "close")) == bad.jobs + delay
     assert others(bad, "m3") == others(fine, "m3")
+
+
+class Dealt:
+    """Workers that do one task after the other in simulated time, and compute for real."""
+
+    def __init__(self, factory: Callable[[], Callable[..., FloatArray]]) -> None:
+        deal = Deal(n=N).fitted(BUNDLES)
+        there = np.zeros((1, N))
+        self._compute = factory()
+        self._workers = VirtualWorkers(there, after_s=there, work_s=deal.chunk_fractions, rtt_s=0.1)
+        self._tasks: dict[tuple[int, int, int], Task] = {}
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._workers, name)
+
+    def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
+        self._tasks |= {(round, task.worker, task.attempt): task for task in tasks}
+        return self._workers.dispatch(round, tasks)
+
+    def receive(self, until: float) -> Arrival | None:
+        event = self._workers.receive(until)
+        if event is None:
+            return None
+        items = self._tasks[event.round, event.worker, event.attempt].items
+        return replace(event, results={each.slot: self._compute(each.parts) for each in items})
+
+
+class StopAt:
+    """Stops models after their first step."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def on_step(self, model: str, step: int, loss: float, metrics: object) -> Stop | None:  # noqa: ARG002
+        return Stop.MODEL if model in self._names else None
+
+
+def test_where_work_is_dealt_as_many_jobs_are_under_way_as_bundles_are_left(
+    tmp_path: Path,
+) -> None:
+    """A few turns are idle, those that had begun when the others were stopped; then no more."""
+    models = [make_model(f"m{i}", seed=i) for i in range(BUNDLES)]
+    plan = TrainingPlan(models=models, scheme="deal", steps=8)
+    crew = workers.custom(N, lambda _, factory: Dealt(factory))
+    results = [
+        train(plan, crew, run=tmp_path / str(number), callbacks=[StopAt(*names)])
+        for number, names in enumerate(([], ["m1", "m2", "m3"]))
+    ]
+    fine, few = results
+    assert fine.jobs == 8 * BUNDLES
+    assert few.jobs - (8 + 3) <= BUNDLES
+    assert np.array_equal(flat(fine.modules["m0"]), flat(few.modules["m0"]))
