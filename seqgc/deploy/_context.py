@@ -24,16 +24,13 @@ from typing import Final
 
 from seqgc.deploy._deployment import DeployOptions
 from seqgc.deploy._own_code import OwnCode, require_modules
+from seqgc.deploy._places import FILES, OWN, PACKAGES
 from seqgc.errors import ParameterError
 
 __all__ = ["ZIP_LIMIT_BYTES", "context_files", "require_unzipped", "write_context"]
 
 ZIP_LIMIT_BYTES: Final = 250 << 20
 """What a function that is a zip may weigh unpacked (Lambda)."""
-
-_FILES: Final = ("template.yaml", "Dockerfile", ".dockerignore", "own/requirements.txt")
-_PACKAGES: Final = ("seqgc", "lambda_handlers")
-_OWN: Final = "own"
 
 
 def context_files(
@@ -54,21 +51,21 @@ def context_files(
         raise ParameterError("image_uri", rule, options.image_uri)
     if not options.image_uri:
         require_modules(options.factories, mine, installs=bool(own.requirements))
-    for name in _PACKAGES:
+    for name in PACKAGES:
         if taken := [place for place in mine if place.split("/")[0] in (name, f"{name}.py")]:
             rule = f"must not have the place of {name}"
             raise ParameterError("include", rule, str(mine[taken[0]]))
     if options.package == "zip":
         require_unzipped(sum(path.stat().st_size for path in mine.values()))
-    found = {name: _shipped(name) for name in _FILES}
+    found = {name: _shipped(name) for name in FILES}
     if template is not None:
         if not template.is_file():
             raise ParameterError("template", "must be a SAM template", str(template))
         found["template.yaml"] = template
-    for name in _PACKAGES:
+    for name in PACKAGES:
         folder = _package(name)
         found |= {f"{name}/{path.relative_to(folder).as_posix()}": path for path in _code(folder)}
-    return found | {f"{_OWN}/{place}": path for place, path in mine.items()}
+    return found | {f"{OWN}/{place}": path for place, path in mine.items()}
 
 
 def write_context(files: Mapping[str, Path], folder: Path) -> None:

@@ -1,7 +1,8 @@
 """Code and data of one's own for functions: which files, where they go, and which must not.
 
 A path that is included has the place in the functions that it has below the working directory, so
-that ``import mine.nets`` means there what it means here. What a build makes by itself is left out.
+that ``import mine.nets`` means there what it means here. What a build makes by itself is left out,
+an older build context included.
 What looks like a secret is refused: whoever may read an image may read what is in it, for as long
 as it is kept, and nobody sees that it is there.
 """
@@ -16,6 +17,7 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Final
 
+from seqgc.deploy._places import is_context
 from seqgc.errors import ParameterError
 
 __all__ = ["OwnCode", "require_modules"]
@@ -126,7 +128,7 @@ def _below(path: Path) -> Iterator[Path]:
         yield path
         return
     for inner in sorted(path.iterdir()):
-        if not any(fnmatch(inner.name, pattern) for pattern in _LEFT_OUT):
+        if not any(fnmatch(inner.name, pattern) for pattern in _LEFT_OUT) and not is_context(inner):
             yield from _below(inner)
 
 

@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,18 @@ def test_the_context_is_complete_and_has_nothing_else(project: Path, tmp_path: P
         0o644
     }
     assert project.is_dir()
+
+
+def test_a_context_of_before_that_lies_inside_is_left_out(project: Path) -> None:
+    everything = replace(OWN, include=(".",))
+    first = project / "first"
+    write_context(context_files(NETS, everything), first)
+    (project / "mine" / "Dockerfile").write_text("FROM scratch\n")  # which alone is no context
+    write_context(context_files(NETS, everything), project / "second")
+    own = {path.removeprefix("own/") for path in built(project / "second") if path[:4] == "own/"}
+    assert own == {path.removeprefix("own/") for path in built(first) if path[:4] == "own/"} | {
+        "mine/Dockerfile"
+    }
 
 
 def test_without_own_code_the_context_still_has_what_the_image_copies(tmp_path: Path) -> None:
