@@ -292,7 +292,7 @@ def require_number(
     """
     try:
         finite = math.isfinite(value)
-    except OverflowError:  # an integer that no float holds
+    except (OverflowError, TypeError):  # an integer that no float holds; no number
         finite = False
     if not (finite and value >= least and value > above):
         bounds = [f" >= {least:g}"] * (least > -math.inf) + [f" > {above:g}"] * (above > -math.inf)

@@ -125,13 +125,18 @@ def require_models(
     Raises
     ------
     ParameterError
-        If there is none, two have one name, ``jobs_per_round`` does not divide M, or there are
+        If there is none, two have one name, one has the name of another file of checkpoints,
+        ``jobs_per_round`` does not divide M, or there are
         fewer bundles than the scheme's ``delay`` + 1, and that is not allowed (``stale``).
     """
     if not names:
         raise ParameterError("models", "must hold at least one model", names)
     if len(set(names)) < len(names):
         raise ParameterError("models", "must have distinct names", names)
+    for name in names:
+        if name == "flight" or name.endswith((".best", ".optimizer")):
+            rule = "must have names that leave `flight`, and what ends in `.best` or `.optimizer`"
+            raise ParameterError("models", f"{rule}, to the other files of a checkpoint", name)
     if jobs_per_round < 1 or len(names) % jobs_per_round:
         rule = f"must be >= 1 and divide the number of models, M={len(names)}"
         raise ParameterError("jobs_per_round", rule, jobs_per_round)

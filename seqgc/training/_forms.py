@@ -54,7 +54,7 @@ def one_of_each(models: Iterable[Model]) -> list[Model]:
     for model in models:
         form, loss = form_of(model.module, contents), form_of(model.loss, contents)
         told = form is not None and loss is not None
-        kind = form, loss, id(model.dataset), model.autocast
+        kind = form, loss, id(model.dataset), id(model.test_dataset), model.autocast
         found.setdefault(kind if told else id(model), model)
     return list(found.values())
 

@@ -65,12 +65,7 @@ class TrainingPlan:
     audit: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "models", tuple(self.models))
-        for model in self.models:
-            if model.batch_size > (points := len(model.dataset)):
-                rule = f"must be at most {points}, as many points as model {model.name!r} has"
-                raise ParameterError("batch_size", rule, model.batch_size)
-            require_autocast(model.autocast, precision=self.precision)
+        object.__setattr__(self, "models", _checked(self.models, self.precision))
         object.__setattr__(self, "steps", require_int("steps", self.steps, least=1))
         torch_dtype(self.precision)
         payload: Payload = self.precision if self.payload is None else self.payload
@@ -189,6 +184,19 @@ def _piece_loads(setting: Setting) -> tuple[float, ...]:
     if not isinstance(setting.scheme, Deal):
         return ()
     return tuple((setting.jobs_per_round * setting.scheme.chunk_fractions).tolist())
+
+
+def _checked(models: Sequence[Model], precision: Precision) -> tuple[Model, ...]:
+    if not isinstance(models, Sequence):
+        raise ParameterError("models", "must be a list of models", models)
+    for model in models:
+        if not isinstance(model, Model):
+            raise ParameterError("models", "must each be a Model", model)
+        if model.batch_size > (points := len(model.dataset)):
+            rule = f"must be at most {points}, as many points as model {model.name!r} has"
+            raise ParameterError("batch_size", rule, model.batch_size)
+        require_autocast(model.autocast, precision=precision)
+    return tuple(models)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -8,9 +8,9 @@ from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset, default_collate
+from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
-from seqgc.errors import ParameterError, did_you_mean
+from seqgc.errors import ParameterError, did_you_mean, refusing
 from seqgc.ports import IntArray
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "named_loss",
     "per_point_loss",
     "point_losses",
+    "require_points",
 ]
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -41,6 +42,21 @@ class PointDataset(Protocol):
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> tuple[object, object]: ...
+
+
+def require_points(argument: str, dataset: PointDataset) -> None:
+    """Refuse what is no map-style dataset with a point."""
+    kind = type(dataset).__name__
+    # IterableDataset inherits a __getitem__ that only raises.
+    if isinstance(dataset, IterableDataset) or not (
+        hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    ):
+        rule = "must be map-style (__len__ and __getitem__): a worker reads any chunk of any batch"
+        raise ParameterError(argument, rule, kind, "gather the items, e.g. list(dataset)")
+    with refusing(argument, "must say how many points it holds ({})", kind):
+        length = len(dataset)
+    if length < 1:
+        raise ParameterError(argument, "must hold at least one data point", length)
 
 
 def collate(

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from seqgc.errors import ParameterError, one_line
+from seqgc._fault import fault_of
+from seqgc.errors import ParameterError, refusing
 from seqgc.ports import IntArray
 from seqgc.training._autocast import autocasting
 from seqgc.training._points import collate, map_tensors, point_losses
@@ -57,6 +58,7 @@ def require_sound(model: Model) -> None:
             for p in trial.module.parameters():
                 p.add_(torch.randn(p.shape, generator=generator, dtype=_DTYPE), alpha=_NOISE)
         trial.run()
+        _require_test_points(model, trial.module)
         if model.autocast != "off":  # which leaves what is as wide as in the trials as it is
             narrow = copy.deepcopy(model.module).to(torch.float32)
             points, _ = _overlapping_batches(len(model.dataset))
@@ -79,9 +81,10 @@ def _watched(call: Callable[[], _Seen]) -> tuple[_Seen, bool]:
 
 def _require_repeatable_reads(model: Model) -> None:
     points = np.unique(np.linspace(0, len(model.dataset) - 1, _READ_POINTS).astype(np.intp))
-    reads, drew = _watched(
-        lambda: [_leaves(collate(model.dataset, points, dtype=_DTYPE)) for _ in range(_READS)]
-    )
+    with refusing("dataset", "must give points (x, y) that stack to a batch ({})", model.name):
+        reads, drew = _watched(
+            lambda: [_leaves(collate(model.dataset, points, dtype=_DTYPE)) for _ in range(_READS)]
+        )
     if drew or not all(_equal(reads[0], read) for read in reads[1:]):
         raise ParameterError(
             "dataset",
@@ -90,6 +93,17 @@ def _require_repeatable_reads(model: Model) -> None:
             f"random items in {type(model.dataset).__name__} of model {model.name!r}",
             "augment by seqgc.training.AugmentedDataset, or once, before the run",
         )
+
+
+def _require_test_points(model: Model, module: nn.Module) -> None:
+    """Refuse data to test on that would fail a run when all is trained."""
+    if model.test_dataset is None:
+        return
+    points, _ = _overlapping_batches(len(model.test_dataset))
+    rule = "must have points that the module and the loss take ({})"
+    with refusing("test_dataset", rule, model.name), torch.no_grad():
+        x, y = collate(model.test_dataset, points, dtype=_DTYPE)
+        point_losses(model.loss, module(x), y, count=len(points))
 
 
 def _require_statistics(model: Model) -> None:
@@ -171,13 +185,11 @@ class _Trial:
                 losses = point_losses(self.model.loss, output, y, count=len(points))
         except ParameterError:
             raise
-        except Exception as error:  # the user's own code: whatever it raises
-            raise ParameterError(
-                "module",
-                "must take the dataset's points, and the loss its outputs",
-                self._blame(()),
-                f"{type(error).__name__}: {one_line(error)}",
-            ) from error
+        except (Exception, SystemExit) as error:  # the user's own code: whatever it raises
+            if isinstance(error, SystemExit) and type(error) is not SystemExit:
+                raise  # the program's own, of a signal
+            rule = "must take the dataset's points, and the loss its outputs"
+            raise ParameterError("module", rule, self._blame(()), fault_of(error)) from error
         return (losses, output) if isinstance(output, Tensor) else (losses,)
 
     def _require_separate(self, one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> None:

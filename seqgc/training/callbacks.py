@@ -117,7 +117,13 @@ class CallbackList:
         if isinstance(callbacks, str) or not isinstance(callbacks, Sequence):
             raise ParameterError("callbacks", "must be a list of objects", callbacks)
         for callback in callbacks:
-            _check(callback)
+            try:
+                _check(callback)
+            except ParameterError:
+                raise
+            except Exception as error:  # of anybody's property
+                rule = "must have methods that can be looked at"
+                raise _fault(type(callback).__name__, rule, error) from error
         self._callbacks = tuple(callbacks)
         self._failure: ParameterError | None = None
         self.snapshot({})
@@ -134,7 +140,9 @@ class CallbackList:
             name = f"{type(callback).__name__}.{method}"
             try:
                 answer = function(*arguments)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
+                if isinstance(error, SystemExit) and type(error) is not SystemExit:
+                    raise  # the program's own, of a signal
                 self._failure = _fault(name, "must not raise", error)
                 self._failure.__cause__ = error
                 continue
@@ -199,7 +207,7 @@ def stateful(callbacks: Sequence[object]) -> dict[str, _Stateful]:
     return found
 
 
-def _fault(name: str, rule: str, error: Exception) -> ParameterError:
+def _fault(name: str, rule: str, error: BaseException) -> ParameterError:
     why = str(error) if isinstance(error, ParameterError) else fault_of(error)
     return ParameterError("callbacks", rule, name, why)
 

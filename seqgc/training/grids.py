@@ -39,6 +39,8 @@ def grid(make: Callable[..., Model], axes: Mapping[str, Sequence[object] | int])
     >>> [model.name for model in grid(net, {"lr": [0.01, 0.03], "seed": 2})]
     ['net-lr_0.01-seed_0', 'net-lr_0.01-seed_1', 'net-lr_0.03-seed_0', 'net-lr_0.03-seed_1']
     """
+    if not callable(make):
+        raise ParameterError("make", "must be a function that makes a model", make)
     taken = inspect.signature(make).parameters.values()
     any_name = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in taken)
     known = None if any_name else [each.name for each in taken]

@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import IterableDataset
 
-from seqgc.errors import ParameterError, refusing, require_int, require_name, require_number
+from seqgc.errors import ParameterError, require_int, require_name, require_number
 from seqgc.ports import FloatArray
 from seqgc.training._autocast import Autocast, require_autocast
-from seqgc.training._points import Loss, PointDataset, per_point_loss
+from seqgc.training._points import Loss, PointDataset, per_point_loss, require_points
 from seqgc.training.validation import Validation
 
 __all__ = [
@@ -135,7 +134,11 @@ class Model:
             rule = f"must be one of {', '.join(get_args(Clipping))}"
             raise ParameterError("gradient_clip_algorithm", rule, self.gradient_clip_algorithm)
         require_autocast(self.autocast)
-        _check_dataset(self.dataset)
+        if not isinstance(self.validation, Validation | None):
+            raise ParameterError("validation", "must be a seqgc.Validation", self.validation)
+        require_points("dataset", self.dataset)
+        if self.test_dataset is not None:
+            require_points("test_dataset", self.test_dataset)
         _check_module(self.module)
         object.__setattr__(self, "loss", per_point_loss(self.loss))
 
@@ -156,20 +159,6 @@ def torch_dtype(precision: Precision) -> torch.dtype:
     if precision not in _DTYPES:
         raise ParameterError("precision", f"must be one of {', '.join(_DTYPES)}", precision)
     return _DTYPES[precision]
-
-
-def _check_dataset(dataset: PointDataset) -> None:
-    # IterableDataset inherits a __getitem__ that only raises.
-    if isinstance(dataset, IterableDataset) or not (
-        hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
-    ):
-        rule = "must be map-style (__len__ and __getitem__): a worker reads any chunk of any batch"
-        remedy = "gather the items, e.g. list(dataset)"
-        raise ParameterError("dataset", rule, type(dataset).__name__, remedy)
-    with refusing("dataset", "must say how many points it holds ({})", type(dataset).__name__):
-        length = len(dataset)
-    if length < 1:
-        raise ParameterError("dataset", "must hold at least one data point", length)
 
 
 def _check_module(module: nn.Module) -> None:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 import torch
 from torch import nn
 
+from seqgc._fault import fault_of
 from seqgc.errors import ParameterError, did_you_mean, require_int, require_number
-from seqgc.training._points import PointDataset
+from seqgc.training._points import PointDataset, require_points
 from seqgc.training.metrics import Metric, evaluate
 
 if TYPE_CHECKING:
@@ -67,7 +68,11 @@ class Validation:
         require_number("min_delta", self.min_delta, least=0)
         if self.mode not in get_args(Mode):
             raise ParameterError("mode", f"must be one of {', '.join(get_args(Mode))}", self.mode)
+        if self.dataset is not None:
+            require_points("validation.dataset", self.dataset)
         metrics: Mapping[str, object] = self.metrics
+        if not isinstance(metrics, Mapping):
+            raise ParameterError("metrics", "must be functions by name, a dict", metrics)
         for name, metric in metrics.items():
             if name in {"loss", "accuracy"}:
                 rule = "must have names of their own: loss and accuracy are there already"
@@ -164,14 +169,23 @@ def require_valid(models: Sequence[Model]) -> None:
     Raises
     ------
     ParameterError
-        If a metric raises, does not return a number, or is monitored and not there.
+        If a metric raises, does not return a number, or is monitored and not there; or the module
+        cannot take the data.
     """
     tried = {id(each.validation): each for each in reversed(models)}
     for model in tried.values():
         if (rules := model.validation) is None:
             continue
-        metrics = rules.of(model.module, model)
+        try:
+            metrics = rules.of(model.module, model)
+        except ParameterError:
+            raise
+        except (Exception, SystemExit) as error:  # of the user's own module, loss or data
+            if isinstance(error, SystemExit) and type(error) is not SystemExit:
+                raise  # the program's own, of a signal
+            rule = "must be on points that the module and the loss take"
+            raise ParameterError("validation", rule, model.name, fault_of(error)) from error
         if rules.monitor not in metrics:
             rule = f"must be one of {', '.join(metrics)}"
-            known = did_you_mean(rules.monitor, metrics)
+            known = did_you_mean(str(rules.monitor), metrics)
             raise ParameterError("monitor", rule, rules.monitor, known)

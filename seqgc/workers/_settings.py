@@ -6,10 +6,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, TypeAlias, get_args
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from seqgc._aws import environment_region
 from seqgc.errors import ParameterError, did_you_mean
@@ -60,6 +68,14 @@ class Settings(_Base):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     tables: ClassVar[dict[str, type[BaseModel]]] = {}  # inside this one, by their keys
     beside: ClassVar[tuple[str, ...]] = ()  # keys of a file that are no fields
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_truth_for_a_number(cls, value: object, info: ValidationInfo) -> object:
+        kind = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(value, bool) and {int, float} & {kind, *get_args(kind)}:
+            raise PydanticCustomError("truth", "Input should be a number, not true or false")
+        return value
 
     @classmethod
     def refusal(cls, error: ValidationError) -> ParameterError:

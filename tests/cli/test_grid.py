@@ -60,6 +60,8 @@ def test_a_grid_is_the_models_that_could_have_been_written_one_by_one() -> None:
         ("name = ['a']", ["`grid.name`", "is no axis"]),
         ("lr = 0.1", ["`grid.lr`", "list"]),
         ("lr = [0.1, 0.1]", ["`grid.lr`", "distinct"]),
+        ("lr = [0.1, true]", ["`grid.lr`", "a number, not true or false", "True"]),
+        ("lr = [0.1, nan]", ["`grid.lr`", "finite"]),
         ("lr = [0.1, -1]", ["`grid.lr`", "greater than 0", "-1"]),
         ("loss = ['mse', 'msee']", ["`grid.loss`", "msee"]),
         ("module = ['mlp']", ["`module`", "must be left out"]),
