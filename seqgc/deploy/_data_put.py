@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
@@ -15,10 +15,19 @@ import numpy as np
 from seqgc._durable import replacing
 from seqgc.deploy._aws import DeployError, calls
 from seqgc.errors import ParameterError, one_line
-from seqgc.stores import DATA_FILE, StoredArray, StoredData, find_data, require_data_name
+from seqgc.stores import (
+    DATA_FILE,
+    StoredArray,
+    StoredData,
+    find_data,
+    open_s3,
+    require_data_name,
+)
 
 if TYPE_CHECKING:
     from boto3.session import Session
+
+    from seqgc.stores.s3 import S3Client
 
 __all__ = ["copy_data", "put_data", "upload_data"]
 
@@ -52,18 +61,16 @@ def put_data(name: str, source: Path, place: Path, *, replace: bool = False) -> 
         _check(arrays, source)
         stored = StoredData(name, str(place), arrays)
         _require_new(stored, before, str(place), replace=replace)
-        with replacing(folder / DATA_FILE) as file:
-            file.write(stored.data_file())
+        if not (lasting := folder / stored.file).exists():
+            made.append(lasting)
+        _say(stored, before, folder)
     except BaseException:
-        kept = set() if before is None else {each.file for each in before.arrays.values()}
         for path in made:
-            if path.name not in kept:
-                path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
         with suppress(OSError):  # not empty
             folder.rmdir()
         raise
-    for old in _outdated(before, stored):
-        (folder / old).unlink(missing_ok=True)
+    _clear(stored, before, folder)
     return stored
 
 
@@ -94,9 +101,9 @@ def upload_data(
                 client.upload_file(str(path), bucket, f"{prefix}/{stored.name}/{array.file}")
             except S3UploadFailedError as error:
                 raise DeployError(f"cannot copy {path} to {location}: {one_line(error)}") from error
-        key = f"{prefix}/{stored.name}/{DATA_FILE}"
-        client.put_object(Bucket=bucket, Key=key, Body=stored.data_file())
-        for old in _outdated(before, stored):
+        for file, text in _said(stored, before):
+            client.put_object(Bucket=bucket, Key=f"{prefix}/{stored.name}/{file}", Body=text)
+        for old in _outdated(stored, before, client=lambda: client):
             client.delete_object(Bucket=bucket, Key=f"{prefix}/{stored.name}/{old}")
     return f"{location}/{stored.name}"
 
@@ -118,12 +125,31 @@ def copy_data(stored: StoredData, place: Path, *, replace: bool = False) -> str:
             with Path(stored.place, stored.name, array.file).open("rb") as source:
                 shutil.copyfileobj(source, file)
             os.fchmod(file.fileno(), 0o644)  # functions are another user
-    with replacing(folder / DATA_FILE) as file:
-        file.write(stored.data_file())
-        os.fchmod(file.fileno(), 0o644)
-    for old in _outdated(before, stored):
-        (folder / old).unlink(missing_ok=True)
+    _say(stored, before, folder)
+    _clear(stored, before, folder)
     return str(folder)
+
+
+def _say(stored: StoredData, before: StoredData | None, folder: Path) -> None:
+    """Say what a folder's arrays are, which are there."""
+    for name, text in _said(stored, before):
+        with replacing(folder / name) as file:
+            file.write(text)
+            os.fchmod(file.fileno(), 0o644)
+
+
+def _clear(stored: StoredData, before: StoredData | None, folder: Path) -> None:
+    for old in _outdated(stored, before):
+        (folder / old).unlink(missing_ok=True)
+
+
+def _said(stored: StoredData, before: StoredData | None) -> list[tuple[str, bytes]]:
+    """Return the files that say what a data set is, in the order in which they are written."""
+    if before is None:
+        return [(stored.file, stored.data_file()), (DATA_FILE, stored.data_file())]
+    last = before.before if before.digest == stored.digest else before.digest
+    lasting = [(each.file, each.data_file()) for each in (before, stored)]
+    return [*lasting, (DATA_FILE, stored.data_file(before=last))]
 
 
 def _require_new(
@@ -131,13 +157,28 @@ def _require_new(
 ) -> None:
     if before is not None and before.digest != stored.digest and not replace:
         rule = f"must be new: other data are there under it, in {place}"
-        raise ParameterError("name", rule, stored.name, "--replace, once no run needs them")
+        remedy = "--replace, which keeps those until the next time"
+        raise ParameterError("name", rule, stored.name, remedy)
 
 
-def _outdated(before: StoredData | None, now: StoredData) -> set[str]:
-    """Return the files of a data set that has been replaced which the new one has not."""
-    kept = {each.file for each in now.arrays.values()}
-    return set() if before is None else {each.file for each in before.arrays.values()} - kept
+def _outdated(
+    stored: StoredData, before: StoredData | None, *, client: Callable[[], S3Client] = open_s3
+) -> set[str]:
+    """Return the files that nobody needs any more once a data set has been replaced by this one.
+
+    Of the one ``before`` runs may be under way. Of that which it had replaced there are none, or
+    they are told that it is gone.
+    """
+    if before is None or not before.before or before.digest == stored.digest:
+        return set()
+    place, name = before.place, before.name
+    old = find_data(name, [place], digest=before.before, client=client)
+    kept = _files(stored) | _files(before)
+    return set() if old is None else _files(old) - kept
+
+
+def _files(stored: StoredData) -> set[str]:
+    return {stored.file, *(each.file for each in stored.arrays.values())}
 
 
 # ---- what people have ----------------------------------------------------------------------------
@@ -217,7 +258,8 @@ def _written(name: str, array: _Array, folder: Path, made: list[Path]) -> Stored
         file.flush()
         os.fsync(file.fileno())
     path = folder / f"{name}-{digest[:16]}.npy"
-    made.append(path)
+    if not path.exists():
+        made.append(path)
     temporary.chmod(0o644)
     temporary.replace(path)
     return StoredArray(file=path.name, dtype=dtype.str, shape=array.shape, digest=digest)

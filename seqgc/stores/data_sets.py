@@ -5,6 +5,10 @@ A place, a folder or an ``s3://bucket/prefix``, has a folder of each data set's 
 nothing is ever unpickled. The file of a digest never changes: what replaces a data set has other
 files, and ``data.json``, which is written last, says which are meant.
 
+Under ``data-<digest>.json`` the same is said for good. What has been replaced stays there, with its
+arrays, until it is replaced once more: a run goes on with the contents that it began with, which it
+asks for by their digest.
+
 From a folder arrays are mapped into memory: what is not read costs none. From a bucket an array is
 fetched as a whole, and compared with its digest.
 """
@@ -60,12 +64,14 @@ class StoredArray(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _DataFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema: int
     arrays: dict[str, StoredArray]
+    before: str = ""  # the digest of what it has replaced
 
 
 class StoredData:
     """A data set in a place: ``x`` and ``y``, and perhaps ``x_test`` and ``y_test``.
 
-    ``digest`` says which contents it has: two of the same digest are equal.
+    ``digest`` says which contents it has: two of the same digest are equal. ``before`` is that of
+    what it has replaced in this place, empty if it is the first.
     """
 
     def __init__(
@@ -74,8 +80,11 @@ class StoredData:
         place: str,
         arrays: Mapping[str, StoredArray],
         client: Callable[[], S3Client] = open_s3,
+        *,
+        before: str = "",
     ) -> None:
         self.name: Final = name
+        self.before: Final = before
         self.place: Final = place
         self.arrays: Final = dict(arrays)
         self._client = client
@@ -87,9 +96,14 @@ class StoredData:
         """Whether arrays are mapped from files, and take no memory of their own."""
         return not self.place.startswith("s3:")
 
-    def data_file(self) -> bytes:
-        """Return what ``data.json`` is to say."""
-        return msgspec.json.encode(_DataFile(schema=1, arrays=self.arrays))
+    @property
+    def file(self) -> str:
+        """The name of the file that says for good what its arrays are."""
+        return _lasting(self.digest)
+
+    def data_file(self, *, before: str = "") -> bytes:
+        """Return what ``data.json`` is to say, where it replaces another data set."""
+        return msgspec.json.encode(_DataFile(schema=1, arrays=self.arrays, before=before))
 
     def read(self, key: str) -> np.ndarray[Any, Any]:
         """Return an array; what is written to it is nobody else's.
@@ -133,6 +147,10 @@ class StoredData:
         return np.ndarray(shape, dtype, buffer=data, offset=head.tell())
 
 
+def _lasting(digest: str) -> str:
+    return f"data-{digest[:16]}.json"
+
+
 def data_places(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """Return where data sets are looked for: ``SEQGC_DATA``, comma-separated, or a folder of one's
     own.
@@ -162,9 +180,12 @@ def find_data(
     name: str,
     places: Sequence[str] | None = None,
     *,
+    digest: str = "",
     client: Callable[[], S3Client] = open_s3,
 ) -> StoredData | None:
     """Return the data set of a name in the first of ``places`` that has it; None: none has it.
+
+    It is the latest there, or the one of a ``digest``.
 
     Raises
     ------
@@ -174,34 +195,37 @@ def find_data(
     if not _NAME.fullmatch(name):
         return None
     client = cache(client)  # a new one takes long to make
+    files = (_lasting(digest), DATA_FILE) if digest else (DATA_FILE,)
     for place in data_places() if places is None else places:
-        where = f"{place}/{name}/{DATA_FILE}"
-        try:
-            text = _text_in(place, name, client)
-            if text is None:
-                continue
-            found = msgspec.json.decode(text, type=_DataFile)
-            if found.schema != 1 or not {"x", "y"} <= found.arrays.keys():
-                raise ValueError("is of another version of seqgc")
-            if any("/" in each.file for each in found.arrays.values()):
-                raise ValueError("names files that are elsewhere")
-        except (OSError, ValueError, msgspec.MsgspecError) as error:
-            raise StoreError(f"{where} cannot be read: {one_line(error)}") from error
-        return StoredData(name, place, found.arrays, client)
+        for file in files:
+            try:
+                if (text := _text_in(place, name, file, client)) is None:
+                    continue
+                found = msgspec.json.decode(text, type=_DataFile)
+                if found.schema != 1 or not {"x", "y"} <= found.arrays.keys():
+                    raise ValueError("is of another version of seqgc")
+                if any("/" in each.file for each in found.arrays.values()):
+                    raise ValueError("names files that are elsewhere")
+            except (OSError, ValueError, msgspec.MsgspecError) as error:
+                where = f"{place}/{name}/{file}"
+                raise StoreError(f"{where} cannot be read: {one_line(error)}") from error
+            stored = StoredData(name, place, found.arrays, client, before=found.before)
+            if digest in ("", stored.digest):
+                return stored
     return None
 
 
-def _text_in(place: str, name: str, client: Callable[[], S3Client]) -> bytes | None:
+def _text_in(place: str, name: str, file: str, client: Callable[[], S3Client]) -> bytes | None:
     if not place.startswith("s3:"):
-        path = Path(place, name, DATA_FILE)
+        path = Path(place, name, file)
         try:
-            with path.open("rb") as file:
-                return file.read(_MOST_BYTES)
+            with path.open("rb") as opened:
+                return opened.read(_MOST_BYTES)
         except (FileNotFoundError, NotADirectoryError):
             return None
     bucket, prefix = split_s3(place)
     try:
-        answer = client().get_object(Bucket=bucket, Key=f"{prefix}/{name}/{DATA_FILE}")
+        answer = client().get_object(Bucket=bucket, Key=f"{prefix}/{name}/{file}")
     except Exception as error:
         if is_absent(error):
             return None

@@ -40,7 +40,7 @@ _PART_BYTES: Final = 400  # of a part beside its points: whose weights, and thei
 _NAMED: Final = 3  # times that a part names its model: itself, what it refers to, what it brings
 _PIECE_BYTES: Final = 64  # of a part's result beside its numbers: how many, scaled by what
 _MODEL_BYTES: Final = 130  # of a model's settings, beside its names
-_RECIPE_BYTES: Final = 400  # of what is made of a recipe, in the fingerprint
+_RECIPE_BYTES: Final = 500  # of what is made of a recipe: fingerprint, its data's digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

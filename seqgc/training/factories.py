@@ -30,7 +30,7 @@ from torch import nn
 
 from seqgc._grid import MOST_MODELS
 from seqgc.errors import ParameterError, refusing, require_int
-from seqgc.stores import StoredData, find_data
+from seqgc.stores import StoredData
 from seqgc.training._autocast import Autocast
 from seqgc.training._forms import with_shared_modules
 from seqgc.training._made_of import in_script, made_of, require_masters
@@ -38,7 +38,7 @@ from seqgc.training._points import LOSSES, PointDataset, named_loss, per_point_l
 from seqgc.training.compute import TorchCompute
 from seqgc.training.model import Model, Objective, OptimizerFactory, Precision, Recipe, torch_dtype
 from seqgc.training.problems import MODULES, digits
-from seqgc.training.stored import stored_points
+from seqgc.training.stored import digests, find_points, require_digests, stored_points
 from seqgc.wire import Json, WorkloadRef
 from seqgc.worker import (
     FACTORIES,
@@ -274,7 +274,7 @@ def workload_of(models: Sequence[Model], *, precision: Precision) -> WorkloadRef
         recipes.append(model.recipe)
     fingerprint = _made_of(with_shared_modules(model.objective for model in models), recipes)
     told = {"models": settings, "precision": precision, "fingerprint": fingerprint}
-    return WorkloadRef(name="models", settings=told)
+    return WorkloadRef(name="models", settings={**told, "data": digests(m.dataset for m in models)})
 
 
 @register("models")
@@ -290,15 +290,15 @@ def make_models_compute(settings: Mapping[str, Json], fetch_weights: FetchWeight
     SkewError
         If they are made of something else here than where the master is, by its ``fingerprint``.
     """
-    if set(settings) != {"models", "precision", "fingerprint"}:
-        rule = "must be `models`, `precision` and `fingerprint`"
+    if set(settings) != {"models", "precision", "fingerprint", "data"}:
+        rule = "must be `models`, `precision`, `fingerprint` and `data`"
         raise ParameterError("settings", rule, sorted(settings))
     models, precision = settings["models"], str(settings["precision"])
     torch_dtype(cast("Precision", precision))
     if not isinstance(models, list) or not 0 < len(models) <= MOST_MODELS:
         raise ParameterError("models", f"must be a list of 1 to {MOST_MODELS}", type(models))
     torch.set_num_threads(1)
-    parts = _Parts(tuple(FACTORIES.listed))
+    parts = _Parts(tuple(FACTORIES.listed), require_digests(settings["data"]))
     objectives = with_shared_modules(_objective(model, parts) for model in models)
     recipes = [Recipe(**{name: each[name] for name in _FIELDS[1:4]}) for each in models]
     require_masters(settings["fingerprint"], _made_of(objectives, recipes))
@@ -316,9 +316,9 @@ class _Parts:
     A network of seqgc's own is one for all seeds, which draw nothing else, as users' own may.
     """
 
-    def __init__(self, listed: Collection[str]) -> None:
+    def __init__(self, listed: Collection[str], begun: Mapping[str, str]) -> None:
         self._drawn = cache(lambda name, seed: _drawn(_module_factory(name, listed), seed))
-        self.data = cache(lambda name: _data_factory(name, listed)()[0])
+        self.data = cache(lambda name: _data_factory(name, listed, begun)()[0])
         self.loss = cache(lambda name: per_point_loss(named_loss(name)))
 
     def module(self, name: str, seed: int) -> nn.Module:
@@ -353,12 +353,14 @@ def _module_factory(name: str, listed: Collection[str] | None = None) -> ModuleF
     return lambda seed: cast("nn.Module", call_own(function, name, argument="module", seed=seed))
 
 
-def _data_factory(name: str, listed: Collection[str] | None = None) -> DataFactory:
-    """Return what makes the data of a name or a path."""
+def _data_factory(
+    name: str, listed: Collection[str] | None = None, begun: Mapping[str, str] | None = None
+) -> DataFactory:
+    """Return what makes the data of a name or a path; stored ones as ``begun`` with."""
     if name in _DATA:
         return _DATA[name]
     if own_module(name) is None:
-        if (stored := find_data(name)) is None:
+        if (stored := find_points(name, (begun or {}).get(name, ""))) is None:
             require_known("data", name, _DATA)
         return partial(stored_points, cast("StoredData", stored))
     return partial(_own_data, own_function(name, argument="data", listed=listed), name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 import torch
@@ -10,14 +11,14 @@ from torch.utils.data import TensorDataset
 from seqgc.errors import ParameterError
 from seqgc.stores import StoredData, data_places, find_data
 
-__all__ = ["StoredPoints", "stored_points"]
+__all__ = ["StoredPoints", "digests", "find_points", "require_digests", "stored_points"]
 
 
 class StoredPoints(TensorDataset):
     """The points of a stored data set, read when they are needed; ``part`` is ``""`` or ``_test``.
 
     Pickled, it is a name and a digest: who gets it opens the data set again, where it was or where
-    its own data sets are, and refuses another one of that name.
+    its own data sets are, also if it has been replaced since; another one of the name is refused.
     """
 
     def __init__(self, stored: StoredData, part: str = "") -> None:
@@ -52,10 +53,31 @@ def stored_points(stored: StoredData) -> tuple[StoredPoints, StoredPoints]:
     return train, StoredPoints(stored, "_test") if "x_test" in stored.arrays else train
 
 
+def digests(datasets: Iterable[object]) -> dict[str, str]:
+    """Return which contents those have that are stored, by their names."""
+    stored = (each.stored for each in datasets if isinstance(each, StoredPoints))
+    return {each.name: each.digest for each in stored}
+
+
+def require_digests(given: object) -> Mapping[str, str]:
+    """Return what `digests` said to somebody else, or raise `ParameterError`."""
+    if not isinstance(given, Mapping) or not all(isinstance(d, str) for d in given.values()):
+        raise ParameterError("data", "must map names to digests", given)
+    return given
+
+
+def find_points(name: str, digest: str) -> StoredData | None:
+    """Return the data set of a name, of a digest if one is given; None: there is none of the name.
+
+    If those contents are gone it is what is there now: who compares the two says what differs.
+    """
+    begun = find_data(name, digest=digest) if digest else None
+    return begun or find_data(name)
+
+
 def _opened(name: str, place: str, digest: str, part: str) -> StoredPoints:
-    stored = find_data(name, (place, *data_places()))
+    stored = find_data(name, (place, *data_places()), digest=digest)
     if stored is None or stored.digest != digest:
-        rule = "must be the data set that the run began with"
-        found = "there is none" if stored is None else stored.digest[:12]
-        raise ParameterError("data", f"{rule}, {digest[:12]}; {found}", name, "seqgc data put")
+        rule = f"must be the data set that the run began with, {digest[:12]}, which is gone"
+        raise ParameterError("data", rule, name, "seqgc data put")
     return StoredPoints(stored, part)

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 from seqgc.cli import main
 from seqgc.deploy import DeployError, put_data, upload_data
-from seqgc.errors import ParameterError, StoreError
+from seqgc.errors import ParameterError, SkewError, StoreError
 from seqgc.stores import find_data
 from seqgc.training.compute import TorchComputeFactory
 from seqgc.training.factories import make_models_compute, named_data, registered_model, workload_of
@@ -73,12 +73,14 @@ def test_points_are_mapped_and_sent_by_name(place: Path, tmp_path: Path) -> None
     again = pickle.loads(sent)
     assert torch.equal(again.tensors[0], torch.from_numpy(X))
     put_data("mine", other(tmp_path), place, replace=True)
+    assert torch.equal(pickle.loads(sent).tensors[0], torch.from_numpy(X))  # for a run under way
+    put_data("mine", other(tmp_path, 2), place, replace=True)
     with pytest.raises(ParameterError, match=r"`data` must be the data set that the run began wit"):
         pickle.loads(sent)
 
 
-def other(folder: Path) -> Path:
-    np.savez(folder / "other.npz", x=X + 1, y=Y)
+def other(folder: Path, add: int = 1) -> Path:
+    np.savez(folder / "other.npz", x=X + add, y=Y)
     return folder / "other.npz"
 
 
@@ -86,13 +88,32 @@ def test_other_data_of_a_name_are_refused_unless_they_are_to_replace_it(
     place: Path, tmp_path: Path
 ) -> None:
     before = put_data("mine", sources(tmp_path)["plain.npz"], place)
+    (place / "mine" / before.file).unlink()  # a version of seqgc that knew no such file
+    assert find_data("mine", digest=before.digest) is not None
     files = set((place / "mine").iterdir())
     with pytest.raises(ParameterError, match=r"`name` must be new: other data are there under it"):
         put_data("mine", other(tmp_path), place)
     assert set((place / "mine").iterdir()) == files
     assert put_data("mine", other(tmp_path), place, replace=True).digest != before.digest
-    assert len(list((place / "mine").iterdir())) == 3  # of the old ones none
+    assert files < set((place / "mine").iterdir())  # of the one before all: it may be in use
+    assert find_data("mine", digest="0" * 64) is None
     assert float(named_data("mine")[0].tensors[0][0, 0]) == 1.0  # type: ignore[attr-defined]
+    kept = find_data("mine", digest=before.digest)
+    assert kept is not None
+    assert kept.read("x").tolist() == X.tolist()
+    for _ in range(2):  # the second time nothing is replaced
+        put_data("mine", other(tmp_path, 2), place, replace=True)
+        assert find_data("mine", digest=before.digest) is None
+        # What the last two say, `data.json`, and an x each: they have y in common.
+        assert len(list((place / "mine").iterdir())) == 6
+    with pytest.raises(ParameterError, match="other data are there"):
+        put_data("mine", other(tmp_path), place)  # it has an x that the one before needs
+    put_data("mine", other(tmp_path), place, replace=True)
+    now = find_data("mine")
+    assert now is not None
+    was = find_data("mine", digest=now.before)
+    assert was is not None
+    assert [float(each.read("x")[0, 0]) for each in (now, was)] == [1.0, 2.0]
 
 
 @pytest.mark.parametrize(
@@ -179,9 +200,16 @@ def test_from_the_bucket_what_is_needed_is_fetched_and_compared(
     upload_data(changed, "s3://b-1/data", session=account, replace=True)
     keys = {each["Key"] for each in client.list_objects_v2(Bucket="b-1")["Contents"]}
     assert keys == {f"data/mine/{path.name}" for path in (place / "mine").iterdir()}
+    assert there.read("x").tolist() == X.tolist()  # for a run under way
+    begun = find_data("mine", ["s3://b-1/data"], digest=there.digest, client=lambda: client)
+    assert begun is not None
+    changed = put_data("mine", other(tmp_path, 2), place, replace=True)
+    upload_data(changed, "s3://b-1/data", session=account, replace=True)
+    keys = {each["Key"] for each in client.list_objects_v2(Bucket="b-1")["Contents"]}
+    assert keys == {f"data/mine/{path.name}" for path in (place / "mine").iterdir()}
     with pytest.raises(StoreError, match="cannot be read"):
-        there.read("x")  # it has gone
-    (key,) = (each for each in keys if "/x-" in each)
+        begun.read("x")  # it has gone
+    key = f"data/mine/{changed.arrays['x'].file}"
     client.put_object(Bucket="b-1", Key=key, Body=b"x" * 176)
     now = find_data("mine", ["s3://b-1/data"], client=lambda: client)
     assert now is not None
@@ -197,21 +225,30 @@ def model(data: str = "mine") -> Any:
 
 
 def test_functions_and_processes_read_the_same_points(place: Path, tmp_path: Path) -> None:
-    np.savez(tmp_path / "images.npz", x=np.ones((4, 1, 8, 8), dtype=np.float32), y=Y[:4])
+    np.savez(tmp_path / "images.npz", x=np.ones((4, 1, 8, 8)), y=Y[:4])
     put_data("mine", tmp_path / "images.npz", place)
     trained = model()
+    told = workload_of([trained], precision="float32").settings
     threads = torch.get_num_threads()
     try:
-        computed = make_models_compute(
-            workload_of([trained], precision="float32").settings, lambda _: np.ones(1)
-        )
+        for add in (0, 1):  # of the second a run that is under way sees nothing
+            np.savez(tmp_path / "images.npz", x=np.full((4, 1, 8, 8), 1.0 + add), y=Y[:4])
+            put_data("mine", tmp_path / "images.npz", place, replace=True)
+            computed = make_models_compute(told, lambda _: np.ones(1))
+            points = computed._local["a"]._objective.dataset
+            assert isinstance(points, StoredPoints)
+            assert float(points.tensors[0].max()) == 1.0
+        put_data("mine", other(tmp_path), place, replace=True)
+        with pytest.raises(
+            SkewError, match=r"something else than its master: data mine \(master 4"
+        ):
+            make_models_compute(told, lambda _: np.ones(1))
     finally:
         torch.set_num_threads(threads)
-    assert isinstance(computed._local["a"]._objective.dataset, StoredPoints)
     from seqgc.stores import MemoryStore
 
     factory = TorchComputeFactory(models=[trained], store=MemoryStore())
-    assert np.ones((4, 1, 8, 8), dtype=np.float32).tobytes() not in factory._payload
+    assert np.ones((4, 1, 8, 8)).tobytes() not in factory._payload
 
 
 def test_what_a_function_cannot_hold_is_refused_before_anything_starts(

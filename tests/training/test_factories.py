@@ -164,6 +164,7 @@ def test_of_a_model_workers_get_what_they_need() -> None:
     assert workload.name == "models"
     assert dict(workload.settings, fingerprint={}) == {
         "fingerprint": {},
+        "data": {},
         "models": [
             {
                 "name": "a",
@@ -311,14 +312,17 @@ EACH = "`models` must each have name, module, data, loss, autocast, seed"
 
 def change(**changes: Any) -> dict[str, Any]:
     spec = {**Spec(name="a").__dict__, **changes}
-    return {"models": [spec], "precision": "float32", "fingerprint": {}}
+    return {"models": [spec], "precision": "float32", "fingerprint": {}, "data": {}}
 
 
 @pytest.mark.parametrize(
     ("settings", "rule"),
     [
-        ({}, "`settings` must be `models`, `precision` and `fingerprint`"),
-        (change() | {"path": "x"}, "`settings` must be `models`, `precision` and `fingerprint`"),
+        ({}, "`settings` must be `models`, `precision`, `fingerprint` and `data`"),
+        (
+            change() | {"path": "x"},
+            "`settings` must be `models`, `precision`, `fingerprint` and `data`",
+        ),
         (change() | {"models": []}, "`models` must be a list of 1 to 1000"),
         (change() | {"models": {"a": 1}}, "`models` must be a list of 1 to 1000"),
         (
@@ -331,6 +335,7 @@ def change(**changes: Any) -> dict[str, Any]:
         (change(loss="hinge"), "`loss` must be one of cross-entropy, mse"),
         (change(module=["mlp"]), "`module` must be a string"),
         (change(module="mpl"), "did you mean 'mlp'?"),
+        (change() | {"data": {"mine": 1}}, "`data` must map names to digests"),
         (change() | {"precision": "float16"}, "`precision` must be one of float32, float64"),
         (change() | {"precision": ["float32"]}, "`precision` must be one of float32, float64"),
     ],
