@@ -125,15 +125,15 @@ def _though_finished(_: Any) -> Callable[..., Any]:
 def _dealt_and_late(terms_of: Any) -> Callable[..., Any]:
     """Return what counts each answer to what was dealt, though the chunk's own has come late."""
 
-    def terms(self: Any, job: int, responded: Any) -> Any:
-        dealt = zip(self._deal.chunks.tolist(), self._deal.holders, strict=True)
-        late = [holders[0] for chunk, holders in dealt if self._received[chunk] >= 0]
+    def terms(self: Any, job: int, received: Any, deal: Any, responded: Any) -> Any:
+        dealt = zip(deal.chunks.tolist(), deal.holders, strict=True)
+        late = [holders[0] for chunk, holders in dealt if received[chunk] >= 0]
         more = [
             Term(worker=int(part[responded[part].argmax()]), round=job + 1, slot=1, weight=1.0)
             for part in late
             if responded[part].any()
         ]
-        return (*terms_of(self, job, responded), *more)
+        return (*terms_of(self, job, received, deal, responded), *more)
 
     return terms
 
