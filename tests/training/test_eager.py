@@ -25,34 +25,41 @@ def take_a_step(workload, job):
     after = torch.nn.utils.parameters_to_vector(workload.module("net").parameters())
     assert not torch.equal(before, after)
 """
-TRAINS = f"""
-{SETTING}
+LATER = """
 for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop):
     workload = begun(kind)
     take_a_step(workload, 0)
 assert "torch._dynamo" not in sys.modules
 assert "_dynamo" not in vars(torch)
+import torch._dynamo
+assert torch._dynamo.is_dynamo_supported
+take_a_step(workload, 1)
+"""
+INSIDE = """
+class Asking(torch.optim.SGD):
+    def step(self, closure=None):
+        import torch._dynamo
+        assert callable(torch._dynamo.reset)
+        super().step(closure)
+take_a_step(begun(Asking), 0)
+assert 'torch._dynamo.convert_frame' in sys.modules
+assert torch._dynamo is sys.modules['torch._dynamo']
+"""
+FORKED = """
+import os, traceback
+if (child := os.fork()) == 0:
+    try:
+        exec(inside)
+        os._exit(0)
+    finally:
+        traceback.print_exc()
+        os._exit(1)
+exec(later)
+assert os.waitpid(child, 0)[1] == 0, "inside"
 """
 
 
-def python(code: str) -> None:
+def test_no_optimizer_imports_the_compiler_and_whoever_wants_it_gets_the_real_one() -> None:
+    """In two processes, of one that has imported PyTorch and computed nothing."""
+    code = f"{SETTING}\nlater, inside = {LATER!r}, {INSIDE!r}\n{FORKED}"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
-
-
-def test_no_optimizer_imports_the_compiler_and_whoever_wants_it_later_gets_it() -> None:
-    later = "import torch._dynamo\nassert torch._dynamo.is_dynamo_supported\n"
-    python(TRAINS + later + "take_a_step(workload, 1)\n")
-
-
-def test_what_is_asked_for_inside_is_the_real_compiler() -> None:
-    python(
-        f"{SETTING}\n"
-        "class Asking(torch.optim.SGD):\n"
-        "    def step(self, closure=None):\n"
-        "        import torch._dynamo\n"
-        "        assert callable(torch._dynamo.reset)\n"
-        "        super().step(closure)\n"
-        "take_a_step(begun(Asking), 0)\n"
-        "assert 'torch._dynamo.convert_frame' in sys.modules\n"
-        "assert torch._dynamo is sys.modules['torch._dynamo']\n"
-    )
