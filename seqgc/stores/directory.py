@@ -5,11 +5,11 @@ of which appears as a whole or not at all. ``.npy`` carries its own format versi
 unpickled.
 
 Nobody waits for the disk. What is stored is in flight: a run that goes on after a power cut has its
-checkpoints, and publishes into a new folder. So two synchronisations a file, a hundred files a
-round, would hold up every round for nothing. Other processes need none; other machines, on NFS and
-so EFS, need close-to-open consistency: closing a file sends it to the server, and EFS has it in
-several zones before it answers. A file is closed before it gets its name, and has its name before
-anybody is told of it. Should damage come through all the same, the digest in every reference tells.
+checkpoints, and publishes into a new folder. So two synchronisations a file, for a hundred files a
+round, would hold up every round for nothing. Other processes need none. Other machines, on NFS and
+so EFS, rely on close-to-open consistency: closing a file sends it to the server. So a file is
+closed before it gets its name, and has its name before anybody is told of it. Should damage come
+through all the same, the digest in every reference tells.
 
 Others may write there, too: below what the caller vouches for no link is followed, in any part of a
 path, and nothing is read but regular files. So each part is opened below the handle of the one
