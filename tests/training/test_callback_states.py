@@ -12,6 +12,7 @@ import torch
 
 from seqgc.errors import ParameterError
 from seqgc.training import Callback, Stop, TrainingPlan, train
+from seqgc.training.callbacks import CallbackList
 from seqgc.training.snapshots import SnapshotFolder
 from tests.training.inside import RunState
 from tests.training.reference import flat, make_model
@@ -67,6 +68,13 @@ def test_a_restored_workload_stops_where_it_would_have() -> None:
     again, _ = begun(models, *torn)
     with pytest.raises(ParameterError, match=r"must take back .* got 'Smoothed 2.load_state_dict'"):
         again.restore(*state)
+
+
+def test_of_all_stops_the_furthest_counts() -> None:
+    stops = [Keeping(dict), Keeping(dict), Keeping(dict)]
+    for callback, stop in zip(stops, (Stop.MODEL, Stop.RUN, None), strict=True):
+        callback.on_step = lambda *_, stop=stop: stop  # type: ignore[method-assign]
+    assert CallbackList(stops).call("on_step", "a", 1, 0.0, {}) is Stop.RUN
 
 
 class Keeping(Callback):

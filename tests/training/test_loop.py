@@ -396,6 +396,10 @@ def test_a_file_says_all_of_it() -> None:
     )
     assert one.save_every_n_steps == 5
     assert other.validation is None
+    same = make_models(checked(tomllib.loads(OF_A_FILE) | {"models": [
+        tomllib.loads(OF_A_FILE)["models"][0] | {"name": name} for name in "ab"
+    ]}))  # fmt: skip
+    assert same[0].validation is same[1].validation, "which is tried once, before a run"
     assert [type(each).__name__ for each in make_callbacks(config)] == ["Diary"]
 
 

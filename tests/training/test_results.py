@@ -16,12 +16,15 @@ from torch.utils.data import TensorDataset
 from seqgc.errors import ParameterError, StoreError
 from seqgc.training import (
     MODULES,
+    Evaluation,
+    TrainResult,
     digits,
     evaluate,
     load_checkpoint,
     make_module,
     save_checkpoint,
 )
+from seqgc.training.parked import Parked
 from tests.training.reference import flat, make_model, train_alone
 
 
@@ -158,3 +161,22 @@ def test_a_checkpoint_that_does_not_fit_says_so_in_one_line(tmp_path: Path) -> N
         load_checkpoint(path, nn.Linear(2, 1))
     with pytest.raises(StoreError, match="does not load into Linear"):
         load_checkpoint(tmp_path / "none.safetensors", nn.Linear(2, 1))
+
+
+def test_the_ranking_is_of_models_that_have_not_failed() -> None:
+    losses = {"a": 1.0, "wild": 0.1, "nan": float("nan"), "early": 0.7, "as a": 1.0}
+    result = TrainResult(
+        run=Path("run"),
+        scheme="gc:s=1",
+        jobs=1,
+        seconds=1.0,
+        counts=None,  # type: ignore[arg-type]
+        evaluations={name: Evaluation(loss=loss, accuracy=None) for name, loss in losses.items()},
+        payload="float32",
+        parked={
+            "wild": Parked(kind="diverged", why="", step=1),
+            "early": Parked(kind="stopped early", why="", step=1),
+        },
+    )
+    assert result.ranking == ("early", "a", "as a")
+    assert list(result.failed) == ["wild"]

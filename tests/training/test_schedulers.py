@@ -116,6 +116,25 @@ def test_the_steps_are_those_of_a_plain_loop_and_of_a_resumed_run() -> None:
         assert np.array_equal(weights, flat(again.module(model.name)))
 
 
+class Rates:
+    def __init__(self) -> None:
+        self.told: list[float] = []
+
+    def on_step(self, model: str, step: int, loss: float, metrics: dict[str, float]) -> None:  # noqa: ARG002
+        self.told.append(metrics["lr"])
+
+
+def test_callbacks_are_told_the_rate_with_which_the_step_was_taken() -> None:
+    halved = replace(make_model(optimizer=SGD), scheduler=SCHEDULERS["steps"])
+    store, rates = MemoryStore(), Rates()
+    workload = TorchWorkload(
+        [halved], scheme=Chunks(), store=store, precision="float64", callbacks=[rates]
+    )
+    go_on(workload, TorchCompute([halved.objective], store=store, precision="float64"), range(6))
+    workload.flush()
+    assert rates.told == pytest.approx([0.2, 0.2, 0.05, 0.05, 0.05, 0.025])  # at 2 twice, at 5
+
+
 def lambdas() -> Callable[[torch.optim.Optimizer], object]:
     class Odd:
         def __init__(self) -> None:
@@ -137,6 +156,7 @@ def lambdas() -> Callable[[torch.optim.Optimizer], object]:
             "`scheduler` must last for the 9 steps of the run; got 'total_steps=8'",
         ),
         ({"scheduler": lambdas()}, "a checkpoint can"),
+        ({"scheduler": lr_scheduler.ReduceLROnPlateau}, "must not follow a metric where there is"),
         ({"gradient_clip_val": 0.0}, "`gradient_clip_val` must be a finite number > 0"),
         ({"gradient_clip_algorithm": "nrom"}, "must be one of norm, value"),
     ],
@@ -177,6 +197,24 @@ def test_a_file_names_any_argument_and_a_schedule_knows_the_run() -> None:
     own = of_a_file(f'optimizer = "{__name__}:own", scheduler = "{__name__}:warm_up"')
     assert own.optimizer.keywords == {"lr": 0.02}
     assert own.scheduler.func is sys.modules[__name__].warm_up
+
+
+@pytest.mark.parametrize(
+    ("settings", "known"),
+    [
+        ('scheduler = "cosineannealinglr"', {"T_max": 9}),
+        ('scheduler = "polynomiallr"', {"total_iters": 9}),
+        ('scheduler = "polynomiallr", scheduler_args = {total_iters = 4}', {"total_iters": 4}),
+        (
+            'scheduler = "onecyclelr", scheduler_args = {epochs = 3, steps_per_epoch = 3}',
+            {"max_lr": 0.02, "epochs": 3, "steps_per_epoch": 3},
+        ),
+    ],
+)
+def test_what_the_run_knows_is_implied_unless_given(
+    settings: str, known: dict[str, object]
+) -> None:
+    assert of_a_file(settings).scheduler.keywords == known
 
 
 def own(parameters: object, lr: float) -> torch.optim.Optimizer:
