@@ -29,9 +29,10 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/.installed-demo
 	$(BIN)/seqgc demo
 
-# pytest comes last: continuous integration reads its closing line.
+# pytest comes last: continuous integration reads its closing line. Three processes on two cores:
+# many tests wait for processes of their own.
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 3 --dist worksteal $(PYTEST_ARGS)
 
 # Whole runs with every fault that a seed asks for, and all tests that count farther: hours.
 # SEEDS=FIRST:END

@@ -180,11 +180,11 @@ class RoundRecord:
 
     ``reason``: ``everyone`` answered; the ``tolerance`` (1+mu)*kappa had passed and the answers
     sufficed; they did not, and a ``wait-out`` for more ended; workers failed and no more answers
-    could come (``exhausted``), or not within the round's hard time limit (``timeout``); no worker
-    had anything to do (``idle``); a resumed run closed it ``again``, on the answers on which it had
-    been closed before. Where work is dealt, a round is a job, and ends when all of its pieces, and
-    those of the jobs before, are in (``dealt``): ``responded`` is who gave one, and its seconds
-    begin where those of the round before end.
+    could come (``exhausted``), or not within the round's hard time limit (``timeout``); nobody had
+    anything to do (``idle``); a resumed run closed it ``again``, on the same answers. Where work is
+    dealt, a round is a job, and ends when its pieces, and those of the jobs before, are in
+    (``dealt``): ``responded`` is who gave one, and its seconds begin where those of the round
+    before end.
     """
 
     round: int
