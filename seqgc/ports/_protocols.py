@@ -183,8 +183,7 @@ class RoundRecord:
     could come (``exhausted``), or not within the round's hard time limit (``timeout``); nobody had
     anything to do (``idle``); a resumed run closed it ``again``, on the same answers. Where work is
     dealt, a round is a job, and ends when its pieces, and those of the jobs before, are in
-    (``dealt``): ``responded`` is who gave one, and its seconds begin where those of the round
-    before end.
+    (``dealt``): ``responded`` is who gave one, its seconds begin where the last round's end.
     """
 
     round: int
