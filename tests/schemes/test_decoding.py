@@ -39,7 +39,7 @@ LARGER = [
     for spec in specs
 ]
 EXHAUSTIVE_BITS = 16 if SOAK else 12
-SAMPLED = 10_000 if SOAK else 1_000
+SAMPLED = 10_000 if SOAK else 500
 LONG_RUNS = 256 if SOAK else 64
 SEED = 20261120
 
