@@ -59,15 +59,22 @@ class SpaceOptions:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankingOptions:
+    """How what was searched is judged and ranked."""
+
+    holdout: Annotated[float | None, "Share of rounds to judge by and not to choose by."] = None
+    top: Annotated[int, "How many to rank."] = 20
+    pareto: Annotated[bool, "Also trade run time for the bill; takes longer."] = False
+    seed: Annotated[int | None, "Draws the held-out rounds, and the bootstrap."] = None
+
+
 def tune(
     profile: ProfileFile,
     options: RehearsalOptions,
     searched: SpaceOptions,
+    ranked: RankingOptions,
     plugins: list[str],
-    holdout: Annotated[float | None, "Share of rounds to judge by and not to choose by."] = None,
-    top: Annotated[int, "How many to rank."] = 20,
-    pareto: Annotated[bool, "Also trade run time for the bill; takes longer."] = False,
-    seed: Annotated[int | None, "Draws the held-out rounds, and the bootstrap."] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the fastest scheme, parameters and closing rule on recorded delays."""
@@ -78,10 +85,10 @@ def tune(
         found = search_rehearsal(
             rehearsal,
             space=space,
-            holdout=holdout,
-            top=top,
-            pareto=pareto,
-            seed=seed,
+            holdout=ranked.holdout,
+            top=ranked.top,
+            pareto=ranked.pareto,
+            seed=ranked.seed,
             progress=lambda settled, total: bar.update(task, completed=settled, total=total),
         )
     seconds = time.monotonic() - began

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import (
     AbstractContextManager,
     ExitStack,
@@ -30,7 +30,7 @@ from seqgc.training._lease import Lease
 from seqgc.training._plan import TrainingPlan
 from seqgc.training._session import Session
 from seqgc.training._threads import one_thread
-from seqgc.training._work import Crew, LeaseObserver, Workers
+from seqgc.training._work import Crew, LeaseObserver, Work, Workers
 from seqgc.training.adaptive import Switch
 from seqgc.training.journal import Journal
 from seqgc.training.metrics import Evaluation, evaluate
@@ -136,8 +136,9 @@ def train(
         directory = RunDirectory(path, config=config)
         return _begun(directory, plan, workers, observers=observers, callbacks=callbacks)
 
+    work = plan.work(path, setting=plan.setting(workers.n))
     return _execute(
-        plan, workers, path, begin, observers=observers, tuner=tuner, callbacks=callbacks
+        plan, workers, work, begin, observers=observers, tuner=tuner, callbacks=callbacks
     )
 
 
@@ -182,16 +183,16 @@ def resume(
     )
     with begun as record:  # before anything is started: what it costs is on record already
         pin = {} if accept_changes else record.recorder.history.pin
+        setting, master = plan.setting(workers.n), record.recorder.master
+        work = plan.work(directory.path, setting=setting, master=master, pin=pin)
         return _execute(
             plan,
             workers,
-            directory.path,
+            work,
             lambda: nullcontext(record),
             observers=observers,
             tuner=tuner,
             callbacks=callbacks,
-            master=record.recorder.master,
-            pin=pin,
         )
 
 
@@ -262,17 +263,14 @@ def _newest(directory: RunDirectory, history: History) -> tuple[RunSnapshot | No
 def _execute(
     plan: TrainingPlan,
     workers: Workers,
-    path: Path,
+    work: Work,
     begin: Callable[[], AbstractContextManager[_Record]],
     *,
     observers: Sequence[Observer],
     tuner: Tuner | None,
     callbacks: Sequence[object],
-    master: int = 1,
-    pin: Mapping[str, str] | None = None,
 ) -> TrainResult:
     setting, switches = plan.setting(workers.n), list[Switch]()
-    work = plan.work(path, setting=setting, master=master, pin=pin)
     workers.check(work)
     with ExitStack() as stack:
         stack.enter_context(one_thread())
@@ -297,6 +295,7 @@ def _execute(
         stack.callback(workload.abandon)  # in a run that failed some have not been discarded
         backend = stack.enter_context(started(crew, workers, observers=observers))
         record = stack.enter_context(begin())
+        path = record.directory.path
         stack.callback(record.recorder.rest)
         warnings = [*record.warnings, *record.recorder.pin(crew.pin), *plan.shortcomings(setting)]
         stack.callback(backend.close)  # while there is still somebody to note what it comes to
