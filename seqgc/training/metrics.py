@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -110,7 +110,10 @@ def evaluate(
 def _measured(name: str, metric: Metric, outputs: list[Tensor], targets: list[Tensor]) -> float:
     """Return a metric of all points, a float."""
     with refusing("metrics", "must return a number of (output, target) ({})", name):
-        return float(metric(torch.cat(outputs), torch.cat(targets)))
+        value: object = metric(torch.cat(outputs), torch.cat(targets))
+        if isinstance(value, str):  # which float would read
+            raise TypeError("it returned text")
+        return float(cast("float", value))
 
 
 def _hits(output: object, target: Tensor) -> float:

@@ -74,6 +74,8 @@ class Validation:
         if not isinstance(metrics, Mapping):
             raise ParameterError("metrics", "must be functions by name, a dict", metrics)
         for name, metric in metrics.items():
+            if not isinstance(name, str) or not name.strip():
+                raise ParameterError("metrics", "must have texts for names, none empty", name)
             if name in {"loss", "accuracy"}:
                 rule = "must have names of their own: loss and accuracy are there already"
                 raise ParameterError("metrics", rule, name)

@@ -87,6 +87,14 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a validation that is none": (lambda: of(validation=3), "must be a seqgc.Validation; got 3"),
     "metrics without names": (lambda: validated(metrics=[print]), "`metrics` must be functions by"),
+    "a metric whose name is empty": (
+        lambda: validated(metrics={" ": print}),
+        "`metrics` must have texts for names, none empty; got ' '",
+    ),
+    "a metric that returns text": (
+        lambda: start(validated(metrics={"m": lambda *_: "1.5"})),
+        "`metrics` must return a number .*it returned text.*; got 'm'",
+    ),
     "a monitor that is no name": (lambda: start(validated(monitor=3)), "`monitor` must be one of"),
     "a metric that returns nothing": (
         lambda: start(validated(metrics={"m": lambda *_: None})),
