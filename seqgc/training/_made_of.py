@@ -281,8 +281,9 @@ def _lies_beside(other: str, name: str) -> bool:
         return False
     if (top := other.partition(".")[0]) == name.partition(".")[0]:
         return True
-    alone = [_folder(each) for each in (other, name)]
-    return top not in _KNOWN and None not in alone and len(set(alone)) == 1 and not _is_package(top)
+    if top in _KNOWN or (folder := _folder(name)) is None:
+        return False
+    return _folder(other) == folder and not _is_package(top)
 
 
 def _folder(name: str) -> Path | None:

@@ -7,15 +7,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 from seqgc.errors import ParameterError
 from seqgc.training import TrainingPlan, TrainResult, Workers, resume
 from tests.simulation.faults import TASK_KINDS, Scenario
+from tests.simulation.models import WILD
 from tests.simulation.world import Violation, World
-
-WILD: Final = "m1"
-"""The model that diverges in a scenario that has one."""
 
 
 def check_result(result: TrainResult, scenario: Scenario, world: World) -> None:

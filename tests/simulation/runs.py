@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Collection, Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -21,8 +21,6 @@ from seqgc.ports import Backend, Seen
 from seqgc.schemes import parse_scheme
 from seqgc.training import (
     Adaptation,
-    Model,
-    Recipe,
     TorchWorkload,
     TrainingPlan,
     TrainResult,
@@ -30,7 +28,6 @@ from seqgc.training import (
     resume,
     train,
 )
-from seqgc.training.factories import register_data, register_module
 from tests.simulation.backend import SimulatedBackend
 from tests.simulation.crew import SimulatedFunctions
 from tests.simulation.disk import SimulatedSystem
@@ -38,7 +35,6 @@ from tests.simulation.faults import (
     CONNECTION_KINDS,
     FUNCTION_KINDS,
     HARMLESS,
-    LARGE,
     MAX_NORM,
     READ_KINDS,
     STAY_KINDS,
@@ -51,7 +47,8 @@ from tests.simulation.faults import (
 from tests.simulation.functions import Account
 from tests.simulation.hearing import Hearing
 from tests.simulation.ledger import Ledger
-from tests.simulation.results import WILD, check_result, digests, require_refused
+from tests.simulation.models import WILD, models
+from tests.simulation.results import check_result, digests, require_refused
 from tests.simulation.seams import replaced
 from tests.simulation.tuning import ScriptedTuner
 from tests.simulation.world import Killed, Violation, World, check_losses
@@ -257,39 +254,6 @@ class _Simulation:
 
 
 # ---- what is trained, and what it must come to ---------------------------------------------------
-
-
-def models(count: int = LARGE.models, *, wild: bool = False) -> tuple[Model, ...]:
-    return tuple(_model(index, wild=wild and f"m{index}" == WILD) for index in range(count))
-
-
-@cache
-def _model(index: int, *, wild: bool) -> Model:
-    generator = torch.Generator().manual_seed(index)
-    module = _linear(0)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator))
-    points = torch.randn((24, 3), generator=generator)
-    targets = torch.randint(2, (24,), generator=generator)
-    dataset = torch.utils.data.TensorDataset(points, targets)
-    register_data(f"simulated-{index}")(lambda: (dataset, dataset))
-    optimizers = torch.optim.Adam, partial(torch.optim.SGD, momentum=0.9)
-    return Model(
-        name=f"m{index}",
-        module=module,
-        loss=torch.nn.CrossEntropyLoss(),
-        dataset=dataset,
-        optimizer=partial(optimizers[index % 2], lr=3.3e38 if wild else 0.05),
-        batch_size=12 + index,
-        seed=index,
-        recipe=Recipe(module="simulated", data=f"simulated-{index}", loss="cross-entropy"),
-    )
-
-
-@register_module("simulated")
-def _linear(_: int) -> torch.nn.Linear:
-    return torch.nn.Linear(3, 2)
 
 
 def plan(scenario: Scenario) -> TrainingPlan:

@@ -35,7 +35,7 @@ from tests.simulation.crew import SharedFiles, SimulatedFunctions, simulated
 from tests.simulation.faults import READ_KINDS
 from tests.simulation.functions import COLD_S, MOST_AGAIN, TIMEOUT_S, Account, Wire
 from tests.simulation.ledger import Ledger
-from tests.simulation.runs import models
+from tests.simulation.models import models
 from tests.simulation.weather import RUN, Cheap, Weather
 from tests.simulation.world import Clock
 
@@ -132,7 +132,7 @@ def test_cold_starts_are_in_no_profile(tmp_path: Path) -> None:
     weather = Weather(5, [], 0, cold=0.3)
     account = Account(weather, Ledger(weather), tmp_path)
     crew = SimulatedFunctions(12, account, kind="lambda", master=0)
-    plan = RecordingPlan(model=models()[0], loads=(1.0,), rounds=rounds, warmup=0)
+    plan = RecordingPlan(model=models(1)[0], loads=(1.0,), rounds=rounds, warmup=0)
     (profile,) = record_profile(plan, crew)
     assert weather.counts["cold"] > 0
     assert profile.times.max() < COLD_S + 1, "no task takes less than one"
@@ -257,7 +257,7 @@ def test_a_clock_that_is_wrong_by_60_days_deletes_no_live_run(tmp_path: Path) ->
     weather = Weather(9, [], 0)
     account = Account(weather, Ledger(weather), tmp_path)
     crew = SimulatedFunctions(4, account, kind="lambda-receipts", master=0)
-    plan = RecordingPlan(model=models()[0], loads=(1.0,), rounds=5, warmup=0)
+    plan = RecordingPlan(model=models(1)[0], loads=(1.0,), rounds=5, warmup=0)
     asked = []
 
     def another_master_comes(_: Seen) -> None:

@@ -13,7 +13,7 @@ from seqgc.schemes import parse_scheme
 from seqgc.training import TrainingPlan, train
 from tests.census import Census, no_more
 from tests.kit import SOAK
-from tests.simulation.runs import models
+from tests.simulation.models import models
 from tests.training.test_adaptive import replayed
 
 pytestmark = pytest.mark.timeout(0 if SOAK else 180)
@@ -34,7 +34,7 @@ def test_memory_descriptors_threads_and_files_stay_as_they_are(
     times[:, stopped] = np.inf  # never heard of
     rule = ClosingRule(mu=0.2, timeout_s=1e9)
     plan = TrainingPlan(
-        models=models()[:4],
+        models=models(4),
         scheme=Setting(scheme=parse_scheme(spec, n=N), rule=rule),
         steps=ROUNDS // 4,
         checkpoint_every_s=1e9,
