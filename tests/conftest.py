@@ -21,7 +21,9 @@ from seqgc.testing import eventually
 from tests.kit import children
 
 # The same examples in every run; `--hypothesis-profile explore` looks for new ones.
-settings.register_profile("fixed", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile(
+    "fixed", deadline=None, derandomize=True, max_examples=50, print_blob=True
+)
 settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
 settings.load_profile("fixed")
 

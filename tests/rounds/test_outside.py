@@ -121,7 +121,7 @@ def test_every_pattern_of_five_rounds_of_four_workers_comes_to_the_right_gradien
     index, everything = OF_FOUR.index(spec), every_window()
     assert len(set(windows(everything))) == 2**20 or not SOAK
     begin, end = (len(everything) * k // len(OF_FOUR) for k in (index, index + 1))
-    stragglers = everything[begin : end + 4 if SOAK else begin + 100]
+    stragglers = everything[begin : end + 4 if SOAK else begin + 75]
     wait_out = RULES[index % len(RULES)]
     rule = ClosingRule(mu=0.5, wait_out=wait_out, timeout_s=60.0, max_attempts=1)
     records = closed(parse_scheme(spec, n=4), stragglers, rule, np.random.default_rng(1))

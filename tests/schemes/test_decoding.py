@@ -39,8 +39,8 @@ LARGER = [
     for spec in specs
 ]
 EXHAUSTIVE_BITS = 16 if SOAK else 12
-SAMPLED = 10_000 if SOAK else 500
-LONG_RUNS = 256 if SOAK else 64
+SAMPLED = 10_000 if SOAK else 250
+LONG_RUNS = 256 if SOAK else 32
 SEED = 20261120
 
 

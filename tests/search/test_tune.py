@@ -459,7 +459,8 @@ def test_schemes_that_cut_a_batch_finer_than_it_has_points_are_not_searched() ->
     n = profile.num_workers
     for batch in (n, 1):  # of one point: where every worker holds the whole batch
         rehearsal = Rehearsal(profile=profile, num_jobs=4, alpha=1.3, repeat=True, batch=batch)
-        found = tune(rehearsal, space=SearchSpace(jobs_per_round=(1,)), prune=False, top=50)
+        space = SearchSpace(jobs_per_round=(1,), max_delay=2, mus=(0.25,))
+        found = tune(rehearsal, space=space, prune=False, top=50)
         schemes = [row.setting.scheme for row in found.ranking]
         assert not any(rehearsal.leaves_out(s) for s in schemes if isinstance(s, Scheme))
         for row in found.ranking[:5]:

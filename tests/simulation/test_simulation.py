@@ -72,11 +72,12 @@ def test_the_same_seed_has_the_same_events() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS[1:])
 def test_functions_train_to_the_bits_of_local_workers(backend: str) -> None:
-    local = replace(PLAIN, spec="m-sgc-rep:B=1,W=2,lam=2")
+    local = replace(PLAIN, spec="m-sgc-rep:B=1,W=2,lam=1", shape=SMALL)
     scenario = replace(local, backend=backend)
     compare(trained(scenario).weights, trained(local), exact=True, but=set())
     of_backend = of_residents if backend == "resident" else of_functions
-    faults = [fault for seed in range(20) for fault in of_backend(np.random.default_rng(seed))]
+    rngs = map(np.random.default_rng, range(20))
+    faults = [fault for rng in rngs for fault in of_backend(rng, shape=SMALL)]
     scenario = replace(scenario, faults=tuple({(f.kind, f.at): f for f in faults}.values())[:40])
     first, second = simulate(scenario), simulate(scenario)
     assert (first.fault, first.digest) == (None, second.digest)

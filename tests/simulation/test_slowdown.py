@@ -114,7 +114,7 @@ def generated(seed: int) -> tuple[Setting, FloatArray]:
 
 @pytest.mark.parametrize("kind", range(KINDS))
 def test_generated_runs_are_slow_when_they_are_slowed_down(kind: int) -> None:
-    for seed in [*range(kind, 1000 if SOAK else 3 * KINDS, KINDS), *FOUND.get(kind, ())]:
+    for seed in [*range(kind, 1000 if SOAK else 2 * KINDS, KINDS), *FOUND.get(kind, ())]:
         setting, times = generated(seed)
         jobs = len(times) - setting.scheme.delay
         about = f"seed {seed}: {setting.label}, n={setting.scheme.n}"

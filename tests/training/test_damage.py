@@ -43,7 +43,7 @@ def snapshots(tmp_path: Path) -> SnapshotFolder[dict[str, int]]:
 def damaged(data: bytes) -> Iterator[tuple[str, bytes]]:
     """Every byte flipped in one bit, and the file cut before it; in ``make test`` some of them."""
     rng = np.random.default_rng(len(data))
-    for at in range(0 if SOAK else int(rng.integers(97)), len(data), 1 if SOAK else 397):
+    for at in range(0 if SOAK else int(rng.integers(97)), len(data), 1 if SOAK else 797):
         flipped = bytearray(data)
         flipped[at] ^= 1 << int(rng.integers(8))
         yield f"byte {at} flipped", bytes(flipped)

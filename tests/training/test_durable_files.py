@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -68,9 +69,10 @@ def test_a_log_that_was_torn_can_be_read_and_goes_on(cut: int, tmp_path: Path) -
 
 def test_a_run_that_was_ended_before_its_journal_began_begins(tmp_path: Path) -> None:
     """Between any two of the steps by which its folder is made."""
-    expected = train(plan("uncoded"), crew(), run=tmp_path / "whole").evaluations
+    whole = train(plan("uncoded"), crew(), run=tmp_path / "run")
     for torn in (None, b"", b'{"v":1,"n":0,"master":1,"kind":"beg'):
-        run = train(plan("uncoded"), crew(), run=tmp_path / str(torn)[:3] / "run").run
+        run = tmp_path / str(torn)[:3] / "run"
+        shutil.copytree(whole.run, run)
         for file in (
             *run.glob("checkpoints/*/*"),
             *run.glob("checkpoints/*.*"),
@@ -83,7 +85,7 @@ def test_a_run_that_was_ended_before_its_journal_began_begins(tmp_path: Path) ->
         (run / "journal.jsonl").unlink()
         if torn is not None:
             (run / "journal.jsonl").write_bytes(torn)
-        assert resume(run, plan("uncoded"), crew()).evaluations == expected
+        assert resume(run, plan("uncoded"), crew()).evaluations == whole.evaluations
 
 
 def test_a_journal_that_is_lost_is_not_taken_for_one_that_never_began(tmp_path: Path) -> None:

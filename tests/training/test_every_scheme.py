@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from seqgc.rounds import ClosingRule, RoundPolicy
 from seqgc.schemes import parse_scheme
 from seqgc.search import ReplayBackend
 from seqgc.stores import MemoryStore
-from seqgc.training import TorchCompute, TorchWorkload
+from seqgc.training import Model, TorchCompute, TorchWorkload
 from tests.training.reference import flat, make_model, train_alone
 
 N, STEPS = 6, 5
@@ -40,25 +40,33 @@ def heavy_tailed(rounds: int, *, seed: int) -> FloatArray:
     return 1 + rng.pareto(1.1, size=(rounds, N))
 
 
-@pytest.mark.parametrize("wait_out", ["all", "conform", "feasible"])
-@pytest.mark.parametrize("spec", SPECS)
-def test_four_models_end_with_the_weights_of_plain_training(spec: str, wait_out: str) -> None:
+@cache
+def models() -> list[Model]:
     optimizer = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
-    models = [
+    return [
         make_model(f"m{i}", seed=i, optimizer=optimizer, batch_size=[16, 5, 64, 1][i])
         for i in range(4)
     ]
+
+
+@cache
+def expected(index: int) -> FloatArray:
+    alone, _ = train_alone(models()[index], steps=STEPS, dtype=torch.float64)
+    return flat(alone)
+
+
+@pytest.mark.parametrize("wait_out", ["all", "conform", "feasible"])
+@pytest.mark.parametrize("spec", SPECS)
+def test_four_models_end_with_the_weights_of_plain_training(spec: str, wait_out: str) -> None:
     scheme, store = parse_scheme(spec, n=N), MemoryStore()
-    workload = TorchWorkload(models, scheme=scheme, store=store, precision="float64")
-    compute = TorchCompute([m.objective for m in models], store=store, precision="float64")
+    workload = TorchWorkload(models(), scheme=scheme, store=store, precision="float64")
+    compute = TorchCompute([m.objective for m in models()], store=store, precision="float64")
     schedule = scheme.start(4 * STEPS)
     policy = RoundPolicy(schedule, ClosingRule(mu=0.2, wait_out=wait_out))
     delays = heavy_tailed(schedule.num_rounds, seed=SPECS.index(spec))
     run(policy, ReplayBackend(delays, compute=compute), workload)
     workload.flush()
     assert len(workload.metrics) == 4 * STEPS
-    for model in models:
-        alone, _ = train_alone(model, steps=STEPS, dtype=torch.float64)
-        np.testing.assert_allclose(
-            flat(workload.module(model.name)), flat(alone), rtol=0, atol=1e-8, err_msg=model.name
-        )
+    for index, model in enumerate(models()):
+        trained = flat(workload.module(model.name))
+        np.testing.assert_allclose(trained, expected(index), rtol=0, atol=1e-8, err_msg=model.name)

@@ -115,12 +115,13 @@ def outcome(run: Path) -> tuple[dict[str, str], list[list[str]]]:
 def test_from_any_instant_it_ends_in_the_same_bits(
     spec: str, every_s: float, tmp_path: Path
 ) -> None:
-    instants = set(range(3, 400, 29 if every_s == 60 else 41))
+    first, step = 3 + 13 * SPECS.index(spec), 67  # others for each scheme
+    instants = set(range(3, 400, 7)) if SOAK else set(range(first, 400, step))
     watch = CopyAt(tmp_path / "run", instants)
     result = train(plan(spec, every_s=every_s), crew(), run=tmp_path / "run", observers=[watch])
     expected = outcome(result.run)
     assert len(expected[1]) == 1 + 4 * STEPS, "every job once"
-    assert len(watch.copies) > 3
+    assert len(watch.copies) >= 2
     as_before_rounds_named_their_jobs(watch.copies[1] / "journal.jsonl")
     for copy in watch.copies:
         again = resume(copy, plan(spec, every_s=every_s), crew())
@@ -245,7 +246,7 @@ def test_switches_that_were_made_are_made_again(tmp_path: Path) -> None:
         plan, "uncoded", steps=8, adaptation=Adaptation(probe=3, retune=4, alpha=0.1)
     )
     specs = ["m-sgc:B=1,W=2,lam=2", "gc-rep:s=2", "stay", "sr-sgc:B=1,W=2,lam=2"]
-    watch = CopyAt(tmp_path / "run", set(range(0, 600, 47)))
+    watch = CopyAt(tmp_path / "run", set(range(11, 600, 97)))
     result = train(
         adaptive(), crew(), run=tmp_path / "run", observers=[watch], tuner=HandDriven(*specs)
     )
@@ -387,7 +388,7 @@ class InterruptedAt:
         return getattr(os, name)
 
 
-@pytest.mark.parametrize("call", range(1, 40, 1 if SOAK else 6))
+@pytest.mark.parametrize("call", range(1, 40, 1 if SOAK else 9))
 def test_ctrl_c_at_the_very_end_leaves_the_last_checkpoint(call: int, tmp_path: Path) -> None:
     at, run = InterruptedAt(call), tmp_path / "run"
     with interrupts(), system_calls(at), suppress(KeyboardInterrupt):
