@@ -29,8 +29,8 @@ def no_more(first: dict[str, int], last: dict[str, int]) -> bool:
 class Census:
     """Counts, before some rounds, what this process and a folder hold; an observer of a run.
 
-    Of the process's ``bytes`` it knows what `tracemalloc` is told; with ``family``, each process
-    that it has started, or these have, is counted as well.
+    Of the process's ``bytes`` it knows what `tracemalloc` is told, and its kilobytes from the
+    system; with ``family``, each process that it has started, or these have, is counted as well.
     """
 
     def __init__(self, folder: Path, rounds: Collection[int], *, family: bool = False) -> None:
@@ -41,16 +41,15 @@ class Census:
 
     def __call__(self, seen: Seen | Event | Action) -> None:
         if isinstance(seen, Dispatch) and seen.attempt == 0 and seen.round in self._rounds:
-            handles, files = list(Path("/proc/self/fd").glob("*")), list(self._folder.rglob("*"))
-            threads = threading.active_count()
-            self.own.append({"fd": len(handles), "threads": threads, "files": len(files)})
-            del handles, files
+            gc.collect()
+            threads = {"threads": threading.active_count()}  # the system counts the libraries' too
+            self.own.append(_held_by(os.getpid()) | threads)
+            self.own[-1]["files"] = len(list(self._folder.rglob("*")))
             if self._family:
                 self.others.append({})
                 for pid in descendants(os.getpid()):
                     with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
                         self.others[-1][pid] = _held_by(pid)
-            gc.collect()
             self.bytes.append(tracemalloc.get_traced_memory()[0])
 
 

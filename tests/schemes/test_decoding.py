@@ -38,7 +38,7 @@ LARGER = [
     }.items()
     for spec in specs
 ]
-EXHAUSTIVE_BITS = 16 if SOAK else 12
+EXHAUSTIVE_BITS = 16 if SOAK else 11
 SAMPLED = 10_000 if SOAK else 250
 LONG_RUNS = 256 if SOAK else 32
 SEED = 20261120
