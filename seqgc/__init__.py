@@ -11,12 +11,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from seqgc import plot as plot
     from seqgc import workers as workers
     from seqgc.codes import make_code as make_code
     from seqgc.profiles import DelayProfile as DelayProfile
     from seqgc.profiles import read_profile as read_profile
     from seqgc.rounds import ClosingRule as ClosingRule
     from seqgc.rounds import Setting as Setting
+    from seqgc.runs import read_run as read_run
     from seqgc.schemes import GC as GC
     from seqgc.schemes import MSGC as MSGC
     from seqgc.schemes import SRSGC as SRSGC
@@ -41,6 +43,7 @@ _HOMES = {
     "seqgc.codes": ("make_code",),
     "seqgc.profiles": ("DelayProfile", "read_profile"),
     "seqgc.rounds": ("ClosingRule", "Setting"),
+    "seqgc.runs": ("read_run",),
     "seqgc.schemes": ("GC", "MSGC", "SRSGC", "Uncoded", "parse_scheme"),
     "seqgc.search": ("Rehearsal", "replay", "tune"),
     "seqgc.training": (
@@ -48,16 +51,18 @@ _HOMES = {
         "record_profile", "registered_model", "train",
     ),
 }  # fmt: skip
+_ROOMS = "plot", "workers"
 
 __all__ = [  # noqa: RUF022 (in plain order)
     "ClosingRule", "DelayProfile", "GC", "MSGC", "Rehearsal", "SRSGC", "Setting", "Uncoded",
-    "__version__", "make_code", "parse_scheme", "read_profile", "replay", "tune", "workers",
+    "__version__", "make_code", "parse_scheme", "plot", "read_profile", "read_run", "replay",
+    "tune", "workers",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:
-    if name == "workers":
-        return import_module("seqgc.workers")
+    if name in _ROOMS:
+        return import_module(f"seqgc.{name}")
     for home, names in _HOMES.items():
         if name in names:
             value = globals()[name] = getattr(import_module(home), name)
@@ -66,4 +71,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "workers", *(name for names in _HOMES.values() for name in names)})
+    return sorted({*globals(), *_ROOMS, *(name for names in _HOMES.values() for name in names)})

@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from seqgc import deploy, workers
+from seqgc import deploy, runs, workers
 from seqgc.cli._options import AsJson, apply
 from seqgc.cli._run import PreparedRun, make_plan
 from seqgc.cli._show import show
@@ -45,7 +45,7 @@ def cost(
     # Priced by [function], in a run's file as deployed, and the flags: no deployment is read.
     if ran:  # whoever wrote it: nothing that it names is imported
         config = checked(values)
-        header = deploy.read_run_header(target)
+        header = runs.read_run_header(target)
         adapts = config.probe is not None or config.retune is not None
         reach = workers.Reach(deployed=config.backend == "lambda")
         predicted = workers.hindsight(header, config.function, reach=reach, adapts=adapts)

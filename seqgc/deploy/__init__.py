@@ -31,8 +31,6 @@ from seqgc.deploy._prices import Traffic as Traffic
 from seqgc.deploy._prices import Usage as Usage
 from seqgc.deploy._prices import prices_date as prices_date
 from seqgc.deploy._prices import read_prices as read_prices
-from seqgc.deploy._run_log import RunHeader as RunHeader
-from seqgc.deploy._run_log import read_run_header as read_run_header
 from seqgc.deploy._spending import Budget as Budget
 from seqgc.deploy._spending import Estimate as Estimate
 from seqgc.deploy._spending import PlannedUse as PlannedUse

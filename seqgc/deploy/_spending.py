@@ -16,9 +16,9 @@ from seqgc.deploy._prices import (
     Traffic,
     Usage,
 )
-from seqgc.deploy._run_log import END, read_run_log
 from seqgc.errors import BudgetError, ParameterError, require_int
 from seqgc.ports import Arrival, Dispatch, Dispatched, Failure, Seen
+from seqgc.runs import END, read_run_log
 
 _Address = tuple[int, int, int]  # round, worker, attempt
 
@@ -169,7 +169,7 @@ def estimate_run(
     sent: dict[_Address, tuple[float, int | None]] = {}
     cancelled: dict[_Address, float] = {}
     unanswered = 0
-    for event in events:
+    for event, _ in events:
         address = event.round, event.worker, event.attempt
         if event.event == END:
             for each, (sent_s, count) in sent.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,8 @@ import numpy.typing as npt
 FloatArray: TypeAlias = npt.NDArray[np.floating]
 IntArray: TypeAlias = npt.NDArray[np.intp]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
+Table: TypeAlias = dict[str, npt.NDArray[Any]]
+"""Columns by name, all of one length: what ``pandas.DataFrame`` takes. Texts are objects."""
 
 LateAnswer: TypeAlias = tuple[int, int]
 """An answer that came after its round had closed: the round, and the worker."""

@@ -35,11 +35,11 @@ from seqgc import ports
 from seqgc._bounded import read_bounded
 from seqgc._durable import AppendOnly, make_folder, replacing
 from seqgc.errors import ParameterError, StoreError, no_run
+from seqgc.runs import SCHEMA
 from seqgc.training.metrics import JobMetrics
 
 __all__ = ["EventLog", "MetricsLog", "RunDirectory", "new_run_path"]
 
-SCHEMA = 1
 _FILES = "journal.jsonl", "events.jsonl", "metrics.csv", "lock"  # that a resumed run opens
 _ROUNDS = 64  # whose answers have their times in the log: later than that they have none
 _MOST_CONFIG_BYTES = 2**20
@@ -188,7 +188,9 @@ class EventLog:
                 some = {} if everyone else {"workers": sorted(assignment)}
                 counts = [len(assignment[worker]) for worker in sorted(assignment)]
                 had = {"mini_tasks": counts[0] if len(set(counts)) == 1 else counts}
-                self._write("dispatch", round=round, attempt=attempt, jobs=jobs, **had, **some)
+                load = {} if seen.loads is None else {"load": float(np.mean(seen.loads))}
+                about = {"round": round, "attempt": attempt, "jobs": jobs}
+                self._write("dispatch", **about, **had, **some, **load)
             case ports.Dispatched():
                 self._note_sent(seen)
             case ports.Arrival() | ports.Failure() | ports.Drop():

@@ -10,12 +10,12 @@ from seqgc.deploy import (
     FunctionSetup,
     PlannedUse,
     PriceModel,
-    RunHeader,
     StayBudget,
     Traffic,
     find_prices,
 )
 from seqgc.errors import ParameterError
+from seqgc.runs import RunHeader
 from seqgc.schemes import Deal
 from seqgc.stores import StoreChoice, choose_store
 from seqgc.wire import StoreKind

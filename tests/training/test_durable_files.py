@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from seqgc.deploy import read_run_header
 from seqgc.errors import SeqgcError
 from seqgc.ports import Dispatch, Seen
+from seqgc.runs import read_run_header
 from seqgc.training import resume, save_checkpoint, train
 from tests.kit import system_calls
 from tests.training.test_resume import CopyAt, crew, plan

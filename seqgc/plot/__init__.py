@@ -1,0 +1,13 @@
+"""Pictures of profiles, runs and searches, on matplotlib axes; needs the extra plot.
+
+Each function takes what it shows, and ``ax``, the axes to draw on: a new figure's unless given. It
+returns the axes. Colours are told apart by the colour-blind, on light and on dark ground; text and
+frames have the colours that matplotlib's own settings give them. Beside each picture,
+`seqgc.plot.tables` has a function of the same name, which returns what is drawn as columns, and
+needs no matplotlib.
+"""
+
+from seqgc.plot import tables as tables
+from seqgc.plot._canvas import COLORS as COLORS
+from seqgc.plot._profiles import heat_map as heat_map
+from seqgc.plot._runs import timeline as timeline
