@@ -119,7 +119,7 @@ def test_rows_are_unit_null_vectors_of_a_parity_matrix(n: int, s: int) -> None:
     assert (chosen.coefficients[:, 0] > 0).all()
 
 
-@pytest.mark.parametrize("s", [2, 100, 1000])
+@pytest.mark.parametrize("s", [2, 1000])
 def test_cyclic_takes_a_thousand_workers(s: int) -> None:
     n = 1024
     chosen = cyclic_design.design(n, s)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from seqgc.errors import ParameterError
 from seqgc.schemes import Scheme, by_rounds, parse_scheme, registered
+from tests.kit import SOAK
 
 
 def all_specs(n: int, largest_window: int) -> Iterator[str]:
@@ -44,6 +45,12 @@ def all_schemes(n: int, largest_window: int) -> list[Scheme]:
         except ParameterError:
             continue
     return schemes
+
+
+def small_schemes(largest_window: int) -> list[Scheme]:
+    """Every valid scheme for up to four workers; of four, outside a soak, a third of them."""
+    of_four = all_schemes(4, largest_window)[:: 1 if SOAK else 3]
+    return [scheme for n in (1, 2, 3) for scheme in all_schemes(n, largest_window)] + of_four
 
 
 OF_FOUR = [

@@ -28,7 +28,7 @@ from seqgc.testing import check_scheme
 
 pytestmark = pytest.mark.usefixtures("plugins_are_forgotten")
 
-PER_NAME = 4
+PER_NAME = 3
 PLUGINS = {"sgc": "examples.stochastic", "het": "examples.heterogeneous"}
 
 

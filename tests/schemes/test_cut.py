@@ -13,10 +13,10 @@ from seqgc.errors import ParameterError, ScheduleError
 from seqgc.ports import BoolArray, Decoding, IntArray
 from seqgc.schemes import GC, MSGC, Assignment, Schedule, Scheme, chunk_sizes, parse_scheme
 from tests.kit import SOAK
-from tests.schemes.catalogue import all_schemes
+from tests.schemes.catalogue import all_schemes, small_schemes
 from tests.schemes.patterns import CoverCheck, GradientCheck
 
-SMALL = [scheme for n in (2, 3, 4) for scheme in all_schemes(n, 3)]
+SMALL = [scheme for scheme in small_schemes(3) if scheme.n > 1]
 PAPER = MSGC(n=256, B=1, W=2, lam=27)
 
 

@@ -11,7 +11,7 @@ import pytest
 from seqgc.errors import ParameterError, ScheduleError
 from seqgc.schemes import GC, MSGC, RASGC, SRSGC, Scheme, Uncoded, parse_scheme
 from seqgc.stragglers import Arbitrary, Bursty, EveryGroup, PerRound, StragglerModel
-from tests.schemes.catalogue import all_schemes
+from tests.schemes.catalogue import small_schemes
 
 CHECK_VALUES = {  # docs/mathematics.md, section 3
     "m-sgc:B=1,W=2,lam=27": (1, 0.007543),
@@ -27,7 +27,7 @@ CHECK_VALUES = {  # docs/mathematics.md, section 3
     # floor(256/101) = 2 places: D1 chunks of 1/(512 + 2*2), four mini-tasks.
     "m-sgc-binary:B=2,W=3,lam=100": (3, 0.007752),
 }
-SMALL = [scheme for n in (1, 2, 3, 4) for scheme in all_schemes(n, 4)]
+SMALL = small_schemes(4)
 
 
 @pytest.mark.parametrize("spec", CHECK_VALUES)

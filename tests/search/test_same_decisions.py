@@ -54,7 +54,7 @@ from seqgc.stragglers import StragglerModel
 from tests.kit import SOAK, left
 from tests.schemes.catalogue import all_schemes
 
-PROFILES = 1000 if SOAK else 24
+PROFILES = 1000 if SOAK else 16
 WAIT_OUTS: tuple[WaitOut, ...] = ("all", "conform", "feasible")
 CONFORMITIES: tuple[Conformity, ...] = ("scheme", "bursty")
 

@@ -25,7 +25,7 @@ _Instant = TypeVar("_Instant")
 
 def some(instants: list[_Instant], spec: str) -> list[_Instant]:
     """Return all in a soak, else two or three, others for each scheme."""
-    return instants if SOAK else instants[SPECS.index(spec) :: 601]
+    return instants if SOAK else instants[SPECS.index(spec) :: 901]
 
 
 @pytest.mark.parametrize("spec", SPECS)

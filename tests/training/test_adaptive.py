@@ -43,7 +43,7 @@ from seqgc.training.tuner import (
     SearchFailure,
     choose,
 )
-from tests.kit import decoded, left
+from tests.kit import SOAK, decoded, left
 from tests.training.reference import flat, make_model, train_alone
 
 N = 6
@@ -104,7 +104,7 @@ def _replayed(n: int, factory: object, *, times: FloatArray) -> Backend:
     return ReplayBackend(times[:, :n], compute=compute)
 
 
-@pytest.mark.parametrize("per_round", [1, 2])
+@pytest.mark.parametrize("per_round", [1, 2] if SOAK else [2])
 def test_a_run_that_switches_ends_at_the_weights_of_plain_training(
     per_round: int, tmp_path: Path
 ) -> None:

@@ -114,8 +114,7 @@ class TerminatedAt:
         return written
 
 
-@pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("write", [1, 4])
+@pytest.mark.parametrize(("write", "whole"), [(1, False), (4, True)])
 def test_a_signal_leaves_no_part_of_a_line(write: int, whole: bool, tmp_path: Path) -> None:
     run = tmp_path / "run"
     expected = train(plan("uncoded"), crew(), run=tmp_path / "whole").evaluations

@@ -31,9 +31,6 @@ for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.R
     take_a_step(workload, 0)
 assert "torch._dynamo" not in sys.modules
 assert "_dynamo" not in vars(torch)
-import torch._dynamo
-assert torch._dynamo.is_dynamo_supported
-take_a_step(workload, 1)
 """
 INSIDE = """
 class Asking(torch.optim.SGD):

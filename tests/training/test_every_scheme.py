@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache, partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from seqgc.schemes import parse_scheme
 from seqgc.search import ReplayBackend
 from seqgc.stores import MemoryStore
 from seqgc.training import Model, TorchCompute, TorchWorkload
+from tests.kit import SOAK
 from tests.training.reference import flat, make_model, train_alone
 
 N, STEPS = 6, 5
@@ -55,8 +57,11 @@ def expected(index: int) -> FloatArray:
     return flat(alone)
 
 
-@pytest.mark.parametrize("wait_out", ["all", "conform", "feasible"])
-@pytest.mark.parametrize("spec", SPECS)
+BOTH = list(product(SPECS, ["all", "conform", "feasible"]))
+
+
+# Every second: each scheme comes with one rule at least, and each rule with half of them.
+@pytest.mark.parametrize(("spec", "wait_out"), BOTH if SOAK else BOTH[::2])
 def test_four_models_end_with_the_weights_of_plain_training(spec: str, wait_out: str) -> None:
     scheme, store = parse_scheme(spec, n=N), MemoryStore()
     workload = TorchWorkload(models(), scheme=scheme, store=store, precision="float64")
