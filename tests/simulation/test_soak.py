@@ -23,7 +23,7 @@ ROUNDS = 100_000 if SOAK else 160
 MOST_BYTES_A_ROUND = 1e6 / 1e4 if SOAK else 1000
 
 
-@pytest.mark.usefixtures(*[] if SOAK else ["traced"])  # by which a round takes ten times as long
+@pytest.mark.usefixtures("tmp_path" if SOAK else "traced")  # this makes a round ten times as long
 @pytest.mark.parametrize(
     ("spec", "stopped"), [("gc:s=2", [5]), ("m-sgc:B=1,W=2,lam=3", [])][: 2 if SOAK else 1]
 )
