@@ -9,5 +9,13 @@ needs no matplotlib.
 
 from seqgc.plot import tables as tables
 from seqgc.plot._canvas import COLORS as COLORS
+from seqgc.plot._profiles import bursts as bursts
+from seqgc.plot._profiles import completion_times as completion_times
 from seqgc.plot._profiles import heat_map as heat_map
+from seqgc.plot._runs import finished_jobs as finished_jobs
+from seqgc.plot._runs import losses as losses
 from seqgc.plot._runs import timeline as timeline
+from seqgc.plot._runs import worker_seconds as worker_seconds
+from seqgc.plot._searches import landscape as landscape
+from seqgc.plot._searches import pareto as pareto
+from seqgc.plot._searches import ratios as ratios

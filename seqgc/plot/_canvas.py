@@ -8,23 +8,32 @@ colour, which whoever draws sets.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Literal
+
+import numpy as np
 
 from seqgc.errors import ParameterError, one_line
+from seqgc.ports import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
+    from matplotlib.cm import ScalarMappable
 
-__all__ = ["COLORS", "axes_for", "labelled", "legend_above"]
+__all__ = [
+    "COLORS", "axes_for", "color_bar", "draw_steps", "labelled", "legend_above", "plain_log",
+    "thinned",
+]  # fmt: skip
 
 # Okabe and Ito's, darkened where they are too light for white; grey is for what does not matter.
 COLORS: Final = (
     "#0072B2", "#D55E00", "#009E73", "#B0609A", "#8C7A00", "#3F8FC4", "#C44E52", "#7F7F7F",
 )  # fmt: skip
 BLUE, VERMILION, GREEN, PURPLE, OLIVE, SKY, RED, GREY = COLORS
-_LONGEST_LABEL: Final = 48
+STYLES: Final = "-", "--", "-.", ":"  # lines are told apart by more than colour
+_LONGEST_LABEL: Final = 64
+_MOST_POINTS: Final = 500  # of a line
 
 
 def axes_for(ax: Axes | None, *, height: float = 3.2) -> Axes:
@@ -59,16 +68,63 @@ def labelled(name: str) -> str:
     return f" {text}" if text.startswith("_") else text
 
 
-def legend_above(ax: Axes, handles: Sequence[Artist], labels: Sequence[str]) -> None:
-    """Show a legend above the axes, where no data are."""
+def thinned(count: int, *, most: int = _MOST_POINTS) -> IntArray:
+    """Return which of so many points are drawn, evenly spread, the first and the last among them.
+
+    Examples
+    --------
+    >>> thinned(5, most=3).tolist()
+    [0, 2, 4]
+    """
+    places: IntArray = np.linspace(0, count - 1, min(count, most)).round().astype(np.intp)
+    return places
+
+
+def draw_steps(ax: Axes, lines: Mapping[str, tuple[FloatArray, FloatArray]]) -> None:
+    """Draw rising steps, (x, y) by name, and a legend if there are several."""
+    for place, (name, (x, y)) in enumerate(lines.items()):
+        shown = thinned(len(x))
+        style = STYLES[place % len(STYLES)]
+        ax.step(x[shown], y[shown], style, where="post", label=labelled(name), linewidth=1.6)
+    if len(lines) > 1:
+        legend_above(ax, *ax.get_legend_handles_labels())
+
+
+def plain_log(ax: Axes, which: Literal["x", "y"]) -> None:
+    """Make the x or the y axis logarithmic, with plain numbers."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    ax.set(**{f"{which}scale": "log"})
+    axis = ax.xaxis if which == "x" else ax.yaxis
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
+def color_bar(ax: Axes, image: ScalarMappable, *, span: tuple[float, float], label: str) -> None:
+    """Show what the colours of an image mean, on a logarithmic scale with plain numbers."""
+    low, high = span
+    ticks = [d * 10.0**e for e in range(-9, 13) for d in (1, 2, 5) if low <= d * 10.0**e <= high]
+    if len(ticks) < 3:
+        ticks = list(np.geomspace(low, high, 4))
+    bar = ax.figure.colorbar(image, ax=ax, label=label, pad=0.02)
+    bar.ax.yaxis.set_ticks(ticks, [f"{tick:.3g}" for tick in ticks])
+    bar.ax.yaxis.set_ticks([], minor=True)
+
+
+def legend_above(
+    ax: Axes, handles: Sequence[Artist], labels: Sequence[str], *, letters: int = 84
+) -> None:
+    """Show a legend above the axes, where no data are, about so many ``letters`` wide."""
+    longest = max(map(len, labels), default=0)
     ax.legend(
         handles,
         labels,
         loc="lower left",
         bbox_to_anchor=(0.0, 1.0),
-        ncols=min(len(labels), 3),
+        ncols=max(1, min(len(labels), letters // (longest + 6))),
         frameon=False,
         borderaxespad=0.2,
         columnspacing=1.2,
-        handlelength=1.2,
+        handlelength=1.6,
     )

@@ -12,38 +12,50 @@ import numpy.typing as npt
 from seqgc.plot import tables
 from seqgc.plot._canvas import (
     BLUE,
+    COLORS,
     GREEN,
     GREY,
     OLIVE,
     PURPLE,
     RED,
     SKY,
+    STYLES,
     VERMILION,
     axes_for,
+    draw_steps,
     labelled,
     legend_above,
+    thinned,
 )  # fmt: skip
-from seqgc.plot._sources import Runs, named
+from seqgc.plot._sources import Recorded, Runs, named
 from seqgc.ports import FloatArray, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["timeline"]
+__all__ = ["finished_jobs", "losses", "timeline", "worker_seconds"]
 
 _MOST_BARS: Final = 1000  # of a run
+_MOST_MODELS: Final = 64
+_MOST_POINTS, _FEWEST_STEPS = 6000, 40  # of all lines; of a line
 _PALE: Final = "#7F7F7F59"  # grey, a third of it
 
 # Why a round closed when it did, as `RoundRecord` has it: what that means, and its colour.
 REASONS: Final = {
-    "everyone": ("everyone had answered", GREEN),
-    "tolerance": ("enough had, at its closing time", BLUE),
-    "wait-out": ("waited on for answers it needed", VERMILION),
+    "everyone": ("everyone answered", GREEN),
+    "tolerance": ("enough answered", BLUE),
+    "wait-out": ("waited for answers it needed", VERMILION),
     "exhausted": ("nobody else could answer", PURPLE),
-    "timeout": ("reached its time limit", RED),
-    "dealt": ("all pieces were in", SKY),
-    "again": ("closed again, resumed", OLIVE),
+    "timeout": ("time limit", RED),
+    "dealt": ("all pieces came in", SKY),
+    "again": ("closed again (resumed)", OLIVE),
     "idle": ("nothing to do", GREY),
+}
+_OUTCOMES: Final = {
+    "used": ("answers used", BLUE),
+    "dropped": ("answers too late", VERMILION),
+    "unanswered": ("given up, unanswered", GREY),
+    "failed": ("failed", PURPLE),
 }
 
 
@@ -91,8 +103,115 @@ def timeline(runs: Runs, *, ax: Axes | None = None) -> Axes:
     entries = [("before the first answer", _PALE)]
     entries += [entry for reason, entry in REASONS.items() if reason in shown]
     entries += [("unknown", GREY)] * bool(shown - set(REASONS))
-    legend_above(ax, [Patch(color=color) for _, color in entries], [text for text, _ in entries])
+    patches, texts = [Patch(color=color) for _, color in entries], [text for text, _ in entries]
+    legend_above(ax, patches, texts, letters=84 if len(lanes) == 1 else 56)
     return ax
+
+
+def finished_jobs(runs: Runs, *, ax: Axes | None = None) -> Axes:
+    """Draw how many jobs each run had finished when (Fig. 2a).
+
+    Examples
+    --------
+    >>> from seqgc import DelayProfile, Rehearsal, Setting, parse_scheme, replay
+    >>> profile = DelayProfile.from_times([[1.0, 5.0, 2.0], [3.0, 1.0, 1.5]])
+    >>> rehearsal = Rehearsal(profile=profile, alpha=0.0)
+    >>> settings = [Setting(scheme=parse_scheme(spec, n=3)) for spec in ("uncoded", "gc:s=1")]
+    >>> ax = finished_jobs({each.scheme.spec: replay(each, rehearsal) for each in settings})
+    >>> ax.get_legend_handles_labels()[1]
+    ['uncoded', 'gc:s=1']
+    """
+    ax = axes_for(ax)
+    lines = {}
+    for name, run in named(runs).items():
+        table = tables.finished_jobs(run)
+        zero = np.zeros(1)
+        lines[name] = (
+            np.concatenate([zero, table["finished_s"]]), np.concatenate([zero, table["jobs"]])
+        )  # fmt: skip
+    draw_steps(ax, lines)
+    ax.set_xlim(left=0)
+    ax.set_ylim(bottom=0)
+    ax.set_xlabel("seconds since the run began")
+    ax.set_ylabel("jobs finished")
+    return ax
+
+
+def losses(runs: Recorded, *, ax: Axes | None = None) -> Axes:
+    """Draw the loss of each model over time (Fig. 2b), or by step if the log does not say when.
+
+    Each of several runs has one colour, and so have all models of a run that has more than eight.
+    Of more than 64 models 64 are drawn, evenly spread. A point of a long line is the mean of
+    several steps.
+    """
+    several = named(runs)
+    table_of = {name: run.models() for name, run in several.items()}
+    by = "step" if all(np.isnan(table["at_s"]).all() for table in table_of.values()) else "at_s"
+    ax = axes_for(ax)
+    for place, (name, table) in enumerate(table_of.items()):
+        curves = _curves(table, by=by)
+        labels = [labelled(model) for model in curves]
+        style, color = "-", None
+        if len(several) > 1 or len(curves) > len(COLORS):
+            count = f": {len(curves)} models" if len(curves) > 1 else ""
+            labels = [labelled(name) + count, *[""] * len(curves)]
+            style, color = STYLES[place % len(STYLES)], COLORS[place % len(COLORS)]
+        for label, (x, loss) in zip(labels, curves.values(), strict=False):
+            ax.plot(x, loss, style, color=color, label=label or None, linewidth=1.2)
+    ax.set_xlabel("steps" if by == "step" else "seconds since the run began")
+    ax.set_ylabel("loss of a model before its step")
+    handles, shown = ax.get_legend_handles_labels()
+    if shown:
+        legend_above(ax, handles, shown)
+    return ax
+
+
+def worker_seconds(runs: Recorded, *, ax: Axes | None = None, usd_per_s: float = 0.0) -> Axes:
+    """Draw what the workers of each run did, in worker-seconds, with the load and the run time.
+
+    Tasks that were given up count until then; functions run on, and are billed (`seqgc cost` has
+    the bill). With ``usd_per_s``, the price of a worker-second, the axis is in US dollars.
+    """
+    several = named(runs)
+    table = tables.worker_seconds(several)
+    ax = axes_for(ax, height=1.6 + 0.5 * len(several))
+    factor = usd_per_s or 1.0
+    rows = np.arange(len(several))
+    left = np.zeros(len(several))
+    for outcome, (text, color) in _OUTCOMES.items():
+        width = factor * table[f"{outcome}_s"]
+        if width.any():
+            ax.barh(rows, width, left=left, color=color, label=text, height=0.6)
+        left = left + width
+    loads = ["" if np.isnan(load) else f", load {load:.3g}" for load in table["load"]]
+    lasted = [f"{seconds:.4g} s" for seconds in table["seconds"]]
+    names = [labelled(name) for name in several]
+    lines = zip(names, lasted, loads, strict=True)
+    ax.set_yticks(rows, [f"{name}\n{seconds}{load}" for name, seconds, load in lines])
+    ax.set_ylim(len(several) - 0.4, -0.6)
+    ax.set_xlim(0, 1.02 * (left.max() or 1.0))
+    ax.set_xlabel("US dollars" if usd_per_s else "worker-seconds")
+    handles, shown = ax.get_legend_handles_labels()
+    if shown:
+        legend_above(ax, handles, shown, letters=64)
+    return ax
+
+
+def _curves(table: Table, *, by: str) -> dict[str, tuple[FloatArray, FloatArray]]:
+    """Return models' losses: (x, loss), in means of successive steps where there are many."""
+    models, first, count = np.unique(table["model"], return_index=True, return_counts=True)
+    shown = thinned(len(models), most=_MOST_MODELS)
+    most = max(_FEWEST_STEPS, _MOST_POINTS // max(len(shown), 1))
+    curves = {}
+    for model, start, size in zip(models[shown], first[shown], count[shown], strict=True):
+        of = slice(start, start + size)  # the table is sorted by model
+        x, loss = table[by][of].astype(float), table["loss"][of]
+        x, loss = x[~np.isnan(x)], loss[~np.isnan(x)]
+        if len(x) > most:
+            starts = np.linspace(0, len(x), most + 1).astype(np.intp)
+            x, loss = (np.add.reduceat(each, starts[:-1]) / np.diff(starts) for each in (x, loss))
+        curves[str(model)] = (x, loss)
+    return curves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

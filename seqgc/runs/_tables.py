@@ -167,6 +167,8 @@ class LogTables:
             return
         at_s = self._at(event)
         began_s, load = self._begun.pop(event.round, (at_s - event.duration_s, math.nan))
+        if event.reason == "dealt":  # its tasks may have left while others went on
+            began_s = max(at_s - event.duration_s, 0.0)
         if event.reason not in self._reasons and len(self._reasons) < _MOST_REASONS:
             self._reasons[event.reason] = len(self._reasons)
         self._rounds.append(

@@ -3,6 +3,7 @@
 from seqgc.stragglers._statistics import SmallestLam as SmallestLam
 from seqgc.stragglers._statistics import StragglerStats as StragglerStats
 from seqgc.stragglers._statistics import clairvoyant_bound as clairvoyant_bound
+from seqgc.stragglers._statistics import count_bursts as count_bursts
 from seqgc.stragglers._statistics import straggler_pattern as straggler_pattern
 from seqgc.stragglers._statistics import straggler_stats as straggler_stats
 from seqgc.stragglers._straggler_models import AnyOf as AnyOf

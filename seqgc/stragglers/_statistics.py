@@ -15,6 +15,7 @@ __all__ = [
     "SmallestLam",
     "StragglerStats",
     "clairvoyant_bound",
+    "count_bursts",
     "straggler_pattern",
     "straggler_stats",
 ]
@@ -99,7 +100,7 @@ def straggler_stats(profile: DelayProfile, *, mu: float, max_window: int = 5) ->
         rate=float(pattern.mean()),
         rate_after_straggling=_mean(after[before]),
         rate_after_answering=_mean(after[~before]),
-        bursts=_bursts(pattern),
+        bursts=count_bursts(*np.nonzero(~pattern), shape=pattern.shape),
         smallest_s=int(pattern.sum(axis=1).max()),
         smallest_lam=tuple(
             _smallest_lam(pattern, B=B, W=W) for W in range(2, max_window + 1) for B in range(1, W)
@@ -111,12 +112,26 @@ def _mean(values: BoolArray) -> float | None:
     return float(values.mean()) if values.size else None
 
 
-def _bursts(pattern: BoolArray) -> IntArray:
-    """Return how many bursts lasted 1, 2, ... rounds, up to the longest."""
-    # Worker by worker: +1 where a burst begins, -1 in the round after its end, in turns.
-    edges = np.diff(pattern.astype(np.int8), axis=0, prepend=0, append=0).T
-    begins, ends = (np.nonzero(edges == sign)[1] for sign in (1, -1))
-    counts: IntArray = np.bincount(ends - begins, minlength=1)[1:].astype(np.intp)
+def count_bursts(rounds: IntArray, workers: IntArray, *, shape: tuple[int, ...]) -> IntArray:
+    """Return how many bursts lasted 1, 2, ... rounds, up to the longest; read-only.
+
+    Given is who did *not* straggle: pairs of a round and a worker, each once, of ``shape``
+    (rounds, n). A burst is what lies between two such rounds of a worker, or before its first or
+    after its last.
+
+    Examples
+    --------
+    >>> count_bursts(np.array([0, 3, 1]), np.array([0, 0, 1]), shape=(4, 2))
+    array([1, 2])
+    """
+    num_rounds, n = shape
+    everyone, ends = np.arange(n), np.full(n, num_rounds)
+    worker = np.concatenate([everyone, workers, everyone])
+    round = np.concatenate([np.full(n, -1), rounds, ends])
+    order = np.lexsort((round, worker))
+    lengths = np.diff(round[order]) - 1
+    lengths = lengths[lengths > 0]  # the next worker begins at -1, below this one's end
+    counts: IntArray = np.bincount(lengths, minlength=1)[1:].astype(np.intp)
     counts.flags.writeable = False
     return counts
 
