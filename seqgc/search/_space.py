@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
 
 from seqgc.errors import ParameterError, did_you_mean, require_int
 from seqgc.rounds import ClosingRule, WaitOut
@@ -11,6 +14,8 @@ from seqgc.schemes import Deal, Grid, Scheme, entry_of, registered
 from seqgc.search.kernel import adds_results, conforms_as_feasible, stands_for_others
 
 __all__ = ["Closing", "SearchSpace"]
+
+_Scheme = TypeVar("_Scheme", bound=Scheme | Deal)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +36,8 @@ class SearchSpace:
     twice as many, for its delay B alone would let them grow for ever. ``coarse`` thins the grid
     out, geometrically, for thousands of workers; ``sums_only`` leaves out schemes that weigh
     results: among many workers, some sets of answers decode badly. ``inexact`` also looks at
-    schemes whose gradients are approximations; they are ranked apart.
+    schemes whose gradients are approximations; they are ranked apart. ``most`` bounds how many
+    schemes of a name are looked at; they are spread evenly over all of that name.
 
     Examples
     --------
@@ -48,6 +54,7 @@ class SearchSpace:
     coarse: bool = False
     sums_only: bool = False
     inexact: bool = False
+    most: int | None = None
 
     def __post_init__(self) -> None:
         for name in self.families:
@@ -56,6 +63,8 @@ class SearchSpace:
                 rule = f"must be among {', '.join(known)}"
                 raise ParameterError("schemes", rule, name, did_you_mean(name, known))
         require_int("max_delay", self.max_delay, least=0, most=10_000)
+        if self.most is not None:
+            require_int("most", self.most, least=1)
         for name in ("mus", "wait_outs", "jobs_per_round"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
@@ -90,14 +99,20 @@ class SearchSpace:
                 if (name := entry_of(scheme).name) in by_name:
                     by_name[name].append(scheme)
         for schemes in sorted(by_name.values(), key=len):
-            yield from schemes
+            yield from self._spread(schemes)
 
     def deals(self, n: int) -> Iterator[Deal]:
         """Yield what deals to ``n`` workers, in the order in which ties are broken."""
         grid = Grid(max_delay=self.max_delay, coarse=self.coarse)
         for name in self._names(dealt=True):
             candidates = registered()[name].kind.candidates(n, grid)
-            yield from (each for each in candidates if isinstance(each, Deal))
+            yield from self._spread([each for each in candidates if isinstance(each, Deal)])
+
+    def _spread(self, schemes: Sequence[_Scheme]) -> Sequence[_Scheme]:
+        """Return the schemes of a name, or as many as may be looked at, the first and last included."""
+        if self.most is None or len(schemes) <= self.most:
+            return schemes
+        return [schemes[int(i)] for i in np.linspace(0, len(schemes) - 1, self.most)]
 
     @property
     def has_schemes(self) -> bool:

@@ -1,0 +1,98 @@
+"""A small search for the page of a profile: as much of the grid as a few seconds allow.
+
+`seqgc.search.tune` finds the best of a grid, which among hundreds of workers takes minutes. A page
+is to show what parameters do to the time, and for that a part of the grid, evenly spread, will do.
+It is searched again and again, four times as finely each time, for as long as there is time.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Final
+
+from seqgc.errors import ParameterError
+from seqgc.schemes import Deal, registered
+from seqgc.search import Ranked, Rehearsal, SearchSpace, Tuning, tune
+
+__all__ = ["Search", "search"]
+
+_MU: Final = 1.0  # the paper's
+_MOST_CELLS: Final = 2**14  # rounds × workers that are replayed
+_FEWEST_ROUNDS: Final = 10
+_FIRST, _FINER = 4, 4  # schemes of a name, and how many times as many the next time
+_FINE_UP_TO: Final = 64  # workers; among more, the grid itself is thinned out
+_EVERYTHING: Final = 2**31
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """What was searched, and what was found; ``complete``: every scheme of the grid was looked at.
+
+    ``dealt`` is the run of a scheme that deals work out, which has no parameters.
+    """
+
+    rehearsal: Rehearsal
+    tuning: Tuning
+    dealt: Ranked | None
+    complete: bool
+
+    @property
+    def says(self) -> str:
+        """What was searched, in sentences."""
+        profile, found = self.rehearsal.profile, self.tuning
+        whole = "every scheme of a grid" if self.complete else "schemes evenly spread over a grid"
+        return (
+            f"Searched: {found.evaluated:,} candidates, {whole}, one model a round, rounds that "
+            f"close at (1 + {_MU:g}) times their first answer or when every job can still finish; "
+            f"each replayed for {found.num_jobs:,} jobs on {profile.num_rounds:,} recorded rounds. "
+            "seqgc tune searches closing rules and bundles as well, and judges on held-out rounds."
+        )
+
+
+def search(rehearsal: Rehearsal, *, seconds: float) -> Search:
+    """Search for about so many seconds; the first, coarsest time is always finished.
+
+    Raises
+    ------
+    ParameterError, ProfileError
+        If the profile cannot be searched on.
+    """
+    began = time.monotonic()
+    rehearsal = _cut(rehearsal)
+    workers = rehearsal.profile.num_workers
+    by_rounds = [name for name, each in registered().items() if not issubclass(each.kind, Deal)]
+    space = SearchSpace(
+        families=tuple(by_rounds),
+        mus=(_MU,),
+        wait_outs=("feasible",),
+        jobs_per_round=(1,),
+        coarse=workers > _FINE_UP_TO,
+        most=_FIRST,
+    )
+    found = _tune(rehearsal, space)
+    dealt = _tune(rehearsal, replace(space, families=("deal",))).best
+    complete = False
+    while not complete:
+        lap = time.monotonic()
+        if lap - began > seconds / 2:
+            break
+        space = replace(space, most=_FINER * (space.most or 1))
+        finer = _tune(rehearsal, space)
+        complete = finer.evaluated == found.evaluated
+        found = finer
+        if (now := time.monotonic()) - began + _FINER * (now - lap) > seconds:
+            break
+    return Search(rehearsal=rehearsal, tuning=found, dealt=dealt, complete=complete)
+
+
+def _cut(rehearsal: Rehearsal) -> Rehearsal:
+    profile = rehearsal.profile
+    rounds = max(_FEWEST_ROUNDS, _MOST_CELLS // profile.num_workers)
+    if rounds >= profile.num_rounds:
+        return rehearsal
+    return replace(rehearsal, profile=profile.select_rounds(0, stop=rounds))
+
+
+def _tune(rehearsal: Rehearsal, space: SearchSpace) -> Tuning:
+    return tune(rehearsal, space=space, top=_EVERYTHING, prune=False, pareto=True)
