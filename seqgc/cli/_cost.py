@@ -10,13 +10,15 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from seqgc import deploy, runs, workers
+from seqgc import deploy, workers
+from seqgc.cli._names import FUNCTIONS
 from seqgc.cli._options import AsJson, apply
 from seqgc.cli._run import PreparedRun, make_plan
 from seqgc.cli._show import show
-from seqgc.cli.config import Values, checked, read_config, read_run_config, validated
+from seqgc.cli.config import RunConfig, Values, checked, read_config, read_run_config, validated
 from seqgc.errors import ParameterError
 from seqgc.profiles import read_profile
+from seqgc.runs import read_run_header
 
 Pairs = dict[str, str]
 
@@ -45,18 +47,8 @@ def cost(
     # Priced by [function], in a run's file as deployed, and the flags: no deployment is read.
     if ran:  # whoever wrote it: nothing that it names is imported
         config = checked(values)
-        header = runs.read_run_header(target)
-        adapts = config.probe is not None or config.retune is not None
-        reach = workers.Reach(deployed=config.backend == "lambda")
-        predicted = workers.hindsight(header, config.function, reach=reach, adapts=adapts)
+        predicted, estimate = _hindsight(target, config)
         use = predicted.use
-        estimate = deploy.estimate_run(
-            target,
-            function=use.function,
-            traffic=use.traffic,
-            warm_ups=use.warm_ups,
-            resident=use.resident,
-        )
     else:
         config = validated(values)
         plan = make_plan(config.model_copy(update={"backend": "local"}))
@@ -81,6 +73,43 @@ def cost(
     }
     cost_facts, cost_pairs = _priced(estimate, settings)
     show(facts | cost_facts, pairs | cost_pairs, as_json=as_json)
+
+
+def cost_in_words(run: Path) -> str | None:
+    """Return what a run on functions has cost, in words; None unless it is known to be such a run.
+
+    Raises
+    ------
+    ParameterError
+        If its folder does not tell.
+    """
+    try:
+        values = read_run_config(run)
+    except ParameterError:
+        return None
+    if values.get("backend") not in FUNCTIONS:
+        return None
+    predicted, estimate = _hindsight(run, checked(values))
+    settings = predicted.settings
+    prices = deploy.find_prices(settings.region).prices
+    bill = prices.bill(estimate.likely or estimate.at_most, architecture=settings.arch)
+    return f"${bill.usd:.4f}" if estimate.likely else f"at most ${bill.usd:.4f}"
+
+
+def _hindsight(run: Path, config: RunConfig) -> tuple[workers.Forecast, deploy.Estimate]:
+    """Return how a run's functions were set up, and what they have used."""
+    header = read_run_header(run)
+    adapts = config.probe is not None or config.retune is not None
+    reach = workers.Reach(deployed=config.backend == "lambda")
+    predicted = workers.hindsight(header, config.function, reach=reach, adapts=adapts)
+    use = predicted.use
+    return predicted, deploy.estimate_run(
+        run,
+        function=use.function,
+        traffic=use.traffic,
+        warm_ups=use.warm_ups,
+        resident=use.resident,
+    )
 
 
 def show_forecast(run: PreparedRun, *, as_json: bool) -> None:

@@ -25,6 +25,7 @@ from seqgc.cli import (
     _doctor,
     _profile,
     _replay,
+    _report,
     _resume,
     _scheme,
     _train,
@@ -79,6 +80,7 @@ app.add_typer(_profile.app, name="profile")
 app.command("train", epilog=EPILOG)(_train.train)
 app.command("resume", epilog=EPILOG)(_resume.resume)
 app.command("demo")(_demo.demo)
+app.command("report")(with_plugins(_report.report))
 app.command("cost")(with_plugins(_cost.cost))
 app.add_typer(_data.app, name="data")
 app.command("deploy")(with_plugins(_deploy.deploy))

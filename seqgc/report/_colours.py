@@ -10,27 +10,22 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["COLOURS", "SERIES", "custom_properties", "stand_in", "with_variables"]
+__all__ = ["COLOURS", "custom_properties", "stand_in", "with_variables"]
 
 COLOURS: Final[Mapping[str, Mapping[str, str]]] = {
     "light": {
         "page": "#f6f7f9", "card": "#ffffff", "ink": "#1b1f27", "muted": "#565f6e",
         "line": "#d8dce3", "accent": "#0b5cad", "notice": "#8a4b00",
-        "series-0": "#1f6fb4", "series-1": "#c2570c", "series-2": "#2a7f4f", "series-3": "#7a4fb5",
-        "series-4": "#c02f3c", "series-5": "#0f7f86", "series-6": "#8a6212", "series-7": "#b83a86",
     },
     "dark": {
         "page": "#12151a", "card": "#1b1f26", "ink": "#e7eaef", "muted": "#a3acba",
         "line": "#363d48", "accent": "#7fbaff", "notice": "#f0b45c",
-        "series-0": "#6db3f2", "series-1": "#f0954a", "series-2": "#63c58d", "series-3": "#b79aee",
-        "series-4": "#f2777f", "series-5": "#4fc4cb", "series-6": "#d3ab54", "series-7": "#ea86bf",
     },
 }  # fmt: skip
-"""By theme and name. Text is in ink, muted, accent or notice, on page or card (WCAG AA: 4.5 to 1);
-lines of pictures are in those of the series, on card (3 to 1)."""
+"""By theme and name. Text is in ink, muted, accent or notice, on page or on card; WCAG AA asks for
+a contrast of 4.5 to 1. Marks of pictures have their own (`seqgc.plot.COLORS`), which suit both."""
 
 _NAMES: Final = tuple(COLOURS["light"])
-SERIES: Final = tuple(name for name in _NAMES if name.startswith("series-"))
 _STAND_IN: Final = re.compile(r"#fe01([0-9a-f]{2})", re.IGNORECASE)
 
 

@@ -17,7 +17,16 @@ import numpy as np
 
 from seqgc.errors import one_line
 
-__all__ = ["Element", "details_table", "element", "number", "plain", "rows_table", "write"]
+__all__ = [
+    "Element",
+    "details_table",
+    "element",
+    "number",
+    "percent",
+    "plain",
+    "rows_table",
+    "write",
+]
 
 Element = ElementTree.Element
 
@@ -72,12 +81,21 @@ def number(value: Any) -> str:
         case int() | np.integer():
             return f"{value:,}"
         case float() | np.floating():
-            if not np.isfinite(value):
-                return "–"
-            return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
+            return _measured(float(value))
         case None:
             return "–"
     return one_line(value, limit=_LONGEST_CELL)
+
+
+def percent(share: float) -> str:
+    """Return a share as a percentage."""
+    return f"{100 * share:.1f} %"
+
+
+def _measured(value: float) -> str:
+    if not np.isfinite(value):
+        return "–"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
 def rows_table(heading: Iterable[str], rows: Iterable[Iterable[Any]]) -> Element:

@@ -6,11 +6,14 @@ all that, so that even a mistake here could not let a name from a run's folder d
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from seqgc import __version__
+from seqgc._durable import replacing
 from seqgc.report._elements import Element, element, number, write
 from seqgc.report._pictures import Picture, figure
 from seqgc.report._style import style_sheet
@@ -64,6 +67,12 @@ class Page:
         root = element("html", self._head(), self._body(), lang="en")
         return f"<!DOCTYPE html>\n{write(root)}\n"
 
+    def write(self, path: str | Path) -> None:
+        """Write the file; whoever reads it meanwhile has the one before. `OSError` if it cannot."""
+        with replacing(Path(path)) as file:
+            os.fchmod(file.fileno(), 0o644)  # it may be for others to read, as pages are
+            file.write(self.html().encode())
+
     def _head(self) -> Element:
         head = element(
             "head",
@@ -103,7 +112,7 @@ def _tile(each: Figure) -> Element:
     shown = number(each.value) + (f" {each.unit}" if each.unit else "")
     about = [element("small", each.about)] if each.about else []
     kind = {"class_": "words"} if len(shown) > 14 else {}
-    return element("div", element("dt", each.name), element("dd", shown, *about, **kind))
+    return element("div", element("dt", each.name), element("dd", shown, *about), **kind)
 
 
 def _section(section: Section, *, first: int) -> Element:
@@ -113,8 +122,11 @@ def _section(section: Section, *, first: int) -> Element:
         drawn = (figure(each, number=first + i) for i, each in enumerate(section.pictures))
         made.append(element("div", *drawn, class_="pictures"))
     if section.facts:
-        pairs = [element(tag, text) for pair in section.facts.items() for tag, text in
-                 zip(("dt", "dd"), pair, strict=True)]
+        pairs = [
+            element(tag, text)
+            for pair in section.facts.items()
+            for tag, text in zip(("dt", "dd"), pair, strict=True)
+        ]
         made.append(element("dl", *pairs, class_="facts card"))
     if section.table is not None:
         made.append(element("div", section.table, class_="card"))

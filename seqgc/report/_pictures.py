@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from xml.etree import ElementTree
 
-from seqgc.errors import one_line
-from seqgc.report._colours import SERIES, stand_in, with_variables
+from seqgc.errors import ParameterError, one_line
+from seqgc.plot import COLORS
+from seqgc.report._colours import stand_in, with_variables
 from seqgc.report._elements import Element, details_table, element, plain
 
 if TYPE_CHECKING:
@@ -26,13 +27,13 @@ if TYPE_CHECKING:
 __all__ = ["Picture", "figure"]
 
 _SVG: Final = "{http://www.w3.org/2000/svg}"
-_LINK: Final = "{http://www.w3.org/1999/xlink}href"
+_ATTRIBUTES: Final = {"{http://www.w3.org/1999/xlink}href": "href"}
 _LONG: Final = re.compile(r"(\d+\.\d{2})\d+")
 _REFERENCE: Final = re.compile(r"url\(#([^)]*)\)")
 _FONT: Final = re.compile(r"font(-family)?:[^;]*;?")
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)px")
 _LONGEST_TEXT: Final = 60
-_WIDE, _HALF = (9.0, 3.4), (5.0, 3.2)  # inches; the page scales them
+_WIDE, _HALF = (10.6, 3.8), (5.0, 3.2)  # inches; the page scales them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,17 +90,25 @@ def _adopt(tree: Element, name: str) -> None:
                 parent.remove(child)
     for each in tree.iter():
         each.tag = each.tag.removeprefix(_SVG)
-        if (link := each.attrib.pop(_LINK, None)) is not None:
-            each.set("href", f"#{name}-{link[1:]}" if link.startswith("#") else link)
-        if (own := each.get("id")) is not None:
-            each.set("id", f"{name}-{own}")
-        for key in ("d", "x", "y", "transform", "points"):
-            if (value := each.get(key)) is not None:
-                each.set(key, _LONG.sub(r"\1", value))
-        if (clip := each.get("clip-path")) is not None:
-            each.set("clip-path", _REFERENCE.sub(rf"url(#{name}-\1)", clip))
-        if (style := each.get("style")) is not None:
-            each.set("style", _style(style, name))
+        attributes = {_ATTRIBUTES.get(key, key): value for key, value in each.items()}
+        each.attrib.clear()
+        each.attrib.update({key: _attribute(key, value, name) for key, value in attributes.items()})
+
+
+def _attribute(key: str, value: str, name: str) -> str:
+    """Return what an attribute is to be in the picture of this name."""
+    match key:
+        case "id":
+            return f"{name}-{value}"
+        case "href":
+            return f"#{name}-{value[1:]}" if value.startswith("#") else value
+        case "clip-path":
+            return _REFERENCE.sub(rf"url(#{name}-\1)", value)
+        case "style":
+            return _style(value, name)
+        case "d" | "x" | "y" | "transform" | "points":
+            return _LONG.sub(r"\1", value)
+    return value
 
 
 def _style(style: str, name: str) -> str:
@@ -112,8 +121,12 @@ def _style(style: str, name: str) -> str:
 
 def _svg(picture: Picture) -> str:
     """Return the document that matplotlib writes; the same for the same picture, always."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        rule = f"needs what is not installed ({error})"
+        raise ParameterError("report", rule, "matplotlib", "pip install 'seqgc[plot]'") from None
 
     with mpl.rc_context(_settings()), warnings.catch_warnings():
         # Fonts are the reader's, names whoever's: which signs matplotlib's own has says nothing.
@@ -127,21 +140,21 @@ def _svg(picture: Picture) -> str:
     return file.getvalue()
 
 
-def _settings() -> dict[str, Any]:
+def _settings() -> Any:  # matplotlib's keys are no plain texts to a type checker
     from cycler import cycler
 
     ink, muted, line = map(stand_in, ("ink", "muted", "line"))
     return {
         "axes.edgecolor": line, "axes.facecolor": "none", "axes.grid": False,
         "axes.labelcolor": muted, "axes.labelsize": 10, "axes.linewidth": 0.8,
-        "axes.prop_cycle": cycler(color=[stand_in(name) for name in SERIES]),
+        "axes.prop_cycle": cycler(color=COLORS),
         "axes.spines.right": False, "axes.spines.top": False, "axes.titlecolor": ink,
         "figure.facecolor": "none", "font.family": "DejaVu Sans", "font.size": 10,
         "grid.color": line, "grid.linewidth": 0.6, "image.cmap": "viridis",
         "image.interpolation": "none", "legend.frameon": False, "legend.fontsize": 9,
         "lines.linewidth": 1.6, "patch.edgecolor": "none", "savefig.facecolor": "none",
         "svg.fonttype": "none", "svg.hashsalt": "seqgc", "text.color": ink,
-        "text.parse_math": False, "xtick.color": line, "xtick.labelcolor": muted,
+        "xtick.color": line, "xtick.labelcolor": muted,
         "xtick.labelsize": 9, "ytick.color": line, "ytick.labelcolor": muted, "ytick.labelsize": 9,
     }  # fmt: skip
 

@@ -1,18 +1,15 @@
-"""The page of a delay profile: who straggles, what would suit it, and what looks like an accident."""
+"""The page of a delay profile: who straggles, which scheme suits it, what looks like accidents."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 
 from seqgc.errors import ParameterError, ProfileError
-from seqgc.plot import tables
 from seqgc.profiles import DelayProfile, lint
-from seqgc.report._elements import number, rows_table
-from seqgc.report._gallery import delay_pictures, search_pictures
+from seqgc.report._elements import Element, number, percent, rows_table
+from seqgc.report._gallery import delay_pictures
 from seqgc.report._page import Figure, Page, Section
-from seqgc.report._search import Search, search
+from seqgc.report._search import SEARCH_S, Search, search
 from seqgc.search import Ranked, Rehearsal
 from seqgc.stragglers import StragglerStats, straggler_stats
 
@@ -27,7 +24,7 @@ def profile_page(
     *,
     name: str,
     alpha: float | None = None,
-    search_s: float | None = 10.0,
+    search_s: float | None = SEARCH_S,
 ) -> Page:
     """Return the page of a profile.
 
@@ -67,14 +64,14 @@ def _glance(profile: DelayProfile, stats: StragglerStats) -> list[Figure]:
             Figure(name="99 % within", value=float(late), unit="s"),
             Figure(name="slowest answer", value=float(answered.max()), unit="s"),
         ]
-    figures.append(Figure(name="stragglers", value=100 * stats.rate, unit="%", about="of all answers"))
+    figures.append(Figure(name="stragglers", value=percent(stats.rate), about="of all answers"))
     if stats.rate_after_straggling is not None:
-        again = 100 * stats.rate_after_straggling
-        figures.append(Figure(name="straggle again", value=again, unit="%", about="in the next round"))
+        again = percent(stats.rate_after_straggling)
+        figures.append(Figure(name="straggle again", value=again, about="in the next round"))
     figures.append(Figure(name="most in a round", value=stats.smallest_s, about="stragglers"))
     figures.append(Figure(name="longest burst", value=len(stats.bursts), unit="rounds"))
     if failed:
-        figures.append(Figure(name="no answer", value=100 * float(failed), unit="%"))
+        figures.append(Figure(name="no answer", value=percent(failed)))
     return figures
 
 
@@ -90,12 +87,13 @@ def _searched(
     section = Section(
         title=title,
         says=[_verdict(found, best), found.says],
-        pictures=search_pictures(found.tuning),
         table=_ranking(found),
     )
     return section, [
         Figure(name="fastest by rounds", value=best.setting.scheme.spec),
-        Figure(name="time to the bound", value=best.ratio, about="1 is a master who knows all delays"),
+        Figure(
+            name="time to the bound", value=best.ratio, about="1 is a master who knows all delays"
+        ),
     ]
 
 
@@ -105,17 +103,21 @@ def _verdict(found: Search, best: Ranked) -> str:
         f"{number(best.runtime_s)} s, {number(best.ratio)} times the bound that a master who knows "
         "all delays beforehand cannot beat."
     )
-    if found.dealt is None:
-        return words
-    return f"{words} Dealing work out ({found.dealt.setting.scheme.spec}) came to {number(found.dealt.ratio)} times its own bound."
+    dealt, ratio = found.dealt.setting.scheme.spec, number(found.dealt.ratio)
+    return f"{words} Dealing work out ({dealt}) came to {ratio} times its own bound."
 
 
-def _ranking(found: Search):
+def _ranking(found: Search) -> Element:
     heading = ["scheme", "load", "delay, rounds", "time, s", "times the bound", "worker-seconds"]
-    seen: dict[str, Ranked] = {}
     rows = [
-        (row.setting.scheme.spec, row.setting.scheme.normalized_load, row.setting.scheme.delay,
-         row.runtime_s, row.ratio, row.billed_worker_s)
+        (
+            row.setting.scheme.spec,
+            row.setting.scheme.normalized_load,
+            row.setting.scheme.delay,
+            row.runtime_s,
+            row.ratio,
+            row.billed_worker_s,
+        )
         for row in found.tuning.ranking[:_MOST_RANKED]
     ]
     return rows_table(heading, rows)
@@ -127,9 +129,15 @@ def _findings(profile: DelayProfile) -> Section:
     if not found:
         return Section(title=title, says=["Nothing: seqgc profile lint finds no fault."])
     shown = found[:_MOST_FINDINGS]
-    says = [f"The first {len(shown)} of {len(found)} findings; seqgc profile lint has all."] if len(found) > len(shown) else []
+    says = (
+        [f"The first {len(shown)} of {len(found)} findings; seqgc profile lint has all."]
+        if len(found) > len(shown)
+        else []
+    )
     rows = [(each.severity, each.rule, each.row, each.column, each.message) for each in shown]
-    return Section(title=title, says=says, table=rows_table(["", "rule", "round", "worker", "what"], rows))
+    return Section(
+        title=title, says=says, table=rows_table(["", "rule", "round", "worker", "what"], rows)
+    )
 
 
 def _facts(profile: DelayProfile) -> Section:
@@ -138,8 +146,11 @@ def _facts(profile: DelayProfile) -> Section:
         "base load": number(meta.base_load),
         "alpha": None if meta.alpha is None else f"{number(meta.alpha)} s per unit of load",
         "batch": meta.batch and number(meta.batch),
-        "model": meta.model, "provider": meta.provider, "region": meta.region,
-        "recorded at": meta.recorded_at, "source": meta.source,
+        "model": meta.model,
+        "provider": meta.provider,
+        "region": meta.region,
+        "recorded at": meta.recorded_at,
+        "source": meta.source,
         "round trip": None if meta.rtt_s is None else f"{number(meta.rtt_s)} s",
     }
     facts = {name: number(value) for name, value in known.items() if value}

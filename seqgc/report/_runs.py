@@ -1,9 +1,10 @@
-"""The page of a run, or of several over one another: what it was, what it came to, what it waited for."""
+"""The page of runs: what each was and came to, and what its rounds waited for."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from seqgc._bounded import read_toml
 from seqgc.errors import one_line
-from seqgc.report._elements import number, rows_table
+from seqgc.report._elements import number, percent, rows_table
 from seqgc.report._gallery import delay_pictures, run_pictures
 from seqgc.report._page import Figure, Page, Section
 from seqgc.runs import RecordedRun
@@ -32,19 +33,20 @@ def run_page(
     runs: Mapping[str, RecordedRun],
     *,
     costs: Mapping[str, str] | None = None,
+    notices: Sequence[str] = (),
     refresh_s: int | None = None,
 ) -> Page:
     """Return the page of runs by name, one or several.
 
-    ``costs`` are what each has cost, in words; ``refresh_s`` is for a page that is written again
-    while its run goes on.
+    ``costs`` are what each has cost, in words; ``notices`` are sentences on what is not known;
+    ``refresh_s`` is for a page that is written again while its run goes on.
     """
-    notices = [
-        f"{name}: {gap}" if len(runs) > 1 else gap for name, run in runs.items() for gap in run.gaps
-    ]
+    notices = [*notices]
+    for name, run in runs.items():
+        notices += [f"{name}: {gap}" if len(runs) > 1 else gap for gap in run.gaps]
     configurations = {name: _configuration(run.path, notices) for name, run in runs.items()}
     closed = {name: run for name, run in runs.items() if len(run.rounds()["round"])}
-    sections = []
+    sections: list[Section | None] = []
     if len(runs) > 1:
         sections.append(_compared(runs, costs or {}))
     if closed:
@@ -78,7 +80,7 @@ def run_page(
 def _sentence(run: RecordedRun) -> str:
     rounds = run.rounds()
     ended = f"it ended: {run.outcome}" if run.outcome is not None else "it has no end yet"
-    began = f", begun {run.started_at}" if run.started_at else ""
+    began = f", begun {_moment(run.started_at)}" if run.started_at else ""
     return (
         f"{run.scheme or 'A scheme that is not known'} on {run.workers:,} workers{began}; after "
         f"{len(rounds['round']):,} rounds {ended}."
@@ -125,17 +127,37 @@ def _glance(run: RecordedRun, cost: str | None) -> list[Figure]:
         Figure(name="jobs finished", value=sums.jobs, about="gradients decoded"),
         Figure(name="jobs per minute", value=sums.jobs_per_minute),
         Figure(name="rounds", value=sums.rounds),
-        Figure(name="waited out", value=sums.waited_out, unit="rounds", about="kept open for answers that a job needs"),
-        Figure(name="stragglers", value=100 * sums.straggling, unit="%", about="of all workers, each round"),
+        Figure(
+            name="waited out",
+            value=sums.waited_out,
+            unit="rounds",
+            about="kept open for answers that a job needs",
+        ),
+        Figure(
+            name="stragglers",
+            value=percent(sums.straggling),
+            about="of all workers, each round",
+        ),
         Figure(name="failed tasks", value=sums.failed),
         Figure(name="worker time", value=_duration(sums.worker_s), about="of all tasks together"),
     ]
     if losses:
         best = min(losses, key=lambda name: losses[name])
-        figures.append(Figure(name="lowest loss", value=losses[best], about=f"the latest of {best}"))
+        figures.append(
+            Figure(name="lowest loss", value=losses[best], about=f"the latest of {best}")
+        )
     if cost is not None:
         figures.append(Figure(name="cost", value=cost))
     return figures
+
+
+def _moment(text: str) -> str:
+    """Return a moment of ISO 8601 as people write it, or whatever the text is."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    return f"{moment:%Y-%m-%d %H:%M %Z}".strip()
 
 
 def _duration(seconds: float) -> str:
@@ -160,7 +182,7 @@ def _last_losses(run: RecordedRun) -> dict[str, float]:
 def _compared(runs: Mapping[str, RecordedRun], costs: Mapping[str, str]) -> Section:
     heading = [
         "run", "scheme", "workers", "ended", "time, s", "rounds", "waited out", "jobs",
-        "jobs per minute", "stragglers, %", "failed tasks", "worker-seconds", "cost",
+        "jobs per minute", "stragglers", "failed tasks", "worker-seconds", "cost",
     ]  # fmt: skip
     rows = []
     for name, run in runs.items():
@@ -168,26 +190,24 @@ def _compared(runs: Mapping[str, RecordedRun], costs: Mapping[str, str]) -> Sect
         ended = "not yet" if run.outcome is None else run.outcome
         rows.append(
             (name, run.scheme, run.workers, ended, sums.seconds, sums.rounds, sums.waited_out,
-             sums.jobs, sums.jobs_per_minute, 100 * sums.straggling, sums.failed, sums.worker_s,
+             sums.jobs, sums.jobs_per_minute, percent(sums.straggling), sums.failed, sums.worker_s,
              costs.get(name, "–"))
         )  # fmt: skip
     return Section(title="At a glance", table=rows_table(heading, rows))
 
 
-# ---- what was asked for, and what happened besides ------------------------------------------------
+# ---- what was asked for, and what happened besides -----------------------------------------------
 
 
 def _configuration(folder: Path, notices: list[str]) -> dict[str, str]:
     """Return the main lines of a run's configuration; of one that cannot be read, none."""
     try:
         values = read_toml(folder / "config.toml")
-    except OSError as error:
-        notices.append(f"config.toml of {folder.name} cannot be read: {error.strerror}.")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        notices.append(f"What was asked for is not known: config.toml: {one_line(why)}.")
         return {}
-    except ValueError as error:
-        notices.append(f"config.toml of {folder.name} is no configuration: {one_line(error)}.")
-        return {}
-    lines = {name: _said(values[name]) for name in _SHOWN if name in values}
+    lines: dict[str, str] = {name: _said(values[name]) for name in _SHOWN if name in values}
     models = values.get("models")
     if isinstance(models, list):
         for place, model in enumerate(models[:_MOST_MODELS]):

@@ -11,11 +11,12 @@ import time
 from dataclasses import dataclass, replace
 from typing import Final
 
-from seqgc.errors import ParameterError
 from seqgc.schemes import Deal, registered
 from seqgc.search import Ranked, Rehearsal, SearchSpace, Tuning, tune
 
-__all__ = ["Search", "search"]
+__all__ = ["SEARCH_S", "Search", "search"]
+
+SEARCH_S: Final = 10.0  # what a page may take
 
 _MU: Final = 1.0  # the paper's
 _MOST_CELLS: Final = 2**14  # rounds × workers that are replayed
@@ -34,7 +35,7 @@ class Search:
 
     rehearsal: Rehearsal
     tuning: Tuning
-    dealt: Ranked | None
+    dealt: Ranked
     complete: bool
 
     @property
@@ -51,14 +52,15 @@ class Search:
 
 
 def search(rehearsal: Rehearsal, *, seconds: float) -> Search:
-    """Search for about so many seconds; the first, coarsest time is always finished.
+    """Search schemes that work by rounds for about so many seconds, then the one that deals.
+
+    The first, coarsest search is always finished.
 
     Raises
     ------
     ParameterError, ProfileError
         If the profile cannot be searched on.
     """
-    began = time.monotonic()
     rehearsal = _cut(rehearsal)
     workers = rehearsal.profile.num_workers
     by_rounds = [name for name, each in registered().items() if not issubclass(each.kind, Deal)]
@@ -70,19 +72,18 @@ def search(rehearsal: Rehearsal, *, seconds: float) -> Search:
         coarse=workers > _FINE_UP_TO,
         most=_FIRST,
     )
-    found = _tune(rehearsal, space)
     dealt = _tune(rehearsal, replace(space, families=("deal",))).best
+    began = lap = time.monotonic()
+    found = _tune(rehearsal, space)
     complete = False
     while not complete:
-        lap = time.monotonic()
-        if lap - began > seconds / 2:
+        now = time.monotonic()
+        if now - began + _FINER * (now - lap) > seconds:
             break
+        lap, before = now, found.evaluated
         space = replace(space, most=_FINER * (space.most or 1))
-        finer = _tune(rehearsal, space)
-        complete = finer.evaluated == found.evaluated
-        found = finer
-        if (now := time.monotonic()) - began + _FINER * (now - lap) > seconds:
-            break
+        found = _tune(rehearsal, space)
+        complete = found.evaluated == before
     return Search(rehearsal=rehearsal, tuning=found, dealt=dealt, complete=complete)
 
 

@@ -31,7 +31,8 @@ padding:.7rem .9rem}
 dt{color:var(--muted);font-size:.85rem}
 dd{margin:0}
 .glance dd{font-size:1.35rem;font-weight:600;line-height:1.25;font-variant-numeric:tabular-nums}
-.glance dd.words{font-size:1rem;padding-top:.25rem}
+.glance div.words{grid-column:span 2}
+.glance div.words dd{font-size:1.05rem;padding-top:.2rem}
 .glance small{display:block;font-size:.8rem;font-weight:400;color:var(--muted);line-height:1.35}
 .pictures{display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:1rem}
 figure{margin:0;background:var(--card);border:1px solid var(--line);border-radius:10px;

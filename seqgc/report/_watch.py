@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -48,6 +47,6 @@ def watch(
 
 def _size(folder: Path) -> int:
     try:
-        return os.stat(folder / _LOG).st_size
+        return (folder / _LOG).stat().st_size
     except OSError as error:
         raise no_run(folder, f"{_LOG}: {error.strerror}") from None

@@ -96,4 +96,4 @@ def _when(of: IntArray, jobs: Table) -> FloatArray:
         return np.full(len(of), np.nan)
     known = jobs["job"]
     place = np.searchsorted(known, of).clip(max=len(known) - 1)
-    return np.where(known[place] == of, jobs["finished_s"], np.nan)
+    return np.where(known[place] == of, jobs["finished_s"][place], np.nan)

@@ -99,6 +99,7 @@ class LogTables:
             self._decode(event)
         elif event.event == END:
             self._end(event)
+            self.outcome = None if line else self.outcome  # a later master goes on
         else:
             self._notice(event, line)
 
@@ -192,13 +193,14 @@ class LogTables:
         self._begun, self._closed, self._given_up = {}, {}, {}
 
     def _notice(self, event: Event, line: bytes) -> None:
-        if len(self._notices) >= _MOST_NOTICES:
+        ends = event.event == "end"
+        if len(self._notices) >= _MOST_NOTICES and not ends:
             return
         try:
             fields = msgspec.json.decode(line)
         except (ValueError, RecursionError):
             return
-        if event.event == "end":
+        if ends:
             self.outcome = one_line(fields.get("outcome", ""), limit=_LONGEST_NOTICE)
         text = fields.get("text")
         if not isinstance(text, str):

@@ -109,7 +109,7 @@ class SearchSpace:
             yield from self._spread([each for each in candidates if isinstance(each, Deal)])
 
     def _spread(self, schemes: Sequence[_Scheme]) -> Sequence[_Scheme]:
-        """Return the schemes of a name, or as many as may be looked at, the first and last included."""
+        """Return the schemes of a name, or as many as may be looked at, first and last included."""
         if self.most is None or len(schemes) <= self.most:
             return schemes
         return [schemes[int(i)] for i in np.linspace(0, len(schemes) - 1, self.most)]

@@ -9,9 +9,12 @@ from seqgc.training._forms import form_of
 from seqgc.training._made_of import _data as data_line
 from seqgc.training._session import Session
 from seqgc.training._stepper import without_compiler
+from seqgc.training.rundir import EventLog, MetricsLog
 
 __all__ = [
     "Checkpointer",
+    "EventLog",
+    "MetricsLog",
     "RunState",
     "Session",
     "changes",

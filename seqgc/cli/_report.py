@@ -1,0 +1,105 @@
+"""``seqgc report``: one page of HTML for a delay profile, for a run, or for several runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from seqgc import read_run
+from seqgc import report as pages
+from seqgc.cli._cost import cost_in_words
+from seqgc.cli._options import AsJson
+from seqgc.cli._show import busy, show
+from seqgc.errors import ParameterError, one_line
+from seqgc.profiles import read_profile
+from seqgc.runs import RecordedRun
+
+_MOST_RUNS: Final = 8  # as many as there are colours
+_REFRESH_S: Final = 2
+
+
+def report(
+    targets: Annotated[
+        list[Path],
+        typer.Argument(help="Runs' folders, or one delay profile.", metavar="RUN|PROFILE…"),
+    ],
+    output: Annotated[Path | None, "-o", "--output", "The page, .html."] = None,
+    watch: Annotated[bool, "--watch", "Write it again each round, until the run ends."] = False,
+    search: Annotated[
+        bool, "--search/--no-search", "Search schemes on a profile, for ten seconds or so."
+    ] = True,
+    alpha: Annotated[float | None, "Seconds per unit of load; the profile's own."] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw a run, several runs or a delay profile on one page of HTML, which needs nothing else."""
+    path = _checked(output)
+    folders = [os.path.isdir(target) for target in targets]  # noqa: PTH112 (`Path.is_dir` raises)
+    if not any(folders):
+        if len(targets) > 1:
+            raise ParameterError("targets", "must be one delay profile, or runs", len(targets))
+        if watch:
+            raise ParameterError("watch", "must be left out: a profile does not grow", True)
+        profile = read_profile(targets[0])
+        name = one_line(targets[0].name, limit=100)
+        with busy("searching and drawing" if search else "drawing"):
+            seconds = pages.SEARCH_S if search else None
+            pages.profile_page(profile, name=name, alpha=alpha, search_s=seconds).write(path)
+    else:
+        if alpha is not None:
+            raise ParameterError("alpha", "must be left out: a run is not searched on", alpha)
+        if watch and len(targets) > 1:
+            raise ParameterError("watch", "must be of one run", len(targets))
+        if len(targets) > _MOST_RUNS:
+            raise ParameterError("targets", f"must be {_MOST_RUNS} runs at most", len(targets))
+        if watch:
+            with busy("drawing each round, until the run ends (Ctrl-C stops this)"):
+                pages.watch(targets[0], partial(_draw, targets, path, refresh_s=_REFRESH_S))
+        else:
+            with busy("drawing"):
+                _draw(targets, path)
+    show({"file": str(path)}, {"page": str(path)}, as_json=as_json, saved=True)
+
+
+def _checked(output: Path | None) -> Path:
+    if output is None:
+        raise ParameterError("output", "must be given", None, "for example -o page.html")
+    if output.suffix.lower() not in (".html", ".htm"):
+        raise ParameterError("output", "must be the name of an .html file", str(output))
+    if not os.path.isdir(output.parent):  # noqa: PTH112
+        raise ParameterError("output", "must be in a folder that is there", str(output))
+    return output
+
+
+def _draw(targets: list[Path], path: Path, *, refresh_s: int | None = None) -> bool:
+    """Write the page of runs; return whether all have ended."""
+    runs: dict[str, RecordedRun] = {}
+    costs: dict[str, str] = {}
+    notices = []
+    for target in targets:
+        name = _new_name(target, known=runs)
+        runs[name] = read_run(target)
+        try:
+            cost = cost_in_words(target)
+        except ParameterError as error:
+            notices.append(f"What {name} has cost is not known: {error}.")
+        else:
+            costs |= {} if cost is None else {name: cost}
+    ended = all(run.outcome is not None for run in runs.values())
+    wait_s = None if ended else refresh_s
+    pages.run_page(runs, costs=costs, notices=notices, refresh_s=wait_s).write(path)
+    return ended
+
+
+def _new_name(folder: Path, *, known: Collection[str]) -> str:
+    """Return the name of a run's folder, with a number where another has the same."""
+    base = name = one_line(Path(os.path.abspath(folder)).name, limit=60) or "run"  # noqa: PTH100
+    number = 1
+    while name in known:
+        number += 1
+        name = f"{base} ({number})"
+    return name
