@@ -72,8 +72,8 @@ def number(value: Any) -> str:
 
     Examples
     --------
-    >>> number(12345), number(1234.567), number(0.00012345), number(float("nan")), number(True)
-    ('12,345', '1,235', '0.0001235', '–', 'yes')
+    >>> number(12345), number(1234.567), number(0.0001236), number(float("nan")), number(True)
+    ('12,345', '1,235', '0.0001236', '–', 'yes')
     """
     match value:
         case bool() | np.bool_():
