@@ -113,7 +113,7 @@ def color_bar(ax: Axes, image: ScalarMappable, *, span: tuple[float, float], lab
 
 
 def legend_above(
-    ax: Axes, handles: Sequence[Artist], labels: Sequence[str], *, letters: int = 84
+    ax: Axes, handles: Sequence[Artist], labels: Sequence[str], *, letters: int = 96
 ) -> None:
     """Show a legend above the axes, where no data are, about so many ``letters`` wide."""
     longest = max(map(len, labels), default=0)

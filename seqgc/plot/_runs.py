@@ -83,7 +83,7 @@ def timeline(runs: Runs, *, ax: Axes | None = None) -> Axes:
     shown: set[str] = set()
     for lane, bars in enumerate(reversed(lanes.values())):
         floor = 1.2 * longest * lane
-        for reason in dict.fromkeys(bars.reason):
+        for reason in dict.fromkeys(bars.reason[bars.height > 0]):
             shown.add(reason)
             _, color = REASONS.get(reason, (reason, GREY))
             of = bars.reason == reason
@@ -104,7 +104,7 @@ def timeline(runs: Runs, *, ax: Axes | None = None) -> Axes:
     entries += [entry for reason, entry in REASONS.items() if reason in shown]
     entries += [("unknown", GREY)] * bool(shown - set(REASONS))
     patches, texts = [Patch(color=color) for _, color in entries], [text for text, _ in entries]
-    legend_above(ax, patches, texts, letters=84 if len(lanes) == 1 else 56)
+    legend_above(ax, patches, texts, letters=96 if len(lanes) == 1 else 66)
     return ax
 
 
@@ -193,7 +193,7 @@ def worker_seconds(runs: Recorded, *, ax: Axes | None = None, usd_per_s: float =
     ax.set_xlabel("US dollars" if usd_per_s else "worker-seconds")
     handles, shown = ax.get_legend_handles_labels()
     if shown:
-        legend_above(ax, handles, shown, letters=64)
+        legend_above(ax, handles, shown, letters=80)
     return ax
 
 

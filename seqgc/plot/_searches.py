@@ -16,6 +16,7 @@ from seqgc.plot._canvas import (
     labelled,
     legend_above,
 )  # fmt: skip
+from seqgc.ports import FloatArray
 from seqgc.search import Tuning
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["landscape", "pareto", "ratios"]
 
 _MOST_ROWS: Final = 40  # of a landscape
+_NEAR: Final = 0.03  # of an axis: numbers of points this near would overlap
 _MOST_NAMES: Final = 6  # of settings on the front that the legend names
 
 
@@ -37,8 +39,10 @@ def landscape(tuning: Tuning, *, ax: Axes | None = None) -> Axes:
     Examples
     --------
     >>> from seqgc import DelayProfile, Rehearsal, tune
+    >>> from seqgc.search import SearchSpace
     >>> profile = DelayProfile.from_times([[1.0, 5.0, 2.0, 1.0], [3.0, 1.0, 1.5, 1.0]])
-    >>> landscape(tune(Rehearsal(profile=profile, num_jobs=2, alpha=1.0))).get_xlabel()
+    >>> rehearsal, space = Rehearsal(profile=profile, alpha=1.0), SearchSpace(families=("gc-rep",))
+    >>> landscape(tune(rehearsal, space=space)).get_xlabel()
     'lam or s (blank: not ranked)'
     """
     table = tables.landscape(tuning)
@@ -81,8 +85,10 @@ def ratios(tuning: Tuning, *, ax: Axes | None = None) -> Axes:
     Examples
     --------
     >>> from seqgc import DelayProfile, Rehearsal, tune
+    >>> from seqgc.search import SearchSpace
     >>> profile = DelayProfile.from_times([[1.0, 5.0, 2.0, 1.0], [3.0, 1.0, 1.5, 1.0]])
-    >>> ratios(tune(Rehearsal(profile=profile, num_jobs=2, alpha=1.0))).get_xlabel()
+    >>> rehearsal, space = Rehearsal(profile=profile, alpha=1.0), SearchSpace(families=("gc-rep",))
+    >>> ratios(tune(rehearsal, space=space)).get_xlabel()
     'run time over the clairvoyant bound'
     """
     table = tables.ratios(tuning)
@@ -111,12 +117,14 @@ def pareto(tuning: Tuning, *, ax: Axes | None = None, usd_per_s: float = 0.0) ->
     Examples
     --------
     >>> from seqgc import DelayProfile, Rehearsal, tune
+    >>> from seqgc.search import SearchSpace
     >>> profile = DelayProfile.from_times([[1.0, 5.0, 2.0, 1.0], [3.0, 1.0, 1.5, 1.0]])
-    >>> pareto(tune(Rehearsal(profile=profile, num_jobs=2, alpha=1.0), pareto=True)).get_xlabel()
+    >>> rehearsal, space = Rehearsal(profile=profile, alpha=1.0), SearchSpace(families=("gc-rep",))
+    >>> pareto(tune(rehearsal, space=space, pareto=True)).get_xlabel()
     'run time, seconds'
     """
     table = tables.pareto(tuning)
-    ax = axes_for(ax)
+    ax = axes_for(ax, height=4.4)
     seconds, bill = table["runtime_s"], table["billed_worker_s"] * (usd_per_s or 1.0)
     front = table["front"]
     (others,) = ax.plot(seconds[~front], bill[~front], ".", color=GREY, rasterized=len(front) > 500)
@@ -126,12 +134,28 @@ def pareto(tuning: Tuning, *, ax: Axes | None = None, usd_per_s: float = 0.0) ->
     handles, labels = [line], ["nothing is both faster and cheaper"]
     if not front.all():
         handles, labels = [*handles, others], [*labels, "also ranked"]
-    for number, place in enumerate(np.flatnonzero(front)[:_MOST_NAMES], start=1):
-        where = seconds[place], bill[place]
-        ax.annotate(str(number), where, (4, 4 if number % 2 else -12), textcoords="offset points")
+    places = np.flatnonzero(front)[:_MOST_NAMES]
+    for number, place in enumerate(places, start=1):
         (mark,) = ax.plot([], [], linestyle="none", marker=f"${number}$", color=BLUE)
         handles, labels = [*handles, mark], [*labels, labelled(str(table["setting"][place]))]
+    for text, place in _numbers(seconds[places] / (np.ptp(seconds) or 1.0)).items():
+        where = seconds[places[place]], bill[places[place]]
+        ax.annotate(text, where, (5, 5), textcoords="offset points")
     ax.set_xlabel("run time, seconds")
     ax.set_ylabel("bill, US dollars" if usd_per_s else "bill, worker-seconds")
-    legend_above(ax, handles, labels)
+    legend_above(ax, handles, labels, letters=72)
     return ax
+
+
+def _numbers(x: FloatArray) -> dict[str, int]:
+    """Return texts that number ascending points (m,), and of which point: neighbours share one.
+
+    Examples
+    --------
+    >>> _numbers(np.array([0.0, 0.01, 0.9]))
+    {'1, 2': 0, '3': 2}
+    """
+    begins = np.flatnonzero(np.diff(x, prepend=-np.inf) > _NEAR)
+    groups = np.split(np.arange(1, len(x) + 1), begins[1:])
+    texts = [", ".join(map(str, group)) for group in groups]
+    return dict(zip(texts, begins.tolist(), strict=True))
