@@ -1,7 +1,8 @@
 """Pictures of profiles, runs and searches, on matplotlib axes; needs the extra plot.
 
 Each function takes what it shows, and ``ax``, the axes to draw on: a new figure's unless given. It
-returns the axes. Colours are told apart by the colour-blind, on light and on dark ground; text and
+returns the axes; where there are many rows to show and the axes stand alone, it makes their figure
+higher. Colours are told apart by the colour-blind, on light and on dark ground; text and
 frames have the colours that matplotlib's own settings give them. Beside each picture,
 `seqgc.plot.tables` has a function of the same name, which returns what is drawn as columns, and
 needs no matplotlib.

@@ -36,8 +36,11 @@ _LONGEST_LABEL: Final = 64
 _MOST_POINTS: Final = 500  # of a line
 
 
-def axes_for(ax: Axes | None, *, height: float = 3.2) -> Axes:
+def axes_for(ax: Axes | None, *, height: float = 3.2, rows: bool = False) -> Axes:
     """Return the axes to draw on: those given, or a new figure's, ``height`` inches high.
+
+    With ``rows``, of which there may be many, a given figure is made as high, if it is lower and
+    has no other axes.
 
     Raises
     ------
@@ -45,6 +48,9 @@ def axes_for(ax: Axes | None, *, height: float = 3.2) -> Axes:
         If matplotlib is not installed.
     """
     if ax is not None:
+        figure = ax.get_figure(root=True)
+        if rows and figure is not None and figure.axes == [ax]:
+            figure.set_figheight(max(height, figure.get_figheight()))
         return ax
     try:
         from matplotlib import pyplot as plt

@@ -75,7 +75,7 @@ def timeline(runs: Runs, *, ax: Axes | None = None) -> Axes:
     'seconds since the run began'
     """
     lanes = {name: _bars(tables.timeline(run)) for name, run in named(runs).items()}
-    ax = axes_for(ax, height=2.2 + 0.9 * len(lanes))
+    ax = axes_for(ax, height=2.2 + 0.9 * len(lanes), rows=True)
     from matplotlib.collections import PolyCollection
     from matplotlib.patches import Patch
 
@@ -174,7 +174,7 @@ def worker_seconds(runs: Recorded, *, ax: Axes | None = None, usd_per_s: float =
     """
     several = named(runs)
     table = tables.worker_seconds(several)
-    ax = axes_for(ax, height=1.6 + 0.5 * len(several))
+    ax = axes_for(ax, height=1.6 + 0.5 * len(several), rows=True)
     factor = usd_per_s or 1.0
     rows = np.arange(len(several))
     left = np.zeros(len(several))

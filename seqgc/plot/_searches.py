@@ -54,7 +54,7 @@ def landscape(tuning: Tuning, *, ax: Axes | None = None) -> Axes:
     shown = np.array([name in best for name in table["scheme"]])
     row = np.array([names.index(name) for name in table["scheme"][shown]])
     column, seconds = table["parameter"][shown], table["runtime_s"][shown]
-    ax = axes_for(ax, height=1.8 + 0.18 * len(names))
+    ax = axes_for(ax, height=1.8 + 0.18 * len(names), rows=True)
     from matplotlib.colors import LogNorm
 
     low, high = int(column.min()), int(column.max())
@@ -93,7 +93,7 @@ def ratios(tuning: Tuning, *, ax: Axes | None = None) -> Axes:
     """
     table = tables.ratios(tuning)
     rows = np.arange(len(table["ratio"]))
-    ax = axes_for(ax, height=1.2 + 0.4 * len(rows))
+    ax = axes_for(ax, height=1.2 + 0.4 * len(rows), rows=True)
     ax.hlines(rows, 1.0, table["ratio"], colors=BLUE, linewidth=2)
     ax.plot(table["ratio"], rows, "o", color=BLUE)
     ax.axvline(1.0, color=GREY, linewidth=1)
@@ -138,9 +138,11 @@ def pareto(tuning: Tuning, *, ax: Axes | None = None, usd_per_s: float = 0.0) ->
     for number, place in enumerate(places, start=1):
         (mark,) = ax.plot([], [], linestyle="none", marker=f"${number}$", color=BLUE)
         handles, labels = [*handles, mark], [*labels, labelled(str(table["setting"][place]))]
+    # Below its front there is nothing.
     for text, place in _numbers(seconds[places] / (np.ptp(seconds) or 1.0)).items():
         where = seconds[places[place]], bill[places[place]]
-        ax.annotate(text, where, (5, 5), textcoords="offset points")
+        ax.annotate(text, where, (0, -15), textcoords="offset points", ha="center")
+    ax.margins(y=0.12)
     ax.set_xlabel("run time, seconds")
     ax.set_ylabel("bill, US dollars" if usd_per_s else "bill, worker-seconds")
     legend_above(ax, handles, labels, letters=72)

@@ -142,7 +142,7 @@ def read_run_log(
             gaps.leave_out(number)
         else:
             return header, _events(run, lines, gaps)
-    raise no_run(run, f"{LOG} has no whole line" if not gaps else f"{LOG} has no heading")
+    raise no_run(run, f"{LOG} has no whole line that begins a run")
 
 
 def _header(line: bytes, run: Path) -> RunHeader:

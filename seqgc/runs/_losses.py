@@ -44,7 +44,7 @@ def read_losses(run: Path, jobs: Table, *, gaps: Gaps) -> Table:
     except OSError as error:
         gaps.append(f"There are no losses: {_FILE}: {one_line(error.strerror or error)}.")
     if wrong:
-        gaps.append(f"{wrong:,} lines of {_FILE} cannot be read and are left out.")
+        gaps.append(f"Of {_FILE} {wrong:,} lines cannot be read and are left out.")
     if rows.left_out:
         gaps.append(f"Of the losses the first {_MOST_ROWS:,} are shown.")
     found = rows.take()

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from seqgc.errors import one_line
 from seqgc.ports import IntArray, Table
 from seqgc.runs._columns import Columns, frozen_table, texts
-from seqgc.runs._log import END, Event, Gaps
+from seqgc.runs._log import END, LOG, Event, Gaps
 
 __all__ = ["LogTables"]
 
@@ -222,6 +222,10 @@ class LogTables:
         reasons = [one_line(reason, limit=40) for reason in self._reasons]
         reasons += ["?"] * (_MOST_REASONS + 1 - len(reasons))
         jobs = self._jobs.take(_last_of_each(self._jobs.take()["job"]))
+        for what, numbers in (("round", rounds["round"]), ("job", jobs["job"])):
+            last = int(numbers[-1]) if len(numbers) else -1
+            if missing := last + 1 - len(numbers):  # not yet on the disk when a master was killed
+                self._gaps.append(f"{missing:,} of the {what}s up to {last:,} are not in {LOG}.")
         at_s, kinds, words = zip(*self._notices, strict=True) if self._notices else ((), (), ())
         notices: Table = {
             "at_s": np.array(at_s, dtype=np.float64),

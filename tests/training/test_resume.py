@@ -25,6 +25,7 @@ from safetensors.torch import load_file
 from seqgc import workers
 from seqgc.errors import ParameterError, StoreError
 from seqgc.ports import Backend, Close, Dispatch, FloatArray, Observer, Seen, WeightedPoints
+from seqgc.runs import read_run
 from seqgc.search import ReplayBackend
 from seqgc.training import Adaptation, TorchCompute, TrainingPlan, resume, train
 from seqgc.training.journal import Journal, read_journal
@@ -126,6 +127,12 @@ def test_from_any_instant_it_ends_in_the_same_bits(
     for copy in watch.copies:
         again = resume(copy, plan(spec, every_s=every_s), crew())
         assert outcome(again.run) == expected, copy
+        recorded = read_run(copy)  # each round, job and step once, whoever was the master
+        lost = sum(int(gap.split()[0]) for gap in recorded.gaps)  # with the killed one's last lines
+        rounds, jobs = recorded.rounds()["round"], recorded.jobs()["job"]
+        assert len(set(rounds)) + len(set(jobs)) + lost == max(rounds) + 1 + 4 * STEPS
+        assert len(rounds) + len(jobs) == len(set(rounds)) + len(set(jobs))
+        assert len(recorded.models()["step"]) == 4 * STEPS
         if not spec.startswith("ra-sgc"):  # late answers are asked for again, and take their time
             assert again.counts.round_seconds == result.counts.round_seconds
 

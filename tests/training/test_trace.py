@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from seqgc.master import run as drive
 from seqgc.ports import Close, RoundRecord, Seen
 from seqgc.profiles import LAMBDA_CNN
 from seqgc.rounds import ClosingRule, RoundPolicy, Setting, WaitOut
+from seqgc.runs import RecordedRun, read_run
 from seqgc.schemes import parse_scheme
 from seqgc.search import ReplayBackend
 from seqgc.training import TrainingPlan, train
@@ -57,10 +57,11 @@ def test_a_live_run_replayed_from_its_trace_makes_the_same_decisions(
 
     # Who was cancelled has no time in the trace: later than the closing is all that is known.
     times = np.full((num_rounds, N), np.inf)
-    for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines():
-        event = json.loads(line)
-        if event["event"] == "arrival":
-            times[event["round"], event["worker"]] = event["elapsed_s"]
+    recorded = read_run(tmp_path / "run")
+    answers = recorded.answers()
+    came = (answers["outcome"] == "used") | (answers["outcome"] == "dropped")
+    times[answers["round"][came], answers["worker"][came]] = answers["elapsed_s"][came]
+    tells_of(recorded, live)
 
     again: list[RoundRecord] = []
 
@@ -80,3 +81,25 @@ def test_a_live_run_replayed_from_its_trace_makes_the_same_decisions(
         )
         assert (one.responded == other.responded).all()
     assert any(not record.responded.all() for record in live), "no straggler: nothing was shown"
+
+
+def tells_of(recorded: RecordedRun, live: list[RoundRecord]) -> None:
+    """A recorded run's tables say what its observers were shown."""
+    rounds, answers, models = recorded.rounds(), recorded.answers(), recorded.models()
+    assert rounds["round"].tolist() == [record.round for record in live]
+    for name in ("duration_s", "kappa_s", "reason", "waited_out"):
+        assert rounds[name].tolist() == [getattr(record, name) for record in live], name
+    assert rounds["stragglers"].tolist() == [int((~record.responded).sum()) for record in live]
+    responded = np.zeros((len(live), N), dtype=np.bool_)
+    in_time = (answers["outcome"] == "used") & ~answers["late"]
+    responded[answers["round"][in_time], answers["worker"][in_time]] = True
+    working = rounds["reason"] != "idle"
+    assert (responded == [record.responded for record in live])[working].all()
+    jobs = recorded.jobs()
+    assert jobs["job"].tolist() == list(range(JOBS))
+    assert (np.diff(jobs["finished_s"]) >= 0).all()
+    assert models["at_s"].tolist() == jobs["finished_s"][models["job"]].tolist()
+    assert models["model"].tolist() == [f"m{i}" for i in range(4) for _ in range(JOBS // 4)]
+    assert models["step"].tolist() == [*range(JOBS // 4)] * 4
+    assert (recorded.gaps, recorded.outcome) == ((), "finished")
+    assert not np.isnan(rounds["load"][working]).any()
