@@ -9,8 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from seqgc import plot
 from seqgc.errors import ParameterError
+from seqgc.plot import tables
 from seqgc.runs import RecordedRun, read_run
+from tests.test_plot import drawn
 
 HEADER = {"event": "run", "at_s": 0.0, "schema": 1, "workers": 3, "scheme": "gc:s=1"}
 METRICS = "seconds,job,model,step,loss\r\n1.0,0,a,0,2.5\r\n2.0,1,b,0,nan\r\n3.0,2,a,1,1.5\r\n"
@@ -104,11 +107,12 @@ def test_what_is_whole_is_shown_and_what_is_missing_is_said(tmp_path: Path) -> N
     lines[3] = '{"event": "arrival", "round": -7}\n'
     lines[4] = "no json\n"
     damaged = recorded(tmp_path, "".join(lines), METRICS + "1,2\r\n1.0,3,a")
-    assert (
-        damaged.gaps[0]
-        == "2 lines of events.jsonl are left out: they cannot be read (from line 4)."
-    )
-    assert len(damaged.gaps) == 4, damaged.gaps
+    assert sorted(damaged.gaps) == [
+        "1 of the rounds up to 2 are not in events.jsonl.",
+        "2 lines of events.jsonl cannot be read and are left out (from line 4 on).",
+        "Of metrics.csv 1 lines cannot be read and are left out.",
+        "The last line of metrics.csv is torn, or too long.",
+    ]
     assert damaged.rounds()["round"].tolist() == [1, 2]
 
 
@@ -125,10 +129,10 @@ def test_names_of_others_are_one_printable_line(tmp_path: Path) -> None:
     ("log", "why"),
     [
         (None, "No such file"),
-        ("", "no whole line"),
-        ("no json\n{}\n", "no heading"),
+        ("", "no whole line that begins a run"),
+        ("no json\n{}\n", "no whole line that begins a run"),
         (text_of([{**HEADER, "schema": 9}]), "schema 9, and this version of seqgc reads 1"),
-        (text_of([{**HEADER, "workers": 10**9}]), "no heading"),
+        (text_of([{**HEADER, "workers": 10**9}]), "no whole line that begins a run"),
     ],
 )
 def test_what_is_no_run_is_refused_in_one_line(tmp_path: Path, log: str | None, why: str) -> None:
@@ -155,3 +159,19 @@ def test_a_changed_run_is_read_or_refused(tmp_path: Path) -> None:
         for table in (run.rounds(), run.answers(), run.jobs(), run.models(), run.notices()):
             assert len({len(column) for column in table.values()}) == 1
     assert read > 30
+
+
+def test_the_pictures_of_a_run_show_its_tables(tmp_path: Path) -> None:
+    run = recorded(tmp_path)
+    cells = drawn(plot.heat_map, run).images[0].get_array()
+    assert cells is not None
+    assert np.ma.compressed(cells) == pytest.approx([0.4] * 7)  # six in time and one late
+    lines = drawn(plot.losses, run).lines
+    assert {line.get_label(): len(line.get_xdata()) for line in lines} == {"a": 2, "b": 1}
+    table = tables.worker_seconds([run, run])
+    assert table["run"].tolist() == ["gc:s=1", "gc:s=1 (2)"]
+    assert table["used_s"].tolist() == pytest.approx([6 * 0.4] * 2)
+    assert table["unanswered_s"].tolist() == pytest.approx([1.0] * 2)
+    bars = drawn(plot.worker_seconds, run).patches
+    assert sum(bar.get_width() for bar in bars) == pytest.approx(table["total_s"][0])
+    assert tables.bursts(run)["bursts"].tolist() == [0, 0, 1]  # worker 2, in every round
