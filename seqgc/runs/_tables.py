@@ -23,8 +23,8 @@ from seqgc.runs._log import END, LOG, Event, Gaps
 
 __all__ = ["LogTables"]
 
-_MOST_ROUNDS: Final = 2_000_000
-_MOST_ANSWERS: Final = 4_000_000
+_MOST_ROUNDS: Final = 1_000_000
+_MOST_ANSWERS: Final = 2_000_000
 _MOST_NOTICES: Final = 1_000
 _MOST_OPEN: Final = 100_000  # tasks whose answers are waited for
 _MOST_REASONS: Final = 100
