@@ -175,3 +175,6 @@ def test_the_pictures_of_a_run_show_its_tables(tmp_path: Path) -> None:
     bars = drawn(plot.worker_seconds, run).patches
     assert sum(bar.get_width() for bar in bars) == pytest.approx(table["total_s"][0])
     assert tables.bursts(run)["bursts"].tolist() == [0, 0, 1]  # worker 2, in every round
+    taken_late = recorded(tmp_path, text_of([*LOG[:-1], answer(2.4, 2, 2), LOG[-1]]))
+    assert taken_late.answers()["late"].sum() == 2
+    assert tables.bursts(taken_late)["bursts"].tolist() == [0, 0, 1]
