@@ -12,7 +12,6 @@ scheme, appended as soon as it is measured; a row that is in the CSV is not meas
 from __future__ import annotations
 
 import itertools
-import json
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -25,6 +24,7 @@ from torch import nn
 from seqgc import workers
 from seqgc.ports import Backend
 from seqgc.profiles import LAMBDA_CNN
+from seqgc.runs import read_run
 from seqgc.schemes import GC
 from seqgc.search import ReplayBackend
 from seqgc.training import (
@@ -78,15 +78,10 @@ def trained(scheme: GC, *, steps: int, replayed: bool, run: Path) -> TrainResult
         return train(plan, w, run=run)
 
 
-def decode_errors(run: Path) -> list[float]:
-    log = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
-    return [line["error"] for line in log if line["event"] == "decode"]
-
-
 def measured(scheme: GC, *, steps: int, replayed: bool) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder:
         result = trained(scheme, steps=steps, replayed=replayed, run=Path(folder, "run"))
-        errors = decode_errors(result.run)
+        errors = read_run(result.run).jobs()["error"].tolist()
     (seen,), rounds = result.evaluations.values(), result.counts.round_seconds
     return {
         "workers": scheme.n,
