@@ -33,6 +33,7 @@ Element = ElementTree.Element
 _FORBIDDEN: Final = re.compile(r"[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _MOST_ROWS: Final = 60
 _LONGEST_CELL: Final = 200
+_SHORT: Final = 32  # is not broken
 
 
 def plain(text: str) -> str:
@@ -108,7 +109,8 @@ def rows_table(heading: Iterable[str], rows: Iterable[Iterable[Any]]) -> Element
 
 def _cell(value: Any) -> Element:
     if isinstance(value, str):
-        return element("td", number(value))
+        kind = {"class_": "short"} if len(value) <= _SHORT else {}
+        return element("td", number(value), **kind)
     return element("td", number(value), class_="number")
 
 

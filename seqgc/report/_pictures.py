@@ -33,6 +33,7 @@ _REFERENCE: Final = re.compile(r"url\(#([^)]*)\)")
 _FONT: Final = re.compile(r"font(-family)?:[^;]*;?")
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)px")
 _LONGEST_TEXT: Final = 60
+_HIGHER: Final = 1.5
 _WIDE, _HALF = (10.6, 3.8), (5.0, 3.2)  # inches; the page scales them
 
 
@@ -41,7 +42,7 @@ class Picture:
     """One picture: who draws it, what it is called, what it says to who cannot see it, its table.
 
     ``draw`` is given matplotlib axes, ``table`` holds equally long columns by name. One that is
-    ``wide`` takes the page's whole width.
+    ``wide`` takes the page's whole width, one that is ``high`` has many rows.
     """
 
     title: str
@@ -50,6 +51,7 @@ class Picture:
     draw: Callable[[Axes], object]
     table: Mapping[str, Any]
     wide: bool = False
+    high: bool = False
 
 
 def figure(picture: Picture, *, number: int) -> Element:
@@ -131,13 +133,18 @@ def _svg(picture: Picture) -> str:
     with mpl.rc_context(_settings()), warnings.catch_warnings():
         # Fonts are the reader's, names whoever's: which signs matplotlib's own has says nothing.
         warnings.filterwarnings("ignore", message="Glyph|.*constrained_layout not applied")
-        drawing = Figure(figsize=_WIDE if picture.wide else _HALF, layout="constrained")
+        drawing = Figure(figsize=_size(picture), layout="constrained")
         axes = drawing.subplots()
         picture.draw(axes)
         _tidy(drawing)
         file = io.StringIO()
         drawing.savefig(file, format="svg", transparent=True, dpi=144, metadata={"Date": None})
     return file.getvalue()
+
+
+def _size(picture: Picture) -> tuple[float, float]:
+    width, height = _WIDE if picture.wide else _HALF
+    return width, height * (_HIGHER if picture.high else 1.0)
 
 
 def _settings() -> Any:  # matplotlib's keys are no plain texts to a type checker

@@ -7,7 +7,7 @@ import numpy as np
 from seqgc.errors import ParameterError, ProfileError
 from seqgc.profiles import DelayProfile, lint
 from seqgc.report._elements import Element, number, percent, rows_table
-from seqgc.report._gallery import delay_pictures
+from seqgc.report._gallery import delay_pictures, heat_map, search_pictures
 from seqgc.report._page import Figure, Page, Section
 from seqgc.report._search import SEARCH_S, Search, search
 from seqgc.search import Ranked, Rehearsal
@@ -36,7 +36,10 @@ def profile_page(
         Section(
             title="Who straggles",
             says=[f"A straggler answers later than {1 + _MU:g} times its round's first answer."],
-            pictures=delay_pictures(profile),
+            pictures=[
+                heat_map(profile, title="Each worker in each round"),
+                *delay_pictures(profile),
+            ],
         )
     ]
     best: list[Figure] = []
@@ -87,6 +90,7 @@ def _searched(
     section = Section(
         title=title,
         says=[_verdict(found, best), found.says],
+        pictures=search_pictures(found.tuning),
         table=_ranking(found),
     )
     return section, [

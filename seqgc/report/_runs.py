@@ -13,7 +13,7 @@ import numpy as np
 from seqgc._bounded import read_toml
 from seqgc.errors import one_line
 from seqgc.report._elements import number, percent, rows_table
-from seqgc.report._gallery import delay_pictures, run_pictures
+from seqgc.report._gallery import delay_pictures, heat_map, run_pictures
 from seqgc.report._page import Figure, Page, Section
 from seqgc.runs import RecordedRun
 
@@ -50,15 +50,15 @@ def run_page(
     if len(runs) > 1:
         sections.append(_compared(runs, costs or {}))
     if closed:
+        alone = len(closed) == 1
+        title = "Each worker in each round"
+        heat_maps = [
+            heat_map(run, title=title if alone else f"{title}: {name}", wide=alone)
+            for name, run in closed.items()
+        ]
         sections += [
             Section(title="The rounds", pictures=run_pictures(closed)),
-            *(
-                Section(
-                    title="Who straggled" + (f": {name}" if len(runs) > 1 else ""),
-                    pictures=delay_pictures(run),
-                )
-                for name, run in closed.items()
-            ),
+            Section(title="Who straggled", pictures=[*heat_maps, *delay_pictures(closed)]),
         ]
     else:
         notices.append("No round has closed: there is nothing to draw yet.")

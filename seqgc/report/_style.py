@@ -52,10 +52,11 @@ table{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-num
 th,td{padding:.25rem .7rem .25rem 0;text-align:left;border-bottom:1px solid var(--line);
 vertical-align:top;overflow-wrap:normal}
 th{color:var(--muted);font-weight:600}
-td.number{white-space:nowrap}
+td.number,td.short{white-space:nowrap}
 .facts{display:grid;grid-template-columns:max-content minmax(0,1fr);gap:.2rem 1.2rem;margin:0;
 font-size:.95rem}
 .card{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:1rem 1.1rem}
+section>.card{margin-top:1rem}
 footer{padding-top:2rem;padding-bottom:2rem;font-size:.85rem}
 @media (max-width:48rem){
 .pictures{grid-template-columns:minmax(0,1fr)}
@@ -66,7 +67,7 @@ figure{padding:.8rem .7rem}
 .glance{grid-template-columns:repeat(2,minmax(0,1fr));gap:.5rem}
 .glance dd{font-size:1.15rem}
 figure.wide .drawing{overflow-x:auto}
-figure.wide svg{min-width:34rem}
+figure.wide svg{min-width:42rem}
 .facts{grid-template-columns:minmax(0,1fr);gap:0}
 .facts dd{margin-bottom:.5rem}
 }

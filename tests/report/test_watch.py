@@ -56,7 +56,7 @@ def test_the_page_is_written_each_time_the_log_has_grown_and_last_at_its_end(run
 
     watch(run, make, sleep=sleep, clock=clock.now)
     assert len(pages) == 4
-    assert [page.count("<td>note</td>") for page in pages] == [0, 1, 2, 2]
+    assert [page.count(">note</td>") for page in pages] == [0, 1, 2, 2]
     refreshed = ['http-equiv="refresh" content="2"' in page for page in pages]
     assert refreshed == [True, True, True, False]
     assert [path.name for path in Path().iterdir()] == ["run", "page.html"], (
