@@ -34,6 +34,7 @@ _FONT: Final = re.compile(r"font(-family)?:[^;]*;?")
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)px")
 _LONGEST_TEXT: Final = 60
 _HIGHER: Final = 1.5
+_MOST_TICKS: Final = 6  # whose numbers stand beside each other
 _WIDE, _HALF = (10.6, 3.8), (5.0, 3.2)  # inches; the page scales them
 
 
@@ -169,10 +170,12 @@ def _settings() -> Any:  # matplotlib's keys are no plain texts to a type checke
 def _tidy(drawing: Figure) -> None:
     """Shorten texts that would leave no room, and write numbers without mathematical markup."""
     from matplotlib.text import Text
-    from matplotlib.ticker import FuncFormatter, LogFormatter
+    from matplotlib.ticker import AutoLocator, FuncFormatter, LogFormatter
 
     for axes in drawing.axes:
         axes.set_title("")  # the page has it
+        if isinstance(axes.xaxis.get_major_locator(), AutoLocator):
+            axes.locator_params(axis="x", nbins=_MOST_TICKS)
         for axis in (axes.xaxis, axes.yaxis):
             if isinstance(axis.get_major_formatter(), LogFormatter):
                 axis.set_major_formatter(FuncFormatter(lambda value, _place: f"{value:g}"))
