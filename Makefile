@@ -1,11 +1,15 @@
 # `make demo` and `make test` do all set-up: each creates .venv if there is none.
 #
-#   PYTHON=python3.12   the interpreter that .venv is created with (3.11 or newer)
+#   PYTHON=python3.12   the interpreter that .venv is created with (3.11 or newer); else the system's,
+#                       if it is new enough: one that was compiled without optimisation, as pyenv
+#                       does, takes a fifth longer
 #   TORCH=any           take whatever build of torch pip finds, CUDA's gigabytes included
 #   PYTEST_ARGS='-k x'  passed on to pytest
 #   TORCH_INDEX=...     of `make lock`: where the hashes of torch's CPU wheels are asked for
 
-PYTHON ?= python3
+PYTHON ?= $(shell /usr/bin/python3 -c \
+  'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && \
+  echo /usr/bin/python3 || echo python3)
 TORCH ?= cpu
 PYTEST_ARGS ?=
 

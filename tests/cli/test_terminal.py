@@ -143,6 +143,7 @@ def test_tune_fits_80_columns_and_ends_with_a_line_that_trains(
     assert main([*words, "--dry-run"]) == 0
 
 
+@pytest.mark.usefixtures("plugins_are_forgotten")
 def test_the_line_that_trains_names_all_that_the_search_was_told(
     capsys: Out, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
