@@ -29,8 +29,11 @@ def profile_page(
     """Return the page of a profile.
 
     ``search_s`` is for about how many seconds schemes are searched (None: not at all), with
-    ``alpha`` seconds per unit of load, unless the profile knows its own.
+    ``alpha`` seconds per unit of load; None: the profile's own. Raises `ParameterError` if it can
+    be no such number.
     """
+    if alpha is not None:
+        profile.slope(alpha)  # a wrong one is its user's to mend; the page says what is missing
     stats = straggler_stats(profile, mu=_MU, max_window=1)
     sections = [
         Section(

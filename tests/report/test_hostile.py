@@ -72,6 +72,7 @@ def test_another_schema_is_refused(capsys: Out) -> None:
         ("p.npz -o p.html --watch", "`watch` must be left out"),
         ("run run -o p.html --watch", "`watch` must be of one run"),
         ("run -o p.html --alpha 1", "`alpha` must be left out"),
+        ("p.npz -o p.html --alpha -3", "`alpha` must be a finite number >= 0"),
         ("run run run run run run run run run -o p.html", "`targets` must be 8 runs at most"),
         ("run p.npz -o p.html", "must be the folder of a run"),
     ],
