@@ -107,13 +107,24 @@ def plain_log(ax: Axes, which: Literal["x", "y"]) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def color_bar(ax: Axes, image: ScalarMappable, *, span: tuple[float, float], label: str) -> None:
-    """Show what the colours of an image mean, on a logarithmic scale with plain numbers."""
+def color_bar(
+    ax: Axes,
+    image: ScalarMappable,
+    *,
+    span: tuple[float, float],
+    label: str,
+    above: bool = False,
+) -> None:
+    """Show what the colours of an image mean, on a logarithmic scale with plain numbers.
+
+    ``above``: some values are beyond the span, and have the colour of its end.
+    """
     low, high = span
     ticks = [d * 10.0**e for e in range(-9, 13) for d in (1, 2, 5) if low <= d * 10.0**e <= high]
     if len(ticks) < 3:
         ticks = list(np.geomspace(low, high, 4))
-    bar = ax.figure.colorbar(image, ax=ax, label=label, pad=0.02)
+    extend = "max" if above else "neither"
+    bar = ax.figure.colorbar(image, ax=ax, label=label, pad=0.02, extend=extend)
     bar.ax.yaxis.set_ticks(ticks, [f"{tick:.3g}" for tick in ticks])
     bar.ax.yaxis.set_ticks([], minor=True)
 

@@ -27,6 +27,7 @@ __all__ = ["bursts", "completion_times", "heat_map"]
 _YELLOW: Final = "#F0E442"  # among blue cells, not on the page's ground
 _LONG_TAIL: Final = 8.0  # times the median: an axis of seconds is logarithmic then
 _LEAST_S: Final = 1e-6
+_COLOURED: Final = 0.99  # share of cells whose colours differ; the slowest have one colour
 
 
 def heat_map(data: Source, *, ax: Axes | None = None, mu: float = 1.0) -> Axes:
@@ -35,7 +36,8 @@ def heat_map(data: Source, *, ax: Axes | None = None, mu: float = 1.0) -> Axes:
     Of a profile stragglers are those later than ``(1 + mu)`` times their round's first answer; of a
     run, those that its rounds closed without, and ``mu`` is not used. Where there are more rounds
     or workers than a picture has room for, a cell shows the slowest of several, and is marked as
-    deep as the share of them that straggled.
+    deep as the share of them that straggled. Colours end where 99 in 100 cells do, so that one
+    stall of many seconds does not make all others pale.
 
     Examples
     --------
@@ -60,8 +62,9 @@ def heat_map(data: Source, *, ax: Axes | None = None, mu: float = 1.0) -> Axes:
     silent = np.isnan(grid.slowest_s)
     seconds = np.maximum(grid.slowest_s, _LEAST_S)
     coloured = seconds[~silent & (grid.straggling < 1)]  # the others are not seen
-    low, high = (coloured.min(), coloured.max()) if coloured.size else (1.0, 1.0)
+    low, high = np.quantile(coloured, (0.0, _COLOURED)) if coloured.size else (1.0, 1.0)
     span = float(low), max(float(high), 1.001 * float(low))
+    above = coloured.size and coloured.max() > span[1]
     image = show(seconds.T, norm=LogNorm(*span), cmap="Blues")
     over = np.zeros((*grid.straggling.T.shape, 4))
     over[...] = to_rgba(VERMILION)
@@ -72,8 +75,8 @@ def heat_map(data: Source, *, ax: Axes | None = None, mu: float = 1.0) -> Axes:
     ax.set_xlabel("round")
     ax.set_ylabel("worker")
     for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_locator(MaxNLocator(integer=True))
-    color_bar(ax, image, span=span, label="seconds to the answer")
+        axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    color_bar(ax, image, span=span, label="seconds to the answer", above=bool(above))
     entries = [("straggler", VERMILION)] * bool(((grid.straggling > 0) & ~silent).any())
     entries += [("straggler, no answer", _YELLOW)] * bool(unanswered.any())
     if entries:
@@ -106,7 +109,7 @@ def bursts(data: Delays, *, ax: Axes | None = None, mu: float = 1.0) -> Axes:
         ax.bar(left, table[column], width, align="edge", label=labelled(name))
     ax.set_xlabel("rounds that a burst of straggling lasted")
     ax.set_ylabel("bursts" if len(parts) == 1 else "share of the bursts")
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     ax.set_xlim(0.4, 0.6 + max(len(table["rounds"]) or 1 for table in parts.values()))
     tallest = max(float(table[column].max(initial=0)) for table in parts.values())
     if len(parts) == 1 and tallest > 50:

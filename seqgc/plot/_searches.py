@@ -15,6 +15,7 @@ from seqgc.plot._canvas import (
     color_bar,
     labelled,
     legend_above,
+    thinned,
 )  # fmt: skip
 from seqgc.ports import FloatArray
 from seqgc.search import Tuning
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["landscape", "pareto", "ratios"]
 
 _MOST_ROWS: Final = 40  # of a landscape
+_MOST_TICKS: Final = 12
 _NEAR: Final = 0.03  # of an axis: numbers of points this near would overlap
 _MOST_NAMES: Final = 6  # of settings on the front that the legend names
 
@@ -32,8 +34,9 @@ _MOST_NAMES: Final = 6  # of settings on the front that the legend names
 def landscape(tuning: Tuning, *, ax: Axes | None = None) -> Axes:
     """Draw the run time over the parameters of the schemes, with the winner marked (Fig. 17).
 
-    A row is a scheme with its B and W, a column its lam or s; a cell's colour is the shortest run
-    time that the search ranked there, as a multiple of the winner's. Shown are the 40 best rows.
+    A row is a scheme with its B and W, a column its lam or s (those that a search has ranked, which
+    need not be evenly spaced); a cell's colour is the shortest run time that the search ranked
+    there, as a multiple of the winner's. Shown are the 40 best rows.
     See `seqgc.plot.tables.landscape` on how to have all of it ranked.
 
     Examples
@@ -53,17 +56,17 @@ def landscape(tuning: Tuning, *, ax: Axes | None = None) -> Axes:
     names = [name for name in least if name in best]
     shown = np.array([name in best for name in table["scheme"]])
     row = np.array([names.index(name) for name in table["scheme"][shown]])
-    column, seconds = table["parameter"][shown], table["runtime_s"][shown]
+    values, column = np.unique(table["parameter"][shown], return_inverse=True)
+    seconds = table["runtime_s"][shown]
     ax = axes_for(ax, height=1.8 + 0.18 * len(names), rows=True)
     from matplotlib.colors import LogNorm
 
-    low, high = int(column.min()), int(column.max())
-    cells = np.full((len(names), high - low + 1), np.nan)
-    cells[row, column - low] = seconds / tuning.best.runtime_s
+    cells = np.full((len(names), len(values)), np.nan)
+    cells[row, column] = seconds / tuning.best.runtime_s
     slowest = max(float(np.nanmax(cells)), 1.01)
     image = ax.imshow(
         cells, norm=LogNorm(1.0, slowest), cmap="cividis_r", aspect="auto",
-        interpolation="nearest", extent=(low - 0.5, high + 0.5, len(names) - 0.5, -0.5),
+        interpolation="nearest",
     )  # fmt: skip
     color_bar(ax, image, span=(1.0, slowest), label="run time over the winner's")
     winner = np.flatnonzero(table["best"][shown])[0]
@@ -71,6 +74,8 @@ def landscape(tuning: Tuning, *, ax: Axes | None = None) -> Axes:
         column[winner], row[winner], "o", markersize=11, markerfacecolor="none",
         markeredgecolor=VERMILION, markeredgewidth=2.2, linestyle="none",
     )  # fmt: skip
+    ticks = thinned(len(values), most=_MOST_TICKS)
+    ax.set_xticks(ticks, [str(value) for value in values[ticks]])
     ax.set_yticks(np.arange(len(names)), [labelled(name) for name in names], fontsize="small")
     ax.set_xlabel("lam or s (blank: not ranked)")
     legend_above(ax, [mark], [f"winner: {labelled(tuning.best.setting.label)}"])

@@ -107,7 +107,7 @@ class Answers:
     in_time: IntArray
 
 
-def answers_of(data: Source, *, mu: float) -> Answers:
+def answers_of(data: Source | Replay, *, mu: float) -> Answers:
     """Return the answers of a profile or of a run's closed rounds.
 
     In a profile stragglers are those that tolerance ``mu`` calls so; in a run, those that its
@@ -116,7 +116,7 @@ def answers_of(data: Source, *, mu: float) -> Answers:
     Raises
     ------
     ParameterError
-        If the run has closed no round.
+        If it is something else, or the run has closed no round.
     """
     if isinstance(data, DelayProfile):
         place, worker = np.nonzero(data.answered)
@@ -130,6 +130,9 @@ def answers_of(data: Source, *, mu: float) -> Answers:
             judged=np.ones(data.num_rounds, dtype=np.bool_),
             in_time=np.flatnonzero(~straggler_pattern(data, mu=mu)),
         )
+    if isinstance(data, Replay):  # its delays are its profile's
+        rule = "must be a delay profile or a recorded run"
+        raise ParameterError("data", rule, "a replay", "the profile has its delays")
     closed, table = data.rounds(), data.answers()
     rounds = closed["round"]
     if not len(rounds):

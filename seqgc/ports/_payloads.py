@@ -140,13 +140,13 @@ def quantize(
     """Round a vector to a payload format.
 
     A vector whose own dtype the format contains travels as it is, a view with exponent 0. Any other
-    is scaled by a power of two, its largest magnitude to between 2**14 and 2**15, and then rounded
-    once, to nearest, ties to even; or, given ``rng``, to one of the two neighbours with
+    is scaled by a power of two, its largest magnitude to between ``2**14`` and ``2**15``, and then
+    rounded once, to nearest, ties to even; or, given ``rng``, to one of the two neighbours with
     probabilities that make the expected value the coordinate's own (stochastic rounding, Gupta et
     al. 2015, section 3). What the format holds exactly is not moved by either.
 
-    Coordinates less than ``2**(least_normal - 14)`` of the largest (for float16, 2**-28) keep that
-    absolute accuracy, not the format's relative one.
+    Coordinates less than ``2**(least_normal - 14)`` of the largest (for float16, ``2**-28``) keep
+    that absolute accuracy, not the format's relative one.
 
     Raises
     ------
@@ -193,8 +193,8 @@ def restore(quantized: Quantized, dtype: npt.DTypeLike | None = None) -> FloatAr
     It is float32, or float64 if the format is, or the magnitude is beyond float32; or ``dtype``,
     one of the two: float32 for what was float32 before it was quantized, which fits but for
     rounding up at the top of the range. In float64 it is exact. In float32, coordinates below its
-    least normal number (2**-126) are rounded to its spacing there (2**-149), as whatever float32
-    computes is.
+    least normal number (``2**-126``) are rounded to its spacing there (``2**-149``), as whatever
+    float32 computes is.
 
     Raises
     ------

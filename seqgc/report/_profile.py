@@ -9,13 +9,12 @@ from seqgc.profiles import DelayProfile, lint
 from seqgc.report._elements import Element, number, percent, rows_table
 from seqgc.report._gallery import delay_pictures, heat_map, search_pictures
 from seqgc.report._page import Figure, Page, Section
-from seqgc.report._search import SEARCH_S, Search, search
+from seqgc.report._search import SEARCH_S, TOLERANCE, Search, search
 from seqgc.search import Ranked, Rehearsal
 from seqgc.stragglers import StragglerStats, straggler_stats
 
 __all__ = ["profile_page"]
 
-_MU = 1.0  # the paper's tolerance
 _MOST_FINDINGS, _MOST_RANKED = 30, 15
 
 
@@ -34,11 +33,13 @@ def profile_page(
     """
     if alpha is not None:
         profile.slope(alpha)  # a wrong one is its user's to mend; the page says what is missing
-    stats = straggler_stats(profile, mu=_MU, max_window=1)
+    stats = straggler_stats(profile, mu=TOLERANCE, max_window=1)
     sections = [
         Section(
             title="Who straggles",
-            says=[f"A straggler answers later than {1 + _MU:g} times its round's first answer."],
+            says=[
+                f"A straggler answers later than {1 + TOLERANCE:g} times its round's first answer."
+            ],
             pictures=[
                 heat_map(profile, title="Each worker in each round"),
                 *delay_pictures(profile),

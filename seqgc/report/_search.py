@@ -14,11 +14,11 @@ from typing import Final
 from seqgc.schemes import Deal, registered
 from seqgc.search import Ranked, Rehearsal, SearchSpace, Tuning, tune
 
-__all__ = ["SEARCH_S", "Search", "search"]
+__all__ = ["SEARCH_S", "TOLERANCE", "Search", "search"]
 
 SEARCH_S: Final = 10.0  # what a page may take
 
-_MU: Final = 1.0  # the paper's
+TOLERANCE: Final = 1.0  # the paper's mu, on the whole page
 _MOST_CELLS: Final = 2**14  # rounds × workers that are replayed
 _FEWEST_ROUNDS: Final = 10
 _FIRST, _FINER = 4, 4  # schemes of a name, and how many times as many the next time
@@ -45,8 +45,9 @@ class Search:
         whole = "every scheme of a grid" if self.complete else "schemes evenly spread over a grid"
         return (
             f"Searched: {found.evaluated:,} candidates, {whole}, one model a round, rounds that "
-            f"close at (1 + {_MU:g}) times their first answer or when every job can still finish; "
-            f"each replayed for {found.num_jobs:,} jobs on {profile.num_rounds:,} recorded rounds. "
+            f"close at (1 + {TOLERANCE:g}) times their first answer or when every job can still "
+            f"finish; each replayed for {found.num_jobs:,} jobs on {profile.num_rounds:,} recorded "
+            "rounds. "
             "seqgc tune searches closing rules and bundles as well, and judges on held-out rounds."
         )
 
@@ -66,7 +67,7 @@ def search(rehearsal: Rehearsal, *, seconds: float) -> Search:
     by_rounds = [name for name, each in registered().items() if not issubclass(each.kind, Deal)]
     space = SearchSpace(
         families=tuple(by_rounds),
-        mus=(_MU,),
+        mus=(TOLERANCE,),
         wait_outs=("feasible",),
         jobs_per_round=(1,),
         coarse=workers > _FINE_UP_TO,

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from seqgc.errors import no_run
+from seqgc.runs import LOG
 
 __all__ = ["watch"]
 
-_LOG: Final = "events.jsonl"
 _PAUSE_S: Final = 1.0
 _SHARE: Final = 4  # a page is made for at most one part of so many of the time
 
@@ -47,6 +47,6 @@ def watch(
 
 def _size(folder: Path) -> int:
     try:
-        return (folder / _LOG).stat().st_size
+        return (folder / LOG).stat().st_size
     except OSError as error:
-        raise no_run(folder, f"{_LOG}: {error.strerror}") from None
+        raise no_run(folder, f"{LOG}: {error.strerror}") from None

@@ -1,6 +1,7 @@
 """Recorded runs, read from their folders: nothing that they name is imported or believed."""
 
 from seqgc.runs._log import END as END
+from seqgc.runs._log import LOG as LOG
 from seqgc.runs._log import SCHEMA as SCHEMA
 from seqgc.runs._log import RunHeader as RunHeader
 from seqgc.runs._log import read_run_header as read_run_header

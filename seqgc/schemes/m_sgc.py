@@ -128,7 +128,7 @@ class MSGC(Scheme):
 
     @cached_property
     def uncoded_tasks(self) -> tuple[MiniTasks, ...]:
-        """[worker][chunk]: the mini-tasks on the worker's own D1 chunks, for job 0 and slot 0.
+        """``[worker][chunk]``: the mini-tasks on the worker's own D1 chunks, for job 0 and slot 0.
 
         Every D1 chunk enters the gradient as it is: they are the places of cover 0.
         """
@@ -142,7 +142,7 @@ class MSGC(Scheme):
 
     @cached_property
     def coded_tasks(self) -> tuple[MiniTasks, ...]:
-        """[worker][group]: the mini-tasks on the D2 groups, for job 0 and slot 0.
+        """``[worker][group]``: the mini-tasks on the D2 groups, for job 0 and slot 0.
 
         The groups' chunks follow those of D1, and their codes' covers follow cover 0.
         """

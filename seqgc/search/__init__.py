@@ -13,6 +13,7 @@ from seqgc.search._space import Closing as Closing
 from seqgc.search._space import SearchSpace as SearchSpace
 from seqgc.search._tuning import Lead as Lead
 from seqgc.search._tuning import Tuning as Tuning
+from seqgc.search._tuning import bootstrap_total as bootstrap_total
 from seqgc.search._tuning import hold_out as hold_out
 from seqgc.search._tuning import tune as tune
 from seqgc.search._virtual_workers import USUAL_RTT_S as USUAL_RTT_S

@@ -74,7 +74,8 @@ def test_another_schema_is_refused(capsys: Out) -> None:
         ("run -o p.html --alpha 1", "`alpha` must be left out"),
         ("p.npz -o p.html --alpha -3", "`alpha` must be a finite number >= 0"),
         ("run run run run run run run run run -o p.html", "`targets` must be 8 runs at most"),
-        ("run p.npz -o p.html", "must be the folder of a run"),
+        ("run p.npz -o p.html", "`targets` must be runs' folders, or one delay profile, not both"),
+        ("run nowhere -o p.html", "must be the folder of a run"),
     ],
 )
 def test_what_cannot_be_drawn_is_one_line(words: str, line: str, capsys: Out) -> None:
