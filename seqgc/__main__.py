@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
+from seqgc._manner import manner_of
+
 _WITH_TORCH: Final = ("demo", "profile", "resume", "train")  # verbs
 # The cores are the workers': a second thread of the master would spin on one of them.
 _THREADS: Final = (
@@ -50,8 +52,8 @@ def _said(verb: str) -> Iterator[None]:
 
     On a terminal it is wiped away again; elsewhere it is a line.
     """
-    asked = os.environ.get("SEQGC_LOG_FORMAT") == "json" or "--log-format" in " ".join(sys.argv)
-    if asked:  # machines read
+    manner = manner_of(sys.argv[1:])
+    if manner.format == "json" or manner.quiet:  # machines read, or nobody
         yield
         return
     wiped = sys.stderr.isatty()

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypedDict
 
-__all__ = ["TABLE", "Words", "answered"]
+__all__ = ["TABLE", "Words", "answered", "kind_of"]
 
 TABLE: Final = Path(__file__).with_name("completion.json")
 
@@ -65,6 +65,11 @@ def _candidates(words: Words, before: Sequence[str], begun: str) -> dict[str, st
         verbs = {} if open_option else words["verbs"]
         found = {name: verb["help"] for name, verb in verbs.items()}
     return {word: about for word, about in found.items() if word.startswith(begun)}
+
+
+def kind_of(words: Words, flag: str) -> str:
+    """Return the kind of a verb's option; empty: it has none of that name."""
+    return words["options"][flags][0] if (flags := _flags_of(words, flag)) else ""
 
 
 def _flags_of(words: Words, flag: str) -> str:

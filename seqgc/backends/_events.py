@@ -99,7 +99,7 @@ class Messaging:
 
     @property
     def seed(self) -> int | None:
-        """Of stochastic rounding, 0 to 2**48; None if nothing is rounded so."""
+        """Of stochastic rounding, 0 to ``2**48``; None if nothing is rounded so."""
         if not self.stochastic_rounding:
             return None
         name = self.run_id if self.rounding_name is None else self.rounding_name

@@ -3,30 +3,29 @@
 ``--log-format json``, or ``SEQGC_LOG_FORMAT=json``, makes every message one object on a line of its
 own: ``time`` (UTC), ``level`` (info, warning or error), ``event``, ``message``, which is what
 people would be shown, and what else there is to the event. Which it is to be is looked for before
-anything else is read, so that a wrong option is told in it too. What is not said by seqgc itself
-(by ``sam``, or by the user's own code) is as it is.
+anything else is read (`seqgc._manner`). What is not said by seqgc itself (by ``sam``, or by the
+user's own code) is as it is.
+
+``--quiet`` leaves only warnings and errors, in either form, and nothing is drawn.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import UTC, datetime
-from itertools import pairwise
 from typing import Final, Literal
 
 import numpy as np
 
+from seqgc._manner import manner_of
 from seqgc.errors import ParameterError, did_you_mean
 
-FLAG: Final = "--log-format"
-VARIABLE: Final = "SEQGC_LOG_FORMAT"
 _FORMATS: Final = ("text", "json")
 
 Level = Literal["info", "warning", "error"]
@@ -37,6 +36,7 @@ class _Voice:
     """How this process speaks: all its threads alike."""
 
     as_json: bool = False
+    quiet: bool = False
 
 
 _voice: Final = _Voice()
@@ -53,22 +53,25 @@ def check_format(wanted: str) -> str:
 @contextmanager
 def speaking(arguments: Sequence[str]) -> Iterator[None]:
     """Speak as a command line, or the environment, asks for, warnings of Python's included."""
-    words = [word for each in arguments for word in each.split("=", 1)]
-    asked = [value for flag, value in pairwise(words) if flag == FLAG]
-    wanted = asked[-1] if asked else os.environ.get(VARIABLE, "text")
-    before, shown = _voice.as_json, warnings.showwarning
-    _voice.as_json = wanted == "json"
+    wanted = manner_of(arguments)
+    before, shown = (_voice.as_json, _voice.quiet), warnings.showwarning
+    _voice.as_json, _voice.quiet = wanted.format == "json", wanted.quiet
     if _voice.as_json:
         warnings.showwarning = _show_warning
     try:
         yield
     finally:
-        _voice.as_json, warnings.showwarning = before, shown
+        (_voice.as_json, _voice.quiet), warnings.showwarning = before, shown
 
 
 def in_json() -> bool:
     """Whether messages are for machines, who have no use for bars."""
     return _voice.as_json
+
+
+def is_quiet() -> bool:
+    """Whether only warnings and errors are said."""
+    return _voice.quiet
 
 
 def say(
@@ -80,6 +83,8 @@ def say(
     show: Callable[[str], object] | None = None,
 ) -> None:
     """Say something on stderr; to people by ``show``, if that is given."""
+    if is_quiet() and level == "info":
+        return
     if in_json():
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
         said = {"time": time, "level": level, "event": event, "message": message}

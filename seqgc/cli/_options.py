@@ -30,7 +30,8 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from seqgc.cli._messages import FLAG, check_format
+from seqgc._manner import FORMAT, QUIET
+from seqgc.cli._messages import check_format
 from seqgc.cli.config import RunConfig, Values, import_plugins
 from seqgc.errors import ParameterError
 from seqgc.profiles import read_profile
@@ -103,7 +104,7 @@ def numbers(argument: str, text: str, kind: type[_Number]) -> tuple[_Number, ...
 # ---- from fields and groups to what typer reads --------------------------------------------------
 
 Verb = Callable[..., Any]
-_LOG_FORMAT: Final = "log_format_"
+_OBEYED: Final = ("log_format_", "quiet_")  # before a verb is called
 _PLUGINS: Final = "plugins"
 
 _ROUNDS, _WORKERS = "Schemes and rounds", "Workers"
@@ -135,7 +136,7 @@ def configured(*only: str) -> Callable[[Verb], Verb]:
 
         @wraps(verb)
         def call(**arguments: object) -> object:
-            arguments.pop(_LOG_FORMAT)  # has been obeyed
+            _forget_obeyed(arguments)
             values = {path: arguments.pop(name) for name, path in names.items()}
             flags = {path: value for path, value in values.items() if value not in (None, [])}
             return verb(flags=flags, **arguments)
@@ -157,7 +158,7 @@ def with_plugins(verb: Verb) -> Verb:
 
     @wraps(verb)
     def call(*, plugins_: list[str] | None = None, **arguments: Any) -> object:
-        arguments.pop(_LOG_FORMAT)  # has been obeyed
+        _forget_obeyed(arguments)
         if plugins_:
             import_plugins(plugins_)
         if _PLUGINS in wanted:
@@ -224,18 +225,30 @@ def _kind(annotation: Any) -> Any:
     return list[str] if get_origin(annotation) is tuple else annotation
 
 
-def _log_format() -> inspect.Parameter:
-    """Return the option that `speaking` has looked for before; here it is checked and explained."""
-    about = "Of messages on stderr: text or json."
-    option = typer.Option(FLAG, help=about, callback=check_format)
-    annotation, by_name = Annotated[str, option], inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(_LOG_FORMAT, by_name, default="text", annotation=annotation)
+def _forget_obeyed(arguments: dict[str, Any]) -> None:
+    for name in _OBEYED:
+        arguments.pop(name)
+
+
+def _spoken() -> list[inspect.Parameter]:
+    """Return the options that `speaking` has obeyed before, to be checked and explained."""
+    formats = typer.Option(
+        FORMAT, help="Of messages on stderr: text or json.", callback=check_format
+    )
+    about = "Say nothing on stderr but warnings and errors."
+    quiet = typer.Option(QUIET, help=about)
+    pairs = (Annotated[str, formats], "text"), (Annotated[bool, quiet], False)
+    by_name = inspect.Parameter.KEYWORD_ONLY
+    return [
+        inspect.Parameter(name, by_name, default=default, annotation=annotation)
+        for name, (annotation, default) in zip(_OBEYED, pairs, strict=True)
+    ]
 
 
 def _with_parameters(call: Verb, verb: Verb, more: Sequence[inspect.Parameter]) -> Verb:
     """Return ``call`` with the parameters of ``verb``, and ``more`` for its flags."""
     own = (each for each in _expanded(verb) if each.name not in ("flags", _PLUGINS))
-    parameters = [*own, *more, _log_format()]
+    parameters = [*own, *more, *_spoken()]
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {each.name: each.annotation for each in parameters}
     del call.__wrapped__  # type: ignore[attr-defined]  # whose signature it no longer has

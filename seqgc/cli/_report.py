@@ -50,6 +50,10 @@ def report(
             seconds = pages.SEARCH_S if search else None
             pages.profile_page(profile, name=name, alpha=alpha, search_s=seconds).write(path)
     else:
+        for target in targets:
+            if os.path.isfile(target):  # noqa: PTH113
+                rule = "must be runs' folders, or one delay profile, not both"
+                raise ParameterError("targets", rule, one_line(str(target), limit=100))
         if alpha is not None:
             raise ParameterError("alpha", "must be left out: a run is not searched on", alpha)
         if watch and len(targets) > 1:

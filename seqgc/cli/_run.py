@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from seqgc.cli._names import FUNCTIONS, OPTIMIZERS, SCHEDULERS, check_names
 from seqgc.cli._show import busy
 from seqgc.cli.config import ModelConfig, RunConfig, ValidationConfig, Values
 from seqgc.cli.progress import RunProgress
-from seqgc.deploy import DEPLOYMENT_FILE, find_prices
+from seqgc.deploy import DEPLOYMENT_FILE, Budget, StayBudget, find_prices
 from seqgc.errors import ParameterError, did_you_mean
 from seqgc.ports import Observer
 from seqgc.rounds import Adaptation, ClosingRule, Setting, require_models
@@ -59,46 +60,58 @@ class PreparedRun:
             store = {"store": self.forecast.where}
             settled["function"] = self.forecast.settings.model_copy(update=store)
         final = config.model_copy(update=settled).model_dump(exclude_none=True, mode="json")
-        with self._observers() as observers:
+        with self._watched() as (observers, callbacks):
             return train(
                 self.plan,
                 self.workers,
                 run=run or new_run_path("runs", config.scheme),
                 observers=observers,
                 config=tomli_w.dumps(final),
-                callbacks=make_callbacks(config),
+                callbacks=callbacks,
             )
 
     def resume(self, run: Path, *, accept_changes: bool) -> TrainResult:
         """Go on with the run in a folder."""
         from seqgc.training import resume
 
-        with self._observers() as observers:
+        with self._watched() as (observers, callbacks):
             return resume(
                 run,
                 self.plan,
                 self.workers,
                 observers=observers,
                 accept_changes=accept_changes,
-                callbacks=make_callbacks(self.config),
+                callbacks=callbacks,
             )
 
     @contextmanager
-    def _observers(self) -> Iterator[list[Observer]]:
-        """Yield the budget, if there is one, and what shows how far the run is."""
+    def _watched(self) -> Iterator[tuple[list[Observer], list[object]]]:
+        """Yield observers and callbacks: the budget, one's own, and what shows how far it is."""
         from seqgc.training.rundir import Forgiving
 
         config, plan, crew = self.config, self.plan, self.workers
-        budget = [] if config.max_usd is None else [crew.budget(plan, config.max_usd)]
-        if budget and self.forecast is not None:
+        budget = self._budget()
+        if config.max_usd is not None and self.forecast is not None:
             dated = find_prices(region := self.forecast.settings.region)
             why = f" ({dated.missed})" if dated.missed else ""
             with suppress(OSError):  # nobody is there to read it
                 say("prices", f"prices of {region}, {dated.as_of}: {dated.source}{why}")
         setting = plan.setting(crew.n)
         rounds = plan.num_jobs(setting) + setting.scheme.delay
-        with RunProgress(config.scheme, total=rounds) as progress:
-            yield [*budget, Forgiving(progress, warn=lambda _: None)]  # who could be warned there?
+        counted = budget if self.forecast is not None else None
+        with RunProgress(config.scheme, total=rounds, spending=counted) as progress:
+            shown = Forgiving(progress, warn=lambda _: None)  # who could be warned there?
+            yield [*([budget] if budget else []), shown], [*make_callbacks(config), progress]
+
+    def _budget(self) -> Budget | StayBudget | None:
+        """Return what counts the cost, where there is any, and keeps it within ``max_usd``."""
+        most = self.config.max_usd
+        if most is not None:
+            return self.workers.budget(self.plan, most)
+        if self.config.backend == "lambda":
+            with suppress(ParameterError):  # no price that is known beforehand
+                return self.workers.budget(self.plan, math.inf)
+        return None
 
 
 def prepare(config: RunConfig, crew: WorkerSet) -> PreparedRun:

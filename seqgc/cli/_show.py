@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from seqgc.cli._messages import in_json, plain, say
+from seqgc.cli._messages import in_json, is_quiet, plain, say
 
 
 def show(
@@ -44,6 +44,11 @@ def print_json(value: Mapping[str, object]) -> None:
 
 class Screen(Console):
     """A console that leaves it to its user what a broken pipe means: rich would exit."""
+
+    @property
+    def draws(self) -> bool:
+        """Whether what is on it can be drawn over: it is a terminal, whatever FORCE_COLOR says."""
+        return self.is_terminal and self.is_interactive and self.file.isatty()
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
@@ -90,7 +95,7 @@ def busy(doing: str) -> Iterator[None]:
         with suppress(OSError):
             if in_json():
                 say("busy", doing)
-            elif console.is_terminal:
+            elif console.draws and not is_quiet():
                 status.start()
         yield
     finally:

@@ -1,36 +1,58 @@
-"""How far a run is, for people: an observer that shows it on stderr."""
+"""How far a run is, for people: an observer that shows it on stderr.
+
+On a terminal it is a few lines that stay at the foot of the screen and are drawn four times a
+second, by a thread of their own; between two of these an event costs no more than a counter.
+Whatever else is printed appears above them. Elsewhere it is one line, at most once a second, and
+one at the end. What happened in each round is in the run's ``events.jsonl``.
+"""
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
+from typing import Final
 
-import numpy as np
 from rich import progress as bars
+from rich.console import Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
-from seqgc.cli._messages import Level, in_json, say
+from seqgc.cli._messages import Level, in_json, is_quiet, say
 from seqgc.cli._show import Screen, why_switched
-from seqgc.ports import Close, Finish, Notice, RoundRecord, Seen
+from seqgc.cli._standing import Spending, Standing, folded
+from seqgc.ports import Close, Notice, Seen
 
 __all__ = ["RunProgress", "progress_bar"]
 
 _WARNINGS = {"warning", "expelled", "slowdown", "parked"}
+_DRAWN_EVERY_S: Final = 0.25
+_LINE_EVERY_S: Final = 1.0
+_LOSS_LINES: Final = 3
 
 
 def progress_bar(*columns: bars.ProgressColumn) -> bars.Progress:
     """Return a bar with what it is of and the time left, on stderr if that is a terminal."""
     console, label = Screen(stderr=True), bars.TextColumn("{task.description}", markup=False)
     left = (bars.TimeRemainingColumn(), bars.TextColumn("left"))
-    shown = console.is_terminal and not in_json()
-    return bars.Progress(label, *columns, *left, console=console, disable=not shown)
+    hidden = not console.draws or in_json() or is_quiet()
+    onto = sys.stdout.isatty()
+    return bars.Progress(
+        label, *columns, *left, console=console, disable=hidden, redirect_stdout=onto
+    )
 
 
 class RunProgress:
-    """Shows on stderr how far a run is: a bar on a terminal, one line per round otherwise.
+    """Shows on stderr how far a run is: a live view on a terminal, a line a second otherwise.
 
-    An observer of the run, and a context manager. Of a recording only the bar is shown. ``total``
-    is the number of rounds, ``label`` what stands before the bar. With ``--log-format json`` there
-    is no bar, and all is said in JSON (`seqgc.cli._messages`).
+    An observer of the run, a callback (of which it hears losses), and a context manager. ``total``
+    is the number of rounds, ``label`` what stands before the bar, ``spending`` what counts the
+    cost, if there is any; ``clock`` returns seconds. With ``--log-format json`` there is no live
+    view, and all is said in JSON (`seqgc.cli._messages`); with ``--quiet`` only warnings are.
 
     Examples
     --------
@@ -42,68 +64,94 @@ class RunProgress:
     since round 30 all workers take 20 times as long as before
     """
 
-    def __init__(self, label: str, *, total: int) -> None:
-        rounds = bars.TextColumn("rounds{task.fields[more]}")
-        self._bar = progress_bar(bars.BarColumn(), bars.MofNCompleteColumn(), rounds)
-        self._lines = self._bar.disable
-        self._task = self._bar.add_task(label, total=total, more="")
-        self._stragglers = 0
-        self._closing: RoundRecord | None = None
-        self._finished: list[int] = []
+    def __init__(
+        self,
+        label: str,
+        *,
+        total: int,
+        spending: Spending | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._label, self._clock = label, clock
+        self._standing = Standing(total=total, spending=spending, clock=clock)
+        # What users print goes through this console: it is to be left as it is.
+        self._screen = Screen(stderr=True, markup=False, highlight=False, soft_wrap=True)
+        self._live = Live(
+            console=self._screen,
+            auto_refresh=False,
+            get_renderable=self._picture,
+            redirect_stdout=sys.stdout.isatty(),
+        )
+        self._drawn = self._screen.draws and not in_json() and not is_quiet()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._draw, name="seqgc-live", daemon=True)
+        self._said_s, self._said = clock(), 0
 
     def __call__(self, seen: Seen) -> None:
-        match seen:
-            case Close(record=record):
-                self._show()
-                self._closing = record
-                # A resumed run may take late answers to rounds that were not shown.
-                self._stragglers = max(0, self._stragglers + record.missed)
-                dealt = record.reason == "dealt"
-                more = "," if dealt else f", {self._stragglers} stragglers survived,"
-                self._bar.update(self._task, advance=1, more=more)
-            case Finish(job=job):
-                self._finished.append(job)
-            case Notice():
-                self._notice(seen)
+        self._standing(seen)
+        if isinstance(seen, Notice):
+            self._notice(seen)
+        elif isinstance(seen, Close) and self._clock() - self._said_s >= _LINE_EVERY_S:
+            self._line()
+
+    def on_step(self, model: str, step: int, loss: float, metrics: Mapping[str, float]) -> None:
+        """Take note of a model's loss."""
+        del step, metrics
+        self._standing.losses[model] = loss
 
     def _notice(self, notice: Notice) -> None:
-        if notice.kind == "round":
-            self._bar.update(self._task, advance=1)
         if line := _sentence(notice):
             level: Level = "warning" if notice.kind in _WARNINGS else "info"
-            show = partial(self._bar.console.print, markup=False, highlight=False, soft_wrap=True)
+            show = self._screen.print if self._drawn else None
             say(notice.kind, line, level=level, fields=notice.fields, show=show)
 
     def __enter__(self) -> RunProgress:
-        with suppress(OSError):  # nobody is there to see it
-            self._bar.start()
+        if self._drawn:
+            with suppress(OSError):  # nobody is there to see it
+                self._live.start()
+                self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()  # half a line of the user's, which the live view holds
         with suppress(OSError):
-            self._bar.stop()
-            self._show()
+            self._live.stop()
+        with suppress(OSError):
+            if self._standing.closed > self._said:
+                self._line()
 
-    def _show(self) -> None:
-        """Print the line of the round that closed last, now that its jobs are known."""
-        record = self._closing
-        if record is not None and self._lines:
-            answered = f"{np.count_nonzero(record.responded)}/{len(record.responded)}"
-            jobs = ",".join(map(str, self._finished)) or "-"
-            fields = {
-                "round": record.round,
-                "duration_s": record.duration_s,
-                "responded": np.count_nonzero(record.responded),
-                "workers": len(record.responded),
-                "reason": record.reason,
-                "jobs": self._finished,
-            }
-            line = (
-                f"round {record.round}: {record.duration_s:.3f} s, {answered} answered, "
-                f"closed by {record.reason}, decoded jobs {jobs}"
-            )
-            say("round", line, fields=fields)
-        self._closing, self._finished = None, []
+    def _draw(self) -> None:
+        while not self._over.wait(_DRAWN_EVERY_S):
+            try:
+                self._live.refresh()
+            except (OSError, ValueError):  # the terminal has gone
+                return
+
+    def _picture(self) -> Group:
+        """Return the live view, as wide as the terminal is now."""
+        standing, width = self._standing, self._screen.width
+        bar = ProgressBar(
+            total=max(1, standing.total), completed=standing.done, width=max(8, min(40, width // 2))
+        )
+        head = Table.grid(padding=(0, 1))
+        head.add_column(no_wrap=True, overflow="ellipsis", max_width=max(1, width - width // 2 - 1))
+        head.add_row(Text(self._label, no_wrap=True, overflow="ellipsis"), bar)
+        losses = standing.loss_words(width=width, lines=_LOSS_LINES)
+        lines = [*folded(standing.words(), width), *folded(losses, width)]
+        return Group(head, *(Text(line, no_wrap=True, overflow="ellipsis") for line in lines))
+
+    def _line(self) -> None:
+        """Say in one line where the run stands, unless that is drawn."""
+        standing = self._standing
+        self._said_s, self._said = self._clock(), standing.closed
+        if not self._drawn:
+            parts = [", ".join(standing.words()), ", ".join(standing.loss_words(lines=1))]
+            line = "; ".join(filter(None, parts))
+            say("progress", f"{self._label}: {line}", fields=standing.facts)
 
 
 def _sentence(notice: Notice) -> str:
@@ -114,8 +162,6 @@ def _sentence(notice: Notice) -> str:
             return f"starting {fields['workers']} workers ({fields['provider']})"
         case "ready":
             return str(fields["note"] or "")
-        case "round" if in_json():
-            return "a round has been recorded"
         case "switch":
             return f"switch before round {fields['round']}: {why_switched(fields)}"
         case "warning":

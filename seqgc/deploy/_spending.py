@@ -285,6 +285,8 @@ class Published:
 class Budget:
     """Stops a run before it costs more than ``max_usd`` US dollars; an observer of the run.
 
+    With an infinite amount it only counts.
+
     Tasks leave only if the run stays within the budget even if, of all that are under way, each has
     an environment started for it, which is billed (`INIT_LIMIT_S`), and runs to the function's
     time-out. A task that was answered is charged from when it left until that instant: what its
@@ -300,7 +302,7 @@ class Budget:
     Raises
     ------
     ParameterError
-        If ``max_usd`` is negative or not finite, or less than the warm-up can cost.
+        If ``max_usd`` is negative, or less than the warm-up can cost.
 
     Examples
     --------
@@ -309,8 +311,8 @@ class Budget:
     """
 
     def __init__(self, max_usd: float, *, model: PriceModel | None, warm_ups: int = 0) -> None:
-        if not 0 <= max_usd < math.inf:
-            raise ParameterError("max_usd", "must be a finite amount >= 0, US dollars", max_usd)
+        if not max_usd >= 0:
+            raise ParameterError("max_usd", "must be an amount >= 0, US dollars", max_usd)
         self._max_usd, self._model = max_usd, model
         self.spent_usd = 0.0 if model is None else warm_ups * model.warm_up_usd
         if self.spent_usd > max_usd:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -28,7 +27,7 @@ class StayBudget:
     Raises
     ------
     ParameterError
-        If ``max_usd`` is negative or not finite.
+        If ``max_usd`` is negative.
 
     Examples
     --------
@@ -46,8 +45,8 @@ class StayBudget:
     """
 
     def __init__(self, max_usd: float, *, model: PriceModel) -> None:
-        if not 0 <= max_usd < math.inf:
-            raise ParameterError("max_usd", "must be a finite amount >= 0, US dollars", max_usd)
+        if not max_usd >= 0:
+            raise ParameterError("max_usd", "must be an amount >= 0, US dollars", max_usd)
         self._max_usd, self._model = max_usd, model
         self._leases: Leases | None = None
         self._other_usd = 0.0  # tasks, weights, and all before these leases

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -67,12 +68,13 @@ class Forecast:
     def budget(self, max_usd: float) -> Budget | StayBudget:
         """Return the run's budget in US dollars.
 
-        It has to cover the warm-up and a round, or one stay of each function. Its prices are
-        AWS's own where these can be had (`seqgc.deploy.find_prices`).
+        It has to cover the warm-up and a round, or one stay of each function. Its prices are AWS's
+        own where these can be had (`seqgc.deploy.find_prices`). With an infinite amount it only
+        counts, and AWS is not asked.
         """
         use = self.use
         model = PriceModel(
-            find_prices(self.settings.region).prices,
+            find_prices(self.settings.region, ask=math.isfinite(max_usd)).prices,
             architecture=self.settings.arch,
             function=use.function,
             traffic=use.traffic,

@@ -4,6 +4,7 @@ Users have none of these, so they may change at any time; tests take them from h
 """
 
 from seqgc.cli._main import command
+from seqgc.cli._messages import speaking
 from seqgc.cli._names import DATA, MODULES, NOT_TAKEN, OPTIMIZERS, SCHEDULERS
 from seqgc.cli._run import (
     PreparedRun,
@@ -33,5 +34,6 @@ __all__ = [
     "make_plan",
     "make_workers",
     "prepare",
+    "speaking",
     "words",
 ]

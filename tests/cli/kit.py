@@ -5,14 +5,21 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 from seqgc.cli import main
+from seqgc.cli.progress import RunProgress
 from seqgc.deploy import Deployment, write_deployment
+from seqgc.ports import Close, Seen
 
 Out = pytest.CaptureFixture[str]
 
@@ -40,6 +47,27 @@ def weights(run: Path | str) -> np.ndarray:
 def events(run: str) -> list[dict[str, object]]:
     """Return what a run has logged."""
     return [json.loads(line) for line in Path(run, "events.jsonl").read_text().splitlines()]
+
+
+def closed_rounds(run: Path | str) -> int:
+    """Return how many rounds the log of a run, which may go on, says are closed."""
+    log = Path(run, "events.jsonl")
+    return log.read_text().count('"event": "close"') if log.exists() else 0
+
+
+@contextmanager
+def signalled(number: signal.Signals, *, after: int) -> Iterator[None]:
+    """Send this process a signal, twice, when a round of a run closes: the second is idle."""
+    show = RunProgress.__call__
+
+    def stop(self: RunProgress, seen: Seen) -> None:
+        show(self, seen)
+        if isinstance(seen, Close) and seen.record.round == after:
+            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), number)
+
+    with mock.patch.object(RunProgress, "__call__", stop):
+        yield
 
 
 def deploy(function_name: str = "seqgc-worker", *, reaches_s3: bool = True) -> None:

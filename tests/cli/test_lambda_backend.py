@@ -97,6 +97,7 @@ def test_deployed_functions_train_the_same_weights_by_every_transport(
         assert aws.statistics().requests > before  # it was not somebody else who answered
         assert said.err.splitlines()[0] == "starting 4 workers (lambda)"
         assert said.err.splitlines()[1].startswith(f"store: {store} (")
+        assert ", at most $0.00" in said.err.splitlines()[-1]  # without a limit, too
         assert tomllib.loads(Path(run, "config.toml").read_text())["function"]["store"] == store
     assert list(shared.iterdir()) == []
     assert main(["cost", "boto3", "--json"]) == 0  # as it was deployed, not by defaults

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import os
 import signal
 import subprocess
@@ -16,6 +15,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from seqgc.cli import main
+from tests.cli.kit import signalled
 from tests.kit import interrupts
 
 STEPS = 25
@@ -26,21 +26,6 @@ LOCAL = ["--backend", "local", "--scheme", "gc-rep:s=1"]
 @pytest.fixture(autouse=True)
 def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-class Ending(io.StringIO):
-    """Standard error, on which a line that begins so brings a signal, twice: the second is idle."""
-
-    def __init__(self, begin: str, number: signal.Signals) -> None:
-        super().__init__()
-        self._begin, self._number = begin, number
-
-    def write(self, text: str, /) -> int:
-        written = super().write(text)
-        if text.startswith(self._begin):
-            os.kill(os.getpid(), self._number)
-            os.kill(os.getpid(), self._number)
-        return written
 
 
 def outcome(run: str) -> tuple[dict[str, bytes], list[list[str]]]:
@@ -56,13 +41,11 @@ def outcome(run: str) -> tuple[dict[str, bytes], list[list[str]]]:
 
 @pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGHUP", 129)])
 def test_signals_end_a_run_that_can_go_on(
-    name: str, status: int, monkeypatch: pytest.MonkeyPatch
+    name: str, status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    err = Ending("round 5:", signal.Signals[name])
-    with monkeypatch.context() as patched, interrupts():
-        patched.setattr("sys.stderr", err)
+    with signalled(signal.Signals[name], after=5), interrupts():
         assert main(["train", *LINE, *LOCAL, "--run", "r"]) == status
-    last = err.getvalue().splitlines()[-1]
+    last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith(f"seqgc: ended by {name}; ")
     assert last.endswith("go on with: seqgc resume r")
     newest = max(int(path.name) for path in Path("r/checkpoints").glob("[0-9]*"))

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from seqgc.testing import eventually
+from tests.cli.kit import closed_rounds
 
 LONG = ["--scheme", "uncoded", "-n", "2", "--models", "1", "--steps", "100000", "--module", "mlp"]
 LAMBDA = ["--backend", "lambda-local"]
@@ -31,9 +32,7 @@ def started(folder: Path, run: str) -> Iterator[subprocess.Popen[str]]:
         start_new_session=True,
     ) as process:
         try:
-            assert process.stderr is not None
-            begun = any(line.startswith("round 0:") for line in process.stderr)
-            assert begun, "the run did not begin"
+            eventually(lambda: closed_rounds(folder / run), "the first round")
             yield process
         finally:
             process.kill()

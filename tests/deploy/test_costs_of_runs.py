@@ -346,9 +346,9 @@ def test_one_s_own_machines_cost_nothing() -> None:
     assert watch.committed_usd == 0.0
 
 
-@pytest.mark.parametrize("amount", [-0.01, float("nan"), float("inf")])
+@pytest.mark.parametrize("amount", [-0.01, float("nan")])
 def test_an_amount_that_is_none_is_refused(amount: float) -> None:
-    with pytest.raises(ParameterError, match="`max_usd` must be a finite amount"):
+    with pytest.raises(ParameterError, match="`max_usd` must be an amount"):
         Budget(amount, model=None)
 
 

@@ -6,7 +6,6 @@ There is no container engine here: of the image it is looked at what it is made 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import shutil
@@ -20,10 +19,8 @@ from pathlib import Path
 import pytest
 
 from seqgc.cli import main
-from seqgc.cli.progress import RunProgress
-from seqgc.ports import Close, Seen
 from tests.cli.inside import Status
-from tests.cli.kit import weights
+from tests.cli.kit import signalled, weights
 from tests.deploy.kit import ROOT
 from tests.kit import interrupts
 
@@ -50,15 +47,7 @@ def test_the_unit_s_command_stops_with_a_checkpoint_and_goes_on_to_the_same_weig
     monkeypatch.chdir(tmp_path)
     Path("mine.toml").write_text(PLAN)
     assert main(["train", "mine.toml", "--run", "whole"]) == 0
-    show = RunProgress.__call__
-
-    def stop(self: RunProgress, seen: Seen) -> None:
-        show(self, seen)
-        if isinstance(seen, Close) and seen.record.round == 3:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    with monkeypatch.context() as patched, interrupts():
-        patched.setattr(RunProgress, "__call__", stop)
+    with signalled(signal.SIGTERM, after=3), interrupts():
         stopped = main(words)
     assert [str(stopped)] == directives()["SuccessExitStatus"]
     shutil.copytree("runs/mine", "elsewhere")  # as the runbook has it
