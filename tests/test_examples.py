@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import json
+import sys
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
+import numpy as np
 import pytest
 
+from seqgc import read_run, workers
 from seqgc.cli import main
 from seqgc.profiles import DelayProfile, ProfileMeta, write_profile
 from seqgc.schemes import parse_scheme
 from seqgc.testing import check_scheme
+from seqgc.training import TrainingPlan, Validation, train
+from tests.training.reference import make_model
+from tests.training.test_adaptive import replayed
 
 pytestmark = pytest.mark.usefixtures("plugins_are_forgotten")
 
@@ -92,6 +102,61 @@ def test_optuna_asks_and_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 4
     assert len({trial.value for trial in study.trials}) == 4
     assert len(list((tmp_path / "runs").iterdir())) == 2  # each has trained two models
+
+
+class Told:
+    """Stands for TensorBoard's writer and MLflow's client, which no extra of seqgc's installs."""
+
+    said: ClassVar[list[tuple[str, str, float, int]]] = []
+    ended: ClassVar[list[str]] = []
+
+    def __init__(self, folder: str = "") -> None:
+        self.name = folder.rpartition("/")[2]
+
+    def add_scalar(self, name: str, value: float, step: int) -> None:
+        self.said.append((self.name, name, value, step))
+
+    def close(self) -> None:
+        self.ended.append(self.name)
+
+    def get_experiment_by_name(self, name: str) -> None:
+        assert name == "seqgc"
+
+    def create_experiment(self, name: str) -> str:
+        return name
+
+    def create_run(self, where: str, *, run_name: str) -> SimpleNamespace:
+        assert where == "seqgc"
+        return SimpleNamespace(info=SimpleNamespace(run_id=run_name))
+
+    def log_metric(self, run: str, name: str, value: float, *, step: int) -> None:
+        self.said.append((run, name, value, step))
+
+    def set_terminated(self, run: str) -> None:
+        self.ended.append(run)
+
+
+@pytest.mark.parametrize("callback", ["tensorboard_log:TensorBoard", "mlflow_log:MLflow"])
+def test_losses_reach_other_peoples_boards(
+    callback: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in = SimpleNamespace(SummaryWriter=Told, MlflowClient=Told)
+    for module in ("torch.utils.tensorboard", "mlflow"):
+        monkeypatch.setitem(sys.modules, module, stand_in)
+    monkeypatch.setattr(Told, "said", [])
+    monkeypatch.setattr(Told, "ended", [])
+    module, _, name = callback.partition(":")
+    monkeypatch.delitem(sys.modules, f"examples.{module}", raising=False)
+    board = getattr(import_module(f"examples.{module}"), name)()
+    crew = workers.custom(2, replayed(np.ones((3, 2))))
+    model = replace(make_model(), validation=Validation(every_n_steps=3))
+    plan = TrainingPlan(models=[model], scheme="uncoded", steps=3)
+    train(plan, crew, run=tmp_path / "run", callbacks=[board])
+    losses = read_run(tmp_path / "run").models()["loss"]
+    told = [(step, value) for _, name, value, step in Told.said if name == "loss"]
+    assert told == list(enumerate(losses.tolist(), start=1))
+    assert (model.name, "validation/loss", 3) in [(who, what, at) for who, what, _, at in Told.said]
+    assert Told.ended == [model.name]
 
 
 @pytest.mark.parametrize(

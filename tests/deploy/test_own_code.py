@@ -12,7 +12,9 @@ import re
 import shlex
 import subprocess
 import sys
-import zipfile
+import sysconfig
+import tarfile
+import venv
 from dataclasses import replace
 from pathlib import Path
 
@@ -333,32 +335,57 @@ print(seqgc.__file__)
 """
 
 
-def test_from_the_wheel_alone_own_code_reaches_functions_on_this_machine(tmp_path: Path) -> None:
-    """The wheel is unpacked, as `pip install --no-deps --target` does; all that it needs is here.
+def installed_from_the_sdist(folder: Path) -> Path:
+    """Build the sdist, the wheel from it, and install that; return the new environment's programs.
 
-    Two models train on the same points: of a module's function, and of `seqgc data put`.
+    The environment borrows what seqgc needs from this one: nothing is downloaded in tests.
+    """
+
+    def build(target: str, where: Path) -> None:
+        command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
+        subprocess.run(command, cwd=where, check=True, capture_output=True)
+
+    build("sdist", ROOT)
+    (sdist,) = folder.glob("*.tar.gz")
+    with tarfile.open(sdist) as file:
+        file.extractall(folder / "sdist", filter="data")
+    (source,) = (folder / "sdist").iterdir()
+    assert built(source) - {"PKG-INFO"} == code_of("."), "the files of the checkout, and no others"
+    build("wheel", source)
+    (wheel,) = folder.glob("*.whl")
+    venv.create(folder / "fresh", with_pip=False)
+    programs = folder / "fresh" / "bin"
+    (site,) = (folder / "fresh").glob("lib/python3*/site-packages")
+    for part in Path(sysconfig.get_path("purelib")).iterdir():
+        if "seqgc" not in part.name:
+            (site / part.name).symlink_to(part)
+    pip = [sys.executable, "-m", "pip", "--python", str(programs / "python"), "install"]
+    subprocess.run([*pip, "--no-deps", "--no-index", str(wheel)], check=True, capture_output=True)
+    return programs
+
+
+def test_from_sdist_and_wheel_alone_own_code_reaches_functions_on_this_machine(
+    tmp_path: Path,
+) -> None:
+    """Two models train on the same points: of a module's function, and of `seqgc data put`.
 
     Slow for its size: it is the one that starts processes.
     """
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    installed, work = tmp_path / "installed", tmp_path / "work"
-    with zipfile.ZipFile(wheel) as file:
-        file.extractall(installed)
+    programs, work = installed_from_the_sdist(tmp_path), tmp_path / "work"
     (work / "mine").mkdir(parents=True)
     (work / "mine/nets.py").write_text(NETS_PY)
     (work / "run.toml").write_text(RUN_TOML)
     environment = {name: value for name, value in os.environ.items() if "SEQGC" not in name}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
+        [programs / "python", "-c", PROGRAM],
         cwd=work,
-        env=environment | {"PYTHONPATH": str(installed), "SEQGC_DATA": str(tmp_path / "data")},
+        env=environment | {"SEQGC_DATA": str(tmp_path / "data")},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
     *_, report, where = done.stdout.splitlines()
-    assert where == str(installed / "seqgc/__init__.py")
+    assert Path(where).is_relative_to(tmp_path / "fresh")
+    assert Path(programs, "seqgc").exists()
     assert (json.loads(report)["jobs"], json.loads(report)["failures"]) == (4, 0)
