@@ -1,4 +1,4 @@
-# `make demo` and `make test` do all set-up: each creates .venv if there is none.
+# `make demo`, `make test` and `make docs` do all set-up: each creates .venv if there is none.
 #
 #   PYTHON=python3.12   the interpreter that .venv is created with (3.11 or newer); else the system's,
 #                       if it is new enough: one that was compiled without optimisation, as pyenv
@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := test
 .DELETE_ON_ERROR:
-.PHONY: demo test soak lint bench format audit lock
+.PHONY: demo test docs soak lint bench format audit lock
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/seqgc demo
@@ -37,6 +37,11 @@ demo: $(VENV)/.installed-demo
 # many tests wait for processes of their own.
 test: lint
 	$(BIN)/python -m pytest -n 3 --dist worksteal $(PYTEST_ARGS)
+
+# The documentation as a site, in site/. The variable keeps a word on another program off the screen.
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+	$(BIN)/python .ci/docs_site.py site
 
 # Whole runs with every fault that a seed asks for, and all tests that count farther: hours.
 # SEEDS=FIRST:END
@@ -93,7 +98,8 @@ $(BIN)/pip:
 
 $(VENV)/.installed-demo: EXTRAS := demo
 $(VENV)/.installed-dev: EXTRAS := dev,train,demo
+$(VENV)/.installed-docs: EXTRAS := docs
 $(VENV)/.installed-%: $(INPUTS) | $(BIN)/pip
-	$(BIN)/python .ci/torch_build.py --build $(TORCH) --constraints constraints.txt
+	$(if $(findstring docs,$*),,$(BIN)/python .ci/torch_build.py --build $(TORCH) --constraints constraints.txt)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	@touch $@

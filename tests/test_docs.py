@@ -3,24 +3,53 @@
 from __future__ import annotations
 
 import doctest
+import importlib.util
+import pkgutil
 import re
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
+import yaml
 
+import seqgc
 from seqgc.schemes import parse_scheme
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
 MATHEMATICS = (ROOT / "docs" / "mathematics.md").read_text(encoding="utf-8")
 
 
+@pytest.fixture(scope="module")
+def site() -> ModuleType:
+    """The hook and the check of `make docs`."""
+    spec = importlib.util.spec_from_file_location("docs_site", ROOT / ".ci" / "docs_site.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.mark.usefixtures("plugins_are_forgotten")
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_python_in_a_page_runs(page: Path) -> None:
-    failed, attempted = doctest.testfile(str(page), module_relative=False)
-    assert failed == 0
-    assert (attempted > 0) == (">>>" in page.read_text(encoding="utf-8"))
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_python_in_a_page_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = page.read_text(encoding="utf-8")
+    if page.name != "tutorial.md":  # that trains on functions: tests/test_readme.py
+        failed, attempted = doctest.testfile(str(page), module_relative=False)
+        assert failed == 0
+        assert (attempted > 0) == (">>>" in text)
+    for block in re.findall(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL):
+        if ">>>" not in block:
+            exec(block, {})
+    for block in re.findall(r"^```toml\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL):
+        tomllib.loads(block)
 
 
 def test_the_loads_in_the_mathematics_are_the_schemes() -> None:
@@ -41,3 +70,70 @@ def test_sections_that_are_cited_exist() -> None:
                     cited[number] = str(path)
     assert len(cited) >= 5
     assert not {number: path for number, path in cited.items() if number not in headings}
+
+
+def in_navigation(entry: Any) -> Iterator[str]:
+    """Yield the pages of a part of mkdocs' nav."""
+    if isinstance(entry, str):
+        yield entry
+        return
+    for part in entry.values() if isinstance(entry, dict) else entry:
+        yield from in_navigation(part)
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    inside = [page for page in in_navigation(nav) if (ROOT / "docs" / page).is_file()]
+    assert sorted(inside) == sorted(str(page.relative_to(ROOT / "docs")) for page in PAGES)
+
+
+def test_links_between_pages_lead_to_files_and_headings(site: ModuleType) -> None:
+    looked_at = 0
+    for page in {"README.md", "CONTRIBUTING.md", *site.pages()}:
+        for target, path, anchor in site.links(page):
+            looked_at += 1
+            assert (ROOT / path).is_file(), f"{page}: {target}"
+            if path.startswith("docs/api/"):
+                assert not anchor or pkgutil.resolve_name(anchor), f"{page}: {target}"
+            else:
+                assert not anchor or anchor in site.anchors(path), f"{page}: {target}"
+    assert looked_at > 20
+
+
+def test_a_site_that_would_load_from_elsewhere_or_leads_nowhere_is_named(
+    site: ModuleType, tmp_path: Path
+) -> None:
+    (tmp_path / "index.html").write_text(
+        '<h1 id="top"><a href="#top">a</a><a href="b.html#no">b</a><a href="c.html">c</a>'
+        '<img src="//else.where/x.png"><link href="http://else.where/x.css"><a href="http://ok">'
+    )
+    (tmp_path / "b.html").write_text('<a href="index.html#top">back</a><img src="data:,">')
+    (tmp_path / "b.css").write_text("a { background: url(https://else.where/y.png) }")
+    assert list(site.problems(tmp_path)) == [
+        "index.html: loads //else.where/x.png",
+        "index.html: loads http://else.where/x.css",
+        "b.css: loads https://else.where/y.png",
+        "index.html: b.html#no has no such anchor",
+        "index.html: c.html is not there",
+    ]
+
+
+def test_the_api_begins_with_the_names_of_seqgc() -> None:
+    index = (ROOT / "docs" / "api" / "index.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(\w+)`", index))
+    assert {name for name in seqgc.__all__ if not name.startswith("_")} <= named
+
+
+def test_the_map_of_rooms_is_the_one_that_is_enforced() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    (layers,) = (
+        contract["layers"]
+        for contract in project["tool"]["importlinter"]["contracts"]
+        if contract["name"] == "A room imports only from rooms below it"
+    )
+    design = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    table = design.partition("| room |")[2].partition("\n\n")[0]
+    rows = [re.findall(r"`(\w+)`", line.split("|")[1]) for line in table.splitlines()[2:]]
+    assert list(map(sorted, rows)) == [sorted(re.findall(r"\w+", layer)) for layer in layers]
+    public = {room for row in rows for room in row if not room.startswith("_")} - {"cli"}
+    assert public == {page.stem for page in (ROOT / "docs" / "api").glob("*.md")} - {"index"}

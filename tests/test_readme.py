@@ -1,9 +1,8 @@
-"""What the README shows is so."""
+"""What a stranger reads first is so: README, tutorial, and the choice of a scheme."""
 
 from __future__ import annotations
 
 import doctest
-import json
 import os
 import re
 import subprocess
@@ -19,35 +18,55 @@ from seqgc.training import TrainResult
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+CHOOSING = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
 
 
-def test_the_python_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_python_in_the_readme_runs_and_is_what_its_picture_shows() -> None:
     failed, attempted = doctest.testfile(str(ROOT / "README.md"), module_relative=False)
     assert attempted >= 8
     assert failed == 0
+    picture = (ROOT / "docs" / "images" / "finished_jobs.svg").read_text(encoding="utf-8")
+    shown = re.findall(r"([a-z-]+[^<> ]*: [0-9.]+ s)<", picture)
+    replayed = re.findall(r"^([a-z-]+\S*: [0-9.]+ s)$", README, flags=re.MULTILINE)
+    assert len(replayed) == 3
+    assert shown[:3] == replayed
 
 
-def test_the_ten_lines_that_train_on_functions_train_the_same_on_local_workers(
+def test_the_readme_is_short_and_names_what_there_is_to_read() -> None:
+    assert len(README.splitlines()) <= 110
+    for page in (ROOT / "docs").glob("*.md"):
+        is_beside = page.stem in (
+            "index",
+            "own-code",
+            "add-scheme",
+            "add-code",
+        )  # others lead there
+        assert is_beside or f"docs/{page.name}" in README, page.name
+
+
+def test_the_tutorial_trains_the_same_on_functions_and_on_local_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (example,) = (block for block in README.split("```") if "workers.lambda_local(" in block)
+    page = doctest.DocTestParser().get_doctest(TUTORIAL, {}, "tutorial.md", None, 0)
+    runner = doctest.DocTestRunner()
+    assert runner.run(page, clear_globs=False).failed == 0
+    (example,) = (block for block in TUTORIAL.split("```") if "workers.lambda_local(" in block)
     lines = [line[4:] for line in example.splitlines() if line[:4] in (">>> ", "... ")]
     assert len(lines) <= 10
+    names: dict[str, object] = {}
+    exec("\n".join(lines).replace("lambda_local", "local"), names)
     losses = []
-    for code in ("\n".join(lines), "\n".join(lines).replace("lambda_local", "local")):
-        names: dict[str, object] = {}
-        exec(code, names)
-        result = names["result"]
+    for result in (page.globs["result"], names["result"]):
         assert isinstance(result, TrainResult)
         losses.append([seen.loss for seen in result.evaluations.values()])
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     assert len(list(Path("runs").iterdir())) == 2
 
 
-def test_the_loads_and_delays_in_the_readme_are_the_schemes() -> None:
-    rows = re.findall(r"^\| `(\S+)` \| (0\.\d+) \| (\d) \|$", README, flags=re.MULTILINE)
+def test_the_loads_and_delays_in_the_choice_of_schemes_are_the_schemes() -> None:
+    rows = re.findall(r"^\| `(\S+)` \| (0\.\d+) \| (\d) \|$", CHOOSING, flags=re.MULTILINE)
     assert len(rows) == 4
     for spec, load, delay in rows:
         scheme = parse_scheme(spec, n=256)
@@ -59,9 +78,9 @@ def test_the_loads_and_delays_in_the_readme_are_the_schemes() -> None:
 def test_workers_are_recorded_on_two_cores_and_what_is_found_on_them_can_be_replayed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a stranger types: record, lint, tune and replay, as the README prints them."""
+    """What a stranger types: record, lint, tune and replay, as the page prints them."""
     monkeypatch.chdir(tmp_path)
-    (block,) = re.findall(r"```\n(seqgc profile -n .*?)```", README, flags=re.DOTALL)
+    (block,) = re.findall(r"```\n(seqgc profile -n .*?)```", CHOOSING, flags=re.DOTALL)
     commands = [line.partition("#")[0].split()[1:] for line in block.splitlines()]
     first = [words for words in commands if words[0] in ("profile", "tune", "replay")]
     assert [words[0] for words in first] == ["profile", "profile", "tune", "replay"]
@@ -71,7 +90,7 @@ def test_workers_are_recorded_on_two_cores_and_what_is_found_on_them_can_be_repl
             assert main(words) == 0
             continue
         ended = subprocess.run(
-            [sys.executable, "-m", "seqgc", *words],
+            [sys.executable, "-m", "seqgc", *words, "--delay-scale", "0.01"],  # waits are not new
             preexec_fn=lambda: os.sched_setaffinity(0, two),
             capture_output=True,
             text=True,
@@ -82,13 +101,3 @@ def test_workers_are_recorded_on_two_cores_and_what_is_found_on_them_can_be_repl
     assert profile.times.shape == (20, 16)
     assert profile.times.min() > 2e-4, "no worker computes a gradient in less"
     assert profile.meta.alpha > 0
-
-
-def test_the_config_in_the_readme_is_valid(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (text,) = re.findall(r"```toml\n(.*?)```", README, flags=re.DOTALL)
-    Path("run.toml").write_text(text)
-    assert main(["train", "run.toml", "--backend", "lambda-local", "--dry-run", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["jobs"] == 2 * 200, "of two models"
