@@ -1,6 +1,6 @@
 """How exact is a gradient that was decoded from results in 64, 32 or 16 bit?
 
-python experiments/codes/accuracy.py OUTPUT.csv [--quick]
+python -m experiments.codes.accuracy OUTPUT.csv [--quick]
 
 n = 256 workers, partial gradients of 512 independent normal numbers each. Results are quantized to
 the payload format, restored and decoded without s stragglers: 200 random sets of them, all 256
@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import get_args
 
 import numpy as np
-from constructions import cyclic, gaussian
-from resumable import Table, arguments
 
+from experiments.codes.constructions import cyclic, gaussian
+from experiments.results import Table, arguments
 from seqgc.codes import make_code, worst_survivors
 from seqgc.codes._decoders import NullSpaceDecoder, Solutions
 from seqgc.codes._survivors import (

@@ -1,6 +1,6 @@
 """What does approximate decoding cost a training, and what does it gain?
 
-OMP_NUM_THREADS=1 python experiments/codes/approximate.py OUTPUT.csv [--quick] [--replayed]
+OMP_NUM_THREADS=1 python -m experiments.codes.approximate OUTPUT.csv [--quick] [--replayed]
 
 A small network on the digits, gc-rep and gc-binary that close rounds as soon as the error bound of
 the answers' least-squares combination is within ``allow_error``. 16 local workers with injected
@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from resumable import Table, arguments
 from torch import nn
 
+from experiments.results import Table, arguments
 from seqgc import workers
 from seqgc.ports import Backend
 from seqgc.profiles import LAMBDA_CNN

@@ -1,6 +1,6 @@
 """How much do constructions of cyclic codes amplify rounding errors?
 
-python experiments/codes/constructions.py OUTPUT.csv [--quick]
+python -m experiments.codes.constructions OUTPUT.csv [--quick]
 
 One row per construction, n and s, appended to the CSV as soon as it is measured; a row that is
 there already is not measured again. Every code has windows of s+1 chunks (more with slack) and rows
@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from resumable import Table, arguments
 
+from experiments.results import Table, arguments
 from seqgc.codes import _cyclic_design as cyclic_design
 from seqgc.codes._decoders import Solutions
 from seqgc.codes._survivors import contiguous_sets, random_sets, worst_of

@@ -1,12 +1,10 @@
-"""How long does decoding take: the vector, the combination, and both against a round?
+"""How long does decoding take: the vector, and the combination?
 
-OMP_NUM_THREADS=1 python experiments/codes/decode_times.py OUTPUT.csv [--quick]
-    [--recording RECORDING.csv] [--alpha 1.12]
+OMP_NUM_THREADS=1 python -m experiments.codes.decode_times OUTPUT.csv [--quick]
 
-Three tables, in one run each: decoding vectors against `numpy.linalg.lstsq` on the survivors' rows;
-combination against one pass of ``w @ G`` over memory; and the paper's Table 4 (appendix K.1), one
-job's decoding against the fastest round, replayed on a recorded profile of 256 workers at the
-scheme's own load (without the recording it is left out). Times are milliseconds of one thread. One
+Two tables, in one run each: decoding vectors against `numpy.linalg.lstsq` on the survivors' rows;
+and combination against one pass of ``w @ G`` over memory. (Whole jobs against rounds, which is the
+paper's Table 4, are in `experiments.table4_decoding`.) Times are milliseconds of one thread. One
 row per case, appended as soon as it is measured; a row that is in the CSV is not measured again.
 """
 
@@ -18,29 +16,20 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 import numpy as np
-from resumable import Table, arguments
 
+from experiments.results import Table, arguments
 from seqgc.codes import make_code
 from seqgc.codes._survivors import random_sets, responded_without
 from seqgc.master import Gatherer
 from seqgc.ports import Decoding, MiniTask, Term
-from seqgc.profiles import DelayProfile, read_profile
-from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import Scheme, parse_scheme
-from seqgc.search import Rehearsal, replay
 
 SEED, PARAMETERS, RESULTS = 4, 269_998, 229
 FIELDS = (
     "table", "case", "what", "count", "median_ms", "mean_ms", "sd_ms", "shortest_ms", "longest_ms",
 )  # fmt: skip
-RECORDING = (
-    Path(__file__).resolve().parents[3]
-    / "shared/profiles/cnn-canada-batch2048-load0.000-30rounds-d.csv"
-)
-TABLE_4 = ("m-sgc:B=1,W=2,lam=27", "sr-sgc:B=2,W=3,lam=23", "gc:s=15")
 Measured = dict[str, list[float]]  # what -> seconds
 
 
@@ -101,7 +90,12 @@ def combination(parameters: int, *, repeats: int) -> Measured:
 
 
 def jobs(
-    scheme: Scheme, responded: np.ndarray, times: np.ndarray, *, parameters: int
+    scheme: Scheme,
+    responded: np.ndarray,
+    times: np.ndarray,
+    *,
+    parameters: int,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[float]:
     """Yield the seconds from a round's end to the gradient of each job that it finished.
 
@@ -120,9 +114,9 @@ def jobs(
                 result = results[(worker + task.slot) % len(results)]
                 gatherer.take(task, result, worker=int(worker), round=number)
         for job in schedule.close_round(answered):
-            start = time.perf_counter()
+            start = clock()
             gatherer.combine(schedule.decoding(job, "float32"))
-            yield time.perf_counter() - start
+            yield clock() - start
 
 
 def random_rounds(scheme: Scheme, *, rounds: int, parameters: int) -> Measured:
@@ -131,17 +125,6 @@ def random_rounds(scheme: Scheme, *, rounds: int, parameters: int) -> Measured:
     responded = responded_without(scheme.n, sets)
     times = rng.uniform(size=responded.shape)
     return {"after the last arrival": list(jobs(scheme, responded, times, parameters=parameters))}
-
-
-def table_4(scheme: Scheme, profile: DelayProfile, *, alpha: float, parameters: int) -> Measured:
-    setting = Setting(scheme=scheme, rule=ClosingRule(mu=1.0, wait_out="conform"))
-    rehearsal = Rehearsal(profile=profile, alpha=alpha)
-    run, times = replay(setting, rehearsal), rehearsal.times(setting)
-    fresh = parse_scheme(scheme.spec, n=scheme.n)  # its code has no vectors in store yet
-    return {
-        "one job": list(jobs(fresh, run.responded, times, parameters=parameters)),
-        "round": run.round_seconds[run.round_seconds > 0].tolist(),  # SR-SGC's last may be idle
-    }
 
 
 # ---- all of it -----------------------------------------------------------------------------------
@@ -171,17 +154,6 @@ def cases(given: argparse.Namespace) -> Iterator[tuple[str, str, Callable[[], Me
             spec,
             partial(random_rounds, scheme, rounds=repeats, parameters=parameters),
         )
-    if not given.recording.is_file():
-        print(f"Table 4 is left out: there is no recording {given.recording.name}", flush=True)
-        return
-    profile = read_profile(given.recording)
-    for spec in TABLE_4:
-        scheme = parse_scheme(spec, n=profile.num_workers)
-        yield (
-            "table 4",
-            spec,
-            partial(table_4, scheme, profile, alpha=given.alpha, parameters=parameters),
-        )
 
 
 def row(table: str, case: str, what: str, seconds: list[float]) -> dict[str, object]:
@@ -199,13 +171,16 @@ def row(table: str, case: str, what: str, seconds: list[float]) -> dict[str, obj
     }
 
 
-def main() -> None:
-    parser = arguments(__doc__, quick="small codes, 10,000 parameters")
-    parser.add_argument("--recording", type=Path, default=RECORDING, help="of 256 workers")
-    parser.add_argument("--alpha", type=float, default=1.12, help="seconds per unit load")
-    given = parser.parse_args()
+def require_one_thread(parser: argparse.ArgumentParser) -> None:
+    """End the program unless linear algebra has one thread."""
     if os.environ.get("OMP_NUM_THREADS") != "1":
         parser.error("set OMP_NUM_THREADS=1: threads that wait for cores make lstsq take a second")
+
+
+def main() -> None:
+    parser = arguments(__doc__, quick="small codes, 10,000 parameters")
+    require_one_thread(parser)
+    given = parser.parse_args()
     rows = Table(given.output, FIELDS, keys=2)
     for table, case, measure in cases(given):
         if (table, case) not in rows:

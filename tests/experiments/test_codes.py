@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 
+from experiments.codes import accuracy, approximate, constructions, decode_times
+from experiments.results import Table
 from seqgc.schemes import GC, parse_scheme
-
-SCRIPTS = Path(__file__).resolve().parents[2] / "experiments" / "codes"
-Script = Callable[[str], ModuleType]
-
-
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
-    """Import a script as it imports its neighbours; forget it afterwards."""
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    before = set(sys.modules)
-    yield importlib.import_module
-    for name in set(sys.modules) - before:
-        if Path(str(getattr(sys.modules[name], "__file__", ""))).parent == SCRIPTS:
-            del sys.modules[name]
 
 
 @pytest.mark.parametrize(
     ("payload", "low", "high"), [("float64", 0.0, 1e-10), ("float16", 1e-5, 1.0)]
 )
-def test_errors_are_those_of_the_payload(
-    script: Script, payload: str, low: float, high: float
-) -> None:
-    accuracy = script("accuracy")
+def test_errors_are_those_of_the_payload(payload: str, low: float, high: float) -> None:
     rows = [row for family in accuracy.FAMILIES for row in accuracy.measured(family, 8, 2, payload)]
     assert [row["family"] for row in rows[::3]] == ["auto", "binary", "cyclic", "Gaussian H"]
     assert [row["sets"] for row in rows[:3]] == ["random", "contiguous", "worst found"]
@@ -43,9 +24,8 @@ def test_errors_are_those_of_the_payload(
         assert row["lost"] == 0
 
 
-def test_every_construction_is_a_code_of_its_load(script: Script, tmp_path: Path) -> None:
-    constructions = script("constructions")
-    table = script("resumable").Table(tmp_path / "none.csv", constructions.FIELDS, keys=3)
+def test_every_construction_is_a_code_of_its_load(tmp_path: Path) -> None:
+    table = Table(tmp_path / "none.csv", constructions.FIELDS, keys=3)
     names = [name for name, _, _ in constructions.outstanding(table, [(8, 2)])]
     slack_1 = {name for name in constructions.CONSTRUCTIONS if name.endswith("slack 1")}
     assert set(names) == constructions.CONSTRUCTIONS.keys() - slack_1, "3 + 1 divides 8"
@@ -62,8 +42,7 @@ def test_every_construction_is_a_code_of_its_load(script: Script, tmp_path: Path
         assert 0 < float(row["median"]) <= float(row["worst_found"]) < 1e3, row
 
 
-def test_what_is_timed_is_decoded(script: Script) -> None:
-    decode_times = script("decode_times")
+def test_what_is_timed_is_decoded() -> None:
     vectors = decode_times.vectors("cyclic", 8, 2, sets=4, solved=2)
     assert {what: len(seconds) for what, seconds in vectors.items()} == {
         **dict.fromkeys(("new set", "one more", "another one more", "cached"), 4),
@@ -74,8 +53,7 @@ def test_what_is_timed_is_decoded(script: Script) -> None:
     assert len(rounds["after the last arrival"]) == 3
 
 
-def test_approximation_trades_errors_for_rounds(script: Script) -> None:
-    approximate = script("approximate")
+def test_approximation_trades_errors_for_rounds() -> None:
     exact, loose = (
         approximate.measured(GC(n=16, s=0, family="rep", allow_error=error), steps=3, replayed=True)
         for error in (0.0, 0.5)

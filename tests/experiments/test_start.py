@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.codes.resumable import Table
 from experiments.functions import data_folder, start
+from experiments.results import Table
 
 FIELDS = ("family", "s", "error")
 
