@@ -16,15 +16,19 @@ from __future__ import annotations
 
 import atexit
 import os
+import pickle
 import shutil
 import signal
 import socket
 import sys
 import tempfile
+import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
-from multiprocessing import forkserver, get_context, resource_tracker, util
+from multiprocessing import forkserver, get_context, resource_tracker, spawn, util
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from types import TracebackType
 from typing import Final
 
 from seqgc.backends._channel import Channel
@@ -47,11 +51,24 @@ _ONE_THREAD = {
     "VECLIB_MAXIMUM_THREADS": "1",
 }
 
+
+def _hush(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Show what nobody has caught in a worker, unless it is that the master broke off its start.
+
+    A master that is stopped or killed then has written only a part of what a worker is to do.
+    """
+    last = deque(traceback.walk_tb(trace), maxlen=1)
+    in_start = any(frame.f_code is spawn._main.__code__ for frame, _ in last)
+    if not (in_start and isinstance(error, EOFError | pickle.UnpicklingError)):
+        sys.__excepthook__(kind, error, trace)
+
+
 # Another process that the master starts at the same moment finds the variable, too: the command
 # says which one is the fork server. Workers are forked, and end without calling what is registered.
 _folder = os.environ.pop(_FOLDER, "")
 if _folder and any("multiprocessing.forkserver" in word for word in sys.orig_argv):
     atexit.register(shutil.rmtree, _folder, ignore_errors=True)
+    sys.excepthook = _hush
 
 
 class WorkerProcess:

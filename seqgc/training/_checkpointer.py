@@ -12,6 +12,7 @@ from typing import TypeAlias, cast
 import numpy as np
 import torch
 
+from seqgc.errors import StoreError
 from seqgc.ports import IntArray
 from seqgc.training._counts import RunCounts
 from seqgc.training._packing import PackedJob
@@ -84,7 +85,7 @@ RunSnapshot: TypeAlias = Snapshot[RunState]
 class Checkpointer:
     """Takes a snapshot now and then, and has it written while the workers compute.
 
-    ``warn`` is told in one line when a checkpoint could not be written: the ones before stay.
+    ``warn`` is told in one line when one could not be taken or written: the ones before stay.
     """
 
     def __init__(
@@ -102,11 +103,17 @@ class Checkpointer:
         idle = self._writing is None or self._writing.done()
         return idle and time.monotonic() >= self._due_at
 
-    def begin(self, snapshot: RunSnapshot) -> None:
-        """Have it written beside whatever goes on."""
+    def begin(self, take: Callable[[], RunSnapshot]) -> None:
+        """Take one now, and have it written beside whatever goes on.
+
+        If the store cannot be read, where weights in flight are, the next is taken in its turn.
+        """
         self.settle()
         self._due_at = time.monotonic() + self._every_s
-        self._writing = self._thread.submit(self._write, snapshot)
+        try:
+            self._writing = self._thread.submit(self._write, take())
+        except StoreError as error:
+            self._warn(f"a checkpoint could not be taken: {error}")
 
     def settle(self) -> None:
         """Wait until what is being written is on the disk, or has failed."""

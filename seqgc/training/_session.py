@@ -19,6 +19,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict
+from functools import partial
 from itertools import islice
 
 from seqgc import master, ports
@@ -233,7 +234,7 @@ class Session:
         if len(failed) >= enough:
             raise ModelError(failed)
         if self._checkpoints.due and (held := hold()) is not None:
-            self._checkpoints.begin(self._copied(held))
+            self._checkpoints.begin(partial(self._copied, held))
         self._interrupts.admit()
 
     def _hand_over(self) -> None:
@@ -290,7 +291,7 @@ class Session:
         if self._whole and self._hold is not None:
             if (held := self._hold()) is not None:
                 with suppress(ParameterError):  # of callbacks, which the one before has as well
-                    self._checkpoints.begin(self._copied(held))
+                    self._checkpoints.begin(partial(self._copied, held))
                 self._checkpoints.settle()
                 if outcome == "finished":
                     with suppress(ParameterError):  # it is raised once all is written

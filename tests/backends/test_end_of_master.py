@@ -110,3 +110,29 @@ def test_workers_vanish_with_a_master_that_forgets_to_close(tmp_path: Path) -> N
         assert len(worker_pids(process)) == WORKERS
         assert process.wait(PATIENCE_S) == 0
         nothing_runs_in(process.pid)
+
+
+BROKEN_OFF = """
+import os
+from multiprocessing import forkserver
+from seqgc.backends import start_fork_server
+
+start_fork_server([])
+for first in (b"", b"\\x80\\x04"):
+    sentinel, start = forkserver.connect_to_new_process([])
+    os.write(start, first)
+    os.close(start)
+    os.read(sentinel, 1)  # until the process has ended
+"""
+
+
+def test_a_worker_whose_start_is_broken_off_says_nothing(temporary: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", BROKEN_OFF],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    )
+    assert ended.stderr == ""
