@@ -72,10 +72,10 @@ class RunState:
     workload: WorkloadState
     counts: RunCounts
     seconds: float  # of the loop so far
-    metrics: Written  # of metrics.csv
+    metrics: Written  # of metrics.csv, as far as a power cut leaves it
     director: DirectorState | None  # in a run that looks for better settings
     random: RandomState
-    unwritten: list[JobMetrics]  # that are not in it: the disk was full
+    unwritten: list[JobMetrics]  # that are not in it: the disk was full, or failed
     slowdown: SlowdownState
 
 

@@ -44,6 +44,7 @@ _FILES = "journal.jsonl", "events.jsonl", "metrics.csv", "lock"  # that a resume
 _ROUNDS = 64  # whose answers have their times in the log: later than that they have none
 _MOST_CONFIG_BYTES = 2**20
 _BLOCK_BYTES = 1 << 16
+_HEAD: Final = b"seconds,job,model,step,loss\r\n"  # of metrics.csv
 
 
 def new_run_path(root: str | Path, label: str) -> Path:
@@ -277,7 +278,7 @@ class MetricsLog:
 
     ``metrics`` returns those that are new, in the order in which jobs finished. Of a file that is
     there, what was ``before`` stays: what came after is trained again. If it is not what it was,
-    ``warn`` is told. ``unwritten`` are those that the master before could not write.
+    ``warn`` is told. ``unwritten`` are those that the master before could not write for sure.
     """
 
     def __init__(
@@ -289,12 +290,18 @@ class MetricsLog:
         warn: Callable[[str], None],
         unwritten: Iterable[JobMetrics] = (),
     ) -> None:
-        self._metrics, self.unwritten = metrics, list(unwritten)
-        self.written = _kept(path, before or Written(), warn=warn)
-        self._file = AppendOnly(path, keep_bytes=self.written.size_bytes)
-        if not self.written.size_bytes:
-            self._append(b"seconds,job,model,step,loss\r\n", sync=False)
+        self._metrics, self._unwritten = metrics, list(unwritten)
+        self._unsynced: list[JobMetrics] = []  # written, but a power cut may lose them
+        self._written = self.lasting = _kept(path, before or Written(), warn=warn)
+        self._file = AppendOnly(path, keep_bytes=self.lasting.size_bytes)
+        if not self.lasting.size_bytes:
+            self._append(_HEAD, sync=False)
         self._began = time.monotonic()
+
+    @property
+    def unwritten(self) -> list[JobMetrics]:
+        """What has been added, and is not in ``lasting``: what a power cut leaves of the file."""
+        return [*self._unsynced, *self._unwritten]
 
     def close(self) -> None:
         """Close the file; what cannot be written is lost."""
@@ -307,27 +314,31 @@ class MetricsLog:
 
     def update(self, *, sync: bool = False) -> None:
         """Write what has been added, and wait until it is on the disk if ``sync``."""
-        self.unwritten += self._metrics()
+        self._unwritten += self._metrics()
         text, seconds = io.StringIO(newline=""), f"{time.monotonic() - self._began:.3f}"
         csv.writer(text).writerows(
-            [seconds, entry.job, entry.model, entry.step, entry.loss] for entry in self.unwritten
+            [seconds, entry.job, entry.model, entry.step, entry.loss] for entry in self._unwritten
         )
         self._append(text.getvalue().encode(), sync=sync)
-        self.unwritten = []
+        self._unsynced, self._unwritten = [] if sync else self.unwritten, []
 
     def _append(self, data: bytes, *, sync: bool) -> None:
         self._file.append(data, sync=sync)
-        self.written = self.written.more(data)
+        self._written = self._written.more(data)
+        if sync:
+            self.lasting = self._written
 
 
 def _kept(path: Path, before: Written, *, warn: Callable[[str], None]) -> Written:
     """Return what is left of a file's beginning, which was once ``before``."""
-    found = Written()
+    found = whole = Written()  # of lines
     with suppress(FileNotFoundError), path.open("rb") as file:
         while data := file.read(min(_BLOCK_BYTES, before.size_bytes - found.size_bytes)):
+            whole = found.more(data[: data.rfind(b"\n") + 1]) if b"\n" in data else whole
             found = found.more(data)
     if found != before:
         lost = before.size_bytes - found.size_bytes
         what = f"{lost} of its {before.size_bytes} bytes are lost" if lost else "bytes have changed"
         warn(f"{path} is damaged since the last checkpoint ({what}): losses in it may be wrong")
+        return whole
     return found

@@ -60,7 +60,13 @@ def test_nothing_is_lost_and_nothing_let_in(part: int) -> None:
         pytest.fail(report(seed))
 
 
-@pytest.mark.parametrize("seed", [2662])  # weights in flight cannot be read for a checkpoint
+@pytest.mark.parametrize(
+    "seed",
+    [
+        2662,  # weights in flight cannot be read for a checkpoint
+        4355,  # an unsynced line of losses is torn
+    ],
+)
 def test_what_rare_seeds_have_found_stays_mended(seed: int) -> None:
     for found, _ in failures([seed]):
         pytest.fail(report(found))

@@ -169,7 +169,7 @@ def test_a_late_task_finds_its_weights_and_so_does_one_that_is_asked_for_again(
     watch = CopyAt(tmp_path / "run", {102})
     due = property(lambda self: watch.seen > 90 and self.latest is None)
     monkeypatch.setattr(Checkpointer, "due", due)
-    monkeypatch.setattr(Checkpointer, "begin", lambda self, snapshot: self._write(snapshot))
+    monkeypatch.setattr(Checkpointer, "begin", lambda self, take: self._write(take()))
     result = train(late, crew, run=tmp_path / "run", observers=[watch])
     seen: list[Seen] = []
     again = resume(watch.copies[0], late, crew, observers=[seen.append])
