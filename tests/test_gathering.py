@@ -9,7 +9,7 @@ import pytest
 
 from seqgc.errors import ScheduleError
 from seqgc.master import Gatherer
-from seqgc.ports import Decoding, FloatArray, MiniTask, Term
+from seqgc.ports import Decoding, FloatArray, MiniTask, Part, Term
 
 SIZE = 40
 
@@ -268,3 +268,45 @@ def test_what_is_held_goes_on_elsewhere_as_if_nothing_had_happened(seed: int) ->
         assert other.flaw({0: tasks[worker]}, {0: results[worker][1:]}) is not None
         other.take(tasks[worker], results[worker], worker=worker, round=0)
     assert decode(other, *terms).tobytes() == decode(gatherer, *terms).tobytes()
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_parts_are_decoded_one_by_one_in_any_order_and_then_forgotten(restored: bool) -> None:
+    """Three parts of one or two places each; whoever goes on from what is held goes on alike."""
+    results = np.random.default_rng(0).normal(size=(4, SIZE))
+    tasks = [
+        mini_task(cover=0),
+        mini_task(cover=1),
+        mini_task(cover=1, place=1),
+        mini_task(cover=2),
+    ]
+    gatherer = Gatherer()
+    gather(gatherer, tasks, results)
+    wanted = {2: results[3], 1: 0.5 * (results[1] + results[2]), 0: results[0]}
+    terms = {0: (term(0),), 1: (term(1, 0.5), term(2, 0.5)), 2: (term(3),)}
+    for index, expected in wanted.items():
+        part = Decoding(job=0, terms=terms[index], part=Part(index=index, of=3))
+        np.testing.assert_allclose(gatherer.combine(part), expected, rtol=1e-14)
+        if restored:
+            held = gatherer.held()
+            gatherer = Gatherer()
+            gatherer.restore(held)
+    assert gatherer.held() == []
+
+
+@pytest.mark.parametrize(
+    "terms", [(term(1),), (term(1), term(2, 0.5)), (term(0), term(1), term(2)), (term(3),), ()]
+)
+def test_a_part_that_is_not_its_whole_cover_with_one_weight_is_refused(
+    terms: tuple[Term, ...],
+) -> None:
+    tasks = [
+        mini_task(cover=0),
+        mini_task(cover=1),
+        mini_task(cover=1, place=1),
+        mini_task(cover=2),
+    ]
+    gatherer = Gatherer()
+    gather(gatherer, tasks, np.ones((3, SIZE)))
+    with pytest.raises(ScheduleError, match="part 1"):
+        gatherer.combine(Decoding(job=0, terms=terms, part=Part(index=1, of=3)))

@@ -18,8 +18,9 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from seqgc.errors import ScheduleError
+from seqgc.master._memory import Memory, Rows
 from seqgc.master._replicas import Replicas
-from seqgc.ports import Decoding, FloatArray, MiniTask, Term
+from seqgc.ports import Decoding, FloatArray, MiniTask, Part, Term
 
 _Kind: TypeAlias = tuple[np.dtype[np.floating], tuple[int, ...]]  # dtype and shape
 _Key: TypeAlias = tuple[int, int, int]  # worker, round, slot
@@ -43,6 +44,7 @@ class HeldJob:
     stored: dict[_Key, FloatArray] = field(repr=False)
     summed: dict[_Key, tuple[int, int]]
     sums: dict[tuple[int, int, int], FloatArray] = field(repr=False)
+    parts: int = 0  # that have been decoded by themselves
 
 
 class Gatherer:
@@ -118,7 +120,7 @@ class Gatherer:
         if task.cover is None:
             rows = job.rows[round]
             if round not in job.blocks:
-                job.blocks[round] = _Rows(self._of_blocks, len(rows), result)
+                job.blocks[round] = Rows(self._of_blocks, len(rows), result)
             job.blocks[round].put(rows[worker, task.slot], result)
             job.stored.add(key)
         else:
@@ -129,7 +131,7 @@ class Gatherer:
                 self._add(job, job.summed[key], result)
 
     def combine(self, decoding: Decoding) -> FloatArray:
-        """Return the gradient (p,) of a job, and forget the job.
+        """Return the gradient (p,) of a job, or of a part, and forget it.
 
         The array is the caller's own, of the dtype that results are added in: float32 at least. It
         is not finite where finite results overflow.
@@ -141,6 +143,8 @@ class Gatherer:
         AuditError
             If workers who were asked for the same differ, and no majority says who is right.
         """
+        if decoding.part is not None:
+            return self._part(decoding, decoding.part)
         job = self._jobs.pop(decoding.job, _Results())
         try:
             if job.replicas is not None:
@@ -149,6 +153,14 @@ class Gatherer:
         finally:
             self._of_blocks.give(block.memory for block in job.blocks.values())
             self._of_sums.give(node for each in job.sums.values() for node in each.nodes.values())
+
+    def _part(self, decoding: Decoding, part: Part) -> FloatArray:
+        job = self._jobs.get(decoding.job, _Results())
+        total = job.part(decoding, part.index)
+        self._of_sums.give(node for node in job.forget(part.index).nodes.values())
+        if job.parts == part.of:
+            del self._jobs[decoding.job]
+        return total
 
     def _replicas(self, job: int) -> Replicas:
         results = self._jobs[job]
@@ -174,7 +186,7 @@ class Gatherer:
 
     def forget_memory(self) -> None:
         """Free the memory that is kept for later jobs: they may need less, or none."""
-        self._of_blocks, self._of_sums = _Memory(), _Memory()
+        self._of_blocks, self._of_sums = Memory(), Memory()
 
     @property
     def in_dispute(self) -> bool:
@@ -198,10 +210,11 @@ class Gatherer:
                     self._replicas(each.job).add(each.summed[key], vector, key=key)
                     continue
                 if round not in job.blocks:
-                    job.blocks[round] = _Rows(self._of_blocks, len(job.rows[round]), vector)
+                    job.blocks[round] = Rows(self._of_blocks, len(job.rows[round]), vector)
                 job.blocks[round].put(job.rows[round][worker, slot], vector)
                 job.stored.add((worker, round, slot))
             job.summed |= each.summed
+            job.parts = each.parts
             for (cover, level, index), vector in each.sums.items():
                 known = job.sums.setdefault(cover, _Sum(self._of_sums, vector.size))
                 known.place((level, index), vector)
@@ -214,11 +227,12 @@ class _Results:
         self.kind: _Kind | None = None  # from the first result on
         self.rows: defaultdict[int, dict[tuple[int, int], int]] = defaultdict(dict)
         """The row of what is expected of a (worker, slot), by round."""
-        self.blocks: dict[int, _Rows] = {}  # by round
+        self.blocks: dict[int, Rows] = {}  # by round
         self.sums: dict[int, _Sum] = {}  # by cover
         self.stored: set[_Key] = set()
         self.summed: dict[_Key, tuple[int, int]] = {}  # result -> cover and place
         self.replicas: Replicas | None = None  # in place of `sums`, until they are compared
+        self.parts = 0  # that have been decoded by themselves
 
     def combine(self, decoding: Decoding) -> FloatArray:
         """Return the decoding's sum, which the caller may keep."""
@@ -249,6 +263,30 @@ class _Results:
                 total += part
         return total
 
+    def part(self, decoding: Decoding, cover: int) -> FloatArray:
+        """Return the sum of a cover times its terms' weight, which the caller may keep."""
+        keys = [(term.worker, term.round, term.slot) for term in decoding.terms]
+        places = [self.summed.get(key) for key in keys]
+        due = (
+            [(cover, place) for place in sorted(self.sums[cover].places)]
+            if cover in self.sums
+            else []
+        )
+        weights = {term.weight for term in decoding.terms}
+        if not due or None in places or sorted(filter(None, places)) != due or len(weights) != 1:
+            raise _broken(decoding.job, f"another set of results than part {cover}'s")
+        with np.errstate(over="ignore", invalid="ignore"):  # an overflow is found at the end
+            total = self.sums[cover].taken()
+            if (weight := weights.pop()) != 1:
+                total *= weight
+        return total
+
+    def forget(self, cover: int) -> _Sum:
+        """Forget a cover whose sum has been taken; return what is left of it."""
+        self.summed = {key: place for key, place in self.summed.items() if place[0] != cover}
+        self.parts += 1
+        return self.sums.pop(cover)
+
     def held(self, job: int) -> HeldJob:
         return HeldJob(
             job=job,
@@ -265,13 +303,14 @@ class _Results:
                 for cover, each in self.sums.items()
                 for node, vector in each.held().items()
             },
+            parts=self.parts,
         )
 
 
 class _Sum:
     """The sum of a cover: a tree over its places, of which the whole subtrees are kept as sums."""
 
-    def __init__(self, memory: _Memory, size: int) -> None:
+    def __init__(self, memory: Memory, size: int) -> None:
         self._memory, self._size = memory, size
         self.nodes: dict[_Node, FloatArray] = {}  # each in memory that may be larger
         self.places: set[int] = set()
@@ -310,60 +349,6 @@ class _Sum:
         memory = self._memory.take(1, result)
         memory[: self._size] = result
         return memory
-
-
-class _Rows:
-    """The rows of a matrix; those that nothing was put into hold anything finite."""
-
-    def __init__(self, source: _Memory, rows: int, result: FloatArray) -> None:
-        self._source = source
-        self.memory = source.take(rows, result)
-        self.array: FloatArray = self.memory[: rows * result.size].reshape(rows, result.size)
-
-    def put(self, row: int, result: FloatArray) -> None:
-        if row >= len(self.array):  # of a task that left after the first answers of its round
-            self._grow(max(row + 1, 2 * len(self.array)), result)
-        self.array[row] = result
-
-    def _grow(self, count: int, result: FloatArray) -> None:
-        full, rows = self.memory, self.array
-        self.memory = self._source.take(count, result)
-        self.array = self.memory[: count * result.size].reshape(count, result.size)
-        self.array[: len(rows)] = rows
-        self._source.give([full])
-
-    def weighted(self, weights: FloatArray) -> FloatArray:
-        """Return ``weights @ rows`` as one new vector."""
-        product: FloatArray = weights.astype(self.array.dtype) @ self.array
-        return product
-
-
-class _Memory:
-    """Memory that is used again, so that the system need not map and clear pages each round.
-
-    It holds finite numbers, whatever they are: zeros at first, then results.
-    """
-
-    def __init__(self) -> None:
-        self._free: list[FloatArray] = []  # in order of size
-
-    def take(self, rows: int, result: FloatArray) -> FloatArray:
-        """Return at least as many numbers as ``rows`` results like ``result`` (p,) have.
-
-        They are at least as wide as float32 adds.
-        """
-        size = rows * result.size
-        dtype = np.promote_types(result.dtype, np.float32)
-        for index, memory in enumerate(self._free):
-            if memory.size >= size and memory.dtype == dtype:
-                return self._free.pop(index)
-        if self._free:
-            self._free.pop()  # replaced by the new: there are as many as were once in use at once
-        return np.zeros(size, dtype=dtype)
-
-    def give(self, memories: Iterable[FloatArray]) -> None:
-        """Take back what `take` returned and nobody may use any more."""
-        self._free = sorted([*self._free, *memories], key=lambda memory: memory.size)
 
 
 def _name(term: Term) -> str:

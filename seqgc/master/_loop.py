@@ -247,14 +247,18 @@ class _Loop:
                     self._backend.cancel(round, workers)
                 case ports.Restart(worker=worker):
                     self._backend.restart(worker)  # type: ignore[attr-defined]
-                case ports.Finish(job=job):
-                    self._debts.finish(job)
-                    if self._workload is not None:
-                        self._decoded.append(action.decoding())
+                case ports.Finish() | ports.Update():
+                    self._decode(action)
                 case ports.Park():
                     self._park(action)
                 case ports.Close() | ports.Drop() | ports.Doubt():
                     pass  # for the observer
+
+    def _decode(self, action: ports.Finish | ports.Update) -> None:
+        if isinstance(action, ports.Finish):
+            self._debts.finish(action.job)
+        if self._workload is not None:
+            self._decoded.append(action.decoding())
 
     def _park(self, action: ports.Park) -> None:
         self._failed.update(action.flaws)

@@ -3,6 +3,10 @@
 from seqgc.ports._finite import norm as norm
 from seqgc.ports._finite import part_lengths as part_lengths
 from seqgc.ports._finite import without_diverged as without_diverged
+from seqgc.ports._observers import LastingObserver as LastingObserver
+from seqgc.ports._observers import Notice as Notice
+from seqgc.ports._observers import Observer as Observer
+from seqgc.ports._observers import Seen as Seen
 from seqgc.ports._payloads import EXPONENTS as EXPONENTS
 from seqgc.ports._payloads import PAYLOADS as PAYLOADS
 from seqgc.ports._payloads import Payload as Payload
@@ -27,9 +31,6 @@ from seqgc.ports._protocols import Drop as Drop
 from seqgc.ports._protocols import Event as Event
 from seqgc.ports._protocols import Failure as Failure
 from seqgc.ports._protocols import Finish as Finish
-from seqgc.ports._protocols import LastingObserver as LastingObserver
-from seqgc.ports._protocols import Notice as Notice
-from seqgc.ports._protocols import Observer as Observer
 from seqgc.ports._protocols import OutlastingBackend as OutlastingBackend
 from seqgc.ports._protocols import Park as Park
 from seqgc.ports._protocols import ParkingWorkload as ParkingWorkload
@@ -37,9 +38,9 @@ from seqgc.ports._protocols import Policy as Policy
 from seqgc.ports._protocols import Restart as Restart
 from seqgc.ports._protocols import RestartingBackend as RestartingBackend
 from seqgc.ports._protocols import RoundRecord as RoundRecord
-from seqgc.ports._protocols import Seen as Seen
 from seqgc.ports._protocols import Tick as Tick
 from seqgc.ports._protocols import Timetable as Timetable
+from seqgc.ports._protocols import Update as Update
 from seqgc.ports._protocols import WeightStore as WeightStore
 from seqgc.ports._protocols import Workload as Workload
 from seqgc.ports._records import BoolArray as BoolArray
@@ -51,6 +52,7 @@ from seqgc.ports._records import FloatArray as FloatArray
 from seqgc.ports._records import IntArray as IntArray
 from seqgc.ports._records import LateAnswer as LateAnswer
 from seqgc.ports._records import MiniTask as MiniTask
+from seqgc.ports._records import Part as Part
 from seqgc.ports._records import Table as Table
 from seqgc.ports._records import Task as Task
 from seqgc.ports._records import Term as Term

@@ -220,7 +220,15 @@ class Finish:
     decoding: Callable[[], Decoding]
 
 
-Action: TypeAlias = Dispatch | Cancel | Restart | Drop | Doubt | Park | Close | Finish
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """A part of a job's gradient has arrived, which is of use by itself: see `Finish`."""
+
+    job: int
+    decoding: Callable[[], Decoding]
+
+
+Action: TypeAlias = Dispatch | Cancel | Restart | Drop | Doubt | Park | Close | Finish | Update
 
 # ---- protocols ----------------------------------------------------------------------------------
 
@@ -294,7 +302,7 @@ class Workload(Protocol):
         """Turn a mini-task's chunks into data points."""
 
     def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
-        """Take the gradient that a decoding gave; the array is the workload's from now on.
+        """Take the gradient, or part, that a decoding gave; the array is the workload's then.
 
         Jobs come in the order in which they finished, and before those that need them (`needs`).
         """
@@ -339,62 +347,3 @@ class Clock(Protocol):
     """Seconds since an arbitrary origin; never goes back."""
 
     def now(self) -> float: ...
-
-
-# ---- who looks on: logs, counts, progress, budgets ----------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Notice:
-    """What a run did by itself, beside its rounds' events and actions.
-
-    Its ``kind``, and what its ``fields`` are: ``start``, workers are about to be started
-    (``workers``, ``provider``); ``ready``, they are (``seconds``, ``note``: what else to know of
-    them); ``run``, training begins (the first line of ``events.jsonl``); ``round``, a recording's
-    has ended (``done``, ``total``); ``search``, ``switch``, a search for a better setting has
-    ended, the run takes another; ``parked``, a ``model`` is left as it is after its ``step``
-    (``why``, and of what ``cause``: see `seqgc.training.Parked`); ``expelled``, a ``worker`` lied
-    in a ``job``, and is heard no more; ``uncompared``, an audit could not compare so many
-    ``results`` of a ``job``; ``slowdown``, all workers take so many ``times`` as long as before,
-    ``since`` a round, and ``recovered``, they do no more (both with the ``round`` in which that
-    became clear); ``warning``, what to know (``text``); ``end``, the run is over (``outcome``).
-    """
-
-    kind: str
-    fields: Mapping[str, object]
-
-
-Seen: TypeAlias = Event | Action | Notice
-
-
-class Observer(Protocol):
-    """Is shown a run: each event before the policy sees it, each action before it is done.
-
-    Observers are called in the order in which they are given, from the master's own thread; the
-    run's records come after them. One that raises ends the run there: what it was shown has then
-    not happened, and is not on record. `seqgc.deploy.Budget` is one that does.
-
-    Examples
-    --------
-    >>> from seqgc.ports import Close
-    >>> def tell(seen: Seen) -> None:
-    ...     if isinstance(seen, Close):
-    ...         print(seen.record.round, seen.record.reason)
-    """
-
-    def __call__(self, seen: Seen, /) -> None: ...
-
-
-@runtime_checkable
-class LastingObserver(Observer, Protocol):
-    """An observer that goes on, in a resumed run, where the one before it was.
-
-    Not where the run's newest checkpoint was: what was done after it has been done, and paid for.
-    """
-
-    @property
-    def memory(self) -> Mapping[str, float]:
-        """What it must remember: on the disk before tasks leave of which it was shown."""
-
-    def recall(self, memory: Mapping[str, float]) -> None:
-        """Go on from there."""

@@ -72,15 +72,26 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One worker's share of a job: ``index`` of the ``of`` parts that add up to its gradient."""
+
+    index: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decoding:
     """A job's gradient as a weighted sum of received mini-task results.
 
-    ``error`` bounds what an approximate decoding leaves out (see `GradientCode.approximation`).
+    ``error`` bounds what an approximate decoding leaves out (see `GradientCode.approximation`). Or
+    only a ``part`` of it, by itself: the terms, of one weight, are then the part's whole cover,
+    which has the part's index for its number, and each part of a job is decoded once.
     """
 
     job: int
     terms: tuple[Term, ...]
     error: float = 0.0
+    part: Part | None = None
 
 
 # ---- what a worker is asked to do ---------------------------------------------------------------

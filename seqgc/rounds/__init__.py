@@ -5,6 +5,8 @@ from seqgc.rounds._answers import OnRecord as OnRecord
 from seqgc.rounds._dealing import DealingPolicy as DealingPolicy
 from seqgc.rounds._gate import RoundGate as RoundGate
 from seqgc.rounds._policy import RoundPolicy as RoundPolicy
+from seqgc.rounds._policy_defence import PolicyDefence as PolicyDefence
+from seqgc.rounds._policy_defence import policy_of as policy_of
 from seqgc.rounds._rule import Adaptation as Adaptation
 from seqgc.rounds._rule import ClosingRule as ClosingRule
 from seqgc.rounds._rule import Setting as Setting

@@ -11,7 +11,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
-from typing import Final, get_args, get_type_hints
+from typing import Final, Literal, TypeAlias, get_args, get_type_hints
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from seqgc.errors import ParameterError, require_int
 from seqgc.ports import FloatArray, IntArray
 from seqgc.schemes._cut import even_cut
 from seqgc.schemes._grid import Grid
+
+Kind: TypeAlias = Literal["exact", "approximate", "stale"]
 
 
 class Defence(ABC):
@@ -60,6 +62,11 @@ class Defence(ABC):
     @abstractmethod
     def exact(self) -> bool:
         """Whether every decoded gradient is the gradient, and none an approximation."""
+
+    @property
+    def kind(self) -> Kind:
+        """What gradients are; "stale" ones are computed on weights that lack earlier updates."""
+        return "exact" if self.exact else "approximate"
 
     @property
     @abstractmethod

@@ -10,7 +10,6 @@ from seqgc.ports import (
     BoolArray,
     Close,
     CloseReason,
-    Finish,
     FloatArray,
     IntArray,
     RoundRecord,
@@ -84,8 +83,7 @@ class Recorder:
     def __call__(self, seen: Seen) -> None:
         if isinstance(seen, Close):
             self._records.append(seen.record)
-        elif isinstance(seen, Finish):
-            self._finish_rounds[seen.job] = self._records[-1].round
+            self._finish_rounds |= dict.fromkeys(seen.jobs, seen.record.round)
 
     def replay(self) -> Replay:
         """Return what was seen; every job must have finished."""

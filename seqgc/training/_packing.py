@@ -23,6 +23,7 @@ class PackedJob:
     stored: list[tuple[int, int, int]]
     summed: list[tuple[tuple[int, int, int], tuple[int, int]]]
     sums: list[tuple[int, int, int]]
+    parts: int = 0
 
 
 def pack(value: object, tensors: dict[str, torch.Tensor], *, name: str) -> object:
@@ -79,6 +80,7 @@ def pack_held(job: HeldJob, tensors: dict[str, torch.Tensor]) -> PackedJob:
         stored=list(job.stored),
         summed=list(job.summed.items()),
         sums=list(job.sums),
+        parts=job.parts,
     )
 
 
@@ -92,6 +94,7 @@ def unpack_held(packed: PackedJob, tensors: Mapping[str, torch.Tensor]) -> HeldJ
         stored={key: tensors[_name("stored", job, *key)].numpy() for key in packed.stored},
         summed=dict(packed.summed),
         sums={node: tensors[_name("sum", job, *node)].numpy() for node in packed.sums},
+        parts=packed.parts,
     )
 
 
