@@ -47,7 +47,7 @@ docs: $(VENV)/.installed-docs
 # SEEDS=FIRST:END
 soak: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),0:100000)
-	SEQGC_SOAK=1 $(BIN)/python -m pytest -n 2 --dist worksteal \
+	SEQGC_SOAK=1 PYTEST_TIMEOUT=0 $(BIN)/python -m pytest -n 2 --dist worksteal \
 	  $$(grep -rlw SOAK tests --include='test_*.py') $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev
