@@ -46,8 +46,8 @@ def run(
     a workload nothing is computed or decoded: the decisions alone are replayed. ``observe`` is
     called with every event, before the policy sees it, and every action, before it is done.
     ``rest`` is called between events, when every decoded gradient has been handed over: what it is
-    called with returns what the loop `Held`; None while results are in dispute, by an ``audit``: if
-    that ends the run, what it goes on with must not hold them, or they would end it again.
+    called with returns what the loop `Held`; None while results are in dispute, by an ``audit``, or
+    once a gradient could not be made: if that ends the run, it must go on from before that.
     ``held`` is what a loop held that was broken off and that this one goes on with; policy and
     workload must be as they were then. With ``audit``, results that must be equal are compared, and
     every answer of a worker that differed from most of the others is a failure.
@@ -156,6 +156,7 @@ class _Loop:
     _debts: _Debts = field(default_factory=_Debts)
     _failed: set[str] = field(default_factory=set)  # models
     _decoded: deque[Decoding] = field(default_factory=deque)  # gradients yet to be handed over
+    _lacks: int = 0  # gradients that the workload should have: they could not be made
 
     def run(self, rest: Callable[[Holding], None]) -> None:
         try:
@@ -177,7 +178,7 @@ class _Loop:
         self._gatherer.expelled.update(held.expelled)
 
     def _hold(self) -> Held | None:
-        if self._gatherer.in_dispute:
+        if self._gatherer.in_dispute or self._lacks:
             return None
         expelled = frozenset(self._gatherer.expelled)
         return Held(begun=self._begun + 1, jobs=self._gatherer.held(), expelled=expelled)
@@ -328,6 +329,7 @@ class _Loop:
             self._hand_over(self._workload)
 
     def _hand_over(self, workload: Workload) -> None:
+        self._lacks += 1  # until it is the workload's
         decoding = self._decoded.popleft()
         gradient = self._gatherer.combine(decoding)
         if not isinstance(workload, ports.ParkingWorkload) and not np.isfinite(gradient).all():
@@ -335,6 +337,7 @@ class _Loop:
             remedy = "lower the learning rate, or train in float64"
             raise NotDecodableError(f"job {decoding.job}: {fault}; {remedy}", job=decoding.job)
         workload.finish(decoding, gradient)
+        self._lacks -= 1
 
     def _salvage(self, error: BaseException) -> None:
         """Hand over what is decoded although the run fails; the error names what that loses."""

@@ -65,6 +65,7 @@ def test_nothing_is_lost_and_nothing_let_in(part: int) -> None:
     [
         2662,  # weights in flight cannot be read for a checkpoint
         4355,  # an unsynced line of losses is torn
+        11021,  # a checkpoint is due after a gradient that could not be made, and another error
     ],
 )
 def test_what_rare_seeds_have_found_stays_mended(seed: int) -> None:
