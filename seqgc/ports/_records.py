@@ -83,8 +83,9 @@ class Part:
 class Decoding:
     """A job's gradient as a weighted sum of received mini-task results.
 
-    ``error`` bounds what an approximate decoding leaves out (see `GradientCode.approximation`). Or
-    only a ``part`` of it, by itself: the terms, of one weight, are then the part's whole cover,
+    ``error`` bounds what an approximate decoding leaves out (see `GradientCode.approximation`);
+    ``lost`` are the job's chunks that no term holds, nor ever will: data that it was made without.
+    Or only a ``part`` of it, by itself: the terms, of one weight, are then the part's whole cover,
     which has the part's index for its number, and each part of a job is decoded once.
     """
 
@@ -92,6 +93,7 @@ class Decoding:
     terms: tuple[Term, ...]
     error: float = 0.0
     part: Part | None = None
+    lost: tuple[int, ...] = ()
 
 
 # ---- what a worker is asked to do ---------------------------------------------------------------

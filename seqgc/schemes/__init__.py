@@ -15,6 +15,8 @@ from seqgc.schemes._registry import parse_scheme as parse_scheme
 from seqgc.schemes._registry import register as register
 from seqgc.schemes._registry import registered as registered
 from seqgc.schemes._schedule import Schedule as Schedule
+from seqgc.schemes.backup import Backup as Backup
+from seqgc.schemes.balanced import Balanced as Balanced
 from seqgc.schemes.deal import Deal as Deal
 from seqgc.schemes.gc import GC as GC
 from seqgc.schemes.gc import GCSchedule as GCSchedule

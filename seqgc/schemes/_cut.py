@@ -50,7 +50,8 @@ def even_cut(
 
     ``touched`` says of chunk sizes how many points each worker touches in a round at most, (n,);
     where it does not know, they are `chunk_sizes`. No busiest worker can get below ``least``
-    points: a way that comes as close as whole points can is taken at once.
+    points, what all have on average: a way that comes as close as whole points can is taken at
+    once.
     """
     quotas = _quotas(batch_size, fractions)
     best, most = np.zeros(0, dtype=np.intp), math.inf

@@ -142,7 +142,7 @@ def _equal_loads(n: int, load: float) -> FloatArray:
 
 @lru_cache(maxsize=256)
 def _cut(scheme: Defence, batch_size: int) -> IntArray:
-    fractions, least = scheme.chunk_fractions, batch_size * scheme.normalized_load
+    fractions, least = scheme.chunk_fractions, batch_size * float(scheme.worker_loads.mean())
     return even_cut(batch_size, fractions, touched=scheme.points_touched, least=least)
 
 

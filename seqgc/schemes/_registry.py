@@ -161,8 +161,9 @@ def _parameter(entry: Entry, pair: str) -> tuple[str, int | float | str]:
 def _fault(scheme: Defence) -> str:
     """Say which of the numbers that everything else builds on cannot be, if any."""
     loads, fractions = np.asarray(scheme.worker_loads), np.asarray(scheme.chunk_fractions)
-    if loads.shape != (scheme.n,) or not (np.isfinite(loads) & (loads > 0)).all():
-        return f"worker_loads must be {scheme.n} numbers > 0"
+    are_loads = loads.shape == (scheme.n,) and (np.isfinite(loads) & (loads >= 0)).all()
+    if not are_loads or not loads.any():
+        return f"worker_loads must be {scheme.n} numbers >= 0, not all of them 0"
     if fractions.ndim != 1 or not (fractions >= 0).all() or abs(fractions.sum() - 1) > 1e-9:
         return "chunk_fractions must be numbers >= 0 that sum to 1"
     delay: object = scheme.delay  # a stranger's class may not keep to the types

@@ -1,4 +1,4 @@
-"""Every scheme with every parameter set of a small size."""
+"""Every exact scheme with every parameter set of a small size."""
 
 from __future__ import annotations
 
@@ -26,6 +26,11 @@ def all_specs(n: int, largest_window: int) -> Iterator[str]:
             )
         elif entry.required == ["s"]:
             yield from (f"{name}:s={s}" for s in range(n))
+        elif entry.required == ["shares"]:
+            falling = "-".join(map(str, range(n, 0, -1)))  # without a share: see test_balanced
+            yield from (f"{name}:shares={falling},blocks=2x{n}", f"{name}:shares={falling}")
+        elif entry.required == ["b"]:
+            continue  # an approximation: see test_backup
         else:
             assert entry.required == ["B", "W", "lam"], f"{name} takes other parameters"
             yield from (

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from seqgc.ports import BoolArray, IntArray
-from seqgc.schemes import GC, MSGC, RASGC, SRSGC, Scheme, Uncoded
+from seqgc.schemes import GC, MSGC, RASGC, SRSGC, Balanced, Scheme, Uncoded
 
 
 def latest(scheme: Scheme, patterns: BoolArray) -> BoolArray:
@@ -26,7 +26,7 @@ def latest(scheme: Scheme, patterns: BoolArray) -> BoolArray:
 def is_promised(scheme: Scheme, windows: BoolArray) -> BoolArray:
     """Whether a window of stragglers (m, rounds, n) is to be survived: (m,)."""
     match scheme:
-        case Uncoded():
+        case Uncoded() | Balanced():
             return per_round(windows, 0)
         case GC(family="rep", s=s):
             return every_group(windows, s + 1)

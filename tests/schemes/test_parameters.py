@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
+from seqgc import schemes
 from seqgc.errors import ParameterError, ScheduleError
 from seqgc.schemes import GC, MSGC, RASGC, SRSGC, Scheme, Uncoded, parse_scheme
 from seqgc.stragglers import Arbitrary, Bursty, EveryGroup, PerRound, StragglerModel
@@ -112,7 +113,7 @@ def test_results_that_need_solved_weights_have_no_cover() -> None:
 @pytest.mark.parametrize("scheme", SMALL, ids=lambda s: f"n={s.n}-{s.spec}")
 def test_schemes_survive_spec_repr_pickle_and_hash(scheme: Scheme) -> None:
     assert parse_scheme(scheme.spec, n=scheme.n) == scheme
-    assert eval(repr(scheme)) == scheme  # the names are imported above
+    assert eval(repr(scheme), vars(schemes)) == scheme
     assert pickle.loads(pickle.dumps(scheme)) == scheme
     assert hash(parse_scheme(scheme.spec, n=scheme.n)) == hash(scheme)
 
@@ -121,6 +122,7 @@ def test_the_small_catalogue_reaches_every_edge_of_the_ranges() -> None:
     kinds = {(type(s).__name__, getattr(s, "family", "")) for s in SMALL}
     assert kinds == {
         ("Uncoded", ""),
+        ("Balanced", ""),
         ("RASGC", ""),
         *(("GC", f) for f in ("cyclic", "rep", "binary")),
         *(("SRSGC", f) for f in ("cyclic", "rep")),
@@ -153,9 +155,14 @@ BAD = {
     "m-sgc-binary:B=1,W=2,lam=4": (
         "`lam` must satisfy 0 <= lam < n (M-SGC-Binary), n=4; got 4 (or take m-sgc)"
     ),
+    "backup:b=4": "`b` must satisfy 0 <= b < n (backup), n=4; got 4",
+    "balanced:shares=1-2-1": "`shares` must be one for each of the n=4 workers; got '1-2-1'",
+    "balanced:shares=1x5": "`shares` must be integers from 0 to 1000000000 joined by '-', as in",
+    "balanced:shares=0x4": "`shares` must have one above 0 (balanced); got '0x4'",
+    "balanced:shares=1x4,blocks=1x3-0": "`blocks` must be integers from 1 to 1000 (balanced); got",
     "gradient": (
-        "`scheme` must be one of deal, uncoded, gc, gc-rep, gc-binary, m-sgc, m-sgc-rep, "
-        "m-sgc-binary, ra-sgc, sr-sgc, sr-sgc-rep; got 'gradient'"
+        "`scheme` must be one of backup, balanced, deal, uncoded, gc, gc-rep, gc-binary, m-sgc, "
+        "m-sgc-rep, m-sgc-binary, ra-sgc, sr-sgc, sr-sgc-rep; got 'gradient'"
     ),
     "m-sgd:B=1,W=2,lam=1": "did you mean 'm-sgc'?",
     "m-sgc:B=1,W=2,lamb=1": (

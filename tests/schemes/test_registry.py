@@ -142,7 +142,7 @@ def test_only_what_keeps_the_contract_is_registered() -> None:
 @pytest.mark.parametrize(
     ("broken", "complaint"),
     [
-        ({"worker_loads": np.ones(3)}, "worker_loads must be 4 numbers > 0"),
+        ({"worker_loads": np.ones(3)}, "worker_loads must be 4 numbers >= 0, not all of them 0"),
         ({"chunk_fractions": np.ones(2)}, "chunk_fractions must be numbers >= 0 that sum to 1"),
         ({"delay": -1}, "delay must be an integer >= 0"),
         ({"exact": "yes"}, "exact must be True or False"),

@@ -30,6 +30,7 @@ from seqgc.schemes import (
     MSGC,
     RASGC,
     SRSGC,
+    Backup,
     GCSchedule,
     Schedule,
     Scheme,
@@ -144,6 +145,7 @@ def random_case(seed: int) -> Case:
     if n > 1:  # without coded results there are idle rounds
         burst = int(rng.integers(1, 4))
         schemes.append(MSGC(n=n, B=burst, W=int(rng.integers(burst + 1, 6)), lam=n))
+    schemes.append(Backup(n=n, b=int(rng.integers(n))))
     per_round = int(rng.choice([1, 1, 2]))
     return Case(
         profile=DelayProfile.from_times(random_times(rng, int(rng.integers(2, 9)), n)),

@@ -204,7 +204,8 @@ def test_a_row_says_what_its_replay_and_its_bounds_are() -> None:
     profile, alpha = random_profile(11), 0.7
     found = tune(Rehearsal(profile=profile, num_jobs=6, alpha=alpha), space=SMALL)
     assert [row.runtime_s for row in found.ranking] == sorted(r.runtime_s for r in found.ranking)
-    assert {entry_of(row.setting.scheme).name for row in found.ranking} == set(registered())
+    offered = set(registered()) - {"backup", "balanced"}  # approximates; is what controllers choose
+    assert {entry_of(row.setting.scheme).name for row in found.ranking} == offered
     for row in found.ranking:
         if not isinstance(row.setting.scheme, Scheme):
             continue  # see test_dealt

@@ -7,7 +7,7 @@ from functools import partial
 
 from seqgc.codes import make_code
 from seqgc.ports import BoolArray
-from seqgc.schemes import GC, Uncoded
+from seqgc.schemes import GC, Backup, Uncoded
 from seqgc.search.kernel._arrivals import SmallInts
 from seqgc.search.kernel._codes import Codes
 from seqgc.search.kernel._dispatch import (
@@ -24,14 +24,19 @@ __all__ = ["GCThresholds"]
 
 
 class GCThresholds(Thresholds):
-    """Rounds of `Uncoded` and `GC` schemes.
+    """Rounds of `Uncoded`, `Backup` and `GC` schemes.
 
     Feasible is what the code decodes. What conforms suffices for that: one answer in every group
     with repetition, which is the same, and n - s with the other codes, which may be more.
     """
 
     def __init__(
-        self, schemes: Sequence[Uncoded | GC], history: History, _num_jobs: int, *, feasible: bool
+        self,
+        schemes: Sequence[Uncoded | Backup | GC],
+        history: History,
+        _num_jobs: int,
+        *,
+        feasible: bool,
     ) -> None:
         families = [scheme.family if isinstance(scheme, GC) else None for scheme in schemes]
         kinds = [family if feasible or family == "rep" else None for family in families]
@@ -48,8 +53,8 @@ class GCThresholds(Thresholds):
 
 
 @kernel_of.register
-def _(scheme: Uncoded | GC, *, feasible: bool, bursty_only: bool) -> Kernel | None:  # noqa: ARG001
-    if not scheme.exact:
+def _(scheme: Uncoded | Backup | GC, *, feasible: bool, bursty_only: bool) -> Kernel | None:  # noqa: ARG001
+    if isinstance(scheme, GC) and not scheme.exact:
         return None
     return Kernel(
         group=GC, decisions=scheme, play=by_thresholds(partial(GCThresholds, feasible=feasible))
@@ -59,6 +64,11 @@ def _(scheme: Uncoded | GC, *, feasible: bool, bursty_only: bool) -> Kernel | No
 @necessary_answers.register
 def _(scheme: Uncoded, *, conforms: bool) -> Need:  # noqa: ARG001 (everybody, in any case)
     return Need(answers=scheme.n)
+
+
+@necessary_answers.register
+def _(scheme: Backup, *, conforms: bool) -> Need:  # noqa: ARG001 (any that many, in any case)
+    return Need(answers=scheme.n - scheme.b)
 
 
 @necessary_answers.register
@@ -72,8 +82,8 @@ def _(scheme: GC, *, conforms: bool) -> Need:
 
 
 @conforms_as_feasible.register
-def _(scheme: Uncoded | GC) -> bool:
-    if isinstance(scheme, Uncoded):
+def _(scheme: Uncoded | Backup | GC) -> bool:
+    if isinstance(scheme, Uncoded | Backup):
         return True
     if not scheme.exact:
         return False

@@ -1,0 +1,222 @@
+"""Uncoded work in uneven shares: who is slow gets less of each batch.
+
+Nothing is coded and nobody may be missing, as with `Uncoded`, but worker i computes ``shares[i]``
+parts of the batch out of ``sum(shares)``. If shares are in proportion to speeds, all answer at the
+same time. Who finds them out, and when, is a controller's matter (`seqgc.control`): with delay 0, a
+run goes from one `Balanced` to another between two rounds, at no cost (`seqgc.rounds.Decision`).
+
+*Blocks.* A worker computes each mini-task in one pass, which takes memory in proportion to its
+data points. Where a share does not fit, it is cut into ``blocks`` equal mini-tasks, whose results
+add up: AntDT's gradient accumulation (its Eq. 4, C_i).
+
+*Spelling.* The word ``shares`` has each worker's integer, joined by ``-``, and ``144x4-48x4`` for
+four times 144 and four times 48; so has ``blocks``, left out where everybody has one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+from typing import ClassVar
+
+import numpy as np
+
+from seqgc.errors import ParameterError
+from seqgc.ports import BoolArray, Decoding, FloatArray, IntArray, MiniTask, Payload, Term
+from seqgc.schemes._assignment import Assignment
+from seqgc.schemes._contract import Scheme
+from seqgc.schemes._registry import register
+from seqgc.schemes._schedule import Schedule
+from seqgc.stragglers import PerRound, StragglerModel
+
+__all__ = ["Balanced"]
+
+_MOST = 10**9  # a share
+_MOST_BLOCKS = 1000  # of a worker
+_RUN = re.compile(r"(\d{1,10})(?:x(\d{1,10}))?", re.ASCII)
+
+
+@register("balanced")
+@dataclass(frozen=True, kw_only=True)
+class Balanced(Scheme):
+    """Worker i computes ``shares[i]`` of ``sum(shares)`` parts of each batch; exact, delay 0.
+
+    ``shares`` are integers >= 0, one above 0 at least: whoever has 0 is asked for nothing.
+    ``blocks`` says in how many mini-tasks each share is computed, 1 to 1000; `of` spells both.
+
+    Examples
+    --------
+    >>> scheme = Balanced(n=3, shares="3-1-2")
+    >>> scheme.cut(12).tolist(), scheme.spec
+    ([6, 2, 4], 'balanced:shares=3-1-2')
+    >>> Balanced.of([144, 48, 48], blocks=[2, 1, 1])
+    Balanced(n=3, shares='144-48x2', blocks='2-1x2')
+    """
+
+    n: int
+    shares: str
+    blocks: str = ""
+    delay: ClassVar[int] = 0
+    exact: ClassVar[bool] = True
+    tolerated: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        self._keep_integers("n")
+        shares = _numbers(self.shares, self.n, argument="shares", most=_MOST)
+        if not any(shares):
+            raise ParameterError("shares", "must have one above 0 (balanced)", self.shares)
+        object.__setattr__(self, "shares", _spelt(shares))
+        if self.blocks:
+            blocks = _numbers(self.blocks, self.n, argument="blocks", most=_MOST_BLOCKS)
+            if min(blocks) < 1:
+                rule = f"must be integers from 1 to {_MOST_BLOCKS} (balanced)"
+                raise ParameterError("blocks", rule, self.blocks)
+            object.__setattr__(self, "blocks", _spelt(blocks) if max(blocks) > 1 else "")
+
+    @classmethod
+    def of(cls, shares: Sequence[int], *, blocks: Sequence[int] = ()) -> Balanced:
+        """Return the scheme of these workers' shares, each in so many blocks."""
+        return cls(n=len(shares), shares=_spelt(shares), blocks=_spelt(blocks))
+
+    @property
+    def parts(self) -> IntArray:
+        """(n,) the shares as integers, read-only."""
+        return _layout(self).parts
+
+    @property
+    def worker_loads(self) -> FloatArray:
+        return _layout(self).loads
+
+    @property
+    def chunk_fractions(self) -> FloatArray:
+        """(chunks,) worker by worker, one for each block of whoever has a share."""
+        return _layout(self).fractions
+
+    def points_touched(self, sizes: IntArray) -> IntArray:
+        return np.bincount(_layout(self).holders, weights=sizes, minlength=self.n).astype(np.intp)
+
+    @property
+    def promise(self) -> StragglerModel:
+        return PerRound(s=0)
+
+    def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
+        return BalancedSchedule(self, num_jobs, conformity=conformity)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Layout:
+    """What a scheme's words come to; read-only arrays."""
+
+    parts: IntArray  # (n,)
+    loads: FloatArray  # (n,)
+    holders: IntArray  # (chunks,) whose each chunk is
+    fractions: FloatArray  # (chunks,)
+
+
+@lru_cache(maxsize=256)
+def _layout(scheme: Balanced) -> _Layout:
+    n, words = scheme.n, scheme.blocks or f"1x{scheme.n}"
+    parts = np.array(_numbers(scheme.shares, n, argument="shares", most=_MOST))
+    blocks = np.array(_numbers(words, n, argument="blocks", most=_MOST_BLOCKS))
+    loads = parts / parts.sum()
+    holders = np.repeat(np.arange(n), np.where(parts > 0, blocks, 0))
+    fractions = (loads / blocks)[holders]
+    for array in (parts, loads, holders, fractions):
+        array.setflags(write=False)
+    return _Layout(parts=parts, loads=loads, holders=holders, fractions=fractions)
+
+
+class BalancedSchedule(Schedule):
+    """Round ``t`` computes job ``t``, and closes when everybody who has a share has answered."""
+
+    _reach = 1
+
+    def __init__(
+        self, scheme: Balanced, num_jobs: int, *, conformity: StragglerModel | None = None
+    ) -> None:
+        super().__init__(scheme, num_jobs, conformity=conformity)
+        self._holders = _layout(scheme).holders
+        self._is_finished = False  # a job, by the latest round
+        self._empty: BoolArray = np.zeros(len(self._holders), dtype=np.bool_)
+        self._leave_out(self._empty)
+
+    def decoding(self, job: int, payload: Payload = "float64") -> Decoding:  # noqa: ARG002 (a sum)
+        if not self._is_finished or job != self._round - 1:
+            raise self._not_finished(job)
+        terms = [
+            Term(worker=worker, round=job, slot=slot, weight=1.0)
+            for worker in np.flatnonzero(~self._excused).tolist()
+            for slot in range(len(self._chunks(worker)))
+        ]
+        return Decoding(job=job, terms=tuple(terms))
+
+    def _chunks(self, worker: int) -> list[int]:
+        """Return a worker's chunks that hold data points."""
+        chunks: list[int] = np.flatnonzero((self._holders == worker) & ~self._empty).tolist()
+        return chunks
+
+    def _leave_out(self, empty: BoolArray) -> bool:
+        self._empty = self._empty | empty
+        busy = np.bincount(self._holders, weights=~self._empty, minlength=self.n) > 0
+        self._excused = ~busy
+        return bool(self._empty.any())
+
+    def _assign(self) -> Assignment:
+        job, one = self._round, np.ones(1)
+        one.setflags(write=False)
+
+        def tasks_of(worker: int) -> tuple[MiniTask, ...]:
+            return tuple(
+                MiniTask(
+                    job=job,
+                    slot=slot,
+                    chunks=_read_only(chunk),
+                    coefficients=one,
+                    cover=0,
+                    place=chunk,
+                )
+                for slot, chunk in enumerate(self._chunks(worker))
+            )
+
+        return Assignment(~self._excused, tasks_of)
+
+    def _feasible(self, responded: BoolArray) -> bool:
+        return int(np.count_nonzero(responded)) == self.n
+
+    def _advance(self, responded: BoolArray) -> tuple[int, ...]:
+        if not self._feasible(responded):
+            raise self._late(self._round)
+        self._is_finished = True
+        return (self._round,)
+
+
+def _read_only(chunk: int) -> IntArray:
+    chunks = np.array([chunk])
+    chunks.setflags(write=False)
+    return chunks
+
+
+def _spelt(numbers: Sequence[int]) -> str:
+    """Join integers by ``-``, those that repeat as ``value x times``."""
+    runs = [(value, len(list(run))) for value, run in groupby(map(int, numbers))]
+    return "-".join(f"{value}x{times}" if times > 1 else str(value) for value, times in runs)
+
+
+def _numbers(word: str, n: int, *, argument: str, most: int) -> list[int]:
+    """Read what `_spelt` writes, of n workers."""
+    numbers: list[int] = []
+    for run in word.split("-") if isinstance(word, str) else [""]:
+        match = _RUN.fullmatch(run)
+        times = int(match[2] or 1) if match else 0
+        if match is None or not 0 <= int(match[1]) <= most or not 1 <= times <= n:
+            rule = f"must be integers from 0 to {most} joined by '-', as in 3-1-2 or 3x4-1x4"
+            raise ParameterError(argument, f"{rule} (balanced)", word)
+        numbers += [int(match[1])] * times
+        if len(numbers) > n:
+            break
+    if len(numbers) != n:
+        raise ParameterError(argument, f"must be one for each of the n={n} workers", word)
+    return numbers
