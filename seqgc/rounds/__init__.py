@@ -6,6 +6,8 @@ from seqgc.rounds._dealing import DealingPolicy as DealingPolicy
 from seqgc.rounds._gate import RoundGate as RoundGate
 from seqgc.rounds._policy import RoundPolicy as RoundPolicy
 from seqgc.rounds._policy_defence import PolicyDefence as PolicyDefence
+from seqgc.rounds._policy_defence import ResumablePolicy as ResumablePolicy
+from seqgc.rounds._policy_defence import RunPolicy as RunPolicy
 from seqgc.rounds._policy_defence import policy_of as policy_of
 from seqgc.rounds._rule import Adaptation as Adaptation
 from seqgc.rounds._rule import ClosingRule as ClosingRule

@@ -9,14 +9,43 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from seqgc.ports import FloatArray, Payload, Policy
 from seqgc.rounds._rule import ClosingRule, Setting
 from seqgc.rounds._switching import SwitchingPolicy
 from seqgc.schemes import Defence
 
-__all__ = ["PolicyDefence", "policy_of"]
+__all__ = ["PolicyDefence", "ResumablePolicy", "RunPolicy", "policy_of"]
+
+
+class RunPolicy(Policy, Protocol):
+    """A policy of a whole run, of which jobs may turn out to be fewer than planned."""
+
+    @property
+    def num_jobs(self) -> int:
+        """How many jobs the whole run has, as far as is known."""
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds, or clocks of all workers, are closed."""
+
+    def end_after(self, job: int) -> None:
+        """Let ``job``, which has started and was the latest to do so, be the run's last."""
+
+
+class ResumablePolicy(RunPolicy, Protocol):
+    """A policy whose state a checkpoint can hold, between two events."""
+
+    def snapshot(self) -> object:
+        """Return its state: what JSON can say."""
+
+    def restore(self, state: object) -> None:
+        """Before the start, be as the policy of which this is a snapshot, read back from JSON.
+
+        Then `start` sends again the tasks that had been sent and not been answered, whose answers
+        are nobody's any more. `ValueError`, `KeyError` or `TypeError` if it is no such state.
+        """
 
 
 class PolicyDefence(Defence):
@@ -27,6 +56,19 @@ class PolicyDefence(Defence):
 
     delay: ClassVar[int] = 0
 
+    @property
+    def staleness(self) -> int | None:
+        """How many of the jobs before a part's own its weights may lack; None: any number.
+
+        Weights of a part of job ``t`` hold every part of the jobs up to ``t - staleness - 1``.
+        """
+        return None if self.kind == "stale" else 0
+
+    @property
+    def jobs_per_task(self) -> int:
+        """Of how many jobs a task has parts, at most; so many jobs make a clock, or a round."""
+        return 1
+
     @abstractmethod
     def policy(
         self,
@@ -35,7 +77,7 @@ class PolicyDefence(Defence):
         num_jobs: int,
         batches: Sequence[int] = (),
         payload: Payload | None = None,
-    ) -> Policy:
+    ) -> ResumablePolicy:
         """Return what runs ``num_jobs`` jobs. Of the ``rule`` time limit and attempts may count.
 
         ``batches`` are the sizes of the models' batches, and results travel in ``payload``.
@@ -66,7 +108,7 @@ def policy_of(
     num_jobs: int,
     batches: Sequence[int] = (),
     payload: Payload | None = None,
-) -> Policy:
+) -> RunPolicy:
     """Return what runs ``num_jobs`` jobs under a setting, whatever its defence.
 
     Examples
