@@ -1,0 +1,316 @@
+"""`Pace`: how long a piece of work takes each worker, by its round, its work or the time.
+
+Theory
+------
+A delay profile says how long each worker took to answer, round by round. As long as everybody works
+in rounds, that is all there is to know. A worker that goes on by itself, that has more to do than
+others, or less, asks for more: how long does *this much* work take *now*? That is its pace:
+
+- a **latency**, seconds that pass before a task's first data point, and
+- the **seconds of work** that follow, in proportion to the load (1 is a whole batch) for as long as
+  the worker's *rate* (seconds per unit of load) stays what it is.
+
+Both may change, and what they change with is what tells three kinds of slowness apart:
+
+- `ByRound`: with the round, or where there are none, with how many clocks the worker has done. Row
+  ``k mod R`` is that of round k.
+- `ByWork`: with the work that the worker has done so far. This is slowness that sits in the work
+  itself, as sleeps in an inner loop do; whoever waits does not get past it, so that all policies
+  meet the same.
+- `ByTime`: with the time of day. A machine that others use, too, is slow then, whatever it does.
+
+A recorded matrix has two readings, and they differ where loads do (docs/mathematics.md, section 7).
+*Latency* (`latency_pace`): what an answer took beyond ``alpha`` seconds per unit of load was
+paid for the request, and no other worker can be given a part of it. *Speed* (`speed_pace`): all
+of it was work at the worker's speed of that round; 30 % of the seconds are 30 % of the work, and
+can be done elsewhere. Recordings of the same workers at several loads tell which holds: by latency
+each worker's times lie apart by the same seconds at every load, by speed by the same factor.
+"""
+
+# ruff: noqa: ARG002 (of all that a pace is told, each kind looks at one thing)
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from seqgc.errors import ParameterError, ProfileError, require_number
+from seqgc.ports import FloatArray
+from seqgc.profiles._delay_profile import DelayProfile
+
+__all__ = [
+    "ByRound",
+    "ByTime",
+    "ByWork",
+    "Pace",
+    "RestartablePace",
+    "latency_pace",
+    "speed_pace",
+    "task_seconds",
+]
+
+
+class Pace(Protocol):
+    """How long work takes each of ``n`` workers; a constant, whatever has been asked of it.
+
+    ``round`` is a task's, or where there are no rounds, the worker's own clock; ``at`` are seconds
+    since the run began, ``done`` and ``load`` are work in units of a batch: what the worker has
+    done in the run so far, and what it is about to do. All are >= 0.
+    """
+
+    @property
+    def n(self) -> int:
+        """Workers."""
+
+    def latency_s(self, worker: int, *, round: int, at: float) -> float:
+        """Return the seconds, >= 0, before the first data point of a task that begins ``at``."""
+
+    def seconds(self, worker: int, *, round: int, at: float, done: float, load: float) -> float:
+        """Return the seconds, >= 0, that ``load`` more takes from ``at`` on, without a break."""
+
+
+@runtime_checkable
+class RestartablePace(Pace, Protocol):
+    """A pace with slowness that ends when a worker is replaced by a fresh one."""
+
+    def restarted(self, worker: int, *, at: float) -> Pace:
+        """Return the pace of the same workers, of which one was replaced ``at``."""
+
+
+def task_seconds(
+    pace: Pace, worker: int, *, round: int, at: float, done: float, load: float
+) -> float:
+    """Return the seconds of a whole task of a worker that begins it ``at``: latency and work.
+
+    Of the latency reading of a profile these are `DelayProfile.times_at` to the last bit.
+
+    Examples
+    --------
+    >>> pace = ByRound(latencies_s=[[1.0, 2.0], [3.0, 4.0]], rates=[[8.0]])
+    >>> [task_seconds(pace, 1, round=k, at=0.0, done=0.0, load=0.25) for k in range(3)]
+    [4.0, 6.0, 4.0]
+    """
+    if isinstance(pace, ByRound):  # one sum, not two: rounded as in a replay
+        return pace.task_s(worker, round=round, load=load)
+    latency_s = pace.latency_s(worker, round=round, at=at)
+    return latency_s + pace.seconds(worker, round=round, at=at + latency_s, done=done, load=load)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ByRound:
+    """A pace that changes with a worker's round.
+
+    A task of round k takes ``latencies_s[k % R] + rates[k % R] * (load - base_load)`` seconds.
+    ``latencies_s`` (R, n) are those of a task of ``base_load``, which is none unless it is given;
+    ``rates`` are seconds per unit of load, (R, n) or what can be broadcast to it, as [[1.5]].
+
+    Raises
+    ------
+    ParameterError
+        If a matrix is none, or holds what is not a finite number >= 0.
+
+    Examples
+    --------
+    >>> pace = ByRound(latencies_s=[[0.5, 0.7], [0.6, 2.0]], rates=[[1.5]])
+    >>> [pace.latency_s(worker, round=3, at=0.0) for worker in range(pace.n)]
+    [0.6, 2.0]
+    >>> pace.seconds(1, round=3, at=0.0, done=0.0, load=0.5)
+    0.75
+    """
+
+    latencies_s: FloatArray
+    rates: FloatArray
+    base_load: float = 0.0
+
+    def __post_init__(self) -> None:
+        latencies_s = _matrix("latencies_s", self.latencies_s)
+        object.__setattr__(self, "latencies_s", latencies_s)
+        object.__setattr__(self, "rates", _matrix("rates", self.rates, latencies_s.shape))
+        require_number("base_load", self.base_load, least=0)
+
+    @property
+    def n(self) -> int:
+        """Workers."""
+        return int(self.rates.shape[1])
+
+    def latency_s(self, worker: int, *, round: int, at: float) -> float:
+        return max(0.0, self.task_s(worker, round=round, load=0.0))
+
+    def seconds(self, worker: int, *, round: int, at: float, done: float, load: float) -> float:
+        return float(self.rates[round % len(self.rates), worker]) * load
+
+    def task_s(self, worker: int, *, round: int, load: float) -> float:
+        """Return the seconds of a whole task."""
+        row = round % len(self.rates)
+        rate, base_s = float(self.rates[row, worker]), float(self.latencies_s[row, worker])
+        return base_s + rate * (load - self.base_load)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ByWork:
+    """A pace that changes with the work that a worker has done in the run.
+
+    ``rates`` (k, n) are seconds per unit of load: row j holds while the worker does its j-th
+    ``width`` of load, and the first follows the last. There is no latency.
+
+    Raises
+    ------
+    ParameterError
+        If the matrix is none, or holds what is not a finite number >= 0; or if ``width <= 0``.
+
+    Examples
+    --------
+    >>> pace = ByWork(rates=[[4.0, 4.0], [4.0, 20.0]], width=0.5)
+    >>> [pace.seconds(1, round=0, at=0.0, done=done, load=0.5) for done in (0.0, 0.25, 0.5, 1.0)]
+    [2.0, 6.0, 10.0, 2.0]
+    """
+
+    rates: FloatArray
+    width: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rates", _matrix("rates", self.rates))
+        require_number("width", self.width, above=0)
+
+    @property
+    def n(self) -> int:
+        """Workers."""
+        return int(self.rates.shape[1])
+
+    def latency_s(self, worker: int, *, round: int, at: float) -> float:
+        return 0.0
+
+    def seconds(self, worker: int, *, round: int, at: float, done: float, load: float) -> float:
+        if load <= 0:
+            return 0.0
+        edges = self.width * np.arange(int(done / self.width), int((done + load) / self.width) + 2)
+        # An edge beside `done` or the end may be off by a rounding error: so is what it cuts off.
+        edges[0], edges[-1] = done, done + load
+        rows = (int(done / self.width) + np.arange(len(edges) - 1)) % len(self.rates)
+        return float(np.maximum(np.diff(edges), 0.0) @ self.rates[rows, worker])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ByTime:
+    """A pace that changes with the time.
+
+    ``rates`` (k, n) are seconds per unit of load: row j holds from ``j * width_s`` for ``width_s``
+    seconds, and the first follows the last. ``latencies_s``, of the same shape or one that can be
+    broadcast to it, pass before the first point of a task that begins then; None: none do.
+
+    Raises
+    ------
+    ParameterError
+        If a matrix is none, or holds what is not a finite number >= 0; or if ``width_s <= 0``.
+
+    Examples
+    --------
+    >>> pace = ByTime(rates=[[4.0], [16.0]], width_s=2.0, latencies_s=[[0.5], [0.0]])
+    >>> pace.latency_s(0, round=0, at=1.9), pace.latency_s(0, round=0, at=2.0)
+    (0.5, 0.0)
+    >>> [pace.seconds(0, round=0, at=at, done=0.0, load=0.5) for at in (0.0, 1.0, 2.0)]
+    [2.0, 3.5, 3.5]
+    """
+
+    rates: FloatArray
+    width_s: float
+    latencies_s: FloatArray | None = None
+
+    def __post_init__(self) -> None:
+        rates = _matrix("rates", self.rates)
+        object.__setattr__(self, "rates", rates)
+        require_number("width_s", self.width_s, above=0)
+        if self.latencies_s is not None:
+            latencies_s = _matrix("latencies_s", self.latencies_s, rates.shape)
+            object.__setattr__(self, "latencies_s", latencies_s)
+
+    @property
+    def n(self) -> int:
+        """Workers."""
+        return int(self.rates.shape[1])
+
+    def latency_s(self, worker: int, *, round: int, at: float) -> float:
+        if self.latencies_s is None:
+            return 0.0
+        return float(self.latencies_s[int(at / self.width_s) % len(self.latencies_s), worker])
+
+    def seconds(self, worker: int, *, round: int, at: float, done: float, load: float) -> float:
+        row, now = int(at / self.width_s), at
+        while True:
+            rate, ends_at = (
+                float(self.rates[row % len(self.rates), worker]),
+                (row + 1) * self.width_s,
+            )
+            left_s = max(0.0, ends_at - now)
+            if rate * load <= left_s:
+                return now - at + rate * load
+            load -= left_s / rate
+            row, now = row + 1, now + left_s
+
+
+def latency_pace(profile: DelayProfile, *, alpha: float | None = None) -> ByRound:
+    """Read a profile as latencies, on top of ``alpha`` seconds per unit of load, whoever works.
+
+    The seconds of a task are those of `DelayProfile.times_at`; ``alpha`` is the profile's own
+    unless it is given. Source: docs/mathematics.md, section 7.
+
+    Raises
+    ------
+    ParameterError
+        If no ``alpha`` is known.
+
+    Examples
+    --------
+    >>> profile = DelayProfile.from_times([[0.5, 0.7], [0.6, 2.0]])
+    >>> pace = latency_pace(profile, alpha=1.5)
+    >>> [task_seconds(pace, 1, round=k, at=0.0, done=0.0, load=0.2) for k in (0, 1)]
+    [1.0, 2.3]
+    """
+    slope, load = profile.slope(alpha), profile.meta.base_load
+    return ByRound(latencies_s=profile.times, rates=np.array([[slope]]), base_load=load)
+
+
+def speed_pace(profile: DelayProfile) -> ByWork:
+    """Read a profile as speeds: in each row, all seconds are work on the profile's base load.
+
+    A worker with as much to do as was recorded takes as long as was recorded. What was recorded at
+    no load has no speed: `DelayProfile.at_load` says what it would have been at some.
+
+    Raises
+    ------
+    ProfileError
+        If the profile's base load is 0.
+
+    Examples
+    --------
+    >>> profile = DelayProfile.from_times([[0.5, 0.7], [0.6, 2.0]]).at_load(0.25, alpha=2.0)
+    >>> pace = speed_pace(profile)
+    >>> [pace.seconds(1, round=0, at=0.0, done=0.25, load=load) for load in (0.0625, 0.25, 0.5)]
+    [0.625, 2.5, 3.7]
+    """
+    load = profile.meta.base_load
+    if not load > 0:
+        rule = "the profile must have been recorded at a load > 0 to be read as speeds"
+        raise ProfileError(f"{rule}; got base load {load:g} (take `at_load` first)")
+    return ByWork(rates=profile.times / load, width=load)
+
+
+def _matrix(name: str, values: npt.ArrayLike, shape: tuple[int, ...] | None = None) -> FloatArray:
+    """Return a read-only matrix of finite numbers >= 0, broadcast to a shape if one is given."""
+    matrix = np.array(values, dtype=np.float64)
+    if matrix.ndim != 2 or matrix.size == 0:
+        raise ParameterError(name, "must be a matrix (rows, workers), not empty", matrix.shape)
+    if not (np.isfinite(matrix) & (matrix >= 0)).all():
+        wrong = matrix[~(np.isfinite(matrix) & (matrix >= 0))][0]
+        raise ParameterError(name, "must hold finite numbers >= 0", float(wrong))
+    if shape is not None:
+        if any(have not in (1, due) for have, due in zip(matrix.shape, shape, strict=True)):
+            raise ParameterError(
+                name, f"must be of shape {shape}, or broadcast to it", matrix.shape
+            )
+        matrix = np.broadcast_to(matrix, shape)
+    matrix.flags.writeable = False
+    return matrix
