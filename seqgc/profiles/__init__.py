@@ -29,3 +29,10 @@ from seqgc.profiles.generators import SlowWorkers as SlowWorkers
 from seqgc.profiles.gilbert_elliott import LAMBDA_CNN as LAMBDA_CNN
 from seqgc.profiles.gilbert_elliott import GilbertElliott as GilbertElliott
 from seqgc.profiles.gilbert_elliott import fit as fit
+from seqgc.profiles.slowdowns import Disrupters as Disrupters
+from seqgc.profiles.slowdowns import PowerLawClocks as PowerLawClocks
+from seqgc.profiles.slowdowns import RotatingSleep as RotatingSleep
+from seqgc.profiles.slowdowns import SleepWindows as SleepWindows
+from seqgc.profiles.slowdowns import Slowdown as Slowdown
+from seqgc.profiles.slowdowns import SlowPeriods as SlowPeriods
+from seqgc.profiles.slowdowns import Uneven as Uneven

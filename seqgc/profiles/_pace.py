@@ -31,7 +31,7 @@ each worker's times lie apart by the same seconds at every load, by speed by the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -104,8 +104,8 @@ class ByRound:
     """A pace that changes with a worker's round.
 
     A task of round k takes ``latencies_s[k % R] + rates[k % R] * (load - base_load)`` seconds.
-    ``latencies_s`` (R, n) are those of a task of ``base_load``, which is none unless it is given;
-    ``rates`` are seconds per unit of load, (R, n) or what can be broadcast to it, as [[1.5]].
+    ``latencies_s`` (R, n) are those of a task of ``base_load``, which is none unless it is given,
+    ``rates`` (R, n) seconds per unit of load; of either, one row or one column stands for all.
 
     Raises
     ------
@@ -126,9 +126,9 @@ class ByRound:
     base_load: float = 0.0
 
     def __post_init__(self) -> None:
-        latencies_s = _matrix("latencies_s", self.latencies_s)
-        object.__setattr__(self, "latencies_s", latencies_s)
-        object.__setattr__(self, "rates", _matrix("rates", self.rates, latencies_s.shape))
+        both = _of_one_shape(latencies_s=self.latencies_s, rates=self.rates)
+        for name, matrix in both.items():
+            object.__setattr__(self, name, matrix)
         require_number("base_load", self.base_load, least=0)
 
     @property
@@ -198,8 +198,9 @@ class ByTime:
     """A pace that changes with the time.
 
     ``rates`` (k, n) are seconds per unit of load: row j holds from ``j * width_s`` for ``width_s``
-    seconds, and the first follows the last. ``latencies_s``, of the same shape or one that can be
-    broadcast to it, pass before the first point of a task that begins then; None: none do.
+    seconds, and the first follows the last. ``latencies_s`` (k, n) pass before the first point of a
+    task that begins then; none do unless they are given. Of either, one row or one column stands
+    for all.
 
     Raises
     ------
@@ -217,15 +218,13 @@ class ByTime:
 
     rates: FloatArray
     width_s: float
-    latencies_s: FloatArray | None = None
+    latencies_s: FloatArray = field(default_factory=lambda: np.zeros((1, 1)))
 
     def __post_init__(self) -> None:
-        rates = _matrix("rates", self.rates)
-        object.__setattr__(self, "rates", rates)
         require_number("width_s", self.width_s, above=0)
-        if self.latencies_s is not None:
-            latencies_s = _matrix("latencies_s", self.latencies_s, rates.shape)
-            object.__setattr__(self, "latencies_s", latencies_s)
+        both = _of_one_shape(rates=self.rates, latencies_s=self.latencies_s)
+        for name, matrix in both.items():
+            object.__setattr__(self, name, matrix)
 
     @property
     def n(self) -> int:
@@ -233,8 +232,6 @@ class ByTime:
         return int(self.rates.shape[1])
 
     def latency_s(self, worker: int, *, round: int, at: float) -> float:
-        if self.latencies_s is None:
-            return 0.0
         return float(self.latencies_s[int(at / self.width_s) % len(self.latencies_s), worker])
 
     def seconds(self, worker: int, *, round: int, at: float, done: float, load: float) -> float:
@@ -298,19 +295,25 @@ def speed_pace(profile: DelayProfile) -> ByWork:
     return ByWork(rates=profile.times / load, width=load)
 
 
-def _matrix(name: str, values: npt.ArrayLike, shape: tuple[int, ...] | None = None) -> FloatArray:
-    """Return a read-only matrix of finite numbers >= 0, broadcast to a shape if one is given."""
+def _matrix(name: str, values: npt.ArrayLike) -> FloatArray:
+    """Return a read-only matrix of finite numbers >= 0."""
     matrix = np.array(values, dtype=np.float64)
     if matrix.ndim != 2 or matrix.size == 0:
         raise ParameterError(name, "must be a matrix (rows, workers), not empty", matrix.shape)
-    if not (np.isfinite(matrix) & (matrix >= 0)).all():
-        wrong = matrix[~(np.isfinite(matrix) & (matrix >= 0))][0]
-        raise ParameterError(name, "must hold finite numbers >= 0", float(wrong))
-    if shape is not None:
-        if any(have not in (1, due) for have, due in zip(matrix.shape, shape, strict=True)):
-            raise ParameterError(
-                name, f"must be of shape {shape}, or broadcast to it", matrix.shape
-            )
-        matrix = np.broadcast_to(matrix, shape)
+    wrong = ~(np.isfinite(matrix) & (matrix >= 0))
+    if wrong.any():
+        raise ParameterError(name, "must hold finite numbers >= 0", float(matrix[wrong][0]))
     matrix.flags.writeable = False
     return matrix
+
+
+def _of_one_shape(**values: npt.ArrayLike) -> dict[str, FloatArray]:
+    """Return such matrices, broadcast to one shape."""
+    matrices = {name: _matrix(name, value) for name, value in values.items()}
+    shapes = [matrix.shape for matrix in matrices.values()]
+    try:
+        shape = np.broadcast_shapes(*shapes)
+    except ValueError:
+        rule = "must be of one shape, or such that one can be broadcast to it"
+        raise ParameterError(", ".join(matrices), rule, shapes) from None
+    return {name: np.broadcast_to(matrix, shape) for name, matrix in matrices.items()}

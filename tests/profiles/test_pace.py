@@ -95,12 +95,12 @@ def test_by_speed_a_share_of_a_row_is_that_share_of_its_work() -> None:
     ("make", "argument"),
     [
         (lambda: ByRound(latencies_s=[1.0], rates=[[1.0]]), "latencies_s"),
-        (lambda: ByRound(latencies_s=[[1.0, 2.0]], rates=[[1.0], [1.0]]), "rates"),
+        (lambda: ByRound(latencies_s=[[1.0, 2.0]], rates=[[1.0, 1.0, 1.0]]), "latencies_s, rates"),
         (lambda: ByRound(latencies_s=[[1.0]], rates=[[-1.0]]), "rates"),
         (lambda: ByWork(rates=[[np.inf]], width=1.0), "rates"),
         (lambda: ByWork(rates=[[1.0]], width=0.0), "width"),
         (lambda: ByTime(rates=[[1.0]], width_s=-1.0), "width_s"),
-        (lambda: ByTime(rates=[[1.0]], width_s=1.0, latencies_s=[[1.0, 1.0]]), "latencies_s"),
+        (lambda: ByTime(rates=[[1.0]], width_s=1.0, latencies_s=[[-1.0]]), "latencies_s"),
     ],
 )
 def test_what_is_no_pace_is_refused(make: object, argument: str) -> None:
