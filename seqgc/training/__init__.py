@@ -31,6 +31,8 @@ from seqgc.training.problems import Split as Split
 from seqgc.training.problems import digits as digits
 from seqgc.training.rundir import RunDirectory as RunDirectory
 from seqgc.training.rundir import new_run_path as new_run_path
+from seqgc.training.stale import StaleWorkload as StaleWorkload
+from seqgc.training.stale import Updates as Updates
 from seqgc.training.validation import Best as Best
 from seqgc.training.validation import Validation as Validation
 from seqgc.training.workload import ChunkedScheme as ChunkedScheme

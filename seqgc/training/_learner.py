@@ -29,6 +29,7 @@ class LearnerState:
     steps: int
     settings: str  # of the optimizer and the scheduler: JSON of what `pack` returns
     validation: ValidationState
+    changes: int = 0  # of the weights: as many as steps, unless these come in parts
 
 
 class Learner:
@@ -45,28 +46,50 @@ class Learner:
         rules = model.validation
         self.validator: Final = None if rules is None else Validator(model, rules)
         self._store = store
-        self.steps = 0
+        self.steps = self.changes = 0
         self._published: list[WeightRef] = []
 
     def apply(self, gradient: FloatArray) -> dict[str, float]:
         """Take one step along ``gradient`` (P,), in the run's precision and writable.
 
-        Returns what `Stepper.step` says of it. Whatever the model's optimizer or scheduler raises
+        Returns what `Stepper.end` says of it. Whatever the model's optimizer or scheduler raises
         is raised, and the weights are those before.
         """
         before = self._kept()
         try:
-            about = self.stepper.step(gradient)
+            clipped = self.stepper.clip(gradient)
+            self.stepper.move()
+            about = self.stepper.end() | clipped
         except Exception:
             self._parameters.write(before())
             raise
+        self.steps, self.changes = self.steps + 1, self.changes + 1
+        return about
+
+    def apply_part(self, gradient: FloatArray) -> None:
+        """Go a part of a step, along ``gradient`` (P,); its end is `end_step`. Raises as `apply`.
+
+        Nothing is clipped: a part's norm is not the gradient's.
+        """
+        before = self._kept()
+        try:
+            self.stepper.set(gradient)
+            self.stepper.move()
+        except Exception:
+            self._parameters.write(before())
+            raise
+        self.changes += 1
+
+    def end_step(self) -> dict[str, float]:
+        """End a step whose parts have been applied; returns and raises as `apply`."""
+        about = self.stepper.end()
         self.steps += 1
         return about
 
     def _kept(self) -> Callable[[], FloatArray]:
         """Return what gives the present weights back: of those published the store has a copy."""
         for ref in self._published:
-            if ref.version == self.steps:
+            if ref.version == self.changes:
                 return partial(self._store.fetch, ref)
         weights = self._parameters.read()
         return lambda: weights
@@ -80,11 +103,21 @@ class Learner:
         return metrics
 
     def publish(self) -> WeightRef:
-        """Return a reference to the present weights, whose version is the number of steps taken."""
-        if not self._published or self._published[-1].version != self.steps:
+        """Return a reference to the present weights; their version counts their changes."""
+        if not self.is_published:
             weights = self._parameters.read()
-            self._published.append(self._store.publish(self.model.name, self.steps, weights))
+            self._published.append(self._store.publish(self.model.name, self.changes, weights))
         return self._published[-1]
+
+    @property
+    def is_published(self) -> bool:
+        """Whether the present weights are published."""
+        return bool(self._published) and self._published[-1].version == self.changes
+
+    @property
+    def latest(self) -> WeightRef | None:
+        """The version that was published last, if it has not been discarded."""
+        return self._published[-1] if self._published else None
 
     def snapshot(self) -> tuple[LearnerState, dict[str, Tensors]]:
         """Return copies of all that training has made of the model, and its tensors by file."""
@@ -95,7 +128,10 @@ class Learner:
         if self.validator is not None:
             validation = self.validator.state
             files |= {self._file("best"): self.validator.weights} if validation.best else {}
-        return LearnerState(steps=self.steps, settings=settings, validation=validation), files
+        state = LearnerState(
+            steps=self.steps, settings=settings, validation=validation, changes=self.changes
+        )
+        return state, files
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Return copies of the weights and buffers."""
@@ -108,14 +144,14 @@ class Learner:
         if self.validator is not None:
             self.validator.state = state.validation
             self.validator.weights = files.get(self._file("best"), {})
-        self.steps = state.steps
+        self.steps, self.changes = state.steps, max(state.steps, state.changes)
 
     def _file(self, what: str = "") -> str:
         return f"{self.model.name}{what and f'.{what}'}.safetensors"
 
     def version(self, ref: WeightRef) -> FloatArray:
         """Return the weights (P,) of a version that is published."""
-        is_present = ref.version == self.steps
+        is_present = ref.version == self.changes
         return self._parameters.read() if is_present else self._store.fetch(ref)
 
     def republish(self, version: int, weights: FloatArray) -> WeightRef:

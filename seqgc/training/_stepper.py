@@ -54,18 +54,33 @@ class Stepper:
             rule = f"must last for the {steps} steps of the run"
             raise ParameterError("scheduler", rule, f"total_steps={last}", f"total_steps={steps}")
 
-    def step(self, gradient: FloatArray) -> dict[str, float]:
-        """Take a step along ``gradient`` (P,), which must be writable.
-
-        Returns the learning rate ``lr``, and where it is clipped by its norm the ``gradient_norm``
-        that it had.
-        """
+    def set(self, gradient: FloatArray) -> None:
+        """Have ``gradient`` (P,), which must be writable, be what `move` goes along."""
         self._parameters.set_gradient(gradient)
-        about = {"lr": float(self._optimizer.param_groups[0]["lr"])}
-        about |= self._clip()
+
+    def clip(self, gradient: FloatArray) -> dict[str, float]:
+        """Like `set`, of the gradient as it is clipped.
+
+        Where that is by its norm, the ``gradient_norm`` that it had is returned.
+        """
+        self.set(gradient)
+        limit = self._model.gradient_clip_val
+        if limit is None:
+            return {}
+        if self._model.gradient_clip_algorithm == "value":
+            clip_grad_value_(self._parameters.tensors, limit)
+            return {}
+        return {"gradient_norm": float(clip_grad_norm_(self._parameters.tensors, limit))}
+
+    def move(self) -> None:
+        """Let the optimizer change the weights."""
         with without_compiler():
             self._optimizer.step()
         self._parameters.clear_gradient()
+
+    def end(self) -> dict[str, float]:
+        """End a step: the scheduler follows. Returns the learning rate ``lr`` that it had."""
+        about = {"lr": float(self._optimizer.param_groups[0]["lr"])}
         if self._scheduler is not None and not isinstance(self._scheduler, ReduceLROnPlateau):
             self._scheduler.step()
         return about
@@ -94,15 +109,6 @@ class Stepper:
         if self._scheduler is not None:
             state = unpack(packed["scheduler"], tensors)
             self._scheduler.load_state_dict(cast("dict[str, object]", state))
-
-    def _clip(self) -> dict[str, float]:
-        limit = self._model.gradient_clip_val
-        if limit is None:
-            return {}
-        if self._model.gradient_clip_algorithm == "value":
-            clip_grad_value_(self._parameters.tensors, limit)
-            return {}
-        return {"gradient_norm": float(clip_grad_norm_(self._parameters.tensors, limit))}
 
 
 def _make_scheduler(model: Model, optimizer: Optimizer) -> LRScheduler | None:

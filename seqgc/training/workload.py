@@ -2,51 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Final
+from collections.abc import Sequence
 
-import numpy as np
 import torch
-from torch import nn
 
-from seqgc._fault import fault_of
-from seqgc.errors import ParameterError, ScheduleError, StoreError, one_line
-from seqgc.ports import Decoding, FloatArray, MiniTask, WeightedPoints, WeightRef, WeightStore
-from seqgc.training._aftermath import Aftermath
-from seqgc.training._forms import one_of_each
+from seqgc.errors import ScheduleError
+from seqgc.ports import Decoding, FloatArray, MiniTask, WeightedPoints, WeightStore
 from seqgc.training._jobs import ChunkedScheme, JobPlan, Share
-from seqgc.training._learner import Learner, LearnerState, Tensors
-from seqgc.training._soundness import require_sound
-from seqgc.training._turns import Turn, TurnsState
-from seqgc.training.callbacks import CallbackState
-from seqgc.training.metrics import JobMetrics
-from seqgc.training.model import Model, Precision, torch_dtype
-from seqgc.training.parked import Parked, Parking
-from seqgc.training.validation import Best, require_valid
+from seqgc.training._learner import Tensors
+from seqgc.training._models import FLIGHT, ModelsWorkload, WorkloadState
+from seqgc.training._turns import Turn
+from seqgc.training.model import Model, Precision
 
 __all__ = ["FLIGHT", "ChunkedScheme", "TorchWorkload", "WorkloadState"]
 
-FLIGHT: Final = "flight.safetensors"
-"""The file of a checkpoint that holds what belongs to no model alone."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadState:
-    """What a `TorchWorkload` knows, apart from tensors: for checkpoints."""
-
-    begun: int  # jobs
-    unapplied: list[int]  # jobs whose gradients have not been applied, in order
-    in_flight: dict[int, list[int]]  # the versions of weights that a job uses, one a model
-    models: list[LearnerState]
-    turns: TurnsState
-    parked: dict[str, Parked]
-    idle_from: dict[str, int]  # the first job without a parked model
-    callbacks: list[CallbackState]
-
-
-class TorchWorkload:
+class TorchWorkload(ModelsWorkload):
     """Trains several models at once, job by job; a `seqgc.ports.Workload`.
 
     The M models are taken in M / k bundles of ``k = jobs_per_round``. Job ``t`` is one step of
@@ -103,62 +74,12 @@ class TorchWorkload:
         callbacks: Sequence[object] = (),
         steps: int | None = None,
     ) -> None:
-        torch_dtype(precision)
-        bundle = jobs_per_round
-        self._plan: Final = JobPlan(
-            models, scheme=scheme, jobs_per_round=bundle, stale=stale, steps=steps
+        plan = JobPlan(
+            models, scheme=scheme, jobs_per_round=jobs_per_round, stale=stale, steps=steps
         )
-        for model in one_of_each(models):
-            require_sound(model)
-        require_valid(models)
-        self._precision: Final = precision
-        self._learners = [Learner(m, store=store, precision=precision) for m in models]
-        self._by_name = {learner.model.name: learner for learner in self._learners}
-        self._begun = 0
+        super().__init__(plan, store=store, precision=precision, callbacks=callbacks)
         self._in_flight: dict[int, tuple[Share, ...]] = {}
         self._unapplied: dict[int, FloatArray | None] = {}  # None until decoded; in order of job
-        self.metrics: list[JobMetrics] = []  # of finished jobs, in their order, until taken
-        self.aftermath: Final = Aftermath(callbacks, names=self.names, park=self.park)
-        self._parked: dict[str, Parked] = {}
-        self._idle_from: dict[str, int] = {}
-
-    def take_metrics(self) -> list[JobMetrics]:
-        """Return `metrics`, which are forgotten here."""
-        taken, self.metrics = self.metrics, []
-        return taken
-
-    def best(self) -> dict[str, tuple[Best, Tensors]]:
-        """Return, by model, the best validation and the weights then, where there was one."""
-        followed = [(m.model.name, m.validator) for m in self._learners if m.validator is not None]
-        return {name: (v.state.best, v.weights) for name, v in followed if v.state.best is not None}
-
-    @property
-    def batch_sizes(self) -> tuple[int, ...]:
-        """The sizes of the models' batches, each once."""
-        return tuple(sorted({model.batch_size for model in self._plan.models}))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The models' names, in the order in which they take turns."""
-        return tuple(model.name for model in self._plan.models)
-
-    def require_steps(self, steps: int) -> None:
-        """Refuse a model whose learning-rate schedule is over before so many steps."""
-        for learner in self._learners:
-            learner.stepper.require_steps(steps)
-
-    def result_form(self, job: int) -> tuple[np.dtype[np.floating], int]:
-        """Return the results' dtype, whatever they travel in, and length: P + 1 over the bundle."""
-        return np.dtype(self._precision), sum(each.result_size for each in self._bundle(job))
-
-    def module(self, name: str) -> nn.Module:
-        """Return a model's module as trained so far; it is the run's own, to be read only."""
-        return self._learner(name).module
-
-    def _learner(self, name: str) -> Learner:
-        if name not in self._by_name:
-            raise ParameterError("name", f"must be one of {', '.join(self.names)}", name)
-        return self._by_name[name]
 
     def switch(self, scheme: ChunkedScheme) -> None:
         """Let the jobs that begin from now on be another scheme's; every earlier one has finished.
@@ -213,131 +134,37 @@ class TorchWorkload:
         job = decoding.job
         if job not in self._unapplied or self._unapplied[job] is not None:
             raise ScheduleError(f"job {job} cannot finish: it has not begun, or finished before")
-        dtype, size = self.result_form(job)
-        if gradient.shape != (size,):
-            rule = f"of job {job} must have shape ({size},)"
-            raise ParameterError("gradient", rule, gradient.shape)
-        kept = self._unapplied[job] = np.array(gradient, dtype=dtype)
-        step, parts = self._plan.turns[job].step, self._parts(job, kept)
-        if step is None:  # of zeros, for nobody
+        kept = self._unapplied[job] = self._vector(job, gradient)
+        if self._plan.turns[job].step is None:  # of zeros, for nobody
             del self._unapplied[job]
             return
-        overflown = [m.model.name for m, part in parts if not np.isfinite(part).all()]
-        self.park(overflown, kind="diverged", why="the sum of its finite results overflows")
-        self.metrics += [
-            JobMetrics(job=job, model=learner.model.name, step=step, loss=float(part[-1]))
-            for learner, part in parts
-            if learner.model.name not in self._parked
-        ]
+        parts = self._parts(job, kept)
+        self._park_overflown(parts)
+        self._note(job, [part[-1] for _, part in parts])
         if not self._plan.is_late:  # every earlier gradient of these models has been applied
             self._apply([job])
 
-    def park(self, names: Sequence[str], *, why: str, kind: Parking = "stopped early") -> None:
-        """Leave these models as they are: none of their gradients is applied any more.
-
-        In jobs that begin from now on nothing is computed for them. Those in flight stay as they
-        were asked for, since all results of a job are to be made alike. A model that is parked
-        stays parked, for the reason that it was parked for at first. ``why`` is one line.
-        """
-        for name in names:
-            steps = self._learner(name).steps
-            if name not in self._parked:
-                self._parked[name] = Parked(kind=kind, why=one_line(why), step=steps)
-                self._idle_from[name] = self._begun
-                self._plan.park(name)
-
-    @property
-    def num_jobs(self) -> int | None:
-        """How many jobs there are in all; None as long as there is somebody for more of them."""
-        return self._plan.turns.num_jobs
-
-    @property
-    def bundles_left(self) -> int:
-        """How many bundles have a model that is not parked."""
-        return self._plan.bundles_left
-
-    @property
-    def parked(self) -> Mapping[str, Parked]:
-        """The models that are trained no further, in the order in which they were parked."""
-        return MappingProxyType(self._parked)
-
     def flush(self) -> None:
-        """End the run: apply every gradient that is left, in order, and discard all weights.
-
-        ScheduleError if a job has begun and not finished; nothing is applied then.
-        """
         self._apply(list(self._unapplied))
         self.abandon()
 
     def abandon(self) -> None:
-        """Discard all weights, whatever has not been decoded; harmless if done already."""
         self._in_flight.clear()
         self._discard_weights()
 
     def snapshot(self) -> tuple[WorkloadState, dict[str, Tensors]]:
-        """Return copies of all that training has made, and the tensors by file and name."""
-        flight: dict[str, torch.Tensor] = {}
-        for job, shares in self._in_flight.items():
-            for learner, share in zip(self._bundle(job), shares, strict=True):
-                name = _version_name(learner, share.weights.version)
-                if name not in flight:
-                    flight[name] = torch.from_numpy(np.array(learner.version(share.weights)))
-        for job, gradient in self._unapplied.items():
-            if gradient is not None:
-                flight[f"gradient.{job}"] = torch.from_numpy(gradient.copy())
-        files: dict[str, Tensors] = {FLIGHT: flight}
-        models = []
-        for learner in self._learners:
-            learned, of_it = learner.snapshot()
-            models.append(learned)
-            files |= of_it
-        versions = {j: [s.weights.version for s in each] for j, each in self._in_flight.items()}
-        state = WorkloadState(
-            begun=self._begun,
-            unapplied=list(self._unapplied),
-            in_flight=versions,
-            models=models,
-            callbacks=self.aftermath.callbacks.snapshot(flight),
-            parked=dict(self._parked),
-            idle_from=dict(self._idle_from),
-            turns=self._plan.turns.snapshot(),
+        flight = {
+            f"gradient.{job}": torch.from_numpy(gradient.copy())
+            for job, gradient in self._unapplied.items()
+            if gradient is not None
+        }
+        return self._snapshot(
+            flight, unapplied=list(self._unapplied), in_flight=self._in_flight, parts={}
         )
-        return state, files
 
-    def restore(self, state: WorkloadState, files: Mapping[str, Tensors]) -> None:
-        """Be as the workload of which this is a snapshot; publishes the weights in flight again.
-
-        Raises
-        ------
-        StoreError
-            If it is of other models.
-        ParameterError
-            If a callback does not take its state back.
-        """
-        try:
-            self._restore(state, files)
-        except (KeyError, ValueError, RuntimeError) as error:
-            message = f"the checkpoint is of other models: {one_line(error)}"
-            raise StoreError(message) from error
-        self.aftermath.callbacks.restore(state.callbacks, files[FLIGHT])
-
-    def _restore(self, state: WorkloadState, files: Mapping[str, Tensors]) -> None:
-        flight = files[FLIGHT]
-        for learner, learned in zip(self._learners, state.models, strict=True):
-            learner.restore(learned, files)
-        self._begun = state.begun
-        self._parked, self._idle_from = dict(state.parked), dict(state.idle_from)
-        self._plan.turns.restore(state.turns)
-        for name in state.parked:
-            self._plan.park(name)
+    def _restore_jobs(self, state: WorkloadState, flight: Tensors) -> None:
         for job, versions in state.in_flight.items():
-            shares = []
-            for index, version in zip(self._plan.bundle(job), versions, strict=True):
-                learner = self._learners[index]
-                vector = flight[_version_name(learner, version)].numpy()
-                ref = learner.republish(version, vector)
-                shares.append(self._share(index, job, ref))
-            self._in_flight[job] = tuple(shares)
+            self._in_flight[job] = self._restored(job, versions, flight)
         for job in state.unapplied:
             gradient = flight.get(f"gradient.{job}")
             self._unapplied[job] = None if gradient is None else gradient.numpy()
@@ -365,33 +192,7 @@ class TorchWorkload:
                     if learner.model.name not in self._parked:
                         self._step(learner, part)
 
-    def _step(self, learner: Learner, part: FloatArray) -> None:
-        try:
-            about = learner.apply(part[:-1])
-        except Exception as error:  # of the user's own optimizer or scheduler
-            why = f"its step raised {fault_of(error)}"
-            self.park([learner.model.name], kind="raised", why=why)
-        else:
-            self.aftermath.follow(learner, loss=float(part[-1]), about=about)
-
-    def _share(self, index: int, job: int, weights: WeightRef) -> Share:
-        idle = self._idle_from.get(self._learners[index].model.name, job + 1) <= job
-        return self._plan.share(index, job=job, weights=weights, idle=idle)
-
-    def _parts(self, job: int, gradient: FloatArray) -> list[tuple[Learner, FloatArray]]:
-        """Cut a job's gradient into its models' parts, which are views."""
-        bundle = self._bundle(job)
-        ends = np.cumsum([learner.result_size for learner in bundle])
-        return list(zip(bundle, np.split(gradient, ends[:-1]), strict=True))
-
-    def _bundle(self, job: int) -> list[Learner]:
-        return [self._learners[index] for index in self._plan.bundle(job)]
-
     def _discard_weights(self) -> None:
         needed = {share.weights for shares in self._in_flight.values() for share in shares}
         for learner in self._learners:
             learner.keep(needed)
-
-
-def _version_name(learner: Learner, version: int) -> str:
-    return f"weights.{learner.model.name}.{version}"

@@ -56,6 +56,7 @@ def make_model(
     dataset: object = None,
     optimizer: object = SGD,
     batch_size: int = 16,
+    **others: object,
 ) -> Model:
     return Model(
         name=name,
@@ -65,6 +66,7 @@ def make_model(
         optimizer=optimizer,
         batch_size=batch_size,
         seed=seed,
+        **others,
     )
 
 

@@ -1,0 +1,386 @@
+"""`StaleWorkload`: training where a batch comes in parts, each applied by itself.
+
+Theory of operation
+-------------------
+A job is one batch, and one step of each of its models. A coded gradient is the job's in one piece,
+computed on weights that were fixed when the job began. Here workers go on by themselves: part p of
+job t is one worker's share, chunk p of the batch, and the weights that it is computed on are those
+of the moment at which it is sent. What has arrived by then is in them, the worker's own update of
+before among it (*read my writes*); what others still compute is not: the weights are *stale*.
+
+A defence says by how much at most: weights of a part of job t hold every part of its models' jobs
+up to ``t - staleness - 1``. Its policy sees to that; here it is checked whenever a task is made.
+How updates reach the weights, and which weights are read, is the user's choice (`Updates`):
+
+- ``apply="update"``: a part moves the weights as it comes, by one step of the optimizer along the
+  part's share of the gradient. All parts together make the step of the batch, to first order, if
+  the optimizer is additive (`seqgc.training._additive`).
+- ``apply="clock"``: the parts are added up, in their order, and the sum is applied as one step when
+  the last of them and every earlier step of the model's are in. Any optimizer will do.
+- ``refresh="always"``: a task reads the present weights, which are published unless they are.
+- ``refresh="needed"``: it reads the version that was published last, as long as that is within the
+  bound: about one publication in ``staleness + 1`` jobs. Functions then lack their own updates.
+- ``refresh="late"``, with ``"clock"``: it reads exactly the steps of its model's jobs up to
+  ``t - staleness - 1``. So a run is the same to the last bit whoever was slow in it: sequential
+  gradient descent with delayed gradients.
+
+*At most once.* Each part is taken once, or `ScheduleError`. A checkpoint holds which parts are in,
+beside the weights that they are in; a resumed run asks again for the others.
+
+*Versions* of weights are kept while a part that has been sent reads them, and its answer is not in.
+A step is at its end (learning rate, metrics, callbacks, validation) when all its parts are in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, Protocol, TypeAlias, get_args
+
+import numpy as np
+import torch
+
+from seqgc.errors import ParameterError, ScheduleError
+from seqgc.ports import Decoding, FloatArray, MiniTask, Part, WeightedPoints, WeightRef, WeightStore
+from seqgc.training._additive import require_additive
+from seqgc.training._in_order import InOrder
+from seqgc.training._jobs import ChunkedScheme, JobPlan, Share
+from seqgc.training._learner import Learner, Tensors
+from seqgc.training._models import ModelsWorkload, PartsState, WorkloadState
+from seqgc.training.model import Model, Precision
+
+__all__ = ["Apply", "Refresh", "StaleScheme", "StaleWorkload", "Updates"]
+
+Apply: TypeAlias = Literal["update", "clock"]
+Refresh: TypeAlias = Literal["always", "needed", "late"]
+
+
+class StaleScheme(ChunkedScheme, Protocol):
+    """What training must know of a defence whose jobs come in parts."""
+
+    @property
+    def staleness(self) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Updates:
+    """How updates reach the weights, and which weights tasks read: see this module's head.
+
+    Examples
+    --------
+    >>> Updates(apply="clock", refresh="late")
+    Updates(apply='clock', refresh='late')
+    """
+
+    apply: Apply = "update"
+    refresh: Refresh = "always"
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("apply", self.apply, get_args(Apply)),
+            ("refresh", self.refresh, get_args(Refresh)),
+        ):
+            if value not in known:
+                raise ParameterError(name, f"must be one of {', '.join(known)}", value)
+        if self.refresh == "late" and self.apply != "clock":
+            rule = "must be clock where weights are read exactly as late as may be"
+            raise ParameterError("apply", rule, self.apply)
+
+    def require_fit(self, models: Sequence[Model], *, staleness: int | None) -> None:
+        """Refuse models, or a bound on staleness (None: there is none), that this is not for."""
+        if self.refresh != "always" and staleness is None:
+            rule = "must be always where nothing bounds how stale weights are"
+            raise ParameterError("refresh", rule, self.refresh)
+        if self.apply == "update":
+            require_additive(models)
+
+
+@dataclass(slots=True, eq=False)
+class _OpenJob:
+    """A job that has begun, and whose step is not over."""
+
+    shares: tuple[Share, ...]  # its models'; with the weights published last when it began
+    of: int = 0  # parts; 0: not known yet
+    losses: dict[int, list[float]] = field(default_factory=dict)  # by part that is in
+    total: InOrder = field(default_factory=InOrder)
+    reads: defaultdict[int | None, set[WeightRef]] = field(default_factory=lambda: defaultdict(set))
+    """What has been sent of each part that is not in: the versions that its tasks read."""
+
+    @property
+    def is_complete(self) -> bool:
+        return 0 < self.of == len(self.losses)
+
+    def loss(self) -> list[float]:
+        """Return the models' losses on the batch, each the sum of its parts'."""
+        of_parts = np.array([self.losses[part] for part in sorted(self.losses)])
+        return list(map(float, of_parts.sum(axis=0)))
+
+
+class StaleWorkload(ModelsWorkload):
+    """Trains several models in turns, a batch part by part; a `seqgc.ports.Workload`.
+
+    The arguments are those of `TorchWorkload`, and ``updates``; the ``scheme`` says besides how
+    stale weights may be. Fewer bundles than jobs under way are welcome: that is what it is for.
+
+    Raises
+    ------
+    ParameterError
+        If an argument breaks its rule, a model's gradient is not a sum over chunks, or a part of it
+        cannot be applied by itself.
+    ScheduleError
+        By a method that is called out of turn, or if weights would be staler than promised.
+
+    Examples
+    --------
+    Half a batch is a part, and moves the weights before the other half is computed:
+
+    >>> import functools
+    >>> from seqgc.ports import Term
+    >>> from seqgc.schemes import Uncoded
+    >>> from seqgc.stores import MemoryStore
+    >>> from seqgc.training import TorchCompute, registered_model
+    >>> class Two(Uncoded):
+    ...     staleness = 0
+    >>> sgd = functools.partial(torch.optim.SGD, lr=0.1)
+    >>> model, store = registered_model("net", module="mlp", optimizer=sgd), MemoryStore()
+    >>> workload = StaleWorkload([model], scheme=Two(n=2), store=store)
+    >>> compute = TorchCompute([model.objective], store=store)
+    >>> workload.begin(0)
+    >>> for p in range(2):
+    ...     half = MiniTask(job=0, slot=0, chunks=np.array([p]), coefficients=np.ones(1), cover=p)
+    ...     of_it = Decoding(job=0, terms=(), part=Part(index=p, of=2))
+    ...     points = workload.resolve(half)
+    ...     print(points[0].weights.version, len(points[0].points))
+    ...     workload.finish(of_it, compute(points))
+    0 128
+    1 128
+    >>> [(entry.job, entry.step) for entry in workload.metrics]
+    [(0, 0)]
+    """
+
+    def __init__(
+        self,
+        models: Sequence[Model],
+        *,
+        scheme: StaleScheme,
+        store: WeightStore,
+        precision: Precision = "float32",
+        jobs_per_round: int = 1,
+        updates: Updates | None = None,
+        callbacks: Sequence[object] = (),
+        steps: int | None = None,
+    ) -> None:
+        plan = JobPlan(
+            models, scheme=scheme, jobs_per_round=jobs_per_round, stale=True, steps=steps
+        )
+        super().__init__(plan, store=store, precision=precision, callbacks=callbacks)
+        self._updates: Final = Updates() if updates is None else updates
+        self._updates.require_fit(models, staleness=scheme.staleness)
+        self._staleness = math.inf if scheme.staleness is None else scheme.staleness
+        self._is_late: Final = self._updates.refresh == "late"
+        self._open: dict[int, _OpenJob] = {}  # in order of job
+        self._ages = [0] * len(self._learners)  # of the latest versions (see `_age`)
+
+    def needs(self, job: int, finished: int) -> bool:  # noqa: ARG002 (all that has arrived)
+        """Say that ``finished`` is to be in the weights that tasks of ``job`` read."""
+        return True
+
+    def begin(self, job: int) -> None:
+        """Fix the batch of ``job``; jobs begin in order, without gaps."""
+        if job != self._begun:
+            raise ScheduleError(f"job {job} cannot begin: the next job is {self._begun}")
+        self._plan.turns.take(job, may_follow=lambda _: True)
+        if self._is_late:
+            bundle = self._plan.turns[job].bundle
+            self._end_steps(bundle, before=job - self._staleness)
+        shares = [
+            self._share(index, job, self._latest(index, job)) for index in self._plan.bundle(job)
+        ]
+        self._open[job], self._begun = _OpenJob(tuple(shares)), job + 1
+        self._forget()
+
+    def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
+        """Return the data points of a mini-task, at the weights that it is to read now."""
+        job = mini_task.job
+        if job not in self._open:
+            raise ScheduleError(f"job {job} is not in flight: {self._begun} have begun")
+        about, points = self._open[job], []
+        for index, share in zip(self._plan.bundle(job), about.shares, strict=True):
+            weights = share.weights if self._is_late else self._read(index, job)
+            about.reads[mini_task.cover].add(weights)
+            at = replace(share, weights=weights)
+            points.append(at.resolve(mini_task.chunks, mini_task.coefficients))
+        return tuple(points)
+
+    def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
+        """Take a part of a job's gradient, or all of it, as long as `result_form` says."""
+        job, part = decoding.job, decoding.part or Part(index=0, of=1)
+        about = self._open.get(job)
+        if about is None or part.index in about.losses or about.of not in (0, part.of):
+            which = f"part {part.index} of {part.of} of job {job}"
+            raise ScheduleError(f"{which} cannot be taken: its job is not open, or it is in")
+        kept = self._vector(job, gradient)
+        parts = self._parts(job, kept)
+        weight = decoding.terms[0].weight if decoding.part and decoding.terms else 1.0
+        about.of = part.of
+        about.losses[part.index] = [float(of_it[-1]) / weight for _, of_it in parts]
+        about.reads.pop(part.index if decoding.part else None, None)
+        if self._plan.turns[job].step is not None:
+            self._park_overflown(parts)
+            if self._updates.apply == "clock":
+                about.total.add(part.index, kept)
+            else:
+                self._apply_parts(parts)
+        if about.is_complete:
+            self._complete(job, about)
+        self._forget()
+
+    def flush(self) -> None:
+        if left := [job for job, about in self._open.items() if not about.is_complete]:
+            raise ScheduleError(f"job {left[0]} has not been decoded by its deadline")
+        for bundle in range(self._plan.num_bundles):
+            self._end_steps(bundle, before=math.inf)
+        self.abandon()
+
+    def abandon(self) -> None:
+        self._open.clear()
+        for learner in self._learners:
+            learner.keep(set())
+
+    # ---- which weights a task reads -------------------------------------------------------------
+
+    def _age(self, bundle: int) -> int:
+        """Return up to which job the weights of a bundle's models hold all of theirs."""
+        return next(iter(self._steps(bundle)), self._begun)
+
+    def _steps(self, bundle: int) -> list[int]:
+        """Return the open jobs that are steps of a bundle, in order."""
+        turns = ((job, self._plan.turns[job]) for job in self._open)
+        return [job for job, turn in turns if turn.bundle == bundle and turn.step is not None]
+
+    def _read(self, index: int, job: int) -> WeightRef:
+        """Return the version that tasks of ``job`` read of a model, published if it is not."""
+        age, due = self._age(self._plan.turns[job].bundle), job - self._staleness
+        if age < due:
+            raise ScheduleError(
+                f"job {job} cannot be computed on weights that lack parts of job {age}: they may "
+                f"be {self._staleness} jobs late"
+            )
+        learner = self._learners[index]
+        latest = learner.latest
+        if latest is not None and self._updates.refresh == "needed" and self._ages[index] >= due:
+            return latest
+        self._ages[index] = age
+        return learner.publish()
+
+    def _latest(self, index: int, job: int) -> WeightRef:
+        """Return a version for a job that begins: what its tasks read, or read at first."""
+        if self._is_late:
+            return self._learners[index].publish()
+        return self._learners[index].latest or self._read(index, job)
+
+    def _forget(self) -> None:
+        """Discard the versions that no part on its way reads, and that none will read."""
+        self._plan.turns.forget(self._open.keys())
+        needed = {
+            ref for each in self._open.values() for refs in each.reads.values() for ref in refs
+        }
+        if self._is_late:
+            needed |= {share.weights for each in self._open.values() for share in each.shares}
+        for learner in self._learners:
+            is_of_use = self._updates.refresh == "needed" or learner.is_published
+            learner.keep(needed | {learner.latest} if learner.latest and is_of_use else needed)
+
+    # ---- what becomes of a part -----------------------------------------------------------------
+
+    def _apply_parts(self, parts: Sequence[tuple[Learner, FloatArray]]) -> None:
+        for learner, part in parts:
+            if learner.model.name not in self._parked:
+                try:
+                    learner.apply_part(part[:-1])
+                except Exception as error:  # of the user's own optimizer
+                    self._park_raised(learner, error)
+
+    def _complete(self, job: int, about: _OpenJob) -> None:
+        """Note what a job came to, all of whose parts are in, and end steps that may end."""
+        turn = self._plan.turns[job]
+        if turn.step is None:  # of zeros, for nobody
+            del self._open[job]
+            return
+        self._note(job, about.loss())
+        if not self._is_late:
+            self._end_steps(turn.bundle, before=math.inf)
+
+    def _end_steps(self, bundle: int, *, before: float) -> None:
+        """End a bundle's steps that are complete, in their order; all ``before`` a job must be."""
+        for job in [job for job in self._steps(bundle) if job < before]:
+            about = self._open[job]
+            if not about.is_complete:
+                if self._is_late:
+                    raise ScheduleError(f"job {job} has not been decoded by its deadline")
+                break
+            self._end_step(job, about)
+
+    def _end_step(self, job: int, about: _OpenJob) -> None:
+        losses = about.loss()
+        if (total := about.total.taken()) is None:
+            learners = zip(self._bundle(job), losses, strict=True)
+            for learner, loss in learners:
+                if learner.model.name not in self._parked:
+                    self._end_parts(learner, loss)
+        else:
+            parts = self._parts(job, total)
+            self._park_overflown(parts)
+            for (learner, part), loss in zip(parts, losses, strict=True):
+                part[-1] = loss
+                if learner.model.name not in self._parked:
+                    self._step(learner, part)
+        del self._open[job]
+
+    def _end_parts(self, learner: Learner, loss: float) -> None:
+        try:
+            about = learner.end_step()
+        except Exception as error:  # of the user's own scheduler
+            self._park_raised(learner, error)
+        else:
+            self.aftermath.follow(learner, loss=loss, about=about)
+
+    # ---- checkpoints ----------------------------------------------------------------------------
+
+    def snapshot(self) -> tuple[WorkloadState, dict[str, Tensors]]:
+        flight: dict[str, torch.Tensor] = {}
+        parts = {}
+        for job, about in self._open.items():
+            waiting = about.total.waiting
+            parts[job] = PartsState(
+                of=about.of,
+                losses={p: list(losses) for p, losses in about.losses.items()},
+                waiting=sorted(waiting),
+            )
+            for p, vector in waiting.items():
+                flight[f"part.{job}.{p}"] = torch.from_numpy(vector.copy())
+            if about.total.sum is not None:
+                flight[f"sum.{job}"] = torch.from_numpy(about.total.sum.copy())
+        in_flight = {j: about.shares for j, about in self._open.items()} if self._is_late else {}
+        return self._snapshot(flight, unapplied=list(parts), in_flight=in_flight, parts=parts)
+
+    def _restore_jobs(self, state: WorkloadState, flight: Tensors) -> None:
+        for job in state.unapplied:
+            parts, versions = state.parts[job], state.in_flight.get(job)
+            if versions is None:
+                refs = [self._learners[index].publish() for index in self._plan.bundle(job)]
+                shares = tuple(map(self._share, self._plan.bundle(job), [job] * len(refs), refs))
+            else:
+                shares = self._restored(job, versions, flight)
+            about = self._open[job] = _OpenJob(shares, of=parts.of, losses=dict(parts.losses))
+            summed = flight.get(f"sum.{job}")
+            waiting = {p: flight[f"part.{job}.{p}"].numpy() for p in parts.waiting}
+            about.total = InOrder(
+                sum=None if summed is None else summed.numpy(),
+                next=len(parts.losses) - len(waiting),
+                waiting=waiting,
+            )
+        for index in range(len(self._learners)):  # of what has just been published
+            self._ages[index] = self._age(index // self._plan.jobs_per_round)
