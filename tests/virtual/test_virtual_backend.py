@@ -292,25 +292,26 @@ def test_slack_takes_as_long_as_its_recursion(
 
 
 @pytest.mark.parametrize(
-    ("alpha", "slack", "due_s"),
+    ("alpha", "slack", "work", "due_s"),
     [
-        (1.12, 0, 48.2392),  # uncoded
-        (1.12, 1, 31.8063),
-        (1.12, 30, 29.2193),  # nobody waits
-        (60.0, 0, 55.1392),
-        (60.0, 1, 38.0695),
+        (1.12, 0, 1, 48.2392),  # uncoded
+        (1.12, 0, 2, 24.1794),  # two clocks of work in each
+        (1.12, 1, 1, 31.8063),
+        (1.12, 30, 1, 29.2193),  # nobody waits
+        (60.0, 0, 1, 55.1392),
+        (60.0, 1, 1, 38.0695),
     ],
 )
 def test_the_figures_of_a_recording(
-    recorded_profiles: Path, alpha: float, slack: int, due_s: float
+    recorded_profiles: Path, alpha: float, slack: int, work: int, due_s: float
 ) -> None:
     name = "cnn-canada-batch2048-load0.000-30rounds-d.csv"
     profile = read_profile(recorded_profiles / name)
     backend = VirtualBackend(256, latency_pace(profile, alpha=alpha), workers="function")
-    took_s = seconds_with_slack(backend, slack, 30, 1 / 256)
+    took_s = seconds_with_slack(backend, slack, 30 // work, work / 256)
     assert took_s == pytest.approx(due_s, abs=1e-4)
-    times = profile.times_at(1 / 256, alpha=alpha)
-    assert took_s == pytest.approx(recursion(times, slack, 30), abs=1e-9)
+    times = profile.times_at(work / 256, alpha=alpha)
+    assert took_s == pytest.approx(recursion(times, slack, 30 // work), abs=1e-9)
 
 
 # ---- whatever is sent, cancelled and restarted --------------------------------------------------

@@ -1,0 +1,83 @@
+"""How long work takes workers who are never idle: the bound where work may go to anyone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from seqgc.errors import require_number
+from seqgc.profiles import Pace
+
+__all__ = ["busy_seconds"]
+
+_ACCURACY = 1e-13  # of what is sought, relative to it
+_MOST_STEPS = 200
+
+
+def busy_seconds(pace: Pace, work: float) -> float:
+    """Return the least seconds in which workers at this pace, all busy all the time, do ``work``.
+
+    That is the least τ with ``sum_i W_i(τ) >= work``, in units of a batch (30 clocks of data are
+    30), where worker i does ``W_i(τ)`` from 0 to τ: no policy is faster, whoever is given what and
+    when, and one that could move work without cost would be as fast. Source: Harlap et al.,
+    Addressing the straggler problem for iterative convergent parallel ML, SoCC 2016
+    ("ideal"). Latencies are left out, so that with them it is a bound from further below; a pace
+    that goes by rounds is taken as that of round 0.
+
+    Raises
+    ------
+    ParameterError
+        If ``work`` is not a finite number >= 0.
+
+    Examples
+    --------
+    Of 4 batches the first worker does 3 in 3 s, the other, a third as fast, 1:
+
+    >>> import numpy as np
+    >>> from seqgc.profiles import ByWork
+    >>> busy_seconds(ByWork(rates=np.array([[1.0, 3.0]]), width=0.25), 4.0)
+    3.0
+    """
+    each = require_number("work", work, least=0) / pace.n
+    if each == 0:
+        return 0.0
+
+    def takes_s(worker: int, load: float) -> float:
+        return pace.seconds(worker, round=0, at=0.0, done=0.0, load=load)
+
+    def missing(by_s: float) -> float:
+        """Return what is left of the work at a time; below 0 if more than that is done."""
+        return work - sum(_load_by(by_s, worker) for worker in range(pace.n))
+
+    def _load_by(by_s: float, worker: int) -> float:
+        most = each
+        while takes_s(worker, most) <= by_s:
+            if most >= work:
+                return work
+            most *= 2
+        return _zero(lambda load: takes_s(worker, load) - by_s, 0.0, most)
+
+    even_s = [takes_s(worker, each) for worker in range(pace.n)]
+    return _zero(lambda by_s: -missing(by_s), min(even_s), max(even_s))
+
+
+def _zero(rising: Callable[[float], float], low: float, high: float) -> float:
+    """Return where a function that does not fall, <= 0 at ``low`` and >= 0 at ``high``, is 0.
+
+    By false position, which is exact within a linear piece, and halving in every third step.
+    """
+    at_low, at_high = rising(low), rising(high)
+    for step in range(_MOST_STEPS):
+        if at_low >= 0:
+            return low
+        if at_high <= 0 or high - low <= _ACCURACY * high:
+            return high
+        part = 0.5 if step % 3 == 2 else -at_low / (at_high - at_low)
+        middle = low + part * (high - low)
+        if not low < middle < high:
+            middle = low + (high - low) / 2
+        value = rising(middle)
+        if value <= 0:
+            low, at_low = middle, value
+        if value >= 0:
+            high, at_high = middle, value
+    return high
