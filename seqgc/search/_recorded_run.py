@@ -16,23 +16,19 @@ from seqgc.errors import ParameterError, ScheduleError
 from seqgc.ports import (
     Arrival,
     Finish,
-    Flaw,
-    FlawedResult,
     FloatArray,
     Seen,
     Task,
     Timetable,
-    WeightedPoints,
 )
 from seqgc.rounds import RoundPolicy, Setting
 from seqgc.schemes import Deal
 from seqgc.search._dealt_run import deal
 from seqgc.search._outcome import Recorder, Replay
 from seqgc.search._rehearsal import Rehearsal
+from seqgc.virtual import Compute, answer
 
 __all__ = ["ReplayBackend", "largest_error", "replay"]
-
-Compute = Callable[[tuple[WeightedPoints, ...]], FloatArray]
 
 
 class ReplayBackend:
@@ -95,17 +91,7 @@ class ReplayBackend:
             self._now = until
             return None
         at, task = self._pending.pop()
-        results: dict[int, FloatArray] = {}
-        flaws: dict[str, Flaw] = {}
-        if (compute := self._compute) is not None:
-            for item in task.items:
-                try:
-                    results[item.slot] = compute(item.parts)
-                except FlawedResult as flawed:
-                    results[item.slot] = flawed.result
-                    flaws |= flawed.flaws
-        about = {"round": task.round, "worker": task.worker, "attempt": task.attempt}
-        return Arrival(**about, at=at, results=results, flaws=flaws)
+        return answer(task, at=at, compute=self._compute)
 
     def close(self) -> None:
         self._pending = []

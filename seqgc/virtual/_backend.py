@@ -27,29 +27,19 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
 from seqgc.errors import ParameterError, ScheduleError, WorkerError, require_int, require_number
-from seqgc.ports import (
-    Arrival,
-    Failure,
-    Flaw,
-    FlawedResult,
-    FloatArray,
-    Task,
-    WeightedPoints,
-)
+from seqgc.ports import Arrival, Failure, FloatArray, Task
 from seqgc.profiles import Pace, RestartablePace, task_seconds
+from seqgc.virtual._computing import Compute, answer
 from seqgc.virtual._faults import Faults
 
-__all__ = ["Compute", "VirtualBackend"]
-
-Compute: TypeAlias = Callable[[tuple[WeightedPoints, ...]], FloatArray]
-"""Makes a mini-task's result of its data points; raises `FlawedResult` where parts are of none."""
+__all__ = ["VirtualBackend"]
 
 Kind: TypeAlias = Literal["resident", "function"]
 
@@ -177,8 +167,8 @@ class VirtualBackend:
         self._check_open()
         while (at := self._next_at()) <= until and at < math.inf:
             self._now = max(self._now, at)
-            if (answer := self._happen(heapq.heappop(self._events))) is not None:
-                return answer
+            if (event := self._happen(heapq.heappop(self._events))) is not None:
+                return event
         if until == math.inf:
             raise ScheduleError("the policy waits for ever: nothing is left to arrive")
         self._now = max(self._now, until)
@@ -278,16 +268,7 @@ class VirtualBackend:
         if errand not in owed:
             return None
         owed.remove(errand)
-        address = {"round": task.round, "worker": task.worker, "attempt": task.attempt}
-        if errand.reason:
-            return Failure(**address, at=self._now, reason=errand.reason)
-        results: dict[int, FloatArray] = {}
-        flaws: dict[str, Flaw] = {}
-        if (compute := self._compute) is not None:
-            for item in task.items:
-                try:
-                    results[item.slot] = compute(item.parts)
-                except FlawedResult as flawed:
-                    results[item.slot] = flawed.result
-                    flaws |= flawed.flaws
-        return Arrival(**address, at=self._now, results=results, flaws=flaws)
+        if not errand.reason:
+            return answer(task, at=self._now, compute=self._compute)
+        about = {"round": task.round, "worker": task.worker, "attempt": task.attempt}
+        return Failure(**about, at=self._now, reason=errand.reason)
