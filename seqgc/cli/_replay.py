@@ -16,14 +16,14 @@ from seqgc.search import replay as replay_setting
 
 def replay(
     profile: ProfileFile,
-    scheme: Annotated[str, "Scheme spec, for example gc-rep:s=7."],
+    scheme: Annotated[str, "--scheme", "--defence", "Its spec, for example gc-rep:s=7."],
     options: RehearsalOptions,
     mu: Annotated[float, "Tolerance of the closing rule."] = 0.0,
     wait_out: Annotated[str, "all, conform or feasible."] = "feasible",
     jobs_per_round: Annotated[int, "Models in a job (bundle)."] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Replay a scheme on recorded delays: run time, stragglers, wait-outs."""
+    """Replay a scheme, or another defence, on recorded delays: run time, stragglers, wait-outs."""
     rehearsal = options.of(profile)
     setting = Setting(
         scheme=parse_scheme(scheme, n=rehearsal.profile.num_workers),

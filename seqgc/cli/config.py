@@ -80,7 +80,9 @@ class ModelConfig(Settings):
 class RunConfig(Settings):
     """Everything about a run; the fields with words beside their types are options of the verbs."""
 
-    scheme: Annotated[str, "Scheme spec, for example gc-rep:s=1."] = "gc-rep:s=1"
+    scheme: Annotated[
+        str, "--scheme", "--defence", "Spec of a scheme or another defence, as gc-rep:s=1."
+    ] = "gc-rep:s=1"
     workers: Annotated[
         int, Field(ge=1, le=MOST_WORKERS), "-n", "--workers", "Number of workers."
     ] = 16

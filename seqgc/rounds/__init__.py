@@ -1,5 +1,6 @@
 """When may a round close? The gate decides it; policies drive schedules with it."""
 
+from seqgc.rounds._alarms import Alarms as Alarms
 from seqgc.rounds._answers import Answers as Answers
 from seqgc.rounds._answers import OnRecord as OnRecord
 from seqgc.rounds._dealing import DealingPolicy as DealingPolicy
@@ -9,6 +10,7 @@ from seqgc.rounds._policy_defence import PolicyDefence as PolicyDefence
 from seqgc.rounds._policy_defence import ResumablePolicy as ResumablePolicy
 from seqgc.rounds._policy_defence import RunPolicy as RunPolicy
 from seqgc.rounds._policy_defence import policy_of as policy_of
+from seqgc.rounds._retries import Retries as Retries
 from seqgc.rounds._rule import Adaptation as Adaptation
 from seqgc.rounds._rule import ClosingRule as ClosingRule
 from seqgc.rounds._rule import Setting as Setting

@@ -69,6 +69,11 @@ class PolicyDefence(Defence):
         """Of how many jobs a task has parts, at most; so many jobs make a clock, or a round."""
         return 1
 
+    @property
+    def tolerates(self) -> str:
+        """What slow and failing workers cost, in a few words."""
+        return "its own policy shares out the work of who is slow or fails"
+
     @abstractmethod
     def policy(
         self,

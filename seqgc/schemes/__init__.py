@@ -7,6 +7,7 @@ from seqgc.schemes._contract import by_rounds as by_rounds
 from seqgc.schemes._cut import chunk_sizes as chunk_sizes
 from seqgc.schemes._defence import Defence as Defence
 from seqgc.schemes._defence import Entry as Entry
+from seqgc.schemes._defence import Kind as Kind
 from seqgc.schemes._defence import entry_of as entry_of
 from seqgc.schemes._grid import Grid as Grid
 from seqgc.schemes._registry import forget_scheme as forget_scheme

@@ -21,10 +21,11 @@ from seqgc.ports import (
     Task,
     Timetable,
 )
-from seqgc.rounds import RoundPolicy, Setting
+from seqgc.rounds import PolicyDefence, RoundPolicy, Setting
 from seqgc.schemes import Deal
 from seqgc.search._dealt_run import deal
 from seqgc.search._outcome import Recorder, Replay
+from seqgc.search._paced_run import paced_replay
 from seqgc.search._rehearsal import Rehearsal
 from seqgc.virtual import Compute, answer
 
@@ -120,7 +121,7 @@ class _WholeRounds:
 
 
 def replay(setting: Setting, rehearsal: Rehearsal) -> Replay:
-    """Run a scheme and a closing rule on recorded delays; nothing is computed or decoded.
+    """Run a defence and a closing rule on recorded delays; nothing is computed or decoded.
 
     Raises
     ------
@@ -138,6 +139,8 @@ def replay(setting: Setting, rehearsal: Rehearsal) -> Replay:
     """
     if isinstance(setting.scheme, Deal):
         return deal(setting, rehearsal).replay
+    if isinstance(setting.scheme, PolicyDefence):
+        return paced_replay(setting, rehearsal)
     recorder, loads = Recorder(), np.zeros(rehearsal.num_rounds(setting))
     _drive(setting, rehearsal, recorder, loads=loads)
     return dataclasses.replace(recorder.replay(), loads=loads)

@@ -35,6 +35,7 @@ def test_scheme_prints_the_documented_keys(capsys: Out) -> None:
         "scheme",
         "n",
         "s",
+        "kind",
         "delay",
         "normalized_load",
         "tolerates",

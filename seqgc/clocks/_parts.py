@@ -1,0 +1,124 @@
+"""`Parts`: who computes which part of the jobs, and what that asks of him."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from seqgc.errors import ParameterError, require_int
+from seqgc.ports import Decoding, FloatArray, MiniTask, Part, Term, Update
+
+__all__ = ["Parts"]
+
+_ONE = np.ones(1)
+_ONE.setflags(write=False)
+
+
+class Parts:
+    """Jobs in ``n`` parts, ``wpc`` >= 1 jobs a clock; part p is worker p's until it is another's.
+
+    ``shares`` (n,) are the parts' loads, of one job; equal ones unless they are given. Of several
+    parts a worker's own comes first: so a result's slot stays what it is.
+
+    Raises
+    ------
+    ParameterError
+        If an argument breaks its rule.
+
+    Examples
+    --------
+    >>> parts = Parts(3, wpc=2)
+    >>> parts.hand_over(2, 0)
+    >>> parts.owners, parts.of(0), [task.slot for task in parts.mini_tasks(0, (2,), range(4, 6))]
+    ((0, 1, 0), (0, 2), [2, 3])
+    """
+
+    def __init__(self, n: int, *, wpc: int = 1, shares: FloatArray | None = None) -> None:
+        self.n: Final = require_int("n", n, least=1)
+        self._wpc = require_int("wpc", wpc, least=1)
+        self._shares = np.full(n, 1 / n) if shares is None else np.asarray(shares, dtype=float)
+        if self._shares.shape != (n,):
+            raise ParameterError("shares", f"must be {n} loads, one a part", self._shares.shape)
+        self._of: list[tuple[int, ...]] = []  # by worker
+        self._loads = self._shares  # (n,), by worker, of one job
+        self.give(range(n))
+
+    @property
+    def owners(self) -> tuple[int, ...]:
+        """Who computes each part, (n,)."""
+        by_part = {part: worker for worker, parts in enumerate(self._of) for part in parts}
+        return tuple(by_part[part] for part in range(self.n))
+
+    @property
+    def members(self) -> int:
+        """How many workers have a part."""
+        return sum(map(bool, self._of))
+
+    def of(self, worker: int) -> tuple[int, ...]:
+        """Return the parts that are a worker's."""
+        return self._of[worker]
+
+    def heir(self, worker: int, *, but: Container[int]) -> int | None:
+        """Return the next worker after this one that has a part, but for some."""
+        following = ((worker + step) % self.n for step in range(1, self.n))
+        return next((each for each in following if self._of[each] and each not in but), None)
+
+    def give(self, owners: Sequence[int]) -> None:
+        """Let each part be its owner's, (n,)."""
+        of: list[list[int]] = [[] for _ in range(self.n)]
+        for part, worker in enumerate(owners):
+            of[worker].append(part)
+        self._own([sorted(parts, key=lambda p: p != worker) for worker, parts in enumerate(of)])
+
+    def hand_over(self, worker: int, heir: int) -> None:
+        """Let all parts of a worker be another's."""
+        of = [list(parts) for parts in self._of]
+        of[heir] += of[worker]
+        of[worker] = []
+        self._own(of)
+
+    def _own(self, of: Iterable[Sequence[int]]) -> None:
+        self._of = [tuple(parts) for parts in of]
+        self._loads = np.array([self._shares[list(parts)].sum() for parts in self._of])
+
+    def loads(self, sent: Mapping[int, Sequence[int]], *, jobs: int) -> FloatArray:
+        """Return everybody's loads (n,) of so many jobs.
+
+        That is all of a worker's parts, but for those who are ``sent`` only some of theirs.
+        """
+        loads = jobs * self._loads
+        for worker, parts in sent.items():
+            if len(parts) < len(self._of[worker]):
+                loads[worker] = jobs * self._shares[list(parts)].sum()
+        loads.flags.writeable = False
+        return loads
+
+    def mini_tasks(self, worker: int, parts: Sequence[int], jobs: range) -> tuple[MiniTask, ...]:
+        """Return what parts of a clock's jobs ask of a worker: a result for each, job by job."""
+        own = self._of[worker]
+        return tuple(
+            MiniTask(
+                job=job,
+                slot=own.index(part) * self._wpc + job - jobs.start,
+                chunks=np.array([part]),
+                coefficients=_ONE,
+                cover=part,
+            )
+            for job in jobs
+            for part in parts
+        )
+
+    def updates(
+        self, worker: int, parts: Sequence[int], jobs: range, *, clock: int
+    ) -> list[Update]:
+        """Return what is to be done with the results of `mini_tasks`, of a clock."""
+        updates = []
+        for task in self.mini_tasks(worker, parts, jobs):
+            term = Term(worker=worker, round=clock, slot=task.slot, weight=1.0)
+            part = Part(index=int(task.chunks[0]), of=self.n)
+            decoding = partial(Decoding, job=task.job, terms=(term,), part=part)
+            updates.append(Update(job=task.job, decoding=decoding))
+        return updates

@@ -1,0 +1,300 @@
+"""`ClockPolicy`: everybody goes on by himself, and waits only for who is too far behind.
+
+Theory of operation
+-------------------
+There are no rounds that all begin together. The jobs are cut into clocks of ``wpc`` jobs each (work
+per clock), each job into ``n`` parts, one a worker's; and every worker goes through the clocks of
+its part by itself. Four rules decide all:
+
+- *R1, begin.* A worker without a task begins clock t of its part as soon as the global clock, the
+  clocks that all parts have completed, is at least t less the slack (`Bound`): a `Dispatch` of
+  round t with a mini-task for each job of the clock.
+- *R2, answer.* Each result is an `Update`: the part of a job, to be applied by itself. The part has
+  completed its clock; if it was the last to do so, the global clock has passed: a `Close`, which
+  names the jobs that are whole now. Then R1, for all.
+- *R3, failure.* The task is sent again, at once or after a wait (`Retries`). After ``max_attempts``
+  in a row the worker's parts go, for good, to the next one after it that does not fail as well; as
+  long as all do, which is an outage and no worker's fault, it is asked again: 20 times in all, and
+  the run ends. Who has two parts does those that stand at the same clock in one task, and else the
+  one that is behind.
+- *R4, silence.* What is out for the rule's time limit is a failure, and its worker is replaced
+  (`Restart`) if the backend can. An answer that comes after all is dropped.
+
+So an update is applied once and never twice: only the answer to a task's newest attempt counts, and
+only one task of a part is out at a time. A task that begins clock t is made when all updates of
+clocks up to ``t - slack - 1`` have come in, and all of its own part up to t - 1; others may have.
+With the weights as old as that, what a job computes is the gradient of weights that lack at most
+``wpc * (slack + 1) - 1`` jobs (Cui et al. 2014, 2.3): none with slack 0 and one job a clock, which
+is bulk synchronous.
+
+*Addresses.* A task's round is its clock. Its attempt counts the tasks that the worker was sent in
+it, and its slots number results by part and job: another's part that it takes over has others.
+
+*Flaws* of a model that are not yet its own (`Doubts`) make an answer a failure.
+
+Source: Cui et al., "Exploiting bounded staleness to speed up big data analytics", 2014, 2.3, 3.1;
+Harlap et al., "Addressing the straggler problem for iterative convergent parallel ML", 2016, 2.1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TypeAlias
+
+from seqgc import ports
+from seqgc.clocks._bound import Bound
+from seqgc.clocks._doubts import Doubts
+from seqgc.clocks._errands import Errand, Errands
+from seqgc.clocks._parts import Parts
+from seqgc.clocks._records import Records
+from seqgc.clocks._state import ClockState, read_state
+from seqgc.errors import ScheduleError, WorkerError, require_int
+from seqgc.ports import Action, Arrival, Dispatch, Event, Failure, FloatArray
+from seqgc.rounds import Alarms, ClosingRule, Retries
+
+__all__ = ["ClockPolicy"]
+
+_Call: TypeAlias = Callable[[list[Action]], None]
+
+
+class ClockPolicy:
+    """Runs ``num_jobs`` jobs of ``n`` parts with a slack; see this module's head.
+
+    Of the ``rule`` the time limit and the attempts count. ``slack`` >= 0 are clocks; None: no
+    bound. ``wpc`` >= 1 jobs make a clock; the last may have fewer. ``shares`` (n,) are the parts'
+    loads, of one job; equal ones unless they are given.
+
+    Raises
+    ------
+    ParameterError
+        If an argument breaks its rule.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from seqgc.master import run
+    >>> from seqgc.ports import Close
+    >>> from seqgc.profiles import ByRound
+    >>> from seqgc.virtual import VirtualBackend
+    >>> pace = ByRound(latencies_s=[[1.0, 4.0], [3.0, 1.0], [2.0, 2.0]], rates=[[0.0]])
+    >>> for slack in (0, 1, None):
+    ...     policy, seconds = ClockPolicy(2, ClosingRule(), num_jobs=3, slack=slack), []
+    ...     run(policy, VirtualBackend(2, pace), observe=lambda seen: (
+    ...         seconds.append(seen.record.duration_s) if isinstance(seen, Close) else None))
+    ...     seconds
+    [4.0, 3.0, 2.0]
+    [4.0, 1.0, 2.0]
+    [4.0, 1.0, 2.0]
+    """
+
+    def __init__(
+        self,
+        n: int,
+        rule: ClosingRule,
+        *,
+        num_jobs: int,
+        slack: int | None = 0,
+        wpc: int = 1,
+        shares: FloatArray | None = None,
+    ) -> None:
+        self._parts = Parts(n, wpc=wpc, shares=shares)
+        self._n, self._wpc, self._slack, self._rule = n, wpc, slack, rule
+        self._jobs = require_int("num_jobs", num_jobs, least=0)
+        self._bound = Bound([0] * n, slack=slack)
+        self._latest = -1  # clock that anybody has begun
+        self._errands, self._doubts = Errands(self._parts), Doubts()
+        self._failing: dict[int, str] = {}  # by worker, why its newest task failed
+        self._retries, self._records, self._alarms = Retries(rule), Records(n), Alarms[_Call]()
+        self._now = -math.inf
+
+    @property
+    def done(self) -> bool:
+        """Whether all parts of all jobs are in."""
+        return self.rounds >= self._end
+
+    @property
+    def wake_at(self) -> float:
+        """When to send a `Tick` if nothing arrives before, in the backend's time."""
+        return self._alarms.next_at
+
+    @property
+    def num_jobs(self) -> int:
+        """How many jobs the whole run has, as far as is known."""
+        return self._jobs
+
+    @property
+    def rounds(self) -> int:
+        """The global clock: how many clocks all parts have completed."""
+        return self._bound.least
+
+    @property
+    def _end(self) -> int:
+        return -(-self._jobs // self._wpc)
+
+    def end_after(self, job: int) -> None:
+        """Begin no clock after that of this job, and none that nobody has begun.
+
+        What anybody has begun is done by all: jobs are applied whole.
+        """
+        end = max(job // self._wpc, self._latest) + 1
+        self._jobs = min(self._jobs, end * self._wpc)
+
+    # ---- what is remembered ----------------------------------------------------------------------
+
+    def snapshot(self) -> ClockState:
+        """Return what a policy that goes on with the run must know, as JSON says it.
+
+        It says which updates this policy has given out: whole clocks of each part. Taken when all
+        of them have been applied, as they are whenever `seqgc.master.run` rests, and kept with the
+        weights of that moment, it makes a run that is broken off apply each update once: a policy
+        that is restored to it asks for all others, and for none of these again. What was under way
+        is computed anew, on the weights of then. No answer to the run that was broken off may reach
+        the new one, whose addresses begin anew.
+        """
+        return ClockState(
+            jobs=self._jobs,
+            completed=list(self._bound.completed),
+            owners=list(self._parts.owners),
+            failed_models=sorted(self._doubts.failed),
+        )
+
+    def restore(self, state: object) -> None:
+        """Before the start, go on where another policy with the same arguments was.
+
+        `ValueError`, `KeyError` or `TypeError`: it is no snapshot of as many workers' clocks.
+        """
+        known = read_state(state, n=self._n)
+        completed, owners, self._jobs = known["completed"], known["owners"], known["jobs"]
+        self._bound, self._latest = Bound(completed, slack=self._slack), max(completed) - 1
+        self._parts.give(owners)
+        self._doubts.failed.update(known["failed_models"])
+        for clock in range(self._bound.least, max(completed)):
+            givers = (owners[part] for part in range(self._n) if completed[part] > clock)
+            self._records.recall(clock, givers)
+
+    # ---- what comes ------------------------------------------------------------------------------
+
+    def start(self) -> Sequence[Dispatch]:
+        """Begin the first clock of all parts, or those that a restored policy stands at."""
+        return self._begin(range(self._n))
+
+    def on(self, event: Event) -> Sequence[Action]:
+        """Take one event; return what is to be done about it, in order.
+
+        `WorkerError` if a clock cannot be completed; `WireError` if there is no such worker.
+        """
+        self._now = max(self._now, event.at)
+        actions: list[Action] = []
+        match event:
+            case ports.Dispatched():
+                self._note_left(event)
+                return ()
+            case Arrival() | Failure():
+                self._settle(event, actions)
+            case ports.Tick():
+                if math.isinf(event.at):
+                    raise self._hopeless(self._errands.workers[0], "nobody answers any more")
+            case ports.Timetable():
+                raise ScheduleError("there is no timetable of work that nobody begins together")
+        for call in self._alarms.due(self._now):
+            call(actions)
+        return actions
+
+    def _note_left(self, event: ports.Dispatched) -> None:
+        self._records.leave(event.round, event.at)
+        if math.isfinite(limit_s := self._rule.timeout_s):
+            for worker, left_at in zip(event.workers, event.left_at, strict=True):
+                address = event.round, worker, event.attempt
+                self._alarms.set(left_at + limit_s, partial(self._miss, address))
+
+    def _settle(self, event: Arrival | Failure, actions: list[Action]) -> None:
+        errand = self._errands.awaited(event.round, event.worker, event.attempt)
+        if errand is None:
+            reason = "its clock has passed" if event.round < self.rounds else "nobody waits for it"
+            actions.append(ports.Drop(event=event, reason=reason))
+        elif isinstance(event, Failure):
+            self._fail(errand, event.reason, actions)
+        else:
+            if (park := self._doubts.judge(event, members=self._parts.members)) is not None:
+                actions.append(park)
+            if suspects := self._doubts.suspects(event):
+                actions.append(ports.Doubt(event=event))
+                self._fail(errand, event.flaws[min(suspects)].why, actions)
+            else:
+                self._take(errand, actions)
+
+    def _take(self, errand: Errand, actions: list[Action]) -> None:
+        worker, clock, jobs = errand.worker, errand.clock, self._jobs_of(errand.clock)
+        self._errands.end(errand)
+        self._failing.pop(worker, None)
+        self._retries.succeeded((worker,))
+        self._records.answer(clock, worker, self._now)
+        actions += self._parts.updates(worker, errand.parts, jobs, clock=clock)
+        if passed := self._bound.complete(errand.parts):
+            self._errands.forget(clock)
+            record = self._records.close(clock, self._now)
+            actions.append(ports.Close(record=record, jobs=tuple(jobs)))
+        actions += self._begin(range(self._n) if passed else [worker])
+
+    def _fail(self, errand: Errand, why: str, actions: list[Action]) -> None:
+        """Have a task sent again, or its parts be another's."""
+        worker = errand.worker
+        self._failing[worker] = why
+        wait_s = self._retries.failed((worker,))
+        heir = (
+            self._parts.heir(worker, but=self._failing)
+            if errand.tries >= self._rule.max_attempts
+            else None
+        )
+        if heir is not None:
+            self._hand_over(errand, heir, actions)
+        elif self._retries.exhausted((worker,)):
+            raise self._hopeless(worker, "every worker fails again and again")
+        else:
+            errand.is_out = False
+            self._alarms.set(self._now + wait_s, partial(self._send_again, errand))
+
+    def _hand_over(self, errand: Errand, heir: int, actions: list[Action]) -> None:
+        worker = errand.worker
+        self._errands.end(errand)
+        del self._failing[worker]
+        self._retries.succeeded((worker,))
+        self._parts.hand_over(worker, heir)
+        actions.append(ports.Cancel(round=errand.clock, workers=(worker,)))
+        actions += self._begin([heir])
+
+    def _send_again(self, errand: Errand, actions: list[Action]) -> None:
+        self._errands.again(errand)
+        actions += self._errands.dispatches([errand], self._jobs_of)
+
+    def _miss(self, address: tuple[int, int, int], actions: list[Action]) -> None:
+        """Take an answer that is not there by its time limit for a failure."""
+        if (errand := self._errands.awaited(*address)) is not None:
+            actions.append(ports.Restart(worker=errand.worker, optional=True))
+            why = f"silent for {self._rule.timeout_s:g} s: raise the time limit"
+            self._fail(errand, why, actions)
+
+    def _hopeless(self, worker: int, what: str) -> WorkerError:
+        why = f"; worker {worker}: {self._failing[worker]}" if worker in self._failing else ""
+        text = f"clock {self.rounds} cannot be completed: {what}{why}"
+        return WorkerError(text, round=self.rounds, worker=worker)
+
+    # ---- what is done about it -------------------------------------------------------------------
+
+    def _begin(self, workers: Iterable[int]) -> list[Dispatch]:
+        """Have those of these workers begin their next clock that may."""
+        begun: list[Errand] = []
+        for worker in workers:
+            if worker in self._errands or not (parts := self._parts.of(worker)):
+                continue
+            clock = min(map(self._bound.clock, parts))
+            if clock < self._end and self._bound.admits(clock):
+                behind = (part for part in parts if self._bound.clock(part) == clock)
+                begun.append(self._errands.begin(worker, clock, behind))
+                self._latest = max(self._latest, clock)
+        return self._errands.dispatches(begun, self._jobs_of)
+
+    def _jobs_of(self, clock: int) -> range:
+        return range(clock * self._wpc, min((clock + 1) * self._wpc, self._jobs))

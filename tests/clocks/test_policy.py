@@ -1,0 +1,409 @@
+"""Clocks: each part is applied once, and on all that the slack promises, whatever happens."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seqgc import ports
+from seqgc.clocks import ClockPolicy, Clocks
+from seqgc.errors import ScheduleError, WireError, WorkerError
+from seqgc.rounds import ClosingRule
+from seqgc.schemes import parse_scheme
+from tests.clocks.table import Table
+from tests.kit import SOAK
+
+
+def _table(spec: str = "", *, n: int = 3, jobs: int = 3, rule: ClosingRule | None = None) -> Table:
+    clocks = parse_scheme(spec or "ssp:slack=1", n=n)
+    assert isinstance(clocks, Clocks)
+    table = Table(clocks, jobs, rule or ClosingRule())
+    table.begin()
+    return table
+
+
+def _kinds(actions) -> list[str]:
+    return [type(action).__name__ for action in actions]
+
+
+# ---- whatever happens ---------------------------------------------------------------------------
+
+
+@st.composite
+def tables(draw) -> Table:
+    clocks = Clocks(
+        n=draw(st.integers(1, 4)),
+        slack=draw(st.none() | st.integers(0, 3)),
+        wpc=draw(st.integers(1, 3)),
+    )
+    limit_s = draw(st.sampled_from([5.0, math.inf]))
+    rule = ClosingRule(timeout_s=limit_s, max_attempts=draw(st.integers(1, 3)))
+    return Table(clocks, draw(st.integers(1, 7)), rule)
+
+
+CHOICES = st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), max_size=60)
+
+
+@settings(max_examples=20_000 if SOAK else 150)
+@given(tables(), CHOICES)
+def test_each_part_is_applied_once_whatever_happens(table: Table, choices) -> None:
+    table.begin()
+    for what, which in choices:
+        if not table.policy.done:
+            _happen(table, what, which)
+    _go_well(table)
+    table.check_end()
+
+
+def _happen(table: Table, what: int, which: int) -> None:
+    out, late = sorted(table.out), sorted(table.late)
+    table.now += 0.01
+    if what < 40 and out:
+        table.answer(out[which % len(out)])
+    elif what < 60 and out:
+        table.fail(out[which % len(out)])
+    elif what < 70 and out:
+        table.answer(out[which % len(out)], flaws=["m"])
+    elif what < 85 and late:
+        (drop,) = table.answer(late[which % len(late)])
+        assert isinstance(drop, ports.Drop)
+    elif what < 90:
+        table.resume()
+    elif math.isfinite(table.policy.wake_at):
+        table.tick()
+
+
+def _go_well(table: Table) -> None:
+    """Have everybody answer, to the end."""
+    while not table.policy.done:
+        if table.out:
+            table.answer(min(table.out))
+        else:
+            table.tick()
+
+
+@given(tables(), st.randoms(use_true_random=False))
+def test_the_same_events_bring_the_same_actions(table: Table, random) -> None:
+    twin = Table(table.clocks, table.num_jobs, table.rule)
+    table.begin()
+    twin.begin()
+    while not table.policy.done:
+        if not table.out:
+            table.tick()
+            twin.tick()
+            continue
+        address = random.choice(sorted(table.out))
+        act = random.choice(["answer", "answer", "answer", "fail"])
+        getattr(table, act)(address)
+        getattr(twin, act)(address)
+        assert twin.sent() == table.sent()
+        assert twin.policy.wake_at == table.policy.wake_at
+    assert _kinds(twin.seen) == _kinds(table.seen)
+
+
+# ---- R1: who may begin --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("spec", "ahead"), [("bsp", 1), ("ssp:slack=1", 2), ("ssp:slack=2", 3)])
+def test_a_worker_goes_on_until_it_is_the_slack_ahead(spec: str, ahead: int) -> None:
+    table = _table(spec, n=2, jobs=9)
+    for clock in range(ahead):
+        table.answer((clock, 0, 0))
+    assert not [address for address in table.out if address[1] == 0]  # it waits
+    table.answer((0, 1, 0))
+    assert {address for address in table.out if address[1] == 0} == {(ahead, 0, 0)}
+
+
+def test_asp_waits_for_nobody() -> None:
+    table = _table("asp", n=2, jobs=50)
+    for clock in range(50):
+        table.answer((clock, 0, 0))
+    assert table.closes() == []
+    assert sorted(table.out) == [(0, 1, 0)]
+
+
+def test_who_begins_at_once_is_sent_off_together() -> None:
+    table = _table("bsp", n=3, jobs=2)
+    for worker in (2, 0, 1):
+        table.answer((0, worker, 0))
+    assert table.sent() == [(0, 0, {0: [0], 1: [1], 2: [2]}), (1, 0, {0: [0], 1: [1], 2: [2]})]
+
+
+def test_a_clock_of_several_jobs_is_one_task() -> None:
+    table = _table("ssp:slack=1,wpc=2", n=2, jobs=5)
+    tasks = table.out[0, 1, 0]
+    assert [(m.job, m.slot, m.chunks.tolist(), m.cover, m.place) for m in tasks] == [
+        (0, 0, [1], 1, 0),
+        (1, 1, [1], 1, 0),
+    ]
+    _go_well(table)
+    assert [close.jobs for close in table.closes()] == [(0, 1), (2, 3), (4,)]
+    table.check_end()
+
+
+# ---- R2: what an answer brings ------------------------------------------------------------------
+
+
+def test_an_answer_brings_its_updates_then_the_clocks_end_then_what_begins() -> None:
+    table = _table("ssp:slack=1,wpc=2", n=2, jobs=4)
+    assert _kinds(table.answer((0, 0, 0))) == ["Update", "Update", "Dispatch"]
+    assert _kinds(table.answer((0, 1, 0))) == ["Update", "Update", "Close", "Dispatch"]
+    assert table.policy.rounds == 1
+
+
+def test_a_clocks_seconds_begin_where_the_last_ones_end() -> None:
+    table = _table("ssp:slack=2", n=2, jobs=3)
+    for address, at in (((0, 0, 0), 1.0), ((1, 0, 0), 2.0), ((0, 1, 0), 5.0), ((2, 0, 0), 6.0),
+                        ((1, 1, 0), 7.5), ((2, 1, 0), 8.0)):  # fmt: skip
+        table.answer(address, at=at)
+    records = [close.record for close in table.closes()]
+    assert [record.duration_s for record in records] == [5.0, 2.5, 0.5]
+    assert [record.kappa_s for record in records] == [1.0, 1.0, 4.0]  # from its first task on
+    assert [record.responded.all() for record in records] == [True] * 3
+    assert {(r.reason, r.waited_out, r.missed) for r in records} == {("everyone", False, 0)}
+
+
+# ---- R3: failures -------------------------------------------------------------------------------
+
+
+def test_a_failed_task_is_sent_again_at_once_and_then_after_waits() -> None:
+    table = _table("bsp", rule=ClosingRule(max_attempts=9))
+    actions = table.fail((0, 1, 0))
+    assert [(a.attempt, list(a.assignment)) for a in actions] == [(1, [1])]
+    waits = []
+    for attempt in range(1, 8):
+        table.fail((0, 1, attempt))
+        waits.append(table.policy.wake_at - table.now)
+        table.tick()
+    assert all(0 < wait <= bound for wait, bound in zip(waits, (0.1, 0.2, 0.4, 0.8), strict=False))
+    assert len(set(waits)) == len(waits)
+    for worker, attempt in ((0, 0), (1, 8), (2, 0)):
+        table.answer((0, worker, attempt))
+    assert table.policy.rounds == 1
+
+
+def test_after_its_attempts_a_worker_hands_its_parts_over_for_good() -> None:
+    table = _table("bsp", n=3, jobs=3, rule=ClosingRule(max_attempts=2))
+    table.answer((0, 2, 0))
+    table.fail((0, 1, 0))
+    actions = table.fail((0, 1, 1))
+    assert _kinds(actions) == ["Cancel", "Dispatch"]
+    assert table.sent()[-1] == (0, 1, {2: [1]})  # to the next one, as another task of its clock
+    table.answer((0, 0, 0))
+    table.answer((0, 2, 1))
+    assert table.sent()[-1] == (1, 0, {0: [0], 2: [2, 1]})  # from now on both in one
+    assert table.policy.snapshot()["owners"] == [0, 2, 2]
+    responded = [close.record.responded.tolist() for close in table.closes()]
+    assert responded == [[True, False, True]]
+    _go_well(table)
+    table.check_end()
+
+
+def test_who_takes_over_does_what_is_behind_first() -> None:
+    table = _table("asp", n=2, jobs=4, rule=ClosingRule(max_attempts=1))
+    for clock in range(3):
+        table.answer((clock, 0, 0))
+    assert _kinds(table.fail((0, 1, 0))) == ["Cancel"]  # worker 0 is busy
+    _go_well(table)
+    assert [each for each in table.sent() if each[2].get(0, [0]) != [0]] == [
+        (clock, 1, {0: [1]}) for clock in range(4)
+    ]
+    table.check_end()
+
+
+def test_parts_go_past_workers_that_fail_themselves() -> None:
+    table = _table("bsp", n=4, rule=ClosingRule(max_attempts=2))
+    table.fail((0, 1, 0))
+    table.fail((0, 0, 0))
+    table.fail((0, 0, 1))
+    assert table.policy.snapshot()["owners"] == [2, 1, 2, 3]
+
+
+def test_an_outage_takes_nobodys_parts_away() -> None:
+    table = _table("bsp", n=2, jobs=1, rule=ClosingRule(max_attempts=1))
+    table.fail((0, 0, 0))  # worker 1 may be well: it has the part now, and is alone
+    for attempt in range(10):
+        table.fail((0, 1, attempt))
+        if not table.out:
+            table.tick()
+    table.answer((0, 1, 10))
+    table.answer((0, 1, 11))
+    table.check_end()
+
+
+def test_a_run_ends_when_the_last_worker_has_failed_twenty_times() -> None:
+    table = _table("bsp", n=1, jobs=1)
+    for attempt in range(19):
+        table.fail((0, 0, attempt))
+        if not table.out:
+            table.tick()
+    with pytest.raises(WorkerError, match="every worker fails again and again; worker 0: fell"):
+        table.fail((0, 0, 19))
+
+
+# ---- R4: silence --------------------------------------------------------------------------------
+
+
+def test_who_is_silent_for_the_time_limit_is_replaced_and_asked_again() -> None:
+    table = _table("bsp", n=2, jobs=1, rule=ClosingRule(timeout_s=5.0))
+    table.answer((0, 0, 0), at=1.0)
+    assert table.policy.wake_at == 5.0
+    actions = table.tick()
+    assert _kinds(actions) == ["Restart", "Dispatch"]
+    assert (actions[0].worker, actions[0].optional) == (1, True)
+    assert _kinds(table.answer((0, 1, 0), at=5.5)) == ["Drop"]  # too late
+    assert _kinds(table.answer((0, 1, 1))) == ["Update", "Close"]
+    table.check_end()
+
+
+def test_who_is_silent_time_and_again_is_done_without() -> None:
+    table = _table("asp", n=2, jobs=1, rule=ClosingRule(timeout_s=5.0, max_attempts=2))
+    table.answer((0, 0, 0))
+    for _ in range(2):
+        table.tick()
+    assert table.policy.snapshot()["owners"] == [0, 0]
+    table.answer((0, 0, 1))
+    table.check_end()
+
+
+def test_silence_without_a_time_limit_ends_the_run() -> None:
+    table = _table("bsp")
+    with pytest.raises(WorkerError, match="nobody answers any more"):
+        table.policy.on(ports.Tick(at=math.inf))
+
+
+# ---- what is not its own ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ((1, 0, 0), "nobody waits for it"),  # never sent
+        ((0, 0, 1), "nobody waits for it"),
+        ((0, 1, 0), "nobody waits for it"),  # answered
+        ((-1, 0, 0), "its clock has passed"),
+    ],
+)
+def test_what_nobody_asked_for_is_dropped(address, why: str) -> None:
+    table = _table("bsp")
+    table.answer((0, 1, 0))
+    before = table.policy.snapshot()
+    for act in (table.answer, table.fail):
+        (drop,) = act(address)
+        assert (type(drop), drop.reason) == (ports.Drop, why)
+    assert table.policy.snapshot() == before
+
+
+@pytest.mark.parametrize("worker", [-1, 3])
+def test_a_worker_that_there_is_not_is_the_backends_fault(worker: int) -> None:
+    table = _table("bsp")
+    with pytest.raises(WireError, match=f"0 <= worker < 3; got {worker}: repair the backend"):
+        table.answer((0, worker, 0))
+
+
+def test_a_timetable_is_refused() -> None:
+    timetable = ports.Timetable(round=0, at=0.0, times=np.ones(3))
+    with pytest.raises(ScheduleError, match="no timetable"):
+        _table("bsp").policy.on(timetable)
+
+
+# ---- models that fail ---------------------------------------------------------------------------
+
+
+def test_a_second_worker_that_says_the_same_parks_a_model() -> None:
+    table = _table("bsp", n=3, jobs=1)
+    assert _kinds(table.answer((0, 0, 0), flaws=["m"])) == ["Doubt", "Dispatch"]
+    actions = table.answer((0, 1, 0), flaws=["m"])
+    assert _kinds(actions) == ["Park", "Update"]
+    assert (list(actions[0].flaws), actions[0].answers) == (["m"], ())
+    assert _kinds(table.answer((0, 0, 1), flaws=["m"])) == ["Update"]  # no news any more
+    assert table.policy.snapshot()["failed_models"] == ["m"]
+    assert _kinds(table.answer((0, 2, 0))) == ["Update", "Close"]
+
+
+def test_what_a_worker_takes_back_is_held_against_nobody() -> None:
+    table = _table("bsp", n=3, jobs=2)
+    table.answer((0, 0, 0), flaws=["m"])
+    assert _kinds(table.answer((0, 0, 1))) == ["Update"]
+    assert _kinds(table.answer((0, 1, 0), flaws=["m"])) == ["Doubt", "Dispatch"]
+
+
+def test_a_worker_that_is_alone_is_believed() -> None:
+    table = _table("bsp", n=1, jobs=1)
+    assert _kinds(table.answer((0, 0, 0), flaws=["m"])) == ["Park", "Update", "Close"]
+
+
+def test_an_answer_may_be_in_doubt_for_one_model_and_not_for_another() -> None:
+    table = _table("bsp", n=3, jobs=1)
+    table.answer((0, 0, 0), flaws=["a"])
+    assert _kinds(table.answer((0, 1, 0), flaws=["a", "b"])) == ["Park", "Doubt", "Dispatch"]
+    assert _kinds(table.answer((0, 1, 1), flaws=["a"])) == ["Update"]
+
+
+# ---- fewer jobs, and another master -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("wpc", "job", "left"), [(1, 1, 3), (2, 3, 6), (2, 9, 9)])
+def test_a_run_may_end_early_after_what_has_begun(wpc: int, job: int, left: int) -> None:
+    table = _table(f"ssp:slack=2,wpc={wpc}", n=2, jobs=9)
+    for clock in range(2):
+        table.answer((clock, 0, 0))  # it has begun clock 2
+    table.policy.end_after(job)
+    assert table.policy.num_jobs == left
+    _go_well(table)
+    table.check_end()
+
+
+def test_a_restored_policy_asks_for_what_is_not_applied() -> None:
+    table = _table("ssp:slack=1", n=2, jobs=3)
+    table.answer((0, 0, 0))
+    table.answer((0, 1, 0))
+    table.answer((1, 0, 0))
+    table.resume()
+    assert table.sent()[-2:] == [(2, 0, {0: [0]}), (1, 0, {1: [1]})]
+    while not table.policy.done:
+        table.answer(max(table.out))
+    table.check_end()
+    assert all(close.record.responded.all() for close in table.closes())
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"completed": [0, 0]}, ValueError),
+        ({"owners": [0, 1, 3]}, ValueError),
+        ({"completed": [0, 0, -1]}, ValueError),
+        ({"jobs": "three"}, ValueError),
+    ],
+)
+def test_a_snapshot_of_something_else_is_refused(change, error) -> None:
+    policy = ClockPolicy(3, ClosingRule(), num_jobs=3)
+    with pytest.raises(error):
+        policy.restore(policy.snapshot() | change)
+
+
+def test_a_state_that_is_no_snapshot_at_all_is_refused() -> None:
+    policy = ClockPolicy(3, ClosingRule(), num_jobs=3)
+    with pytest.raises(KeyError):
+        policy.restore({})
+    with pytest.raises(TypeError):
+        policy.restore([1, 2, 3])
+
+
+def test_shares_that_are_not_one_a_part_are_refused() -> None:
+    with pytest.raises(ValueError, match="`shares` must be 3 loads"):
+        ClockPolicy(3, ClosingRule(), num_jobs=1, shares=np.ones(2))
+
+
+def test_every_order_of_answers_ends_a_small_run() -> None:
+    for order in itertools.permutations(range(4), 4):
+        table = _table("ssp:slack=1", n=4, jobs=2)
+        for clock in range(2):
+            for worker in order:
+                table.answer((clock, worker, 0))
+        table.check_end()
