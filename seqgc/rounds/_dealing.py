@@ -45,10 +45,11 @@ from functools import partial
 from typing import Literal, TypeAlias, get_args
 
 from seqgc import ports
-from seqgc.errors import ParameterError, ScheduleError, WireError, WorkerError, require_int
+from seqgc.errors import ParameterError, ScheduleError, WorkerError, require_int
 from seqgc.ports import Action, Arrival, BoolArray, Dispatch, Event, Failure
 from seqgc.rounds._alarms import Alarms
 from seqgc.rounds._errands import Errand, Errands, Sent, dispatches
+from seqgc.rounds._foreign import require_known
 from seqgc.rounds._pieces import DealtJob, believable, vouched_for
 from seqgc.rounds._retries import Retries
 from seqgc.rounds._rule import ClosingRule
@@ -206,11 +207,8 @@ class DealingPolicy:
 
     def _settled(self, event: Arrival | Failure, actions: list[Action]) -> Errand | None:
         """Return the errand that an event ends; None for any other event, which is dropped."""
-        worker, n = event.worker, self._n
-        if not 0 <= worker < n:
-            rule = f"must satisfy 0 <= worker < {n}"
-            raise WireError(f"the worker of an answer {rule}; got {worker}: repair the backend")
-        errand = self._errands.get((event.round, worker, event.attempt))
+        require_known(event, self._n)
+        errand = self._errands.get((event.round, event.worker, event.attempt))
         if errand is None:
             reason = "its job is closed" if event.round < self._first else "nobody waits for it"
             actions.append(ports.Drop(event=event, reason=reason))

@@ -56,7 +56,7 @@ from types import MappingProxyType
 import numpy as np
 
 from seqgc import ports
-from seqgc.errors import WireError, WorkerError
+from seqgc.errors import WorkerError
 from seqgc.ports import (
     Action,
     BoolArray,
@@ -68,6 +68,7 @@ from seqgc.ports import (
     RoundRecord,
 )
 from seqgc.rounds._attempts import Attempts
+from seqgc.rounds._foreign import require_known
 from seqgc.rounds._gate import RoundGate, idle_record
 from seqgc.rounds._lazy import ByWorker, Once, numbered, replicas
 from seqgc.rounds._overdue import Overdue
@@ -195,10 +196,8 @@ class RoundPolicy:
             raise self._with_cause(error) from None
 
     def _settle(self, event: ports.Arrival | Failure) -> Sequence[Action]:
-        worker, n = event.worker, self._schedule.n
-        if not 0 <= worker < n:
-            rule = f"must satisfy 0 <= worker < {n}"
-            raise WireError(f"the worker of an answer {rule}; got {worker}: repair the backend")
+        worker = event.worker
+        require_known(event, self._schedule.n)
         if event.round < self._round and self._overdue.owes(event) and not self._is_idle:
             return self._settle_late(event)
         if (reason := self._why_unwanted(event)) is not None:

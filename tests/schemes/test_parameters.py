@@ -162,7 +162,7 @@ BAD = {
     "balanced:shares=1x4,blocks=1x3-0": "`blocks` must be integers from 1 to 1000 (balanced); got",
     "gradient": (
         "`scheme` must be one of backup, balanced, deal, uncoded, gc, gc-rep, gc-binary, m-sgc, "
-        "m-sgc-rep, m-sgc-binary, ra-sgc, sr-sgc, sr-sgc-rep, bsp, a-bsp, ssp, asp; got 'gradient'"
+        "m-sgc-rep, m-sgc-binary, ra-sgc, sr-sgc, sr-sgc-rep"  # and what is found by entry points
     ),
     "m-sgd:B=1,W=2,lam=1": "did you mean 'm-sgc'?",
     "m-sgc:B=1,W=2,lamb=1": (

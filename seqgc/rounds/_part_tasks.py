@@ -1,0 +1,32 @@
+"""What a part of a job asks of a worker, and what is done with what it gives."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from seqgc.ports import Decoding, MiniTask, Part, Term, Update
+
+__all__ = ["part_task", "part_update"]
+
+_ONE = np.ones(1)
+_ONE.setflags(write=False)
+
+
+def part_task(job: int, part: int, *, slot: int = 0) -> MiniTask:
+    """Return what computes a part of a job: the chunk of this number, a sum by itself."""
+    return MiniTask(job=job, slot=slot, chunks=np.array([part]), coefficients=_ONE, cover=part)
+
+
+def part_update(job: int, part: Part, *, worker: int, round: int, slot: int = 0) -> Update:
+    """Return what is to be done with the result of a `part_task` that a worker was sent.
+
+    Examples
+    --------
+    >>> update = part_update(3, Part(index=1, of=2), worker=0, round=7)
+    >>> update.decoding().part, update.decoding().terms
+    (Part(index=1, of=2), (Term(worker=0, round=7, slot=0, weight=1.0),))
+    """
+    terms = (Term(worker=worker, round=round, slot=slot, weight=1.0),)
+    return Update(job=job, decoding=partial(Decoding, job=job, terms=terms, part=part))

@@ -1,0 +1,302 @@
+"""`ShardPolicy`: workers take shards of the data as they come, and nobody waits for anybody.
+
+Theory of operation
+-------------------
+Job t is one step on batch t, and has n parts. In the order of the data these are cut into shards of
+``M`` consecutive parts (`Stretches`). Nobody is given a shard before he is free to do it; so who is
+slow does few, and the run ends when the data do, but for the last shards.
+
+- *Free.* A worker without a shard takes the first that is to do. It is sent one part at a time.
+- *Answer.* Its result is an `Update`, to be applied by itself, and it is sent the shard's next
+  part. With the last part the shard is done, and its worker free.
+- *Failure.* The shard goes to the end of its stretch, and whoever takes it goes on at its first
+  part that has not been applied: another worker, as long as there is one that does not fail. The
+  worker takes another shard, at once or after a wait (`Retries`), as its shard has if the same part
+  has failed before. A part that fails 20 times ends the run, and that every worker has in a row.
+- *Silence.* Who is silent for the rule's time limit has failed: its task is cancelled, and it is
+  replaced if the backend can (`Restart`). If nobody has answered for twice as long, the run ends.
+
+*Clocks.* Job t is a clock of the data. It closes (`Close`, reason "dealt") when all of its parts,
+and those of the jobs before, are in. How far a worker may be ahead has no bound.
+
+*Once.* A part is out at one worker at a time, and an answer counts only if it is to the newest task
+of its worker; all others are dropped. So each part is applied exactly once, whatever fails.
+
+*Addresses.* A task's round says its worker's how-many-th task of the run it is, from 0 on, and its
+attempt is always 0.
+
+*Flaws* of a model are the model's if a second worker says the same, or there is none: `Park`. Until
+then an answer that has some is in doubt (`Doubt`), and its task has failed.
+
+Source: AntDT (2024), V-C.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+
+from seqgc import ports
+from seqgc.errors import ParameterError, ScheduleError, WorkerError
+from seqgc.ports import Action, Arrival, Dispatch, Event, Failure, FloatArray, MiniTask, Part
+from seqgc.rounds import (
+    Alarms,
+    ClosingRule,
+    Doubts,
+    Retries,
+    part_task,
+    part_update,
+    require_known,
+)
+from seqgc.shards._progress import Progress
+from seqgc.shards._state import ShardPolicyState, read_state
+from seqgc.shards._stretches import Stretches
+
+__all__ = ["ShardPolicy"]
+
+_Call: TypeAlias = Callable[[list[Action]], None]
+_Errand: TypeAlias = tuple[int, int]  # a task's round, and its part
+
+
+class ShardPolicy:
+    """Runs ``num_jobs`` jobs of ``n`` parts in shards of ``M`` parts; see this module's head.
+
+    Of the ``rule`` the time limit and the attempts count (see `Retries`). ``loads`` (n,) say what
+    share of a batch each worker computes in a task; ``1/n`` unless they are given.
+
+    Raises
+    ------
+    ParameterError
+        If an argument breaks its rule.
+
+    Examples
+    --------
+    Worker 1 takes four times as long: worker 0 does four parts of six.
+
+    >>> from seqgc.master import run
+    >>> from seqgc.profiles import ByRound
+    >>> from seqgc.virtual import VirtualBackend
+    >>> pace = ByRound(latencies_s=[[1.0, 3.5]], rates=[[0.0]])
+    >>> policy = ShardPolicy(2, ClosingRule(), num_jobs=3)
+    >>> run(policy, VirtualBackend(2, pace))
+    >>> policy.tasks, policy.rounds
+    ((4, 2), 3)
+    """
+
+    def __init__(
+        self,
+        n: int,
+        rule: ClosingRule,
+        *,
+        num_jobs: int,
+        M: int = 1,
+        loads: FloatArray | None = None,
+    ) -> None:
+        self._stretches = Stretches(n=n, M=M, jobs=num_jobs)
+        self._n, self._limit_s = n, rule.timeout_s
+        self._loads = np.full(n, 1 / n) if loads is None else loads
+        if self._loads.shape != (n,):
+            raise ParameterError("loads", f"must be {n} loads, one a worker", self._loads.shape)
+        self._tasks = [0] * n  # sent, by worker
+        self._out: dict[int, _Errand] = {}  # by worker
+        self._free = dict.fromkeys(range(n))  # workers that can take a shard, in order
+        self._next: dict[int, int] = {}  # by worker, the part that it is to be sent
+        self._failing: set[int] = set()  # workers whose newest task failed
+        self._progress = Progress(n)
+        self._doubts, self._retries, self._alarms = Doubts(), Retries(rule), Alarms[_Call]()
+        self._now, self._heard_at = -math.inf, math.nan
+
+    @property
+    def done(self) -> bool:
+        """Whether all parts of all jobs are in."""
+        return self._progress.closed >= self.num_jobs
+
+    @property
+    def wake_at(self) -> float:
+        """When to send a `Tick` if nothing arrives before, in the backend's time."""
+        return self._alarms.next_at
+
+    @property
+    def num_jobs(self) -> int:
+        """How many jobs the whole run has, as far as is known."""
+        return self._stretches.jobs
+
+    @property
+    def rounds(self) -> int:
+        """How many clocks of data are closed."""
+        return self._progress.closed
+
+    @property
+    def tasks(self) -> tuple[int, ...]:
+        """How many tasks each worker has been sent, (n,)."""
+        return tuple(self._tasks)
+
+    def end_after(self, job: int) -> None:
+        """Let ``job``, which has started and was the latest to do so, be the run's last."""
+        self._stretches.end_at(max(job, self._stretches.latest) + 1)
+
+    # ---- what is remembered ----------------------------------------------------------------------
+
+    def snapshot(self) -> ShardPolicyState:
+        """Return its state: what JSON can say.
+
+        It says which updates this policy has given out. Kept with the weights of a moment at which
+        all of them have been applied (whenever `seqgc.master.run` rests), it makes a run that is
+        broken off apply each update once. What was under way is computed anew, on newer weights.
+        """
+        return ShardPolicyState(
+            jobs=self.num_jobs,
+            tasks=list(self._tasks),
+            shards=self._stretches.snapshot(),
+            givers=self._progress.givers(),
+            failed_models=sorted(self._doubts.failed),
+        )
+
+    def restore(self, state: object) -> None:
+        """Before the start, go on where another policy, with the same arguments, was.
+
+        `ValueError`, `KeyError` or `TypeError` if it is no such state.
+        """
+        known = read_state(state, n=self._n)
+        self._stretches.end_at(known["jobs"])
+        self._stretches.restore(known["shards"])
+        self._tasks = known["tasks"]
+        self._progress.recall(self._stretches.first, self._stretches.left(), known["givers"])
+        self._doubts.failed.update(known["failed_models"])
+
+    # ---- what comes ------------------------------------------------------------------------------
+
+    def start(self) -> Sequence[Dispatch]:
+        """Give everybody a shard."""
+        return self._deal()
+
+    def on(self, event: Event) -> Sequence[Action]:
+        """Take one event; return what is to be done about it, in order.
+
+        `WorkerError` if the run cannot end; `WireError` if there is no such worker.
+        """
+        self._now = max(self._now, event.at)
+        actions: list[Action] = []
+        match event:
+            case ports.Dispatched():
+                self._note_left(event)
+                return ()
+            case Arrival() | Failure():
+                self._settle(event, actions)
+            case ports.Tick():
+                if math.isinf(event.at):
+                    raise self._hopeless("nobody answers any more")
+            case ports.Timetable():
+                raise ScheduleError("there is no timetable of work that is dealt as answers come")
+        for call in self._alarms.due(self._now):
+            call(actions)
+        return [*actions, *self._deal()]
+
+    def _note_left(self, event: ports.Dispatched) -> None:
+        if math.isnan(self._heard_at):
+            self._heard_at = event.at
+        for worker, left_at in zip(event.workers, event.left_at, strict=True):
+            errand = self._out[worker]
+            self._progress.leave(errand[1] // self._n, left_at)
+            if math.isfinite(self._limit_s):
+                self._alarms.set(left_at + self._limit_s, partial(self._miss, worker, errand))
+
+    def _settle(self, event: Arrival | Failure, actions: list[Action]) -> None:
+        """Take an event that somebody waits for; any other one is dropped."""
+        require_known(event, self._n)
+        round, part = self._out.get(event.worker, (-1, -1))
+        if (event.round, event.attempt) != (round, 0):
+            actions.append(ports.Drop(event=event, reason="nobody waits for it"))
+        elif isinstance(event, Failure):
+            self._fail(event.worker, event.reason, actions)
+        else:
+            self._judge(event, part, actions)
+
+    def _judge(self, answer: Arrival, part: int, actions: list[Action]) -> None:
+        worker, members = answer.worker, self._n - len(self._given_up())
+        self._heard_at = self._now
+        if (park := self._doubts.judge(answer, members=members)) is not None:
+            actions.append(park)
+        if suspects := self._doubts.suspects(answer):
+            actions.append(ports.Doubt(event=answer))
+            self._fail(worker, answer.flaws[min(suspects)].why, actions)
+            return
+        self._failing.discard(worker)
+        self._retries.succeeded((worker,))
+        job, index = divmod(part, self._n)
+        self._retries.succeeded((job, index))
+        share = Part(index=index, of=self._n)
+        actions.append(part_update(job, share, worker=worker, round=answer.round))
+        actions += self._progress.take(job, worker, self._now)
+        del self._out[worker]
+        if (following := self._stretches.advance(worker)) is None:
+            self._free[worker] = None
+        else:
+            self._next[worker] = following
+
+    def _fail(self, worker: int, why: str, actions: list[Action]) -> None:
+        """Have a worker's shard be done by whoever comes after a while, and it another."""
+        round, part = self._out.pop(worker)
+        actions.append(ports.Cancel(round=round, workers=(worker,)))
+        self._failing.add(worker)
+        job, index = what = divmod(part, self._n)
+        shard_s, worker_s = self._retries.failed(what), self._retries.failed((worker,))
+        if self._retries.exhausted(what):
+            raise self._hopeless(f"part {index} of job {job} fails again and again", worker, why)
+        if len(self._given_up()) == self._n:
+            raise self._hopeless("every worker fails again and again", worker, why)
+        self._alarms.set(self._now + shard_s, partial(self._put_back, worker))
+        self._alarms.set(self._now + max(shard_s, worker_s), partial(self._take_again, worker))
+
+    def _given_up(self) -> list[int]:
+        """Return who has failed too often in a row, though they are asked all the same."""
+        return [worker for worker in self._failing if self._retries.exhausted((worker,))]
+
+    def _hopeless(self, what: str, worker: int | None = None, why: str = "") -> WorkerError:
+        cause = "" if worker is None else f"; worker {worker}: {why}"
+        text = f"clock {self.rounds} of the data cannot be completed: {what}{cause}"
+        return WorkerError(text, round=self.rounds, worker=worker)
+
+    # ---- alarms ----------------------------------------------------------------------------------
+
+    def _put_back(self, worker: int, actions: list[Action]) -> None:  # noqa: ARG002 (as all are)
+        self._stretches.lost(worker)
+
+    def _take_again(self, worker: int, actions: list[Action]) -> None:  # noqa: ARG002
+        self._free[worker] = None
+
+    def _miss(self, worker: int, errand: _Errand, actions: list[Action]) -> None:
+        """Do without a worker that has said nothing within the time limit."""
+        if self._out.get(worker) != errand:
+            return
+        if self._now >= self._heard_at + 2 * self._limit_s:
+            what = f"nobody has answered for {self._now - self._heard_at:g} s: raise the time limit"
+            raise self._hopeless(what)
+        self._fail(worker, f"silent for {self._limit_s:g} s: raise the time limit", actions)
+        actions.append(ports.Restart(worker=worker, optional=True))
+
+    # ---- what is done about it -------------------------------------------------------------------
+
+    def _deal(self) -> list[Dispatch]:
+        """Send the next parts; those that are tasks of one round leave together."""
+        for worker in list(self._free):
+            alone = len(self._failing | {worker}) == self._n
+            if (first := self._stretches.take(worker, again=alone)) is not None:
+                del self._free[worker]
+                self._next[worker] = first
+        rounds: defaultdict[int, dict[int, tuple[MiniTask, ...]]] = defaultdict(dict)
+        for worker, part in self._next.items():
+            round = self._tasks[worker]
+            rounds[round][worker] = (part_task(*divmod(part, self._n)),)
+            self._out[worker] = round, part
+            self._tasks[worker] += 1
+        self._next.clear()
+        return [
+            Dispatch(round=round, attempt=0, assignment=tasks, loads=self._loads)
+            for round, tasks in rounds.items()
+        ]

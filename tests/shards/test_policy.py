@@ -1,0 +1,416 @@
+"""Workers take shards as they come: each part is applied exactly once, whatever fails."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seqgc import ports
+from seqgc.errors import ParameterError, ScheduleError, WireError, WorkerError
+from seqgc.master import run
+from seqgc.ports import Arrival, Failure, Flaw, Seen
+from seqgc.profiles import ByRound, latency_pace, read_profile
+from seqgc.rounds import ClosingRule, Setting, policy_of
+from seqgc.schemes import parse_scheme
+from seqgc.shards import AspDds, ShardPolicy
+from seqgc.virtual import Fault, Faults, RandomFaults, VirtualBackend
+
+
+@dataclass(eq=False)
+class Story:
+    """What a run did: parts applied, tasks and their parts, clocks closed, what was dropped."""
+
+    applied: list[tuple[int, int]] = field(default_factory=list)
+    sent: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    closed: list[ports.Close] = field(default_factory=list)
+    drops: list[str] = field(default_factory=list)
+    others: list[object] = field(default_factory=list)
+
+    def __call__(self, seen: Seen) -> None:
+        match seen:
+            case ports.Update():
+                decoding = seen.decoding()
+                assert decoding.part is not None
+                (term,) = decoding.terms
+                part = decoding.job, decoding.part.index
+                assert self.sent[term.worker, term.round] == part
+                self.applied.append(part)
+            case ports.Dispatch():
+                assert seen.attempt == 0
+                for worker, (task,) in seen.assignment.items():
+                    assert (worker, seen.round) not in self.sent
+                    assert task.chunks.tolist() == [task.cover]
+                    assert task.cover is not None
+                    self.sent[worker, seen.round] = task.job, task.cover
+            case ports.Close():
+                self.closed.append(seen)
+            case ports.Drop():
+                self.drops.append(seen.reason)
+            case ports.Restart() | ports.Park() | ports.Doubt():
+                self.others.append(seen)
+
+    def tasks(self, worker: int) -> list[tuple[int, int]]:
+        return [part for (who, _), part in self.sent.items() if who == worker]
+
+
+def all_parts(jobs: int, n: int) -> list[tuple[int, int]]:
+    return [(job, part) for job in range(jobs) for part in range(n)]
+
+
+def pace(*seconds: float) -> ByRound:
+    return ByRound(latencies_s=[seconds], rates=[[0.0]])
+
+
+def arrival(round: int, worker: int, at: float, *, flawed: Sequence[str] = ()) -> Arrival:
+    flaws = {model: Flaw(kind="diverged", why=f"{model} holds NaN") for model in flawed}
+    return Arrival(round=round, worker=worker, attempt=0, at=at, results={}, flaws=flaws)
+
+
+def failure(round: int, worker: int, at: float) -> Failure:
+    return Failure(round=round, worker=worker, attempt=0, at=at, reason="it was killed")
+
+
+class ByHand:
+    """A policy whose events are told one by one; dispatched tasks leave at once."""
+
+    def __init__(self, policy: ShardPolicy) -> None:
+        self.policy, self.story = policy, Story()
+        self.do(policy.start(), 0.0)
+
+    def tell(self, event: ports.Event) -> list[tuple[int, tuple[int, int]]]:
+        """Return who is sent which part then."""
+        before = len(self.story.sent)
+        self.do(self.policy.on(event), event.at)
+        return [(who, part) for (who, _), part in list(self.story.sent.items())[before:]]
+
+    def do(self, actions: Sequence[ports.Action], at: float) -> None:
+        for action in actions:
+            self.story(action)
+            if isinstance(action, ports.Dispatch):
+                workers = tuple(action.assignment)
+                left_at = (at,) * len(workers)
+                left = ports.Dispatched(
+                    round=action.round, attempt=action.attempt, workers=workers, left_at=left_at
+                )
+                assert self.policy.on(left) == ()
+
+
+# ---- each part once -----------------------------------------------------------------------------
+
+
+@given(
+    n=st.integers(1, 5),
+    jobs=st.integers(0, 6),
+    M=st.integers(1, 7),
+    seed=st.integers(0, 10**6),
+    workers=st.sampled_from(["resident", "function"]),
+    limit_s=st.sampled_from([math.inf, 1.5]),
+)
+def test_each_part_is_applied_once_whoever_is_killed_and_clocks_close_in_order(
+    n: int, jobs: int, M: int, seed: int, workers: str, limit_s: float
+) -> None:
+    """A third of all tasks fails, some only by silence; so do workers, with all that they owe."""
+    rng = np.random.default_rng(seed)
+    times = np.where(rng.random((7, n)) < 0.1, 4.0, rng.uniform(0.1, 1.0, (7, n)))
+    backend = VirtualBackend(
+        n,
+        ByRound(latencies_s=times, rates=[[0.0]]),
+        workers=workers,  # type: ignore[arg-type]
+        faults=RandomFaults(seed=seed, fail=0.2, die=0.1),
+        restart_s=0.25,
+    )
+    policy, story = ShardPolicy(n, ClosingRule(timeout_s=limit_s), num_jobs=jobs, M=M), Story()
+    run(policy, backend, observe=story)
+    assert sorted(story.applied) == all_parts(jobs, n)
+    assert [close.record.round for close in story.closed] == list(range(jobs))
+    assert [close.jobs for close in story.closed] == [(job,) for job in range(jobs)]
+    assert policy.rounds == policy.num_jobs == jobs
+    for worker in range(n):  # its how-many-th task
+        rounds = [round for who, round in story.sent if who == worker]
+        assert rounds == list(range(policy.tasks[worker]))
+
+
+class Broken(Exception):
+    """A run is broken off."""
+
+
+@given(seed=st.integers(0, 10**6), M=st.integers(1, 5), n=st.integers(1, 4), jobs=st.integers(1, 6))
+def test_a_run_that_is_broken_off_and_resumed_applies_each_part_once(
+    seed: int, M: int, n: int, jobs: int
+) -> None:
+    rng, story, lives = np.random.default_rng(seed), Story(), 0
+    kept = ShardPolicy(n, ClosingRule(), num_jobs=jobs, M=M).snapshot()
+    while sum(map(len, (close.jobs for close in story.closed))) < jobs:
+        policy = ShardPolicy(n, ClosingRule(), num_jobs=jobs, M=M)
+        policy.restore(json.loads(json.dumps(kept)))
+        lives += 1
+        left = iter(range(int(rng.integers(2, 9))))
+
+        def rest(_: object, policy: ShardPolicy = policy, left: Iterator[int] = left) -> None:
+            nonlocal kept
+            kept = policy.snapshot()
+            if next(left, None) is None and not policy.done:
+                raise Broken
+
+        times = ByRound(latencies_s=rng.uniform(0.1, 1, (5, n)), rates=[[0]])
+        backend = VirtualBackend(n, times, faults=RandomFaults(seed=seed + lives, fail=0.1))
+        with suppress(Broken):
+            run(policy, backend, observe=story, rest=rest)
+        assert lives < 100
+    assert sorted(story.applied) == all_parts(jobs, n)
+    assert [close.jobs for close in story.closed] == [(job,) for job in range(jobs)]
+
+
+def test_a_lost_shard_is_resumed_at_its_first_part_by_somebody_else() -> None:
+    """Two workers, shards of three parts: (0,0) (0,1) (1,0), then (1,1) (2,0) (2,1), and on."""
+    hand = ByHand(ShardPolicy(2, ClosingRule(), num_jobs=6, M=3))
+    assert list(hand.story.sent.values()) == [(0, 0), (1, 1)]
+    assert hand.tell(arrival(0, 0, 1.0)) == [(0, (0, 1))]
+    assert hand.tell(failure(1, 0, 2.0)) == [(0, (3, 0))]
+    assert hand.tell(failure(0, 1, 2.5)) == [(1, (0, 1))]
+    assert hand.tell(failure(2, 0, 3.0)) == []  # in a row: it waits
+    assert hand.tell(arrival(1, 1, 3.0)) == [(1, (1, 0))]
+    assert hand.tell(arrival(2, 1, 3.0)) == [(1, (1, 1))]  # its own loss: the other one fails
+    assert hand.tell(ports.Tick(at=hand.policy.wake_at)) == [(0, (4, 1))]
+    assert hand.story.applied == [(0, 0), (0, 1), (1, 0)]
+
+
+def test_if_all_fail_who_lost_a_shard_takes_it_again() -> None:
+    hand = ByHand(ShardPolicy(2, ClosingRule(), num_jobs=1))
+    assert hand.tell(failure(0, 1, 1.0)) == []  # the other one may do it
+    assert hand.tell(failure(0, 0, 2.0)) == [(1, (0, 1)), (0, (0, 0))]
+
+
+def test_a_stretch_is_left_in_the_order_of_its_shards_and_then_of_its_losses() -> None:
+    hand = ByHand(ShardPolicy(4, ClosingRule(), num_jobs=3))
+    for worker in (1, 2, 3):  # worker 0 is slow
+        hand.tell(arrival(0, worker, 1.0))
+    assert hand.story.tasks(1) == [(0, 1), (1, 0)]
+    assert hand.tell(failure(1, 1, 2.0)) == [(1, (1, 3))]
+    assert hand.tell(arrival(1, 2, 3.0)) == [(2, (1, 0))]  # lost: after (1, 3), before (2, 0)
+    assert hand.tell(arrival(1, 3, 3.5)) == [(3, (2, 0))]
+
+
+def test_no_worker_waits_for_another() -> None:
+    """One is a hundred times slower: it has one part, and the others do all else meanwhile."""
+    policy, story = ShardPolicy(3, ClosingRule(), num_jobs=8), Story()
+    backend = VirtualBackend(3, pace(1.0, 1.0, 100.0))
+    run(policy, backend, observe=story)
+    assert story.tasks(2) == [(0, 2)]
+    assert backend.now == 100.0
+    assert sorted(policy.tasks) == [1, 11, 12]
+    assert [close.record.duration_s for close in story.closed] == [100.0] + [0.0] * 7
+    assert all(close.record.reason == "dealt" for close in story.closed)
+    assert story.closed[0].record.responded.tolist() == [True, True, True]
+    assert story.closed[1].record.responded.tolist() == [True, True, False]
+    assert [close.record.missed for close in story.closed] == [0] * 8
+
+
+# ---- failures and silence -----------------------------------------------------------------------
+
+
+def test_who_is_silent_is_replaced_and_its_late_answer_dropped() -> None:
+    hand = ByHand(ShardPolicy(2, ClosingRule(timeout_s=5.0), num_jobs=2))
+    assert hand.tell(arrival(0, 0, 3.0)) == [(0, (1, 0))]
+    assert hand.policy.wake_at == 5.0
+    assert hand.tell(ports.Tick(at=5.0)) == [(1, (1, 1))]
+    assert hand.story.others == [ports.Restart(worker=1, optional=True)]
+    assert hand.tell(arrival(0, 1, 5.5)) == []
+    assert hand.story.drops == ["nobody waits for it"]
+    assert hand.tell(arrival(1, 0, 6.0)) == [(0, (0, 1))]
+    hand.tell(arrival(2, 0, 7.0))
+    hand.tell(arrival(1, 1, 7.5))
+    assert hand.policy.done
+    assert sorted(hand.story.applied) == all_parts(2, 2)
+
+
+def test_if_nobody_answers_any_more_the_run_ends() -> None:
+    hand = ByHand(ShardPolicy(2, ClosingRule(timeout_s=5.0), num_jobs=1))
+    hand.tell(ports.Tick(at=5.0))
+    with pytest.raises(WorkerError, match="nobody has answered for 10 s: raise the time limit"):
+        hand.tell(ports.Tick(at=10.0))
+    with pytest.raises(WorkerError, match="clock 0 of the data cannot be completed: nobody"):
+        ByHand(ShardPolicy(1, ClosingRule(), num_jobs=1)).tell(ports.Tick(at=math.inf))
+
+
+def failing(*workers: int) -> Faults:
+    return lambda task: Fault() if task.worker in workers else None
+
+
+def test_a_worker_that_always_fails_holds_nobody_up() -> None:
+    policy, story = ShardPolicy(3, ClosingRule(), num_jobs=40), Story()
+    run(policy, VirtualBackend(3, pace(1.0, 1.0, 0.1), faults=failing(2)), observe=story)
+    assert sorted(story.applied) == all_parts(40, 3)
+    assert policy.tasks[2] > 10
+    assert policy.tasks[0] + policy.tasks[1] == 120
+    assert len(set(story.tasks(2))) == policy.tasks[2]  # never the same again
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_if_all_fail_the_run_ends_and_says_why(n: int) -> None:
+    backend = VirtualBackend(n, pace(*[1.0] * n), faults=failing(*range(n)))
+    with pytest.raises(WorkerError, match=r"fails again and again; worker \d: the virtual"):
+        run(ShardPolicy(n, ClosingRule(), num_jobs=2), backend)
+
+
+def test_what_fails_for_a_while_waits_and_the_run_outlasts_it() -> None:
+    """All tasks fail in the first half minute; at the twentieth failure in a row it would end."""
+    policy, story = ShardPolicy(2, ClosingRule(), num_jobs=3), Story()
+
+    def outage(_: object) -> Fault | None:
+        return Fault() if backend.now < 30 else None
+
+    backend = VirtualBackend(2, pace(0.25, 0.25), faults=outage)
+    run(policy, backend, observe=story)
+    assert sorted(story.applied) == all_parts(3, 2)
+    assert backend.now > 30
+    assert max(policy.tasks) < 20 + 6
+
+
+# ---- models that fail ---------------------------------------------------------------------------
+
+
+def test_a_flaw_that_a_second_worker_confirms_is_the_models() -> None:
+    hand = ByHand(ShardPolicy(3, ClosingRule(), num_jobs=2))
+    assert hand.tell(arrival(0, 0, 1.0, flawed=["net"])) == [(0, (1, 0))]  # it has failed
+    assert hand.tell(arrival(0, 1, 2.0)) == [(1, (0, 0))]
+    assert hand.tell(arrival(1, 1, 3.0, flawed=["net"])) == [(1, (1, 1))]
+    doubt, park = hand.story.others
+    assert isinstance(doubt, ports.Doubt)
+    assert isinstance(park, ports.Park)
+    assert list(park.flaws) == ["net"]
+    assert hand.story.applied == [(0, 1), (0, 0)]
+    hand.tell(arrival(1, 0, 4.0, flawed=["net"]))
+    assert len(hand.story.others) == 2
+    assert hand.story.applied[-1] == (1, 0)
+    assert hand.policy.snapshot()["failed_models"] == ["net"]
+
+
+def test_the_only_worker_is_believed() -> None:
+    hand = ByHand(ShardPolicy(1, ClosingRule(), num_jobs=2))
+    hand.tell(arrival(0, 0, 1.0, flawed=["net"]))
+    assert [type(each) for each in hand.story.others] == [ports.Park]
+
+
+# ---- the end, and what is refused ---------------------------------------------------------------
+
+
+@given(n=st.integers(1, 3), M=st.integers(1, 5), events=st.integers(0, 20), job=st.integers(0, 9))
+def test_a_run_may_end_early_with_whole_jobs(n: int, M: int, events: int, job: int) -> None:
+    policy, story = ShardPolicy(n, ClosingRule(), num_jobs=10, M=M), Story()
+    rests = count()
+
+    def rest(_: object) -> None:
+        if next(rests) == events and not policy.done:
+            latest = max(job for job, _ in story.sent.values())
+            policy.end_after(job)
+            assert policy.num_jobs == max(job, latest) + 1
+
+    times = np.random.default_rng(events).uniform(0.1, 1.0, (5, n))
+    backend = VirtualBackend(n, ByRound(latencies_s=times, rates=[[0]]))
+    run(policy, backend, observe=story, rest=rest)
+    assert sorted(story.applied) == all_parts(policy.num_jobs, n)
+
+
+def test_what_is_no_event_of_this_run_is_dropped_or_refused() -> None:
+    hand = ByHand(ShardPolicy(2, ClosingRule(), num_jobs=2))
+    before = hand.policy.snapshot()
+    for event in (arrival(1, 0, 1.0), failure(7, 1, 1.0)):
+        assert hand.tell(event) == []
+    assert hand.story.drops == ["nobody waits for it"] * 2
+    for worker in (-1, 2):
+        with pytest.raises(WireError, match="0 <= worker < 2"):
+            hand.tell(arrival(0, worker, 1.0))
+    with pytest.raises(ScheduleError, match="timetable"):
+        hand.tell(ports.Timetable(round=0, at=1.0, times=np.ones(2)))
+    assert hand.policy.snapshot() == before
+    hand.tell(arrival(0, 0, 1.0))
+    hand.tell(arrival(0, 0, 1.0))  # a second time
+    assert hand.story.applied == [(0, 0)]
+
+
+def test_a_policy_decides_the_same_on_the_same_events() -> None:
+    stories = []
+    for _ in range(2):
+        policy, story = ShardPolicy(3, ClosingRule(), num_jobs=5, M=2), Story()
+        faults = RandomFaults(seed=4, fail=0.3)
+        run(policy, VirtualBackend(3, pace(0.2, 0.5, 0.7), faults=faults), observe=story)
+        stories.append((story.sent, story.applied))
+    assert stories[0] == stories[1]
+
+
+SOUND = ShardPolicy(2, ClosingRule(), num_jobs=3).snapshot()
+
+
+@pytest.mark.parametrize(
+    ("state", "error"),
+    [
+        (None, TypeError),
+        ({}, KeyError),
+        ({**SOUND, "tasks": [0]}, ValueError),
+        ({**SOUND, "givers": [[0, [2]]]}, ValueError),
+        ({**SOUND, "shards": {}}, KeyError),
+        ({**SOUND, "shards": {"begun": 9, "latest": 0, "open": []}}, ValueError),
+        ({**SOUND, "shards": {"begun": 1, "latest": 3, "open": []}}, ValueError),
+        ({**SOUND, "shards": {"begun": 1, "latest": 0, "open": [[2, {}]]}}, ValueError),
+        ({**SOUND, "shards": {"begun": 1, "latest": 0, "open": [[0, {}]]}}, KeyError),
+    ],
+)
+def test_a_state_of_something_else_is_refused(state: object, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        ShardPolicy(2, ClosingRule(), num_jobs=3).restore(state)
+
+
+# ---- the defence --------------------------------------------------------------------------------
+
+
+def test_the_defence_by_its_name() -> None:
+    defence = parse_scheme("asp-dds:M=3", n=4)
+    assert defence == AspDds(n=4, M=3)
+    assert eval(repr(defence)) == defence
+    assert (defence.spec, AspDds(n=4).spec) == ("asp-dds:M=3", "asp-dds")
+    assert (defence.kind, defence.exact) == ("stale", False)
+    setting = Setting(scheme=defence)
+    policy, story = policy_of(setting, num_jobs=3, batches=[10]), Story()
+    assert policy.num_jobs == 3
+    run(policy, VirtualBackend(4, pace(1.0, 1.0, 1.0, 1.0)), observe=story)
+    assert sorted(story.applied) == all_parts(3, 4)
+
+
+def test_every_worker_is_charged_the_largest_part_of_a_batch() -> None:
+    policy = AspDds(n=4).policy(ClosingRule(), num_jobs=1, batches=[10, 10])
+    (dispatch,) = policy.start()
+    assert dispatch.loads is not None
+    assert dispatch.loads.tolist() == [0.3] * 4
+    (dispatch,) = AspDds(n=4).policy(ClosingRule(), num_jobs=1, batches=[10, 12]).start()
+    assert dispatch.loads is not None
+    assert dispatch.loads.tolist() == [0.25] * 4
+
+
+@pytest.mark.parametrize(("argument", "value"), [("M", 0), ("M", 10**10), ("n", 0), ("M", 1.5)])
+def test_a_wrong_argument_is_refused(argument: str, value: float) -> None:
+    with pytest.raises(ParameterError, match=argument):
+        AspDds(**{"n": 2, argument: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("workers", ["resident", "function"])
+@pytest.mark.parametrize(("alpha", "due_s"), [(1.12, 21.9995), (60.0, 28.9583)])
+def test_the_figures_of_a_recording(
+    recorded_profiles: Path, workers: str, alpha: float, due_s: float
+) -> None:
+    name = "cnn-canada-batch2048-load0.000-30rounds-d.csv"
+    profile = read_profile(recorded_profiles / name)
+    policy = AspDds(n=256, M=1).policy(ClosingRule(), num_jobs=30)
+    backend = VirtualBackend(256, latency_pace(profile, alpha=alpha), workers=workers)  # type: ignore[arg-type]
+    run(policy, backend)
+    assert backend.now == pytest.approx(due_s, abs=1e-4)
