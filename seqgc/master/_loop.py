@@ -156,6 +156,7 @@ class _Loop:
     _debts: _Debts = field(default_factory=_Debts)
     _failed: set[str] = field(default_factory=set)  # models
     _decoded: deque[Decoding] = field(default_factory=deque)  # gradients yet to be handed over
+    _without: bool = False  # a restart was asked for that the backend cannot do, and it was said
     _lacks: int = 0  # gradients that the workload should have: they could not be made
 
     def run(self, rest: Callable[[Holding], None]) -> None:
@@ -278,10 +279,19 @@ class _Loop:
         if isinstance(self._backend, ports.RestartingBackend):
             return True
         if action.optional:
+            self._say_without(action)
             return False
         rule = "needs a backend that can replace its workers"
         remedy = "take local workers, or a director that restarts nobody"
         raise ParameterError("restart", rule, type(self._backend).__name__, remedy)
+
+    def _say_without(self, action: ports.Restart) -> None:
+        """Say, the first time, that a worker is not replaced that had better be."""
+        if action.reason and not self._without:
+            self._without = True
+            can = f"workers of {type(self._backend).__name__} cannot be replaced"
+            text = f"worker {action.worker} is {action.reason}: {can}, the run goes on without"
+            self._observe(ports.Notice(kind="warning", fields={"text": text}))
 
     # ---- tasks out ------------------------------------------------------------------------------
 

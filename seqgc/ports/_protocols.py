@@ -133,11 +133,13 @@ class Cancel:
 class Restart:
     """Replace this worker by a fresh one; whatever it still owes is a `Failure`.
 
-    ``optional``: if the backend cannot, nothing happens, and nobody is told.
+    ``optional``: if the backend cannot, nothing happens; a `Notice` says so, once a run, if there
+    is a ``reason``, a few words.
     """
 
     worker: int
     optional: bool = False
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

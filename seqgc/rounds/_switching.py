@@ -42,11 +42,14 @@ class Decision:
     """What is to change before the next round.
 
     ``setting`` is what to switch to (None: the present one stays), ``restart`` are workers to
-    replace by fresh ones; the backend must be one that can.
+    replace by fresh ones, for a ``reason`` in a few words. The backend must be one that can, unless
+    that is ``optional``: then the run goes on without, and a warning says so.
     """
 
     setting: Setting | None = None
     restart: tuple[int, ...] = ()
+    optional: bool = False
+    reason: str = ""
 
 
 class Director(Protocol):
@@ -227,7 +230,10 @@ class SwitchingPolicy:
         ends = self._shorten()
         begins = self._go_on(switch_to)
         closing = [action for action in actions if not isinstance(action, Dispatch)]
-        restarts = [Restart(worker=worker) for worker in decision.restart]
+        restarts = [
+            Restart(worker=worker, optional=decision.optional, reason=decision.reason)
+            for worker in decision.restart
+        ]
         opening = [action for action in actions if isinstance(action, Dispatch)]
         if (
             begins or switch_to is not None or ends

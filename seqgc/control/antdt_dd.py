@@ -1,0 +1,109 @@
+"""AntDT-DD: shares that suit workers of unlike speeds and little memory, found once.
+
+AntDT: a self-adaptive distributed training framework for leader and straggler nodes (2024), its
+controller for dedicated clusters. Workers differ there, but do not change: kinds of GPUs, some
+faster and some slower, all with memory for so many points at a time. Whoever is fast computes
+several blocks, one after the other, and adds their gradients up (gradient accumulation), before the
+round ends: its Eq. 4, `seqgc.control.balance_in_blocks`. Here each block is a mini-task of its own
+(`seqgc.schemes.Balanced`), and the master adds up.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from seqgc.control._controlled import Controlled
+from seqgc.control._monitor import Monitor
+from seqgc.control._shares import MOST_BLOCKS, balance, balance_in_blocks
+from seqgc.errors import ParameterError, require_int
+from seqgc.ports import Event, RoundRecord
+from seqgc.rounds import Decision, Setting
+from seqgc.schemes import Balanced, register
+
+__all__ = ["AntDTDD", "AntDTDDDirector"]
+
+
+@register("antdt-dd")
+@dataclass(frozen=True, kw_only=True)
+class AntDTDD(Controlled):
+    """Shares in blocks of ``least`` to ``most`` points, by speeds measured over ``probe`` rounds.
+
+    Until then shares are even. ``most`` 0: blocks may have any size, and one is enough.
+    `ParameterError`: ``least`` or ``probe`` is below 1, or, when a run begins, blocks of such sizes
+    do not make up a batch.
+
+    Examples
+    --------
+    >>> AntDTDD(n=8, most=128).first(parts=1600)
+    Balanced(n=8, shares='200x8', blocks='2x8')
+    """
+
+    n: int
+    most: int = 0
+    least: int = 1
+    probe: int = 5
+
+    def __post_init__(self) -> None:
+        self._keep_bounds(most=self.most)
+        for name in ("least", "probe"):
+            object.__setattr__(self, name, require_int(name, getattr(self, name), least=1))
+
+    def first(self, parts: int) -> Balanced:
+        shares = balance(np.ones(self.n), parts)
+        most = self.most or parts
+        if math.ceil(int(shares.max()) / most) > MOST_BLOCKS:
+            rule = f"must let {MOST_BLOCKS} blocks hold a worker's share of {shares.max()} points"
+            raise ParameterError("most", rule, self.most)
+        return Balanced.of(shares.tolist(), blocks=np.maximum(-(-shares // most), 1).tolist())
+
+    def director(self, parts: int) -> AntDTDDDirector:
+        return AntDTDDDirector(self, parts=parts)
+
+
+class AntDTDDDirector:
+    """The controller of one run of `AntDTDD`; a `seqgc.rounds.Director`.
+
+    Examples
+    --------
+    >>> from seqgc.master import run
+    >>> from seqgc.profiles import ByRound
+    >>> from seqgc.rounds import ClosingRule
+    >>> from seqgc.virtual import VirtualBackend
+    >>> rates = 192 / np.array([[300.0, 100.0]])  # seconds for a batch of 192
+    >>> defence = AntDTDD(n=2, most=128, probe=1)
+    >>> policy = defence.policy(ClosingRule(), num_jobs=3, batches=[192])
+    >>> run(policy, backend := VirtualBackend(2, ByRound(latencies_s=[[0.0]], rates=rates)))
+    >>> policy.segments[-1].setting.scheme, round(backend.now, 9)  # 0.96 + 0.48 + 0.48
+    (Balanced(n=2, shares='144-48', blocks='2-1'), 1.92)
+    """
+
+    def __init__(self, defence: AntDTDD, *, parts: int) -> None:
+        self._defence, self._parts = defence, parts
+        self._monitor = Monitor(defence.n, window_s=math.inf)
+        self._left = defence.probe  # rounds to be measured
+
+    def on(self, event: Event) -> None:
+        if self._left:
+            self._monitor.on(event)
+
+    def close(self, record: RoundRecord, *, setting: Setting) -> None:  # noqa: ARG002 (the protocol's)
+        if self._left:
+            self._monitor.close(record)
+
+    def choose(self, *, setting: Setting, jobs_left: int) -> Decision | None:  # noqa: ARG002
+        if not self._left:
+            return None
+        self._left -= 1
+        if self._left:
+            return None
+        speeds = self._monitor.speeds(math.inf)
+        measured = np.where(speeds.known, speeds.values, speeds.values[speeds.known].min())
+        most = self._defence.most or self._parts
+        points, blocks = balance_in_blocks(
+            measured, self._parts, least=self._defence.least, most=most
+        )
+        scheme = Balanced.of((points * blocks).tolist(), blocks=blocks.tolist())
+        return Decision(setting=replace(setting, scheme=scheme))

@@ -1,0 +1,63 @@
+"""A controller on real processes: one that sleeps before every task is replaced by a fresh one."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from seqgc.backends import LocalBackend
+from seqgc.control import AntDTND
+from seqgc.master import run
+from seqgc.ports import Close, FloatArray, Restart, Seen, WeightedPoints
+from seqgc.rounds import ClosingRule
+from tests.control.sums import Sums, summed
+from tests.kit import at_some_pace
+
+POINTS = 64  # in a batch, of 4 workers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sleepy:
+    """A worker of so many seconds a share; it takes 4 times as long if the folder names it."""
+
+    folder: Path
+    share_s: float
+
+    def __call__(self) -> Callable[[tuple[WeightedPoints, ...]], FloatArray]:
+        return self._compute
+
+    def _compute(self, parts: tuple[WeightedPoints, ...]) -> FloatArray:
+        if (self.folder / str(os.getpid())).exists():
+            time.sleep(3 * self.share_s)
+        time.sleep(self.share_s * len(parts[0].points) / (POINTS / 4))
+        return summed(parts)
+
+
+def test_a_process_that_is_four_times_as_slow_as_the_others_is_replaced(tmp_path: Path) -> None:
+    def check(share_s: float) -> None:
+        defence = AntDTND(n=4, trans=10 * share_s, per=30 * share_s, act=10 * share_s)
+        policy = defence.policy(ClosingRule(), num_jobs=40, batches=[POINTS])
+        workload = Sums(policy, batch=POINTS)
+        restarts: list[int] = []
+        seconds: list[float] = []
+
+        def watch(seen: Seen) -> None:
+            if isinstance(seen, Restart):
+                restarts.append(seen.worker)
+            elif isinstance(seen, Close):
+                seconds.append(seen.record.duration_s)
+
+        with LocalBackend(4, Sleepy(folder=tmp_path, share_s=share_s)) as backend:
+            slow = backend.pids[1]
+            (tmp_path / str(slow)).touch()
+            run(policy, backend, workload, observe=watch)
+            assert slow not in backend.pids
+        assert workload.done == list(range(40)), "each gradient is exact, and made once"
+        assert restarts == [1]
+        assert median(seconds[-5:]) < 0.6 * median(seconds[:3])
+
+    at_some_pace(check, 0.02, 0.06)

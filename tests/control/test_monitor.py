@@ -1,0 +1,107 @@
+"""What a monitor knows: the latest answers, of workers as they are now."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from seqgc.control import Monitor, Sample
+from seqgc.ports import Arrival, Dispatched, RoundRecord
+
+NAN = math.nan
+
+
+def record(round: int, seconds: float, n: int) -> RoundRecord:
+    return RoundRecord(
+        round=round,
+        responded=np.ones(n, dtype=np.bool_),
+        kappa_s=seconds,
+        duration_s=seconds,
+        reason="everyone",
+        waited_out=False,
+    )
+
+
+def play(
+    monitor: Monitor,
+    round: int,
+    times: list[float],
+    *,
+    loads: list[float] | None = None,
+    began_at: float = 0.0,
+) -> Sample:
+    """Let a round happen in which workers answer after these seconds; NaN: they are not asked."""
+    n, asked = len(times), [i for i, each in enumerate(times) if not math.isnan(each)]
+    left_at = [began_at + 0.125 * i for i in asked]
+    shares = np.full(n, 1 / n) if loads is None else np.array(loads)
+    monitor.on(
+        Dispatched(
+            round=round, attempt=0, workers=tuple(asked), left_at=tuple(left_at), loads=shares
+        )
+    )
+    for worker, left in zip(asked, left_at, strict=True):
+        at = left + times[worker]
+        monitor.on(Arrival(round=round, worker=worker, attempt=0, at=at, results={}))
+    return monitor.close(record(round, max(times[i] for i in asked), n))
+
+
+def test_a_time_begins_when_the_workers_own_task_leaves() -> None:
+    sample = play(Monitor(3, window_s=9.0), 0, [2.0, 1.0, 4.0], loads=[0.5, 0.25, 0.25])
+    assert sample.seconds.tolist() == [2.0, 1.0, 4.0]
+    assert sample.speeds.tolist() == [0.25, 0.25, 0.0625]
+    assert sample.at == 4.0
+
+
+def test_a_mean_is_of_the_rounds_in_the_window_each_counting_once() -> None:
+    monitor = Monitor(2, window_s=10.0)
+    for round, slow in enumerate((8.0, 2.0, 4.0, 6.0)):
+        play(monitor, round, [1.0, slow], began_at=100.0 * (round % 2))  # clocks may go back
+    assert monitor.now == 20.0
+    assert monitor.seconds(10.0).values.tolist() == [1.0, 5.0]  # those that closed after 10 s
+    assert monitor.seconds(6.0).values.tolist() == [1.0, 6.0]
+    assert monitor.seconds(1000.0).values.tolist() == [1.0, 5.0], "the others are forgotten"
+    assert monitor.speeds(10.0).values.tolist() == [0.5, (0.5 / 4 + 0.5 / 6) / 2]
+
+
+def test_of_who_is_not_asked_nothing_is_known() -> None:
+    monitor = Monitor(2, window_s=math.inf)
+    sample = play(monitor, 0, [1.0, NAN], loads=[1.0, 0.0])
+    assert sample.answered.tolist() == [True, False]
+    assert monitor.speeds(math.inf).known.tolist() == [True, False]
+    assert monitor.speeds(math.inf).values.tolist() == [1.0, 0.0]
+
+
+def test_a_fresh_worker_is_known_by_its_second_answer() -> None:
+    monitor = Monitor(2, window_s=math.inf)
+    play(monitor, 0, [1.0, 9.0])
+    monitor.forget(1)
+    assert monitor.seconds(math.inf).known.tolist() == [True, False]
+    play(monitor, 1, [1.0, 5.0])  # with its start
+    assert monitor.seconds(math.inf).known.tolist() == [True, False]
+    play(monitor, 2, [1.0, 2.0])
+    assert monitor.seconds(math.inf).values.tolist() == [1.0, 2.0]
+    assert monitor.up_s.tolist() == [16.0, 7.0]
+
+
+def test_only_the_first_answer_to_the_open_round_counts() -> None:
+    monitor = Monitor(1, window_s=math.inf)
+    monitor.on(Dispatched(round=3, attempt=0, workers=(0,), left_at=(1.0,)))
+    for round, at in ((2, 1.5), (3, 2.0), (3, 7.0)):
+        monitor.on(Arrival(round=round, worker=0, attempt=0, at=at, results={}))
+    assert monitor.close(record(3, 1.0, 1)).seconds.tolist() == [1.0]
+
+
+def test_a_repeated_task_is_as_late_as_that_takes() -> None:
+    monitor = Monitor(1, window_s=math.inf)
+    for attempt, at in ((0, 1.0), (1, 4.0)):
+        monitor.on(Dispatched(round=0, attempt=attempt, workers=(0,), left_at=(at,)))
+    monitor.on(Arrival(round=0, worker=0, attempt=1, at=6.0, results={}))
+    assert monitor.close(record(0, 5.0, 1)).seconds.tolist() == [5.0]
+
+
+@pytest.mark.parametrize("n", [0, -1])
+def test_there_are_workers(n: int) -> None:
+    with pytest.raises(ValueError, match="`n` must be an integer >= 1"):
+        Monitor(n, window_s=1.0)
