@@ -107,11 +107,12 @@ Verb = Callable[..., Any]
 _OBEYED: Final = ("log_format_", "quiet_")  # before a verb is called
 _PLUGINS: Final = "plugins"
 
-_ROUNDS, _WORKERS = "Schemes and rounds", "Workers"
+_ROUNDS, _WORKERS, _PARTS = "Schemes and rounds", "Workers", "Batches in parts (ssp, asp)"
 # Of a verb's help, by field or by table; of all other fields it is training.
 _PANELS = {
     **dict.fromkeys(("scheme", "mu", "wait_out", "timeout_s", "max_attempts", "audit"), _ROUNDS),
     **dict.fromkeys(("jobs_per_round", "stale", "probe", "retune", "alpha", "plugins"), _ROUNDS),
+    **dict.fromkeys(("apply", "refresh", "aware"), _PARTS),
     **dict.fromkeys(("workers", "backend", "dask_scheduler", "max_usd"), _WORKERS),
     "models": "Each model",
     "function": "Functions (backends lambda, lambda-local)",

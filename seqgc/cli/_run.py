@@ -22,15 +22,15 @@ from seqgc.cli.progress import RunProgress
 from seqgc.deploy import DEPLOYMENT_FILE, Budget, StayBudget, find_prices
 from seqgc.errors import ParameterError, did_you_mean
 from seqgc.ports import Observer
-from seqgc.rounds import Adaptation, ClosingRule, Setting, require_models
-from seqgc.schemes import Deal, parse_scheme
+from seqgc.rounds import Adaptation, ClosingRule, Setting, num_rounds, require_models
+from seqgc.schemes import Deal, Defence, parse_scheme
 from seqgc.worker import OwnFunction, call_own, own_function, own_module
 from seqgc.workers import Forecast, FunctionSettings, InjectedDelays, WorkerSet
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from seqgc.training import Model, TrainingPlan, TrainResult, Validation
+    from seqgc.training import Model, TrainingPlan, TrainResult, Updates, Validation
     from seqgc.training.metrics import Metric
     from seqgc.training.model import OptimizerFactory, PointDataset, SchedulerFactory
 
@@ -97,7 +97,7 @@ class PreparedRun:
             with suppress(OSError):  # nobody is there to read it
                 say("prices", f"prices of {region}, {dated.as_of}: {dated.source}{why}")
         setting = plan.setting(crew.n)
-        rounds = plan.num_jobs(setting) + setting.scheme.delay
+        rounds = num_rounds(setting.scheme, plan.num_jobs(setting))
         counted = budget if self.forecast is not None else None
         with RunProgress(config.scheme, total=rounds, spending=counted) as progress:
             shown = Forgiving(progress, warn=lambda _: None)  # who could be warned there?
@@ -163,9 +163,24 @@ def make_plan(config: RunConfig) -> TrainingPlan:
         max_norm=config.max_norm,
         on_failure=config.on_failure,
         audit=config.audit,
+        updates=make_updates(config, scheme),
     )
     plan.setting(config.workers)  # enough models for the scheme's delay, bundles that divide them
     return plan
+
+
+def make_updates(config: RunConfig, defence: Defence) -> Updates | None:
+    """Return how parts of batches are used, as far as the configuration says so."""
+    given = {"apply": config.apply, "refresh": config.refresh, "aware": config.aware or None}
+    given = {name: value for name, value in given.items() if value is not None}
+    if not given:
+        return None
+    from seqgc.training import Updates
+
+    whole = defence.kind != "stale" or config.refresh == "late"
+    return cast("Callable[..., Updates]", Updates)(
+        **{"apply": "clock" if whole else "update"} | given
+    )
 
 
 def make_workers(
@@ -206,7 +221,7 @@ def make_delays(config: RunConfig, *, rounds: int | None = None) -> InjectedDela
         return None
     if rounds is None:
         jobs = config.steps * (len(config.models) // max(1, config.jobs_per_round))
-        rounds = jobs + parse_scheme(config.scheme, n=config.workers).delay
+        rounds = num_rounds(parse_scheme(config.scheme, n=config.workers), jobs)
     return InjectedDelays.of(config.delays, workers=config.workers, num_rounds=max(1, rounds))
 
 

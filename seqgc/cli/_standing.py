@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Protocol, cast
 
-from seqgc.ports import Close, Dispatch, Finish, Notice, Seen
+from seqgc.ports import Close, Dispatch, Notice, Seen
 
 _MOST_NAMED = 12  # models whose losses are told one by one, if there is room
 
@@ -44,16 +44,15 @@ class Standing:
 
     def __call__(self, seen: Seen) -> None:
         match seen:
-            case Close(record=record):
+            case Close(record=record, jobs=jobs):
                 self.closed += 1
+                self.finished += len(jobs)
                 self.done = max(self.done, record.round + 1)
                 self.wait_outs += record.waited_out
                 dealt = record.reason == "dealt"
                 self.stragglers = None if dealt else int((~record.responded).sum())
                 # A resumed run may take late answers to rounds that were not shown.
                 self.survived = max(0, self.survived + record.missed)
-            case Finish():
-                self.finished += 1
             case Notice(kind="run" | "resume", fields=fields):
                 self.total = cast("int", fields["rounds"])
             case Notice(kind="round", fields=fields):

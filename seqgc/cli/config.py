@@ -110,6 +110,19 @@ class RunConfig(Settings):
         int, Field(ge=0), "Models a job (bundle); 0, a grid's default: as many as fit."
     ] = 1
     stale: Annotated[bool, "Fewer models than delay + 1: gradients T rounds late."] = False
+    apply: Annotated[
+        Literal["update", "clock"] | None,
+        "Parts of a batch (ssp and the like): each as it comes, update, or as one step, clock.",
+    ] = None
+    refresh: Annotated[
+        Literal["always", "needed", "late"] | None,
+        "Weights that a part reads: newest, always; as new as needed; as old as may be, late.",
+    ] = None
+    aware: Annotated[
+        bool,
+        "--staleness-aware/--no-staleness-aware",
+        "Weigh an update down that was computed on weights many clocks old.",
+    ] = False
     probe: Annotated[
         int | None, Field(ge=1), "Train uncoded N rounds, then the best scheme by rounds."
     ] = None

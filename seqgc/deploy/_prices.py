@@ -118,8 +118,9 @@ class Traffic:
     Of one job, ``weights_bytes`` in ``weights_files`` files or objects are new to an environment:
     each is read once, then cached. A task needs the weights of ``weights_jobs`` jobs; an
     environment that was just started has none. Its results are ``result_bytes`` as they are packed,
-    ``results_stored`` if they are too large for the answer and go through the store. What a
-    master outside the region reads is paid for as transfer to the internet.
+    ``results_stored`` if they are too large for the answer and go through the store. Of a job's
+    weights there are up to so many ``versions``, if more than one each for the tasks that leave
+    together. What a master outside the region reads is paid for as transfer to the internet.
 
     Examples
     --------
@@ -133,6 +134,7 @@ class Traffic:
     result_bytes: int
     weights_files: int = 1
     weights_jobs: int = 1
+    versions: int = 1
     results_stored: bool = False
     master_outside: bool = False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 
 from seqgc.deploy._prices import (
@@ -30,11 +30,11 @@ _USUAL_SHARE, _LEAST_SHARE = 13 / 15, 12 / 15
 class PlannedUse:
     """What a run is going to do: a task for each worker in each round.
 
-    Every job's weights are published once. A task is expected to run ``seconds_per_task``, the
-    median of a profile, for example; None: nobody knows, and only the time-out bounds it. The
-    ``warm_ups``, invocations before the first round that compute nothing, are expected to run as
-    long. Each worker's environment is expected to be started once, in `START_S` seconds; at most
-    each invocation's is, and to its limit.
+    Every job's weights are published once, or in as many versions as the ``traffic`` says. A task
+    is expected to run ``seconds_per_task``, the median of a profile, for example; None: nobody
+    knows, and only the time-out bounds it. The ``warm_ups``, invocations before the first round
+    that compute nothing, are expected to run as long. Each worker's environment is expected to be
+    started once, in `START_S` seconds; at most each invocation's is, and to its limit.
 
     ``resident`` functions are invoked for as long as they may stay, and paid for while the run
     lasts, idle or not; a round lasts at most ``longest_round_s`` (infinity: the time-out).
@@ -95,7 +95,7 @@ def estimate_plan(plan: PlannedUse) -> Estimate:
     >>> estimate.likely.requests, estimate.likely.gb_seconds, estimate.at_most.gb_seconds
     (6, 8.0, 120.0)
     """
-    published = plan.traffic.publication().times(plan.jobs)
+    published = plan.traffic.publication().times(plan.jobs * plan.traffic.versions)
     if plan.resident:
         return _estimate_stays(plan, published)
     invocations = plan.tasks + plan.warm_ups
@@ -165,6 +165,7 @@ def estimate_run(
 
     likely, at_most = Usage(), function.invocation(function.longest_s).times(warm_ups)
     jobs: set[int] = set()
+    published = 0  # versions of their weights
     # What was sent and not answered: when, seconds of the log, and how many mini-tasks.
     sent: dict[_Address, tuple[float, int | None]] = {}
     cancelled: dict[_Address, float] = {}
@@ -184,6 +185,8 @@ def estimate_run(
                 over_s = function.longest_s + count * (INIT_LIMIT_S - START_S)
                 at_most += function.stays(stayed_s + over_s, count=count + 1).times(n)
         elif event.event == "dispatch":
+            several = traffic is not None and traffic.versions > 1
+            published += len(event.jobs) if several else len(set(event.jobs) - jobs)
             jobs.update(event.jobs)
             workers = range(header.workers) if event.workers is None else event.workers
             sent |= {
@@ -201,7 +204,7 @@ def estimate_run(
             likely += task(lasted_s if event.took_s is None else event.took_s, count)
             failed = event.event == "failure"
             at_most += task(function.longest_s if failed else lasted_s, count, fresh=True)
-    moved = Usage() if traffic is None else traffic.publication().times(len(jobs))
+    moved = Usage() if traffic is None else traffic.publication().times(published)
     return Estimate(likely=likely + moved, at_most=at_most + moved, unanswered=unanswered)
 
 
@@ -267,16 +270,20 @@ class Published:
     """The jobs whose weights a run has published: each once, up to the newest that was asked for.
 
     ``count`` are this process's. ``newest`` is None in a resumed run that has asked for none yet.
+    ``anew``: they are published for the tasks that leave together (`Traffic.versions`).
     """
 
     count: int = 0
     newest: int | None = -1
+    anew: bool = False
 
     def and_for(self, action: Dispatch) -> Published:
         """Return what is published once these tasks leave."""
         jobs = [m.job for tasks in action.assignment.values() for m in tasks]
         if not jobs:
             return self
+        if self.anew:
+            return replace(self, count=self.count + len(set(jobs)))
         before = max(jobs) - 1 if self.newest is None else self.newest
         newest = max(before, *jobs)
         return Published(self.count + newest - before, newest)
@@ -320,7 +327,7 @@ class Budget:
             raise ParameterError("max_usd", rule, max_usd)
         # When the task (round, worker, attempt) left, seconds; before that is known, -inf.
         self._open: dict[tuple[int, int, int], float] = {}
-        self._published = Published()
+        self._published = Published(anew=model is not None and model.traffic.versions > 1)
 
     @property
     def committed_usd(self) -> float:
@@ -342,7 +349,7 @@ class Budget:
         BudgetError if that is too much already.
         """
         self.spent_usd += memory["committed_usd"]
-        self._published = Published(newest=None)
+        self._published = replace(self._published, count=0, newest=None)
         if self._model is not None:
             self.spent_usd += self._model.traffic.weights_jobs * self._model.job_usd
         if self.spent_usd > self._max_usd:

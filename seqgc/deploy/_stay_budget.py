@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from seqgc.deploy._spending import PriceModel, Published
@@ -50,7 +51,7 @@ class StayBudget:
         self._max_usd, self._model = max_usd, model
         self._leases: Leases | None = None
         self._other_usd = 0.0  # tasks, weights, and all before these leases
-        self._published = Published()
+        self._published = Published(anew=model.traffic.versions > 1)
 
     def watch(self, leases: Leases) -> None:
         """Let functions in from now on, and charge them; of those before, what they can become."""
@@ -86,7 +87,7 @@ class StayBudget:
         """
         self._other_usd += memory["committed_usd"]
         self._other_usd += self._model.traffic.weights_jobs * self._model.job_usd
-        self._published = Published(newest=None)
+        self._published = replace(self._published, count=0, newest=None)
         self._require(0.0, "not resumed", 0)
 
     def __call__(self, seen: Seen) -> None:

@@ -16,7 +16,7 @@ from seqgc.rounds._rule import ClosingRule, Setting
 from seqgc.rounds._switching import SwitchingPolicy
 from seqgc.schemes import Defence
 
-__all__ = ["PolicyDefence", "ResumablePolicy", "RunPolicy", "policy_of"]
+__all__ = ["PolicyDefence", "ResumablePolicy", "RunPolicy", "num_rounds", "policy_of"]
 
 
 class RunPolicy(Policy, Protocol):
@@ -127,3 +127,17 @@ def policy_of(
             setting.rule, num_jobs=num_jobs, batches=batches, payload=payload
         )
     return SwitchingPolicy(setting, num_jobs=num_jobs, batches=batches, payload=payload)
+
+
+def num_rounds(defence: Defence, num_jobs: int) -> int:
+    """Return how many rounds, or clocks of all workers, so many jobs take.
+
+    Examples
+    --------
+    >>> from seqgc.schemes import parse_scheme
+    >>> num_rounds(parse_scheme("sr-sgc:B=1,W=2,lam=2", n=4), 6)
+    7
+    """
+    if isinstance(defence, PolicyDefence):
+        return -(-num_jobs // defence.jobs_per_task)
+    return num_jobs + defence.delay

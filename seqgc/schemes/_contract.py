@@ -86,10 +86,10 @@ def by_rounds(defence: Defence, what: str) -> Scheme:
     >>> by_rounds(Deal(n=2), "an audit")
     Traceback (most recent call last):
         ...
-    seqgc.errors.ParameterError: `scheme` must have rounds for an audit; got 'deal' (deal has \
-none: take gc-rep or another one that `seqgc scheme` explains)
+    seqgc.errors.ParameterError: `scheme` must have rounds for an audit; got 'deal' (take \
+gc-rep or another one that `seqgc scheme` explains)
     """
     if isinstance(defence, Scheme):
         return defence
-    remedy = "deal has none: take gc-rep or another one that `seqgc scheme` explains"
+    remedy = "take gc-rep or another one that `seqgc scheme` explains"
     raise ParameterError("scheme", f"must have rounds for {what}", defence.spec, remedy)

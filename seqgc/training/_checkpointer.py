@@ -77,6 +77,7 @@ class RunState:
     random: RandomState
     unwritten: list[JobMetrics]  # that are not in it: the disk was full, or failed
     slowdown: SlowdownState
+    policy: str = ""  # of a defence's own: JSON
 
 
 RunSnapshot: TypeAlias = Snapshot[RunState]

@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias, get_args
 
 from seqgc.errors import ParameterError, require_int, require_number
-from seqgc.ports import Payload, Task, payload_format
-from seqgc.rounds import Setting
+from seqgc.ports import Payload, Task, WeightStore, payload_format
+from seqgc.rounds import PolicyDefence, Setting
 from seqgc.schemes import Deal, Defence, by_rounds, parse_scheme
 from seqgc.training._autocast import require_autocast
 from seqgc.training._jobs import JobPlan
+from seqgc.training._models import ModelsWorkload
 from seqgc.training._soundness import frozen_statistics
 from seqgc.training._work import TaskSizes, Work, most_mini_tasks, replicas_of, task_sizes
 from seqgc.training.adaptive import Adaptation
 from seqgc.training.model import Model, Precision, torch_dtype
+from seqgc.training.stale import StaleWorkload, Updates
+from seqgc.training.workload import TorchWorkload
 
 __all__ = ["ROUND_LIMIT_S", "OnFailure", "RecordingPlan", "TrainingPlan", "num_points"]
 
@@ -35,6 +38,9 @@ class TrainingPlan:
     ``jobs_per_round``, unless ``stale`` (see `TorchWorkload`). The ``scheme`` is a spec such as
     ``"gc-rep:s=1"``, a scheme, or a setting, which has a closing rule and a bundle size as well; a
     rule without a time limit has `ROUND_LIMIT_S` in live rounds.
+
+    A defence that is no scheme (``"ssp:slack=1"``) has batches come in parts, which are used as
+    ``updates`` say, and its jobs need not wait for each other.
 
     Raises
     ------
@@ -63,6 +69,9 @@ class TrainingPlan:
     # Compare the results that several workers are asked for, and expel who lies; rounds then wait
     # for three of them. Only with a scheme that has such, and not with `adaptation`.
     audit: bool = False
+    # How updates reach the weights where batches come in parts, which are used by themselves. None:
+    # as they come (`Updates`), but added up where every part is to be on the newest weights.
+    updates: Updates | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "models", _checked(self.models, self.precision))
@@ -107,6 +116,7 @@ class TrainingPlan:
         for on, what in ((self.audit, "an audit"), (self.adaptation, "--probe and --retune")):
             if on:
                 by_rounds(setting.scheme, what)
+        self._require_updates(setting.scheme)
         if self.audit and max(replicas_of(setting.scheme)) < 2:
             rule = "needs results that several workers are asked for"
             remedy = "take gc-rep, gc-binary, sr-sgc-rep or m-sgc-rep with s or lam of 1 at least"
@@ -117,6 +127,56 @@ class TrainingPlan:
         if math.isinf(setting.rule.timeout_s):
             return replace(setting, rule=replace(setting.rule, timeout_s=ROUND_LIMIT_S))
         return setting
+
+    def _require_updates(self, defence: Defence) -> None:
+        """Refuse what batches in parts are not for, and what is for these alone."""
+        if isinstance(defence, PolicyDefence):
+            if self.stale:
+                rule = f"must be left out with {defence.spec}, which says how late gradients may be"
+                raise ParameterError("stale", rule, self.stale)
+            self._updates_of(defence).require_fit(self.models, staleness=defence.staleness)
+        elif self.updates is not None:
+            rule = f"must be left out with {defence.spec}, whose gradients are applied as a whole"
+            raise ParameterError("updates", rule, self.updates, "or take a defence like ssp")
+
+    def _updates_of(self, defence: PolicyDefence) -> Updates:
+        usual = Updates() if defence.kind == "stale" else Updates(apply="clock")
+        return self.updates or usual
+
+    def workload(
+        self, setting: Setting, *, store: WeightStore, callbacks: Sequence[object] = ()
+    ) -> ModelsWorkload:
+        """Return what trains the plan's models under a setting, with weights in a store."""
+        scheme = setting.scheme
+        if isinstance(scheme, PolicyDefence):
+            return StaleWorkload(
+                self.models,
+                scheme=scheme,
+                store=store,
+                precision=self.precision,
+                jobs_per_round=setting.jobs_per_round,
+                updates=self._updates_of(scheme),
+                callbacks=callbacks,
+                steps=self.steps,
+            )
+        return TorchWorkload(
+            self.models,
+            scheme=scheme,
+            store=store,
+            precision=self.precision,
+            jobs_per_round=setting.jobs_per_round,
+            stale=self.stale,
+            callbacks=callbacks,
+            steps=self.steps,
+        )
+
+    def repeats(self, setting: Setting) -> bool:
+        """Say whether a run that is resumed ends in the same bits as one that never ended."""
+        if not isinstance(defence := setting.scheme, PolicyDefence):
+            return True
+        updates = self._updates_of(defence)
+        at_once = defence.staleness == 0 and updates.apply == "clock"
+        return at_once or updates.refresh == "late"
 
     def shortcomings(self, setting: Setting) -> list[str]:
         """Return what is worth a warning before the run begins."""
@@ -140,22 +200,31 @@ class TrainingPlan:
     def _jobs_read(self, setting: Setting) -> int:
         """Return of how many jobs, the latest included, a worker may be asked for results."""
         read = setting.scheme.jobs_read(len(self.models) // setting.jobs_per_round)
+        if isinstance(setting.scheme, PolicyDefence):
+            return max(read, setting.scheme.jobs_per_task)
         if self.adaptation is None:
             return read
         return max(read, 2 * self.max_delay(setting) + 1)  # of one that takes late answers
 
     def sizes(self, setting: Setting) -> TaskSizes:
         """Return what the heaviest task weighs."""
-        return task_sizes(
+        scheme, jobs, versions = setting.scheme, 1, 1
+        if isinstance(scheme, PolicyDefence):
+            jobs = scheme.jobs_per_task
+            if self._updates_of(scheme).publishes_each:
+                versions = scheme.n
+        elif not isinstance(scheme, Deal):
+            jobs = most_mini_tasks(scheme, self.num_jobs(setting))
+        load = max(float(scheme.loads_of(m.batch_size).max()) for m in self.models)
+        sizes = task_sizes(
             self.models,
             jobs_per_round=setting.jobs_per_round,
-            load=max(float(setting.scheme.loads_of(m.batch_size).max()) for m in self.models),
-            mini_tasks=1
-            if isinstance(setting.scheme, Deal)
-            else most_mini_tasks(setting.scheme, self.num_jobs(setting)),
+            load=load * jobs if isinstance(scheme, PolicyDefence) else load,
+            mini_tasks=jobs,
             precision=self.precision,
             payload=self.payload or self.precision,
         )
+        return replace(sizes, versions=versions)
 
     def work(
         self, run: Path, *, setting: Setting, master: int = 1, pin: Mapping[str, str] | None = None

@@ -6,7 +6,8 @@ A run that ends, however it ends, can be resumed from its newest checkpoint and 
 only question here is when the master's state may be copied. *At rest*, between two events with
 every decoded gradient handed over, it may: `master.run` calls `Session._rest` then, which takes a
 checkpoint when one is due. After an error it may as well, unless a round has been closed of which
-the finished jobs have not all been decoded (``_whole``). An interrupt could come between any two
+the finished jobs have not all been decoded, or, where a policy is kept as it is (`OwnCourse`), any
+answer of which the updates have not been (``_whole``). An interrupt could come between any two
 instructions: `Interrupts` lets it through at rest only. Whatever else comes in between (an exit, an
 exception that is no `Exception`) leaves the checkpoint before.
 """
@@ -20,7 +21,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict
 from functools import partial
-from itertools import islice
+from typing import cast
 
 from seqgc import master, ports
 from seqgc.errors import (
@@ -31,23 +32,23 @@ from seqgc.errors import (
     ScheduleError,
     StoreError,
 )
-from seqgc.rounds import Director, OnRecord, Segment, Setting, SwitchingPolicy
-from seqgc.schemes import Deal, Scheme
+from seqgc.rounds import PolicyDefence, Setting, num_rounds
+from seqgc.schemes import Deal
 from seqgc.training._aftermath import Validated
 from seqgc.training._checkpointer import Checkpointer, RandomState, RunSnapshot, RunState
 from seqgc.training._counts import RunCounts
+from seqgc.training._course import Course, OwnCourse, SchemeCourse
 from seqgc.training._history import Recorder
 from seqgc.training._interrupts import Interrupts
+from seqgc.training._models import FLIGHT, ModelsWorkload
 from seqgc.training._packing import pack_held, unpack_held
 from seqgc.training._plan import TrainingPlan
-from seqgc.training._recorded import RecordedDirector
-from seqgc.training.adaptive import AdaptiveDirector, Switch
+from seqgc.training.adaptive import Switch
 from seqgc.training.checkpoints import save_checkpoint, save_state
 from seqgc.training.rundir import EventLog, Forgiving, MetricsLog, RunDirectory
-from seqgc.training.slowdown import Slowdown
 from seqgc.training.snapshots import Snapshot, SnapshotFolder
-from seqgc.training.tuner import Answer, Choice, Tuner
-from seqgc.training.workload import FLIGHT, TorchWorkload
+from seqgc.training.tuner import Answer, Tuner
+from seqgc.training.workload import TorchWorkload
 
 __all__ = ["Session"]
 
@@ -62,7 +63,7 @@ class Session:
 
     def __init__(
         self,
-        workload: TorchWorkload,
+        workload: ModelsWorkload,
         *,
         plan: TrainingPlan,
         setting: Setting,
@@ -72,15 +73,10 @@ class Session:
         recorder: Recorder,
         snapshot: RunSnapshot | None = None,
     ) -> None:
-        self.switches = switches
         self.counts = RunCounts() if snapshot is None else snapshot.state.counts
-        self.answers: list[Answer] = []
         self._workload, self._plan, self._setting = workload, plan, setting
         self._recorder, self._snapshot = recorder, snapshot
         self._observers: tuple[ports.Observer, ...]
-        self._slowdown = Slowdown(
-            setting.scheme.n, setting=lambda: self._policy.segments[-1].setting, tell=self._tell
-        )
         self._observers = (*observers, recorder, self._follow, self.counts)
         self._hold: master.Holding | None = None
         self._interrupts = Interrupts()
@@ -88,36 +84,25 @@ class Session:
         self._told: int | None = None  # the checkpoint of which callbacks have been told
         self._parked: set[str] = set()  # models, of which the observers have been told
         self._began = 0.0
-        sizes = workload.batch_sizes
-        self._adaptive: AdaptiveDirector | None = None
-        director: Director | None = None
-        if plan.adaptation is not None and tuner is not None:
-            self._adaptive = AdaptiveDirector(
-                plan.adaptation,
-                n=setting.scheme.n,
-                max_delay=plan.max_delay(setting),
+        self._course: Course
+        if isinstance(setting.scheme, PolicyDefence):
+            self._course = OwnCourse(workload, setting.scheme, plan=plan, setting=setting)
+        else:
+            self._course = SchemeCourse(
+                cast("TorchWorkload", workload),  # as `TrainingPlan.workload` has made it
+                plan=plan,
+                setting=setting,
+                switches=switches,
                 tuner=tuner,
-                note=self._note,
-                batch=sizes[0] if len(sizes) == 1 else None,
+                recorder=recorder,
+                closing=self._begin_step,
+                tell=self._tell,
             )
-            director = RecordedDirector(
-                self._adaptive, recorder, answers=self.answers, closing=self._begin_step
-            )
-        on_record, first = recorder.history.answers, 0 if snapshot is None else snapshot.rounds
-        self._policy = SwitchingPolicy(
-            setting,
-            num_jobs=plan.num_jobs(setting),
-            director=director,
-            payload=plan.payload,
-            batches=sizes,
-            again=OnRecord(
-                answers={round: on_record[round] for round in range(first, len(on_record))},
-                late=on_record.late,
-                finished=on_record.finished,
-            ),
-            audit=plan.audit,
-            bundles=len(plan.models) // setting.jobs_per_round,
-        )
+
+    @property
+    def answers(self) -> Sequence[Answer]:
+        """What the searches for a better setting have come to."""
+        return self._course.answers
 
     def run(
         self, backend: ports.Backend, directory: RunDirectory, *, warnings: Sequence[str] = ()
@@ -128,7 +113,7 @@ class Session:
         """
         self._directory = directory
         path, before, warnings = directory.path, self._snapshot, list(warnings)
-        held = self._go_on()
+        held = self._go_on(warnings)
         snapshots = SnapshotFolder(directory.checkpoints, RunState, master=self._recorder.master)
         every_s = self._plan.checkpoint_every_s
         with ExitStack() as stack:
@@ -143,8 +128,7 @@ class Session:
             )
             logs = events, stack.enter_context(closing(self._metrics))
             self._observers += tuple(Forgiving(log, warn=self.warn) for log in logs)
-            if isinstance(self._setting.scheme, Scheme):  # it compares rounds
-                self._observers += (self._slowdown,)
+            self._observers += tuple(self._course.observers)
             self._checkpoints = stack.enter_context(
                 closing(Checkpointer(snapshots, every_s=every_s, warn=self.warn))
             )
@@ -157,7 +141,7 @@ class Session:
             outcome = "interrupted"
             try:
                 master.run(
-                    self._policy,
+                    self._course.policy,
                     backend,
                     self._workload,
                     observe=self._show,
@@ -188,15 +172,16 @@ class Session:
     @property
     def num_jobs(self) -> int:
         """How many jobs the run has: fewer than planned if models are done before."""
-        return self._policy.num_jobs
+        return self._course.policy.num_jobs
 
     @property
     def _seconds(self) -> float:
         return time.perf_counter() - self._began
 
-    def _go_on(self) -> master.Held:
+    def _go_on(self, warnings: list[str]) -> master.Held:
         """If there is a snapshot, go back to it, and return what the loop held then.
 
+        What is worth a warning is added to the ``warnings``.
         Whoever was expelled stays so, from the first round on: what a known liar says is not used,
         even where the journal has a round closed on its answer.
         """
@@ -205,19 +190,9 @@ class Session:
         self.counts.expelled = sorted(expelled)
         if snapshot is None:
             return master.Held(begun=0, jobs=(), expelled=expelled)
-        made = {r: choice for r, choice in sorted(history.choices.items()) if r < snapshot.rounds}
-        choices, settings = list(made.values()), {r: made[r].setting for r in made}
-        self._policy.end_after(snapshot.state.jobs - 1)
-        self._policy.repeat(islice(history.answers, snapshot.rounds), settings=settings)
-        self.answers += choices
-        for segment, choice in zip(self._policy.segments[1:], choices, strict=False):
-            self._adopt(segment, choice)
+        if text := self._course.restore(snapshot, history):
+            warnings.append(text)
         state, flight = snapshot.state, snapshot.files[FLIGHT]
-        self._slowdown.restore(state.slowdown)
-        self._workload.restore(state.workload, snapshot.files)
-        self._policy.go_on_with(self._workload.bundles_left)
-        if self._adaptive is not None and state.director is not None:
-            self._adaptive.restore(state.director)
         state.random.restore()
         jobs = [unpack_held(job, flight) for job in state.held]
         return master.Held(begun=state.begun, jobs=jobs, expelled=expelled)
@@ -264,22 +239,23 @@ class Session:
         with suppress(OSError):  # the checkpoint holds what could not be written
             self._metrics.update(sync=True)
         state, files = self._workload.snapshot()
-        flight = dict(files[FLIGHT])
+        flight, course = dict(files[FLIGHT]), self._course.snapshot()
         jobs = [pack_held(job, flight) for job in held.jobs]
         return Snapshot(
-            rounds=self._policy.rounds,
+            rounds=self._course.policy.rounds,
             state=RunState(
-                jobs=self._policy.num_jobs,
+                jobs=self.num_jobs,
                 begun=held.begun,
                 held=jobs,
                 workload=state,
                 counts=copy.deepcopy(self.counts),
                 seconds=self._seconds,
                 metrics=self._metrics.lasting,
-                director=None if self._adaptive is None else self._adaptive.snapshot(),
+                director=course.director,
                 random=RandomState.now(),
                 unwritten=self._metrics.unwritten,
-                slowdown=self._slowdown.snapshot(),
+                slowdown=course.slowdown,
+                policy=course.policy,
             ),
             files=files | {FLIGHT: flight},
         )
@@ -317,9 +293,12 @@ class Session:
 
     def _show(self, seen: ports.Seen) -> None:
         self._interrupts.hold()
-        if isinstance(seen, ports.Close):
+        if isinstance(seen, ports.Arrival | ports.Failure | ports.Tick):
+            if not self._course.whole_between_rounds:  # it is about to change
+                self._begin_step()
+        elif isinstance(seen, ports.Close):
             self._begin_step()
-            if self._recorder.overrules(seen.record):
+            if self._course.repeats and self._recorder.overrules(seen.record):
                 self.warn(
                     f"round {seen.record.round} closed on other answers than before the run was "
                     "resumed: from here on its results may differ in the last bits"
@@ -336,7 +315,8 @@ class Session:
         """No checkpoint from now on, until the step has been made.
 
         A round closes: the policy has gone on, and its decision or its survivors are not on record
-        yet, nor its jobs decoded. Or results are compared: their job has not been handed over.
+        yet, nor its jobs decoded. Or results are compared: their job has not been handed over. Or
+        an update may be in the policy's state, and not in the weights.
         """
         self._whole = False
 
@@ -349,7 +329,7 @@ class Session:
             "scheme": setting.scheme.spec,
             "workers": setting.scheme.n,
             "jobs": self.num_jobs,
-            "rounds": self.num_jobs + setting.scheme.delay,
+            "rounds": num_rounds(setting.scheme, self.num_jobs),
             "mu": setting.rule.mu,
             "wait_out": setting.rule.wait_out,
             "payload": self._plan.payload,
@@ -358,25 +338,5 @@ class Session:
             "sizes": asdict(self._plan.sizes(setting)),
         }
 
-    def _note(self, answer: Answer) -> None:
-        self.answers.append(answer)
-        self._tell("search", answer.fields)
-
     def _follow(self, seen: ports.Seen) -> None:
-        """If the policy has switched, be ready for the tasks that are about to leave.
-
-        Once they have left, and nobody is left for more jobs, the run is to end with these.
-        """
-        if isinstance(seen, ports.Dispatched):
-            self._policy.go_on_with(self._workload.bundles_left)
-            if self._workload.num_jobs is not None:
-                self._policy.end_after(self._workload.num_jobs - 1)
-        if isinstance(seen, ports.Dispatch) and len(self._policy.segments) > 1 + len(self.switches):
-            choice = next(a for a in reversed(self.answers) if isinstance(a, Choice))
-            self._tell("switch", self._adopt(self._policy.segments[-1], choice).fields)
-
-    def _adopt(self, segment: Segment, choice: Choice) -> Switch:
-        switch = Switch(first_job=segment.first_job, first_round=segment.first_round, choice=choice)
-        self.switches.append(switch)
-        self._workload.switch(switch.after.scheme)
-        return switch
+        self._course.follow(seen)

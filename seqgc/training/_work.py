@@ -52,6 +52,7 @@ class TaskSizes:
     mini_tasks: int  # jobs whose weights a task needs
     task_bytes: int
     result_bytes: int  # as they are packed
+    versions: int = 1  # of weights that are published for one job, at most
     limit_bytes: int = MESSAGE_LIMIT_BYTES  # of a message, as JSON
 
     def request_bytes(self, where: StoreKind) -> int:

@@ -27,6 +27,7 @@ from seqgc.training._counts import RunCounts
 from seqgc.training._fingerprint import changes, fingerprint, require_same
 from seqgc.training._history import History, Recorder, read_history
 from seqgc.training._lease import Lease
+from seqgc.training._models import ModelsWorkload
 from seqgc.training._plan import TrainingPlan
 from seqgc.training._session import Session
 from seqgc.training._threads import one_thread
@@ -40,7 +41,6 @@ from seqgc.training.rundir import RunDirectory, new_run_path, require_new
 from seqgc.training.snapshots import SnapshotFolder
 from seqgc.training.tuner import Answer, BackgroundTuner, Tuner
 from seqgc.training.validation import Best
-from seqgc.training.workload import TorchWorkload
 
 __all__ = ["TrainResult", "resume", "started", "train"]
 
@@ -157,7 +157,10 @@ def resume(
     It goes back to the newest checkpoint that is whole; rounds that were closed after it are closed
     on the same workers' answers again, so that weights, optimizers and losses get the same bits. If
     one of these workers fails or stays silent, others will do, and a warning says so. Workers that
-    an audit has expelled stay expelled.
+    an audit has expelled stay expelled. Where workers go on by themselves (``ssp`` and the like)
+    there are no such bits: parts of batches that were under way at the checkpoint are computed anew
+    on the weights that it has, which are no staler than allowed; a warning says so, and no part is
+    applied twice.
     The configuration in its ``config.toml`` and ``plan`` must be what the run was begun with,
     unless ``accept_changes``; the other arguments are those of `train`.
 
@@ -281,16 +284,7 @@ def _execute(
             store = slow = RetiringStore(store, rounds=delay, grace_s=crew.grace_s)
             stack.callback(slow.close)
             observers = [_retiring(slow), *observers]
-        workload = TorchWorkload(
-            plan.models,
-            scheme=setting.scheme,
-            store=store,
-            precision=plan.precision,
-            jobs_per_round=setting.jobs_per_round,
-            stale=plan.stale,
-            callbacks=callbacks,
-            steps=plan.steps,
-        )
+        workload = plan.workload(setting, store=store, callbacks=callbacks)
         workload.require_steps(plan.steps)
         stack.callback(workload.abandon)  # in a run that failed some have not been discarded
         backend = stack.enter_context(started(crew, workers, observers=observers))
@@ -347,7 +341,7 @@ def _under_way(backend: Backend, *, open_usd: float) -> str:
 
 
 def _evaluations(
-    workload: TorchWorkload, models: Sequence[Model]
+    workload: ModelsWorkload, models: Sequence[Model]
 ) -> Iterator[tuple[str, Evaluation]]:
     """Yield what the models have come to; of those that raised, as far as they can be evaluated."""
     for model in models:

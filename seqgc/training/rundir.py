@@ -159,7 +159,8 @@ class EventLog:
     One JSON object a line with ``event`` and ``at_s``, seconds since the log was opened. Answers
     also have ``elapsed_s``, since their round's first task left, and ``took_s``, since their own
     left (see the head of this module): the rounds of a run are a delay profile. Decoded jobs have
-    ``error``, which is 0 unless they were decoded approximately (`Decoding`).
+    ``error``, which is 0 unless they were decoded approximately (`Decoding`). One that came in
+    parts is decoded when its clock has passed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -168,6 +169,7 @@ class EventLog:
         self._began = time.monotonic()
         self._sent: dict[int, _Sent] = {}  # by round; the latest only
         self._workers: object = None  # how many, as soon as the run has begun
+        self._in_parts: set[int] = set()  # jobs of which parts have come by themselves
 
     def close(self) -> None:
         """Close the file; what cannot be written is lost."""
@@ -201,13 +203,13 @@ class EventLog:
                 flaws = {model: flaw.why for model, flaw in answer.flaws.items()}
                 self._write("doubt", **about, flaws=flaws)
             case ports.Close():
-                self._close_round(seen.record)
+                self._close_round(seen.record, seen.jobs)
             case ports.Cancel(round=round, workers=workers):
                 self._write("cancel", round=round, workers=workers)
             case ports.Restart(worker=worker):
                 self._write("restart", worker=worker)
-            case ports.Finish(job=job, decoding=decoding):
-                self._write("decode", job=job, error=decoding().error)
+            case ports.Finish() | ports.Update():
+                self._decode(seen)
 
     def _write(self, event: str, **fields: object) -> None:
         at_s = round(time.monotonic() - self._began, 6)
@@ -233,7 +235,16 @@ class EventLog:
             fields["reason"] = seen.reason
         self._write(type(seen).__name__.lower(), **fields)
 
-    def _close_round(self, record: ports.RoundRecord) -> None:
+    def _decode(self, seen: ports.Finish | ports.Update) -> None:
+        if isinstance(seen, ports.Finish):
+            self._write("decode", job=seen.job, error=seen.decoding().error)
+        else:
+            self._in_parts.add(seen.job)
+
+    def _close_round(self, record: ports.RoundRecord, jobs: Sequence[int]) -> None:
+        for job in sorted(self._in_parts.intersection(jobs)):
+            self._write("decode", job=job, error=0.0)
+            self._in_parts.remove(job)
         self._write(
             "close",
             round=record.round,

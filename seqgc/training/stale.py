@@ -71,11 +71,13 @@ class Updates:
     Examples
     --------
     >>> Updates(apply="clock", refresh="late")
-    Updates(apply='clock', refresh='late')
+    Updates(apply='clock', refresh='late', aware=False)
     """
 
     apply: Apply = "update"
     refresh: Refresh = "always"
+    aware: bool = False
+    """Weigh an update down by how old its weights are (`seqgc.rounds.StalenessAware`)."""
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -87,6 +89,14 @@ class Updates:
         if self.refresh == "late" and self.apply != "clock":
             rule = "must be clock where weights are read exactly as late as may be"
             raise ParameterError("apply", rule, self.apply)
+        if self.refresh == "late" and self.aware:
+            rule = "must be left out where weights are read exactly as late as may be"
+            raise ParameterError("aware", rule, self.aware)
+
+    @property
+    def publishes_each(self) -> bool:
+        """Whether each part of a batch may be sent with a version of weights of its own."""
+        return self.apply == "update" and self.refresh == "always"
 
     def require_fit(self, models: Sequence[Model], *, staleness: int | None) -> None:
         """Refuse models, or a bound on staleness (None: there is none), that this is not for."""

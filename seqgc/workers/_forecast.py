@@ -16,6 +16,7 @@ from seqgc.deploy import (
     find_prices,
 )
 from seqgc.errors import ParameterError
+from seqgc.rounds import num_rounds
 from seqgc.runs import RunHeader
 from seqgc.schemes import Deal
 from seqgc.stores import StoreChoice, choose_store
@@ -110,7 +111,7 @@ def forecast(plan: TrainingPlan, n: int, settings: FunctionSettings, *, reach: R
         schema=1,
         workers=n,
         jobs=jobs,
-        rounds=jobs + setting.scheme.delay,
+        rounds=num_rounds(setting.scheme, jobs),
         pieces=(setting.scheme.pieces or 0) if isinstance(setting.scheme, Deal) else 0,
         sizes=asdict(plan.sizes(setting)),
     )
@@ -199,6 +200,7 @@ def traffic_of(sizes: TaskSizes, where: StoreKind, *, settings: FunctionSettings
         weights_bytes=0 if where == "inline" else sizes.weights_bytes,
         weights_files=sizes.weights_files,
         weights_jobs=sizes.mini_tasks,
+        versions=sizes.versions,
         result_bytes=sizes.result_bytes,
         results_stored=not in_reply,
         master_outside=settings.master_outside,

@@ -1,0 +1,256 @@
+"""How a run's policy is made, kept in checkpoints and gone on with: a `Course` for each kind.
+
+A scheme's schedule follows from who responded, round by round. So a run of one goes on by closing
+its rounds again on the same answers, from the journal, and ends in the same bits (`SchemeCourse`).
+
+A defence that brings its own policy has no rounds that could be closed again: what the next task
+reads depends on what had come when it left. So its policy's state is in the checkpoint, with the
+weights of the same moment, and tasks that were under way are asked for again, on newer weights
+(`OwnCourse`). No update is applied twice, and none is lost, for weights and state say of the same
+ones that they have been applied.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, ClassVar
+
+from seqgc import ports
+from seqgc.errors import StoreError, one_line
+from seqgc.rounds import (
+    Director,
+    OnRecord,
+    PolicyDefence,
+    ResumablePolicy,
+    RunPolicy,
+    Segment,
+    Setting,
+    StalenessAware,
+    SwitchingPolicy,
+)
+from seqgc.schemes import Scheme
+from seqgc.training._history import History, Recorder
+from seqgc.training._models import ModelsWorkload
+from seqgc.training._recorded import RecordedDirector
+from seqgc.training.adaptive import AdaptiveDirector, DirectorState, Switch
+from seqgc.training.slowdown import Slowdown, SlowdownState
+from seqgc.training.tuner import Answer, Choice, Tuner
+from seqgc.training.workload import TorchWorkload
+
+if TYPE_CHECKING:
+    from seqgc.training._checkpointer import RunSnapshot
+    from seqgc.training._plan import TrainingPlan
+
+__all__ = ["Course", "CourseState", "OwnCourse", "SchemeCourse"]
+
+_Tell = Callable[[str, dict[str, object]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CourseState:
+    """What a checkpoint knows of a course."""
+
+    director: DirectorState | None = None  # in a run that looks for better settings
+    slowdown: SlowdownState
+    policy: str = ""  # of a defence's own: JSON
+
+
+class Course(ABC):
+    """The policy of a run, what watches it beside, and how it is gone on with."""
+
+    repeats: ClassVar[bool]
+    """Whether a resumed run closes the rounds after its checkpoint on the same answers again."""
+    whole_between_rounds: ClassVar[bool]
+    """Whether the policy's state changes only when a round closes, as far as it must be kept."""
+
+    observers: Sequence[ports.Observer] = ()
+    answers: Sequence[Answer] = ()  # of the searches for a better setting
+
+    @property
+    @abstractmethod
+    def policy(self) -> RunPolicy: ...
+
+    @abstractmethod
+    def restore(self, snapshot: RunSnapshot, history: History) -> str:
+        """Go back to a checkpoint; return what is worth a warning, if anything is."""
+
+    @abstractmethod
+    def snapshot(self) -> CourseState:
+        """Return what a checkpoint is to know."""
+
+    @abstractmethod
+    def follow(self, seen: ports.Seen) -> None:
+        """Take note of what is seen, after all other observers."""
+
+
+class SchemeCourse(Course):
+    """The course of a run by rounds, or of one that deals; it may come to other schemes.
+
+    ``switches`` is appended to as it does, which a ``tuner`` finds if the plan says so;
+    ``closing`` is called when a decision is about to be made; ``tell`` tells the observers.
+    """
+
+    repeats = True
+    whole_between_rounds = True
+
+    def __init__(
+        self,
+        workload: TorchWorkload,
+        *,
+        plan: TrainingPlan,
+        setting: Setting,
+        switches: list[Switch],
+        tuner: Tuner | None,
+        recorder: Recorder,
+        closing: Callable[[], None],
+        tell: _Tell,
+    ) -> None:
+        self._workload, self._switches, self._tell = workload, switches, tell
+        self._recorder, self._plan, self._setting = recorder, plan, setting
+        self.answers = self._answers = list[Answer]()
+        self._slowdown = Slowdown(
+            setting.scheme.n, setting=lambda: self.policy.segments[-1].setting, tell=tell
+        )
+        if isinstance(setting.scheme, Scheme):  # it compares rounds
+            self.observers = (self._slowdown,)
+        self._adaptive: AdaptiveDirector | None = None
+        self._director: Director | None = None
+        if plan.adaptation is not None and tuner is not None:
+            sizes = workload.batch_sizes
+            self._adaptive = AdaptiveDirector(
+                plan.adaptation,
+                n=setting.scheme.n,
+                max_delay=plan.max_delay(setting),
+                tuner=tuner,
+                note=self._note,
+                batch=sizes[0] if len(sizes) == 1 else None,
+            )
+            self._director = RecordedDirector(
+                self._adaptive, recorder, answers=self._answers, closing=closing
+            )
+        self._policy = self._made(first=0)
+
+    @property
+    def policy(self) -> SwitchingPolicy:
+        return self._policy
+
+    def _made(self, *, first: int) -> SwitchingPolicy:
+        """Return a policy of the run, which knows of the rounds on record from the first on."""
+        on_record, plan, setting = self._recorder.history.answers, self._plan, self._setting
+        return SwitchingPolicy(
+            setting,
+            num_jobs=plan.num_jobs(setting),
+            director=self._director,
+            payload=plan.payload,
+            batches=self._workload.batch_sizes,
+            again=OnRecord(
+                answers={round: on_record[round] for round in range(first, len(on_record))},
+                late=on_record.late,
+                finished=on_record.finished,
+            ),
+            audit=plan.audit,
+            bundles=len(plan.models) // setting.jobs_per_round,
+        )
+
+    def restore(self, snapshot: RunSnapshot, history: History) -> str:
+        if snapshot.state.policy:
+            spec = self._setting.scheme.spec
+            raise StoreError(f"the checkpoint is of another defence than {spec}: it has no rounds")
+        made = {r: choice for r, choice in sorted(history.choices.items()) if r < snapshot.rounds}
+        choices, settings = list(made.values()), {r: made[r].setting for r in made}
+        policy = self._policy = self._made(first=snapshot.rounds)
+        policy.end_after(snapshot.state.jobs - 1)
+        policy.repeat(islice(history.answers, snapshot.rounds), settings=settings)
+        self._answers += choices
+        for segment, choice in zip(policy.segments[1:], choices, strict=False):
+            self._adopt(segment, choice)
+        self._slowdown.restore(snapshot.state.slowdown)
+        self._workload.restore(snapshot.state.workload, snapshot.files)
+        policy.go_on_with(self._workload.bundles_left)
+        if self._adaptive is not None and snapshot.state.director is not None:
+            self._adaptive.restore(snapshot.state.director)
+        return ""
+
+    def snapshot(self) -> CourseState:
+        return CourseState(
+            director=None if self._adaptive is None else self._adaptive.snapshot(),
+            slowdown=self._slowdown.snapshot(),
+        )
+
+    def follow(self, seen: ports.Seen) -> None:
+        """If the policy has switched, be ready for the tasks that are about to leave.
+
+        Once they have left, and nobody is left for more jobs, the run is to end with these.
+        """
+        segments = self.policy.segments
+        if isinstance(seen, ports.Dispatched):
+            self.policy.go_on_with(self._workload.bundles_left)
+            if self._workload.num_jobs is not None:
+                self.policy.end_after(self._workload.num_jobs - 1)
+        if isinstance(seen, ports.Dispatch) and len(segments) > 1 + len(self._switches):
+            choice = next(a for a in reversed(self._answers) if isinstance(a, Choice))
+            self._tell("switch", self._adopt(segments[-1], choice).fields)
+
+    def _note(self, answer: Answer) -> None:
+        self._answers.append(answer)
+        self._tell("search", answer.fields)
+
+    def _adopt(self, segment: Segment, choice: Choice) -> Switch:
+        switch = Switch(first_job=segment.first_job, first_round=segment.first_round, choice=choice)
+        self._switches.append(switch)
+        self._workload.switch(switch.after.scheme)
+        return switch
+
+
+class OwnCourse(Course):
+    """The course of a run whose defence brings its own policy."""
+
+    repeats = False
+    whole_between_rounds = False
+
+    def __init__(
+        self,
+        workload: ModelsWorkload,
+        defence: PolicyDefence,
+        *,
+        plan: TrainingPlan,
+        setting: Setting,
+    ) -> None:
+        self._workload, self._spec = workload, defence.spec
+        self._same_bits = plan.repeats(setting)
+        self._policy: ResumablePolicy = defence.policy(
+            setting.rule,
+            num_jobs=plan.num_jobs(setting),
+            batches=workload.batch_sizes,
+            payload=plan.payload,
+        )
+        if plan.updates is not None and plan.updates.aware:
+            self._policy = StalenessAware(self._policy, n=defence.n)
+
+    @property
+    def policy(self) -> RunPolicy:
+        return self._policy
+
+    def restore(self, snapshot: RunSnapshot, history: History) -> str:  # noqa: ARG002
+        try:
+            self._policy.restore(json.loads(snapshot.state.policy))
+        except (ValueError, KeyError, TypeError) as error:
+            message = f"the checkpoint is of another defence than {self._spec}: {one_line(error)}"
+            raise StoreError(message) from error
+        self._workload.restore(snapshot.state.workload, snapshot.files)
+        if self._same_bits:
+            return ""
+        what = "parts that were under way are computed anew, on newer weights, and applied once"
+        return f"the run goes on from checkpoint {snapshot.rounds}: {what}"
+
+    def snapshot(self) -> CourseState:
+        return CourseState(slowdown=SlowdownState(), policy=json.dumps(self._policy.snapshot()))
+
+    def follow(self, seen: ports.Seen) -> None:
+        """Once nobody is left for more jobs than have begun, have the run end with these."""
+        if isinstance(seen, ports.Dispatched) and self._workload.num_jobs is not None:
+            self._policy.end_after(self._workload.num_jobs - 1)
