@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from seqgc.clocks._parts import Parts
-from seqgc.errors import WireError
 from seqgc.ports import Dispatch
+from seqgc.rounds import require_worker
 
 __all__ = ["Errand", "Errands"]
 
@@ -46,9 +46,7 @@ class Errands:
 
         `WireError`: there is no such worker.
         """
-        if not 0 <= worker < self._parts.n:
-            rule = f"must satisfy 0 <= worker < {self._parts.n}"
-            raise WireError(f"the worker of an answer {rule}; got {worker}: repair the backend")
+        require_worker(worker, self._parts.n)
         errand = self._open.get(worker)
         if errand is None or not errand.is_out:
             return None

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Final
 
 import numpy as np
 
 from seqgc.errors import ParameterError, require_int
-from seqgc.ports import Decoding, FloatArray, MiniTask, Part, Term, Update
+from seqgc.ports import FloatArray, MiniTask, Update
+from seqgc.rounds import part_task, part_update
 
 __all__ = ["Parts"]
-
-_ONE = np.ones(1)
-_ONE.setflags(write=False)
 
 
 class Parts:
@@ -100,13 +97,7 @@ class Parts:
         """Return what parts of a clock's jobs ask of a worker: a result for each, job by job."""
         own = self._of[worker]
         return tuple(
-            MiniTask(
-                job=job,
-                slot=own.index(part) * self._wpc + job - jobs.start,
-                chunks=np.array([part]),
-                coefficients=_ONE,
-                cover=part,
-            )
+            part_task(job, part, slot=own.index(part) * self._wpc + job - jobs.start)
             for job in jobs
             for part in parts
         )
@@ -115,10 +106,7 @@ class Parts:
         self, worker: int, parts: Sequence[int], jobs: range, *, clock: int
     ) -> list[Update]:
         """Return what is to be done with the results of `mini_tasks`, of a clock."""
-        updates = []
-        for task in self.mini_tasks(worker, parts, jobs):
-            term = Term(worker=worker, round=clock, slot=task.slot, weight=1.0)
-            part = Part(index=int(task.chunks[0]), of=self.n)
-            decoding = partial(Decoding, job=task.job, terms=(term,), part=part)
-            updates.append(Update(job=task.job, decoding=decoding))
-        return updates
+        return [
+            part_update(task, of=self.n, worker=worker, round=clock)
+            for task in self.mini_tasks(worker, parts, jobs)
+        ]

@@ -45,14 +45,12 @@ from typing import TypeAlias
 
 from seqgc import ports
 from seqgc.clocks._bound import Bound
-from seqgc.clocks._doubts import Doubts
 from seqgc.clocks._errands import Errand, Errands
 from seqgc.clocks._parts import Parts
-from seqgc.clocks._records import Records
 from seqgc.clocks._state import ClockState, read_state
 from seqgc.errors import ScheduleError, WorkerError, require_int
 from seqgc.ports import Action, Arrival, Dispatch, Event, Failure, FloatArray
-from seqgc.rounds import Alarms, ClosingRule, Retries
+from seqgc.rounds import Alarms, ClosingRule, Doubts, Records, Retries
 
 __all__ = ["ClockPolicy"]
 
@@ -106,7 +104,11 @@ class ClockPolicy:
         self._latest = -1  # clock that anybody has begun
         self._errands, self._doubts = Errands(self._parts), Doubts()
         self._failing: dict[int, str] = {}  # by worker, why its newest task failed
-        self._retries, self._records, self._alarms = Retries(rule), Records(n), Alarms[_Call]()
+        self._retries, self._records, self._alarms = (
+            Retries(rule),
+            Records(n, "everyone"),
+            Alarms[_Call](),
+        )
         self._now = -math.inf
 
     @property

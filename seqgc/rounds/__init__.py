@@ -5,7 +5,7 @@ from seqgc.rounds._answers import Answers as Answers
 from seqgc.rounds._answers import OnRecord as OnRecord
 from seqgc.rounds._dealing import DealingPolicy as DealingPolicy
 from seqgc.rounds._doubts import Doubts as Doubts
-from seqgc.rounds._foreign import require_known as require_known
+from seqgc.rounds._foreign import require_worker as require_worker
 from seqgc.rounds._gate import RoundGate as RoundGate
 from seqgc.rounds._part_tasks import part_task as part_task
 from seqgc.rounds._part_tasks import part_update as part_update

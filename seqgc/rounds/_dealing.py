@@ -49,7 +49,7 @@ from seqgc.errors import ParameterError, ScheduleError, WorkerError, require_int
 from seqgc.ports import Action, Arrival, BoolArray, Dispatch, Event, Failure
 from seqgc.rounds._alarms import Alarms
 from seqgc.rounds._errands import Errand, Errands, Sent, dispatches
-from seqgc.rounds._foreign import require_known
+from seqgc.rounds._foreign import require_worker
 from seqgc.rounds._pieces import DealtJob, believable, vouched_for
 from seqgc.rounds._retries import Retries
 from seqgc.rounds._rule import ClosingRule
@@ -207,7 +207,7 @@ class DealingPolicy:
 
     def _settled(self, event: Arrival | Failure, actions: list[Action]) -> Errand | None:
         """Return the errand that an event ends; None for any other event, which is dropped."""
-        require_known(event, self._n)
+        require_worker(event.worker, self._n)
         errand = self._errands.get((event.round, event.worker, event.attempt))
         if errand is None:
             reason = "its job is closed" if event.round < self._first else "nobody waits for it"

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from seqgc.errors import WireError
-from seqgc.ports import Arrival, Failure
 
-__all__ = ["require_known"]
+__all__ = ["require_worker"]
 
 
-def require_known(event: Arrival | Failure, n: int) -> None:
-    """Refuse an event of a worker that there is not among ``n``, with `WireError`."""
-    if not 0 <= event.worker < n:
+def require_worker(worker: int, n: int) -> None:
+    """Refuse an answer of a worker that there is not among ``n``, with `WireError`.
+
+    Examples
+    --------
+    >>> require_worker(2, 2)
+    Traceback (most recent call last):
+        ...
+    seqgc.errors.WireError: the worker of an answer must satisfy 0 <= worker < 2; got 2: ...
+    """
+    if not 0 <= worker < n:
         rule = f"must satisfy 0 <= worker < {n}"
-        raise WireError(f"the worker of an answer {rule}; got {event.worker}: repair the backend")
+        raise WireError(f"the worker of an answer {rule}; got {worker}: repair the backend")

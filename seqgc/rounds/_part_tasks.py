@@ -19,14 +19,16 @@ def part_task(job: int, part: int, *, slot: int = 0) -> MiniTask:
     return MiniTask(job=job, slot=slot, chunks=np.array([part]), coefficients=_ONE, cover=part)
 
 
-def part_update(job: int, part: Part, *, worker: int, round: int, slot: int = 0) -> Update:
-    """Return what is to be done with the result of a `part_task` that a worker was sent.
+def part_update(task: MiniTask, *, of: int, worker: int, round: int) -> Update:
+    """Return what is to be done with the result of a `part_task`, of a job in ``of`` parts.
 
     Examples
     --------
-    >>> update = part_update(3, Part(index=1, of=2), worker=0, round=7)
+    >>> update = part_update(part_task(3, 1), of=2, worker=0, round=7)
     >>> update.decoding().part, update.decoding().terms
     (Part(index=1, of=2), (Term(worker=0, round=7, slot=0, weight=1.0),))
     """
-    terms = (Term(worker=worker, round=round, slot=slot, weight=1.0),)
-    return Update(job=job, decoding=partial(Decoding, job=job, terms=terms, part=part))
+    assert task.cover is not None
+    part = Part(index=task.cover, of=of)
+    terms = (Term(worker=worker, round=round, slot=task.slot, weight=1.0),)
+    return Update(job=task.job, decoding=partial(Decoding, job=task.job, terms=terms, part=part))

@@ -68,7 +68,7 @@ from seqgc.ports import (
     RoundRecord,
 )
 from seqgc.rounds._attempts import Attempts
-from seqgc.rounds._foreign import require_known
+from seqgc.rounds._foreign import require_worker
 from seqgc.rounds._gate import RoundGate, idle_record
 from seqgc.rounds._lazy import ByWorker, Once, numbered, replicas
 from seqgc.rounds._overdue import Overdue
@@ -197,7 +197,7 @@ class RoundPolicy:
 
     def _settle(self, event: ports.Arrival | Failure) -> Sequence[Action]:
         worker = event.worker
-        require_known(event, self._schedule.n)
+        require_worker(event.worker, self._schedule.n)
         if event.round < self._round and self._overdue.owes(event) and not self._is_idle:
             return self._settle_late(event)
         if (reason := self._why_unwanted(event)) is not None:

@@ -43,7 +43,7 @@ import numpy as np
 
 from seqgc import ports
 from seqgc.errors import ParameterError, ScheduleError, WorkerError
-from seqgc.ports import Action, Arrival, Dispatch, Event, Failure, FloatArray, MiniTask, Part
+from seqgc.ports import Action, Arrival, Dispatch, Event, Failure, FloatArray, MiniTask
 from seqgc.rounds import (
     Alarms,
     ClosingRule,
@@ -51,7 +51,7 @@ from seqgc.rounds import (
     Retries,
     part_task,
     part_update,
-    require_known,
+    require_worker,
 )
 from seqgc.shards._progress import Progress
 from seqgc.shards._state import ShardPolicyState, read_state
@@ -208,7 +208,7 @@ class ShardPolicy:
 
     def _settle(self, event: Arrival | Failure, actions: list[Action]) -> None:
         """Take an event that somebody waits for; any other one is dropped."""
-        require_known(event, self._n)
+        require_worker(event.worker, self._n)
         round, part = self._out.get(event.worker, (-1, -1))
         if (event.round, event.attempt) != (round, 0):
             actions.append(ports.Drop(event=event, reason="nobody waits for it"))
@@ -230,8 +230,8 @@ class ShardPolicy:
         self._retries.succeeded((worker,))
         job, index = divmod(part, self._n)
         self._retries.succeeded((job, index))
-        share = Part(index=index, of=self._n)
-        actions.append(part_update(job, share, worker=worker, round=answer.round))
+        task = part_task(job, index)
+        actions.append(part_update(task, of=self._n, worker=worker, round=answer.round))
         actions += self._progress.take(job, worker, self._now)
         del self._out[worker]
         if (following := self._stretches.advance(worker)) is None:

@@ -40,10 +40,10 @@ from seqgc.training import (
     _checkpointer,
     _fingerprint,
     _made_of,
+    _models,
     _work,
     factories,
     rundir,
-    workload,
 )
 from seqgc.training._history import History, Recorder
 from seqgc.training._learner import Learner
@@ -77,7 +77,7 @@ def _of_model(model: Model, data: Mapping[int, str]) -> dict[str, str]:
 
 
 _plain_of_model = _fingerprint._of_model
-_require_sound = cache(workload.require_sound)
+_require_sound = cache(_models.require_sound)
 _objective = factories._objective
 _objectives: dict[object, Objective] = {}
 
@@ -179,7 +179,7 @@ def replaced(
         patch = stack.enter_context
         patch(system_calls(system))
         patch(mock.patch.object(_checkpointer, "ThreadPoolExecutor", Inline))
-        patch(mock.patch.object(workload, "require_sound", _require_sound))
+        patch(mock.patch.object(_models, "require_sound", _require_sound))
         patch(mock.patch.object(_work, "TorchComputeFactory", _SharedCompute))
         patch(mock.patch.object(_fingerprint, "_of_model", _of_model))
         patch(mock.patch.object(_made_of, "_data", _data))
