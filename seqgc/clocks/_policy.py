@@ -104,11 +104,8 @@ class ClockPolicy:
         self._latest = -1  # clock that anybody has begun
         self._errands, self._doubts = Errands(self._parts), Doubts()
         self._failing: dict[int, str] = {}  # by worker, why its newest task failed
-        self._retries, self._records, self._alarms = (
-            Retries(rule),
-            Records(n, "everyone"),
-            Alarms[_Call](),
-        )
+        self._retries, self._alarms = Retries(rule), Alarms[_Call]()
+        self._records = Records(n, "everyone")
         self._now = -math.inf
 
     @property

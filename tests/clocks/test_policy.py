@@ -224,6 +224,18 @@ def test_parts_go_past_workers_that_fail_themselves() -> None:
     assert table.policy.snapshot()["owners"] == [2, 1, 2, 3]
 
 
+def test_an_answer_makes_up_for_failures() -> None:
+    table = _table("asp", n=2, jobs=30, rule=ClosingRule(max_attempts=2))
+    for clock in range(30):  # one failure a clock is no reason to end the run
+        table.fail((clock, 0, 0))
+        table.answer((clock, 0, 1))
+    table.fail((0, 1, 0))
+    table.fail((0, 1, 1))
+    assert table.policy.snapshot()["owners"] == [0, 0]  # and worker 0 is well
+    _go_well(table)
+    table.check_end()
+
+
 def test_an_outage_takes_nobodys_parts_away() -> None:
     table = _table("bsp", n=2, jobs=1, rule=ClosingRule(max_attempts=1))
     table.fail((0, 0, 0))  # worker 1 may be well: it has the part now, and is alone
@@ -370,6 +382,21 @@ def test_a_restored_policy_asks_for_what_is_not_applied() -> None:
         table.answer(max(table.out))
     table.check_end()
     assert all(close.record.responded.all() for close in table.closes())
+
+
+def test_a_restored_policy_knows_who_has_whose_parts_and_which_models_have_failed() -> None:
+    table = _table("bsp", n=3, jobs=2, rule=ClosingRule(max_attempts=1))
+    table.fail((0, 1, 0))
+    table.answer((0, 0, 0), flaws=["m"])
+    table.answer((0, 2, 0), flaws=["m"])
+    before = table.policy.snapshot()
+    table.resume()
+    assert table.policy.snapshot() == before
+    assert (before["owners"], before["failed_models"]) == ([2, 2, 2], ["m"])
+    assert table.sent()[-1] == (0, 0, {2: [0, 1]})
+    assert _kinds(table.answer((0, 2, 0), flaws=["m"])) == ["Update", "Update", "Close", "Dispatch"]
+    _go_well(table)
+    table.check_end()
 
 
 @pytest.mark.parametrize(
