@@ -8,6 +8,9 @@ reads depends on what had come when it left. So its policy's state is in the che
 weights of the same moment, and tasks that were under way are asked for again, on newer weights
 (`OwnCourse`). No update is applied twice, and none is lost, for weights and state say of the same
 ones that they have been applied.
+
+Where a controller changes shares, each round's batch is cut as its shares are; a run that goes on
+begins with the shares that it had (`ControlledCourse`).
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, ClassVar
 
 from seqgc import ports
+from seqgc.control import Controlled
 from seqgc.errors import StoreError, one_line
 from seqgc.rounds import (
     Director,
@@ -45,7 +49,7 @@ if TYPE_CHECKING:
     from seqgc.training._checkpointer import RunSnapshot
     from seqgc.training._plan import TrainingPlan
 
-__all__ = ["Course", "CourseState", "OwnCourse", "SchemeCourse"]
+__all__ = ["ControlledCourse", "Course", "CourseState", "OwnCourse", "SchemeCourse"]
 
 _Tell = Callable[[str, dict[str, object]], None]
 
@@ -236,11 +240,7 @@ class OwnCourse(Course):
         return self._policy
 
     def restore(self, snapshot: RunSnapshot, history: History) -> str:  # noqa: ARG002
-        try:
-            self._policy.restore(json.loads(snapshot.state.policy))
-        except (ValueError, KeyError, TypeError) as error:
-            message = f"the checkpoint is of another defence than {self._spec}: {one_line(error)}"
-            raise StoreError(message) from error
+        _restore(self._policy, snapshot, spec=self._spec)
         self._workload.restore(snapshot.state.workload, snapshot.files)
         if self._same_bits:
             return ""
@@ -254,3 +254,63 @@ class OwnCourse(Course):
         """Once nobody is left for more jobs than have begun, have the run end with these."""
         if isinstance(seen, ports.Dispatched) and self._workload.num_jobs is not None:
             self._policy.end_after(self._workload.num_jobs - 1)
+
+
+class ControlledCourse(Course):
+    """The course of a run whose shares a controller changes between rounds; gradients are whole."""
+
+    repeats = False
+    whole_between_rounds = True
+
+    def __init__(
+        self,
+        workload: TorchWorkload,
+        defence: Controlled,
+        *,
+        plan: TrainingPlan,
+        setting: Setting,
+    ) -> None:
+        self._workload, self._spec = workload, defence.spec
+        self._policy = defence.policy(
+            setting.rule,
+            num_jobs=plan.num_jobs(setting),
+            batches=workload.batch_sizes,
+            payload=plan.payload,
+        )
+        self._adopted = 0  # segments
+        self._adopt()
+
+    @property
+    def policy(self) -> RunPolicy:
+        return self._policy
+
+    def restore(self, snapshot: RunSnapshot, history: History) -> str:  # noqa: ARG002
+        _restore(self._policy, snapshot, spec=self._spec)
+        self._adopt()  # before there are jobs that have not finished
+        self._workload.restore(snapshot.state.workload, snapshot.files)
+        what = "with its shares; how fast workers are is measured anew"
+        return f"the run goes on from checkpoint {snapshot.rounds} {what}"
+
+    def snapshot(self) -> CourseState:
+        return CourseState(slowdown=SlowdownState(), policy=json.dumps(self._policy.snapshot()))
+
+    def follow(self, seen: ports.Seen) -> None:
+        """Cut batches as the round's shares are; end with the jobs that are left to be done."""
+        if isinstance(seen, ports.Dispatch):
+            self._adopt()
+        if isinstance(seen, ports.Dispatched) and self._workload.num_jobs is not None:
+            self._policy.end_after(self._workload.num_jobs - 1)
+
+    def _adopt(self) -> None:
+        if len(segments := self._policy.segments) > self._adopted:
+            self._adopted = len(segments)
+            self._workload.switch(segments[-1].setting.scheme)
+
+
+def _restore(policy: ResumablePolicy, snapshot: RunSnapshot, *, spec: str) -> None:
+    """Have a policy go back to a checkpoint; `StoreError` if that is another defence's."""
+    try:
+        policy.restore(json.loads(snapshot.state.policy))
+    except (ValueError, KeyError, TypeError) as error:
+        message = f"the checkpoint is of another defence than {spec}: {one_line(error)}"
+        raise StoreError(message) from error

@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, TypeGuard, get_args
 
+from seqgc.control import Controlled
 from seqgc.errors import ParameterError, require_int, require_number
 from seqgc.ports import Payload, Task, WeightStore, payload_format
 from seqgc.rounds import PolicyDefence, Setting
@@ -130,7 +131,7 @@ class TrainingPlan:
 
     def _require_updates(self, defence: Defence) -> None:
         """Refuse what batches in parts are not for, and what is for these alone."""
-        if isinstance(defence, PolicyDefence):
+        if _in_parts(defence):
             if self.stale:
                 rule = f"must be left out with {defence.spec}, which says how late gradients may be"
                 raise ParameterError("stale", rule, self.stale)
@@ -148,7 +149,7 @@ class TrainingPlan:
     ) -> ModelsWorkload:
         """Return what trains the plan's models under a setting, with weights in a store."""
         scheme = setting.scheme
-        if isinstance(scheme, PolicyDefence):
+        if _in_parts(scheme):
             return StaleWorkload(
                 self.models,
                 scheme=scheme,
@@ -172,8 +173,8 @@ class TrainingPlan:
 
     def repeats(self, setting: Setting) -> bool:
         """Say whether a run that is resumed ends in the same bits as one that never ended."""
-        if not isinstance(defence := setting.scheme, PolicyDefence):
-            return True
+        if not _in_parts(defence := setting.scheme):
+            return not isinstance(defence, Controlled)  # whose shares may be others then
         updates = self._updates_of(defence)
         at_once = defence.staleness == 0 and updates.apply == "clock"
         return at_once or updates.refresh == "late"
@@ -211,7 +212,7 @@ class TrainingPlan:
         scheme, jobs, versions = setting.scheme, 1, 1
         if isinstance(scheme, PolicyDefence):
             jobs = scheme.jobs_per_task
-            if self._updates_of(scheme).publishes_each:
+            if _in_parts(scheme) and self._updates_of(scheme).publishes_each:
                 versions = scheme.n
         elif not isinstance(scheme, Deal):
             jobs = most_mini_tasks(scheme, self.num_jobs(setting))
@@ -316,3 +317,8 @@ class RecordingPlan:
 def num_points(load: float, batch_size: int) -> int:
     """Return how many data points of a batch a normalized load is."""
     return max(1, round(load * batch_size))
+
+
+def _in_parts(defence: Defence) -> TypeGuard[PolicyDefence]:
+    """Whether gradients come in parts, each of use by itself, and not as a whole."""
+    return isinstance(defence, PolicyDefence) and not isinstance(defence, Controlled)

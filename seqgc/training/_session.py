@@ -24,6 +24,7 @@ from functools import partial
 from typing import cast
 
 from seqgc import master, ports
+from seqgc.control import Controlled
 from seqgc.errors import (
     AuditError,
     BudgetError,
@@ -37,7 +38,7 @@ from seqgc.schemes import Deal
 from seqgc.training._aftermath import Validated
 from seqgc.training._checkpointer import Checkpointer, RandomState, RunSnapshot, RunState
 from seqgc.training._counts import RunCounts
-from seqgc.training._course import Course, OwnCourse, SchemeCourse
+from seqgc.training._course import ControlledCourse, Course, OwnCourse, SchemeCourse
 from seqgc.training._history import Recorder
 from seqgc.training._interrupts import Interrupts
 from seqgc.training._models import FLIGHT, ModelsWorkload
@@ -85,11 +86,14 @@ class Session:
         self._parked: set[str] = set()  # models, of which the observers have been told
         self._began = 0.0
         self._course: Course
-        if isinstance(setting.scheme, PolicyDefence):
+        if isinstance(setting.scheme, Controlled):
+            whole = cast("TorchWorkload", workload)  # as `TrainingPlan.workload` has made it
+            self._course = ControlledCourse(whole, setting.scheme, plan=plan, setting=setting)
+        elif isinstance(setting.scheme, PolicyDefence):
             self._course = OwnCourse(workload, setting.scheme, plan=plan, setting=setting)
         else:
             self._course = SchemeCourse(
-                cast("TorchWorkload", workload),  # as `TrainingPlan.workload` has made it
+                cast("TorchWorkload", workload),
                 plan=plan,
                 setting=setting,
                 switches=switches,
