@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -12,7 +12,19 @@ from statistics import median
 from seqgc.backends import LocalBackend
 from seqgc.control import AntDTND
 from seqgc.master import run
-from seqgc.ports import Close, FloatArray, Restart, Seen, WeightedPoints
+from seqgc.ports import (
+    Action,
+    Arrival,
+    Close,
+    Dispatch,
+    Dispatched,
+    Failure,
+    FloatArray,
+    Restart,
+    Seen,
+    Tick,
+    WeightedPoints,
+)
 from seqgc.rounds import ClosingRule
 from tests.control.sums import Sums, summed
 from tests.kit import at_some_pace
@@ -37,6 +49,21 @@ class Sleepy:
         return summed(parts)
 
 
+def decided(actions: Iterable[object]) -> list[object]:
+    """What a policy has asked of workers: which chunks of which jobs, and whom to replace."""
+    return [
+        action.worker
+        if isinstance(action, Restart)
+        else [
+            (worker, task.job, task.slot, task.chunks.tolist())
+            for worker, tasks in action.assignment.items()
+            for task in tasks
+        ]
+        for action in actions
+        if isinstance(action, Restart | Dispatch)
+    ]
+
+
 def test_a_process_that_is_four_times_as_slow_as_the_others_is_replaced(tmp_path: Path) -> None:
     def check(share_s: float) -> None:
         defence = AntDTND(n=4, trans=10 * share_s, per=30 * share_s, act=10 * share_s)
@@ -44,8 +71,10 @@ def test_a_process_that_is_four_times_as_slow_as_the_others_is_replaced(tmp_path
         workload = Sums(policy, batch=POINTS)
         restarts: list[int] = []
         seconds: list[float] = []
+        seen_all: list[Seen] = []
 
         def watch(seen: Seen) -> None:
+            seen_all.append(seen)
             if isinstance(seen, Restart):
                 restarts.append(seen.worker)
             elif isinstance(seen, Close):
@@ -59,5 +88,12 @@ def test_a_process_that_is_four_times_as_slow_as_the_others_is_replaced(tmp_path
         assert workload.done == list(range(40)), "each gradient is exact, and made once"
         assert restarts == [1]
         assert median(seconds[-5:]) < 0.6 * median(seconds[:3])
+        again = defence.policy(ClosingRule(), num_jobs=40, batches=[POINTS])
+        actions: list[Action] = list(again.start())
+        for event in seen_all:
+            if isinstance(event, Dispatched | Arrival | Failure | Tick):
+                actions += again.on(event)
+        assert again.done
+        assert decided(actions) == decided(seen_all), "told the same, it decides the same"
 
     at_some_pace(check, 0.02, 0.06)
