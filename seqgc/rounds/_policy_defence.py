@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, Protocol
 
 from seqgc.ports import FloatArray, Payload, Policy
 from seqgc.rounds._rule import ClosingRule, Setting
@@ -17,6 +17,8 @@ from seqgc.rounds._switching import SwitchingPolicy
 from seqgc.schemes import Defence
 
 __all__ = ["PolicyDefence", "ResumablePolicy", "RunPolicy", "num_rounds", "policy_of"]
+
+_ANY: Final = 10**9  # jobs: more than any run has
 
 
 class RunPolicy(Policy, Protocol):
@@ -89,7 +91,7 @@ class PolicyDefence(Defence):
         """
 
     def jobs_in_flight(self, bundles: int) -> int:  # noqa: ARG002 (it does not depend on them)
-        return 1
+        return _ANY if self.staleness is None else self.staleness + 1
 
     def fitted(self, bundles: int) -> PolicyDefence:  # noqa: ARG002 (it leaves nothing open)
         return self

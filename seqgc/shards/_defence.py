@@ -59,9 +59,6 @@ class AspDds(PolicyDefence):
         if not 1 <= self.M <= _MOST:
             raise ParameterError("M", f"must satisfy 1 <= M <= {_MOST} (local batches)", self.M)
 
-    def jobs_in_flight(self, bundles: int) -> int:  # noqa: ARG002 (it does not depend on them)
-        return _MOST
-
     def points_touched(self, sizes: IntArray) -> IntArray:
         return np.full(self.n, sizes.max())  # anybody may compute any part
 

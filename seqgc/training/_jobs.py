@@ -60,7 +60,10 @@ class Share:
 
 
 class JobPlan:
-    """How models take turns: M models in M / k bundles, one bundle a job (`Turns`)."""
+    """How models take turns: M models in M / k bundles, one bundle a job (`Turns`).
+
+    Where jobs come ``in_parts``, no gradient is late by rounds, however many jobs are under way.
+    """
 
     def __init__(
         self,
@@ -68,13 +71,14 @@ class JobPlan:
         *,
         scheme: ChunkedScheme,
         jobs_per_round: int,
-        stale: bool,
+        stale: bool = False,
         steps: int | None = None,
+        in_parts: bool = False,
     ) -> None:
         self.models: Final = tuple(models)
         self.jobs_per_round: Final = jobs_per_round
         self.num_bundles: Final = len(self.models) // max(1, jobs_per_round)
-        self._stale = stale
+        self._stale, self._in_parts = stale, in_parts
         self._sizes = [len(model.dataset) for model in self.models]  # once: workers have copies
         self.adopt(scheme)
         self.is_late: Final = self.delay >= self.num_bundles  # weights lack some gradients
@@ -85,7 +89,7 @@ class JobPlan:
 
     def adopt(self, scheme: ChunkedScheme) -> None:
         """Cut batches as ``scheme`` does from now on; raises like the constructor."""
-        delay = scheme.jobs_in_flight(self.num_bundles) - 1
+        delay = 0 if self._in_parts else scheme.jobs_in_flight(self.num_bundles) - 1
         require_models(
             [model.name for model in self.models],
             delay=delay,

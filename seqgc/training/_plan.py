@@ -123,7 +123,11 @@ class TrainingPlan:
             remedy = "take gc-rep, gc-binary, sr-sgc-rep or m-sgc-rep with s or lam of 1 at least"
             raise ParameterError("audit", rule, setting.scheme.spec, remedy)
         JobPlan(  # made for its checks
-            self.models, scheme=setting.scheme, jobs_per_round=bundle, stale=self.stale
+            self.models,
+            scheme=setting.scheme,
+            jobs_per_round=bundle,
+            stale=self.stale,
+            in_parts=isinstance(setting.scheme, PolicyDefence),
         )
         if math.isinf(setting.rule.timeout_s):
             return replace(setting, rule=replace(setting.rule, timeout_s=ROUND_LIMIT_S))
@@ -194,15 +198,17 @@ class TrainingPlan:
 
     def max_delay(self, setting: Setting) -> int:
         """Return the largest delay of all schemes that the run may come to, rounds."""
+        if isinstance(setting.scheme, PolicyDefence):
+            return setting.scheme.delay
         if self.adaptation is None:
             return setting.scheme.jobs_in_flight(len(self.models) // setting.jobs_per_round) - 1
         return len(self.models) // setting.jobs_per_round - 1
 
     def _jobs_read(self, setting: Setting) -> int:
         """Return of how many jobs, the latest included, a worker may be asked for results."""
-        read = setting.scheme.jobs_read(len(self.models) // setting.jobs_per_round)
         if isinstance(setting.scheme, PolicyDefence):
-            return max(read, setting.scheme.jobs_per_task)
+            return setting.scheme.jobs_per_task
+        read = setting.scheme.jobs_read(len(self.models) // setting.jobs_per_round)
         if self.adaptation is None:
             return read
         return max(read, 2 * self.max_delay(setting) + 1)  # of one that takes late answers

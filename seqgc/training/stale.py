@@ -183,7 +183,7 @@ class StaleWorkload(ModelsWorkload):
         steps: int | None = None,
     ) -> None:
         plan = JobPlan(
-            models, scheme=scheme, jobs_per_round=jobs_per_round, stale=True, steps=steps
+            models, scheme=scheme, jobs_per_round=jobs_per_round, in_parts=True, steps=steps
         )
         super().__init__(plan, store=store, precision=precision, callbacks=callbacks)
         self._updates: Final = Updates() if updates is None else updates

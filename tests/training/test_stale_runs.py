@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import replace
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -15,68 +16,38 @@ import torch
 from torch import nn
 
 from seqgc import read_run, workers
-from seqgc.errors import ParameterError, StoreError
-from seqgc.ports import Backend, FloatArray, Seen, Update
-from seqgc.profiles import ByRound
+from seqgc.errors import ParameterError
+from seqgc.ports import Close, Dispatch, Event, Notice, Seen, Update
 from seqgc.report import run_page
+from seqgc.rounds import Setting, policy_of
+from seqgc.schemes import parse_scheme
 from seqgc.training import (
     Adaptation,
     Callback,
-    Model,
     Stop,
     TrainingPlan,
-    TrainResult,
     Updates,
-    resume,
     train,
 )
-from seqgc.virtual import Faults, RandomFaults, VirtualBackend
-from tests.training.reference import SGD, flat, make_model, train_alone
+from seqgc.virtual import RandomFaults
+from tests.training.reference import flat, make_model, train_alone
+from tests.training.stale_runs import (
+    ADAM,
+    CLOCK,
+    LATE,
+    N,
+    applied_once,
+    backend_of,
+    straight_model,
+    virtual,
+    weight,
+)
 from tests.training.test_resume import CopyAt, whole_checkpoints  # noqa: F401 (a fixture)
 
-N = 4
-ADAM = partial(torch.optim.Adam, lr=1e-2)
-CLOCK, LATE = Updates(apply="clock"), Updates(apply="clock", refresh="late")
 
-
-def virtual(seed: int = 0, *, rounds: int = 40, faults: Faults | None = None) -> workers.WorkerSet:
-    """Workers of this process, in virtual time, whose times are those of stragglers."""
-    times = 1 + np.minimum(np.random.default_rng(seed).pareto(1.0, (rounds, N)), 9)
-    return workers.custom(N, partial(_backend, times=times, faults=faults))
-
-
-def _backend(
-    n: int, factory: Callable[[], object], *, times: FloatArray, faults: Faults | None
-) -> Backend:
-    threads = torch.get_num_threads()
-    compute = factory()
-    torch.set_num_threads(threads)
-    pace = ByRound(latencies_s=times, rates=[[0.0] * n])
-    return VirtualBackend(n, pace, compute=compute, faults=faults)
-
-
-def weight(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:  # noqa: ARG001
-    """A loss whose gradient is the same on any weights: where a run ends says what it applied."""
-    return output.sum(dim=1) / 100
-
-
-def straight_model(name: str = "net", *, seed: int = 0, batch_size: int = 10) -> Model:
-    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
-    with torch.no_grad():
-        for p in module.parameters():
-            p.zero_()
-    return make_model(name, seed=seed, module=module, loss=weight, batch_size=batch_size)
-
-
-def applied_once(result: TrainResult, plan: TrainingPlan) -> None:
-    """Every part of every batch has been applied, and none twice."""
-    for model in plan.models:
-        alone, _ = train_alone(model, steps=plan.steps, dtype=torch.float64)
-        found = flat(result.modules[model.name])
-        np.testing.assert_allclose(found, flat(alone), rtol=0, atol=1e-10, err_msg=model.name)
-
-
-@pytest.mark.parametrize("spec", ["bsp", "a-bsp:wpc=2", "ssp:slack=1", "ssp:slack=2,wpc=2", "asp"])
+@pytest.mark.parametrize(
+    "spec", ["bsp", "a-bsp:wpc=2", "ssp:slack=1", "ssp:slack=2,wpc=2", "asp", "asp-dds:M=3"]
+)
 def test_every_part_of_every_batch_is_applied_once(spec: str, tmp_path: Path) -> None:
     seen: Counter[tuple[int, int]] = Counter()
 
@@ -108,9 +79,6 @@ def test_a_barrier_makes_plain_training(updates: Updates | None, tmp_path: Path)
 def test_a_run_that_reads_as_late_as_may_be_has_the_same_bits_whoever_is_slow(
     jobs_per_round: int, tmp_path: Path
 ) -> None:
-    from seqgc.rounds import Setting
-    from seqgc.schemes import parse_scheme
-
     models = [make_model(f"m{i}", seed=i, optimizer=ADAM) for i in range(2)]
     setting = Setting(scheme=parse_scheme("ssp:slack=1", n=N), jobs_per_round=jobs_per_round)
     plan = TrainingPlan(models=models, scheme=setting, steps=6, precision="float64", updates=LATE)
@@ -146,83 +114,6 @@ def test_a_run_ends_early_when_nobody_is_left_to_train(tmp_path: Path) -> None:
     result = train(plan, virtual(), run=tmp_path / "run", callbacks=[AfterTwo()])
     assert result.jobs < 8
     assert result.parked["net"].step == 2
-
-
-# ---- going on with a run ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("spec", ["ssp:slack=2", "asp"])
-def test_a_run_that_is_broken_off_applies_every_part_once(spec: str, tmp_path: Path) -> None:
-    """Whatever had been applied after the checkpoint, and whatever was under way."""
-    models = [straight_model("a"), straight_model("b", seed=1)]
-    plan = TrainingPlan(
-        models=models, scheme=spec, steps=4, precision="float64", checkpoint_every_s=1e-9
-    )
-    crash = CopyAt(tmp_path / "run", set(range(20, 200, 31)))
-    applied_once(train(plan, virtual(), run=tmp_path / "run", observers=[crash]), plan)
-    assert len(crash.copies) >= 3
-    for copy in crash.copies:
-        had_checkpoint = bool(list(copy.glob("checkpoints/[0-9]*")))
-        result = resume(copy, plan, virtual(1))
-        applied_once(result, plan)
-        run = read_run(copy)
-        assert run.outcome == "finished"
-        assert run.rounds()["round"].tolist() == list(range(8))
-        said = " ".join(run.notices()["text"])
-        assert ("newer weights, and applied once" in said) == had_checkpoint
-        rows = (copy / "metrics.csv").read_text().splitlines()[1:]
-        steps = Counter(tuple(row.split(",")[1:4]) for row in rows)
-        assert steps == Counter({(str(job), "ab"[job % 2], str(job // 2)): 1 for job in range(8)})
-
-
-def test_a_run_that_reads_as_late_as_may_be_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    plan = TrainingPlan(
-        models=[make_model(optimizer=ADAM)],
-        scheme="ssp:slack=1",
-        steps=6,
-        updates=LATE,
-        checkpoint_every_s=1e-9,
-    )
-    crash = CopyAt(tmp_path / "run", set(range(20, 200, 23)))
-    whole = train(plan, virtual(), run=tmp_path / "run", observers=[crash])
-    assert len(crash.copies) >= 3
-    for copy in crash.copies:
-        result = resume(copy, plan, virtual(1))
-        np.testing.assert_array_equal(flat(result.modules["net"]), flat(whole.modules["net"]))
-        assert "newer weights" not in " ".join(read_run(copy).notices()["text"])
-
-
-def test_a_run_that_fails_in_the_midst_of_an_update_goes_on_from_before_it(tmp_path: Path) -> None:
-    """Its last checkpoint is none that the policy took for further than the weights are."""
-    for instant in range(5, 60, 6):
-        seen = 0
-
-        def stumble(_: Seen, instant: int = instant) -> None:
-            nonlocal seen
-            seen += 1
-            if seen == instant:
-                raise OSError("no space left for anything")
-
-        plan = TrainingPlan(
-            models=[straight_model()], scheme="asp", steps=5, precision="float64",
-            checkpoint_every_s=1e-9,
-        )  # fmt: skip
-        run = tmp_path / str(instant)
-        with pytest.raises(OSError, match="no space"):
-            train(plan, virtual(), run=run, observers=[stumble])
-        applied_once(resume(run, plan, virtual(1)), plan)
-
-
-def test_a_checkpoint_of_another_defence_is_refused(tmp_path: Path) -> None:
-    rounds = TrainingPlan(models=[make_model()], scheme="gc:s=1", steps=3)
-    clocks = replace(rounds, scheme="ssp:slack=1")
-    for plan, other in ((rounds, clocks), (clocks, rounds)):
-        run = tmp_path / str(plan.scheme)
-        train(plan, virtual(), run=run)
-        with pytest.raises(ParameterError, match="changed since: scheme"):
-            resume(run, other, virtual())
-        with pytest.raises(StoreError, match=f"of another defence than {other.scheme}: "):
-            resume(run, other, virtual(), accept_changes=True)
 
 
 # ---- failures -----------------------------------------------------------------------------------
@@ -269,7 +160,7 @@ def test_old_updates_weigh_less_where_that_is_asked_for(tmp_path: Path) -> None:
     """The slowest worker's part of the first batch comes when others have done three more."""
     times = np.ones((9, N))
     times[0, 0] = 3.5
-    crew = workers.custom(N, partial(_backend, times=times, faults=None))
+    crew = workers.custom(N, partial(backend_of, times=times, faults=None))
     weights: list[float] = []
 
     def look(seen: Seen) -> None:
@@ -285,10 +176,58 @@ def test_old_updates_weigh_less_where_that_is_asked_for(tmp_path: Path) -> None:
     assert events[0]["event"] == "run"
 
 
-def test_local_processes_train_with_slack(tmp_path: Path) -> None:
-    plan = TrainingPlan(
-        models=[straight_model()], scheme="ssp:slack=1", steps=6, precision="float64"
-    )
-    with workers.local(2) as crew:
-        applied_once(train(plan, crew, run=tmp_path / "run"), plan)
-    assert SGD.keywords == {"lr": 0.1}
+class Mortal(nn.Module):
+    """Kills the process that computes it, not the master's, as often as there are files."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 3)
+        self.home, self.folder = os.getpid(), str(folder)
+        nn.init.zeros_(self.layer.weight)
+        nn.init.zeros_(self.layer.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for file in Path(self.folder).iterdir() if os.getpid() != self.home else ():
+            with suppress(FileNotFoundError):  # another worker was first
+                file.unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
+        return self.layer(x.flatten(1))
+
+
+@pytest.mark.parametrize("spec", ["ssp:slack=1", "asp-dds:M=2"])
+def test_workers_that_are_killed_take_nothing_and_repeat_nothing(spec: str, tmp_path: Path) -> None:
+    (tmp_path / "kills").mkdir()
+    for name in "ab":
+        (tmp_path / "kills" / name).touch()
+    model = make_model(module=Mortal(tmp_path / "kills"), loss=weight)
+    plan = TrainingPlan(models=[model], scheme=spec, steps=6, precision="float64")
+    happened: list[Seen] = []
+    with workers.local(3) as crew:
+        result = train(plan, crew, run=tmp_path / "run", observers=[happened.append])
+    assert result.counts.failures == 2
+    applied_once(result, plan)
+    decides_the_same(plan, happened)
+
+
+def decides_the_same(plan: TrainingPlan, happened: list[Seen]) -> None:
+    """A policy that is told of a live run's events asks for what was asked for in it."""
+    setting = plan.setting(3)
+    policy = policy_of(setting, num_jobs=plan.num_jobs(setting), batches=(16,))
+    decided = list(map(summary, policy.start()))
+    for seen in happened:
+        if isinstance(seen, Event):
+            decided += map(summary, policy.on(seen))
+    assert decided == [summary(seen) for seen in happened if not isinstance(seen, Event | Notice)]
+    assert policy.done
+
+
+def summary(action: Seen) -> object:
+    match action:
+        case Dispatch(round=round, attempt=attempt, assignment=assignment):
+            jobs = {i: [(m.job, m.cover, m.slot) for m in ms] for i, ms in assignment.items()}
+            return "dispatch", round, attempt, jobs
+        case Update(job=job, decoding=decoding):
+            return "update", job, decoding()
+        case Close(record=record, jobs=jobs):
+            return "close", record.round, record.duration_s, tuple(jobs)
+    return repr(action)
