@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from seqgc import plot as plot
     from seqgc import workers as workers
     from seqgc.codes import make_code as make_code
+    from seqgc.comparison import compare as compare
+    from seqgc.comparison import default_defences as default_defences
     from seqgc.profiles import DelayProfile as DelayProfile
     from seqgc.profiles import read_profile as read_profile
     from seqgc.rounds import ClosingRule as ClosingRule
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "seqgc.comparison": ("compare", "default_defences"),
     "seqgc.codes": ("make_code",),
     "seqgc.profiles": ("DelayProfile", "read_profile"),
     "seqgc.rounds": ("ClosingRule", "Setting"),
@@ -55,8 +58,8 @@ _ROOMS = "plot", "workers"
 
 __all__ = [  # noqa: RUF022 (in plain order)
     "ClosingRule", "DelayProfile", "GC", "MSGC", "Rehearsal", "SRSGC", "Setting", "Uncoded",
-    "__version__", "make_code", "parse_scheme", "plot", "read_profile", "read_run", "replay",
-    "tune", "workers",
+    "__version__", "compare", "default_defences", "make_code", "parse_scheme", "plot",
+    "read_profile", "read_run", "replay", "tune", "workers",
 ]  # fmt: skip
 
 

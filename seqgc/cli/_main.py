@@ -17,6 +17,7 @@ from typer.main import get_command
 
 from seqgc import __version__
 from seqgc.cli import (
+    _compare,
     _cost,
     _data,
     _demo,
@@ -76,6 +77,7 @@ def _all_verbs(
 app.command("scheme")(with_plugins(_scheme.scheme))
 app.command("replay")(with_plugins(_replay.replay))
 app.command("tune")(with_plugins(_tune.tune))
+app.command("compare")(with_plugins(_compare.compare))
 app.add_typer(_profile.app, name="profile")
 app.command("train", epilog=EPILOG)(_train.train)
 app.command("resume", epilog=EPILOG)(_resume.resume)

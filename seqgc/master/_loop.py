@@ -157,9 +157,11 @@ class _Loop:
     _failed: set[str] = field(default_factory=set)  # models
     _decoded: deque[Decoding] = field(default_factory=deque)  # gradients yet to be handed over
     _without: bool = False  # a restart was asked for that the backend cannot do, and it was said
+    _parks: bool = False  # the workload, models that have failed
     _lacks: int = 0  # gradients that the workload should have: they could not be made
 
     def run(self, rest: Callable[[Holding], None]) -> None:
+        self._parks = isinstance(self._workload, ports.ParkingWorkload)
         try:
             self._perform(self._policy.start())
             while not self._policy.done:
@@ -342,7 +344,7 @@ class _Loop:
         self._lacks += 1  # until it is the workload's
         decoding = self._decoded.popleft()
         gradient = self._gatherer.combine(decoding)
-        if not isinstance(workload, ports.ParkingWorkload) and not np.isfinite(gradient).all():
+        if not self._parks and not np.isfinite(gradient).all():
             fault = f"the sum of finite results overflows {gradient.dtype}"
             remedy = "lower the learning rate, or train in float64"
             raise NotDecodableError(f"job {decoding.job}: {fault}; {remedy}", job=decoding.job)

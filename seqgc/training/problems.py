@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
-from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -14,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from seqgc._digits import digit_images
 from seqgc.errors import ParameterError
 
 __all__ = ["MODULES", "Split", "digits"]
@@ -46,15 +44,8 @@ def digits(*, seed: int = 0, test_fraction: float = 0.2) -> Split:
     """
     if not 0 < test_fraction < 1:
         raise ParameterError("test_fraction", "must be between 0 and 1", test_fraction)
-    package = find_spec("sklearn")  # to import it for the file that is in it takes a second
-    if package is None or not package.submodule_search_locations:
-        rule = "needs scikit-learn, in which the digits are"
-        raise ParameterError("data", rule, "digits", "pip install 'seqgc[demo]'")
-    file = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
-    with gzip.open(file, "rt") as lines:
-        table = np.loadtxt(lines, delimiter=",")  # of each image 64 pixels, then the digit
-    x = (table[:, :-1].reshape(-1, 1, 8, 8) / 16).astype(np.float32)
-    y = table[:, -1].astype(np.int64)
+    x, y = digit_images()
+    x = x[:, None]
     rng, test = np.random.default_rng(seed), np.zeros(len(y), dtype=np.bool_)
     for digit in np.unique(y):
         points = rng.permutation(np.flatnonzero(y == digit))

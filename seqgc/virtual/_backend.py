@@ -39,9 +39,9 @@ from seqgc.profiles import Pace, RestartablePace, task_seconds
 from seqgc.virtual._computing import Compute, answer
 from seqgc.virtual._faults import Faults
 
-__all__ = ["VirtualBackend"]
+__all__ = ["VirtualBackend", "WorkerKind"]
 
-Kind: TypeAlias = Literal["resident", "function"]
+WorkerKind: TypeAlias = Literal["resident", "function"]
 
 # What happens at one time happens in this order, and answers by worker.
 _REACHES, _IS_FREE, _ANSWERS = range(3)
@@ -97,7 +97,7 @@ class VirtualBackend:
         n: int,
         pace: Pace,
         *,
-        workers: Kind = "resident",
+        workers: WorkerKind = "resident",
         message_s: float = 0.0,
         compute: Compute | None = None,
         faults: Faults | None = None,
@@ -105,8 +105,10 @@ class VirtualBackend:
     ) -> None:
         if pace.n != require_int("n", n, least=1):
             raise ParameterError("pace", f"must be of {n} workers", pace.n)
-        if workers not in get_args(Kind):
-            raise ParameterError("workers", f"must be one of {', '.join(get_args(Kind))}", workers)
+        if workers not in get_args(WorkerKind):
+            raise ParameterError(
+                "workers", f"must be one of {', '.join(get_args(WorkerKind))}", workers
+            )
         self._pace, self._compute, self._faults = pace, compute, faults
         self._is_resident = workers == "resident"
         self._message_s = require_number("message_s", message_s, least=0)

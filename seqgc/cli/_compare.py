@@ -1,0 +1,133 @@
+"""``seqgc compare``: which defence is best on recorded delays, and what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Annotated, cast
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from seqgc.cli._options import AsJson, ProfileFile, RehearsalOptions, numbers
+from seqgc.cli._show import Screen, print_json
+from seqgc.comparison import Comparison, Metering, ProfileReading, Row, Trial
+from seqgc.comparison import compare as compare_defences
+from seqgc.deploy import Architecture, read_prices
+from seqgc.virtual import WorkerKind
+
+_TRIAL = Trial()
+_METERING = Metering()
+_WIDTH = 100  # where there is no terminal to fit
+_LEGEND = (
+    "s/clock: seconds a batch of data; × bound: by those of a master who knows all delays "
+    "beforehand. clocks, seconds, $: until all models are at the target, at the learning rate "
+    "{lr:g} for all; best: at each one's own. stale: clocks of updates that a task's weights "
+    "lack, on average. wasted: batches asked of workers beyond one a clock."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldOptions:
+    """How the profile is read, and who works."""
+
+    clocks: Annotated[int | None, "Clocks of data to time; as many as the profile has rounds."] = (
+        None
+    )
+    reading: Annotated[str, "What the recorded seconds are: latency of a request, or speed."] = (
+        "latency"
+    )
+    workers: Annotated[str, "function (a task is an invocation), or resident."] = "function"
+    memory_mb: Annotated[int, "Memory of a function, for its price."] = _METERING.memory_mb
+    arch: Annotated[str, "Processor of a function, for its price."] = _METERING.arch
+    region: Annotated[str, "Whose prices."] = "us-east-1"
+
+    def metering(self) -> Metering:
+        """Return what a second costs."""
+        arch = cast("Architecture", self.arch)
+        return Metering(memory_mb=self.memory_mb, arch=arch, prices=read_prices(self.region))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialOptions:
+    """What is trained, to find out how many clocks it takes."""
+
+    target: Annotated[float, "Mean loss on the digits to reach."] = _TRIAL.target
+    lr: Annotated[str, "Learning rates to try."] = ",".join(f"{lr:g}" for lr in _TRIAL.lrs)
+    train_batch: Annotated[int, "Points in a batch of the digits."] = _TRIAL.batch
+    seeds: Annotated[int, "How often to train; medians count."] = _TRIAL.seeds
+    most: Annotated[int, "Clocks of a model after which it is given up."] = _TRIAL.most
+
+    def trial(self) -> Trial:
+        """Return what the options come to, or raise `ParameterError`."""
+        return Trial(
+            target=self.target,
+            lrs=numbers("lr", self.lr, float),
+            batch=self.train_batch,
+            seeds=self.seeds,
+            most=self.most,
+        )
+
+
+def compare(
+    profile: ProfileFile,
+    options: RehearsalOptions,
+    where: FieldOptions,
+    trained: TrialOptions,
+    defence: Annotated[
+        list[str] | None, "A defence to compare, for example ssp:slack=1; again for more."
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare all defences on recorded delays: time to a target loss, and what it costs."""
+    rehearsal = options.of(profile)
+    found = compare_defences(
+        rehearsal,
+        defence or (),
+        models=rehearsal.models or 1,
+        clocks=where.clocks,
+        reading=cast("ProfileReading", where.reading),
+        workers=cast("WorkerKind", where.workers),
+        trial=trained.trial(),
+        metering=where.metering(),
+    )
+    if as_json:
+        print_json(asdict(found) | {"advice": found.advice})
+    else:
+        _print(found)
+
+
+def _print(found: Comparison) -> None:
+    console = Screen()
+    if not console.is_terminal:
+        console = Screen(width=_WIDTH)
+    resident = found.workers == "resident"
+    who = "resident workers" if resident else "functions, each task an invocation"
+    console.print(
+        f"Delays read as {found.reading}, {found.alpha:g} s per unit of load; {found.n} {who}; "
+        f"{found.clocks} clocks timed, {found.models} model(s), loss {found.trial.target:g}."
+    )
+    console.print(_table(found))
+    console.print(_LEGEND.format(lr=found.lr))
+    console.print(found.advice)
+
+
+def _table(found: Comparison) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("defence", overflow="fold")
+    table.add_column("kind")
+    headings = "s/clock", "× bound", "clocks", "seconds", "$", "best", "stale", "wasted"
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in found.rows:
+        table.add_row(row.defence, row.kind, *_cells(row, most=found.trial.most))
+    return table
+
+
+def _cells(row: Row, *, most: int) -> list[str]:
+    cells = [f"{row.seconds_per_clock:.3f}", f"{row.over_bound:.3f}"]
+    if row.clocks_to_target is None:
+        cells += ["–", f"not in {most}", "–"]
+    else:
+        cells += [f"{row.clocks_to_target:.0f}", f"{row.seconds_to_target:.1f}", f"{row.usd:.4f}"]
+    best = "–" if row.best_seconds is None else f"{row.best_seconds:.1f} ({row.best_lr:g})"
+    return [*cells, best, f"{row.staleness_mean:.2f}", f"{row.wasted:.2f}"]

@@ -1,0 +1,16 @@
+"""Which defence is best on a profile: all of them by one yardstick."""
+
+from seqgc.comparison._compare import compare as compare
+from seqgc.comparison._compare import default_defences as default_defences
+from seqgc.comparison._problem import SoftmaxProblem as SoftmaxProblem
+from seqgc.comparison._rows import Comparison as Comparison
+from seqgc.comparison._rows import Metering as Metering
+from seqgc.comparison._rows import ProfileReading as ProfileReading
+from seqgc.comparison._rows import Row as Row
+from seqgc.comparison._rows import Trial as Trial
+from seqgc.comparison._run import Course as Course
+from seqgc.comparison._run import Workers as Workers
+from seqgc.comparison._run import course_of as course_of
+from seqgc.comparison._run import trained as trained
+from seqgc.comparison._training import Curve as Curve
+from seqgc.comparison._training import exact_curve as exact_curve

@@ -1,0 +1,128 @@
+"""What is compared, by what yardstick, and what it comes to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from seqgc.deploy import Architecture, FunctionSetup, Prices, Usage, read_prices
+from seqgc.errors import ParameterError, require_int, require_number
+from seqgc.schemes import Kind
+from seqgc.virtual import WorkerKind
+
+__all__ = ["Comparison", "Metering", "ProfileReading", "Row", "Trial"]
+
+ProfileReading: TypeAlias = Literal["latency", "speed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What is trained to the ``target`` (mean loss): softmax regression on handwritten digits.
+
+    At each learning rate of ``lrs``, for ``most`` clocks of a model at most, ``seeds`` times, of
+    which the medians count.
+
+    Raises
+    ------
+    ParameterError
+        If an argument breaks its rule.
+    """
+
+    target: float = 0.25
+    lrs: tuple[float, ...] = (1.0, 2.0, 4.0)
+    batch: int = 1024
+    seeds: int = 3
+    most: int = 300
+
+    def __post_init__(self) -> None:
+        require_number("target", self.target, above=0)
+        if not self.lrs:
+            raise ParameterError("lr", "must name at least one learning rate", self.lrs)
+        for lr in self.lrs:
+            require_number("lr", lr, above=0)
+        for name, value in (("seeds", self.seeds), ("most", self.most)):
+            require_int(name, value, least=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What one defence comes to; what is None was never reached.
+
+    ``over_bound``: seconds per clock over those of perfect knowledge. ``clocks_to_target``, of each
+    model, ``seconds_to_target``, of all of them, and ``usd`` are at the common learning rate;
+    ``best_lr`` and ``best_seconds`` at its own best. ``staleness``: the clocks that the weights of
+    a task lack, on average and at most. ``wasted``: what was asked of workers beyond one batch a
+    clock, in batches.
+    """
+
+    defence: str
+    kind: Kind
+    seconds_per_clock: float
+    over_bound: float
+    clocks_to_target: float | None
+    seconds_to_target: float | None
+    usd: float | None
+    best_lr: float | None
+    best_seconds: float | None
+    staleness_mean: float
+    staleness_max: float
+    wasted: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """The ``rows``, the soonest at the target first, and what they were made on.
+
+    ``lr`` is the common learning rate, ``trial`` what was trained.
+    """
+
+    rows: tuple[Row, ...]
+    reading: ProfileReading
+    workers: WorkerKind
+    n: int
+    models: int
+    clocks: int
+    alpha: float
+    lr: float
+    trial: Trial
+    bound_s: float  # per clock
+
+    @property
+    def advice(self) -> str:
+        """What to take, in words."""
+        if (best := self.rows[0]).seconds_to_target is None:
+            target, most = self.trial.target, self.trial.most
+            return (
+                f"None reaches a loss of {target:g} in {most} clocks: raise the target or `most`."
+            )
+        others = [row for row in self.rows[1:] if row.kind != best.kind and row.seconds_to_target]
+        how = {"exact": "exactly", "approximate": "approximately", "stale": "with stale gradients"}
+        words = f"{best.defence} reaches {self.trial.target:g} in {best.seconds_to_target:.1f} s, "
+        words += f"{how[best.kind]}, for ${best.usd:.4f}"
+        for row in others[:1]:
+            words += f"; {row.defence} in {row.seconds_to_target:.1f} s, {how[row.kind]}"
+        return f"{words}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metering:
+    """What a second of a worker costs: a function's memory, its processor, and a region's prices.
+
+    Resident workers are paid for by the second, too: as functions of that memory.
+    """
+
+    memory_mb: int = 2048
+    arch: Architecture = "x86_64"
+    prices: Prices = field(default_factory=read_prices)
+
+    def usd(self, *, worker_s: float, requests: int) -> float:
+        """Return what so many seconds of workers and invocations cost, US dollars.
+
+        Examples
+        --------
+        >>> round(Metering().usd(worker_s=3600.0, requests=1000), 4)
+        0.1202
+        """
+        memory = FunctionSetup(memory_mb=self.memory_mb, timeout_s=900).memory_mb / 1024
+        usage = Usage(requests=requests, gb_seconds=worker_s * memory)
+        return self.prices.bill(usage, architecture=self.arch).usd

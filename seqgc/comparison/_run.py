@@ -1,0 +1,136 @@
+"""What one defence comes to on one profile: seconds, money, staleness, and training in between."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from seqgc import master
+from seqgc.comparison._problem import SoftmaxProblem
+from seqgc.comparison._training import Curve, EnoughError, SoftmaxWorkload
+from seqgc.ports import Close, Dispatch, Finish, Seen, Workload
+from seqgc.profiles import Pace
+from seqgc.rounds import Setting, policy_of
+from seqgc.virtual import Compute, VirtualBackend, WorkerKind
+
+__all__ = ["Course", "Workers", "course_of", "trained"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Workers:
+    """``n`` workers of a pace: functions, each task an invocation, or residents with a queue.
+
+    ``message_s``: seconds of a message to a worker, and of one back, beside what the pace says.
+    """
+
+    pace: Pace
+    kind: WorkerKind
+    message_s: float = 0.0
+
+    @property
+    def n(self) -> int:
+        """How many there are."""
+        return self.pace.n
+
+    def backend(self, compute: Compute | None = None) -> VirtualBackend:
+        """Start them."""
+        return VirtualBackend(
+            self.n, self.pace, workers=self.kind, message_s=self.message_s, compute=compute
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Course:
+    """How a run of K clocks of data went, without any computing.
+
+    ``closed_s`` (K,), when each clock of data was complete; ``busy_s`` are worker-seconds of all
+    tasks to their end, ``tasks`` how many there were, ``load`` what was asked of workers in units
+    of a batch a clock: 1 where nothing is done twice. ``applied`` is the share of the data that was
+    not left out.
+    """
+
+    closed_s: Sequence[float]
+    busy_s: float
+    tasks: int
+    load: float
+    applied: float = 1.0
+
+    @property
+    def runtime_s(self) -> float:
+        """When the last point of the last clock was applied."""
+        return self.closed_s[-1]
+
+
+@dataclass(slots=True)
+class _Watch:
+    now: Callable[[], float]
+    closed_s: dict[int, float] = field(default_factory=dict)
+    loads: float = 0.0
+    tasks: int = 0
+    lost: int = 0  # chunks
+
+    def __call__(self, seen: Seen) -> None:
+        if isinstance(seen, Close):
+            self.closed_s |= dict.fromkeys(seen.jobs, self.now())
+        elif isinstance(seen, Finish):
+            self.lost += len(seen.decoding().lost)
+        elif isinstance(seen, Dispatch):
+            self.tasks += len(seen.assignment)
+            if seen.loads is not None:
+                self.loads += float(seen.loads[list(seen.assignment)].sum())
+
+
+def _drive(
+    setting: Setting,
+    backend: VirtualBackend,
+    *,
+    clocks: int,
+    workload: Workload | None = None,
+) -> _Watch:
+    watch = _Watch(lambda: backend.now)
+    policy = policy_of(setting, num_jobs=clocks)
+    with suppress(EnoughError):
+        master.run(policy, backend, workload, observe=watch)
+    return watch
+
+
+def course_of(setting: Setting, workers: Workers, *, clocks: int) -> Course:
+    """Run ``clocks`` >= 1 clocks of data under a setting; nothing is computed or decoded."""
+    backend = workers.backend()
+    watch = _drive(setting, backend, clocks=clocks)
+    order = [watch.closed_s[job] for job in range(clocks)]
+    return Course(
+        closed_s=np.maximum.accumulate(order).tolist(),
+        busy_s=math.fsum(backend.busy_s.tolist()),
+        tasks=watch.tasks,
+        load=watch.loads / clocks,
+        applied=1 - watch.lost / (clocks * len(setting.scheme.chunk_fractions)),
+    )
+
+
+def trained(
+    setting: Setting,
+    workers: Workers,
+    problem: SoftmaxProblem,
+    *,
+    models: int,
+    lr: float,
+    target: float,
+    clocks: int,
+    until_s: float = math.inf,
+) -> tuple[Curve, Sequence[float]]:
+    """Train in virtual time, to the target, for ``clocks`` or ``until_s``.
+
+    Return the curve, and the staleness of each mini-task.
+    """
+    workload = SoftmaxWorkload(
+        problem, defence=setting.scheme, models=models, lr=lr, target=target, until_s=until_s
+    )
+    backend = workers.backend(workload.compute)
+    workload.now = lambda: backend.now
+    _drive(setting, backend, clocks=clocks, workload=workload)
+    return workload.curve(), workload.staleness

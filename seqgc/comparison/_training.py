@@ -1,0 +1,177 @@
+"""A real training in virtual time: true gradients, of the weights that workers would have had.
+
+How stale a gradient is decides how much it is worth, and no formula says how much. So the models
+are trained, by the policy and the loop of a live run, while a virtual clock says when each answer
+comes. What is stale here is exactly as stale as it would be live.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from seqgc.comparison._problem import SoftmaxProblem
+from seqgc.ports import Decoding, FloatArray, IntArray, MiniTask, WeightedPoints, WeightRef
+from seqgc.schemes import Defence
+
+__all__ = ["Curve", "EnoughError", "SoftmaxWorkload", "exact_curve"]
+
+
+class EnoughError(Exception):
+    """Ends a run: its models have all come to the target, or it takes too long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Curve:
+    """How far training was after how much data: ``clocks`` and ``losses`` (points,), of the worst.
+
+    A clock is a batch of one model; ``at_s`` (points,) is when it was applied.
+    """
+
+    clocks: FloatArray
+    losses: FloatArray
+    at_s: FloatArray
+
+    def reaches(self, target: float) -> int | None:
+        """Return the first point at which the loss is at most ``target``; None: never."""
+        found = np.flatnonzero(self.losses <= target)
+        return int(found[0]) if len(found) else None
+
+    def point(self, index: int) -> tuple[float, float]:
+        """Return when a point was, seconds, and after how many clocks."""
+        return float(self.at_s[index]), float(self.clocks[index])
+
+
+def exact_curve(problem: SoftmaxProblem, *, lr: float, target: float, most: int) -> FloatArray:
+    """Return the losses (steps + 1,) of plain training, to the target or for ``most`` steps.
+
+    Every exact defence has these, whoever computes its gradients.
+    """
+    weights = problem.start()
+    losses, shares = [problem.loss(weights)], np.full(problem.batch, 1 / problem.batch)
+    while losses[-1] > target and len(losses) <= most:
+        step = len(losses) - 1
+        weights -= lr * problem.gradient(weights, problem.points(step=step), shares)
+        losses.append(problem.loss(weights))
+    return np.array(losses)
+
+
+@dataclass(slots=True, eq=False)
+class _Version:
+    weights: FloatArray
+    tasks: int = 0  # that are yet to read them
+
+
+@dataclass(slots=True, eq=False)
+class _Model:
+    weights: FloatArray
+    applied: float = 0.0  # steps, as shares of a batch
+    version: int = 0
+    in_use: dict[int, _Version] = field(default_factory=dict)
+
+
+class SoftmaxWorkload:
+    """``models`` equal problems that take turns, trained by plain gradient descent.
+
+    ``now`` is to be set to what says the time. Where jobs come in parts, the weights of a task hold
+    all updates that have arrived by then; else those of a job are fixed as it begins. Once every
+    model's loss is at most ``target``, or after ``until_s``, `EnoughError` ends the run.
+    ``staleness`` are, of each mini-task asked for, the clocks whose updates its weights lack.
+    """
+
+    def __init__(
+        self,
+        problem: SoftmaxProblem,
+        *,
+        defence: Defence,
+        models: int,
+        lr: float,
+        target: float,
+        until_s: float = math.inf,
+    ) -> None:
+        self._problem, self._lr = problem, lr
+        self._target, self._until_s = target, until_s
+        self.now: Callable[[], float] = lambda: 0.0
+        self._in_parts = defence.kind == "stale"
+        cut = np.cumsum([0, *defence.cut(problem.batch).tolist()])
+        self._chunks = [np.arange(first, end) for first, end in pairwise(cut)]
+        self._models = [_Model(problem.start()) for _ in range(models)]
+        self._points: dict[int, IntArray] = {}  # by job
+        self._fixed: dict[int, int] = {}  # versions, by job
+        self._clocks, self._losses, self._at_s = list[float](), list[float](), list[float]()
+        self._arrived = 0.0  # clocks of data, of all models
+        self.staleness: list[float] = []
+
+    def curve(self) -> Curve:
+        """Return what the run came to."""
+        return Curve(
+            clocks=np.array(self._clocks),
+            losses=np.array(self._losses),
+            at_s=np.array(self._at_s),
+        )
+
+    def needs(self, job: int, finished: int) -> bool:  # noqa: ARG002 (whichever they are)
+        """Say that all that is decoded is to be handed over before tasks leave."""
+        return True
+
+    def begin(self, job: int) -> None:
+        """Draw a job's batch; fix its weights, unless it comes in parts."""
+        self._points[job] = self._problem.points(step=job // len(self._models))
+        if not self._in_parts:
+            self._fixed[job] = self._model(job).version
+
+    def result_form(self, job: int) -> None:  # noqa: ARG002 (as the first one's)
+        """Return nothing: all results are alike."""
+        return
+
+    def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
+        """Return the points of a mini-task, and the weights for them."""
+        job, model = mini_task.job, self._model(mini_task.job)
+        version = self._fixed.get(job, model.version)
+        model.in_use.setdefault(version, _Version(model.weights)).tasks += 1
+        lacks = job // len(self._models) - model.applied if self._in_parts else 0.0
+        self.staleness.append(max(0.0, lacks))
+        places = [self._chunks[chunk] for chunk in mini_task.chunks]
+        sizes = [len(each) for each in places]
+        shares = np.repeat(mini_task.coefficients, sizes) / self._problem.batch
+        name = f"model-{job % len(self._models)}"
+        ref = WeightRef(model=name, version=version, digest="", dtype="float64", size=650)
+        points = self._points[job][np.concatenate(places)]
+        return (WeightedPoints(model=name, weights=ref, points=points, coefficients=shares),)
+
+    def compute(self, parts: Sequence[WeightedPoints]) -> FloatArray:
+        """Return a mini-task's result (650,)."""
+        (part,) = parts
+        model = self._models[int(part.weights.model.removeprefix("model-"))]
+        version = model.in_use[part.weights.version]
+        version.tasks -= 1
+        if version.tasks == 0 and part.weights.version != model.version:
+            del model.in_use[part.weights.version]
+        return self._problem.gradient(version.weights, part.points, part.coefficients)
+
+    def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
+        """Take a step along a gradient, or a part of one."""
+        model = self._model(decoding.job)
+        model.weights = model.weights - self._lr * gradient
+        model.version += 1
+        before = int(self._arrived + 1e-9)
+        share = 1.0 if decoding.part is None else 1 / decoding.part.of
+        model.applied += share
+        self._arrived += share
+        if int(self._arrived + 1e-9) > before:
+            self._look()
+
+    def _look(self) -> None:
+        worst = max(self._problem.loss(model.weights) for model in self._models)
+        self._clocks.append(self._arrived)
+        self._losses.append(worst)
+        self._at_s.append(self.now())
+        if worst <= self._target or self.now() >= self._until_s:
+            raise EnoughError
+
+    def _model(self, job: int) -> _Model:
+        return self._models[job % len(self._models)]

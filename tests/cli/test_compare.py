@@ -1,0 +1,81 @@
+"""``seqgc compare`` as a user types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from seqgc.cli import main
+from seqgc.profiles import LAMBDA_CNN, write_profile
+from tests.cli.refused import refused
+
+Out = pytest.CaptureFixture[str]
+QUICK = ["--alpha", "3", "--seeds", "1", "--lr", "4", "--train-batch", "512"]
+KEYS = {
+    "defence", "kind", "seconds_per_clock", "over_bound", "clocks_to_target", "seconds_to_target",
+    "usd", "staleness_mean", "staleness_max", "wasted",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def a_profile_in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    profile = LAMBDA_CNN.profile(10, workers=8, rng=np.random.default_rng(2))
+    write_profile(profile, path="p.npz")
+
+
+def compared(capsys: Out, *words: str) -> dict[str, list[dict[str, object]]]:
+    assert main(["compare", "p.npz", *QUICK, *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_without_any_named_all_that_the_field_knows_are_compared_the_same_way_twice(
+    capsys: Out,
+) -> None:
+    found = compared(capsys)
+    names = [str(row["defence"]).partition(":")[0] for row in found["rows"]]
+    assert {"uncoded", "deal", "ssp", "asp", "asp-dds", "backup", "lb-bsp", "antdt-nd"} <= {*names}
+    assert all(row.keys() >= KEYS for row in found["rows"])
+    assert found["rows"] == compared(capsys)["rows"]
+    exact = {row["clocks_to_target"] for row in found["rows"] if row["kind"] == "exact"}
+    assert len(exact) == 1
+
+
+def test_people_read_what_was_assumed_first_and_what_to_take_last(capsys: Out) -> None:
+    words = ["--defence", "uncoded", "--defence", "ssp:slack=1"]
+    assert main(["compare", "p.npz", *QUICK, *words]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("Delays read as latency")
+    assert "reaches 0.25 in" in " ".join(lines[-2:])
+
+
+def test_a_target_that_is_not_reached_is_a_row_that_says_so(capsys: Out) -> None:
+    words = ["--defence", "uncoded", "--target", "1e-9", "--most", "3"]
+    assert main(["compare", "p.npz", *QUICK, *words]) == 0
+    assert "not in 3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["--defence", "spp:slack=1"], "did you mean"),
+        (["--defence", "ssp:slack=-1"], "slack"),
+        (["--defence", "m-sgc:B=1,W=2,lam=1"], "models"),
+        (["--target", "0"], "target"),
+        (["--lr", "fast"], "lr"),
+        (["--region", "nowhere"], "region"),
+        (["--reading", "speed"], "base load"),
+        (["--arch", "z80"], "arch"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(capsys: Out, words: list[str], what: str) -> None:
+    assert what in refused(capsys, "compare", "p.npz", *QUICK, *words)
+
+
+def test_a_profile_of_one_round_will_do(capsys: Out) -> None:
+    profile = LAMBDA_CNN.profile(1, workers=4, rng=np.random.default_rng(2))
+    write_profile(profile, path="p.npz")
+    assert len(compared(capsys, "--defence", "uncoded", "--defence", "asp")["rows"]) == 2

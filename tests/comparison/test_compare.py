@@ -1,0 +1,153 @@
+"""Every defence by one yardstick: the seconds are replay's, the steps those of plain training."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from seqgc.comparison import (
+    Metering,
+    SoftmaxProblem,
+    Trial,
+    Workers,
+    compare,
+    exact_curve,
+    trained,
+)
+from seqgc.errors import ParameterError
+from seqgc.profiles import LAMBDA_CNN, DelayProfile, latency_pace
+from seqgc.rounds import Setting
+from seqgc.schemes import parse_scheme
+from seqgc.search import Rehearsal, replay
+
+N, ROUNDS, ALPHA = 12, 15, 3.0
+QUICK = Trial(lrs=(4.0,), seeds=1, batch=512)
+
+
+@pytest.fixture
+def profile() -> DelayProfile:
+    return LAMBDA_CNN.profile(ROUNDS, workers=N, rng=np.random.default_rng(4))
+
+
+@pytest.fixture
+def rehearsal(profile: DelayProfile) -> Rehearsal:
+    return Rehearsal(profile=profile, alpha=ALPHA)
+
+
+def plain_steps(problem: SoftmaxProblem, *, lr: float, target: float) -> int:
+    weights, step = problem.start(), 0
+    while problem.loss(weights) > target:
+        points = problem.points(step=step)
+        shares = np.full(len(points), 1 / len(points))
+        weights = weights - lr * problem.gradient(weights, points, shares)
+        step += 1
+    return step
+
+
+@pytest.mark.parametrize("models", [1, 3])
+@pytest.mark.parametrize("spec", ["uncoded", "gc:s=2", "gc-rep:s=3", "m-sgc:B=1,W=2,lam=3"])
+def test_exact_defences_take_the_steps_of_plain_training_and_the_seconds_of_replay(
+    spec: str, models: int, rehearsal: Rehearsal
+) -> None:
+    scheme = parse_scheme(spec, n=N)
+    if scheme.delay >= models:
+        with pytest.raises(ParameterError, match="models"):
+            compare(rehearsal, [spec], models=models, trial=QUICK)
+        return
+    (row,) = compare(rehearsal, [spec], models=models, trial=QUICK).rows
+    timed = replace(rehearsal, num_jobs=ROUNDS, repeat=True)
+    run = replay(Setting(scheme=scheme), timed)
+    assert row.seconds_per_clock * ROUNDS == pytest.approx(run.runtime_s, rel=1e-9)
+    steps = plain_steps(SoftmaxProblem(batch=512, seed=0), lr=4.0, target=QUICK.target)
+    assert row.clocks_to_target == steps
+    whole = replay(Setting(scheme=scheme), replace(timed, num_jobs=steps * models))
+    assert row.seconds_to_target == pytest.approx(whole.runtime_s, rel=1e-9)
+    assert (row.staleness_mean, row.staleness_max) == (0, 0)
+    assert row.wasted == pytest.approx(scheme.normalized_load * N - 1, abs=0.3)
+
+
+@pytest.mark.parametrize("spec", ["uncoded", "gc:s=2", "gc-rep:s=3"])
+def test_what_is_trained_in_virtual_time_has_the_losses_of_plain_training(
+    spec: str, rehearsal: Rehearsal
+) -> None:
+    problem, models = SoftmaxProblem(batch=512, seed=0), 2
+    workers = Workers(pace=latency_pace(rehearsal.profile, alpha=ALPHA), kind="function")
+    setting = Setting(scheme=parse_scheme(spec, n=N))
+    curve, _ = trained(
+        setting, workers, problem, models=models, lr=4.0, target=QUICK.target, clocks=100
+    )
+    plain = exact_curve(problem, lr=4.0, target=QUICK.target, most=100)
+    np.testing.assert_allclose(curve.losses[models - 1 :: models], plain[1:], rtol=1e-9)
+    assert curve.reaches(QUICK.target) == len(curve.losses) - 1
+    timed = replace(rehearsal, num_jobs=len(curve.losses), repeat=True)
+    assert curve.at_s[-1] <= replay(setting, timed).runtime_s * (1 + 1e-9)
+
+
+def test_functions_are_paid_to_the_end_of_each_and_residents_for_as_long_as_the_run_lasts(
+    rehearsal: Rehearsal,
+) -> None:
+    metering = Metering(memory_mb=1024)
+    gb_second = metering.prices.lambda_x86_64_gb_second
+    per_request = metering.prices.lambda_million_requests / 1e6
+    (row,) = compare(rehearsal, ["uncoded"], clocks=ROUNDS, trial=QUICK, metering=metering).rows
+    assert row.clocks_to_target is not None
+    times = rehearsal.profile.times_at(np.full(N, 1 / N), alpha=ALPHA)
+    a_clock = times.sum() / ROUNDS * gb_second + N * per_request
+    assert row.usd == pytest.approx(a_clock * row.clocks_to_target, rel=1e-3)
+    (row,) = compare(
+        rehearsal, ["uncoded"], workers="resident", trial=QUICK, metering=metering
+    ).rows
+    assert row.seconds_to_target is not None
+    wall = row.seconds_to_target * N * gb_second + N * per_request
+    assert row.usd == pytest.approx(wall, rel=1e-3)
+
+
+def test_it_says_the_same_twice_and_sorts_by_the_time_to_the_target(rehearsal: Rehearsal) -> None:
+    specs = ["uncoded", "gc-rep:s=3", "backup:b=2"]
+    found = [compare(rehearsal, specs, trial=QUICK) for _ in range(2)]
+    assert found[0].rows == found[1].rows
+    seconds = [row.seconds_to_target for row in found[0].rows]
+    assert seconds == sorted(seconds, key=lambda each: each or np.inf)
+    assert found[0].advice.partition(" ")[0] == found[0].rows[0].defence
+    assert all(row.over_bound >= 1 for row in found[0].rows)
+
+
+def test_a_target_that_is_never_reached_is_said_and_is_no_error(rehearsal: Rehearsal) -> None:
+    trial = replace(QUICK, target=1e-9, most=5)
+    found = compare(rehearsal, ["uncoded", "backup:b=2"], trial=trial)
+    for row in found.rows:
+        assert row.clocks_to_target is row.seconds_to_target is row.usd is row.best_lr is None
+        assert row.seconds_per_clock > 0
+    assert "5 clocks" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"clocks": 0}, "clocks"),
+        ({"models": 0}, "models"),
+        ({"reading": "sound"}, "reading"),
+        ({"workers": "neither"}, "workers"),
+        ({"defences": ["no-such"]}, "scheme"),
+        ({"defences": ["deal"], "reading": "speed"}, "deal"),
+        ({"reading": "speed"}, "base load"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(
+    arguments: dict[str, object], named: str, profile: DelayProfile
+) -> None:
+    base = 0.5 if "deal" in named else 0.0
+    rehearsal = Rehearsal(profile=profile.at_load(base, alpha=ALPHA), alpha=ALPHA)
+    with pytest.raises(Exception, match=named) as caught:
+        compare(rehearsal, **{"defences": ["uncoded"], "trial": QUICK} | arguments)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"target": 0.0}, {"lrs": ()}, {"lrs": (0.0,)}, {"seeds": 0}, {"most": 0}]
+)
+def test_a_trial_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ParameterError):
+        Trial(**wrong)  # type: ignore[arg-type]
