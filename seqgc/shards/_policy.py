@@ -14,10 +14,10 @@ slow does few, and the run ends when the data do, but for the last shards.
   worker takes another shard, at once or after a wait (`Retries`), as its shard has if the same part
   has failed before. A part that fails 20 times ends the run, and that every worker has in a row.
 - *Silence.* Who is silent for the rule's time limit has failed: its task is cancelled, and it is
-  replaced if the backend can (`Restart`). If nobody has answered for twice as long, the run ends.
+  replaced if the backend can (`Restart`). If it is silent again and nobody was heard, the run ends.
 
 *Clocks.* Job t is a clock of the data. It closes (`Close`, reason "dealt") when all of its parts,
-and those of the jobs before, are in. How far a worker may be ahead has no bound.
+and those of the jobs before, are in.
 
 *Once.* A part is out at one worker at a time, and an answer counts only if it is to the newest task
 of its worker; all others are dropped. So each part is applied exactly once, whatever fails.
@@ -76,7 +76,7 @@ class ShardPolicy:
 
     Examples
     --------
-    Worker 1 takes four times as long: worker 0 does four parts of six.
+    Worker 1 is slow: worker 0 does four parts of six.
 
     >>> from seqgc.master import run
     >>> from seqgc.profiles import ByRound
@@ -106,10 +106,11 @@ class ShardPolicy:
         self._out: dict[int, _Errand] = {}  # by worker
         self._free = dict.fromkeys(range(n))  # workers that can take a shard, in order
         self._next: dict[int, int] = {}  # by worker, the part that it is to be sent
-        self._failing: set[int] = set()  # workers whose newest task failed
+        self._failing = set[int]()  # workers whose newest task failed
+        self._silent = set[int]()  # workers, since anybody was heard
         self._progress = Progress(n)
         self._doubts, self._retries, self._alarms = Doubts(), Retries(rule), Alarms[_Call]()
-        self._now, self._heard_at = -math.inf, math.nan
+        self._now = -math.inf
 
     @property
     def done(self) -> bool:
@@ -145,9 +146,8 @@ class ShardPolicy:
     def snapshot(self) -> ShardPolicyState:
         """Return its state: what JSON can say.
 
-        It says which updates this policy has given out. Kept with the weights of a moment at which
-        all of them have been applied (whenever `seqgc.master.run` rests), it makes a run that is
-        broken off apply each update once. What was under way is computed anew, on newer weights.
+        It says which updates this policy has given out. Kept with the weights when all of them have
+        been applied (as when `seqgc.master.run` rests), it makes a resumed run apply each once.
         """
         return ShardPolicyState(
             jobs=self.num_jobs,
@@ -198,8 +198,6 @@ class ShardPolicy:
         return [*actions, *self._deal()]
 
     def _note_left(self, event: ports.Dispatched) -> None:
-        if math.isnan(self._heard_at):
-            self._heard_at = event.at
         for worker, left_at in zip(event.workers, event.left_at, strict=True):
             errand = self._out[worker]
             self._progress.leave(errand[1] // self._n, left_at)
@@ -212,14 +210,15 @@ class ShardPolicy:
         round, part = self._out.get(event.worker, (-1, -1))
         if (event.round, event.attempt) != (round, 0):
             actions.append(ports.Drop(event=event, reason="nobody waits for it"))
-        elif isinstance(event, Failure):
+            return
+        self._silent.clear()
+        if isinstance(event, Failure):
             self._fail(event.worker, event.reason, actions)
         else:
             self._judge(event, part, actions)
 
     def _judge(self, answer: Arrival, part: int, actions: list[Action]) -> None:
         worker, members = answer.worker, self._n - len(self._given_up())
-        self._heard_at = self._now
         if (park := self._doubts.judge(answer, members=members)) is not None:
             actions.append(park)
         if suspects := self._doubts.suspects(answer):
@@ -262,7 +261,7 @@ class ShardPolicy:
         text = f"clock {self.rounds} of the data cannot be completed: {what}{cause}"
         return WorkerError(text, round=self.rounds, worker=worker)
 
-    # ---- alarms ----------------------------------------------------------------------------------
+    # ---- what is done about it -------------------------------------------------------------------
 
     def _put_back(self, worker: int, actions: list[Action]) -> None:  # noqa: ARG002 (as all are)
         self._stretches.lost(worker)
@@ -274,13 +273,12 @@ class ShardPolicy:
         """Do without a worker that has said nothing within the time limit."""
         if self._out.get(worker) != errand:
             return
-        if self._now >= self._heard_at + 2 * self._limit_s:
-            what = f"nobody has answered for {self._now - self._heard_at:g} s: raise the time limit"
-            raise self._hopeless(what)
-        self._fail(worker, f"silent for {self._limit_s:g} s: raise the time limit", actions)
+        why = f"silent for {self._limit_s:g} s: raise the time limit"
+        if worker in self._silent:
+            raise self._hopeless("nobody has answered though asked twice", worker, why)
+        self._silent.add(worker)
+        self._fail(worker, why, actions)
         actions.append(ports.Restart(worker=worker, optional=True))
-
-    # ---- what is done about it -------------------------------------------------------------------
 
     def _deal(self) -> list[Dispatch]:
         """Send the next parts; those that are tasks of one round leave together."""
