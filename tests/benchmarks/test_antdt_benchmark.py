@@ -45,6 +45,11 @@ def test_nd_hardly_feels_what_slows_others_down() -> None:
     assert 0.40 <= much / average("uncoded", 0.8) <= 0.52  # 0.489 in the paper
 
 
+def test_shards_that_are_dealt_out_save_asynchronous_workers_from_the_slowest() -> None:
+    """Fig. 11: who never waits ends with the slowest worker's share of the data all the same."""
+    assert average("asp", 0.8, seeds=1) >= 2.5 * average("asp-dds", 0.8, seeds=1)
+
+
 def test_nd_is_before_backup_workers_before_lb_bsp_before_bsp() -> None:
     # Six of twenty are left out: as much data takes more rounds.
     found = [

@@ -13,7 +13,7 @@ from seqgc.ports import Dispatched, Failure, FloatArray, Restart, Seen, Update, 
 from seqgc.rounds import ClosingRule
 from seqgc.shards import AspDds
 from tests.kit import at_some_pace
-from tests.shards.applied import Applied, all_parts, named
+from tests.shards.applied import Applied, again, all_parts, decided, named
 
 TASK_S = 0.02
 
@@ -33,8 +33,10 @@ class Killer:
     def __init__(self, backend: LocalBackend, at: Sequence[int]) -> None:
         self._backend, self._at = backend, at
         self.sent, self.updates, self.failures, self.killed = 0, 0, 0, set[int]()
+        self.seen: list[Seen] = []
 
     def __call__(self, seen: Seen) -> None:
+        self.seen.append(seen)
         match seen:
             case Dispatched(workers=(worker,)):
                 self.sent += 1
@@ -60,6 +62,8 @@ def test_all_shards_are_done_once_after_three_kills() -> None:
     assert sorted(workload.parts) == all_parts(jobs, n)
     assert policy.rounds == jobs
     assert killer.updates == n * jobs
+    another = AspDds(n=n, M=4).policy(ClosingRule(), num_jobs=jobs)
+    assert again(another, killer.seen) == decided(killer.seen)
 
 
 def test_a_process_that_hangs_is_replaced_and_its_shard_done_by_others() -> None:

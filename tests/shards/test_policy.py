@@ -19,12 +19,13 @@ from seqgc import ports
 from seqgc.errors import ParameterError, ScheduleError, WireError, WorkerError
 from seqgc.master import run
 from seqgc.ports import Arrival, Failure, Flaw, Seen
-from seqgc.profiles import ByRound, latency_pace, read_profile
+from seqgc.profiles import ByRound, ByWork, latency_pace, read_profile
 from seqgc.rounds import ClosingRule, Setting, policy_of
 from seqgc.schemes import parse_scheme
 from seqgc.shards import AspDds, ShardPolicy
+from seqgc.stragglers import busy_seconds
 from seqgc.virtual import Fault, Faults, RandomFaults, VirtualBackend
-from tests.shards.applied import all_parts
+from tests.shards.applied import again, all_parts, decided
 
 
 @dataclass(eq=False)
@@ -213,6 +214,19 @@ def test_no_worker_waits_for_another() -> None:
     assert [close.record.missed for close in story.closed] == [0] * 8
 
 
+@given(n=st.integers(1, 4), jobs=st.integers(1, 8), M=st.integers(1, 6), seed=st.integers(0, 10**6))
+def test_a_run_ends_at_most_a_shard_after_workers_who_are_never_idle(
+    n: int, jobs: int, M: int, seed: int
+) -> None:
+    """Source: docs/mathematics.md, section 11."""
+    rates = np.random.default_rng(seed).uniform(0.5, 8.0, (5, n))
+    speeds = ByWork(rates=rates, width=0.4)
+    backend = VirtualBackend(n, speeds)
+    run(ShardPolicy(n, ClosingRule(), num_jobs=jobs, M=M), backend)
+    busy_s = busy_seconds(speeds, jobs)
+    assert busy_s * (1 - 1e-9) <= backend.now <= busy_s + M / n * rates.max() + 1e-9
+
+
 # ---- failures and silence -----------------------------------------------------------------------
 
 
@@ -336,14 +350,15 @@ def test_what_is_no_event_of_this_run_is_dropped_or_refused() -> None:
     assert hand.story.applied == [(0, 0)]
 
 
-def test_a_policy_decides_the_same_on_the_same_events() -> None:
-    stories = []
-    for _ in range(2):
-        policy, story = ShardPolicy(3, ClosingRule(), num_jobs=5, M=2), Story()
-        faults = RandomFaults(seed=4, fail=0.3)
-        run(policy, VirtualBackend(3, pace(0.2, 0.5, 0.7), faults=faults), observe=story)
-        stories.append((story.sent, story.applied))
-    assert stories[0] == stories[1]
+@given(seed=st.integers(0, 10**6), M=st.integers(1, 4), limit_s=st.sampled_from([math.inf, 1.0]))
+def test_a_policy_decides_the_same_on_the_same_events(seed: int, M: int, limit_s: float) -> None:
+    policies = [ShardPolicy(3, ClosingRule(timeout_s=limit_s), num_jobs=5, M=M) for _ in range(2)]
+    seen: list[Seen] = []
+    backend = VirtualBackend(
+        3, pace(0.2, 0.5, 0.7), faults=RandomFaults(seed=seed, fail=0.2, die=0.1)
+    )
+    run(policies[0], backend, observe=seen.append)
+    assert again(policies[1], seen) == decided(seen)
 
 
 SOUND = ShardPolicy(2, ClosingRule(), num_jobs=3).snapshot()
