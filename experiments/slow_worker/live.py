@@ -2,9 +2,9 @@
 
 python -m experiments.slow_worker.live [--workers 8] [--steps 120] [--share 0.05]
 
-Slow in two ways. *In its work*: each point takes it four times as long, so that a smaller share of
 Slow in two ways. *In its work*: each point takes it four times as long, so that a smaller share
 of the batch helps (`lb-bsp`). *Before its work*: it sleeps before every task, whatever its share,
+until somebody replaces it (`antdt-nd`). The delays are injected into real worker processes.
 """
 
 from __future__ import annotations
