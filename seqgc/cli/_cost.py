@@ -233,10 +233,11 @@ def _forecast_pairs(predicted: workers.Forecast) -> Pairs:
     if use.resident:
         stay_s = use.function.timeout_s
         invoked = {"functions": f"{use.workers} that stay, replaced after {stay_s:g} s at most"}
+    versions = f", in up to {sizes.versions:,} versions" if sizes.versions > 1 else ""
     return {
         "rounds": work,
         **invoked,
-        "weights of a job": f"{sizes.weights_bytes:,} bytes",
+        "weights of a job": f"{sizes.weights_bytes:,} bytes{versions}",
         "store": str(predicted.store),
         "largest request": f"{predicted.request_bytes:,} bytes as JSON: {request}",
         "largest reply": f"{sizes.reply_bytes:,} bytes as JSON: {reply}",

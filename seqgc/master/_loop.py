@@ -54,7 +54,8 @@ def run(
 
     A model's part of a result may be its worker's fault or the model's where its 2-norm is above
     ``max_norm``, or computing it raised. So the first such answer is a failure, and the task is
-    sent again; should that give the like, it is an answer that names the model (`Arrival.flaws`).
+    sent again; should that give the like, or another worker's task of the same summand, it is an
+    answer that names the model (`Arrival.flaws`).
 
     Raises
     ------
@@ -155,6 +156,8 @@ class _Loop:
     _begun: int = -1  # jobs begin in order
     _debts: _Debts = field(default_factory=_Debts)
     _failed: set[str] = field(default_factory=set)  # models
+    _flawed: set[tuple[int, int | None, int]] = field(default_factory=set)
+    """Jobs, covers and places of which a result has been of no use."""
     _decoded: deque[Decoding] = field(default_factory=deque)  # gradients yet to be handed over
     _without: bool = False  # a restart was asked for that the backend cannot do, and it was said
     _parks: bool = False  # the workload, models that have failed
@@ -210,10 +213,16 @@ class _Loop:
             flaw = "expelled: it differed from most of those who were asked for the same"
         if flaw is None:
             usable, flaw = self._without_flaws(answer, owed, workload)
-            if flaw is None or answer.attempt > 0:
+            if flaw is None or answer.attempt > 0 or self._was_flawed(owed):
                 return usable
         round, worker, attempt = answer.round, answer.worker, answer.attempt
         return ports.Failure(round=round, worker=worker, attempt=attempt, at=answer.at, reason=flaw)
+
+    def _was_flawed(self, owed: dict[int, MiniTask]) -> bool:
+        """Say whether the like has come of any of these before, be it from another worker."""
+        places = {(m.job, m.cover, m.place) for m in owed.values() if m.cover is not None}
+        before, self._flawed = self._flawed, self._flawed | places
+        return not places.isdisjoint(before)
 
     def _without_flaws(
         self, answer: Arrival, owed: dict[int, MiniTask], workload: Workload

@@ -230,5 +230,5 @@ def _round_usd(
     except ParameterError:
         return None
     traffic = traffic_of(sizes, kind, settings=settings)
-    usage = traffic.publication() + traffic.task().times(workers)
+    usage = traffic.publication().times(traffic.versions) + traffic.task().times(workers)
     return prices.bill(usage, architecture=settings.arch).usd

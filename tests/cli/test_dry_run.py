@@ -177,6 +177,50 @@ def test_what_is_deployed_is_priced_by_way_of_its_store(
     assert (used["s3_puts"], used["s3_gets"], used["efs_read_bytes"]) == (puts, gets, 0)
 
 
+@pytest.mark.parametrize(
+    ("scheme", "more", "puts", "versions"),
+    [
+        ("ssp:slack=1", "", 20, 4),  # each part of a batch may be sent with other weights,
+        ("ssp:slack=1", 'refresh = "needed"', 5, 1),  # unless those of before will do
+        ("ssp:slack=1", 'apply = "clock"', 5, 1),  # or change once a batch
+        ("bsp", "", 5, 1),
+        ("asp-dds:M=2", "", 20, 4),
+    ],
+)
+def test_weights_that_are_published_for_each_part_are_priced(
+    scheme: str, more: str, puts: int, versions: int, capsys: Out
+) -> None:
+    text = (
+        PLAN.replace("gc:s=1", scheme)
+        .replace("lambda-local", "lambda")
+        .replace("[function]", f'{more}\n[function]\nstore = "s3"')
+    )
+    Path("run.toml").write_text(text + 'optimizer = "sgd"\n')
+    assert main(["cost", "run.toml", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["likely"]["s3_puts"] == puts
+    assert main(["train", "run.toml", "--dry-run"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert (f"in up to {versions} versions" in shown) == (versions > 1)
+    assert "5 of 4 tasks, for 5 jobs" in shown
+
+
+def test_what_does_not_go_with_parts_is_refused_before_anything_starts(capsys: Out) -> None:
+    Path("run.toml").write_text(PLAN.replace("gc:s=1", "ssp:slack=1"))
+    line = ["train", "run.toml", "--dry-run"]
+    assert "as plain SGD does; got 'Adam' (apply=\"clock\")" in refused(capsys, *line)
+    assert main([*line, "--apply", "clock"]) == 0
+    capsys.readouterr()
+    said = refused(capsys, *line, "--optimizer", "sgd", "--retune", "3", "--alpha", "1")
+    assert "`scheme` must have rounds for --probe and --retune; got 'ssp:slack=1'" in said
+    assert "`updates` must be left out" in refused(
+        capsys, *line, "--scheme", "gc:s=1", "--staleness-aware"
+    )
+    assert "`apply` must be clock" in refused(
+        capsys, *line, "--apply", "update", "--refresh", "late"
+    )
+
+
 def test_a_profile_says_how_long_tasks_take(capsys: Out) -> None:
     Path("run.toml").write_text(PLAN)
     Path("seen.csv").write_text("1.0,2.0\n3.0,6.0\n")

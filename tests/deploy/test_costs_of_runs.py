@@ -296,6 +296,23 @@ def test_weights_are_charged_once_per_job_when_they_are_published() -> None:
     assert watch.spent_usd == 15.0
 
 
+def test_weights_that_are_published_anew_are_charged_for_each_group_of_tasks(
+    tmp_path: Path,
+) -> None:
+    """A job is sent in two parts, one of which is sent again: three versions at most."""
+    once = Traffic(where="directory", weights_bytes=3, result_bytes=0)
+    anew = replace(once, versions=2)
+    for traffic, times in ((once, 1), (anew, 3)):
+        watch = budget(100.0, traffic)
+        for worker, attempt in ((0, 0), (1, 0), (1, 1)):
+            send(watch, 0, worker, attempt=attempt)
+        assert watch.spent_usd == 3 * times
+        parts = [dispatch(1.0, 0, workers=[0]), dispatch(1.5, 0, workers=[1])]
+        run = write(tmp_path / "run", *parts, dispatch(2.0, 0, attempt=1, workers=[1]))
+        estimate = estimate_run(run, function=ONE_GB, traffic=traffic)
+        assert estimate.at_most.efs_write_bytes == 3 * times
+
+
 def test_an_environment_that_may_have_just_started_is_charged_for_all_weights_of_a_task() -> None:
     prices = replace(DOLLAR_A_SECOND, s3_thousand_gets=1000.0)  # a dollar each
     traffic = Traffic(where="s3", weights_bytes=9, weights_files=2, weights_jobs=3, result_bytes=1)

@@ -7,6 +7,7 @@ import os
 import signal
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -114,6 +115,21 @@ def test_a_run_ends_early_when_nobody_is_left_to_train(tmp_path: Path) -> None:
     result = train(plan, virtual(), run=tmp_path / "run", callbacks=[AfterTwo()])
     assert result.jobs < 8
     assert result.parked["net"].step == 2
+
+
+@pytest.mark.parametrize("spec", ["ssp:slack=1", "asp-dds:M=2"])
+def test_a_model_that_diverges_is_parked_and_the_others_are_none_the_worse(
+    spec: str, tmp_path: Path
+) -> None:
+    sound = straight_model("sound")
+    wild = make_model("wild", optimizer=partial(torch.optim.SGD, lr=1e200))
+    plan = TrainingPlan(models=[wild, sound], scheme=spec, steps=6, precision="float64")
+    result = train(plan, virtual(), run=tmp_path / "run")
+    assert result.failed.keys() == {"wild"}
+    assert result.failed["wild"].kind == "diverged"
+    applied_once(
+        replace(result, modules={"sound": result.modules["sound"]}), replace(plan, models=[sound])
+    )
 
 
 # ---- failures -----------------------------------------------------------------------------------
