@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,13 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqgc import ports
-from seqgc.errors import ParameterError, ScheduleError, WireError, WorkerError
+from seqgc.errors import ScheduleError, WireError, WorkerError
 from seqgc.master import run
 from seqgc.ports import Arrival, Failure, Flaw, Seen
-from seqgc.profiles import ByRound, ByWork, latency_pace, read_profile
-from seqgc.rounds import ClosingRule, Setting, policy_of
-from seqgc.schemes import parse_scheme
-from seqgc.shards import AspDds, ShardPolicy
+from seqgc.profiles import ByRound, ByWork
+from seqgc.rounds import ClosingRule
+from seqgc.shards import ShardPolicy
 from seqgc.stragglers import busy_seconds
 from seqgc.virtual import Fault, Faults, RandomFaults, VirtualBackend
 from tests.shards.applied import again, all_parts, decided
@@ -381,48 +379,3 @@ SOUND = ShardPolicy(2, ClosingRule(), num_jobs=3).snapshot()
 def test_a_state_of_something_else_is_refused(state: object, error: type[Exception]) -> None:
     with pytest.raises(error):
         ShardPolicy(2, ClosingRule(), num_jobs=3).restore(state)
-
-
-# ---- the defence --------------------------------------------------------------------------------
-
-
-def test_the_defence_by_its_name() -> None:
-    defence = parse_scheme("asp-dds:M=3", n=4)
-    assert defence == AspDds(n=4, M=3)
-    assert eval(repr(defence)) == defence
-    assert (defence.spec, AspDds(n=4).spec) == ("asp-dds:M=3", "asp-dds")
-    assert (defence.kind, defence.exact) == ("stale", False)
-    setting = Setting(scheme=defence)
-    policy, story = policy_of(setting, num_jobs=3, batches=[10]), Story()
-    assert policy.num_jobs == 3
-    run(policy, VirtualBackend(4, pace(1.0, 1.0, 1.0, 1.0)), observe=story)
-    assert sorted(story.applied) == all_parts(3, 4)
-
-
-def test_every_worker_is_charged_the_largest_part_of_a_batch() -> None:
-    policy = AspDds(n=4).policy(ClosingRule(), num_jobs=1, batches=[10, 10])
-    (dispatch,) = policy.start()
-    assert dispatch.loads is not None
-    assert dispatch.loads.tolist() == [0.3] * 4
-    (dispatch,) = AspDds(n=4).policy(ClosingRule(), num_jobs=1, batches=[10, 12]).start()
-    assert dispatch.loads is not None
-    assert dispatch.loads.tolist() == [0.25] * 4
-
-
-@pytest.mark.parametrize(("argument", "value"), [("M", 0), ("M", 10**10), ("n", 0), ("M", 1.5)])
-def test_a_wrong_argument_is_refused(argument: str, value: float) -> None:
-    with pytest.raises(ParameterError, match=argument):
-        AspDds(**{"n": 2, argument: value})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("workers", ["resident", "function"])
-@pytest.mark.parametrize(("alpha", "due_s"), [(1.12, 21.9995), (60.0, 28.9583)])
-def test_the_figures_of_a_recording(
-    recorded_profiles: Path, workers: str, alpha: float, due_s: float
-) -> None:
-    name = "cnn-canada-batch2048-load0.000-30rounds-d.csv"
-    profile = read_profile(recorded_profiles / name)
-    policy = AspDds(n=256, M=1).policy(ClosingRule(), num_jobs=30)
-    backend = VirtualBackend(256, latency_pace(profile, alpha=alpha), workers=workers)  # type: ignore[arg-type]
-    run(policy, backend)
-    assert backend.now == pytest.approx(due_s, abs=1e-4)
