@@ -19,10 +19,11 @@ from tests.masters.kit import Nursery, outcome, weights
 INSTANTS = 100 if SOAK else 1
 LINE = ["train", "--models", "2", "--module", "toy", "--data", "dots", "--batch-size", "12"]
 LINE += ["-n", "4", "--steps", "4", "--run", "run"]
-SPECS = ["uncoded", "gc-rep:s=1", "gc:s=1", "m-sgc:B=1,W=2,lam=2"]
+SPECS = ["uncoded", "gc-rep:s=1", "gc:s=1", "m-sgc:B=1,W=2,lam=2", "bsp"]
 KINDS = [(spec, kind) for kind in ("local", "lambda-local") for spec in SPECS]
 KINDS += [("deal:pieces=3", "local"), ("deal:pieces=3", "lambda-local --resident")]
 QUICK = [("gc:s=1", "local"), ("deal:pieces=3", "local"), ("uncoded", "lambda-local")]
+QUICK += [("bsp", "local")]
 pytestmark = pytest.mark.timeout(0)  # the nursery has a patience of its own
 
 
@@ -31,7 +32,7 @@ def test_a_master_that_is_killed_is_replaced_to_the_last_bit(
     spec: str, kind: str, nursery: Nursery, tmp_path: Path
 ) -> None:
     plain = (
-        spec.partition(":")[0] in {"uncoded", "deal"} or "-rep" in spec
+        spec.partition(":")[0] in {"uncoded", "deal", "bsp"} or "-rep" in spec
     )  # bits depend on nobody's speed
     line = [*LINE, "--scheme", spec, "--backend", *kind.split()]
     whole = nursery.master(*line, folder=(folder := new(tmp_path / "whole")))
