@@ -15,8 +15,11 @@ import pytest
 
 from seqgc import read_run, workers
 from seqgc.cli import main
-from seqgc.profiles import DelayProfile, ProfileMeta, write_profile
-from seqgc.schemes import parse_scheme
+from seqgc.errors import ParameterError
+from seqgc.profiles import DelayProfile, ProfileMeta, read_profile, write_profile
+from seqgc.rounds import Setting
+from seqgc.schemes import load_plugins, parse_scheme
+from seqgc.search import Rehearsal, replay
 from seqgc.testing import check_scheme
 from seqgc.training import TrainingPlan, Validation, train
 from tests.training.reference import make_model
@@ -29,6 +32,7 @@ PLUGINS = {
     "examples.stochastic": "sgc:d=2,s=1",
     "examples.heterogeneous": "het:s=1,fast=2,ratio=2",
 }
+DEFENCES = {"examples.sampling": "psp:beta=1"}
 
 
 @pytest.mark.parametrize("module", PLUGINS)
@@ -37,19 +41,79 @@ def test_a_plugin_is_one_file_of_at_most_150_lines(module: str) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 150
 
 
-@pytest.mark.parametrize(("module", "spec"), PLUGINS.items())
-def test_every_verb_takes_it(
+@pytest.fixture
+def profile(tmp_path: Path) -> str:
+    """The file of a recording of 4 workers, 3 rounds long."""
+    times = [[1.0, 1.1, 4.0, 1.2], [1.0, 1.3, 1.1, 5.0], [6.0, 1.0, 1.2, 1.1]]
+    delays = DelayProfile.from_times(times, meta=ProfileMeta(alpha=0.5))
+    write_profile(delays, path=tmp_path / "workers.npz")
+    return str(tmp_path / "workers.npz")
+
+
+@pytest.mark.parametrize(("module", "spec"), DEFENCES.items())
+def test_a_defence_is_explained_replayed_compared_and_trained(
     module: str,
     spec: str,
+    profile: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(EXAMPLES.parent)
-    profile = tmp_path / "workers.npz"
-    times = [[1.0, 1.1, 4.0, 1.2], [1.0, 1.3, 1.1, 5.0], [6.0, 1.0, 1.2, 1.1]]
-    delays = DelayProfile.from_times(times, meta=ProfileMeta(alpha=0.5))
-    write_profile(delays, path=profile)
+    source = (EXAMPLES / f"{module.partition('.')[2]}.py").read_text(encoding="utf-8")
+    assert len(source.splitlines()) <= 100
+
+    def answer(*arguments: str) -> dict[str, object]:
+        assert main([*arguments, "--plugin", module, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    shown = answer("scheme", spec, "-n", "4")
+    assert (shown["scheme"], shown["kind"], shown["staleness"]) == (spec, "stale", None)
+    replayed = answer("replay", profile, "--defence", spec)
+    assert len(replayed["round_seconds"]) == 3
+    rows = answer("compare", profile, "--defence", spec, "--defence", "uncoded", "--seeds", "1")
+    by_name = {row["defence"]: row for row in rows["rows"]}
+    assert by_name[spec]["seconds_per_clock"] < by_name["uncoded"]["seconds_per_clock"]
+    assert by_name[spec]["staleness_mean"] > 0
+    trained = answer(
+        "train", "--scheme", spec, "-n", "4", "--models", "2", "--steps", "2",
+        "--optimizer", "sgd", "--run", str(tmp_path / "run"),
+    )  # fmt: skip
+    assert (trained["scheme"], trained["jobs"]) == (spec, 4)
+    answers = read_run(tmp_path / "run").answers()
+    assert len(answers["worker"]) == 16  # a part of each job from each
+
+
+def test_a_sample_of_all_is_the_slowest_and_of_none_is_nobody(profile: str) -> None:
+    """Wang et al. 2017: what is sampled lies between the two that know of all and of none."""
+    load_plugins(["examples.sampling"])
+    on = Rehearsal(profile=read_profile(profile), num_jobs=9, repeat=True)
+    of = {
+        spec: replay(Setting(scheme=parse_scheme(spec, n=4)), on).round_seconds.tolist()
+        for spec in ("psp:beta=3", "ssp:slack=1", "psp:beta=0", "asp", "psp:beta=2")
+    }
+    assert of["psp:beta=3"] == of["ssp:slack=1"]
+    assert of["psp:beta=0"] == of["asp"]
+    assert of["psp:beta=2"] not in (of["asp"], of["ssp:slack=1"])
+
+
+@pytest.mark.parametrize("wrong", ["beta=4", "beta=-1", "beta=1,slack=-1", "beta=1,seed=-1"])
+def test_a_sample_of_whom_there_is_not_is_refused(wrong: str) -> None:
+    load_plugins(["examples.sampling"])
+    with pytest.raises(ParameterError, match=r"\(PSP\)"):
+        parse_scheme(f"psp:{wrong}", n=4)
+
+
+@pytest.mark.parametrize(("module", "spec"), PLUGINS.items())
+def test_every_verb_takes_it(
+    module: str,
+    spec: str,
+    profile: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(EXAMPLES.parent)
 
     def answer(*arguments: str) -> dict[str, object]:
         assert main([*arguments, "--plugin", module, "--json"]) == 0
@@ -57,12 +121,12 @@ def test_every_verb_takes_it(
 
     shown = answer("scheme", spec, "-n", "4")
     assert (shown["scheme"], shown["n"]) == (spec, 4)
-    replayed = answer("replay", str(profile), "--scheme", spec)
+    replayed = answer("replay", profile, "--scheme", spec)
     assert len(replayed["round_seconds"]) == 3
     name = spec.partition(":")[0]
     exact = parse_scheme(spec, n=4).exact
     asked = [] if exact else ["--inexact"]
-    tuned = answer("tune", str(profile), "--schemes", f"{name},uncoded", *asked)
+    tuned = answer("tune", profile, "--schemes", f"{name},uncoded", *asked)
     rows = tuned["ranking"] if exact else tuned["inexact"]
     assert name in {row["scheme"].partition(":")[0] for row in rows}
     assert all((row["error"] is None) == exact for row in rows)

@@ -25,14 +25,12 @@ slowest worker's sum.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from seqgc.clocks._policy import ClockPolicy
+from seqgc.clocks._barrier import Slack
+from seqgc.clocks._clock_defence import ClockDefence
 from seqgc.errors import ParameterError
-from seqgc.ports import IntArray, Payload
-from seqgc.rounds import ClosingRule, PolicyDefence
-from seqgc.schemes import Kind, register
+from seqgc.schemes import register
 
 __all__ = ["Clocks"]
 
@@ -45,7 +43,7 @@ _MOST = 10**9
 @register("a-bsp", slack=0)
 @register("bsp", slack=0, wpc=1)
 @dataclass(frozen=True, kw_only=True)
-class Clocks(PolicyDefence):
+class Clocks(ClockDefence):
     """Each worker at its own clock, of ``wpc`` jobs, at most ``slack`` ahead of the slowest one.
 
     ``bsp`` waits for everybody in every job; ``a-bsp`` after several; ``ssp`` for those who are
@@ -84,12 +82,8 @@ class Clocks(PolicyDefence):
             raise ParameterError("slack", rule, self.slack, remedy)
 
     @property
-    def staleness(self) -> int | None:
-        """How many of the jobs before a part's own its weights may lack; None: any number.
-
-        Source: Cui et al. 2014, 2.3.
-        """
-        return None if self.slack is None else self.wpc * (self.slack + 1) - 1
+    def barrier(self) -> Slack:
+        return Slack(slack=self.slack)
 
     @property
     def tolerates(self) -> str:
@@ -98,36 +92,3 @@ class Clocks(PolicyDefence):
             behind = " behind"
         waits = f"nobody waits for who is{behind}" if self.slack != 0 else "all wait for the last"
         return f"{waits}; parts of who fails go to the next worker"
-
-    @property
-    def exact(self) -> bool:
-        return self.staleness == 0
-
-    @property
-    def kind(self) -> Kind:
-        return "exact" if self.exact else "stale"
-
-    @property
-    def jobs_per_task(self) -> int:
-        return self.wpc
-
-    def points_touched(self, sizes: IntArray) -> IntArray:
-        return sizes
-
-    def policy(
-        self,
-        rule: ClosingRule,
-        *,
-        num_jobs: int,
-        batches: Sequence[int] = (),
-        payload: Payload | None = None,  # noqa: ARG002 (a plain sum has no weights to judge)
-    ) -> ClockPolicy:
-        size = batches[0] if len(set(batches)) == 1 else None
-        return ClockPolicy(
-            self.n,
-            rule,
-            num_jobs=num_jobs,
-            slack=self.slack,
-            wpc=self.wpc,
-            shares=self.loads_of(size),
-        )

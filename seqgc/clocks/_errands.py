@@ -36,6 +36,9 @@ class Errands:
     def __contains__(self, worker: int) -> bool:
         return worker in self._open
 
+    def __len__(self) -> int:
+        return len(self._open)
+
     @property
     def workers(self) -> list[int]:
         """Who has a task."""

@@ -7,8 +7,8 @@ per clock), each job into ``n`` parts, one a worker's; and every worker goes thr
 its part by itself. Four rules decide all:
 
 - *R1, begin.* A worker without a task begins clock t of its part as soon as the global clock, the
-  clocks that all parts have completed, is at least t less the slack (`Bound`): a `Dispatch` of
-  round t with a mini-task for each job of the clock.
+  clocks that all parts have completed, is at least t less the slack: a `Dispatch` of round t with a
+  mini-task for each job of the clock. That is `Slack`; another `Barrier` promises its own slack.
 - *R2, answer.* Each result is an `Update`: the part of a job, to be applied by itself. The part has
   completed its clock; if it was the last to do so, the global clock has passed: a `Close`, which
   names the jobs that are whole now. Then R1, for all.
@@ -44,8 +44,9 @@ from functools import partial
 from typing import TypeAlias
 
 from seqgc import ports
-from seqgc.clocks._bound import Bound
+from seqgc.clocks._barrier import Barrier, Slack
 from seqgc.clocks._errands import Errand, Errands
+from seqgc.clocks._global_clock import GlobalClock
 from seqgc.clocks._parts import Parts
 from seqgc.clocks._state import ClockState, read_state
 from seqgc.errors import ScheduleError, WorkerError, require_int
@@ -58,11 +59,10 @@ _Call: TypeAlias = Callable[[list[Action]], None]
 
 
 class ClockPolicy:
-    """Runs ``num_jobs`` jobs of ``n`` parts with a slack; see this module's head.
+    """Runs ``num_jobs`` jobs of ``n`` parts behind a barrier; see this module's head.
 
-    Of the ``rule`` the time limit and the attempts count. ``slack`` >= 0 are clocks; None: no
-    bound. ``wpc`` >= 1 jobs make a clock; the last may have fewer. ``shares`` (n,) are the parts'
-    loads, of one job; equal ones unless they are given.
+    Of the ``rule`` the time limit and the attempts count. Without a ``barrier`` all wait for all.
+    ``wpc`` >= 1 jobs make a clock, or fewer the last. ``shares`` (n,) are loads of a job's parts.
 
     Raises
     ------
@@ -77,8 +77,8 @@ class ClockPolicy:
     >>> from seqgc.profiles import ByRound
     >>> from seqgc.virtual import VirtualBackend
     >>> pace = ByRound(latencies_s=[[1.0, 4.0], [3.0, 1.0], [2.0, 2.0]], rates=[[0.0]])
-    >>> for slack in (0, 1, None):
-    ...     policy, seconds = ClockPolicy(2, ClosingRule(), num_jobs=3, slack=slack), []
+    >>> for s in (0, 1, None):
+    ...     policy, seconds = ClockPolicy(2, ClosingRule(), num_jobs=3, barrier=Slack(slack=s)), []
     ...     run(policy, VirtualBackend(2, pace), observe=lambda seen: (
     ...         seconds.append(seen.record.duration_s) if isinstance(seen, Close) else None))
     ...     seconds
@@ -93,14 +93,14 @@ class ClockPolicy:
         rule: ClosingRule,
         *,
         num_jobs: int,
-        slack: int | None = 0,
+        barrier: Barrier | None = None,
         wpc: int = 1,
         shares: FloatArray | None = None,
     ) -> None:
         self._parts = Parts(n, wpc=wpc, shares=shares)
-        self._n, self._wpc, self._slack, self._rule = n, wpc, slack, rule
+        self._n, self._wpc, self._rule, self._barrier = n, wpc, rule, barrier or Slack()
         self._jobs = require_int("num_jobs", num_jobs, least=0)
-        self._bound = Bound([0] * n, slack=slack)
+        self._clocks = GlobalClock([0] * n)
         self._latest = -1  # clock that anybody has begun
         self._errands, self._doubts = Errands(self._parts), Doubts()
         self._failing: dict[int, str] = {}  # by worker, why its newest task failed
@@ -126,17 +126,14 @@ class ClockPolicy:
     @property
     def rounds(self) -> int:
         """The global clock: how many clocks all parts have completed."""
-        return self._bound.least
+        return self._clocks.least
 
     @property
     def _end(self) -> int:
         return -(-self._jobs // self._wpc)
 
     def end_after(self, job: int) -> None:
-        """Begin no clock after that of this job, and none that nobody has begun.
-
-        What anybody has begun is done by all: jobs are applied whole.
-        """
+        """Begin no clock after this job's that nobody has begun: what anybody has, all do."""
         end = max(job // self._wpc, self._latest) + 1
         self._jobs = min(self._jobs, end * self._wpc)
 
@@ -154,7 +151,7 @@ class ClockPolicy:
         """
         return ClockState(
             jobs=self._jobs,
-            completed=list(self._bound.completed),
+            completed=list(self._clocks.completed),
             owners=list(self._parts.owners),
             failed_models=sorted(self._doubts.failed),
         )
@@ -166,10 +163,10 @@ class ClockPolicy:
         """
         known = read_state(state, n=self._n)
         completed, owners, self._jobs = known["completed"], known["owners"], known["jobs"]
-        self._bound, self._latest = Bound(completed, slack=self._slack), max(completed) - 1
+        self._clocks, self._latest = GlobalClock(completed), max(completed) - 1
         self._parts.give(owners)
         self._doubts.failed.update(known["failed_models"])
-        for clock in range(self._bound.least, max(completed)):
+        for clock in range(self._clocks.least, max(completed)):
             givers = (owners[part] for part in range(self._n) if completed[part] > clock)
             self._records.recall(clock, givers)
 
@@ -231,11 +228,12 @@ class ClockPolicy:
         self._retries.succeeded((worker,))
         self._records.answer(clock, worker, self._now)
         actions += self._parts.updates(worker, errand.parts, jobs, clock=clock)
-        if passed := self._bound.complete(errand.parts):
+        if passed := self._clocks.complete(errand.parts):
             self._errands.forget(clock)
             record = self._records.close(clock, self._now)
             actions.append(ports.Close(record=record, jobs=tuple(jobs)))
-        actions += self._begin(range(self._n) if passed else [worker])
+        for_all = self._barrier.waits_for_all and not passed
+        actions += self._begin([worker] if for_all else range(self._n))
 
     def _fail(self, errand: Errand, why: str, actions: list[Action]) -> None:
         """Have a task sent again, or its parts be another's."""
@@ -285,14 +283,17 @@ class ClockPolicy:
     def _begin(self, workers: Iterable[int]) -> list[Dispatch]:
         """Have those of these workers begin their next clock that may."""
         begun: list[Errand] = []
+        admits = self._barrier.admits
         for worker in workers:
             if worker in self._errands or not (parts := self._parts.of(worker)):
                 continue
-            clock = min(map(self._bound.clock, parts))
-            if clock < self._end and self._bound.admits(clock):
-                behind = (part for part in parts if self._bound.clock(part) == clock)
+            clock = min(map(self._clocks.clock, parts))
+            behind = [part for part in parts if self._clocks.clock(part) == clock]
+            if clock < self._end and all(admits(part, clock, self._clocks) for part in behind):
                 begun.append(self._errands.begin(worker, clock, behind))
                 self._latest = max(self._latest, clock)
+        if not (self._errands or self.done):
+            raise ScheduleError(f"{self._barrier!r} lets nobody begin: all wait at {self.rounds}")
         return self._errands.dispatches(begun, self._jobs_of)
 
     def _jobs_of(self, clock: int) -> range:

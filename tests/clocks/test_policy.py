@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -11,10 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seqgc import ports
-from seqgc.clocks import ClockPolicy, Clocks
+from seqgc.clocks import Barrier, ClockPolicy, Clocks, GlobalClock
 from seqgc.errors import ScheduleError, WireError, WorkerError
+from seqgc.master import run
+from seqgc.profiles import ByRound
 from seqgc.rounds import ClosingRule
 from seqgc.schemes import parse_scheme
+from seqgc.virtual import VirtualBackend
 from tests.clocks.table import Table
 from tests.kit import SOAK
 
@@ -434,3 +438,20 @@ def test_every_order_of_answers_ends_a_small_run() -> None:
             for worker in order:
                 table.answer((clock, worker, 0))
         table.check_end()
+
+
+@dataclass(frozen=True)
+class Never(Barrier):
+    """Lets clock 0 begin, and no other."""
+
+    slack = 0
+
+    def admits(self, part: int, clock: int, clocks: GlobalClock) -> bool:  # noqa: ARG002
+        return clock == 0
+
+
+def test_a_barrier_that_lets_nobody_begin_is_one_line() -> None:
+    policy = ClockPolicy(2, ClosingRule(), num_jobs=2, barrier=Never())
+    pace = ByRound(latencies_s=[[1.0, 2.0]], rates=[[0.0]])
+    with pytest.raises(ScheduleError, match=r"Never\(\) lets nobody begin: all wait at 1"):
+        run(policy, VirtualBackend(2, pace))

@@ -1,0 +1,69 @@
+"""`ClockDefence`: what all defences are whose workers go on by themselves, behind a barrier."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from seqgc.clocks._barrier import Barrier
+from seqgc.clocks._policy import ClockPolicy
+from seqgc.ports import IntArray, Payload
+from seqgc.rounds import ClosingRule, PolicyDefence
+from seqgc.schemes import Kind
+
+__all__ = ["ClockDefence"]
+
+
+class ClockDefence(PolicyDefence):
+    """Each worker goes through the clocks of its part by itself, as far as `barrier` lets it.
+
+    A subclass is a frozen dataclass, registered as a scheme is, which says what its barrier is: see
+    `Clocks`, or ``examples/sampling.py``. The load is ``1/n``, nothing is computed twice.
+    `ClockPolicy` runs it.
+    """
+
+    wpc: int = 1
+    """Work per clock: after how many jobs a worker hands in what it has, and may have to wait."""
+
+    @property
+    @abstractmethod
+    def barrier(self) -> Barrier:
+        """Who may begin which clock."""
+
+    @property
+    def staleness(self) -> int | None:
+        """How many of the jobs before a part's own its weights may lack; None: any number.
+
+        Source: Cui et al. 2014, 2.3.
+        """
+        slack = self.barrier.slack
+        return None if slack is None else self.wpc * (slack + 1) - 1
+
+    @property
+    def exact(self) -> bool:
+        return self.staleness == 0
+
+    @property
+    def kind(self) -> Kind:
+        return "exact" if self.exact else "stale"
+
+    @property
+    def jobs_per_task(self) -> int:
+        return self.wpc
+
+    def points_touched(self, sizes: IntArray) -> IntArray:
+        return sizes
+
+    def policy(
+        self,
+        rule: ClosingRule,
+        *,
+        num_jobs: int,
+        batches: Sequence[int] = (),
+        payload: Payload | None = None,  # noqa: ARG002 (a plain sum has no weights to judge)
+    ) -> ClockPolicy:
+        size = batches[0] if len(set(batches)) == 1 else None
+        shares = self.loads_of(size)
+        return ClockPolicy(
+            self.n, rule, num_jobs=num_jobs, barrier=self.barrier, wpc=self.wpc, shares=shares
+        )
