@@ -5,17 +5,21 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable
+from itertools import combinations
 
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 
 from seqgc import DelayProfile, Rehearsal, Setting, parse_scheme, plot, replay
 from seqgc.errors import ParameterError
 from seqgc.plot import tables
 from seqgc.search import Replay, SearchSpace, Tuning, tune
 from seqgc.stragglers import straggler_pattern, straggler_stats
+from tests.comparison.made import comparison_of
 
 N, ROUNDS = 6, 30
 
@@ -152,6 +156,51 @@ def test_ratios_and_the_front_are_the_searchs(tuning: Tuning) -> None:
     )
     assert set(on_front) == front
     drawn(plot.pareto, tuning)
+
+
+def test_a_comparison_shows_who_is_unbeaten_and_counts_who_is_not_there() -> None:
+    found = comparison_of(
+        ("asp", "stale", 10.0, 3.0),
+        ("uncoded", "exact", 20.0, 1.0),
+        ("_lb$", "exact", 20.0, 2.0),
+        ("backup:b=1", "approximate", 30.0, 1.0),
+        ("ssp:slack=1", "stale", None, None),
+    )
+    table = tables.comparison(found)
+    assert table["front"].tolist() == [True, True, False, False, False]
+    assert np.isnan(table["usd"]).tolist() == [False] * 4 + [True]
+    ax = drawn(plot.comparison, found)
+    line, *marks = (each.get_xydata().tolist() for each in ax.lines)
+    assert line == [[10, 3], [20, 1]]
+    assert marks == [[[20, 1], [20, 2]], [[30, 1]], [[10, 3]], []]
+    assert [text.get_text() for text in ax.texts] == ["asp", "uncoded", r" _lb\$", "backup:b=1"]
+    legend = ax.get_legend()
+    assert legend is not None
+    assert legend.get_texts()[-1].get_text() == "not at the target: 1"
+
+
+def test_names_of_defences_lie_beside_each_other() -> None:
+    rng = np.random.default_rng(3)
+    crowd = [
+        (f"ssp:slack={k}", "stale", 20 + 5 * rng.random(), 1 + 0.3 * rng.random())
+        for k in range(12)
+    ]
+    ax = drawn(plot.comparison, comparison_of(*sorted(crowd, key=lambda row: row[2])))
+    boxes = [Text.get_window_extent(each) for each in ax.texts]  # without what leads to the marks
+    frame = ax.get_window_extent()
+    assert all(frame.x0 <= box.x0 and box.x1 <= frame.x1 for box in boxes)
+    shared = sum(
+        np.prod(np.diff(both.get_points(), axis=0))
+        for one, other in combinations(boxes, 2)
+        if (both := Bbox.intersection(one, other)) is not None
+    )
+    assert len(ax.get_yticks()) > 3
+    assert shared < 0.02 * sum(box.width * box.height for box in boxes)
+
+
+def test_a_comparison_in_which_nobody_gets_there_is_drawn_empty() -> None:
+    ax = drawn(plot.comparison, comparison_of(("asp", "stale", None, None)))
+    assert not ax.texts
 
 
 def test_a_large_profile_is_small_as_svg() -> None:

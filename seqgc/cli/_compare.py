@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated, cast
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from seqgc.cli._options import AsJson, ProfileFile, RehearsalOptions, numbers
-from seqgc.cli._show import Screen, print_json
+from seqgc.cli._report import page_path
+from seqgc.cli._show import Screen, busy, print_json
 from seqgc.comparison import Comparison, Metering, ProfileReading, Row, Trial
 from seqgc.comparison import compare as compare_defences
 from seqgc.deploy import Architecture, read_prices
+from seqgc.errors import one_line
+from seqgc.report import comparison_page
 from seqgc.virtual import WorkerKind
 
 _TRIAL = Trial()
@@ -76,9 +80,11 @@ def compare(
     defence: Annotated[
         list[str] | None, "A defence to compare, for example ssp:slack=1; again for more."
     ] = None,
+    output: Annotated[Path | None, "-o", "--output", "Draw it on a page, too: .html."] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare all defences on recorded delays: time to a target loss, and what it costs."""
+    page = None if output is None else page_path(output)
     rehearsal = options.of(profile)
     found = compare_defences(
         rehearsal,
@@ -90,8 +96,12 @@ def compare(
         trial=trained.trial(),
         metering=where.metering(),
     )
+    if page is not None:
+        with busy("drawing"):
+            comparison_page(found, name=one_line(profile.name, limit=100)).write(page)
+    saved = {} if page is None else {"file": str(page)}
     if as_json:
-        print_json(asdict(found) | {"advice": found.advice})
+        print_json(asdict(found) | {"advice": found.advice} | saved)
     else:
         _print(found)
 
@@ -100,12 +110,7 @@ def _print(found: Comparison) -> None:
     console = Screen()
     if not console.is_terminal:
         console = Screen(width=_WIDTH)
-    resident = found.workers == "resident"
-    who = "resident workers" if resident else "functions, each task an invocation"
-    console.print(
-        f"Delays read as {found.reading}, {found.alpha:g} s per unit of load; {found.n} {who}; "
-        f"{found.clocks} clocks timed, {found.models} model(s), loss {found.trial.target:g}."
-    )
+    console.print(found.premise)
     console.print(_table(found))
     console.print(_LEGEND.format(lr=found.lr))
     console.print(found.advice)

@@ -37,7 +37,7 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Draw a run, several runs or a delay profile on one page of HTML, which needs nothing else."""
-    path = _checked(output)
+    path = page_path(output)
     folders = [os.path.isdir(target) for target in targets]  # noqa: PTH112 (`Path.is_dir` raises)
     if not any(folders):
         if len(targets) > 1:
@@ -69,7 +69,8 @@ def report(
     show({"file": str(path)}, {"page": str(path)}, as_json=as_json, saved=True)
 
 
-def _checked(output: Path | None) -> Path:
+def page_path(output: Path | None) -> Path:
+    """Return where a page is to be written, or raise `ParameterError` if it cannot be."""
     if output is None:
         raise ParameterError("output", "must be given", None, "for example -o page.html")
     if output.suffix.lower() not in (".html", ".htm"):

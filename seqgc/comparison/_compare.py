@@ -256,7 +256,7 @@ class _Judge:
             best_seconds=None if best is None else able[best],
             staleness_mean=float(np.mean(lacks)) if lacks else 0.0,
             staleness_max=max(lacks, default=0.0),
-            wasted=course.load - 1,
+            wasted=round(course.load - 1, 9) + 0.0,  # sums of shares; no -0
         )
 
     def _exactly(self, setting: Setting, steps: Sequence[int]) -> _Reached | None:

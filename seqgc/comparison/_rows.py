@@ -88,6 +88,16 @@ class Comparison:
     bound_s: float  # per clock
 
     @property
+    def premise(self) -> str:
+        """How the delays are taken, and what is timed and trained, in words."""
+        resident = self.workers == "resident"
+        who = "resident workers" if resident else "functions, each task an invocation"
+        return (
+            f"Delays read as {self.reading}, {self.alpha:g} s per unit of load; {self.n} {who}; "
+            f"{self.clocks} clocks timed, {self.models} model(s), loss {self.trial.target:g}."
+        )
+
+    @property
     def advice(self) -> str:
         """What to take, in words."""
         if (best := self.rows[0]).seconds_to_target is None:

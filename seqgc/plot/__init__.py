@@ -1,4 +1,4 @@
-"""Pictures of profiles, runs and searches, on matplotlib axes; needs the extra plot.
+"""Pictures of profiles, runs, searches and comparisons, on matplotlib axes; needs the extra plot.
 
 Each function takes what it shows, and ``ax``, the axes to draw on: a new figure's unless given. It
 returns the axes; where there are many rows to show and the axes stand alone, it makes their figure
@@ -10,6 +10,7 @@ needs no matplotlib.
 
 from seqgc.plot import tables as tables
 from seqgc.plot._canvas import COLORS as COLORS
+from seqgc.plot._comparisons import comparison as comparison
 from seqgc.plot._profiles import bursts as bursts
 from seqgc.plot._profiles import completion_times as completion_times
 from seqgc.plot._profiles import heat_map as heat_map

@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from seqgc.comparison import Comparison
 from seqgc.plot._sources import Delays, Recorded, Run, Runs, Source, answers_of, grid_of, named
 from seqgc.ports import Table
 from seqgc.runs import RecordedRun
@@ -20,6 +21,7 @@ from seqgc.stragglers import count_bursts
 
 __all__ = [
     "bursts",
+    "comparison",
     "completion_times",
     "finished_jobs",
     "heat_map",
@@ -252,6 +254,29 @@ def landscape(tuning: Tuning) -> Table:
         "parameter": np.array([value for _, value in keys]),
         "runtime_s": np.array([least[key].runtime_s for key in keys]),
         "best": np.array([key == winner for key in keys]),
+    }
+
+
+def comparison(found: Comparison) -> Table:
+    """Return what each defence of a comparison comes to: as its rows, the soonest first.
+
+    ``defence``; ``kind`` of its gradients; ``seconds_to_target`` and ``usd``, NaN where the target
+    was not reached; ``front``, whether no other is both as soon and as cheap. See
+    `seqgc.comparison.Row`.
+    """
+    rows = found.rows
+    seconds = np.array([row.seconds_to_target for row in rows], dtype=float)
+    usd = np.array([row.usd for row in rows], dtype=float)
+    order = np.lexsort([usd, seconds])
+    cheapest_before = np.fmin.accumulate(np.concatenate([[np.inf], usd[order]]))[:-1]
+    front = np.empty(len(rows), dtype=bool)
+    front[order] = usd[order] < cheapest_before
+    return {
+        "defence": _objects(row.defence for row in rows),
+        "kind": _objects(row.kind for row in rows),
+        "seconds_to_target": seconds,
+        "usd": usd,
+        "front": front,
     }
 
 

@@ -1,6 +1,7 @@
-"""Reports: one self-contained page of HTML for a delay profile, for a run, or for several runs."""
+"""Reports: one self-contained page of HTML for a delay profile, for runs, or for a comparison."""
 
 from seqgc.report._colours import COLOURS as COLOURS
+from seqgc.report._comparison import comparison_page as comparison_page
 from seqgc.report._page import Page as Page
 from seqgc.report._profile import profile_page as profile_page
 from seqgc.report._runs import run_page as run_page

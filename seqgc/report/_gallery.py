@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from seqgc import plot
+from seqgc.comparison import Comparison
 from seqgc.plot import tables
 from seqgc.ports import Table
 from seqgc.profiles import DelayProfile
@@ -15,7 +16,30 @@ from seqgc.report._pictures import Picture
 from seqgc.runs import RecordedRun
 from seqgc.search import Tuning
 
-__all__ = ["delay_pictures", "heat_map", "run_pictures", "search_pictures"]
+__all__ = ["comparison_picture", "delay_pictures", "heat_map", "run_pictures", "search_pictures"]
+
+
+def comparison_picture(found: Comparison) -> Picture:
+    """Return the picture of when each defence is at the target, and what that costs."""
+    table = tables.comparison(found)
+    there = np.isfinite(table["seconds_to_target"])
+    words = f"Dots of {np.count_nonzero(there)} defences"
+    if there.any():
+        seconds = table["seconds_to_target"][there]
+        front = "; ".join(table["defence"][table["front"]].tolist())
+        words += (
+            f", from {number(seconds.min())} to {_most(seconds)} s; nothing is both sooner and "
+            f"cheaper than these: {front}"
+        )
+    return Picture(
+        title="Dollars over seconds to the target",
+        caption="Both logarithmic; ringed is whatever nothing else beats in both.",
+        alt=f"{words}.",
+        draw=lambda ax: plot.comparison(found, ax=ax),
+        table=table,
+        wide=True,
+        high=True,
+    )
 
 
 def heat_map(data: DelayProfile | RecordedRun, *, title: str, wide: bool = True) -> Picture:

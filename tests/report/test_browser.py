@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from seqgc import read_run
-from seqgc.report import run_page
+from seqgc.report import comparison_page, run_page
+from tests.comparison.made import comparison_of
 from tests.report.browser import CHROMIUM, browser
 from tests.report.folders import write_run
 
@@ -39,10 +40,15 @@ CONTRAST = """(() => {
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (apt install chromium)")
-def test_a_page_is_quiet_narrow_and_legible_in_both_themes(tmp_path: Path) -> None:
-    run = read_run(write_run(tmp_path / "run", models=("<script>alert(1)</script>" * 4,)))
-    page = tmp_path / "page.html"
-    run_page({"run": run}, notices=["A sentence."]).write(page)
+@pytest.mark.parametrize("kind", ["run", "comparison"])
+def test_a_page_is_quiet_narrow_and_legible_in_both_themes(kind: str, tmp_path: Path) -> None:
+    page, name = tmp_path / "page.html", "<script>alert(1)</script>" * 4
+    if kind == "run":
+        run = read_run(write_run(tmp_path / "run", models=(name,)))
+        run_page({"run": run}, notices=["A sentence."]).write(page)
+    else:
+        rows = (name, "exact", 20.0, 1.0), ("asp", "stale", 10.0, 3.0), ("bsp", "exact", None, None)
+        comparison_page(comparison_of(*rows), name=name).write(page)
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
         browser(Path(folder)) as tab,

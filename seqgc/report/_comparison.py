@@ -1,0 +1,106 @@
+"""The page of a comparison: what to take, what each defence comes to, and how that was found."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from seqgc.comparison import Comparison, Row
+from seqgc.report._elements import Element, number, rows_table
+from seqgc.report._gallery import comparison_picture
+from seqgc.report._page import Figure, Page, Section
+
+__all__ = ["comparison_page"]
+
+_KINDS: Final = (
+    "Exact gradients are those of the whole batch. Approximate ones lack the slowest workers' "
+    "points. Stale ones are of weights that lack the latest steps."
+)
+_COLUMNS: Final = (
+    "A clock is a batch of data. Clocks, seconds and dollars are those until all models are at the "
+    "target, all at one learning rate ({lr:g}, the best for exact gradients); best are the seconds "
+    "at each defence's own best rate. The bound is the time of a master who knows all delays "
+    "beforehand. Staleness is how many clocks' updates the weights of a task lack, on average. "
+    "Wasted is what workers were asked for beyond one batch a clock, in batches."
+)
+
+
+def comparison_page(found: Comparison, *, name: str) -> Page:
+    """Return the page of what `seqgc.compare` has found on the delays of this ``name``."""
+    return Page(
+        kind="Comparison",
+        title=name,
+        says=[found.premise, found.advice],
+        notices=_missing(found),
+        glance=_glance(found),
+        sections=[
+            Section(title="Time and cost", says=[_KINDS], pictures=[comparison_picture(found)]),
+            Section(title="Each defence", says=[_COLUMNS.format(lr=found.lr)], table=_table(found)),
+            Section(title="How it was compared", facts=_facts(found)),
+        ],
+    )
+
+
+def _missing(found: Comparison) -> list[str]:
+    names = [row.defence for row in found.rows if row.seconds_to_target is None]
+    if not names:
+        return []
+    return [f"Not at the target within {found.trial.most} clocks of a model: {'; '.join(names)}."]
+
+
+def _glance(found: Comparison) -> list[Figure]:
+    """Return the tiles: the best of each kind, and the cheapest."""
+    best: dict[str, Row] = {}
+    there = [row for row in found.rows if row.seconds_to_target is not None]
+    for row in there:
+        best.setdefault(row.kind, row)
+    tiles = [
+        Figure(name=f"soonest, {kind}", value=row.seconds_to_target, unit="s", about=row.defence)
+        for kind, row in best.items()
+    ]
+    cheapest = min(there, key=lambda row: row.usd or 0.0, default=None)
+    if cheapest is not None:
+        dollars = f"${number(cheapest.usd)}"
+        tiles.append(Figure(name="cheapest", value=dollars, about=cheapest.defence))
+    tiles.append(Figure(name="bound", value=found.bound_s, unit="s", about="for a clock of data"))
+    return tiles
+
+
+def _table(found: Comparison) -> Element:
+    heading = (
+        "defence", "gradients", "s a clock", "times the bound", "clocks", "seconds", "$",
+        "best, s", "at rate", "staleness", "wasted",
+    )  # fmt: skip
+    rows = [
+        (
+            row.defence,
+            row.kind,
+            row.seconds_per_clock,
+            row.over_bound,
+            row.clocks_to_target,
+            row.seconds_to_target,
+            row.usd,
+            row.best_seconds,
+            row.best_lr,
+            row.staleness_mean,
+            row.wasted,
+        )
+        for row in found.rows
+    ]
+    return rows_table(heading, rows)
+
+
+def _facts(found: Comparison) -> dict[str, str]:
+    trial = found.trial
+    stay = "stay for the whole run" if found.workers == "resident" else "an invocation for a task"
+    return {
+        "workers": f"{found.n:,}: {stay}",
+        "delays": f"read as {found.reading}",
+        "alpha": f"{number(found.alpha)} s per unit of load",
+        "models": f"{found.models:,}, which take turns",
+        "timed": f"{found.clocks:,} clocks of data",
+        "trained": "softmax regression on 1,797 handwritten digits, in virtual time",
+        "target": f"a loss of {number(trial.target)}",
+        "batch": f"{trial.batch:,} points",
+        "learning rates": ", ".join(f"{lr:g}" for lr in trial.lrs),
+        "seeds": f"{trial.seeds:,}, of which medians count",
+    }
