@@ -43,7 +43,7 @@ class PartsState:
 
     of: int  # how many parts it has; 0: not known yet
     losses: dict[int, list[float]]  # by part that is in: what each model's loss has of it
-    waiting: list[int]  # parts that are in, and wait for those before them to be added up
+    sums: list[tuple[int, int]]  # of parts that wait for others to be added up (`TreeSum`)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

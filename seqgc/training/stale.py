@@ -15,8 +15,8 @@ How updates reach the weights, and which weights are read, is the user's choice 
 - ``apply="update"``: a part moves the weights as it comes, by one step of the optimizer along the
   part's share of the gradient. All parts together make the step of the batch, to first order, if
   the optimizer is additive (`seqgc.training._additive`).
-- ``apply="clock"``: the parts are added up, in their order, and the sum is applied as one step when
-  the last of them and every earlier step of the model's are in. Any optimizer will do.
+- ``apply="clock"``: the parts are added up, by a tree over them, and the sum is applied as one step
+  when the last of them and every earlier step of the model's are in. Any optimizer will do.
 - ``refresh="always"``: a task reads the present weights, which are published unless they are.
 - ``refresh="needed"``: it reads the version that was published last, as long as that is within the
   bound: about one publication in ``staleness + 1`` jobs. Functions then lack their own updates.
@@ -45,10 +45,10 @@ import torch
 from seqgc.errors import ParameterError, ScheduleError
 from seqgc.ports import Decoding, FloatArray, MiniTask, Part, WeightedPoints, WeightRef, WeightStore
 from seqgc.training._additive import require_additive
-from seqgc.training._in_order import InOrder
 from seqgc.training._jobs import ChunkedScheme, JobPlan, Share
 from seqgc.training._learner import Learner, Tensors
 from seqgc.training._models import ModelsWorkload, PartsState, WorkloadState
+from seqgc.training._tree_sum import TreeSum
 from seqgc.training.model import Model, Precision
 
 __all__ = ["Apply", "Refresh", "StaleScheme", "StaleWorkload", "Updates"]
@@ -112,15 +112,14 @@ class _OpenJob:
     """A job that has begun, and whose step is not over."""
 
     shares: tuple[Share, ...]  # its models'; with the weights published last when it began
-    of: int = 0  # parts; 0: not known yet
+    total: TreeSum = field(default_factory=lambda: TreeSum(of=0))  # of no part: not known yet
     losses: dict[int, list[float]] = field(default_factory=dict)  # by part that is in
-    total: InOrder = field(default_factory=InOrder)
     reads: defaultdict[int | None, set[WeightRef]] = field(default_factory=lambda: defaultdict(set))
     """What has been sent of each part that is not in: the versions that its tasks read."""
 
     @property
     def is_complete(self) -> bool:
-        return 0 < self.of == len(self.losses)
+        return 0 < self.total.of == len(self.losses)
 
     def loss(self) -> list[float]:
         """Return the models' losses on the batch, each the sum of its parts'."""
@@ -228,13 +227,13 @@ class StaleWorkload(ModelsWorkload):
         """Take a part of a job's gradient, or all of it, as long as `result_form` says."""
         job, part = decoding.job, decoding.part or Part(index=0, of=1)
         about = self._open.get(job)
-        if about is None or part.index in about.losses or about.of not in (0, part.of):
+        if about is None or part.index in about.losses or about.total.of not in (0, part.of):
             which = f"part {part.index} of {part.of} of job {job}"
             raise ScheduleError(f"{which} cannot be taken: its job is not open, or it is in")
         kept = self._vector(job, gradient)
         parts = self._parts(job, kept)
         weight = decoding.terms[0].weight if decoding.part and decoding.terms else 1.0
-        about.of = part.of
+        about.total.of = part.of
         about.losses[part.index] = [float(of_it[-1]) / weight for _, of_it in parts]
         about.reads.pop(part.index if decoding.part else None, None)
         if self._plan.turns[job].step is not None:
@@ -363,16 +362,11 @@ class StaleWorkload(ModelsWorkload):
         flight: dict[str, torch.Tensor] = {}
         parts = {}
         for job, about in self._open.items():
-            waiting = about.total.waiting
-            parts[job] = PartsState(
-                of=about.of,
-                losses={p: list(losses) for p, losses in about.losses.items()},
-                waiting=sorted(waiting),
-            )
-            for p, vector in waiting.items():
-                flight[f"part.{job}.{p}"] = torch.from_numpy(vector.copy())
-            if about.total.sum is not None:
-                flight[f"sum.{job}"] = torch.from_numpy(about.total.sum.copy())
+            losses = {p: list(losses) for p, losses in about.losses.items()}
+            nodes = about.total.nodes
+            parts[job] = PartsState(of=about.total.of, losses=losses, sums=list(nodes))
+            for node, vector in nodes.items():
+                flight[_sum_name(job, *node)] = torch.from_numpy(vector.copy())
         in_flight = {j: about.shares for j, about in self._open.items()} if self._is_late else {}
         return self._snapshot(flight, unapplied=list(parts), in_flight=in_flight, parts=parts)
 
@@ -384,13 +378,12 @@ class StaleWorkload(ModelsWorkload):
                 shares = tuple(map(self._share, self._plan.bundle(job), [job] * len(refs), refs))
             else:
                 shares = self._restored(job, versions, flight)
-            about = self._open[job] = _OpenJob(shares, of=parts.of, losses=dict(parts.losses))
-            summed = flight.get(f"sum.{job}")
-            waiting = {p: flight[f"part.{job}.{p}"].numpy() for p in parts.waiting}
-            about.total = InOrder(
-                sum=None if summed is None else summed.numpy(),
-                next=len(parts.losses) - len(waiting),
-                waiting=waiting,
-            )
+            nodes = {node: flight[_sum_name(job, *node)].numpy() for node in parts.sums}
+            total = TreeSum(of=parts.of, nodes=nodes)
+            self._open[job] = _OpenJob(shares, total=total, losses=dict(parts.losses))
         for index in range(len(self._learners)):  # of what has just been published
             self._ages[index] = self._age(index // self._plan.jobs_per_round)
+
+
+def _sum_name(job: int, level: int, index: int) -> str:
+    return f"parts.{job}.{level}.{index}"
