@@ -249,6 +249,7 @@ def _newest(directory: RunDirectory, history: History) -> tuple[RunSnapshot | No
     if history.torn_bytes:
         warnings.append(f"the journal's last line is torn: {history.torn_bytes} bytes are cut off")
     folder = SnapshotFolder(directory.checkpoints, RunState)
+    folder.mend()
     if not folder.numbers:  # the first is written when the first tasks have left
         if closed := len(history.answers):
             where = f"the journal has {closed} closed rounds, and {folder.root} no checkpoint"

@@ -13,6 +13,9 @@ SHA-256 of every other file, and then renamed. So a folder of that name is whole
 damages it later: then its digests say so, and the one before it is taken. The last two stay. Room
 for one is set aside at the start, so that the last one fits a disk that has become full.
 
+Where no round has closed since the last one, the newer one takes its place and name: it is set
+aside before, and taken back if nothing came after that (`SnapshotFolder.mend`).
+
 A master that has been replaced may still be writing one (see `seqgc.training._lease`). So what is
 not whole yet has its master's number in its name, and no master removes what a later one writes;
 ``state.json`` says whose it is, and one whose rounds a later master has closed is not used.
@@ -153,6 +156,16 @@ class SnapshotFolder(Generic[_State]):
                 damage.append(f"checkpoint {rounds} is damaged: {one_line(error)}")
         what = "; ".join(damage) or "there is none"
         raise StoreError(f"no checkpoint in {self.root} can be used: {what}")
+
+    def mend(self) -> None:
+        """Before anything is read or written: take a checkpoint back that was being replaced.
+
+        Whoever was to give the newer one its name was ended before that.
+        """
+        for path in list(self.root.iterdir()) if self.root.is_dir() else ():
+            aside = re.fullmatch(r"\.(\d+)\.\d+\.old", path.name, re.ASCII)
+            if aside and not (whole := self.root / aside[1]).exists():
+                rename(path, whole)
 
     @property
     def numbers(self) -> list[int]:

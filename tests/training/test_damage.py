@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from seqgc.errors import SeqgcError, StoreError
 from seqgc.ports import Seen
 from seqgc.training import load_checkpoint, resume, save_checkpoint, train
 from seqgc.training.snapshots import Snapshot, SnapshotFolder
-from tests.kit import SOAK
+from tests.kit import SOAK, system_calls
 from tests.training.test_resume import crew, outcome, plan
 
 SPEC = "gc-rep:s=1"
@@ -65,6 +67,37 @@ def test_whatever_is_damaged_of_a_checkpoint_the_one_before_is_used_and_that_is_
             assert "\n" not in said[0]
         file.write_bytes(data)
     assert snapshots.newest()[0].rounds == 7
+
+
+class EndsAt:
+    """Stands for ``os``: the master ends at its k-th renaming."""
+
+    def __init__(self, call: int) -> None:
+        self._left = call
+
+    def replace(self, source: str, target: str, **folders: int) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise InterruptedError
+        os.replace(source, target, **folders)  # noqa: PTH105
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(os, name)
+
+
+def test_a_checkpoint_that_is_replaced_by_one_of_as_many_rounds_is_never_gone(
+    tmp_path: Path,
+) -> None:
+    """As where workers go on by themselves: there is much between two rounds' ends."""
+    for call in range(4):
+        folder = SnapshotFolder(tmp_path / str(call), dict[str, int])
+        with system_calls(EndsAt(call)), suppress(InterruptedError):
+            for count in (1, 2):
+                files = {"m.safetensors": {"weight": torch.full((2,), float(count))}}
+                folder.write(Snapshot(rounds=0, state={"count": count}, files=files))
+        folder.mend()
+        if call:
+            assert folder.newest()[0].state == {"count": 2 if call == 3 else 1}
 
 
 def test_trained_weights_that_are_damaged_are_refused(tmp_path: Path) -> None:
