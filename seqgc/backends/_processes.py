@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import pickle
 import shutil
 import signal
 import socket
@@ -59,7 +58,7 @@ def _hush(kind: type[BaseException], error: BaseException, trace: TracebackType 
     """
     last = deque(traceback.walk_tb(trace), maxlen=1)
     in_start = any(frame.f_code is spawn._main.__code__ for frame, _ in last)
-    if not (in_start and isinstance(error, EOFError | pickle.UnpicklingError)):
+    if not (in_start and kind.__name__ in {"EOFError", "UnpicklingError"}):
         sys.__excepthook__(kind, error, trace)
 
 
