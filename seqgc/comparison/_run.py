@@ -15,7 +15,7 @@ from seqgc.comparison._training import Curve, EnoughError, SoftmaxWorkload
 from seqgc.ports import Close, Dispatch, Finish, Seen, Workload
 from seqgc.profiles import Pace
 from seqgc.rounds import Setting, policy_of
-from seqgc.virtual import Compute, VirtualBackend, WorkerKind
+from seqgc.virtual import Compute, Conduct, VirtualBackend, WorkerKind
 
 __all__ = ["Course", "Workers", "course_of", "trained"]
 
@@ -92,9 +92,16 @@ def _drive(
     workload: Workload | None = None,
 ) -> _Watch:
     watch = _Watch(lambda: backend.now)
-    policy = policy_of(setting, num_jobs=clocks)
-    with suppress(EnoughError):
-        master.run(policy, backend, workload, observe=watch)
+    conduct = Conduct(setting.scheme.spec, n=setting.scheme.n, num_jobs=clocks)
+
+    def see(seen: Seen) -> None:
+        conduct(seen)
+        watch(seen)
+
+    with conduct.watching(), suppress(EnoughError):
+        policy = policy_of(setting, num_jobs=clocks)
+        master.run(policy, backend, workload, observe=see)
+        conduct.end()
     return watch
 
 

@@ -13,7 +13,7 @@ from seqgc.profiles import ByRound
 from seqgc.rounds import PolicyDefence, Setting
 from seqgc.search._outcome import Recorder, Replay
 from seqgc.search._rehearsal import Rehearsal
-from seqgc.virtual import VirtualBackend
+from seqgc.virtual import Conduct, VirtualBackend
 
 __all__ = ["paced_replay"]
 
@@ -29,16 +29,14 @@ def paced_replay(setting: Setting, rehearsal: Rehearsal) -> Replay:
     ------
     ParameterError
         If an argument breaks its rule, or the profile is too short or has other workers.
+    ScheduleError
+        If the policy breaks the contract of policies (`seqgc.virtual.Conduct`).
     """
     if not isinstance(setting.scheme, PolicyDefence):
         rule = "must be a defence with a policy of its own"
         raise ParameterError("scheme", rule, setting.scheme.spec)
     rehearsal.times(setting)  # refuses what does not fit
-    policy = setting.scheme.policy(
-        setting.rule,
-        num_jobs=rehearsal.bundles(setting),
-        batches=() if rehearsal.batch is None else (rehearsal.batch,),
-    )
+    jobs = rehearsal.bundles(setting)
     backend = VirtualBackend(
         setting.scheme.n,
         _pace(setting, rehearsal),
@@ -46,11 +44,18 @@ def paced_replay(setting: Setting, rehearsal: Rehearsal) -> Replay:
     )
     loads, recorder = _Loads(), Recorder()
 
+    conduct = Conduct(setting.scheme.spec, n=setting.scheme.n, num_jobs=jobs)
+
     def see(seen: Seen) -> None:
+        conduct(seen)
         loads(seen)
         recorder(seen)
 
-    master.run(policy, backend, observe=see)
+    with conduct.watching():
+        batches = () if rehearsal.batch is None else (rehearsal.batch,)
+        policy = setting.scheme.policy(setting.rule, num_jobs=jobs, batches=batches)
+        master.run(policy, backend, observe=see)
+        conduct.end()
     outcome = recorder.replay()
     return replace(outcome, loads=loads.by_round(len(outcome.round_seconds)))
 

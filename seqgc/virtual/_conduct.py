@@ -1,0 +1,134 @@
+"""`Conduct`: what every policy must keep to, whatever it decides; watched while it runs.
+
+A defence may be a stranger's. In virtual time nothing ends a run whose policy asks for the same
+again and again, and one that applies a part twice, or none, would be compared with others all the
+same, and be called fast. So whoever runs policies in virtual time has them watched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from seqgc.errors import ScheduleError, SeqgcError, one_line
+from seqgc.ports import Close, Dispatch, Finish, Notice, Part, Seen, Update
+
+__all__ = ["Conduct"]
+
+_PATIENCE: Final = 1000
+"""Events for each worker without any gradient: a round has a few, a delay some dozen rounds."""
+
+_OTHERS: Final = 10  # workers' worth of events that are nobody's
+
+
+class Conduct:
+    """An observer for `seqgc.master.run` that ends the run of a policy that breaks its contract.
+
+    Tasks are for the ``n`` workers, and of the ``num_jobs`` jobs; a job's gradient is decoded once,
+    or each of its parts is; rounds close one after the other, and jobs once; there is no end to a
+    policy only as long as gradients come. ``name`` is what errors call it.
+
+    Raises
+    ------
+    ScheduleError
+        If what is seen breaks one of these, or the policy raises what is no `SeqgcError`
+        (`watching`).
+
+    Examples
+    --------
+    >>> conduct = Conduct("mine", n=2, num_jobs=3)
+    >>> conduct(Dispatch(round=0, attempt=0, assignment={2: ()}))
+    Traceback (most recent call last):
+        ...
+    seqgc.errors.ScheduleError: mine asks worker 2 for a task, and there are 2: ...
+    """
+
+    def __init__(self, name: str, *, n: int, num_jobs: int) -> None:
+        self._name, self._n, self._jobs = name, n, num_jobs
+        self._parts: dict[int, dict[int, Part]] = {}  # of jobs of which some are in
+        self._whole, self._closed = set[int](), set[int]()  # jobs
+        self._rounds = 0
+        self._events, self._patience = 0, _PATIENCE * (n + _OTHERS)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Say in one line, with its name, what a policy raises that is a fault of its code."""
+        try:
+            yield
+        except ScheduleError as error:  # of the loop or the backend, who know no names
+            if str(error).startswith(self._name):
+                raise
+            raise ScheduleError(f"{self._name}: {error}") from error
+        except (SeqgcError, MemoryError):
+            raise
+        except RecursionError as error:
+            raise self._broken("answers what it has sent by sending more, without end") from error
+        except Exception as error:
+            why = f"{type(error).__name__}: {one_line(error, limit=120)}"
+            raise self._broken(f"raises {why}") from error
+
+    def __call__(self, seen: Seen) -> None:
+        """Look at an event or an action."""
+        self._events += 1
+        match seen:
+            case Dispatch():
+                self._look_at_tasks(seen)
+            case Update() | Finish():
+                self._apply(seen)
+            case Close():
+                self._close(seen)
+            case Notice():
+                pass
+            case _ if self._events > self._patience:
+                known = f"{len(self._whole)} of {self._jobs} jobs"
+                raise self._broken(f"does not end: {self._events} events, no gradient, {known}")
+
+    def end(self) -> None:
+        """Look back when the policy is done."""
+        for what, jobs in (("not closed", self._closed), ("not applied all of", self._whole)):
+            if missing := sorted(set(range(self._jobs)) - jobs):
+                raise self._broken(f"is done, and has {what} job {missing[0]}")
+
+    def _look_at_tasks(self, action: Dispatch) -> None:
+        for worker, mini_tasks in action.assignment.items():
+            if not 0 <= worker < self._n:
+                raise self._broken(f"asks worker {worker} for a task, and there are {self._n}")
+            for task in mini_tasks:
+                if not 0 <= task.job < self._jobs:
+                    raise self._broken(f"asks for job {task.job}, and there are {self._jobs}")
+        if action.loads is not None and action.loads.shape != (self._n,):
+            raise self._broken(f"says {action.loads.shape} loads for {self._n} workers")
+
+    def _apply(self, action: Update | Finish) -> None:
+        self._events = 0
+        decoding = action.decoding()
+        job, part = action.job, decoding.part
+        if decoding.job != job:
+            raise self._broken(f"decodes job {decoding.job} as job {job}")
+        if not 0 <= job < self._jobs:
+            raise self._broken(f"applies job {job}, and there are {self._jobs}")
+        parts = self._parts.setdefault(job, {})
+        if job in self._whole or (part is None and parts):
+            raise self._broken(f"applies job {job} twice")
+        if part is not None:
+            if part.index in parts:
+                raise self._broken(f"applies part {part.index} of job {job} twice")
+            if any(each.of != part.of for each in parts.values()):
+                raise self._broken(f"cuts job {job} into parts in two ways")
+            parts[part.index] = part
+        if part is None or len(parts) == part.of:
+            self._whole.add(job)
+            del self._parts[job]
+
+    def _close(self, action: Close) -> None:
+        if action.record.round != self._rounds:
+            raise self._broken(f"closes round {action.record.round}, and {self._rounds} is next")
+        self._rounds += 1
+        for job in action.jobs:
+            if job in self._closed:
+                raise self._broken(f"closes job {job} twice")
+            self._closed.add(job)
+
+    def _broken(self, what: str) -> ScheduleError:
+        return ScheduleError(f"{self._name} {what}: seqgc.testing.check_defence says more")
