@@ -30,6 +30,7 @@ from seqgc.schemes import parse_scheme
 from seqgc.training import Adaptation, Crew, Model, TrainingPlan, Work, resume, train
 from seqgc.training.journal import read_journal
 from seqgc.training.model import Recipe
+from seqgc.training.stale import Updates
 from seqgc.training.validation import Validation
 from seqgc.workers import DelaySettings, FunctionSettings
 from tests.kit import SOAK
@@ -71,6 +72,7 @@ PLANS: Mapping[str, Mapping[str, object]] = {
     "max_norm": {"max_norm": 1e9},
     "on_failure": {"on_failure": "stop"},
     "audit": {"audit": True},
+    "updates": {"scheme": "bsp", "updates": Updates(apply="clock")},
 }
 SETTINGS: Mapping[str, Setting] = {
     "scheme": Setting(scheme=parse_scheme("gc:s=1", n=N), rule=ClosingRule(timeout_s=60.0)),
@@ -336,6 +338,9 @@ CONFIGURATION: Mapping[str, object] = {
     "audit": True,
     "jobs_per_round": 2,
     "stale": True,
+    "apply": "clock",
+    "refresh": "needed",
+    "aware": True,
     "probe": 3,
     "retune": 3,
     "alpha": 1.0,
@@ -401,6 +406,9 @@ def test_every_field_of_the_configuration_is_here() -> None:
 
 
 REFUSED_ANYWAY = {
+    "apply",
+    "refresh",
+    "aware",
     "dask_scheduler",
     "function.code",
     "probe",
