@@ -11,7 +11,7 @@ from rich.table import Table
 
 from seqgc.cli._options import AsJson, ProfileFile, RehearsalOptions, numbers
 from seqgc.cli._report import page_path
-from seqgc.cli._show import Screen, busy, print_json
+from seqgc.cli._show import Screen, busy, print_json, print_pairs
 from seqgc.comparison import Comparison, Metering, ProfileReading, Row, Trial
 from seqgc.comparison import compare as compare_defences
 from seqgc.deploy import Architecture, read_prices
@@ -104,6 +104,8 @@ def compare(
         print_json(asdict(found) | {"advice": found.advice} | saved)
     else:
         _print(found)
+        if page is not None:
+            print_pairs({"page": str(page)})
 
 
 def _print(found: Comparison) -> None:

@@ -49,10 +49,11 @@ class Row:
     """What one defence comes to; what is None was never reached.
 
     ``over_bound``: seconds per clock over those of perfect knowledge. ``clocks_to_target``, of each
-    model, ``seconds_to_target``, of all of them, and ``usd`` are at the common learning rate;
-    ``best_lr`` and ``best_seconds`` at its own best. ``staleness``: the clocks that the weights of
-    a task lack, on average and at most. ``wasted``: what was asked of workers beyond one batch a
-    clock, in batches.
+    model, ``seconds_to_target``, of all of them, and ``usd`` are at the common learning rate,
+    medians of the seeds; ``seconds_between`` are the seconds with the best seed and with the worst,
+    infinite if that was not there in time. ``best_lr`` and ``best_seconds`` are at the defence's
+    own best. ``staleness``: the clocks that the weights of a task lack, on average and at most.
+    ``wasted``: what was asked of workers beyond one batch a clock, in batches.
     """
 
     defence: str
@@ -61,6 +62,7 @@ class Row:
     over_bound: float
     clocks_to_target: float | None
     seconds_to_target: float | None
+    seconds_between: tuple[float, float] | None
     usd: float | None
     best_lr: float | None
     best_seconds: float | None

@@ -17,7 +17,8 @@ _KINDS: Final = (
 )
 _COLUMNS: Final = (
     "A clock is a batch of data. Clocks, seconds and dollars are those until all models are at the "
-    "target, all at one learning rate ({lr:g}, the best for exact gradients); best are the seconds "
+    "target, all at one learning rate ({lr:g}, the best for exact gradients), medians of the "
+    "seeds. Seeds: from the seconds with the best of them to those with the worst. Best: seconds "
     "at each defence's own best rate. The bound is the time of a master who knows all delays "
     "beforehand. Staleness is how many clocks' updates the weights of a task lack, on average. "
     "Wasted is what workers were asked for beyond one batch a clock, in batches."
@@ -67,7 +68,7 @@ def _glance(found: Comparison) -> list[Figure]:
 
 def _table(found: Comparison) -> Element:
     heading = (
-        "defence", "gradients", "s a clock", "times the bound", "clocks", "seconds", "$",
+        "defence", "gradients", "s a clock", "times the bound", "clocks", "seconds", "seeds", "$",
         "best, s", "at rate", "staleness", "wasted",
     )  # fmt: skip
     rows = [
@@ -78,6 +79,7 @@ def _table(found: Comparison) -> Element:
             row.over_bound,
             row.clocks_to_target,
             row.seconds_to_target,
+            _between(row),
             row.usd,
             row.best_seconds,
             row.best_lr,
@@ -87,6 +89,13 @@ def _table(found: Comparison) -> Element:
         for row in found.rows
     ]
     return rows_table(heading, rows)
+
+
+def _between(row: Row) -> str | None:
+    if row.seconds_between is None:
+        return None
+    least, most = map(number, row.seconds_between)
+    return f"{least} to {most}"
 
 
 def _facts(found: Comparison) -> dict[str, str]:

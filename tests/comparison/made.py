@@ -18,6 +18,7 @@ def comparison_of(*found: tuple[str, Kind, float | None, float | None]) -> Compa
             over_bound=1.5,
             clocks_to_target=None if seconds is None else 29.0,
             seconds_to_target=seconds,
+            seconds_between=None if seconds is None else (seconds, 2 * seconds),
             usd=usd,
             best_lr=None if seconds is None else 4.0,
             best_seconds=seconds,

@@ -85,6 +85,23 @@ def test_what_is_trained_in_virtual_time_has_the_losses_of_plain_training(
     assert curve.at_s[-1] <= replay(setting, timed).runtime_s * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("spec", ["uncoded", "ssp:slack=1"])
+def test_seconds_are_the_median_of_the_seeds_and_those_of_the_best_and_worst_beside(
+    spec: str, rehearsal: Rehearsal
+) -> None:
+    (row,) = compare(rehearsal, [spec], trial=replace(QUICK, seeds=3)).rows
+    workers = Workers(pace=latency_pace(rehearsal.profile, alpha=ALPHA), kind="function")
+    setting, ends = Setting(scheme=parse_scheme(spec, n=N)), list[float]()
+    for seed in range(3):
+        problem = SoftmaxProblem(batch=512, seed=seed)
+        about = {"models": 1, "lr": 4.0, "target": QUICK.target, "clocks": 100}
+        curve, _ = trained(setting, workers, problem, **about)  # type: ignore[arg-type]
+        ends.append(float(curve.at_s[-1]))
+    low, middle, high = sorted(ends)
+    assert row.seconds_to_target == pytest.approx(middle, rel=1e-9)
+    assert row.seconds_between == pytest.approx((low, high), rel=1e-9)
+
+
 def test_functions_are_paid_to_the_end_of_each_and_residents_for_as_long_as_the_run_lasts(
     rehearsal: Rehearsal,
 ) -> None:
