@@ -20,7 +20,7 @@ from seqgc.profiles import DelayProfile, ProfileMeta, read_profile, write_profil
 from seqgc.rounds import Setting
 from seqgc.schemes import load_plugins, parse_scheme
 from seqgc.search import Rehearsal, replay
-from seqgc.testing import check_scheme
+from seqgc.testing import check_defence, check_scheme
 from seqgc.training import TrainingPlan, Validation, train
 from tests.training.reference import make_model
 from tests.training.test_adaptive import replayed
@@ -82,6 +82,7 @@ def test_a_defence_is_explained_replayed_compared_and_trained(
     assert (trained["scheme"], trained["jobs"]) == (spec, 4)
     answers = read_run(tmp_path / "run").answers()
     assert len(answers["worker"]) == 16  # a part of each job from each
+    check_defence(parse_scheme(spec, n=4))
 
 
 def test_a_sample_of_all_is_the_slowest_and_of_none_is_nobody(profile: str) -> None:

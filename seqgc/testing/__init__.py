@@ -1,9 +1,10 @@
 """What those who extend seqgc test their own parts with; our own tests use nothing else.
 
-A scheme is checked by `check_scheme`, a code by `check_code`. A backend is tested by subclassing
-`BackendContract` in a test file, a store by `StoreContract` or `BlobStoreContract`: these need
-pytest, the rest does not. `HandWoundClock` goes wherever a `seqgc.ports.Clock` does,
-`ScriptedBackend` and `ChunkWorkload` wherever a policy is to be run without workers.
+A scheme is checked by `check_scheme`, a code by `check_code`, a defence with a policy of its own by
+`check_defence`. A backend is tested by subclassing `BackendContract` in a test file, a store by
+`StoreContract` or `BlobStoreContract`: these need pytest, the rest does not. `HandWoundClock` goes
+wherever a `seqgc.ports.Clock` does, `ScriptedBackend` and `ChunkWorkload` wherever a policy is to
+be run without workers.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from seqgc.testing._codes import check_code as check_code
+from seqgc.testing._defences import check_defence as check_defence
 from seqgc.testing._schemes import check_scheme as check_scheme
 from seqgc.testing.scripted import PATIENCE_S as PATIENCE_S
 from seqgc.testing.scripted import ChunkWorkload as ChunkWorkload

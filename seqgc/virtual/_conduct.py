@@ -19,6 +19,7 @@ __all__ = ["Conduct"]
 _PATIENCE: Final = 1000
 """Events for each worker without any gradient: a round has a few, a delay some dozen rounds."""
 
+_REMEDY: Final = "seqgc.testing.check_defence says more"
 _OTHERS: Final = 10  # workers' worth of events that are nobody's
 
 
@@ -27,7 +28,8 @@ class Conduct:
 
     Tasks are for the ``n`` workers, and of the ``num_jobs`` jobs; a job's gradient is decoded once,
     or each of its parts is; rounds close one after the other, and jobs once; there is no end to a
-    policy only as long as gradients come. ``name`` is what errors call it.
+    policy only as long as gradients come. Errors begin with ``name``, and end with the ``remedy``,
+    if any.
 
     Raises
     ------
@@ -44,8 +46,9 @@ class Conduct:
     seqgc.errors.ScheduleError: mine asks worker 2 for a task, and there are 2: ...
     """
 
-    def __init__(self, name: str, *, n: int, num_jobs: int) -> None:
+    def __init__(self, name: str, *, n: int, num_jobs: int, remedy: str = _REMEDY) -> None:
         self._name, self._n, self._jobs = name, n, num_jobs
+        self._remedy = f": {remedy}" if remedy else ""
         self._parts: dict[int, dict[int, Part]] = {}  # of jobs of which some are in
         self._whole, self._closed = set[int](), set[int]()  # jobs
         self._rounds = 0
@@ -131,4 +134,4 @@ class Conduct:
             self._closed.add(job)
 
     def _broken(self, what: str) -> ScheduleError:
-        return ScheduleError(f"{self._name} {what}: seqgc.testing.check_defence says more")
+        return ScheduleError(f"{self._name} {what}{self._remedy}")
