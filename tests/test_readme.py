@@ -40,6 +40,7 @@ def test_the_readme_is_short_and_names_what_there_is_to_read() -> None:
             "index",
             "own-code",
             "add-scheme",
+            "add-defence",
             "add-code",
         )  # others lead there
         assert is_beside or f"docs/{page.name}" in README, page.name
