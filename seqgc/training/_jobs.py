@@ -62,7 +62,7 @@ class Share:
 class JobPlan:
     """How models take turns: M models in M / k bundles, one bundle a job (`Turns`).
 
-    Where jobs come ``in_parts``, no gradient is late by rounds, however many jobs are under way.
+    Gradients come as late as the scheme's delay, or by so many jobs as ``lateness`` says.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class JobPlan:
         jobs_per_round: int,
         stale: bool = False,
         steps: int | None = None,
-        in_parts: bool = False,
+        lateness: int | None = None,
     ) -> None:
         self.models: Final = tuple(models)
         self.jobs_per_round: Final = jobs_per_round
         self.num_bundles: Final = len(self.models) // max(1, jobs_per_round)
-        self._stale, self._in_parts = stale, in_parts
+        self._stale, self._lateness = stale, lateness
         self._sizes = [len(model.dataset) for model in self.models]  # once: workers have copies
         self.adopt(scheme)
         self.is_late: Final = self.delay >= self.num_bundles  # weights lack some gradients
@@ -89,7 +89,9 @@ class JobPlan:
 
     def adopt(self, scheme: ChunkedScheme) -> None:
         """Cut batches as ``scheme`` does from now on; raises like the constructor."""
-        delay = 0 if self._in_parts else scheme.jobs_in_flight(self.num_bundles) - 1
+        delay = scheme.jobs_in_flight(self.num_bundles) - 1
+        if self._lateness is not None:  # however many jobs are under way
+            delay = self._lateness
         require_models(
             [model.name for model in self.models],
             delay=delay,

@@ -127,7 +127,7 @@ class TrainingPlan:
             scheme=setting.scheme,
             jobs_per_round=bundle,
             stale=self.stale,
-            in_parts=isinstance(setting.scheme, PolicyDefence),
+            lateness=0 if isinstance(setting.scheme, PolicyDefence) else None,
         )
         if math.isinf(setting.rule.timeout_s):
             return replace(setting, rule=replace(setting.rule, timeout_s=ROUND_LIMIT_S))

@@ -181,14 +181,19 @@ class StaleWorkload(ModelsWorkload):
         callbacks: Sequence[object] = (),
         steps: int | None = None,
     ) -> None:
-        plan = JobPlan(
-            models, scheme=scheme, jobs_per_round=jobs_per_round, in_parts=True, steps=steps
-        )
-        super().__init__(plan, store=store, precision=precision, callbacks=callbacks)
         self._updates: Final = Updates() if updates is None else updates
         self._updates.require_fit(models, staleness=scheme.staleness)
         self._staleness = math.inf if scheme.staleness is None else scheme.staleness
         self._is_late: Final = self._updates.refresh == "late"
+        plan = JobPlan(
+            models,
+            scheme=scheme,
+            jobs_per_round=jobs_per_round,
+            stale=True,
+            steps=steps,
+            lateness=(scheme.staleness or 0) if self._is_late else 0,
+        )
+        super().__init__(plan, store=store, precision=precision, callbacks=callbacks)
         self._open: dict[int, _OpenJob] = {}  # in order of job
         self._ages = [0] * len(self._learners)  # of the latest versions (see `_age`)
 
@@ -200,10 +205,11 @@ class StaleWorkload(ModelsWorkload):
         """Fix the batch of ``job``; jobs begin in order, without gaps."""
         if job != self._begun:
             raise ScheduleError(f"job {job} cannot begin: the next job is {self._begun}")
-        self._plan.turns.take(job, may_follow=lambda _: True)
+        due = job - self._staleness
+        if job not in self._plan.turns:  # else its weights could not be published before
+            self._plan.turns.take(job, may_follow=lambda last: not self._is_late or last < due)
         if self._is_late:
-            bundle = self._plan.turns[job].bundle
-            self._end_steps(bundle, before=job - self._staleness)
+            self._end_steps(self._plan.turns[job].bundle, before=due)
         shares = [
             self._share(index, job, self._latest(index, job)) for index in self._plan.bundle(job)
         ]
@@ -292,7 +298,7 @@ class StaleWorkload(ModelsWorkload):
 
     def _forget(self) -> None:
         """Discard the versions that no part on its way reads, and that none will read."""
-        self._plan.turns.forget(self._open.keys())
+        self._plan.turns.forget(self._open.keys() | {self._begun})  # which may have been tried
         needed = {
             ref for each in self._open.values() for refs in each.reads.values() for ref in refs
         }

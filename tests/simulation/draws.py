@@ -20,6 +20,7 @@ from tests.simulation.faults import (
 )
 
 _DEALT: Final = ("deal", "deal:pieces=5", "deal:pieces=12")
+_PARTS: Final = ("bsp", "ssp:slack=1", "ssp:slack=3")
 _STAYING: Final = (
     "uncoded",
     "gc-rep:s=1",
@@ -49,6 +50,14 @@ def dealt_staying(seed: int) -> Scenario:
     return _on_residents(seed, _DEALT[seed % 3])
 
 
+def in_parts(seed: int) -> Scenario:
+    """Batches come in parts, each used by itself, and the master is killed at least once."""
+    drawn = draw(seed)
+    faults = [fault for fault in drawn.faults if fault.kind != "lie"]  # nobody is asked twice
+    faults.append(Fault(kind="kill", at=(40 + seed % 60,), amount=0.5))
+    return _plain(drawn, spec=_PARTS[seed % 3], backend=drawn.backend, faults=faults)
+
+
 def _on_residents(seed: int, spec: str) -> Scenario:
     drawn, rng = draw(seed), np.random.default_rng([seed, 8])
     faults = [fault for fault in drawn.faults if may_happen_to_residents(fault)]
@@ -74,5 +83,11 @@ def _plain(
 
 
 DRAWS: Final[Mapping[str, Callable[[int], Scenario]]] = MappingProxyType(
-    {"any": draw, "dealt": dealt, "staying": staying, "dealt-staying": dealt_staying}
+    {
+        "any": draw,
+        "dealt": dealt,
+        "staying": staying,
+        "dealt-staying": dealt_staying,
+        "parts": in_parts,
+    }
 )

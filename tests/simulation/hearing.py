@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from seqgc import ports
@@ -15,6 +17,7 @@ class Hearing:
     def __init__(self, world: World) -> None:
         self._world = world
         self._told: int | None = None  # who has just been expelled
+        self._answer: ports.Arrival | None = None  # the newest
 
     def __call__(self, seen: Seen) -> None:
         if not self._world.alive:
@@ -25,11 +28,18 @@ class Hearing:
         match seen:
             case Notice():
                 self._hear(seen)
+            case ports.Arrival():
+                self._answer = seen
             case ports.Doubt(event=answer):
-                for model in answer.flaws:
-                    self._world.claims.setdefault((answer.round, model), set()).add(answer.worker)
+                self._claim(answer, answer.flaws)
+            case ports.Park(flaws=flaws) if self._answer is not None:  # which was the second
+                self._claim(self._answer, flaws)
             case ports.Close(record=record):
                 self._close(record)
+
+    def _claim(self, answer: ports.Arrival, models: Iterable[str]) -> None:
+        for model in models:
+            self._world.claims.setdefault((answer.round, model), set()).add(answer.worker)
 
     def _hear(self, notice: Notice) -> None:
         world, fields = self._world, notice.fields

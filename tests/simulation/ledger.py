@@ -36,7 +36,7 @@ class Ledger:
         self._tasks: dict[tuple[int, int], dict[int, MiniTask]] = {}  # round, worker
         self._open: set[int] = set()  # one round, or jobs under way where work is dealt
         self._last: Arrival | None = None
-        self._settled: set[tuple[int, int]] = set()  # round, worker; or job, piece
+        self._settled: set[tuple[int, ...]] = set()  # round, worker (and slot); or job, piece
         self._finished: set[int] = set()
 
     def forge(self, answer: Arrival, slots: Set[int]) -> None:
@@ -83,7 +83,8 @@ class Ledger:
             known.update({task.slot: task for task in tasks})
         if dispatch.attempt == 0 or dealt:
             self._world.jobs_begun = True
-            self._open = self._open | {round} if dealt else {round}
+            several = dealt or self._world.in_parts
+            self._open = self._open | {round} if several else {round}
 
     def _finish(self, finish: ports.Finish) -> None:
         job = finish.job
@@ -130,6 +131,8 @@ class Ledger:
         else:
             self._require(is_open, f"{name} was accepted while {self._open} was open")
         once = {(round, slot) for slot in slots} if self._world.dealt else {(round, worker)}
+        if self._world.in_parts:  # a worker may be asked for another's part as well
+            once = {(round, worker, slot) for slot in slots}
         self._require(not once & self._settled, f"{name} was accepted, and is the second")
         self._settled |= once
         tasks = self._tasks.get((round, worker), {})

@@ -24,6 +24,7 @@ from seqgc.training import (
     TorchWorkload,
     TrainingPlan,
     TrainResult,
+    Updates,
     Workers,
     resume,
     train,
@@ -53,6 +54,7 @@ from tests.simulation.seams import replaced
 from tests.simulation.tuning import ScriptedTuner
 from tests.simulation.world import Killed, Violation, World, check_losses
 
+AS_LATE_AS_MAY_BE = Updates(apply="clock", refresh="late")  # the bits depend on nobody's speed
 Weights: TypeAlias = dict[str, dict[str, torch.Tensor]]  # by model and name
 
 _SHM = Path("/dev/shm")
@@ -265,13 +267,15 @@ def plan(scenario: Scenario) -> TrainingPlan:
         max_norm=MAX_NORM,
         audit=scenario.audit,
         adaptation=Adaptation(probe=2, retune=2, alpha=0.0) if scenario.switches else None,
+        updates=AS_LATE_AS_MAY_BE if scenario.spec.startswith("ssp") else None,
     )
 
 
 def is_plain(spec: str) -> bool:
     """Say whether gradients are sums of one cover's places, whose bits depend on nobody's speed."""
     name = spec.partition(":")[0]
-    return name in {"uncoded", "deal"} or "-rep:" in spec or (name == "ra-sgc" and "p=" not in spec)
+    sums = name in {"uncoded", "deal", "bsp", "ssp"}
+    return sums or "-rep:" in spec or (name == "ra-sgc" and "p=" not in spec)
 
 
 def is_exact(scenario: Scenario) -> bool:

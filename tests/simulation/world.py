@@ -66,6 +66,7 @@ class World:
         self.seed, self.lease_s = scenario.seed, scenario.lease_s
         self.leases_over = False  # whether a function has served until its lease ended
         self.dealt = scenario.spec.startswith("deal")
+        self.in_parts = scenario.spec.startswith(("bsp", "ssp"))
         specs = scenario.spec, *(spec for _, spec in scenario.switches)
         schemes = [parse_scheme(spec, n=self.shape.n) for spec in specs if spec]
         self.takes_late = any(getattr(scheme, "late", "drop") == "take" for scheme in schemes)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from seqgc.errors import ParameterError, ScheduleError
+from seqgc.errors import ParameterError, ScheduleError, StoreError
 from seqgc.ports import Decoding, FloatArray, MiniTask, Part, Term, WeightRef
 from seqgc.schemes import chunk_sizes
 from seqgc.stores import MemoryStore
@@ -452,6 +452,32 @@ def test_parts_that_overflow_park_their_model_alone() -> None:
     assert run.workload.parked["a"].kind == "diverged"
     assert "b" not in run.workload.parked
     assert np.isfinite(run.weights("a")).all()
+
+
+def test_a_batch_is_the_same_models_when_it_is_tried_again_to_publish_its_weights() -> None:
+    """Also by a run that goes on from a checkpoint of that moment."""
+
+    class Full(MemoryStore):
+        full = False
+
+        def publish(self, model: str, version: int, params: FloatArray) -> WeightRef:
+            if self.full:
+                raise StoreError("no space left")
+            return super().publish(model, version, params)
+
+    models, store = [make_model("a"), make_model("b", seed=1)], Full()
+    run = Run(models, staleness=1, store=store)
+    run.sent_and_answered(range(1))
+    store.full = True
+    with pytest.raises(StoreError):
+        run.send(1, 0)
+    store.full = False
+    again = Run(models, staleness=1)
+    again.workload.restore(*run.workload.snapshot())
+    again.begun = run.begun
+    for each in (run, again):
+        assert each.send(1, 0).model == "b"
+        assert each.send(2, 0).model == "a"
 
 
 @pytest.mark.parametrize("updates", [Updates(), CLOCK, LATE], ids=["update", "clock", "late"])
