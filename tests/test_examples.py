@@ -71,7 +71,8 @@ def test_a_defence_is_explained_replayed_compared_and_trained(
     assert (shown["scheme"], shown["kind"], shown["staleness"]) == (spec, "stale", None)
     replayed = answer("replay", profile, "--defence", spec)
     assert len(replayed["round_seconds"]) == 3
-    rows = answer("compare", profile, "--defence", spec, "--defence", "uncoded", "--seeds", "1")
+    both = ["--defence", spec, "--defence", "uncoded"]
+    rows = answer("compare", profile, *both, "--seeds", "1", "--lr", "4")
     by_name = {row["defence"]: row for row in rows["rows"]}
     assert by_name[spec]["seconds_per_clock"] < by_name["uncoded"]["seconds_per_clock"]
     assert by_name[spec]["staleness_mean"] > 0

@@ -93,6 +93,8 @@ class WrongDefence(PolicyDefence):
         return made
 '''
 
+QUICK = ["--seeds", "1", "--lr", "4", "--target", "2"]
+
 FAULTS = {
     "asks_again": "does not end",
     "wakes_without_end": "does not end",
@@ -118,13 +120,13 @@ def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path / "workers.npz")
 
 
-@pytest.mark.parametrize("verb", ["compare", "replay"])
+@pytest.mark.parametrize("verb", [["compare", *QUICK], ["replay"]], ids=lambda words: words[0])
 @pytest.mark.parametrize(("fault", "what"), FAULTS.items())
 def test_a_wrong_defence_is_one_line(
-    verb: str, fault: str, what: str, profile: str, capsys: pytest.CaptureFixture[str]
+    verb: list[str], fault: str, what: str, profile: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     defence = f"wrong:fault={fault}"
-    status = main([verb, profile, "--plugin", "wrong_defence", "--defence", defence])
+    status = main([*verb, profile, "--plugin", "wrong_defence", "--defence", defence])
     printed, said = capsys.readouterr()
     assert (status, printed) == (1, "")
     assert said.startswith(f"seqgc: {defence}")
@@ -137,7 +139,7 @@ def test_the_same_policy_without_a_fault_is_compared(
     profile: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spec = "wrong:fault=none"
-    verb = ["compare", profile, "--plugin", "wrong_defence", "--defence", spec, "--json"]
+    verb = ["compare", *QUICK, profile, "--plugin", "wrong_defence", "--defence", spec, "--json"]
     assert main(verb) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert row["defence"] == spec
