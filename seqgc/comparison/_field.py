@@ -70,8 +70,11 @@ class Field:
         if isinstance(scheme, Deal) and self.reading == "speed":
             rule = "cannot be `deal` where delays are read as speeds"
             raise ParameterError("defence", rule, scheme.spec, "take --reading latency")
+        if setting.jobs_per_round > 1:
+            rule = "must be 1: what is compared has rounds for each model"
+            raise ParameterError("jobs_per_round", rule, setting.jobs_per_round, "take seqgc.tune")
         names = [f"model-{index}" for index in range(self.models)]
-        require_models(names, delay=scheme.delay, jobs_per_round=setting.jobs_per_round)
+        require_models(names, delay=scheme.delay, jobs_per_round=1)
 
     def course(self, setting: Setting, *, clocks: int) -> Course:
         """Run so many clocks of data, for the seconds alone."""

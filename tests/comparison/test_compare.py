@@ -162,6 +162,12 @@ def test_what_cannot_be_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
+def test_bundles_are_refused_and_not_timed_as_if_they_were_none(rehearsal: Rehearsal) -> None:
+    setting = Setting(scheme=parse_scheme("gc-rep:s=3", n=N), jobs_per_round=2)
+    with pytest.raises(ParameterError, match="`jobs_per_round` must be 1"):
+        compare(rehearsal, [setting], models=2, trial=QUICK)
+
+
 @pytest.mark.parametrize(
     "wrong", [{"target": 0.0}, {"lrs": ()}, {"lrs": (0.0,)}, {"seeds": 0}, {"most": 0}]
 )

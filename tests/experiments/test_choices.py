@@ -11,6 +11,7 @@ import pytest
 from experiments.fig18_switching import run as fig18
 from experiments.fig20_resnet18 import run as fig20
 from experiments.results import Table
+from experiments.which_defence import run as defence
 from experiments.which_scheme import run as which
 from seqgc import DelayProfile
 from seqgc.search import SearchSpace
@@ -57,6 +58,48 @@ def test_every_family_is_chosen_on_one_half_and_judged_on_the_other(
     for row in found.values():
         low, mean, high = (float(str(row[field])) for field in ("low_s", "job_s", "high_s"))
         assert low <= mean <= high
+
+
+def test_the_readme_of_which_defence_says_what_its_table_says() -> None:
+    rows = Table(EXPERIMENTS / "which_defence/defences.csv", defence.FIELDS, keys=5).rows()
+    known = {tuple(row[field] for field in defence.FIELDS[:5]): row for row in rows}
+    parts = re.split(
+        r"^## (\w+)s, (one|four) models?$", readme("which_defence"), flags=re.MULTILINE
+    )
+    stated = 0
+    for who, count, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+        lines = [line.strip("| ") for line in text.splitlines() if line.startswith("| ")]
+        head, *body = ([cell.strip(" *") for cell in line.split(" | ")] for line in lines)
+        for place, *cells in body:
+            recording, alpha = place.split(", ")
+            for name, cell in zip(head[1:], cells, strict=True):
+                models = {"one": "1", "four": "4"}[count]
+                row = known[who.lower(), models, recording, str(float(alpha)), name]
+                spread = "" if count == "four" else f" ({row['low_s']}–{row['high_s']})"
+                assert cell.replace("*", "") == f"{row['seconds']}{spread}"
+                stated += 1
+    assert stated == len(rows)
+
+
+def test_residents_are_compared_by_the_speed_that_an_uncoded_batch_had() -> None:
+    times = 1 + np.random.default_rng(5).exponential(0.5, size=(8, 4))
+    profile, field = DelayProfile.from_times(times), defence.RUNS[1]
+    assert field.workers == "resident"
+    uncoded = defence.case(profile, "uncoded", alpha=2.0, field=field)
+    assert float(str(uncoded["clock_s"])) == pytest.approx((times + 2 / 4).max(1).mean(), rel=1e-3)
+    coded = defence.case(profile, "gc-rep:s=1", alpha=2.0, field=field)
+    assert float(str(coded["wasted"])) == 1
+    for row in (uncoded, coded):
+        low, middle, high = (float(str(row[name])) for name in ("low_s", "seconds", "high_s"))
+        assert low <= middle <= high
+
+
+def test_functions_are_compared_with_the_code_that_suits_their_recording() -> None:
+    times = np.ones((8, 4))
+    times[np.arange(8), np.arange(8) % 4] = 9.0
+    row = defence.case(DelayProfile.from_times(times), "code", alpha=1.0, field=defence.RUNS[0])
+    assert str(row["setting"]).startswith("gc-rep:s=1")
+    assert float(str(row["clock_s"])) == pytest.approx(1 + 1.0 * 2 / 4)
 
 
 def test_the_readme_of_fig_18_says_what_its_table_says() -> None:

@@ -1,0 +1,201 @@
+"""Every defence on recorded delays, as functions and as workers that stay, to a loss of 0.25.
+
+python -m experiments.which_defence.run FOLDER [--output FOLDER]
+
+FOLDER has the recordings of `RECORDINGS`, each of 256 workers. `seqgc.compare` runs each defence on
+all rounds of each recording, for two alphas (seconds that a whole batch takes one worker):
+
+- *functions*: delays are latencies, each task is an invocation; one model, then four in turn;
+- *residents*: delays are speeds. What was recorded at hardly any load has no speed; so it is taken
+  to the load that an uncoded batch gives each worker, 1/256, by alpha: all seconds of that are work
+  then, and a worker with twice as much takes twice as long. One model.
+
+Codes are those that `seqgc.tune` finds for the recording, closing rounds by mu = 0 and `feasible`;
+of residents' speeds, which it does not know, the smallest. All are trained at one learning rate,
+the best of 1, 2 and 4 for exact gradients. ``low_s`` and ``high_s`` are with the best and the worst
+of three seeds; four models are trained with one. Each has rounds of its own: `seqgc.compare` knows
+no bundles, which `experiments.which_scheme` has.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from experiments.results import Table, figure, folder_arguments, save
+from experiments.which_scheme.run import RECORDINGS
+from seqgc import compare
+from seqgc.comparison import Trial
+from seqgc.plot import COLORS
+from seqgc.profiles import DelayProfile, read_profile
+from seqgc.rounds import Setting
+from seqgc.search import Rehearsal, SearchSpace, tune
+
+ALPHAS = (1.12, 60.0)
+LR = 4.0
+TUNED = {  # what is searched, and from which families
+    "code": ("gc-rep", "gc-binary"),
+    "ra-sgc": ("ra-sgc",),
+    "uncoded": ("uncoded",),
+}
+FIELDS = (
+    "workers", "models", "recording", "alpha_s", "defence", "setting", "kind", "clock_s",
+    "over_bound", "clocks", "seconds", "low_s", "high_s", "usd", "stale", "wasted",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """Who works, for how many models, and which defences are compared."""
+
+    workers: Literal["function", "resident"]
+    models: int
+    seeds: int
+    defences: tuple[str, ...]
+
+
+RUNS = (
+    Field(
+        workers="function",
+        models=1,
+        seeds=3,
+        defences=(
+            "code", "deal", "uncoded", "ssp:slack=1", "asp", "backup:b=16", "backup:b=64", "lb-bsp",
+        ),
+    ),
+    Field(
+        workers="resident",
+        models=1,
+        seeds=3,
+        defences=(
+            "gc-rep:s=1", "uncoded", "ssp:slack=1", "asp", "asp-dds:M=1", "backup:b=16",
+            "backup:b=64", "lb-bsp", "antdt-nd",
+        ),
+    ),
+    Field(
+        workers="function",
+        models=4,
+        seeds=1,
+        defences=("code", "ra-sgc", "deal", "uncoded", "ssp:slack=1", "asp"),
+    ),
+)  # fmt: skip
+
+
+def asked_for(defence: str, rehearsal: Rehearsal, field: Field) -> str | Setting:
+    """Return a specification, or the setting of it that suits the recording best."""
+    if defence not in TUNED:
+        return defence
+    space = SearchSpace(
+        families=TUNED[defence], mus=(0.0,), wait_outs=("feasible",), jobs_per_round=(1,),
+        max_delay=3, most=24,
+    )  # fmt: skip
+    on = replace(rehearsal, repeat=True, models=field.models, num_jobs=30 * field.models)
+    return tune(on, space=space, top=1).best.setting
+
+
+def case(profile: DelayProfile, defence: str, *, alpha: float, field: Field) -> dict[str, object]:
+    """Return what a defence comes to."""
+    resident = field.workers == "resident"
+    if resident:
+        profile = profile.at_load(1 / profile.num_workers, alpha=alpha)
+    rehearsal = Rehearsal(profile=profile, alpha=alpha)
+    setting = defence if resident else asked_for(defence, rehearsal, field)
+    (row,) = compare(
+        rehearsal,
+        [setting],
+        models=field.models,
+        reading="speed" if resident else "latency",
+        workers=field.workers,
+        trial=Trial(lrs=(LR,), seeds=field.seeds),
+    ).rows
+    low_s, high_s = row.seconds_between or (np.nan, np.nan)
+    label = setting.label.replace(", ", "; ") if isinstance(setting, Setting) else setting
+    return {
+        "setting": label,
+        "kind": row.kind,
+        "clock_s": f"{row.seconds_per_clock:.4g}",
+        "over_bound": f"{row.over_bound:.3f}",
+        "clocks": "" if row.clocks_to_target is None else f"{row.clocks_to_target:g}",
+        "seconds": "" if row.seconds_to_target is None else f"{row.seconds_to_target:.4g}",
+        "low_s": f"{low_s:.4g}",
+        "high_s": f"{high_s:.4g}",
+        "usd": "" if row.usd is None else f"{row.usd:.4g}",
+        "stale": f"{row.staleness_mean:.3g}",
+        "wasted": f"{row.wasted:.3g}",
+    }
+
+
+def profiles(recordings: Path) -> Iterator[tuple[str, DelayProfile]]:
+    """Yield the recordings, each with the load that it was recorded at."""
+    for name, (file, base_load) in RECORDINGS.items():
+        profile = read_profile(recordings / file)
+        yield name, replace(profile, meta=replace(profile.meta, base_load=base_load))
+
+
+def tables(folder: Path, recordings: Path) -> Table:
+    """Fill the table with what it does not have yet, row by row."""
+    table = Table(folder / "defences.csv", FIELDS, keys=5)
+    known = dict(profiles(recordings))
+    for field, (name, profile), alpha in product(RUNS, known.items(), ALPHAS):
+        for defence in field.defences:
+            key = field.workers, field.models, name, alpha, defence
+            if key not in table:
+                row = dict(zip(FIELDS, key, strict=False))
+                table.append([row | case(profile, defence, alpha=alpha, field=field)])
+    return table
+
+
+def draw(table: Table, path: Path) -> None:
+    """Draw seconds to the target of one model, from the best seed to the worst."""
+    names = list(RECORDINGS)
+    fields = [field for field in RUNS if field.models == 1]
+    picture = figure(width=9.6, height=5.6)
+    axes = picture.subplots(len(fields), len(names), sharey="row")
+    for (row, field), (column, name) in product(enumerate(fields), enumerate(names)):
+        ax = axes[row][column]
+        for (shift, alpha), (place, defence) in product(
+            enumerate(ALPHAS), enumerate(field.defences)
+        ):
+            mine = found(table, workers=field.workers, models="1", recording=name, defence=defence)
+            there = [each for each in mine if float(each["alpha_s"]) == alpha and each["seconds"]]
+            for each in there:
+                y, color = place + 0.24 * (shift - 0.5), COLORS[shift]
+                ends = float(each["low_s"]), float(each["high_s"])
+                ax.plot(ends, [y, y], color=color, linewidth=1.4)
+                label = f"α = {alpha:g} s" if not (place or row or column) else None
+                ax.plot(float(each["seconds"]), y, "o", color=color, markersize=4, label=label)
+        ax.set(xscale="log", title=f"{name}, {field.workers}s" if row == 0 else f"{field.workers}s")
+        ax.set_xticks(
+            [10, 20, 50, 100, 200, 500, 1000], map(str, (10, 20, 50, 100, 200, 500, 1000))
+        )
+        ax.set_xticks([], minor=True)
+        ax.set_yticks(np.arange(len(field.defences)), list(field.defences))
+        ax.grid(visible=True, axis="y", linewidth=0.4)
+    for row in axes:
+        row[0].invert_yaxis()
+    axes[-1][1].set_xlabel("seconds to a loss of 0.25")
+    handles = axes[0][0].get_legend_handles_labels()
+    picture.legend(*handles, loc="outside upper center", ncols=2, frameon=False)
+    save(picture, path)
+
+
+def found(table: Table, **asked: str) -> list[Mapping[str, str]]:
+    """Return the rows whose fields are as asked for."""
+    return [row for row in table.rows() if asked.items() <= row.items()]
+
+
+def main() -> None:
+    parser: argparse.ArgumentParser = folder_arguments(__doc__, __file__)
+    parser.add_argument("recordings", type=Path, help="Folder of the recordings.")
+    given = parser.parse_args()
+    draw(tables(given.output, given.recordings), given.output / "defences.svg")
+
+
+if __name__ == "__main__":
+    main()
