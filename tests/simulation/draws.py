@@ -10,14 +10,17 @@ from typing import Final
 import numpy as np
 
 from tests.simulation.faults import (
+    BACKENDS,
     LEASES_S,
     Fault,
     Scenario,
     draw,
-    may_happen_to_residents,
+    may_happen_to,
+    of_functions,
     of_residents,
     sort,
 )
+from tests.simulation.promises import parts_of
 
 _DEALT: Final = ("deal", "deal:pieces=5", "deal:pieces=12")
 _PARTS: Final = ("bsp", "ssp:slack=1", "ssp:slack=3")
@@ -30,6 +33,20 @@ _STAYING: Final = (
     "ra-sgc:s=0,q=0.5,r=2",
     "ra-sgc:s=0,q=0.5,r=2,p=2",
 )
+
+CLOCKS: Final = (
+    "bsp",
+    "ssp:slack=1",
+    "a-bsp:wpc=2",
+    "asp",
+    "asp-dds:M=2",
+    "lb-bsp",
+    "antdt-nd",
+    "backup:b=1",
+    "balanced",
+)
+_BROKEN_OFF: Final = 0.5  # of the runs of clocks, besides those that are anyway
+_BOUNDED: Final = ("needed", "late")
 
 
 def dealt(seed: int) -> Scenario:
@@ -55,12 +72,39 @@ def in_parts(seed: int) -> Scenario:
     drawn = draw(seed)
     faults = [fault for fault in drawn.faults if fault.kind != "lie"]  # nobody is asked twice
     faults.append(Fault(kind="kill", at=(40 + seed % 60,), amount=0.5))
-    return _plain(drawn, spec=_PARTS[seed % 3], backend=drawn.backend, faults=faults)
+    scenario = _plain(drawn, spec=_PARTS[seed % 3], backend=drawn.backend, faults=faults)
+    return replace(scenario, updates="late" if seed % 3 else "")
+
+
+def clocks(seed: int) -> Scenario:
+    """Workers go on by themselves, shares change, or rounds do without some."""
+    drawn, rng = draw(seed), np.random.default_rng([seed, 9])
+    spec = CLOCKS[seed % len(CLOCKS)]
+    if spec == "balanced":
+        spec += ":shares=" + "-".join(str(1 + worker % 3) for worker in range(drawn.shape.n))
+    chances = [0.8, *[0.2 / len(BACKENDS[1:])] * len(BACKENDS[1:])]
+    backend = str(rng.choice(BACKENDS, p=chances))
+    faults, lease_s = [fault for fault in drawn.faults if fault.kind != "lie"], LEASES_S[0]
+    faults = [fault for fault in faults if may_happen_to(backend, fault)]
+    if backend == "resident":
+        faults += of_residents(rng, shape=drawn.shape)
+        lease_s = float(rng.choice(LEASES_S))
+    elif backend != "local":
+        faults += of_functions(rng, shape=drawn.shape)
+    if rng.random() < _BROKEN_OFF:
+        at = (int(rng.integers(drawn.shape.events)),)
+        faults.append(Fault(kind="kill", at=at, amount=0.5))
+    scenario = _plain(drawn, spec=spec, backend=backend, faults=faults, lease_s=lease_s)
+    scenario = replace(scenario, wild=False)
+    if (defence := parts_of(scenario)) is None or defence.kind == "exact":
+        return scenario
+    updates = str(rng.choice(("", "clock", "aware", *_BOUNDED * (defence.staleness is not None))))
+    return replace(scenario, updates=updates, straight=updates != "late")
 
 
 def _on_residents(seed: int, spec: str) -> Scenario:
     drawn, rng = draw(seed), np.random.default_rng([seed, 8])
-    faults = [fault for fault in drawn.faults if may_happen_to_residents(fault)]
+    faults = [fault for fault in drawn.faults if may_happen_to("resident", fault)]
     faults += of_residents(rng, shape=drawn.shape) if drawn.backend != "resident" else []
     lease_s = float(rng.choice(LEASES_S))
     return _plain(drawn, spec=spec, backend="resident", faults=faults, lease_s=lease_s)
@@ -89,5 +133,6 @@ DRAWS: Final[Mapping[str, Callable[[int], Scenario]]] = MappingProxyType(
         "staying": staying,
         "dealt-staying": dealt_staying,
         "parts": in_parts,
+        "clocks": clocks,
     }
 )

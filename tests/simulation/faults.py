@@ -114,11 +114,15 @@ class Scenario:
     audit: bool = False
     wild: bool = False  # whether one model's steps are beyond what a float holds
     switches: tuple[tuple[int, str], ...] = ()  # (jobs left, scheme): what is best from then on
+    updates: str = ""  # of `tests.simulation.promises.UPDATES`: of batches that come in parts
+    straight: bool = False  # whether models are such that any weights have the same gradients
+    late: tuple[tuple[int, ...], ...] | None = None  # workers by round, instead of the delays
 
     def __str__(self) -> str:
         rows = [f"with {jobs} jobs left {spec} is best" for jobs, spec in self.switches]
         rows += [f"{f.kind} at {', '.join(map(str, f.at))} ({f.amount:.3f})" for f in self.faults]
-        more = ", audit" * self.audit + ", a model that diverges" * self.wild
+        more = f", {self.updates}" * bool(self.updates) + ", audit" * self.audit
+        more += ", a model that diverges" * self.wild
         size = f"{self.shape.n} workers, {self.shape.jobs} jobs"
         lease = f" for {self.lease_s:g} s" * (self.backend == "resident")
         where = f"{self.spec}{more}, {self.backend}{lease}, {size}, delays {self.delays}"
@@ -242,10 +246,15 @@ def of_residents(rng: np.random.Generator, *, shape: Shape = LARGE) -> list[Faul
     return faults
 
 
-def may_happen_to_residents(fault: Fault) -> bool:
-    """Say whether a fault is one that functions which stay can have."""
-    never = {"lie", "not-finite", *READ_KINDS, *FUNCTION_KINDS} - {"error", "damage"}
-    return fault.kind not in never
+def may_happen_to(backend: str, fault: Fault) -> bool:
+    """Say whether a fault is one that workers of the kind can have."""
+    stay = {*CONNECTION_KINDS, *STAY_KINDS, "lost-machine"}
+    functions = {*READ_KINDS, *FUNCTION_KINDS}
+    never = {
+        "local": functions | stay,
+        "resident": {"lie", "not-finite", *functions} - {"error", "damage"},
+    }
+    return fault.kind not in never.get(backend, {"lie", "not-finite", *stay})
 
 
 def sort(kind: str) -> str:

@@ -36,7 +36,7 @@ class Ledger:
         self._tasks: dict[tuple[int, int], dict[int, MiniTask]] = {}  # round, worker
         self._open: set[int] = set()  # one round, or jobs under way where work is dealt
         self._last: Arrival | None = None
-        self._settled: set[tuple[int, ...]] = set()  # round, worker (and slot); or job, piece
+        self._settled: set[tuple[int, int]] = set()  # round, worker; or job, piece
         self._finished: set[int] = set()
 
     def forge(self, answer: Arrival, slots: Set[int]) -> None:
@@ -46,7 +46,7 @@ class Ledger:
     def __call__(self, seen: Seen) -> None:
         if not self._world.alive:
             return
-        self._write(seen)
+        write(self._world, seen)
         last, self._last = self._last, None
         if last is not None and not (isinstance(seen, Drop | Doubt) and seen.event is last):
             self._accept(last)
@@ -83,8 +83,7 @@ class Ledger:
             known.update({task.slot: task for task in tasks})
         if dispatch.attempt == 0 or dealt:
             self._world.jobs_begun = True
-            several = dealt or self._world.in_parts
-            self._open = self._open | {round} if several else {round}
+            self._open = self._open | {round} if dealt else {round}
 
     def _finish(self, finish: ports.Finish) -> None:
         job = finish.job
@@ -104,9 +103,15 @@ class Ledger:
             self._require(task.job == decoding.job, f"job {decoding.job} uses one of {task.job}'s")
             for chunk, coefficient in zip(task.chunks.tolist(), task.coefficients, strict=True):
                 counts[chunk] = counts.get(chunk, 0.0) + term.weight * float(coefficient)
+        lost, n = set(decoding.lost), self._world.shape.n
+        due = n / (n - len(lost))  # chunks are lost only where each worker has one
         for chunk, count in counts.items():
             how_often = f"job {decoding.job} has chunk {chunk} {count:.6g} times"
-            self._require(abs(count - 1) < 1e-6, how_often)
+            self._require(abs(count - due) < 1e-6 and chunk not in lost, how_often)
+        if lost:
+            self._require(
+                len(counts) + len(lost) == n, f"job {decoding.job} lacks more than it says"
+            )
 
     def _accept(self, answer: Arrival) -> None:
         round, worker = answer.round, answer.worker
@@ -119,7 +124,7 @@ class Ledger:
         self._require(not slots & forged, f"{name}, which is forged, was accepted")
         for slot in slots:
             self._require(
-                true is not None and _is_as_asked(answer, slot, true[slot]),
+                true is not None and is_as_asked(answer, slot, true[slot]),
                 f"{name} was accepted, and slot {slot} is not what was asked for",
             )
         is_open = round in self._open or (self._world.dealt and not true)  # a greeting's is empty
@@ -131,8 +136,6 @@ class Ledger:
         else:
             self._require(is_open, f"{name} was accepted while {self._open} was open")
         once = {(round, slot) for slot in slots} if self._world.dealt else {(round, worker)}
-        if self._world.in_parts:  # a worker may be asked for another's part as well
-            once = {(round, worker, slot) for slot in slots}
         self._require(not once & self._settled, f"{name} was accepted, and is the second")
         self._settled |= once
         tasks = self._tasks.get((round, worker), {})
@@ -143,20 +146,22 @@ class Ledger:
         tasks = self._tasks.get((round, worker), {})
         return {slot for slot, task in tasks.items() if task.job not in self._finished}
 
-    def _write(self, seen: Seen) -> None:
-        about = seen.event if isinstance(seen, Drop) else seen
-        address = [getattr(about, name, "") for name in ("round", "worker", "attempt", "job")]
-        extra: object = getattr(about, "kind", "") or getattr(about, "reason", "")
-        if isinstance(seen, ports.Close):
-            extra = (seen.record.reason, np.flatnonzero(~seen.record.responded).tolist())
-        self._world.record.add(type(seen).__name__, *address, extra, f"{self._world.clock.at:.9f}")
-
     def _require(self, holds: bool, message: str) -> None:
         if not holds:
             raise Violation(message)
 
 
-def _is_as_asked(answer: Arrival, slot: int, sent: FloatArray) -> bool:
+def write(world: World, seen: Seen) -> None:
+    """Have what is seen be on the world's record."""
+    about = seen.event if isinstance(seen, Drop) else seen
+    address = [getattr(about, name, "") for name in ("round", "worker", "attempt", "job")]
+    extra: object = getattr(about, "kind", "") or getattr(about, "reason", "")
+    if isinstance(seen, ports.Close):
+        extra = (seen.record.reason, np.flatnonzero(~seen.record.responded).tolist())
+    world.record.add(type(seen).__name__, *address, extra, f"{world.clock.at:.9f}")
+
+
+def is_as_asked(answer: Arrival, slot: int, sent: FloatArray) -> bool:
     """Say whether a result is what was sent, with zeros for what is too large of it."""
     result, sent = answer.results[slot].astype(float), sent.astype(float)
     if np.linalg.norm(sent) <= MAX_NORM:

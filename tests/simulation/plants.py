@@ -13,6 +13,7 @@ from seqgc.ports import Doubt, Term
 from seqgc.rounds import RoundPolicy
 from seqgc.schemes.ra_sgc import RASGCSchedule
 from seqgc.training import TorchWorkload
+from tests.simulation.clock_plants import CLOCK_PLANTS
 from tests.simulation.function_plants import FUNCTION_PLANTS
 from tests.simulation.resident_plants import RESIDENT_PLANTS
 from tests.simulation.seams import History, Learner, Lease, Recorder, Replicas, durable, gathering
@@ -172,6 +173,7 @@ PLANTS: Final[Mapping[str, _Plant]] = MappingProxyType(
         "metrics are kept by resume": _around(durable.AppendOnly, "__init__", _keeps_all),
         **FUNCTION_PLANTS,
         **RESIDENT_PLANTS,
+        **CLOCK_PLANTS,
     }
 )
 

@@ -27,7 +27,8 @@ from seqgc.training import resume, train
 from tests.simulation.backend import SimulatedBackend
 from tests.simulation.faults import Scenario
 from tests.simulation.ledger import Address, Ledger
-from tests.simulation.runs import Trained, compare, fault_free, is_plain, plan, read, read_weights
+from tests.simulation.promises import is_plain
+from tests.simulation.runs import Trained, compare, fault_free, plan, read, read_weights
 from tests.simulation.seams import replaced
 from tests.simulation.world import Violation, World
 

@@ -21,10 +21,8 @@ from seqgc.ports import Backend, Seen
 from seqgc.schemes import parse_scheme
 from seqgc.training import (
     Adaptation,
-    TorchWorkload,
     TrainingPlan,
     TrainResult,
-    Updates,
     Workers,
     resume,
     train,
@@ -42,19 +40,27 @@ from tests.simulation.faults import (
     Fault,
     Scenario,
     Shape,
-    sort,
     without,
 )
 from tests.simulation.functions import Account
 from tests.simulation.hearing import Hearing
 from tests.simulation.ledger import Ledger
-from tests.simulation.models import WILD, models
+from tests.simulation.models import WILD
+from tests.simulation.parts import PartsLedger
+from tests.simulation.promises import (
+    UPDATES,
+    is_exact,
+    is_lossy,
+    is_plain,
+    models_of,
+    parts_of,
+    repeats,
+)
 from tests.simulation.results import check_result, digests, require_refused
-from tests.simulation.seams import replaced
+from tests.simulation.seams import ModelsWorkload, replaced
 from tests.simulation.tuning import ScriptedTuner
 from tests.simulation.world import Killed, Violation, World, check_losses
 
-AS_LATE_AS_MAY_BE = Updates(apply="clock", refresh="late")  # the bits depend on nobody's speed
 Weights: TypeAlias = dict[str, dict[str, torch.Tensor]]  # by model and name
 
 _SHM = Path("/dev/shm")
@@ -120,7 +126,7 @@ def _folder() -> Iterator[Path]:
 class _Simulation:
     def __init__(self, scenario: Scenario, world: World, root: Path) -> None:
         self._scenario, self._world, self._root = scenario, world, root
-        self._ledger = Ledger(world)
+        self._ledger = _ledger(scenario, world)
         self._system = SimulatedSystem(world, leave=self._leave)
         self._plan, self._n = plan(scenario), scenario.shape.n
         world.record.folder = str(root)
@@ -131,13 +137,19 @@ class _Simulation:
 
     def run(self) -> None:
         scenario, exact = self._scenario, is_exact(self._scenario)
-        expected = None if scenario == _reference(scenario) else fault_free(scenario)
+        expected = _expected(scenario)
         specs = scenario.spec, *(spec for _, spec in scenario.switches)
         schemes, bundles = [parse_scheme(spec, n=self._n) for spec in specs], len(self._plan.models)
         delay = max(scheme.jobs_in_flight(bundles) for scheme in schemes) - 1
         most = 2 + len(self._scenario.faults)
 
-        def at_rest(workload: TorchWorkload, hold: master.Holding) -> None:
+        def at_start(workload: ModelsWorkload) -> None:
+            if isinstance(self._ledger, PartsLedger):
+                self._ledger.go_on(workload.snapshot()[0])
+
+        def at_rest(workload: ModelsWorkload, hold: master.Holding) -> None:
+            if isinstance(self._ledger, PartsLedger) and self._world.events % 4 == 0:
+                self._ledger.compare(workload.snapshot()[0])
             held = hold() if self._world.events % 8 == 0 else None
             if held is not None and len(held.jobs) > delay + 1:
                 raise Violation(f"{len(held.jobs)} jobs are held, of a scheme of delay {delay}")
@@ -148,7 +160,8 @@ class _Simulation:
                 check_losses(sound, expected.losses, exact=exact)
 
         try:
-            with replaced(clock=self._world.clock, system=self._system, at_rest=at_rest):
+            clock, system = self._world.clock, self._system
+            with replaced(clock=clock, system=system, at_rest=at_rest, at_start=at_start):
                 while not self._one_master():
                     if self.masters > most:
                         raise Violation(f"the run has not ended after {most} masters")
@@ -163,10 +176,17 @@ class _Simulation:
             self._crew.check_left()
         diverged = {name for name, each in self._result.parked.items() if each.failed}
         self.trained = read(self._run, diverged, self._scenario.shape)
+        if self._scenario.updates == "aware":
+            expected = None  # how much each part weighs, depends on who was slow
+        elif not is_exact(self._scenario) and is_lossy(self._scenario) and not diverged:
+            late = tuple(late for _, late in sorted(self._world.closed.items()))
+            expected = fault_free(replace(self._scenario, faults=(), backend="local", late=late))
         if expected is not None and not self._world.uncompared:
             exact = is_exact(self._scenario)
             compare(self.trained.weights, expected, exact=exact, but=diverged)
         check_result(self._result, self._scenario, self._world)
+        if isinstance(self._ledger, PartsLedger):
+            self._ledger.check_end()
         if not any(fault.kind == "power-loss" for fault in self._world.happened):
             self._world.record.add("files", *digests(self._run, root=self._root))
 
@@ -260,45 +280,38 @@ class _Simulation:
 
 def plan(scenario: Scenario) -> TrainingPlan:
     return TrainingPlan(
-        models=models(scenario.shape.models, wild=scenario.wild),
+        models=models_of(scenario),
         scheme=scenario.spec,
         steps=scenario.shape.steps,
         checkpoint_every_s=scenario.checkpoint_every_s,
         max_norm=MAX_NORM,
         audit=scenario.audit,
         adaptation=Adaptation(probe=2, retune=2, alpha=0.0) if scenario.switches else None,
-        updates=AS_LATE_AS_MAY_BE if scenario.spec.startswith("ssp") else None,
+        updates=UPDATES[scenario.updates],
     )
 
 
-def is_plain(spec: str) -> bool:
-    """Say whether gradients are sums of one cover's places, whose bits depend on nobody's speed."""
-    name = spec.partition(":")[0]
-    sums = name in {"uncoded", "deal", "bsp", "ssp"}
-    return sums or "-rep:" in spec or (name == "ra-sgc" and "p=" not in spec)
-
-
-def is_exact(scenario: Scenario) -> bool:
-    """Say whether bits must be the fault-free run's: they depend on who responded alone.
-
-    Switches are found at another time after a kill, and late answers that were under way are lost.
-    """
-    if scenario.switches or is_plain(scenario.spec):
-        return not scenario.switches
-    if scenario.backend == "resident":  # who is late for one round is late for the next
-        return False
-    scheme = parse_scheme(scenario.spec, n=scenario.shape.n)
-    if getattr(scheme, "late", "drop") == "take" and any(
-        sort(fault.kind) != "task" for fault in scenario.faults
-    ):
-        return False
-    disturbed = any(sort(fault.kind) in {"task", "read"} for fault in scenario.faults)
-    return not (scenario.wild or disturbed)
+def _ledger(scenario: Scenario, world: World) -> Ledger | PartsLedger:
+    if (defence := parts_of(scenario)) is None:
+        return Ledger(world)
+    return PartsLedger(
+        world,
+        defence,
+        repeats=repeats(scenario),
+        aware=scenario.updates == "aware",
+        jobs=scenario.shape.jobs,
+    )
 
 
 def fault_free(scenario: Scenario) -> Trained:
     """Return what a scenario's run comes to when nothing goes wrong, to the bit if `is_exact`."""
     return trained(_reference(scenario))
+
+
+def _expected(scenario: Scenario) -> Trained | None:
+    """Return what a scenario's run must come to, if that is known before it ends."""
+    known = is_exact(scenario) or not is_lossy(scenario)
+    return fault_free(scenario) if known and scenario != _reference(scenario) else None
 
 
 def _reference(scenario: Scenario) -> Scenario:
@@ -310,11 +323,13 @@ def _reference(scenario: Scenario) -> Scenario:
         checkpoint_every_s=1e9,
         faults=(),
         shape=scenario.shape,
+        straight=scenario.straight,
+        late=scenario.late,
     )
     if not is_exact(scenario):
         return plain
-    if is_plain(scenario.spec):
-        return replace(plain, spec=scenario.spec)
+    if parts_of(scenario) is not None or is_plain(scenario.spec):
+        return replace(plain, spec=scenario.spec, updates=scenario.updates)
     return replace(plain, spec=scenario.spec, delays=scenario.delays, backend=scenario.backend)
 
 
@@ -338,7 +353,7 @@ def read(run: Path, diverged: Collection[str], shape: Shape) -> Trained:
         if (model, int(step)) in losses:
             raise Violation(f"metrics.csv has step {step} of {model} twice, job {job}")
         losses[model, int(step)] = float(loss)
-    names = {model.name for model in models(shape.models)} - set(diverged)
+    names = {f"m{index}" for index in range(shape.models)} - set(diverged)
     due = {(name, step) for name in names for step in range(shape.steps)}
     if missing := due - set(losses):
         raise Violation(f"metrics.csv lacks {len(missing)} of {len(due)} steps")
@@ -347,7 +362,7 @@ def read(run: Path, diverged: Collection[str], shape: Shape) -> Trained:
 
 def read_weights(run: Path, shape: Shape) -> Weights:
     """Return the trained weights on the disk of a run."""
-    names = [model.name for model in models(shape.models)]
+    names = [f"m{index}" for index in range(shape.models)]
     files = {name: run / "checkpoints" / f"{name}.safetensors" for name in names}
     return {name: dict(load_file(path)) for name, path in files.items()}
 

@@ -27,6 +27,7 @@ from seqgc.backends.lambda_ import _switchboard as switchboard
 from seqgc.backends.lambda_._calls import Calls, Throttle
 from seqgc.backends.lambda_._threads import Ended
 from seqgc.backends.lambda_._transport import connection_error, reply_of
+from seqgc.clocks._errands import Errands
 from seqgc.master import _gathering as gathering
 from seqgc.master._replicas import Replicas
 from seqgc.ports import FloatArray, WeightedPoints, WeightRef, WeightStore
@@ -36,7 +37,6 @@ from seqgc.training import (
     Model,
     Objective,
     TorchCompute,
-    TorchWorkload,
     _checkpointer,
     _fingerprint,
     _made_of,
@@ -48,6 +48,8 @@ from seqgc.training import (
 from seqgc.training._history import History, Recorder
 from seqgc.training._learner import Learner
 from seqgc.training._lease import Lease
+from seqgc.training._models import ModelsWorkload, PartsState, WorkloadState
+from seqgc.training.stale import StaleWorkload
 from seqgc.wire import _codec as codec
 from seqgc.wire import _frame as frames
 from seqgc.worker import _invocations as invocations
@@ -59,10 +61,11 @@ from tests.kit import system_calls
 from tests.simulation.world import Clock
 
 __all__ = [
-    "Calls", "Ended", "History", "Learner", "Lease", "Recorder", "Replicas", "Throttle",
-    "codec", "connection_error", "durable", "frames", "gathering", "invocations", "lambda_backend",
-    "line", "messages", "objects", "opening", "opening_stores", "replaced", "reply_of",
-    "resident", "serving", "shared_objective", "starts", "staying", "switchboard",
+    "Calls", "Ended", "Errands", "History", "Learner", "Lease", "ModelsWorkload", "PartsState",
+    "Recorder", "Replicas", "StaleWorkload", "Throttle", "WorkloadState", "codec",
+    "connection_error", "durable", "frames", "gathering", "invocations", "lambda_backend", "line",
+    "messages", "objects", "opening", "opening_stores", "replaced", "reply_of", "resident",
+    "serving", "shared_objective", "starts", "staying", "switchboard",
 ]  # fmt: skip
 
 # What takes long and comes to the same in every run; models are told apart by identity.
@@ -160,11 +163,16 @@ def _timed() -> tuple[ModuleType, ...]:
 
 @contextmanager
 def replaced(
-    *, clock: Clock, system: object, at_rest: Callable[[TorchWorkload, master.Holding], None]
+    *,
+    clock: Clock,
+    system: object,
+    at_rest: Callable[[ModelsWorkload, master.Holding], None],
+    at_start: Callable[[ModelsWorkload], None] = lambda _: None,
 ) -> Iterator[None]:
     """Let seqgc run in virtual time, in one thread, on another disk.
 
-    ``at_rest`` is called, with what the loop holds, whenever a checkpoint could be taken.
+    ``at_rest`` is called, with what the loop holds, whenever a checkpoint could be taken;
+    ``at_start`` when the loop begins.
     """
     run = master.run
 
@@ -173,6 +181,7 @@ def replaced(
             at_rest(work, holding)
             rest(holding)
 
+        at_start(work)
         run(policy, backend, work, rest=watched_rest, **more)
 
     with ExitStack() as stack:

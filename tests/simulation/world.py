@@ -66,13 +66,16 @@ class World:
         self.seed, self.lease_s = scenario.seed, scenario.lease_s
         self.leases_over = False  # whether a function has served until its lease ended
         self.dealt = scenario.spec.startswith("deal")
-        self.in_parts = scenario.spec.startswith(("bsp", "ssp"))
         specs = scenario.spec, *(spec for _, spec in scenario.switches)
         schemes = [parse_scheme(spec, n=self.shape.n) for spec in specs if spec]
         self.takes_late = any(getattr(scheme, "late", "drop") == "take" for scheme in schemes)
         self.rng = np.random.default_rng([scenario.seed, 1])
         table = np.random.default_rng([scenario.delays, 2])
         self.delays_s = 1 + np.minimum(table.pareto(2.0, size=(64, self.shape.n)), 9.0)
+        if scenario.late is not None:
+            self.delays_s[:] = 1
+            for round, workers in enumerate(scenario.late):
+                self.delays_s[round, list(workers)] = 50
         self._faults = {(sort(f.kind), f.at): f for f in scenario.faults}
         self._wild = scenario.wild
         self.events = self.calls = self.reads = 0
@@ -91,7 +94,7 @@ class World:
 
     def delay_s(self, round: int, worker: int) -> float:
         """Return how long a worker computes, seconds."""
-        return float(self.delays_s[round, worker])
+        return float(self.delays_s[round % len(self.delays_s), worker])
 
     def starts_cold(self) -> bool:
         """Say whether an environment that is needed now takes long to start."""

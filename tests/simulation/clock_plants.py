@@ -1,0 +1,78 @@
+"""Bugs to be planted where workers go on by themselves; the draw "clocks" has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from types import MappingProxyType
+from typing import Any, Final
+from unittest import mock
+
+from seqgc.clocks import ClockPolicy, Slack
+from seqgc.shards import ShardService
+from tests.simulation.seams import Errands, Learner, StaleWorkload
+
+_Plant = Callable[[], AbstractContextManager[object]]
+
+
+def _in_place_of(owner: type, name: str, make: Callable[[Any], Callable[..., Any]]) -> _Plant:
+    return lambda: mock.patch.object(owner, name, make(getattr(owner, name)))
+
+
+def _one_further(admits: Any) -> Callable[..., bool]:
+    return lambda self, part, clock, clocks: admits(self, part, clock - 1, clocks)
+
+
+def _one_clock_less(snapshot: Any) -> Callable[..., Any]:
+    def changed(self: Any) -> Any:
+        state = snapshot(self)
+        return {**state, "completed": [max(0, clock - 1) for clock in state["completed"]]}
+
+    return changed
+
+
+def _as_if_new(restore: Any) -> Callable[..., None]:
+    def changed(self: Any, state: Any) -> None:
+        restore(self, {**state, "todo": [(number, 0) for number, _ in state["todo"]]})
+
+    return changed
+
+
+def _of_any_attempt(_: Any) -> Callable[..., Any]:
+    return lambda self, clock, worker, _: self._open.get(worker)  # noqa: ARG005
+
+
+def _moved_again() -> AbstractContextManager[object]:
+    """Have a resumed run's weights moved again by the last update of each model with open jobs."""
+    latest: dict[str, Any] = {}
+    apply_part, restore = Learner.apply_part, StaleWorkload.restore
+
+    def noting(self: Any, gradient: Any) -> None:
+        latest[self.model.name] = gradient.copy()
+        apply_part(self, gradient)
+
+    def changed(self: Any, state: Any, files: Any) -> None:
+        restore(self, state, files)
+        begun = [job for job, parts in state.parts.items() if parts.losses]
+        for index in {index for job in begun for index in self._plan.bundle(job)}:
+            learner = self._learners[index]
+            if (gradient := latest.get(learner.model.name)) is not None:
+                apply_part(learner, gradient)
+
+    stack = ExitStack()
+    stack.enter_context(mock.patch.object(Learner, "apply_part", noting))
+    stack.enter_context(mock.patch.object(StaleWorkload, "restore", changed))
+    return stack
+
+
+CLOCK_PLANTS: Final[Mapping[str, _Plant]] = MappingProxyType(
+    {
+        "a worker begins beyond its slack": _in_place_of(Slack, "admits", _one_further),
+        "clocks that are in the weights are asked for again by resume": _in_place_of(
+            ClockPolicy, "snapshot", _one_clock_less
+        ),
+        "shards begin anew with each resume": _in_place_of(ShardService, "restore", _as_if_new),
+        "answers to any attempt count": _in_place_of(Errands, "awaited", _of_any_attempt),
+        "an update is applied again by resume": _moved_again,
+    }
+)
