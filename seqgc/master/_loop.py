@@ -371,8 +371,8 @@ class _Loop:
 
 
 def _new_task(action: Dispatch, worker: int, items: tuple[WorkItem, ...]) -> Task:
-    load = 0.0 if action.loads is None else float(action.loads[worker])
-    return Task(round=action.round, worker=worker, attempt=action.attempt, items=items, load=load)
+    about = {"round": action.round, "worker": worker, "attempt": action.attempt}
+    return Task(**about, items=items, load=action.load_of(worker))
 
 
 class _BareTasks(Sequence[Task]):

@@ -18,6 +18,7 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
+from seqgc.errors import ScheduleError
 from seqgc.ports._records import (
     BoolArray,
     Decoding,
@@ -119,6 +120,28 @@ class Dispatch:
     assignment: Mapping[int, tuple[MiniTask, ...]]
     begins_segment: bool = False
     loads: FloatArray | None = field(default=None, compare=False)
+
+    def load_of(self, worker: int) -> float:
+        """Return a worker's load, 0 where nobody says.
+
+        Raises
+        ------
+        ScheduleError
+            If there is no such worker.
+
+        Examples
+        --------
+        >>> Dispatch(round=0, attempt=0, assignment={}, loads=np.array([0.5, 0.5])).load_of(2)
+        Traceback (most recent call last):
+            ...
+        seqgc.errors.ScheduleError: the policy asks worker 2 for a task of round 0, and there are 2
+        """
+        if self.loads is None:
+            return 0.0
+        if not 0 <= worker < len(self.loads):
+            asks = f"the policy asks worker {worker} for a task of round {self.round}"
+            raise ScheduleError(f"{asks}, and there are {len(self.loads)}")
+        return float(self.loads[worker])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
