@@ -48,16 +48,18 @@ def default_defences(
 ) -> list[Setting]:
     """Return what is compared unless something is named, where ``models`` take turns.
 
-    The code that `seqgc.search.tune` finds, the best `ra-sgc` and `deal` where these can run, no
-    defence at all, and the field's others at usual parameters.
+    The code that `seqgc.search.tune` finds, the best `ra-sgc` and `deal` where these can run (work
+    is dealt to workers that stay), no defence at all, and the field's others at usual parameters.
     """
     n, found = rehearsal.profile.num_workers, list[Setting]()
     space = SearchSpace(jobs_per_round=(1,))
-    taken: set[str] = set()
+    taken = {"uncoded"}
+    if reading == "speed" or not rehearsal.reading.resident:
+        taken.add("deal")
     for row in tune(replace(rehearsal, models=models), space=space).ranking:
         name = row.setting.scheme.spec.partition(":")[0]
         group = name if name in {"ra-sgc", "deal", "uncoded"} else "code"
-        if group not in taken | {"uncoded"} and not (group == "deal" and reading == "speed"):
+        if group not in taken:
             taken.add(group)
             found.append(row.setting)
     backups = sorted({f"backup:b={max(1, n // part)}" for part in (16, 8, 4)} if n > 1 else ())
@@ -91,6 +93,7 @@ def compare(
 
     Examples
     --------
+    >>> import numpy as np
     >>> from seqgc.profiles import LAMBDA_CNN
     >>> profile = LAMBDA_CNN.profile(20, workers=16, rng=np.random.default_rng(0))
     >>> found = compare(profile, ["uncoded", "gc-rep:s=3"])

@@ -37,7 +37,7 @@ def test_without_any_named_all_that_the_field_knows_are_compared_the_same_way_tw
 ) -> None:
     found = compared(capsys)
     names = [str(row["defence"]).partition(":")[0] for row in found["rows"]]
-    assert {"uncoded", "deal", "ssp", "asp", "asp-dds", "backup", "lb-bsp", "antdt-nd"} <= {*names}
+    assert {"uncoded", "ssp", "asp", "asp-dds", "backup", "lb-bsp", "antdt-nd"} <= {*names}
     assert all(row.keys() >= KEYS for row in found["rows"])
     assert found["rows"] == compared(capsys)["rows"]
     exact = {row["clocks_to_target"] for row in found["rows"] if row["kind"] == "exact"}

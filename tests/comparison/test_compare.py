@@ -9,10 +9,12 @@ import pytest
 
 from seqgc.comparison import (
     Metering,
+    ProfileReading,
     SoftmaxProblem,
     Trial,
     Workers,
     compare,
+    default_defences,
     exact_curve,
     trained,
 )
@@ -20,7 +22,7 @@ from seqgc.errors import ParameterError
 from seqgc.profiles import LAMBDA_CNN, DelayProfile, latency_pace
 from seqgc.rounds import Setting
 from seqgc.schemes import parse_scheme
-from seqgc.search import Rehearsal, replay
+from seqgc.search import Reading, Rehearsal, replay
 
 N, ROUNDS, ALPHA = 12, 15, 3.0
 QUICK = Trial(lrs=(4.0,), seeds=1, batch=512)
@@ -174,3 +176,16 @@ def test_bundles_are_refused_and_not_timed_as_if_they_were_none(rehearsal: Rehea
 def test_a_trial_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ParameterError):
         Trial(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("resident", "reading", "dealt"),
+    [(True, "latency", True), (False, "latency", False), (True, "speed", False)],
+)
+def test_work_is_dealt_by_default_where_workers_stay_and_pay_by_the_request(
+    resident: bool, reading: ProfileReading, dealt: bool, rehearsal: Rehearsal
+) -> None:
+    where = replace(rehearsal, reading=Reading(resident=resident))
+    found = [each.scheme.spec for each in default_defences(where, models=1, reading=reading)]
+    assert any(spec.startswith("deal") for spec in found) == dealt
+    assert len(set(found)) == len(found)
