@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, overload
 
@@ -55,7 +55,7 @@ def run(
 
     A model's part of a result may be its worker's fault or the model's where its 2-norm is above
     ``max_norm``, or computing it raised. So the first such answer is a failure, and the task is
-    sent again; should that give the like, or another worker's task of the same summand, it is an
+    sent again; should that give the like, or another worker asked for the same since, it is an
     answer that names the model (`Arrival.flaws`).
 
     Raises
@@ -107,6 +107,7 @@ class _Loop:
     _debts: Debts = field(default_factory=Debts)
     _failed: set[str] = field(default_factory=set)  # models
     _flawed: set[tuple[int, int | None, int]] = field(default_factory=set)
+    _again: set[tuple[int, int, int]] = field(default_factory=set)  # tasks that were sent since
     """Jobs, covers and places of which a result has been of no use."""
     _decoded: deque[Decoding] = field(default_factory=deque)  # gradients yet to be handed over
     _without: bool = False  # a restart was asked for that the backend cannot do, and it was said
@@ -163,16 +164,11 @@ class _Loop:
             flaw = "expelled: it differed from most of those who were asked for the same"
         if flaw is None:
             usable, flaw = self._without_flaws(answer, owed, workload)
-            if flaw is None or answer.attempt > 0 or self._was_flawed(owed):
+            if flaw is None or answer.attempt > 0 or _address(answer) in self._again:
                 return usable
+            self._flawed |= _summands(owed.values())
         round, worker, attempt = answer.round, answer.worker, answer.attempt
         return ports.Failure(round=round, worker=worker, attempt=attempt, at=answer.at, reason=flaw)
-
-    def _was_flawed(self, owed: dict[int, MiniTask]) -> bool:
-        """Say whether the like has come of any of these before, be it from another worker."""
-        places = {(m.job, m.cover, m.place) for m in owed.values() if m.cover is not None}
-        before, self._flawed = self._flawed, self._flawed | places
-        return not places.isdisjoint(before)
 
     def _without_flaws(
         self, answer: Arrival, owed: dict[int, MiniTask], workload: Workload
@@ -285,6 +281,8 @@ class _Loop:
         round, attempt, mini_tasks = action.round, action.attempt, action.assignment[worker]
         added = self._debts.ask(worker, round=round, attempt=attempt, mini_tasks=mini_tasks)
         self._gatherer.expect(round, added, worker=worker)
+        if self._flawed and not self._flawed.isdisjoint(_summands(mini_tasks)):
+            self._again.add((round, worker, attempt))
         items = tuple(WorkItem(slot=m.slot, parts=workload.resolve(m)) for m in mini_tasks)
         return _new_task(action, worker, items)
 
@@ -318,6 +316,15 @@ class _Loop:
                 self._hand_over(self._workload)
             except Exception as another:
                 error.add_note(f"the gradient of job {job} is lost: {another}")
+
+
+def _address(answer: Arrival) -> tuple[int, int, int]:
+    return answer.round, answer.worker, answer.attempt
+
+
+def _summands(mini_tasks: Iterable[MiniTask]) -> set[tuple[int, int | None, int]]:
+    """Return what is asked for, whoever computes it: job, cover and place."""
+    return {(m.job, m.cover, m.place) for m in mini_tasks if m.cover is not None}
 
 
 def _new_task(action: Dispatch, worker: int, items: tuple[WorkItem, ...]) -> Task:
