@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from seqgc import master
-from seqgc.errors import AuditError, NotDecodableError, WorkerError
+from seqgc.errors import AuditError, NotDecodableError, ScheduleError, WorkerError
 from seqgc.master import Held
 from seqgc.ports import (
     Action,
@@ -19,6 +19,7 @@ from seqgc.ports import (
     Backend,
     Close,
     Decoding,
+    Dispatch,
     Event,
     Failure,
     Finish,
@@ -478,3 +479,46 @@ def test_what_cannot_be_handed_over_then_is_a_note_to_the_error_that_ended_the_r
     with pytest.raises(OSError, match="no room to dispatch") as caught:
         master.run(policy_of(scheme), failing, failing)
     assert caught.value.__notes__ == ["the gradient of job 0 is lost: no room to finish"]
+
+
+class Mute(RoundPolicy):
+    """Sends its first tasks, if it is told to, and answers nothing from then on."""
+
+    def __init__(self, scheme: Scheme, *, sends: bool) -> None:
+        super().__init__(scheme.start(JOBS), ClosingRule(mu=0.1))
+        self._sends = sends
+
+    @property
+    def wake_at(self) -> float:
+        return math.inf
+
+    def start(self) -> Sequence[Dispatch]:
+        return super().start() if self._sends else []
+
+    def on(self, event: Event) -> Sequence[Action]:  # noqa: ARG002 (it does not care)
+        return []
+
+
+class Endless:
+    """A backend of workers who answer once: asked for more, it would wait for ever."""
+
+    def __init__(self) -> None:
+        self._left: list[Task] = []
+
+    def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:  # noqa: ARG002
+        self._left += tasks
+        return [0.0] * len(tasks)
+
+    def cancel(self, round: int, workers: Sequence[int]) -> None: ...
+
+    def receive(self, until: float) -> Arrival:  # noqa: ARG002 (nobody waits)
+        assert self._left, "the loop waits for ever"
+        task = self._left.pop()
+        return Arrival(round=0, worker=task.worker, attempt=0, at=1.0, results={0: np.zeros(1)})
+
+
+@pytest.mark.parametrize("sends", [False, True])
+def test_a_policy_that_waits_for_nothing_ends_the_run(sends: bool) -> None:
+    scheme = parse_scheme("uncoded", n=N)
+    with pytest.raises(ScheduleError, match="waits for ever: no task is out"):
+        master.run(Mute(scheme, sends=sends), Endless())

@@ -1,12 +1,12 @@
-"""What workers owe."""
+"""What workers owe, and which of their tasks are out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from seqgc.ports import Arrival, MiniTask
+from seqgc.ports import Arrival, Event, Failure, MiniTask, Timetable
 
-__all__ = ["Debts"]
+__all__ = ["Debts", "TasksOut"]
 
 
 class Debts:
@@ -58,3 +58,39 @@ class Debts:
         """Forget what these workers owe of a round."""
         for worker in workers if self._debts else ():
             self._debts.pop((worker, round), None)
+
+
+class TasksOut:
+    """The tasks whose answer is to come, whether or not anybody has a use for it; true if any are.
+
+    A backend that tells times ahead (`Timetable`) knows itself when nothing is left to arrive: of
+    its tasks some are always said to be out.
+    """
+
+    def __init__(self) -> None:
+        self._attempts: dict[tuple[int, int], set[int]] = {}  # by (round, worker)
+        self._told = False
+
+    def __bool__(self) -> bool:
+        return self._told or bool(self._attempts)
+
+    def leave(self, round: int, attempt: int, workers: Iterable[int]) -> None:
+        """Note that these workers are sent a task."""
+        for worker in () if self._told else workers:
+            self._attempts.setdefault((round, worker), set()).add(attempt)
+
+    def see(self, event: Event) -> None:
+        """Take an answer, or the news that there will be none."""
+        if isinstance(event, Timetable):
+            self._told = True
+            self._attempts.clear()
+        elif isinstance(event, Arrival | Failure):
+            attempts = self._attempts.get((event.round, event.worker), set())
+            attempts.discard(event.attempt)
+            if not attempts:
+                self._attempts.pop((event.round, event.worker), None)
+
+    def cancel(self, round: int, workers: Iterable[int]) -> None:
+        """Note that these workers' tasks of a round will not be answered."""
+        for worker in workers if self._attempts else ():
+            self._attempts.pop((round, worker), None)

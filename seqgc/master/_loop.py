@@ -11,8 +11,8 @@ from typing import TypeAlias, overload
 import numpy as np
 
 from seqgc import ports
-from seqgc.errors import ModelError, NotDecodableError, ParameterError
-from seqgc.master._debts import Debts
+from seqgc.errors import ModelError, NotDecodableError, ParameterError, ScheduleError
+from seqgc.master._debts import Debts, TasksOut
 from seqgc.master._gathering import Gatherer, HeldJob
 from seqgc.ports import (
     Action,
@@ -64,6 +64,8 @@ def run(
         If a worker is to be restarted, and the backend cannot.
     WorkerError
         If a round cannot end.
+    ScheduleError
+        If the policy waits for ever: it is not done, no task is out, and it has set no time.
     AuditError
         If workers who were asked for the same differ, and no majority says who is right.
     IllConditionedError
@@ -105,6 +107,7 @@ class _Loop:
     _max_norm: float
     _begun: int = -1  # jobs begin in order
     _debts: Debts = field(default_factory=Debts)
+    _out: TasksOut = field(default_factory=TasksOut)
     _failed: set[str] = field(default_factory=set)  # models
     _flawed: set[tuple[int, int | None, int]] = field(default_factory=set)
     _again: set[tuple[int, int, int]] = field(default_factory=set)  # tasks that were sent since
@@ -122,6 +125,8 @@ class _Loop:
                 self._hand_over_all()  # while the workers compute
                 rest(self._hold)
                 until = self._policy.wake_at
+                if not self._out and until == math.inf:
+                    raise ScheduleError("the policy waits for ever: no task is out, nor a time set")
                 self._feed(self._backend.receive(until) or ports.Tick(at=until))
             self._hand_over_all()
             rest(self._hold)
@@ -141,6 +146,7 @@ class _Loop:
         return Held(begun=self._begun + 1, jobs=self._gatherer.held(), expelled=expelled)
 
     def _feed(self, event: Event) -> None:
+        self._out.see(event)
         if self._workload is not None and isinstance(event, Arrival):
             event = self._screen(event, self._workload)
         self._observe(event)
@@ -203,6 +209,7 @@ class _Loop:
                     self._dispatch(action)
                 case ports.Cancel(round=round, workers=workers):
                     self._debts.cancel(round, workers)
+                    self._out.cancel(round, workers)
                     self._backend.cancel(round, workers)
                 case ports.Restart(worker=worker):
                     self._backend.restart(worker)  # type: ignore[attr-defined]
@@ -258,6 +265,7 @@ class _Loop:
         if self._workload is not None:
             self._prepare(action, self._workload)
             tasks = [self._task(action, worker, self._workload) for worker in workers]
+        self._out.leave(round, attempt, workers)
         left_at = tuple(self._backend.dispatch(round, tasks))
         self._feed(
             ports.Dispatched(
