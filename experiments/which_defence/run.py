@@ -5,7 +5,8 @@ python -m experiments.which_defence.run FOLDER [--output FOLDER]
 FOLDER has the recordings of `RECORDINGS`, each of 256 workers. `seqgc.compare` runs each defence on
 all rounds of each recording, for two alphas (seconds that a whole batch takes one worker):
 
-- *functions*: delays are latencies, each task is an invocation; one model, then four in turn;
+- *functions*: delays are latencies, each task is an invocation; one model, then four, in the
+  bundles (models whose gradients are one job) that suit a code best, else as large as can be;
 - *residents*: delays are speeds. What was recorded at hardly any load has no speed; so it is taken
   to the load that an uncoded batch gives each worker, 1/256, by alpha: all seconds of that are work
   then, and a worker with twice as much takes twice as long. One model.
@@ -13,8 +14,7 @@ all rounds of each recording, for two alphas (seconds that a whole batch takes o
 Codes are those that `seqgc.tune` finds for the recording, closing rounds by mu = 0 and `feasible`;
 of residents' speeds, which it does not know, the smallest. All are trained at one learning rate,
 the best of 1, 2 and 4 for exact gradients. ``low_s`` and ``high_s`` are with the best and the worst
-of three seeds; four models are trained with one. Each has rounds of its own: `seqgc.compare` knows
-no bundles, which `experiments.which_scheme` has.
+of three seeds; four models are trained with one.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def asked_for(defence: str, rehearsal: Rehearsal, field: Field) -> str | Setting
     if defence not in TUNED:
         return defence
     space = SearchSpace(
-        families=TUNED[defence], mus=(0.0,), wait_outs=("feasible",), jobs_per_round=(1,),
+        families=TUNED[defence], mus=(0.0,), wait_outs=("feasible",),
+        jobs_per_round=tuple(k for k in (4, 2, 1) if field.models % k == 0),
         max_delay=3, most=24,
     )  # fmt: skip
     on = replace(rehearsal, repeat=True, models=field.models, num_jobs=30 * field.models)
@@ -115,7 +116,9 @@ def case(profile: DelayProfile, defence: str, *, alpha: float, field: Field) -> 
         trial=Trial(lrs=(LR,), seeds=field.seeds),
     ).rows
     low_s, high_s = row.seconds_between or (np.nan, np.nan)
-    label = setting.label.replace(", ", "; ") if isinstance(setting, Setting) else setting
+    label = setting if isinstance(setting, str) else setting.label.replace(", ", "; ")
+    if isinstance(setting, str) and row.jobs_per_round > 1:
+        label += f"; {row.jobs_per_round} jobs a round"
     return {
         "setting": label,
         "kind": row.kind,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, cast
@@ -15,8 +16,10 @@ from seqgc.cli._show import Screen, busy, print_json, print_pairs
 from seqgc.comparison import Comparison, Metering, ProfileReading, Row, Trial
 from seqgc.comparison import compare as compare_defences
 from seqgc.deploy import Architecture, read_prices
-from seqgc.errors import one_line
+from seqgc.errors import ParameterError, one_line
 from seqgc.report import comparison_page
+from seqgc.rounds import Setting
+from seqgc.schemes import parse_scheme
 from seqgc.virtual import WorkerKind
 
 _TRIAL = Trial()
@@ -26,7 +29,7 @@ _LEGEND = (
     "s/clock: seconds a batch of data; × bound: by those of a master who knows all delays "
     "beforehand. clocks, seconds, $: until all models are at the target, at the learning rate "
     "{lr:g} for all; best: at each one's own. stale: clocks of updates that a task's weights "
-    "lack, on average. wasted: batches asked of workers beyond one a clock."
+    "lack, on average. wasted: batches asked of workers beyond one a clock.{bundle}"
 )
 
 
@@ -41,9 +44,21 @@ class FieldOptions:
         "latency"
     )
     workers: Annotated[str, "function (a task is an invocation), or resident."] = "function"
+    jobs_per_round: Annotated[
+        int | None, "Models in a job (bundle) of the defences named; as many as can be."
+    ] = None
     memory_mb: Annotated[int, "Memory of a function, for its price."] = _METERING.memory_mb
     arch: Annotated[str, "Processor of a function, for its price."] = _METERING.arch
     region: Annotated[str, "Whose prices."] = "us-east-1"
+
+    def settings(self, defences: Sequence[str], *, n: int) -> Sequence[str | Setting]:
+        """Return the defences, each with the bundle that was asked for, if any."""
+        if (k := self.jobs_per_round) is None:
+            return defences
+        if not defences:
+            rule = "is of the defences that are named"
+            raise ParameterError("jobs_per_round", rule, k, "add --defence SPEC, or leave it out")
+        return [Setting(scheme=parse_scheme(spec, n=n), jobs_per_round=k) for spec in defences]
 
     def metering(self) -> Metering:
         """Return what a second costs."""
@@ -88,7 +103,7 @@ def compare(
     rehearsal = options.of(profile)
     found = compare_defences(
         rehearsal,
-        defence or (),
+        where.settings(defence or (), n=rehearsal.profile.num_workers),
         models=rehearsal.models or 1,
         clocks=where.clocks,
         reading=cast("ProfileReading", where.reading),
@@ -114,7 +129,8 @@ def _print(found: Comparison) -> None:
         console = Screen(width=_WIDTH)
     console.print(found.premise)
     console.print(_table(found))
-    console.print(_LEGEND.format(lr=found.lr))
+    bundle = " bundle: models whose gradients are one job." if found.models > 1 else ""
+    console.print(_LEGEND.format(lr=found.lr, bundle=bundle))
     console.print(found.advice)
 
 
@@ -122,11 +138,14 @@ def _table(found: Comparison) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("defence", overflow="fold")
     table.add_column("kind")
-    headings = "s/clock", "× bound", "clocks", "seconds", "$", "best", "stale", "wasted"
+    bundles = found.models > 1
+    headings = ["bundle"] if bundles else []
+    headings += ["s/clock", "× bound", "clocks", "seconds", "$", "best", "stale", "wasted"]
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in found.rows:
-        table.add_row(row.defence, row.kind, *_cells(row, most=found.trial.most))
+        bundle = [str(row.jobs_per_round)] if bundles else []
+        table.add_row(row.defence, row.kind, *bundle, *_cells(row, most=found.trial.most))
     return table
 
 

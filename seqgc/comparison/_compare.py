@@ -3,8 +3,8 @@
 The yardstick
 -------------
 Every defence processes the same data: *clocks*, batches of the same points in the same order, of
-``models`` models that take turns. What counts is how long it takes until the models are good, and
-that has two factors:
+``models`` models, bundle by bundle in turn: the gradients of a bundle are one job. What counts is
+how long it takes until the models are good, and that has two factors:
 
 - *seconds per clock* of data: the time at which the last point of K clocks is applied, over K; of
   clocks from which points were left out, over what is left. For
@@ -46,13 +46,14 @@ _OTHERS = "uncoded", "ssp:slack=1", "ssp:slack=3", "asp", "asp-dds:M=1", "lb-bsp
 def default_defences(
     rehearsal: Rehearsal, *, models: int, reading: ProfileReading
 ) -> list[Setting]:
-    """Return what is compared unless something is named, where ``models`` take turns.
+    """Return what is compared unless something is named, where so many ``models`` are trained.
 
     The code that `seqgc.search.tune` finds, the best `ra-sgc` and `deal` where these can run (work
-    is dealt to workers that stay), no defence at all, and the field's others at usual parameters.
+    is dealt to workers that stay), each with the bundle that suits it best; no defence at all, and
+    the field's others at usual parameters, with the largest bundle that they can have.
     """
     n, found = rehearsal.profile.num_workers, list[Setting]()
-    space = SearchSpace(jobs_per_round=(1,))
+    space = SearchSpace(jobs_per_round=tuple(reversed(_divisors(models))))
     taken = {"uncoded"}
     if reading == "speed" or not rehearsal.reading.resident:
         taken.add("deal")
@@ -63,7 +64,7 @@ def default_defences(
             taken.add(group)
             found.append(row.setting)
     backups = sorted({f"backup:b={max(1, n // part)}" for part in (16, 8, 4)} if n > 1 else ())
-    return [*found, *(_setting(spec, n) for spec in (*_OTHERS, *backups))]
+    return [*found, *(_setting(spec, n, models=models) for spec in (*_OTHERS, *backups))]
 
 
 def compare(
@@ -80,11 +81,11 @@ def compare(
     """Say which defence is best on recorded delays: see the head of `seqgc.comparison._compare`.
 
     ``on`` is a profile, or a rehearsal on one, of which the slope and the way to deal work count,
-    too. ``defences`` are
-    specifications or settings; without any, `default_defences`. ``models`` take turns, and
-    ``clocks`` of data are timed (None: as many as the profile has rounds). ``reading`` says what
-    the recorded seconds are (`seqgc.profiles.Pace`), and ``workers`` whether each task is an
-    invocation of its own.
+    too. ``defences`` are specifications or settings; without any, `default_defences`. Of
+    ``models``, as many as a defence's delay allows make a bundle, one job, unless its setting says
+    how many; bundles take turns. ``clocks`` of data are timed (None: as many as the profile has
+    rounds). ``reading`` says what the recorded seconds are (`seqgc.profiles.Pace`), and ``workers``
+    whether each task is an invocation of its own.
 
     Raises
     ------
@@ -103,8 +104,10 @@ def compare(
     rehearsal = on if isinstance(on, Rehearsal) else Rehearsal(profile=on)
     field = Field.of(rehearsal, models=models, clocks=clocks, reading=reading, kind=workers)
     trial, metering = trial or Trial(), metering or Metering()
-    n = field.workers.n
-    settings = [each if isinstance(each, Setting) else _setting(each, n) for each in defences]
+    settings = [
+        each if isinstance(each, Setting) else _setting(each, field.n, models=models)
+        for each in defences
+    ]
     settings = settings or default_defences(field.rehearsal, models=models, reading=reading)
     for setting in settings:
         field.check(setting)
@@ -117,7 +120,15 @@ def compare(
         for lr in trial.lrs
     }
     common = min(trial.lrs, key=lambda lr: median(exact[lr]))
-    judge = Judge(field=field, trial=trial, metering=metering, problems=problems, exact=exact)
+    bound_s = field.bound_s({setting.jobs_per_round for setting in settings})
+    judge = Judge(
+        field=field,
+        trial=trial,
+        metering=metering,
+        problems=problems,
+        exact=exact,
+        bound_s=bound_s,
+    )
     rows = [judge.row(setting, common=common) for setting in settings]
     never = math.inf
     rows.sort(key=lambda row: (row.seconds_to_target or never, row.seconds_per_clock))
@@ -125,15 +136,24 @@ def compare(
         rows=tuple(rows),
         reading=reading,
         workers=workers,
-        n=n,
+        n=field.n,
         models=models,
         clocks=field.clocks,
         alpha=field.rehearsal.slope,
         lr=common,
         trial=trial,
-        bound_s=field.bound_s,
+        bound_s=bound_s,
     )
 
 
-def _setting(spec: str, n: int) -> Setting:
-    return Setting(scheme=parse_scheme(spec, n=n))
+def _setting(spec: str, n: int, *, models: int) -> Setting:
+    """Return a defence with as many models in a job as its delay allows."""
+    scheme = parse_scheme(spec, n=n)
+    most = max(1, models // (scheme.delay + 1))
+    size = next(k for k in _divisors(models) if k <= most)
+    return Setting(scheme=scheme, jobs_per_round=size)
+
+
+def _divisors(number: int) -> list[int]:
+    """Return what divides a number, the largest first."""
+    return [k for k in range(number, 0, -1) if number % k == 0]

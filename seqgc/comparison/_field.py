@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from seqgc.comparison._rows import ProfileReading
-from seqgc.comparison._run import Course, Workers, course_of
+from seqgc.comparison._run import Course, Workers, course_of, jobs_of
 from seqgc.errors import ParameterError, require_int
 from seqgc.ports import FloatArray
 from seqgc.profiles import latency_pace, speed_pace
@@ -24,7 +27,7 @@ class Field:
 
     rehearsal: Rehearsal
     reading: ProfileReading
-    workers: Workers
+    kind: WorkerKind
     models: int
     clocks: int
 
@@ -43,26 +46,43 @@ class Field:
         stay = replace(rehearsal.reading, resident=resident)
         if reading not in ("latency", "speed"):
             raise ParameterError("reading", "must be latency or speed", reading)
-        pace = (
-            latency_pace(profile, alpha=rehearsal.alpha)
-            if reading == "latency"
-            else speed_pace(profile)
-        )
         rounds = profile.num_rounds if clocks is None else require_int("clocks", clocks, least=1)
-        return cls(
+        field = cls(
             rehearsal=replace(rehearsal, repeat=True, models=models, reading=stay),
             reading=reading,
-            workers=Workers(pace=pace, kind=kind),
+            kind=kind,
             models=models,
             clocks=rounds,
         )
+        field.workers(1).backend()  # refuses what cannot be, before anything is run
+        return field
 
     @property
-    def bound_s(self) -> float:
-        """Seconds per clock of data that perfect knowledge would take."""
-        if self.reading == "speed" or self.workers.kind == "resident":
-            return busy_seconds(self.workers.pace, self.clocks) / self.clocks
-        return self.rehearsal.ideal_s(self.clocks) / self.clocks
+    def n(self) -> int:
+        """How many workers there are."""
+        return self.rehearsal.profile.num_workers
+
+    def workers(self, jobs_per_round: int) -> Workers:
+        """Return the workers, whose load of 1 is that many batches."""
+        profile, k = self.rehearsal.profile, jobs_per_round
+        if self.reading == "speed":
+            return Workers(pace=speed_pace(profile, jobs_per_round=k), kind=self.kind)
+        pace = latency_pace(profile, alpha=self.rehearsal.alpha, jobs_per_round=k)
+        return Workers(pace=pace, kind=self.kind)
+
+    def bound_s(self, sizes: Iterable[int]) -> float:
+        """Return the seconds per clock of data that perfect knowledge would take.
+
+        That is with the best of these sizes of a bundle, whose models pay for a start together.
+        """
+        return min(map(self._bound_s, sizes))
+
+    def _bound_s(self, jobs_per_round: int) -> float:
+        rounds = int(np.ceil(self.clocks / jobs_per_round))
+        clocks = rounds * jobs_per_round
+        if self.reading == "speed" or self.kind == "resident":
+            return busy_seconds(self.workers(jobs_per_round).pace, rounds) / clocks
+        return self.rehearsal.ideal_s(clocks, jobs_per_round=jobs_per_round) / clocks
 
     def check(self, setting: Setting) -> None:
         """Refuse what cannot run here."""
@@ -70,22 +90,20 @@ class Field:
         if isinstance(scheme, Deal) and self.reading == "speed":
             rule = "cannot be `deal` where delays are read as speeds"
             raise ParameterError("defence", rule, scheme.spec, "take --reading latency")
-        if setting.jobs_per_round > 1:
-            rule = "must be 1: what is compared has rounds for each model"
-            raise ParameterError("jobs_per_round", rule, setting.jobs_per_round, "take seqgc.tune")
         names = [f"model-{index}" for index in range(self.models)]
-        require_models(names, delay=scheme.delay, jobs_per_round=1)
+        require_models(names, delay=scheme.delay, jobs_per_round=setting.jobs_per_round)
 
     def course(self, setting: Setting, *, clocks: int) -> Course:
         """Run so many clocks of data, for the seconds alone."""
+        bundle = setting.jobs_per_round
         if not isinstance(setting.scheme, Deal):
-            return course_of(setting, self.workers, clocks=clocks)
-        run = deal(setting, replace(self.rehearsal, num_jobs=clocks))
+            return course_of(setting, self.workers(bundle), clocks=clocks)
+        jobs = jobs_of(setting, clocks=clocks)
+        run = deal(setting, replace(self.rehearsal, num_jobs=jobs * bundle))
         closed_s: FloatArray = run.replay.jobs()["finished_s"]
-        once = self.workers.kind == "resident"
         return Course(
-            closed_s=closed_s.tolist(),
+            closed_s=closed_s.repeat(bundle).tolist(),
             busy_s=run.billed_worker_s,
-            tasks=setting.scheme.n * (1 if once else clocks),
+            tasks=setting.scheme.n * (1 if self.kind == "resident" else jobs),
             load=run.computed_load,
         )

@@ -40,6 +40,7 @@ class Judge:
     metering: Metering
     problems: Sequence[SoftmaxProblem]
     exact: dict[float, list[int]]  # steps to the target, by learning rate and seed
+    bound_s: float  # per clock
 
     def row(self, setting: Setting, *, common: float) -> Row:
         """Return what a defence comes to."""
@@ -54,14 +55,16 @@ class Judge:
                     known = [each.seconds for each in reached.values() if each is not None]
                     limit_s = min(known, default=math.inf)
                     reached[lr] = self._trained(setting, lr, until_s=limit_s)
-        seen, seconds_per_clock = reached[common], course.runtime_s / field.clocks / course.applied
+        seen, clocks = reached[common], len(course.closed_s) * course.applied
+        seconds_per_clock = course.runtime_s / clocks
         able = {lr: each.seconds for lr, each in reached.items() if each is not None}
         best = min(able, key=able.__getitem__, default=None)
         return Row(
             defence=setting.scheme.spec,
             kind=setting.scheme.kind,
+            jobs_per_round=setting.jobs_per_round,
             seconds_per_clock=seconds_per_clock,
-            over_bound=seconds_per_clock / field.bound_s,
+            over_bound=seconds_per_clock / self.bound_s,
             clocks_to_target=None if seen is None else seen.clocks,
             seconds_to_target=None if seen is None else seen.seconds,
             seconds_between=None if seen is None else (seen.least_s, seen.most_s),
@@ -102,7 +105,7 @@ class Judge:
         for problem in self.problems:
             curve, staleness = trained(
                 setting,
-                self.field.workers,
+                self.field.workers(setting.jobs_per_round),
                 problem,
                 models=self.field.models,
                 lr=lr,
@@ -126,8 +129,8 @@ class Judge:
 
     def _usd(self, course: Course, reached: _Reached) -> float:
         """Return what the run up to the target costs: see this module's head."""
-        n, clocks = self.field.workers.n, reached.clocks * self.field.models
-        if self.field.workers.kind == "resident":
+        n, clocks = self.field.n, reached.clocks * self.field.models
+        if self.field.kind == "resident":
             return self.metering.usd(worker_s=reached.seconds * n, requests=n)
         share = clocks / len(course.closed_s)
         requests = round(course.tasks * share)

@@ -48,6 +48,7 @@ class Trial:
 class Row:
     """What one defence comes to; what is None was never reached.
 
+    ``jobs_per_round``: the models whose gradients are one job.
     ``over_bound``: seconds per clock over those of perfect knowledge. ``clocks_to_target``, of each
     model, ``seconds_to_target``, of all of them, and ``usd`` are at the common learning rate,
     medians of the seeds; ``seconds_between`` are the seconds with the best seed and with the worst,
@@ -58,6 +59,7 @@ class Row:
 
     defence: str
     kind: Kind
+    jobs_per_round: int
     seconds_per_clock: float
     over_bound: float
     clocks_to_target: float | None

@@ -17,14 +17,15 @@ from seqgc.profiles import Pace
 from seqgc.rounds import Setting, policy_of
 from seqgc.virtual import Compute, Conduct, VirtualBackend, WorkerKind
 
-__all__ = ["Course", "Workers", "course_of", "trained"]
+__all__ = ["Course", "Workers", "course_of", "jobs_of", "trained"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Workers:
     """``n`` workers of a pace: functions, each task an invocation, or residents with a queue.
 
-    ``message_s``: seconds of a message to a worker, and of one back, beside what the pace says.
+    The pace is that of a job's work: of a bundle, all of its models'. A message to a worker, or one
+    back, takes ``message_s`` seconds beside what the pace says.
     """
 
     pace: Pace
@@ -47,10 +48,10 @@ class Workers:
 class Course:
     """How a run of K clocks of data went, without any computing.
 
-    ``closed_s`` (K,), when each clock of data was complete; ``busy_s`` are worker-seconds of all
-    tasks to their end, ``tasks`` how many there were, ``load`` what was asked of workers in units
-    of a batch a clock: 1 where nothing is done twice. ``applied`` is the share of the data that was
-    not left out.
+    ``closed_s`` (K,), when each clock of data was complete, those of a bundle at once; ``busy_s``
+    are worker-seconds of all tasks to their end, ``tasks`` how many there were, ``load`` what was
+    asked of workers in units of a batch a clock: 1 where nothing is done twice. ``applied`` is the
+    share of the data that was not left out.
     """
 
     closed_s: Sequence[float]
@@ -88,35 +89,43 @@ def _drive(
     setting: Setting,
     backend: VirtualBackend,
     *,
-    clocks: int,
+    jobs: int,
     workload: Workload | None = None,
 ) -> _Watch:
     watch = _Watch(lambda: backend.now)
-    conduct = Conduct(setting.scheme.spec, n=setting.scheme.n, num_jobs=clocks)
+    conduct = Conduct(setting.scheme.spec, n=setting.scheme.n, num_jobs=jobs)
 
     def see(seen: Seen) -> None:
         conduct(seen)
         watch(seen)
 
     with conduct.watching(), suppress(EnoughError):
-        policy = policy_of(setting, num_jobs=clocks)
+        policy = policy_of(setting, num_jobs=jobs)
         master.run(policy, backend, workload, observe=see)
         conduct.end()
     return watch
 
 
 def course_of(setting: Setting, workers: Workers, *, clocks: int) -> Course:
-    """Run ``clocks`` >= 1 clocks of data under a setting; nothing is computed or decoded."""
-    backend = workers.backend()
-    watch = _drive(setting, backend, clocks=clocks)
-    order = [watch.closed_s[job] for job in range(clocks)]
+    """Run ``clocks`` >= 1 clocks of data under a setting; nothing is computed or decoded.
+
+    The last bundle is run whole, so that there may be a few clocks more.
+    """
+    backend, jobs = workers.backend(), jobs_of(setting, clocks=clocks)
+    watch = _drive(setting, backend, jobs=jobs)
+    order = [watch.closed_s[job] for job in range(jobs)]
     return Course(
-        closed_s=np.maximum.accumulate(order).tolist(),
+        closed_s=np.maximum.accumulate(order).repeat(setting.jobs_per_round).tolist(),
         busy_s=math.fsum(backend.busy_s.tolist()),
         tasks=watch.tasks,
-        load=watch.loads / clocks,
-        applied=1 - watch.lost / (clocks * len(setting.scheme.chunk_fractions)),
+        load=watch.loads / jobs,
+        applied=1 - watch.lost / (jobs * len(setting.scheme.chunk_fractions)),
     )
+
+
+def jobs_of(setting: Setting, *, clocks: int) -> int:
+    """Return in how many jobs a setting does so many clocks of data, of a model each."""
+    return math.ceil(clocks / setting.jobs_per_round)
 
 
 def trained(
@@ -135,9 +144,9 @@ def trained(
     Return the curve, and the staleness of each mini-task.
     """
     workload = SoftmaxWorkload(
-        problem, defence=setting.scheme, models=models, lr=lr, target=target, until_s=until_s
+        problem, setting=setting, models=models, lr=lr, target=target, until_s=until_s
     )
     backend = workers.backend(workload.compute)
     workload.now = lambda: backend.now
-    _drive(setting, backend, clocks=clocks, workload=workload)
+    _drive(setting, backend, jobs=jobs_of(setting, clocks=clocks), workload=workload)
     return workload.curve(), workload.staleness

@@ -16,7 +16,7 @@ import numpy as np
 
 from seqgc.comparison._problem import SoftmaxProblem
 from seqgc.ports import Decoding, FloatArray, IntArray, MiniTask, WeightedPoints, WeightRef
-from seqgc.schemes import Defence
+from seqgc.rounds import Setting
 
 __all__ = ["Curve", "EnoughError", "SoftmaxWorkload", "exact_curve"]
 
@@ -75,7 +75,7 @@ class _Model:
 
 
 class SoftmaxWorkload:
-    """``models`` equal problems that take turns, trained by plain gradient descent.
+    """``models`` equal problems, trained by plain gradient descent, bundle by bundle in turn.
 
     ``now`` is to be set to what says the time. Where jobs come in parts, the weights of a task hold
     all updates that have arrived by then; else those of a job are fixed as it begins. Once every
@@ -87,7 +87,7 @@ class SoftmaxWorkload:
         self,
         problem: SoftmaxProblem,
         *,
-        defence: Defence,
+        setting: Setting,
         models: int,
         lr: float,
         target: float,
@@ -96,12 +96,13 @@ class SoftmaxWorkload:
         self._problem, self._lr = problem, lr
         self._target, self._until_s = target, until_s
         self.now: Callable[[], float] = lambda: 0.0
-        self._in_parts = defence.kind == "stale"
-        cut = np.cumsum([0, *defence.cut(problem.batch).tolist()])
+        self._in_parts = setting.scheme.kind == "stale"
+        cut = np.cumsum([0, *setting.scheme.cut(problem.batch).tolist()])
         self._chunks = [np.arange(first, end) for first, end in pairwise(cut)]
         self._models = [_Model(problem.start()) for _ in range(models)]
+        self._bundle = setting.jobs_per_round
         self._points: dict[int, IntArray] = {}  # by job
-        self._fixed: dict[int, int] = {}  # versions, by job
+        self._fixed: dict[int, list[int]] = {}  # versions of the bundle's models, by job
         self._clocks, self._losses, self._at_s = list[float](), list[float](), list[float]()
         self._arrived = 0.0  # clocks of data, of all models
         self.staleness: list[float] = []
@@ -120,32 +121,38 @@ class SoftmaxWorkload:
 
     def begin(self, job: int) -> None:
         """Draw a job's batch; fix its weights, unless it comes in parts."""
-        self._points[job] = self._problem.points(step=job // len(self._models))
+        self._points[job] = self._problem.points(step=self._step(job))
         if not self._in_parts:
-            self._fixed[job] = self._model(job).version
+            self._fixed[job] = [model.version for model in self._members(job).values()]
 
     def result_form(self, job: int) -> None:  # noqa: ARG002 (as the first one's)
         """Return nothing: all results are alike."""
         return
 
     def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
-        """Return the points of a mini-task, and the weights for them."""
-        job, model = mini_task.job, self._model(mini_task.job)
-        version = self._fixed.get(job, model.version)
-        model.in_use.setdefault(version, _Version(model.weights)).tasks += 1
-        lacks = job // len(self._models) - model.applied if self._in_parts else 0.0
-        self.staleness.append(max(0.0, lacks))
+        """Return the points of a mini-task, and each model's weights for them."""
+        job, members = mini_task.job, self._members(mini_task.job)
+        versions = self._fixed.get(job) or [model.version for model in members.values()]
         places = [self._chunks[chunk] for chunk in mini_task.chunks]
         sizes = [len(each) for each in places]
         shares = np.repeat(mini_task.coefficients, sizes) / self._problem.batch
-        name = f"model-{job % len(self._models)}"
-        ref = WeightRef(model=name, version=version, digest="", dtype="float64", size=650)
         points = self._points[job][np.concatenate(places)]
-        return (WeightedPoints(model=name, weights=ref, points=points, coefficients=shares),)
+        parts = []
+        for (index, model), version in zip(members.items(), versions, strict=True):
+            model.in_use.setdefault(version, _Version(model.weights)).tasks += 1
+            lacks = self._step(job) - model.applied if self._in_parts else 0.0
+            self.staleness.append(max(0.0, lacks))
+            name = f"model-{index}"
+            ref = WeightRef(model=name, version=version, digest="", dtype="float64", size=650)
+            part = WeightedPoints(model=name, weights=ref, points=points, coefficients=shares)
+            parts.append(part)
+        return tuple(parts)
 
     def compute(self, parts: Sequence[WeightedPoints]) -> FloatArray:
-        """Return a mini-task's result (650,)."""
-        (part,) = parts
+        """Return a mini-task's result, (650,) of each model one after the other."""
+        return np.concatenate([self._gradient(part) for part in parts])
+
+    def _gradient(self, part: WeightedPoints) -> FloatArray:
         model = self._models[int(part.weights.model.removeprefix("model-"))]
         version = model.in_use[part.weights.version]
         version.tasks -= 1
@@ -154,14 +161,15 @@ class SoftmaxWorkload:
         return self._problem.gradient(version.weights, part.points, part.coefficients)
 
     def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
-        """Take a step along a gradient, or a part of one."""
-        model = self._model(decoding.job)
-        model.weights = model.weights - self._lr * gradient
-        model.version += 1
+        """Take a step along a gradient, or a part of one, with each model of the bundle."""
         before = int(self._arrived + 1e-9)
         share = 1.0 if decoding.part is None else 1 / decoding.part.of
-        model.applied += share
-        self._arrived += share
+        members = self._members(decoding.job).values()
+        for model, slope in zip(members, np.split(gradient, self._bundle), strict=True):
+            model.weights = model.weights - self._lr * slope
+            model.version += 1
+            model.applied += share
+        self._arrived += share * self._bundle
         if int(self._arrived + 1e-9) > before:
             self._look()
 
@@ -173,5 +181,10 @@ class SoftmaxWorkload:
         if worst <= self._target or self.now() >= self._until_s:
             raise EnoughError
 
-    def _model(self, job: int) -> _Model:
-        return self._models[job % len(self._models)]
+    def _step(self, job: int) -> int:
+        return job * self._bundle // len(self._models)
+
+    def _members(self, job: int) -> dict[int, _Model]:
+        """Return the models whose gradients are one job, by number."""
+        first = job * self._bundle % len(self._models)
+        return {index: self._models[index] for index in range(first, first + self._bundle)}

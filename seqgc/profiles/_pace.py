@@ -37,7 +37,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from seqgc.errors import ParameterError, ProfileError, require_number
+from seqgc.errors import ParameterError, ProfileError, require_int, require_number
 from seqgc.ports import FloatArray
 from seqgc.profiles._delay_profile import DelayProfile
 
@@ -248,11 +248,14 @@ class ByTime:
             row, now = row + 1, now + left_s
 
 
-def latency_pace(profile: DelayProfile, *, alpha: float | None = None) -> ByRound:
+def latency_pace(
+    profile: DelayProfile, *, alpha: float | None = None, jobs_per_round: int = 1
+) -> ByRound:
     """Read a profile as latencies, on top of ``alpha`` seconds per unit of load, whoever works.
 
     The seconds of a task are those of `DelayProfile.times_at`; ``alpha`` is the profile's own
-    unless it is given. Source: docs/mathematics.md, section 7.
+    unless it is given. A unit of load is a job, of a bundle of ``jobs_per_round`` models that many
+    batches. Source: docs/mathematics.md, section 7.
 
     Raises
     ------
@@ -266,15 +269,17 @@ def latency_pace(profile: DelayProfile, *, alpha: float | None = None) -> ByRoun
     >>> [task_seconds(pace, 1, round=k, at=0.0, done=0.0, load=0.2) for k in (0, 1)]
     [1.0, 2.3]
     """
-    slope, load = profile.slope(alpha), profile.meta.base_load
-    return ByRound(latencies_s=profile.times, rates=np.array([[slope]]), base_load=load)
+    k = require_int("jobs_per_round", jobs_per_round, least=1)
+    rates = np.array([[k * profile.slope(alpha)]])
+    return ByRound(latencies_s=profile.times, rates=rates, base_load=profile.meta.base_load / k)
 
 
-def speed_pace(profile: DelayProfile) -> ByWork:
+def speed_pace(profile: DelayProfile, *, jobs_per_round: int = 1) -> ByWork:
     """Read a profile as speeds: in each row, all seconds are work on the profile's base load.
 
     A worker with as much to do as was recorded takes as long as was recorded. What was recorded at
-    no load has no speed: `DelayProfile.at_load` says what it would have been at some.
+    no load has no speed: `DelayProfile.at_load` says what it would have been at some. A unit of
+    load is a job, of a bundle of ``jobs_per_round`` models that many batches.
 
     Raises
     ------
@@ -292,6 +297,7 @@ def speed_pace(profile: DelayProfile) -> ByWork:
     if not load > 0:
         rule = "the profile must have been recorded at a load > 0 to be read as speeds"
         raise ProfileError(f"{rule}; got base load {load:g} (take `at_load` first)")
+    load /= require_int("jobs_per_round", jobs_per_round, least=1)
     return ByWork(rates=profile.times / load, width=load)
 
 

@@ -16,12 +16,13 @@ _KINDS: Final = (
     "points. Stale ones are of weights that lack the latest steps."
 )
 _COLUMNS: Final = (
-    "A clock is a batch of data. Clocks, seconds and dollars are those until all models are at the "
-    "target, all at one learning rate ({lr:g}, the best for exact gradients), medians of the "
-    "seeds. Seeds: from the seconds with the best of them to those with the worst. Best: seconds "
-    "at each defence's own best rate. The bound is the time of a master who knows all delays "
-    "beforehand. Staleness is how many clocks' updates the weights of a task lack, on average. "
-    "Wasted is what workers were asked for beyond one batch a clock, in batches."
+    "A clock is a batch of data, a bundle the models whose gradients are one job. Clocks, seconds "
+    "and dollars are those until all models are at the target, all at one learning rate ({lr:g}, "
+    "the best for exact gradients), medians of the seeds. Seeds: from the seconds with the best of "
+    "them to those with the worst. Best: seconds at each defence's own best rate. The bound is the "
+    "time of a master who knows all delays beforehand. Staleness is how many clocks' updates the "
+    "weights of a task lack, on average. Wasted is what workers were asked for beyond one batch a "
+    "clock, in batches."
 )
 
 
@@ -68,13 +69,14 @@ def _glance(found: Comparison) -> list[Figure]:
 
 def _table(found: Comparison) -> Element:
     heading = (
-        "defence", "gradients", "s a clock", "times the bound", "clocks", "seconds", "seeds", "$",
-        "best, s", "at rate", "staleness", "wasted",
+        "defence", "gradients", "bundle", "s a clock", "times the bound", "clocks", "seconds",
+        "seeds", "$", "best, s", "at rate", "staleness", "wasted",
     )  # fmt: skip
     rows = [
         (
             row.defence,
             row.kind,
+            row.jobs_per_round,
             row.seconds_per_clock,
             row.over_bound,
             row.clocks_to_target,
@@ -105,7 +107,7 @@ def _facts(found: Comparison) -> dict[str, str]:
         "workers": f"{found.n:,}: {stay}",
         "delays": f"read as {found.reading}",
         "alpha": f"{number(found.alpha)} s per unit of load",
-        "models": f"{found.models:,}, which take turns",
+        "models": f"{found.models:,}, bundle by bundle in turn",
         "timed": f"{found.clocks:,} clocks of data",
         "trained": "softmax regression on 1,797 handwritten digits, in virtual time",
         "target": f"a loss of {number(trial.target)}",

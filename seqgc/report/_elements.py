@@ -101,10 +101,17 @@ def _measured(value: float) -> str:
 
 def rows_table(heading: Iterable[str], rows: Iterable[Iterable[Any]]) -> Element:
     """Return a table; it scrolls by itself where it is too wide. Numbers stand to the right."""
-    head = element("tr", *(element("th", name, scope="col") for name in heading))
-    body = [element("tr", *(_cell(value) for value in row)) for row in rows]
+    cells = [list(row) for row in rows]
+    words = {place for row in cells for place, value in enumerate(row) if isinstance(value, str)}
+    head = element("tr", *(_heading(each, place in words) for place, each in enumerate(heading)))
+    body = [element("tr", *map(_cell, row)) for row in cells]
     whole = element("table", element("thead", head), element("tbody", *body))
     return element("div", whole, class_="scroll", tabindex="0", role="region", aria_label="Table")
+
+
+def _heading(name: str, is_of_words: bool) -> Element:
+    kind = {} if is_of_words else {"class_": "number"}
+    return element("th", name, scope="col", **kind)
 
 
 def _cell(value: Any) -> Element:

@@ -53,6 +53,7 @@ th,td{padding:.25rem .7rem .25rem 0;text-align:left;border-bottom:1px solid var(
 vertical-align:top;overflow-wrap:normal}
 th{color:var(--muted);font-weight:600}
 td.number,td.short{white-space:nowrap}
+.number{text-align:right}
 .facts{display:grid;grid-template-columns:max-content minmax(0,1fr);gap:.2rem 1.2rem;margin:0;
 font-size:.95rem}
 .card{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:1rem 1.1rem}

@@ -9,7 +9,7 @@ import numpy as np
 from seqgc import master
 from seqgc.errors import ParameterError
 from seqgc.ports import Dispatch, FloatArray, Seen
-from seqgc.profiles import ByRound
+from seqgc.profiles import latency_pace
 from seqgc.rounds import PolicyDefence, Setting
 from seqgc.search._outcome import Recorder, Replay
 from seqgc.search._rehearsal import Rehearsal
@@ -37,9 +37,12 @@ def paced_replay(setting: Setting, rehearsal: Rehearsal) -> Replay:
         raise ParameterError("scheme", rule, setting.scheme.spec)
     rehearsal.times(setting)  # refuses what does not fit
     jobs = rehearsal.bundles(setting)
+    pace = latency_pace(
+        rehearsal.profile, alpha=rehearsal.slope, jobs_per_round=setting.jobs_per_round
+    )
     backend = VirtualBackend(
         setting.scheme.n,
-        _pace(setting, rehearsal),
+        pace,
         workers="resident" if rehearsal.reading.resident else "function",
     )
     loads, recorder = _Loads(), Recorder()
@@ -58,16 +61,6 @@ def paced_replay(setting: Setting, rehearsal: Rehearsal) -> Replay:
         conduct.end()
     outcome = recorder.replay()
     return replace(outcome, loads=loads.by_round(len(outcome.round_seconds)))
-
-
-def _pace(setting: Setting, rehearsal: Rehearsal) -> ByRound:
-    """Return how long a share of a job takes, which is ``jobs_per_round`` gradients."""
-    profile, bundle = rehearsal.profile, setting.jobs_per_round
-    return ByRound(
-        latencies_s=profile.times,
-        rates=np.array([[rehearsal.slope * bundle]]),
-        base_load=profile.meta.base_load / bundle,
-    )
 
 
 class _Loads:

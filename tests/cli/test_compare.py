@@ -15,8 +15,8 @@ from tests.cli.refused import refused
 Out = pytest.CaptureFixture[str]
 QUICK = ["--alpha", "3", "--seeds", "1", "--lr", "4", "--train-batch", "512"]
 KEYS = {
-    "defence", "kind", "seconds_per_clock", "over_bound", "clocks_to_target", "seconds_to_target",
-    "usd", "staleness_mean", "staleness_max", "wasted",
+    "defence", "kind", "jobs_per_round", "seconds_per_clock", "over_bound", "clocks_to_target",
+    "seconds_to_target", "usd", "staleness_mean", "staleness_max", "wasted",
 }  # fmt: skip
 
 
@@ -79,3 +79,28 @@ def test_a_profile_of_one_round_will_do(capsys: Out) -> None:
     profile = LAMBDA_CNN.profile(1, workers=4, rng=np.random.default_rng(2))
     write_profile(profile, path="p.npz")
     assert len(compared(capsys, "--defence", "uncoded", "--defence", "asp")["rows"]) == 2
+
+
+def test_several_models_are_a_bundle_unless_it_is_said_how_many(capsys: Out) -> None:
+    words = ["--models", "4", "--defence", "gc-rep:s=1", "--defence", "asp"]
+    bundles = {row["jobs_per_round"] for row in compared(capsys, *words)["rows"]}
+    assert bundles == {4}
+    bundles = {
+        row["jobs_per_round"] for row in compared(capsys, *words, "--jobs-per-round", "2")["rows"]
+    }
+    assert bundles == {2}
+    assert main(["compare", "p.npz", *QUICK, *words]) == 0
+    assert "bundle" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["--jobs-per-round", "2"], "of the defences that are named"),
+        (["--defence", "uncoded", "--jobs-per-round", "2"], "divide the number of models"),
+        (["--defence", "uncoded", "--jobs-per-round", "0"], "jobs_per_round"),
+    ],
+)
+def test_a_bundle_that_cannot_be_is_refused(capsys: Out, words: list[str], what: str) -> None:
+    said = refused(capsys, "compare", "p.npz", *QUICK, "--models", "3", *words)
+    assert what in said

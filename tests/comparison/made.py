@@ -14,6 +14,7 @@ def comparison_of(*found: tuple[str, Kind, float | None, float | None]) -> Compa
         Row(
             defence=name,
             kind=kind,
+            jobs_per_round=1,
             seconds_per_clock=1.25,
             over_bound=1.5,
             clocks_to_target=None if seconds is None else 29.0,

@@ -59,12 +59,15 @@ def test_exact_defences_take_the_steps_of_plain_training_and_the_seconds_of_repl
             compare(rehearsal, [spec], models=models, trial=QUICK)
         return
     (row,) = compare(rehearsal, [spec], models=models, trial=QUICK).rows
+    bundle = models if scheme.delay == 0 else 1
+    assert row.jobs_per_round == bundle
+    setting = Setting(scheme=scheme, jobs_per_round=bundle)
     timed = replace(rehearsal, num_jobs=ROUNDS, repeat=True)
-    run = replay(Setting(scheme=scheme), timed)
+    run = replay(setting, timed)
     assert row.seconds_per_clock * ROUNDS == pytest.approx(run.runtime_s, rel=1e-9)
     steps = plain_steps(SoftmaxProblem(batch=512, seed=0), lr=4.0, target=QUICK.target)
     assert row.clocks_to_target == steps
-    whole = replay(Setting(scheme=scheme), replace(timed, num_jobs=steps * models))
+    whole = replay(setting, replace(timed, num_jobs=steps * models))
     assert row.seconds_to_target == pytest.approx(whole.runtime_s, rel=1e-9)
     assert (row.staleness_mean, row.staleness_max) == (0, 0)
     assert row.wasted == pytest.approx(scheme.normalized_load * N - 1, abs=0.3)
@@ -164,10 +167,40 @@ def test_what_cannot_be_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_bundles_are_refused_and_not_timed_as_if_they_were_none(rehearsal: Rehearsal) -> None:
-    setting = Setting(scheme=parse_scheme("gc-rep:s=3", n=N), jobs_per_round=2)
-    with pytest.raises(ParameterError, match="`jobs_per_round` must be 1"):
-        compare(rehearsal, [setting], models=2, trial=QUICK)
+@pytest.mark.parametrize("spec", ["uncoded", "gc-rep:s=3", "ssp:slack=1", "backup:b=2", "asp-dds"])
+def test_bundles_are_trained_as_models_in_turn_are(spec: str) -> None:
+    # With nobody slow, and hardly a start to pay for, four models in a job take as long as in turn.
+    on = Rehearsal(profile=DelayProfile.from_times(np.full((3, N), 1e-9)), alpha=ALPHA)
+    scheme, trial = parse_scheme(spec, n=N), replace(QUICK, most=60)
+    rows = [
+        compare(on, [Setting(scheme=scheme, jobs_per_round=k)], models=4, trial=trial).rows[0]
+        for k in (1, 2, 4)
+    ]
+    assert [row.jobs_per_round for row in rows] == [1, 2, 4]
+    one = rows[0]
+    for row in rows[1:]:
+        assert row.seconds_per_clock == pytest.approx(one.seconds_per_clock, rel=1e-6)
+        # Stale gradients are staler in a bundle: its next job begins as soon as one is answered.
+        assert row.clocks_to_target == pytest.approx(
+            one.clocks_to_target, rel=0.3 if row.kind == "stale" else 1e-6
+        )
+        assert (row.over_bound, row.wasted) == pytest.approx((one.over_bound, one.wasted), rel=1e-6)
+
+
+def test_a_bundle_must_divide_the_models_and_leave_those_that_a_delay_asks_for(
+    rehearsal: Rehearsal,
+) -> None:
+    for spec, k, models in (("gc-rep:s=3", 2, 3), ("m-sgc:B=1,W=2,lam=3", 4, 4)):
+        setting = Setting(scheme=parse_scheme(spec, n=N), jobs_per_round=k)
+        with pytest.raises(ParameterError, match="models"):
+            compare(rehearsal, [setting], models=models, trial=QUICK)
+
+
+def test_no_bundle_is_below_the_bound(rehearsal: Rehearsal) -> None:
+    found = compare(rehearsal, models=4, trial=QUICK)
+    assert {row.jobs_per_round for row in found.rows} <= {1, 2, 4}
+    assert any(row.jobs_per_round == 4 for row in found.rows)
+    assert all(row.over_bound >= 1 - 1e-12 for row in found.rows)
 
 
 @pytest.mark.parametrize(
