@@ -4,7 +4,8 @@ python -m experiments.slow_worker.live [--workers 8] [--steps 120] [--share 0.05
 
 Slow in two ways. *In its work*: each point takes it four times as long, so that a smaller share
 of the batch helps (`lb-bsp`). *Before its work*: it sleeps before every task, whatever its share,
-until somebody replaces it (`antdt-nd`). The delays are injected into real worker processes.
+until somebody replaces it (`antdt-nd`; of workers who wait for nobody, `antdt-nd-asp`). The delays
+are injected into real worker processes.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ CASES = (
     ("work", "lb-bsp"),
     ("before", "uncoded"),
     ("before", "antdt-nd:trans=1,per=3,act=1"),
+    ("before", "asp"),
+    ("before", "asp-dds"),
+    ("before", "antdt-nd-asp:per=3,act=1"),
 )
 
 

@@ -1,24 +1,19 @@
-"""`Monitor`: how long each worker took for its share, over the latest rounds.
+"""Monitors: they see what the policy sees, and know how fast each worker is (`Statistics`).
 
-The *time of a batch* (AntDT: BPT) of a worker in a round is the time from when its task left to its
-answer, whatever share of the batch that was. Its *speed* is the share divided by that, in batches a
-second: what a message or a start costs makes it slower, the more so the smaller its share. Time
-here are the seconds of the rounds that are closed; backends may begin each round at 0.
+`Monitor` is for rounds: time are the seconds of the rounds that are closed; backends may begin each
+round at 0. `TaskMonitor` is for workers who go on by themselves: time is the backend's.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
-from seqgc.errors import require_int
+from seqgc.control._statistics import Statistics
 from seqgc.ports import Arrival, BoolArray, Dispatched, Event, FloatArray, RoundRecord, Timetable
 
-__all__ = ["Means", "Monitor", "Sample"]
+__all__ = ["Monitor", "Sample", "TaskMonitor"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,18 +36,8 @@ class Sample:
         )
 
 
-class Means(NamedTuple):
-    """A mean of each worker (n,), and whether it is ``known``: else it is 0."""
-
-    values: FloatArray
-    known: BoolArray
-
-
-class Monitor:
-    """Keeps the samples of the latest ``window_s`` seconds of ``n`` workers; sees all events.
-
-    A worker that is replaced is forgotten: what is known of it begins anew, after the first answer
-    of the new one, which has its start in it.
+class Monitor(Statistics):
+    """Knows ``n`` workers by the rounds that closed in the latest ``window_s`` seconds of rounds.
 
     Examples
     --------
@@ -75,25 +60,13 @@ class Monitor:
     """
 
     def __init__(self, n: int, *, window_s: float) -> None:
-        self._n, self._window_s = require_int("n", n, least=1), window_s
-        self.now = 0.0
+        super().__init__(n, window_s=window_s)
         self._round = -1
-        self._left_at, self._seconds, self._since = np.zeros((3, self._n))
-        self._shares: FloatArray = np.zeros(self._n)
-        self._answered, self._fresh = np.zeros((2, self._n), dtype=np.bool_)
-        self._samples: deque[Sample] = deque()
-
-    @property
-    def up_s(self) -> FloatArray:
-        """(n,) for how long each worker has been known: since the beginning, or `forget`."""
-        return self.now - self._since
-
-    def forget(self, worker: int) -> None:
-        """Begin anew with a worker, for it is replaced."""
-        self._since[worker], self._fresh[worker] = self.now, True
+        self._left_at, self._seconds = np.zeros((2, n))
+        self._shares: FloatArray = np.zeros(n)
+        self._answered: BoolArray = np.zeros(n, dtype=np.bool_)
 
     def on(self, event: Event) -> None:
-        """Take note of an event of the loop."""
         match event:
             case Dispatched(attempt=0):
                 self._round, workers = event.round, list(event.workers)
@@ -112,33 +85,46 @@ class Monitor:
         """Take note of how a round ended; return what is known of it."""
         self.now += record.duration_s
         answered = self._answered & (self._shares > 0) & (self._seconds > 0)
-        sample = Sample(
-            at=self.now,
-            seconds=np.where(answered, self._seconds, 0.0),
-            shares=self._shares,
-            answered=answered & ~self._fresh,
-        )
-        self._fresh = self._fresh & ~answered
-        self._samples.append(sample)
-        while self._samples[0].at <= self.now - self._window_s:
-            self._samples.popleft()
-        return sample
+        for worker in np.flatnonzero(answered).tolist():
+            seconds, share = float(self._seconds[worker]), float(self._shares[worker])
+            answered[worker] = self._take(worker, seconds=seconds, share=share)
+        seconds_of_all = np.where(answered, self._seconds, 0.0)
+        return Sample(at=self.now, seconds=seconds_of_all, shares=self._shares, answered=answered)
 
-    def seconds(self, window_s: float) -> Means:
-        """Return the mean time of a batch of each worker over the latest seconds."""
-        return self._mean(window_s, lambda sample: sample.seconds)
 
-    def speeds(self, window_s: float) -> Means:
-        """Return the mean speed of each worker over the latest seconds, batches a second."""
-        return self._mean(window_s, lambda sample: sample.speeds)
+class TaskMonitor(Statistics):
+    """Knows ``n`` workers who go on by themselves by their answers, each to one task at a time.
 
-    def _mean(self, window_s: float, value: Callable[[Sample], FloatArray]) -> Means:
-        total, count = np.zeros((2, self._n))
-        for sample in reversed(self._samples):
-            if sample.at <= self.now - window_s:
-                break
-            counts = sample.answered & (sample.at > self._since)
-            total += np.where(counts, value(sample), 0.0)
-            count += counts
-        known = count > 0
-        return Means(total / np.maximum(count, 1), known)
+    Only the answer to a worker's newest task counts, if it was sent to who is there now.
+
+    Examples
+    --------
+    >>> monitor = TaskMonitor(2, window_s=10.0)
+    >>> for round, at in enumerate((1.0, 3.0, 6.0)):
+    ...     monitor.on(Dispatched(round=round, attempt=0, workers=(0,), left_at=(at,)))
+    ...     monitor.on(Arrival(round=round, worker=0, attempt=0, at=2 * at, results={}))
+    >>> monitor.now, monitor.seconds(7.0)  # of 3 and 6 seconds
+    (11.0, Means(values=array([4.5, 0. ]), known=array([ True, False])))
+    """
+
+    def __init__(self, n: int, *, window_s: float) -> None:
+        super().__init__(n, window_s=window_s)
+        self._began_at: float | None = None  # the backend's time
+        # By worker: its newest task's round and attempt, when that left, and of what share it is.
+        self._out: dict[int, tuple[tuple[int, int], float, float]] = {}
+
+    def on(self, event: Event) -> None:
+        self._began_at = event.at if self._began_at is None else self._began_at
+        self.now = max(self.now, event.at - self._began_at)
+        match event:
+            case Dispatched(round=round, attempt=attempt, loads=loads):
+                for worker, left_at in zip(event.workers, event.left_at, strict=True):
+                    share = 1 / self._n if loads is None else float(loads[worker])
+                    self._out[worker] = (round, attempt), left_at, share
+            case Arrival(round=round, worker=worker, attempt=attempt) if worker in self._out:
+                address, left_at, share = self._out[worker]
+                if address == (round, attempt):
+                    del self._out[worker]
+                    is_its_own = left_at - self._began_at >= self._since[worker]
+                    if is_its_own and (seconds := event.at - left_at) > 0:
+                        self._take(worker, seconds=seconds, share=share)

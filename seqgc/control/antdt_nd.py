@@ -32,10 +32,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from seqgc.control._controlled import Controlled
-from seqgc.control._monitor import Means, Monitor
+from seqgc.control._monitor import Monitor
+from seqgc.control._persistence import Persistence
 from seqgc.control._shares import balance
 from seqgc.errors import require_number
-from seqgc.ports import BoolArray, Event, RoundRecord
+from seqgc.ports import Event, RoundRecord
 from seqgc.rounds import Decision, Setting
 from seqgc.schemes import Balanced, register
 
@@ -66,10 +67,13 @@ class AntDTND(Controlled):
 
     def __post_init__(self) -> None:
         self._keep_integers("n")
-        require_number("lam", self.lam, least=1)
-        for name, value in (("trans", self.trans), ("per", self.per), ("act", self.act)):
-            require_number(name, value, above=0)
+        self.persistence()
+        require_number("trans", self.trans, above=0)
         require_number("back", self.back, least=0)
+
+    def persistence(self, busy: Callable[[], bool] = lambda: False) -> Persistence:
+        """Return the rule by which workers are replaced; ``busy``: see there."""
+        return Persistence(lam=self.lam, per=self.per, act=self.act, busy=busy)
 
     def first(self, parts: int) -> Balanced:
         return Balanced.of(balance(np.ones(self.n), parts).tolist())
@@ -81,8 +85,7 @@ class AntDTND(Controlled):
 class AntDTNDDirector:
     """The controller of one run of `AntDTND`; a `seqgc.rounds.Director`.
 
-    ``busy`` says, whenever somebody is to be replaced, whether the cluster has no room for fresh
-    workers now: then nobody is.
+    ``busy``: see `Persistence`.
 
     Examples
     --------
@@ -105,9 +108,9 @@ class AntDTNDDirector:
     def __init__(
         self, defence: AntDTND, *, parts: int, busy: Callable[[], bool] = lambda: False
     ) -> None:
-        self._defence, self._parts, self._busy = defence, parts, busy
+        self._defence, self._parts = defence, parts
+        self._rule = defence.persistence(busy)
         self._monitor = Monitor(defence.n, window_s=max(defence.trans, defence.per))
-        self._acts_at = defence.act
         self._back_at: dict[int, float] = {}  # of workers that are being replaced, who have nothing
         self._unknown: set[int] = set()  # workers that were replaced, and are not known yet
 
@@ -126,17 +129,17 @@ class AntDTNDDirector:
             del self._back_at[worker]
         adjusts = bool(returned or self._some_are_known_again())
         restart: tuple[int, ...] = ()
-        if now >= self._acts_at:
-            self._acts_at = now + self._defence.act
-            slow, restart = self._stragglers()
+        if self._rule.is_due(now):
+            slow = self._rule.slow(self._monitor.seconds(self._defence.trans))
             adjusts |= bool(slow.any()) or len(set(scheme.parts.tolist())) > 1
+            restart = self._rule.persistent(self._monitor)
         for worker in restart:
             self._replace(worker)
         if adjusts or (restart and self._back_at):
             scheme = self._adjusted(scheme)
         if restart or scheme != setting.scheme:
-            reason = f"{self._defence.lam:g} times as slow as others for {self._defence.per:g} s"
             setting = replace(setting, scheme=scheme)
+            reason = self._rule.reason
             return Decision(setting=setting, restart=restart, optional=True, reason=reason)
         return None
 
@@ -147,15 +150,6 @@ class AntDTNDDirector:
         again = {worker for worker in self._unknown if known[worker]}
         self._unknown -= again
         return bool(again)
-
-    def _stragglers(self) -> tuple[BoolArray, tuple[int, ...]]:
-        """Return who is slow now (n,), and who has been for so long that it is to be replaced."""
-        lam, monitor = self._defence.lam, self._monitor
-        slow = _slow(monitor.seconds(self._defence.trans), lam)
-        long = monitor.seconds(self._defence.per)
-        known = long.known & (monitor.up_s >= self._defence.per)
-        persistent = np.flatnonzero(_slow(Means(long.values, known), lam)).tolist()
-        return slow, () if persistent and self._busy() else tuple(persistent)
 
     def _replace(self, worker: int) -> None:
         self._monitor.forget(worker)
@@ -179,11 +173,3 @@ class AntDTNDDirector:
             most=np.where(fixed, kept, self._parts),
         )
         return Balanced.of(shares.tolist())
-
-
-def _slow(seconds: Means, lam: float) -> BoolArray:
-    """Return who takes ``lam`` times as long as those who are known do on average, (n,)."""
-    if not seconds.known.any():
-        return seconds.known
-    average = float(seconds.values[seconds.known].mean())
-    return seconds.known & np.greater_equal(seconds.values, lam * average)

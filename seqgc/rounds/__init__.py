@@ -1,6 +1,7 @@
 """When may a round close? The gate decides it; policies drive schedules with it."""
 
 from seqgc.rounds._alarms import Alarms as Alarms
+from seqgc.rounds._amended import AmendedPolicy as AmendedPolicy
 from seqgc.rounds._answers import Answers as Answers
 from seqgc.rounds._answers import OnRecord as OnRecord
 from seqgc.rounds._dealing import DealingPolicy as DealingPolicy

@@ -7,12 +7,13 @@ from dataclasses import replace
 from functools import partial
 
 from seqgc.ports import Action, Arrival, Decoding, Dispatch, Event, Failure, Update
+from seqgc.rounds._amended import AmendedPolicy
 from seqgc.rounds._policy_defence import ResumablePolicy
 
 __all__ = ["StalenessAware"]
 
 
-class StalenessAware:
+class StalenessAware(AmendedPolicy):
     """A policy whose updates weigh ``1 / (1 + clocks)``; otherwise it is the ``policy`` given.
 
     So many whole clocks of updates, of the ``n`` parts of a job each, were given out between when
@@ -24,34 +25,10 @@ class StalenessAware:
     """
 
     def __init__(self, policy: ResumablePolicy, *, n: int) -> None:
-        self._policy, self._n = policy, n
+        super().__init__(policy)
+        self._n = n
         self._given = 0  # updates
         self._given_before: dict[tuple[int, int, int], int] = {}  # a task left, by its address
-
-    @property
-    def wake_at(self) -> float:
-        return self._policy.wake_at
-
-    @property
-    def done(self) -> bool:
-        return self._policy.done
-
-    @property
-    def num_jobs(self) -> int:
-        return self._policy.num_jobs
-
-    @property
-    def rounds(self) -> int:
-        return self._policy.rounds
-
-    def end_after(self, job: int) -> None:
-        self._policy.end_after(job)
-
-    def snapshot(self) -> object:
-        return self._policy.snapshot()
-
-    def restore(self, state: object) -> None:
-        self._policy.restore(state)
 
     def start(self) -> Sequence[Action]:
         return self._weighed(self._policy.start(), weight=1.0)

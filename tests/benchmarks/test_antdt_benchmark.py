@@ -45,9 +45,18 @@ def test_nd_hardly_feels_what_slows_others_down() -> None:
     assert 0.40 <= much / average("uncoded", 0.8) <= 0.52  # 0.489 in the paper
 
 
-def test_shards_that_are_dealt_out_save_asynchronous_workers_from_the_slowest() -> None:
-    """Fig. 11: who never waits ends with the slowest worker's share of the data all the same."""
-    assert average("asp", 0.8, seeds=1) >= 2.5 * average("asp-dds", 0.8, seeds=1)
+def test_shards_save_asynchronous_workers_from_the_slowest_and_nd_replaces_it() -> None:
+    """Fig. 11: who never waits ends with the slowest worker's share of the data all the same.
+
+    Ours take 8,299, 2,906 and 2,841 s, by which nd is 192 and 2 % faster; it is 325 and 16 % there.
+    Of the twenty workers here one stays slow. It does a third of another one's work, so that a
+    fresh one in its place is worth 3 % at most.
+    """
+    asp, dds, nd = (average(spec, 0.8) for spec in ("asp", "asp-dds", "antdt-nd-asp"))
+    assert asp >= 2.5 * dds
+    assert nd < dds
+    for seed in range(3):
+        assert seconds("antdt-nd-asp", 0.8, seed=seed) < seconds("asp-dds", 0.8, seed=seed)
 
 
 def test_nd_is_before_backup_workers_before_lb_bsp_before_bsp() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from seqgc.backends import LocalBackend
-from seqgc.control import AntDTND
+from seqgc.control import AntDTND, AntDTNDAsp
 from seqgc.master import run
 from seqgc.ports import (
     Action,
@@ -28,6 +28,8 @@ from seqgc.ports import (
 from seqgc.rounds import ClosingRule
 from tests.control.sums import Sums, summed
 from tests.kit import at_some_pace
+from tests.shards.applied import Applied, again, all_parts, named
+from tests.shards.applied import decided as all_decided
 
 POINTS = 64  # in a batch, of 4 workers
 
@@ -39,8 +41,14 @@ class Sleepy:
     folder: Path
     share_s: float
 
+    deals: bool = False  # a share is one part of a batch, by its number
+
     def __call__(self) -> Callable[[tuple[WeightedPoints, ...]], FloatArray]:
-        return self._compute
+        return self._part if self.deals else self._compute
+
+    def _part(self, parts: tuple[WeightedPoints, ...]) -> FloatArray:
+        time.sleep(self.share_s * (4 if (self.folder / str(os.getpid())).exists() else 1))
+        return named(parts)
 
     def _compute(self, parts: tuple[WeightedPoints, ...]) -> FloatArray:
         if (self.folder / str(os.getpid())).exists():
@@ -95,5 +103,34 @@ def test_a_process_that_is_four_times_as_slow_as_the_others_is_replaced(tmp_path
                 actions += again.on(event)
         assert again.done
         assert decided(actions) == decided(seen_all), "told the same, it decides the same"
+
+    at_some_pace(check, 0.02, 0.06)
+
+
+def test_a_slow_process_that_is_dealt_parts_is_replaced_and_each_part_is_applied_once(
+    tmp_path: Path,
+) -> None:
+    n, jobs = 4, 60
+
+    def check(share_s: float) -> None:
+        defence = AntDTNDAsp(n=n, M=2, per=20 * share_s, act=5 * share_s)
+        policy, workload = defence.policy(ClosingRule(), num_jobs=jobs), Applied(n)
+        seen_all, restarts = list[Seen](), list[int]()
+
+        def watch(seen: Seen) -> None:
+            seen_all.append(seen)
+            if isinstance(seen, Restart):
+                restarts.append(seen.worker)
+
+        with LocalBackend(n, Sleepy(folder=tmp_path, share_s=share_s, deals=True)) as backend:
+            slow = backend.pids[1]
+            (tmp_path / str(slow)).touch()
+            run(policy, backend, workload, observe=watch)
+            assert slow not in backend.pids
+        assert sorted(workload.parts) == all_parts(jobs, n)
+        assert policy.rounds == jobs
+        assert restarts == [1]
+        another = defence.policy(ClosingRule(), num_jobs=jobs)
+        assert again(another, seen_all) == all_decided(seen_all), "told the same, it decides so"
 
     at_some_pace(check, 0.02, 0.06)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from seqgc.control import Monitor, Sample
+from seqgc.control import Monitor, Sample, TaskMonitor
 from seqgc.ports import Arrival, Dispatched, RoundRecord
 
 NAN = math.nan
@@ -105,3 +105,45 @@ def test_a_repeated_task_is_as_late_as_that_takes() -> None:
 def test_there_are_workers(n: int) -> None:
     with pytest.raises(ValueError, match="`n` must be an integer >= 1"):
         Monitor(n, window_s=1.0)
+
+
+def tell(monitor: TaskMonitor, *, round: int, worker: int, left_at: float, at: float) -> None:
+    """Let a worker answer its task."""
+    monitor.on(Dispatched(round=round, attempt=0, workers=(worker,), left_at=(left_at,)))
+    monitor.on(Arrival(round=round, worker=worker, attempt=0, at=at, results={}))
+
+
+def test_tasks_count_one_by_one_and_time_is_since_the_first_event() -> None:
+    monitor = TaskMonitor(3, window_s=10.0)
+    for round, (left_at, at) in enumerate(((500.0, 501.0), (501.0, 503.0), (503.0, 507.0))):
+        tell(monitor, round=round, worker=1, left_at=left_at, at=at)
+    tell(monitor, round=0, worker=0, left_at=504.0, at=512.0)
+    assert monitor.now == 12.0
+    assert monitor.seconds(math.inf).values.tolist() == [8.0, 3.0, 0.0], "those after 2 s"
+    assert monitor.seconds(6.0).values.tolist() == [8.0, 4.0, 0.0]
+    assert monitor.seconds(1.0).known.tolist() == [True, False, False]
+    assert monitor.speeds(6.0).values.tolist() == [1 / 24, 1 / 12, 0.0], "a third of a batch each"
+
+
+def test_an_answer_to_another_task_than_the_newest_is_nobodys() -> None:
+    monitor = TaskMonitor(1, window_s=math.inf)
+    for round, attempt in ((3, 0), (3, 1)):
+        monitor.on(Dispatched(round=round, attempt=attempt, workers=(0,), left_at=(1.0 + attempt,)))
+    for round, attempt, at in ((3, 0, 4.0), (2, 1, 5.0), (3, 1, 6.0), (3, 1, 9.0)):
+        monitor.on(Arrival(round=round, worker=0, attempt=attempt, at=at, results={}))
+    assert monitor.seconds(math.inf).values.tolist() == [4.0]
+
+
+def test_of_a_fresh_worker_that_goes_on_by_itself_the_second_answer_counts() -> None:
+    monitor = TaskMonitor(2, window_s=math.inf)
+    tell(monitor, round=0, worker=1, left_at=0.0, at=9.0)
+    monitor.on(Dispatched(round=1, attempt=0, workers=(1,), left_at=(9.0,)))
+    tell(monitor, round=0, worker=0, left_at=9.0, at=10.0)
+    monitor.forget(1)
+    monitor.on(Arrival(round=1, worker=1, attempt=0, at=11.0, results={}))  # was on its way
+    assert monitor.seconds(math.inf).known.tolist() == [True, False]
+    tell(monitor, round=2, worker=1, left_at=11.0, at=16.0)  # with its start
+    assert monitor.seconds(math.inf).known.tolist() == [True, False]
+    tell(monitor, round=3, worker=1, left_at=16.0, at=18.0)
+    assert monitor.seconds(math.inf).values.tolist() == [1.0, 2.0]
+    assert monitor.up_s.tolist() == [18.0, 8.0]

@@ -44,6 +44,7 @@ CLOCKS: Final = (
     "antdt-nd",
     "backup:b=1",
     "balanced",
+    "antdt-nd-asp:M=2,lam=1.2,per=4,act=1",
 )
 _BROKEN_OFF: Final = 0.5  # of the runs of clocks, besides those that are anyway
 _BOUNDED: Final = ("needed", "late")

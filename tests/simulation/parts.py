@@ -44,6 +44,7 @@ class PartsLedger:
         self._out: dict[int, tuple[Address, Mapping[int, MiniTask]]] = {}  # by worker
         self._accepted: dict[Address, MiniTask] = {}  # worker, round, slot
         self._last: Arrival | None = None
+        self._lost: set[Address] = set()  # what workers who were replaced had been sent
         self._applied: set[PartOf] = set()
         self._closed: int | None = None  # clocks; None until one has, of this master
         self._warnings: list[str] = []
@@ -83,10 +84,12 @@ class PartsLedger:
                 self._last = seen
             case ports.Failure():
                 why = f"worker {seen.worker} failed, and nothing had happened: {seen.reason}"
-                self._require(self._world.may_fail, why)
+                is_lost = (seen.round, seen.worker, seen.attempt) in self._lost
+                self._require(is_lost or self._world.may_fail, why)
                 self._fail(seen)
             case ports.Restart(worker=worker):
                 self._out.pop(worker, None)
+                self._lost |= {address for address in self.true if address[1] == worker}
             case ports.Cancel(workers=workers):
                 for worker in workers:
                     self._out.pop(worker, None)

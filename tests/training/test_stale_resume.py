@@ -29,7 +29,9 @@ from tests.training.stale_runs import (
 from tests.training.test_resume import CopyAt, whole_checkpoints  # noqa: F401 (a fixture)
 
 
-@pytest.mark.parametrize("spec", ["ssp:slack=2", "asp-dds:M=2"])
+@pytest.mark.parametrize(
+    "spec", ["ssp:slack=2", "asp-dds:M=2", "antdt-nd-asp:M=2,lam=1.1,per=4,act=1"]
+)
 def test_a_run_that_is_broken_off_applies_every_part_once(spec: str, tmp_path: Path) -> None:
     """Whatever had been applied after the checkpoint, and whatever was under way."""
     models = [straight_model("a"), straight_model("b", seed=1)]

@@ -47,8 +47,12 @@ from tests.training.test_resume import CopyAt, whole_checkpoints  # noqa: F401 (
 
 
 @pytest.mark.parametrize(
-    "spec", ["bsp", "a-bsp:wpc=2", "ssp:slack=1", "ssp:slack=2,wpc=2", "asp", "asp-dds:M=3"]
-)
+    "spec",
+    [
+        "bsp", "a-bsp:wpc=2", "ssp:slack=1", "ssp:slack=2,wpc=2", "asp", "asp-dds:M=3",
+        "antdt-nd-asp:M=3,lam=1.1,per=4.0,act=1.0",
+    ],
+)  # fmt: skip
 def test_every_part_of_every_batch_is_applied_once(spec: str, tmp_path: Path) -> None:
     seen: Counter[tuple[int, int]] = Counter()
 

@@ -1,0 +1,74 @@
+"""`Persistence`: who has been slow for so long that it is to be replaced (AntDT: KILL_RESTART)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from seqgc.control._statistics import Means, Statistics
+from seqgc.errors import require_number
+from seqgc.ports import BoolArray
+
+__all__ = ["Persistence"]
+
+
+class Persistence:
+    """Says every ``act`` > 0 seconds who takes ``lam`` >= 1 times as long as the others.
+
+    Of the workers that have been up for the latest ``per`` > 0 seconds, those are *persistent*
+    stragglers whose time of a batch, on average over these, is ``lam`` times the average of all or
+    more. ``busy`` says, whenever somebody is to be replaced, whether the cluster has no room for
+    fresh workers now: then nobody is.
+
+    Source: AntDT (2024), its controller for non-dedicated clusters.
+
+    Raises
+    ------
+    ParameterError
+        If an argument breaks its rule.
+
+    Examples
+    --------
+    >>> rule = Persistence(lam=1.5, per=600.0, act=300.0)
+    >>> [rule.is_due(now) for now in (299.0, 310.0, 609.0, 610.0)]
+    [False, True, False, True]
+    >>> rule.slow(Means(np.array([4.0, 1.0, 1.0]), np.array([True, True, False]))).tolist()
+    [True, False, False]
+    >>> rule.reason
+    '1.5 times as slow as others for 600 s'
+    """
+
+    def __init__(
+        self, *, lam: float, per: float, act: float, busy: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._lam = require_number("lam", lam, least=1)
+        self._per = require_number("per", per, above=0)
+        self._act = require_number("act", act, above=0)
+        self._busy, self._acts_at = busy, self._act
+
+    @property
+    def reason(self) -> str:
+        """Why somebody is replaced, a few words."""
+        return f"{self._lam:g} times as slow as others for {self._per:g} s"
+
+    def is_due(self, now: float) -> bool:
+        """Whether it is time to act; if so, the next time is ``act`` seconds later."""
+        if now < self._acts_at:
+            return False
+        self._acts_at = now + self._act
+        return True
+
+    def slow(self, seconds: Means) -> BoolArray:
+        """Return who takes ``lam`` times as long as those who are known do on average, (n,)."""
+        if not seconds.known.any():
+            return seconds.known
+        average = float(seconds.values[seconds.known].mean())
+        return seconds.known & np.greater_equal(seconds.values, self._lam * average)
+
+    def persistent(self, statistics: Statistics) -> tuple[int, ...]:
+        """Return who is to be replaced now."""
+        long = statistics.seconds(self._per)
+        known = long.known & (statistics.up_s >= self._per)
+        found = np.flatnonzero(self.slow(Means(long.values, known))).tolist()
+        return () if found and self._busy() else tuple(found)

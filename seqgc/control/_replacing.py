@@ -1,0 +1,68 @@
+"""`ReplacingPolicy`: workers who go on by themselves, of whom those that stay slow are replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from seqgc.control._monitor import TaskMonitor
+from seqgc.control._persistence import Persistence
+from seqgc.ports import Action, Dispatch, Dispatched, Event, Restart, Update
+from seqgc.rounds import AmendedPolicy, ResumablePolicy
+
+__all__ = ["ReplacingPolicy"]
+
+
+class ReplacingPolicy(AmendedPolicy):
+    """A ``policy`` by whose side a ``monitor`` finds who is to be replaced, by a ``rule``.
+
+    It looks whenever an answer has been used, and asks for restarts before anything is sent: who
+    has just answered is replaced between two tasks. What another one owes fails (`Restart`), and
+    the policy has it done again, as after any failure. Where the backend cannot replace workers,
+    the run goes on without, and a warning says so. Whom the policy itself has replaced, as one that
+    was silent, is begun anew with as well. What the monitor knows is in no snapshot: a resumed run
+    has other workers.
+
+    Examples
+    --------
+    Worker 0 sleeps 3 s before each task of 1 s, until it is replaced:
+
+    >>> from seqgc.master import run
+    >>> from seqgc.profiles.slowdowns import SleepWindows
+    >>> from seqgc.rounds import ClosingRule
+    >>> from seqgc.shards import ShardPolicy
+    >>> from seqgc.virtual import VirtualBackend
+    >>> slow = SleepWindows(n=4, intensity=0.75, probability=0.0).pace()
+    >>> shards, seen = ShardPolicy(4, ClosingRule(), num_jobs=12), []
+    >>> rule = Persistence(lam=1.5, per=10.0, act=5.0)
+    >>> policy = ReplacingPolicy(shards, monitor=TaskMonitor(4, window_s=10.0), rule=rule)
+    >>> run(policy, VirtualBackend(4, slow), observe=seen.append)
+    >>> [action.worker for action in seen if isinstance(action, Restart)], shards.tasks
+    ([0], (7, 14, 14, 14))
+    """
+
+    def __init__(self, policy: ResumablePolicy, *, monitor: TaskMonitor, rule: Persistence) -> None:
+        super().__init__(policy)
+        self._monitor, self._rule = monitor, rule
+
+    def start(self) -> Sequence[Action]:
+        return self._policy.start()
+
+    def on(self, event: Event) -> Sequence[Action]:
+        actions = self._policy.on(event)
+        is_used = any(isinstance(action, Update) for action in actions)
+        if is_used or isinstance(event, Dispatched):
+            self._monitor.on(event)
+        for action in actions:
+            if isinstance(action, Restart):
+                self._monitor.forget(action.worker)
+        if not (is_used and self._rule.is_due(self._monitor.now)):
+            return actions
+        restarts = [
+            Restart(worker=worker, optional=True, reason=self._rule.reason)
+            for worker in self._rule.persistent(self._monitor)
+        ]
+        for restart in restarts:
+            self._monitor.forget(restart.worker)
+        settling = [action for action in actions if not isinstance(action, Dispatch)]
+        sending = [action for action in actions if isinstance(action, Dispatch)]
+        return [*settling, *restarts, *sending]
