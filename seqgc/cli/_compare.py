@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -12,6 +12,7 @@ from rich.table import Table
 
 from seqgc.cli._options import AsJson, ProfileFile, RehearsalOptions, numbers
 from seqgc.cli._report import page_path
+from seqgc.cli._run import models_plan
 from seqgc.cli._show import Screen, busy, print_json, print_pairs
 from seqgc.comparison import Comparison, Metering, ProfileReading, Row, Trial
 from seqgc.comparison import compare as compare_defences
@@ -23,12 +24,13 @@ from seqgc.schemes import parse_scheme
 from seqgc.virtual import WorkerKind
 
 _TRIAL = Trial()
+_RATES = ",".join(f"{lr:g}" for lr in _TRIAL.lrs)
 _METERING = Metering()
 _WIDTH = 100  # where there is no terminal to fit
 _LEGEND = (
     "s/clock: seconds a batch of data; × bound: by those of a master who knows all delays "
     "beforehand. clocks, seconds, $: until all models are at the target, at the learning rate "
-    "{lr:g} for all; best: at each one's own. stale: clocks of updates that a task's weights "
+    "{lr} for all; best: at each one's own. stale: clocks of updates that a task's weights "
     "lack, on average. wasted: batches asked of workers beyond one a clock.{bundle}"
 )
 
@@ -70,20 +72,40 @@ class FieldOptions:
 class TrialOptions:
     """What is trained, to find out how many clocks it takes."""
 
-    target: Annotated[float, "Mean loss on the digits to reach."] = _TRIAL.target
-    lr: Annotated[str, "Learning rates to try."] = ",".join(f"{lr:g}" for lr in _TRIAL.lrs)
-    train_batch: Annotated[int, "Points in a batch of the digits."] = _TRIAL.batch
+    train: Annotated[
+        Path | None, "--train", "Models to train: a TOML file of `seqgc train`; else digits."
+    ] = None
+    target: Annotated[
+        float | None, f"Mean loss to reach; of the digits {_TRIAL.target:g}, else no default."
+    ] = None
+    lr: Annotated[
+        str | None, f"Learning rates to try, {_RATES}; with --train times the models' own, 1."
+    ] = None
+    train_batch: Annotated[int | None, f"Points in a batch of the digits; {_TRIAL.batch}."] = None
     seeds: Annotated[int, "How often to train; medians count."] = _TRIAL.seeds
-    most: Annotated[int, "Clocks of a model after which it is given up."] = _TRIAL.most
+    most: Annotated[
+        int | None, f"Clocks of a model after which it is given up; {_TRIAL.most}, or the file's."
+    ] = None
 
     def trial(self) -> Trial:
         """Return what the options come to, or raise `ParameterError`."""
-        return Trial(
-            target=self.target,
-            lrs=numbers("lr", self.lr, float),
-            batch=self.train_batch,
+        usual = _TRIAL
+        if self.train is not None:
+            if self.target is None:
+                rule = "must be given with --train: what loss your models are to reach"
+                raise ParameterError("target", rule, self.target)
+            if self.train_batch is not None:
+                rule = "must be left out with --train, whose file says it"
+                raise ParameterError("train_batch", rule, self.train_batch)
+            plan = models_plan(self.train)
+            usual = replace(_TRIAL, lrs=(1.0,), most=plan.steps, plan=plan)
+        return replace(
+            usual,
+            target=usual.target if self.target is None else self.target,
+            lrs=usual.lrs if self.lr is None else numbers("lr", self.lr, float),
+            batch=usual.batch if self.train_batch is None else self.train_batch,
             seeds=self.seeds,
-            most=self.most,
+            most=usual.most if self.most is None else self.most,
         )
 
 
@@ -116,7 +138,9 @@ def compare(
             comparison_page(found, name=one_line(profile.name, limit=100)).write(page)
     saved = {} if page is None else {"file": str(page)}
     if as_json:
-        print_json(asdict(found) | {"advice": found.advice} | saved)
+        trial = asdict(replace(found.trial, plan=None)) | {"what": found.trial.what}
+        facts = asdict(replace(found, trial=_TRIAL)) | {"trial": trial}
+        print_json(facts | {"advice": found.advice} | saved)
     else:
         _print(found)
         if page is not None:
@@ -130,7 +154,7 @@ def _print(found: Comparison) -> None:
     console.print(found.premise)
     console.print(_table(found))
     bundle = " bundle: models whose gradients are one job." if found.models > 1 else ""
-    console.print(_LEGEND.format(lr=found.lr, bundle=bundle))
+    console.print(_LEGEND.format(lr=found.trial.rate(found.lr), bundle=bundle))
     console.print(found.advice)
 
 

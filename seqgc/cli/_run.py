@@ -17,7 +17,15 @@ from seqgc import workers
 from seqgc.cli._messages import say
 from seqgc.cli._names import FUNCTIONS, OPTIMIZERS, SCHEDULERS, check_names
 from seqgc.cli._show import busy
-from seqgc.cli.config import ModelConfig, RunConfig, ValidationConfig, Values
+from seqgc.cli.config import (
+    ModelConfig,
+    RunConfig,
+    ValidationConfig,
+    Values,
+    read_config,
+    validated,
+    with_models,
+)
 from seqgc.cli.progress import RunProgress
 from seqgc.deploy import DEPLOYMENT_FILE, Budget, StayBudget, find_prices
 from seqgc.errors import ParameterError, did_you_mean
@@ -167,6 +175,22 @@ def make_plan(config: RunConfig) -> TrainingPlan:
     )
     plan.setting(config.workers)  # enough models for the scheme's delay, bundles that divide them
     return plan
+
+
+def models_plan(path: Path) -> TrainingPlan:
+    """Return what a TOML file has trained, whoever is to run it: its scheme is left aside."""
+    config = validated(with_models(read_config(path)))
+    with busy("importing PyTorch, checking the models"):
+        models = make_models(config)
+        from seqgc.training import TrainingPlan
+
+        return TrainingPlan(
+            models=models,
+            scheme="uncoded",
+            steps=config.steps,
+            precision=config.precision,
+            updates=make_updates(config, parse_scheme("asp", n=1)),
+        )
 
 
 def make_updates(config: RunConfig, defence: Defence) -> Updates | None:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seqgc._grid import MOST_MODELS
 from seqgc.cli._cost import show_forecast
 from seqgc.cli._options import AsJson, apply, configured
 from seqgc.cli._run import make_delays, make_workers, prepare
 from seqgc.cli._show import show, waited_out, why_switched
-from seqgc.cli.config import Values, read_config, validated
-from seqgc.errors import ModelError, ParameterError, require_int
+from seqgc.cli.config import Values, read_config, validated, with_models
+from seqgc.errors import ModelError, ParameterError
 from seqgc.schemes import parse_scheme
 
 if TYPE_CHECKING:
@@ -45,16 +44,7 @@ def train(
     """Train several models at once on unreliable workers, exactly."""
     if or_resume and run is None:
         raise ParameterError("or_resume", "needs --run, the folder of the run", True)
-    values = read_config(config) if config is not None else {}
-    if "grid" in values:
-        if models is not None:
-            rule = "must be left out where the file has a [grid], whose product the models are"
-            raise ParameterError("models", rule, models)
-        values.setdefault("models", [{}])  # which flags mean
-    elif models is not None or "models" not in values:
-        wanted = 4 if models is None else models
-        count = require_int("models", wanted, least=1, most=MOST_MODELS)
-        values["models"] = [{"name": f"model-{i}", "seed": i} for i in range(count)]
+    values = with_models(read_config(config) if config is not None else {}, models)
     apply(flags, values)
     settings = validated(values)
     parse_scheme(settings.scheme, n=settings.workers)  # before anything that takes time

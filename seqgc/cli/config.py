@@ -11,7 +11,7 @@ from pydantic import Field
 
 from seqgc._bounded import read_toml
 from seqgc._grid import MOST_MODELS, grid_points
-from seqgc.errors import ParameterError, no_run
+from seqgc.errors import ParameterError, no_run, require_int
 from seqgc.ports import Payload
 from seqgc.rounds import WaitOut
 from seqgc.schemes import load_plugins
@@ -179,6 +179,22 @@ def _read(path: Path) -> Values:
         return read_toml(path)
     except ValueError as error:
         raise ParameterError("config", f"must be TOML: {error}", str(path)) from None
+
+
+def with_models(values: Values, models: int | None = None) -> Values:
+    """Return values that name models: those of a file, so many, or four.
+
+    Of a grid they are its base, which flags mean; `ParameterError`: a grid says how many.
+    """
+    if "grid" in values:
+        if models is not None:
+            rule = "must be left out where the file has a [grid], whose product the models are"
+            raise ParameterError("models", rule, models)
+        return {"models": [{}], **values}
+    if models is None and "models" in values:
+        return values
+    count = require_int("models", 4 if models is None else models, least=1, most=MOST_MODELS)
+    return values | {"models": [{"name": f"model-{i}", "seed": i} for i in range(count)]}
 
 
 def validated(values: Values) -> RunConfig:

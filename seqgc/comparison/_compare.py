@@ -27,11 +27,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
+from seqgc.comparison._curve import Trainees
 from seqgc.comparison._field import Field
 from seqgc.comparison._judge import Judge
 from seqgc.comparison._problem import SoftmaxProblem
 from seqgc.comparison._rows import Comparison, Metering, ProfileReading, Trial
-from seqgc.comparison._training import exact_curve
+from seqgc.comparison._training import SoftmaxTrainees
+from seqgc.errors import ParameterError
 from seqgc.profiles import DelayProfile
 from seqgc.rounds import Setting
 from seqgc.schemes import parse_scheme
@@ -82,10 +84,10 @@ def compare(
 
     ``on`` is a profile, or a rehearsal on one, of which the slope and the way to deal work count,
     too. ``defences`` are specifications or settings; without any, `default_defences`. Of
-    ``models``, as many as a defence's delay allows make a bundle, one job, unless its setting says
-    how many; bundles take turns. ``clocks`` of data are timed (None: as many as the profile has
-    rounds). ``reading`` says what the recorded seconds are (`seqgc.profiles.Pace`), and ``workers``
-    whether each task is an invocation of its own.
+    ``models`` (as many as the trial has, if it has a plan), as many as a defence's delay allows
+    make a bundle, one job, unless its setting says how many; bundles take turns. ``clocks`` of data
+    are timed (None: as many as the profile has rounds). ``reading`` says what the recorded seconds
+    are (`seqgc.profiles.Pace`), and ``workers`` whether each task is an invocation of its own.
 
     Raises
     ------
@@ -102,21 +104,20 @@ def compare(
     [('gc-rep:s=3', 29.0), ('uncoded', 29.0)]
     """
     rehearsal = on if isinstance(on, Rehearsal) else Rehearsal(profile=on)
-    field = Field.of(rehearsal, models=models, clocks=clocks, reading=reading, kind=workers)
     trial, metering = trial or Trial(), metering or Metering()
+    models = _models(trial, models)
+    field = Field.of(rehearsal, models=models, clocks=clocks, reading=reading, kind=workers)
     settings = [
         each if isinstance(each, Setting) else _setting(each, field.n, models=models)
         for each in defences
     ]
     settings = settings or default_defences(field.rehearsal, models=models, reading=reading)
+    trainees = _trainees(trial, models)
     for setting in settings:
         field.check(setting)
-    problems = [SoftmaxProblem(batch=trial.batch, seed=seed) for seed in range(trial.seeds)]
+        trainees[0].check(setting)
     exact = {
-        lr: [
-            len(exact_curve(problem, lr=lr, target=trial.target, most=trial.most)) - 1
-            for problem in problems
-        ]
+        lr: [each.exact_steps(lr=lr, target=trial.target, most=trial.most) for each in trainees]
         for lr in trial.lrs
     }
     common = min(trial.lrs, key=lambda lr: median(exact[lr]))
@@ -125,7 +126,7 @@ def compare(
         field=field,
         trial=trial,
         metering=metering,
-        problems=problems,
+        trainees=trainees,
         exact=exact,
         bound_s=bound_s,
     )
@@ -144,6 +145,25 @@ def compare(
         trial=trial,
         bound_s=bound_s,
     )
+
+
+def _models(trial: Trial, models: int) -> int:
+    """Return how many models there are: as many as the plan has, if one is trained."""
+    if trial.plan is None:
+        return models
+    if models not in (1, count := len(trial.plan.models)):
+        rule = f"must be left out, or {count}, as many as are trained"
+        raise ParameterError("models", rule, models)
+    return count
+
+
+def _trainees(trial: Trial, models: int) -> list[Trainees]:
+    if trial.plan is None:
+        problems = [SoftmaxProblem(batch=trial.batch, seed=seed) for seed in range(trial.seeds)]
+        return [SoftmaxTrainees(problem=problem, models=models) for problem in problems]
+    from seqgc.comparison._torch import TorchTrainees  # needs torch, which takes seconds
+
+    return [TorchTrainees(plan=trial.plan, seed=seed) for seed in range(trial.seeds)]
 
 
 def _setting(spec: str, n: int, *, models: int) -> Setting:

@@ -9,8 +9,8 @@ from statistics import median
 
 import numpy as np
 
+from seqgc.comparison._curve import Trainees
 from seqgc.comparison._field import Field
-from seqgc.comparison._problem import SoftmaxProblem
 from seqgc.comparison._rows import Metering, Row, Trial
 from seqgc.comparison._run import Course, trained
 from seqgc.rounds import Setting
@@ -38,7 +38,7 @@ class Judge:
     field: Field
     trial: Trial
     metering: Metering
-    problems: Sequence[SoftmaxProblem]
+    trainees: Sequence[Trainees]  # of each seed
     exact: dict[float, list[int]]  # steps to the target, by learning rate and seed
     bound_s: float  # per clock
 
@@ -102,15 +102,14 @@ class Judge:
     ) -> _Reached | None:
         """Train with each seed, up to a time; note in ``lacks`` how stale its gradients were."""
         ends = list[tuple[float, float]]()
-        for problem in self.problems:
+        for trainees in self.trainees:
             curve, staleness = trained(
                 setting,
                 self.field.workers(setting.jobs_per_round),
-                problem,
-                models=self.field.models,
+                trainees,
                 lr=lr,
                 target=self.trial.target,
-                clocks=self.trial.most * self.field.models,
+                most=self.trial.most,
                 until_s=until_s,
             )
             if lacks is not None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from seqgc.deploy import Architecture, FunctionSetup, Prices, Usage, read_prices
 from seqgc.errors import ParameterError, require_int, require_number
 from seqgc.schemes import Kind
 from seqgc.virtual import WorkerKind
 
+if TYPE_CHECKING:  # torch takes seconds
+    from seqgc.training import TrainingPlan
+
 __all__ = ["Comparison", "Metering", "ProfileReading", "Row", "Trial"]
+
+_FEW = 3  # names
 
 ProfileReading: TypeAlias = Literal["latency", "speed"]
 
@@ -20,7 +25,10 @@ class Trial:
     """What is trained to the ``target`` (mean loss): softmax regression on handwritten digits.
 
     At each learning rate of ``lrs``, for ``most`` clocks of a model at most, ``seeds`` times, of
-    which the medians count.
+    which the medians count. Or the models of a ``plan``, as `seqgc.train` would train them: then
+    ``lrs`` are factors of their own learning rates, the target is of their test data (what they are
+    trained on, if there is none), and ``batch`` is of no account. Of the plan, models, precision
+    and updates count: who runs them, and how long, is what is compared.
 
     Raises
     ------
@@ -33,6 +41,7 @@ class Trial:
     batch: int = 1024
     seeds: int = 3
     most: int = 300
+    plan: TrainingPlan | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         require_number("target", self.target, above=0)
@@ -42,6 +51,20 @@ class Trial:
             require_number("lr", lr, above=0)
         for name, value in (("seeds", self.seeds), ("most", self.most)):
             require_int(name, value, least=1)
+
+    @property
+    def what(self) -> str:
+        """What is trained, in words."""
+        if self.plan is None:
+            return "softmax regression on 1,797 handwritten digits"
+        names = [model.name for model in self.plan.models]
+        more = f", … ({len(names)} models)" if len(names) > _FEW else ""
+        return f"{', '.join(names[:_FEW])}{more}"
+
+    def rate(self, *lrs: float) -> str:
+        """Return learning rates in words."""
+        rates = ", ".join(f"{lr:g}" for lr in lrs)
+        return rates if self.plan is None else f"{rates} times the models' own"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

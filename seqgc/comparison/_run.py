@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from seqgc import master
-from seqgc.comparison._problem import SoftmaxProblem
-from seqgc.comparison._training import Curve, EnoughError, SoftmaxWorkload
+from seqgc.comparison._curve import Curve, EnoughError, Trainees
 from seqgc.ports import Close, Dispatch, Finish, Seen, Workload
 from seqgc.profiles import Pace
 from seqgc.rounds import Setting, policy_of
@@ -131,22 +130,20 @@ def jobs_of(setting: Setting, *, clocks: int) -> int:
 def trained(
     setting: Setting,
     workers: Workers,
-    problem: SoftmaxProblem,
+    trainees: Trainees,
     *,
-    models: int,
     lr: float,
     target: float,
-    clocks: int,
+    most: int,
     until_s: float = math.inf,
 ) -> tuple[Curve, Sequence[float]]:
-    """Train in virtual time, to the target, for ``clocks`` or ``until_s``.
+    """Train in virtual time, to the target, for ``most`` steps of each model or ``until_s``.
 
     Return the curve, and the staleness of each mini-task.
     """
-    workload = SoftmaxWorkload(
-        problem, setting=setting, models=models, lr=lr, target=target, until_s=until_s
-    )
+    workload = trainees.workload(setting, lr=lr, target=target, until_s=until_s, most=most)
     backend = workers.backend(workload.compute)
-    workload.now = lambda: backend.now
-    _drive(setting, backend, jobs=jobs_of(setting, clocks=clocks), workload=workload)
-    return workload.curve(), workload.staleness
+    workload.watch.now = lambda: backend.now
+    jobs = jobs_of(setting, clocks=most * trainees.models)
+    _drive(setting, backend, jobs=jobs, workload=workload)
+    return workload.watch.curve(), workload.staleness

@@ -8,42 +8,18 @@ comes. What is stale here is exactly as stale as it would be live.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 
+from seqgc.comparison._curve import LossWatch
 from seqgc.comparison._problem import SoftmaxProblem
 from seqgc.ports import Decoding, FloatArray, IntArray, MiniTask, WeightedPoints, WeightRef
 from seqgc.rounds import Setting
 
-__all__ = ["Curve", "EnoughError", "SoftmaxWorkload", "exact_curve"]
-
-
-class EnoughError(Exception):
-    """Ends a run: its models have all come to the target, or it takes too long."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Curve:
-    """How far training was after how much data: ``clocks`` and ``losses`` (points,), of the worst.
-
-    A clock is a batch of one model; ``at_s`` (points,) is when it was applied.
-    """
-
-    clocks: FloatArray
-    losses: FloatArray
-    at_s: FloatArray
-
-    def reaches(self, target: float) -> int | None:
-        """Return the first point at which the loss is at most ``target``; None: never."""
-        found = np.flatnonzero(self.losses <= target)
-        return int(found[0]) if len(found) else None
-
-    def point(self, index: int) -> tuple[float, float]:
-        """Return when a point was, seconds, and after how many clocks."""
-        return float(self.at_s[index]), float(self.clocks[index])
+__all__ = ["SoftmaxTrainees", "SoftmaxWorkload", "exact_curve"]
 
 
 def exact_curve(problem: SoftmaxProblem, *, lr: float, target: float, most: int) -> FloatArray:
@@ -74,46 +50,59 @@ class _Model:
     in_use: dict[int, _Version] = field(default_factory=dict)
 
 
-class SoftmaxWorkload:
-    """``models`` equal problems, trained by plain gradient descent, bundle by bundle in turn.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SoftmaxTrainees:
+    """``models`` equal problems, trained by plain gradient descent."""
 
-    ``now`` is to be set to what says the time. Where jobs come in parts, the weights of a task hold
-    all updates that have arrived by then; else those of a job are fixed as it begins. Once every
-    model's loss is at most ``target``, or after ``until_s``, `EnoughError` ends the run.
-    ``staleness`` are, of each mini-task asked for, the clocks whose updates its weights lack.
+    problem: SoftmaxProblem
+    models: int
+
+    def check(self, setting: Setting) -> None:
+        """Do nothing: any defence will do."""
+
+    def workload(
+        self,
+        setting: Setting,
+        *,
+        lr: float,
+        target: float,
+        until_s: float = math.inf,
+        most: int,  # noqa: ARG002 (there is no schedule of learning rates)
+    ) -> SoftmaxWorkload:
+        """Return a training from the start."""
+        return SoftmaxWorkload(self, setting=setting, lr=lr, target=target, until_s=until_s)
+
+    def exact_steps(self, *, lr: float, target: float, most: int) -> int:
+        """Return the steps of plain training: that of one is that of all."""
+        return len(exact_curve(self.problem, lr=lr, target=target, most=most)) - 1
+
+
+class SoftmaxWorkload:
+    """Trains `SoftmaxTrainees`, bundle by bundle in turn; a `TrialWorkload`.
+
+    Where jobs come in parts, the weights of a task hold all updates that have arrived by then; else
+    those of a job are fixed as it begins.
     """
 
     def __init__(
         self,
-        problem: SoftmaxProblem,
+        trainees: SoftmaxTrainees,
         *,
         setting: Setting,
-        models: int,
         lr: float,
         target: float,
-        until_s: float = math.inf,
+        until_s: float,
     ) -> None:
-        self._problem, self._lr = problem, lr
-        self._target, self._until_s = target, until_s
-        self.now: Callable[[], float] = lambda: 0.0
+        self._problem, self._lr = trainees.problem, lr
         self._in_parts = setting.scheme.kind == "stale"
-        cut = np.cumsum([0, *setting.scheme.cut(problem.batch).tolist()])
+        cut = np.cumsum([0, *setting.scheme.cut(self._problem.batch).tolist()])
         self._chunks = [np.arange(first, end) for first, end in pairwise(cut)]
-        self._models = [_Model(problem.start()) for _ in range(models)]
+        self._models = [_Model(self._problem.start()) for _ in range(trainees.models)]
         self._bundle = setting.jobs_per_round
         self._points: dict[int, IntArray] = {}  # by job
         self._fixed: dict[int, list[int]] = {}  # versions of the bundle's models, by job
-        self._clocks, self._losses, self._at_s = list[float](), list[float](), list[float]()
-        self._arrived = 0.0  # clocks of data, of all models
+        self.watch = LossWatch(self._loss, target=target, until_s=until_s)
         self.staleness: list[float] = []
-
-    def curve(self) -> Curve:
-        """Return what the run came to."""
-        return Curve(
-            clocks=np.array(self._clocks),
-            losses=np.array(self._losses),
-            at_s=np.array(self._at_s),
-        )
 
     def needs(self, job: int, finished: int) -> bool:  # noqa: ARG002 (whichever they are)
         """Say that all that is decoded is to be handed over before tasks leave."""
@@ -162,24 +151,16 @@ class SoftmaxWorkload:
 
     def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
         """Take a step along a gradient, or a part of one, with each model of the bundle."""
-        before = int(self._arrived + 1e-9)
         share = 1.0 if decoding.part is None else 1 / decoding.part.of
         members = self._members(decoding.job).values()
         for model, slope in zip(members, np.split(gradient, self._bundle), strict=True):
             model.weights = model.weights - self._lr * slope
             model.version += 1
             model.applied += share
-        self._arrived += share * self._bundle
-        if int(self._arrived + 1e-9) > before:
-            self._look()
+        self.watch.apply(share * self._bundle)
 
-    def _look(self) -> None:
-        worst = max(self._problem.loss(model.weights) for model in self._models)
-        self._clocks.append(self._arrived)
-        self._losses.append(worst)
-        self._at_s.append(self.now())
-        if worst <= self._target or self.now() >= self._until_s:
-            raise EnoughError
+    def _loss(self) -> float:
+        return max(self._problem.loss(model.weights) for model in self._models)
 
     def _step(self, job: int) -> int:
         return job * self._bundle // len(self._models)

@@ -17,7 +17,7 @@ _KINDS: Final = (
 )
 _COLUMNS: Final = (
     "A clock is a batch of data, a bundle the models whose gradients are one job. Clocks, seconds "
-    "and dollars are those until all models are at the target, all at one learning rate ({lr:g}, "
+    "and dollars are those until all models are at the target, all at one learning rate ({lr}, "
     "the best for exact gradients), medians of the seeds. Seeds: from the seconds with the best of "
     "them to those with the worst. Best: seconds at each defence's own best rate. The bound is the "
     "time of a master who knows all delays beforehand. Staleness is how many clocks' updates the "
@@ -36,7 +36,11 @@ def comparison_page(found: Comparison, *, name: str) -> Page:
         glance=_glance(found),
         sections=[
             Section(title="Time and cost", says=[_KINDS], pictures=[comparison_picture(found)]),
-            Section(title="Each defence", says=[_COLUMNS.format(lr=found.lr)], table=_table(found)),
+            Section(
+                title="Each defence",
+                says=[_COLUMNS.format(lr=found.trial.rate(found.lr))],
+                table=_table(found),
+            ),
             Section(title="How it was compared", facts=_facts(found)),
         ],
     )
@@ -109,9 +113,9 @@ def _facts(found: Comparison) -> dict[str, str]:
         "alpha": f"{number(found.alpha)} s per unit of load",
         "models": f"{found.models:,}, bundle by bundle in turn",
         "timed": f"{found.clocks:,} clocks of data",
-        "trained": "softmax regression on 1,797 handwritten digits, in virtual time",
+        "trained": f"{trial.what}, in virtual time",
         "target": f"a loss of {number(trial.target)}",
-        "batch": f"{trial.batch:,} points",
-        "learning rates": ", ".join(f"{lr:g}" for lr in trial.lrs),
+        **({"batch": f"{trial.batch:,} points"} if trial.plan is None else {}),
+        "learning rates": trial.rate(*trial.lrs),
         "seeds": f"{trial.seeds:,}, of which medians count",
     }

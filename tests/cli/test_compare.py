@@ -104,3 +104,45 @@ def test_several_models_are_a_bundle_unless_it_is_said_how_many(capsys: Out) -> 
 def test_a_bundle_that_cannot_be_is_refused(capsys: Out, words: list[str], what: str) -> None:
     said = refused(capsys, "compare", "p.npz", *QUICK, "--models", "3", *words)
     assert what in said
+
+
+OWN = """steps = 15
+[[models]]
+name = "net"
+module = "mlp"
+optimizer = "sgd"
+lr = 1.0
+batch_size = 200
+"""
+
+
+def test_models_of_a_file_are_trained_instead(capsys: Out) -> None:
+    Path("own.toml").write_text(OWN, encoding="utf-8")
+    words = ["compare", "p.npz", "--alpha", "3", "--seeds", "1", "--train", "own.toml"]
+    words += ["--target", "1.8", "--defence", "gc-rep:s=1", "--defence", "asp"]
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert all(1 <= row["clocks_to_target"] <= 15 for row in found["rows"])
+    trial = found["trial"]
+    assert (trial["what"], trial["most"], trial["lrs"], trial["plan"]) == ("net", 15, [1.0], None)
+    assert main([*words, "--lr", "1e-9"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "1e-09 times the models' own" in printed
+    assert "not in 15" in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["--train", "own.toml"], "`target` must be given with --train"),
+        (["--train", "own.toml", "--target", "1", "--train-batch", "9"], "train_batch"),
+        (["--train", "own.toml", "--target", "1", "--models", "2"], "`models` must be left out"),
+        (["--train", "none.toml", "--target", "1"], "none.toml"),
+        (["--train", "p.npz", "--target", "1"], "must be TOML"),
+    ],
+)
+def test_a_file_of_models_that_cannot_be_is_refused(
+    capsys: Out, words: list[str], what: str
+) -> None:
+    Path("own.toml").write_text(OWN, encoding="utf-8")
+    assert what in refused(capsys, "compare", "p.npz", "--defence", "uncoded", *words)

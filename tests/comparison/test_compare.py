@@ -11,6 +11,7 @@ from seqgc.comparison import (
     Metering,
     ProfileReading,
     SoftmaxProblem,
+    SoftmaxTrainees,
     Trial,
     Workers,
     compare,
@@ -78,11 +79,10 @@ def test_what_is_trained_in_virtual_time_has_the_losses_of_plain_training(
     spec: str, rehearsal: Rehearsal
 ) -> None:
     problem, models = SoftmaxProblem(batch=512, seed=0), 2
+    trainees = SoftmaxTrainees(problem=problem, models=models)
     workers = Workers(pace=latency_pace(rehearsal.profile, alpha=ALPHA), kind="function")
     setting = Setting(scheme=parse_scheme(spec, n=N))
-    curve, _ = trained(
-        setting, workers, problem, models=models, lr=4.0, target=QUICK.target, clocks=100
-    )
+    curve, _ = trained(setting, workers, trainees, lr=4.0, target=QUICK.target, most=50)
     plain = exact_curve(problem, lr=4.0, target=QUICK.target, most=100)
     np.testing.assert_allclose(curve.losses[models - 1 :: models], plain[1:], rtol=1e-9)
     assert curve.reaches(QUICK.target) == len(curve.losses) - 1
@@ -98,9 +98,8 @@ def test_seconds_are_the_median_of_the_seeds_and_those_of_the_best_and_worst_bes
     workers = Workers(pace=latency_pace(rehearsal.profile, alpha=ALPHA), kind="function")
     setting, ends = Setting(scheme=parse_scheme(spec, n=N)), list[float]()
     for seed in range(3):
-        problem = SoftmaxProblem(batch=512, seed=seed)
-        about = {"models": 1, "lr": 4.0, "target": QUICK.target, "clocks": 100}
-        curve, _ = trained(setting, workers, problem, **about)  # type: ignore[arg-type]
+        trainees = SoftmaxTrainees(problem=SoftmaxProblem(batch=512, seed=seed), models=1)
+        curve, _ = trained(setting, workers, trainees, lr=4.0, target=QUICK.target, most=100)
         ends.append(float(curve.at_s[-1]))
     low, middle, high = sorted(ends)
     assert row.seconds_to_target == pytest.approx(middle, rel=1e-9)

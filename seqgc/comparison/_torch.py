@@ -1,0 +1,191 @@
+"""Torch models, trained in virtual time as `seqgc train` trains them: what a defence costs these.
+
+Everything is a live run's, but for the workers: batches, steps, schedulers, what is stale and what
+is not. Only when each answer comes is said by the clock of the delays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from seqgc.comparison._curve import EnoughError, LossWatch
+from seqgc.comparison._run import Workers, trained
+from seqgc.errors import ParameterError
+from seqgc.ports import Decoding, FloatArray, MiniTask, WeightedPoints
+from seqgc.profiles import ByRound
+from seqgc.rounds import Setting
+from seqgc.schemes import Defence, Uncoded
+from seqgc.stores import MemoryStore
+from seqgc.training import Model, TorchCompute, TrainingPlan, Updates, evaluate
+from seqgc.training.model import OptimizerFactory
+
+__all__ = ["TorchTrainees"]
+
+_STREAM = 1_000_003  # between the seeds of batches, so that no model has another one's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TorchTrainees:
+    """The models of a ``plan``, and with each ``seed`` >= 0 other batches: 0 has the models' own.
+
+    ``lr`` is a factor of each model's own learning rate. Losses are means over a model's test data,
+    or over what it is trained on, if it has none.
+    """
+
+    plan: TrainingPlan
+    seed: int = 0
+
+    @property
+    def models(self) -> int:
+        """How many there are."""
+        return len(self.plan.models)
+
+    def workload(
+        self, setting: Setting, *, lr: float, target: float, until_s: float = math.inf, most: int
+    ) -> TorchTrial:
+        """Return a training from the start, of ``most`` steps of each model."""
+        plan = self._plan(setting, lr=lr, most=most)
+        return TorchTrial(plan, setting, target=target, until_s=until_s)
+
+    def exact_steps(self, *, lr: float, target: float, most: int) -> int:
+        """Return the steps that all of them take together, with nobody slow, or ``most``."""
+        setting = Setting(scheme=Uncoded(n=1), jobs_per_round=self.models)
+        pace = ByRound(latencies_s=np.zeros((1, 1)), rates=np.ones((1, 1)))
+        alone = Workers(pace=pace, kind="resident")
+        curve, _ = trained(setting, alone, self, lr=lr, target=target, most=most)
+        at = curve.reaches(target)
+        return most if at is None else round(curve.clocks[at]) // self.models
+
+    def check(self, setting: Setting) -> None:
+        """Refuse a defence that these models cannot be trained by, with `ParameterError`."""
+        self._plan(setting, lr=1.0, most=1).setting(setting.scheme.n)
+
+    def _plan(self, setting: Setting, *, lr: float, most: int) -> TrainingPlan:
+        models = [self._model(model, lr) for model in self.plan.models]
+        return TrainingPlan(
+            models=models,
+            scheme=setting,
+            steps=most,
+            precision=self.plan.precision,
+            updates=self._updates(setting.scheme, models),
+        )
+
+    def _model(self, model: Model, lr: float) -> Model:
+        return replace(
+            model,
+            optimizer=_Rated(model.optimizer, lr),
+            seed=model.seed + _STREAM * self.seed,
+            validation=None,
+            save_every_n_steps=None,
+        )
+
+    def _updates(self, defence: Defence, models: Sequence[Model]) -> Updates | None:
+        """Return the plan's, or as they come where optimizers can take them so."""
+        if defence.kind != "stale":
+            return None
+        if self.plan.updates is not None:
+            return self.plan.updates
+        usual = Updates()
+        try:
+            usual.require_fit(models, staleness=None)
+        except ParameterError:
+            return Updates(apply="clock")
+        return usual
+
+
+class TorchTrial:
+    """A training of torch models whose losses are watched; a `TrialWorkload`.
+
+    A model that diverges, or whose code raises, ends it: so it comes to no target.
+    """
+
+    def __init__(
+        self, plan: TrainingPlan, setting: Setting, *, target: float, until_s: float
+    ) -> None:
+        store, self._models = MemoryStore(), plan.models
+        self._inner = plan.workload(setting, store=store)
+        self.compute = TorchCompute(
+            [model.objective for model in plan.models],
+            store=store,
+            precision=plan.precision,
+            cached_weights=0,  # the store is at hand
+        )
+        self._in_parts = setting.scheme.kind == "stale"
+        self._bundle = setting.jobs_per_round
+        self._applied = [0.0] * len(plan.models)  # steps of each, as shares of a batch
+        self._losses: dict[int, tuple[float, float]] = {}  # by model: after how much, and the loss
+        self.watch = LossWatch(self._loss, target=target, until_s=until_s)
+        self.staleness: list[float] = []
+
+    def needs(self, job: int, finished: int) -> bool:
+        """Say whether a gradient is to be handed over before tasks of ``job`` leave."""
+        return self._inner.needs(job, finished)
+
+    def begin(self, job: int) -> None:
+        """Begin a step of the models whose turn it is."""
+        self._inner.begin(job)
+
+    def result_form(self, job: int) -> tuple[np.dtype[np.floating], int]:
+        """Return the dtype and the length of a job's results."""
+        return self._inner.result_form(job)
+
+    def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
+        """Return the points of a mini-task, and the weights for them."""
+        job = mini_task.job
+        if self._in_parts:
+            step = job * self._bundle // len(self._models)
+            self.staleness += [max(0.0, step - self._applied[i]) for i in self._members(job)]
+        return self._inner.resolve(mini_task)
+
+    def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
+        """Take a step along a gradient, or a part of one."""
+        self._inner.finish(decoding, gradient)
+        if self._inner.parked:
+            raise EnoughError
+        share = 1.0 if decoding.part is None else 1 / decoding.part.of
+        for index in self._members(decoding.job):
+            self._applied[index] += share
+        self.watch.apply(share * self._bundle)
+
+    def park(self, names: Sequence[str], *, why: str, kind: object = None) -> None:  # noqa: ARG002
+        """End the run: one of its models has failed."""
+        raise EnoughError
+
+    def _members(self, job: int) -> range:
+        first = job * self._bundle % len(self._models)
+        return range(first, first + self._bundle)
+
+    def _loss(self) -> float:
+        return max(self._loss_of(index) for index in range(len(self._models)))
+
+    def _loss_of(self, index: int) -> float:
+        model, applied = self._models[index], self._applied[index]
+        after, loss = self._losses.get(index, (math.nan, math.nan))
+        if after != applied:
+            loss = evaluate(
+                self._inner.module(model.name),
+                loss=model.loss,
+                dataset=model.test_dataset or model.dataset,
+                autocast=model.autocast,
+            ).loss
+            self._losses[index] = applied, loss
+        return loss
+
+
+@dataclass(frozen=True, slots=True)
+class _Rated:
+    """Makes an optimizer whose learning rates are those of another, times a factor."""
+
+    make: OptimizerFactory
+    factor: float
+
+    def __call__(self, parameters: Sequence[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        optimizer = self.make(parameters)
+        for group in optimizer.param_groups:
+            group["lr"] *= self.factor
+        return optimizer
