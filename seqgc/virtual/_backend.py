@@ -177,10 +177,14 @@ class VirtualBackend:
         return None
 
     def restart(self, worker: int) -> None:
-        """Replace a worker by a fresh one: what it owes fails now, and it is back later."""
+        """Replace a resident by a fresh one: what it owes fails now, and it is back later.
+
+        Of a function nothing changes: every task has an invocation of its own.
+        """
         self._check_open()
         self._require_worker(worker)
-        self._replace(worker, "the virtual worker was restarted", known_at=self._now)
+        if self._is_resident:
+            self._replace(worker, "the virtual worker was restarted", known_at=self._now)
 
     def close(self) -> None:
         """Do nothing from now on; nothing is held."""

@@ -151,6 +151,15 @@ def test_where_workers_cannot_be_replaced_it_goes_on_without_and_says_so_once() 
     assert backend.now == virtual("asp-dds", ONE.pace(), num_jobs=600).seconds, "nothing is lost"
 
 
+def test_with_functions_nobody_is_replaced_in_virtual_time_either() -> None:
+    seconds = []
+    for spec in (SMALL, "asp-dds"):
+        backend = VirtualBackend(N, ONE.pace(), workers="function")
+        run(parse_scheme(spec, n=N).policy(ClosingRule(), num_jobs=200), backend)  # type: ignore[attr-defined]
+        seconds.append(backend.now)
+    assert seconds[0] == seconds[1]
+
+
 def test_a_worker_that_was_replaced_for_its_silence_is_measured_anew() -> None:
     """Its tasks of before, and its start, would make it a straggler for a while."""
     monitor = TaskMonitor(2, window_s=100.0)

@@ -185,6 +185,14 @@ def test_a_restart_fails_at_once_what_is_owed_and_nothing_else() -> None:
     assert isinstance(backend, RestartingBackend)
 
 
+def test_a_function_is_nobody_to_be_replaced() -> None:
+    backend = VirtualBackend(2, Sluggish(), workers="function", restart_s=5.0)
+    sent(backend, task(0, 0), task(0, 1))
+    backend.restart(1)
+    sent(backend, task(1, 1))
+    assert heard(backend) == [(10.0, 0, 0), (10.0, 0, 1), (10.0, 1, 1)]
+
+
 def test_an_answer_on_its_way_outlives_its_worker() -> None:
     backend = VirtualBackend(1, ALONE, message_s=0.5)
     sent(backend, task(0))
