@@ -62,8 +62,7 @@ class ClockDefence(PolicyDefence):
         batches: Sequence[int] = (),
         payload: Payload | None = None,  # noqa: ARG002 (a plain sum has no weights to judge)
     ) -> ClockPolicy:
-        size = batches[0] if len(set(batches)) == 1 else None
-        shares = self.loads_of(size)
+        shares = self.loads_of_batches(batches)
         return ClockPolicy(
             self.n, rule, num_jobs=num_jobs, barrier=self.barrier, wpc=self.wpc, shares=shares
         )

@@ -39,9 +39,8 @@ Harlap et al., "Addressing the straggler problem for iterative convergent parall
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TypeAlias
 
 from seqgc import ports
 from seqgc.clocks._barrier import Barrier, Slack
@@ -50,15 +49,13 @@ from seqgc.clocks._global_clock import GlobalClock
 from seqgc.clocks._parts import Parts
 from seqgc.clocks._state import ClockState, read_state
 from seqgc.errors import ScheduleError, WorkerError, require_int
-from seqgc.ports import Action, Arrival, Dispatch, Event, Failure, FloatArray
-from seqgc.rounds import Alarms, ClosingRule, Doubts, Records, Retries
+from seqgc.ports import Action, Arrival, Dispatch, Failure, FloatArray
+from seqgc.rounds import ClosingRule, Doubts, Records, Retries, TaskPolicy
 
 __all__ = ["ClockPolicy"]
 
-_Call: TypeAlias = Callable[[list[Action]], None]
 
-
-class ClockPolicy:
+class ClockPolicy(TaskPolicy):
     """Runs ``num_jobs`` jobs of ``n`` parts behind a barrier; see this module's head.
 
     Of the ``rule`` the time limit and the attempts count. Without a ``barrier`` all wait for all.
@@ -97,6 +94,7 @@ class ClockPolicy:
         wpc: int = 1,
         shares: FloatArray | None = None,
     ) -> None:
+        super().__init__()
         self._parts = Parts(n, wpc=wpc, shares=shares)
         self._n, self._wpc, self._rule, self._barrier = n, wpc, rule, barrier or Slack()
         self._jobs = require_int("num_jobs", num_jobs, least=0)
@@ -104,9 +102,7 @@ class ClockPolicy:
         self._latest = -1  # clock that anybody has begun
         self._errands, self._doubts = Errands(self._parts), Doubts()
         self._failing: dict[int, str] = {}  # by worker, why its newest task failed
-        self._retries, self._alarms = Retries(rule), Alarms[_Call]()
-        self._records = Records(n, "everyone")
-        self._now = -math.inf
+        self._retries, self._records = Retries(rule), Records(n, "everyone")
 
     @property
     def done(self) -> bool:
@@ -175,28 +171,6 @@ class ClockPolicy:
     def start(self) -> Sequence[Dispatch]:
         """Begin the first clock of all parts, or those that a restored policy stands at."""
         return self._begin(range(self._n))
-
-    def on(self, event: Event) -> Sequence[Action]:
-        """Take one event; return what is to be done about it, in order.
-
-        `WorkerError` if a clock cannot be completed; `WireError` if there is no such worker.
-        """
-        self._now = max(self._now, event.at)
-        actions: list[Action] = []
-        match event:
-            case ports.Dispatched():
-                self._note_left(event)
-                return ()
-            case Arrival() | Failure():
-                self._settle(event, actions)
-            case ports.Tick():
-                if math.isinf(event.at):
-                    raise self._hopeless(self._errands.workers[0], "nobody answers any more")
-            case ports.Timetable():
-                raise ScheduleError("there is no timetable of work that nobody begins together")
-        for call in self._alarms.due(self._now):
-            call(actions)
-        return actions
 
     def _note_left(self, event: ports.Dispatched) -> None:
         self._records.leave(event.round, event.at)
@@ -273,12 +247,18 @@ class ClockPolicy:
             why = f"silent for {self._rule.timeout_s:g} s: raise the time limit"
             self._fail(errand, why, actions)
 
+    def _unheard(self, what: str) -> WorkerError:
+        return self._hopeless(self._errands.workers[0], what)
+
     def _hopeless(self, worker: int, what: str) -> WorkerError:
         why = f"; worker {worker}: {self._failing[worker]}" if worker in self._failing else ""
         text = f"clock {self.rounds} cannot be completed: {what}{why}"
         return WorkerError(text, round=self.rounds, worker=worker)
 
     # ---- what is done about it -------------------------------------------------------------------
+
+    def _proceed(self, actions: list[Action]) -> None:
+        """Do nothing: whoever may begin has done so when the global clock passed."""
 
     def _begin(self, workers: Iterable[int]) -> list[Dispatch]:
         """Have those of these workers begin their next clock that may."""

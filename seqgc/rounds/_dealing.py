@@ -40,26 +40,25 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Literal, TypeAlias, get_args
 
 from seqgc import ports
-from seqgc.errors import ParameterError, ScheduleError, WorkerError, require_int
-from seqgc.ports import Action, Arrival, BoolArray, Dispatch, Event, Failure
-from seqgc.rounds._alarms import Alarms
+from seqgc.errors import ParameterError, WorkerError, require_int
+from seqgc.ports import Action, Arrival, BoolArray, Dispatch, Failure
 from seqgc.rounds._errands import Errand, Errands, Sent, dispatches
 from seqgc.rounds._foreign import require_worker
 from seqgc.rounds._pieces import DealtJob, believable, vouched_for
 from seqgc.rounds._retries import Retries
 from seqgc.rounds._rule import ClosingRule
+from seqgc.rounds._task_policy import TaskPolicy
 from seqgc.schemes import Deal
 
 Greet: TypeAlias = Literal["once", "rounds"]
-_Call: TypeAlias = Callable[[list[Action]], None]
 
 
-class DealingPolicy:
+class DealingPolicy(TaskPolicy):
     """Deals the pieces of ``num_jobs`` jobs, up to ``in_flight`` >= 1 of them at once.
 
     Of the ``rule`` the time limit and the attempts count (see `Retries`). ``first_job`` is the
@@ -89,6 +88,7 @@ class DealingPolicy:
         first_job: int = 0,
         empty: BoolArray | None = None,
     ) -> None:
+        super().__init__()
         self.in_flight = require_int("in_flight", in_flight, least=1)  # may be lowered meanwhile
         if greet not in get_args(Greet) or (greet == "rounds" and in_flight > 1):
             rule_ = "must be 'once', or 'rounds' with one job in flight"
@@ -106,9 +106,8 @@ class DealingPolicy:
         self._takers: dict[int, None] = {}  # who gets the next pieces, in order
         self._lost: dict[int, Failure] = {}  # workers that have failed too often
         self._failed_models: set[str] = set()
-        self._alarms = Alarms[_Call]()
         self._retries = Retries(rule)
-        self._now, self._closed_at, self._heard_at = -math.inf, -math.inf, math.nan
+        self._closed_at, self._heard_at = -math.inf, math.nan
 
     @property
     def done(self) -> bool:
@@ -130,34 +129,16 @@ class DealingPolicy:
         """Begin the first jobs, and greet the workers."""
         return self._begin_jobs() or self._greet(range(self._n))
 
-    def on(self, event: Event) -> Sequence[Action]:
-        """Take one event; return what is to be done about it, in order.
+    # ---- what comes ------------------------------------------------------------------------------
 
-        `WorkerError` if a job cannot be finished; `WireError` if there is no such worker.
-        """
-        self._now = max(self._now, event.at)
-        actions: list[Action] = []
-        match event:
-            case ports.Dispatched():
-                self._note_left(event)
-                return ()
-            case Arrival():
-                self._take(event, actions)
-            case Failure():
-                self._fail(event, actions)
-            case ports.Tick():
-                if math.isinf(event.at):
-                    raise self._hopeless("nobody answers any more")
-            case ports.Timetable():
-                raise ScheduleError("there is no timetable of work that is dealt as answers come")
+    def _settle(self, event: Arrival | Failure, actions: list[Action]) -> None:
+        if isinstance(event, Arrival):
+            self._take(event, actions)
+        else:
+            self._fail(event, actions)
         while self._first in self._jobs and self._jobs[self._first].complete:
             self._close(self._jobs[self._first], actions)
             actions += self._begin_jobs()
-        for call in self._alarms.due(self._now):
-            call(actions)
-        return [*actions, *self._deal()] if self._takers else actions
-
-    # ---- what comes ------------------------------------------------------------------------------
 
     def _take(self, answer: Arrival, actions: list[Action]) -> None:
         errand = self._settled(answer, actions)
@@ -274,6 +255,9 @@ class DealingPolicy:
         if errand is self._errands.queues[errand.worker][0]:  # once for all that it has
             actions.append(ports.Restart(worker=errand.worker, optional=True))
 
+    def _unheard(self, what: str) -> WorkerError:
+        return self._hopeless(what)
+
     def _hopeless(self, what: str, failure: Failure | None = None) -> WorkerError:
         worker = failure.worker if failure else None
         cause = f"; worker {worker}: {failure.reason}" if failure else ""
@@ -360,7 +344,7 @@ class DealingPolicy:
             self._errands.add(errand)
         return dispatches((errand, ()) for errand in greetings)
 
-    def _deal(self) -> list[Dispatch]:
+    def _proceed(self, actions: list[Action]) -> None:
         """Give whoever can take one the next piece, or a copy of one."""
         dealt: list[Sent] = []
         for worker in self._errands.in_time(self._takers, self._now):
@@ -379,7 +363,7 @@ class DealingPolicy:
             worker, errand = copy
             assert errand.piece is not None
             dealt.append(self._send(self._jobs[errand.job], worker, errand.piece))
-        return dispatches(dealt)
+        actions += dispatches(dealt)
 
     def _choice(self, worker: int) -> tuple[DealtJob, int] | None:
         """Return the piece that a worker should do next, and the job that it is of."""

@@ -90,6 +90,10 @@ class PolicyDefence(Defence):
         ``batches`` are the sizes of the models' batches, and results travel in ``payload``.
         """
 
+    def loads_of_batches(self, batches: Sequence[int]) -> FloatArray:
+        """Return the loads (n,) for models of these batch sizes; nominal if they differ."""
+        return self.loads_of(batches[0] if len(set(batches)) == 1 else None)
+
     def jobs_in_flight(self, bundles: int) -> int:  # noqa: ARG002 (it does not depend on them)
         return _ANY if self.staleness is None else self.staleness + 1
 

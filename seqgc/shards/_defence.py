@@ -70,6 +70,5 @@ class AspDds(PolicyDefence):
         batches: Sequence[int] = (),
         payload: Payload | None = None,  # noqa: ARG002 (a plain sum has no weights to judge)
     ) -> ShardPolicy:
-        size = batches[0] if len(set(batches)) == 1 else None
-        loads = self.loads_of(size)
+        loads = self.loads_of_batches(batches)
         return ShardPolicy(self.n, rule, num_jobs=num_jobs, M=self.M, loads=loads)

@@ -35,20 +35,20 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 
 from seqgc import ports
-from seqgc.errors import ParameterError, ScheduleError, WorkerError
-from seqgc.ports import Action, Arrival, Dispatch, Event, Failure, FloatArray, MiniTask
+from seqgc.errors import ParameterError, WorkerError
+from seqgc.ports import Action, Arrival, Dispatch, Failure, FloatArray, MiniTask
 from seqgc.rounds import (
-    Alarms,
     ClosingRule,
     Doubts,
     Retries,
+    TaskPolicy,
     part_task,
     part_update,
     require_worker,
@@ -59,11 +59,10 @@ from seqgc.shards._stretches import Stretches
 
 __all__ = ["ShardPolicy"]
 
-_Call: TypeAlias = Callable[[list[Action]], None]
 _Errand: TypeAlias = tuple[int, int]  # a task's round, and its part
 
 
-class ShardPolicy:
+class ShardPolicy(TaskPolicy):
     """Runs ``num_jobs`` jobs of ``n`` parts in shards of ``M`` parts; see this module's head.
 
     Of the ``rule`` the time limit and the attempts count (see `Retries`). ``loads`` (n,) say what
@@ -97,6 +96,7 @@ class ShardPolicy:
         M: int = 1,
         loads: FloatArray | None = None,
     ) -> None:
+        super().__init__()
         self._stretches = Stretches(n=n, M=M, jobs=num_jobs)
         self._n, self._limit_s = n, rule.timeout_s
         self._loads = np.full(n, 1 / n) if loads is None else loads
@@ -109,8 +109,7 @@ class ShardPolicy:
         self._failing = set[int]()  # workers whose newest task failed
         self._silent = set[int]()  # workers, since anybody was heard
         self._progress = Progress(n)
-        self._doubts, self._retries, self._alarms = Doubts(), Retries(rule), Alarms[_Call]()
-        self._now = -math.inf
+        self._doubts, self._retries = Doubts(), Retries(rule)
 
     @property
     def done(self) -> bool:
@@ -175,28 +174,6 @@ class ShardPolicy:
         """Give everybody a shard."""
         return self._deal()
 
-    def on(self, event: Event) -> Sequence[Action]:
-        """Take one event; return what is to be done about it, in order.
-
-        `WorkerError` if the run cannot end; `WireError` if there is no such worker.
-        """
-        self._now = max(self._now, event.at)
-        actions: list[Action] = []
-        match event:
-            case ports.Dispatched():
-                self._note_left(event)
-                return ()
-            case Arrival() | Failure():
-                self._settle(event, actions)
-            case ports.Tick():
-                if math.isinf(event.at):
-                    raise self._hopeless("nobody answers any more")
-            case ports.Timetable():
-                raise ScheduleError("there is no timetable of work that is dealt as answers come")
-        for call in self._alarms.due(self._now):
-            call(actions)
-        return [*actions, *self._deal()]
-
     def _note_left(self, event: ports.Dispatched) -> None:
         for worker, left_at in zip(event.workers, event.left_at, strict=True):
             errand = self._out[worker]
@@ -256,6 +233,9 @@ class ShardPolicy:
         """Return who has failed too often in a row, though they are asked all the same."""
         return [worker for worker in self._failing if self._retries.exhausted((worker,))]
 
+    def _unheard(self, what: str) -> WorkerError:
+        return self._hopeless(what)
+
     def _hopeless(self, what: str, worker: int | None = None, why: str = "") -> WorkerError:
         cause = "" if worker is None else f"; worker {worker}: {why}"
         text = f"clock {self.rounds} of the data cannot be completed: {what}{cause}"
@@ -279,6 +259,9 @@ class ShardPolicy:
         self._silent.add(worker)
         self._fail(worker, why, actions)
         actions.append(ports.Restart(worker=worker, optional=True))
+
+    def _proceed(self, actions: list[Action]) -> None:
+        actions += self._deal()
 
     def _deal(self) -> list[Dispatch]:
         """Send the next parts; those that are tasks of one round leave together."""
