@@ -84,7 +84,8 @@ class Decoding:
     """A job's gradient as a weighted sum of received mini-task results.
 
     ``error`` bounds what an approximate decoding leaves out (see `GradientCode.approximation`);
-    ``lost`` are the job's chunks that no term holds, nor ever will: data that it was made without.
+    ``lost`` are the job's chunks that no term holds, nor ever will: data that it was made without,
+    and that training draws once more for a later job.
     Or only a ``part`` of it, by itself: the terms, of one weight, are then the part's whole cover,
     which has the part's index for its number, and each part of a job is decoded once.
     """

@@ -7,6 +7,10 @@ batch; so the batch that a step is made on is smaller by b/n, which chunks it la
 (`Decoding.lost`), and the sum is scaled by ``n / (n - b)``: the gradient on average, where all
 workers are as likely to straggle.
 
+*The data come again.* In training the points of lost chunks go back to the end of the epoch's
+queue, so that each is used at least once, and once only, and an epoch takes n / (n - b) times as
+many steps. A run has as many steps as it was given: what its last epoch lost last is not seen.
+
 *Exactly b.* Answers of one instant come together, and so more than n - b may be there when a round
 closes, in replay above all. The gradient is made of n - b of them all the same, those of the
 workers with the lowest numbers: else it would depend on how finely time is told apart whether the

@@ -164,13 +164,17 @@ def _check_gradient(
     scheme: Scheme, decoding: Decoding, assignments: list[Assignment], partials: FloatArray
 ) -> None:
     """Require that the decoding's sum is the job's gradient, or as close as it says."""
-    job, gradient = decoding.job, np.zeros(_SIZE)
+    job, gradient, held = decoding.job, np.zeros(_SIZE), set[int]()
     for term in decoding.terms:
         tasks = {task.slot: task for task in assignments[term.round][term.worker]}
         owed = term.slot in tasks and tasks[term.slot].job == job
         assert owed, f"job {job} uses what nobody was asked for: {term}"
         task = tasks[term.slot]
         gradient += term.weight * (task.coefficients @ partials[task.chunks])
+        held.update(task.chunks.tolist())
+    lost, others = decoding.lost, set(range(len(partials))) - held
+    known = len(set(lost)) == len(lost) and others.issuperset(lost)
+    assert known, f"job {job}: lost are chunks that no term holds, each once, and not {lost}"
     direct = partials.sum(axis=0)
     missed = float(np.linalg.norm(gradient - direct))
     if scheme.exact:

@@ -7,8 +7,8 @@ it, is imported when it is first used.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from seqgc.training._jobs import batch_indices as batch_indices
 from seqgc.training._jobs import bundle_size as bundle_size
+from seqgc.training._queue import batch_indices as batch_indices
 from seqgc.training.augmentation import AugmentedDataset as AugmentedDataset
 from seqgc.training.callbacks import Callback as Callback
 from seqgc.training.callbacks import Stop as Stop

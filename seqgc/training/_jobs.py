@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from threading import Lock
 from typing import Final, Protocol
 
 import numpy as np
 
-from seqgc.errors import require_int
 from seqgc.ports import FloatArray, IntArray, WeightedPoints, WeightRef
 from seqgc.rounds import require_models
+from seqgc.training._queue import DataQueue
 from seqgc.training._turns import Turns
-from seqgc.training.augmentation import AugmentedDataset
 from seqgc.training.model import Model, ParameterVector
 
-__all__ = ["ChunkedScheme", "JobPlan", "Share", "batch_indices", "bundle_size"]
+__all__ = ["ChunkedScheme", "JobPlan", "Share", "bundle_size"]
 
 _MOST_PARAMETERS: Final = 10**6  # of a bundle whose size nobody has chosen
-_MOST_BYTES: Final = 256 << 20  # of orders of data points that are kept,
-_FEWEST_KEPT: Final = 16  # unless they are fewer than so many
+_NO_POINTS: Final = np.zeros(0, dtype=np.intp)
 
 
 class ChunkedScheme(Protocol):
@@ -79,7 +75,6 @@ class JobPlan:
         self.jobs_per_round: Final = jobs_per_round
         self.num_bundles: Final = len(self.models) // max(1, jobs_per_round)
         self._stale, self._lateness = stale, lateness
-        self._sizes = [len(model.dataset) for model in self.models]  # once: workers have copies
         self.adopt(scheme)
         self.is_late: Final = self.delay >= self.num_bundles  # weights lack some gradients
         self.turns: Final = Turns(self.num_bundles, steps=steps, fixed=self.is_late)
@@ -121,17 +116,19 @@ class JobPlan:
         first = bundle * self.jobs_per_round
         return range(first, first + self.jobs_per_round)
 
-    def share(self, index: int, *, job: int, weights: WeightRef, idle: bool = False) -> Share:
-        """Return the part of ``job`` that model ``index`` has, at the given weights."""
-        model, turn = self.models[index], self.turns[job]
-        step, idle = turn.step or 0, idle or turn.step is None
-        points = batch_indices(
-            self._sizes[index], batch_size=model.batch_size, seed=model.seed, step=step
-        )
-        if isinstance(model.dataset, AugmentedDataset):  # whose items differ by epoch
-            size, first = self._sizes[index], step * model.batch_size
-            points = points + size * (np.arange(first, first + model.batch_size) // size)
-        return Share(weights=weights, points=points, starts=self._starts[index], idle=idle)
+    def share(
+        self, index: int, *, job: int, weights: WeightRef, queue: DataQueue, idle: bool = False
+    ) -> Share:
+        """Return the part of ``job`` that model ``index`` has: its queue's next points."""
+        step = None if idle else self.turns[job].step
+        points = _NO_POINTS if step is None else queue.batch(step)
+        return Share(weights=weights, points=points, starts=self._starts[index], idle=step is None)
+
+    def positions(self, index: int, chunks: Sequence[int]) -> IntArray:
+        """Return which positions of a batch of model ``index`` are in these chunks."""
+        starts = self._starts[index]
+        pieces = [np.arange(starts[c], starts[c + 1]) for c in chunks]
+        return np.concatenate(pieces) if pieces else _NO_POINTS
 
 
 def bundle_size(models: Sequence[Model], *, bundles: int = 1) -> int:
@@ -155,65 +152,3 @@ def bundle_size(models: Sequence[Model], *, bundles: int = 1) -> int:
     largest = max(ParameterVector(model.module).size for model in models)
     most = min(count // max(1, bundles), _MOST_PARAMETERS // largest)
     return next((k for k in range(most, 0, -1) if count % k == 0), 1)
-
-
-def batch_indices(dataset_size: int, *, batch_size: int, seed: int, step: int) -> IntArray:
-    """Return the data points of one training step, (batch_size,), read-only.
-
-    The points are positions ``step * batch_size`` up to ``(step + 1) * batch_size`` of the endless
-    concatenation of one permutation of the dataset per epoch, epoch ``e`` drawn by
-    ``numpy.random.default_rng([seed, e])``: every point comes once an epoch, and a step can be
-    computed without the steps before it.
-
-    Raises
-    ------
-    ParameterError
-        If a size is below 1, or ``seed`` or ``step`` below 0.
-
-    Examples
-    --------
-    >>> from seqgc.training import batch_indices
-    >>> steps = [batch_indices(5, batch_size=2, seed=0, step=step) for step in range(5)]
-    >>> sorted(int(point) for batch in steps for point in batch)
-    [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
-    """
-    size = require_int("dataset_size", dataset_size, least=1)
-    batch = require_int("batch_size", batch_size, least=1)
-    start = require_int("step", step, least=0) * batch
-    seed, stop = require_int("seed", seed, least=0), start + batch
-    pieces = [
-        _permutations.find(size, seed, epoch)[max(start - epoch * size, 0) : stop - epoch * size]
-        for epoch in range(start // size, (stop - 1) // size + 1)
-    ]
-    indices = np.concatenate(pieces, dtype=np.intp)
-    indices.setflags(write=False)
-    return indices
-
-
-class _Permutations:
-    """The orders of epochs that were asked for last: all that fit, and a few however long they are.
-
-    Of each model one is asked for in every step, or two where an epoch ends.
-    """
-
-    def __init__(self) -> None:
-        self._kept: Final[OrderedDict[tuple[int, int, int], IntArray]] = OrderedDict()
-        self._bytes = 0
-        self._lock: Final = Lock()  # runs in several threads share them
-
-    def find(self, size: int, seed: int, epoch: int) -> IntArray:
-        """Return the points of a data set in the order of an epoch, (size,)."""
-        key = size, seed, epoch
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
-            drawn = np.random.default_rng([seed, epoch]).permutation(size)
-            kept = self._kept[key] = drawn.astype(np.min_scalar_type(size))
-            self._bytes += kept.nbytes
-            while self._bytes > _MOST_BYTES and len(self._kept) > _FEWEST_KEPT:
-                self._bytes -= self._kept.popitem(last=False)[1].nbytes
-            return kept
-
-
-_permutations: Final = _Permutations()

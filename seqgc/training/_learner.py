@@ -1,4 +1,4 @@
-"""The master's state of one model: its weights, its optimizer, and the versions published."""
+"""The master's state of one model: weights, optimizer, data queue, and the versions published."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from torch import nn
 
 from seqgc.ports import FloatArray, WeightRef, WeightStore
 from seqgc.training._autocast import require_autocast
+from seqgc.training._queue import DataQueue
 from seqgc.training._stepper import Stepper
+from seqgc.training.augmentation import AugmentedDataset
 from seqgc.training.model import Model, ParameterVector, Precision, torch_dtype
 from seqgc.training.validation import ValidationState, Validator
 
@@ -45,6 +47,12 @@ class Learner:
         self.stepper: Final = Stepper(model, self._parameters)
         rules = model.validation
         self.validator: Final = None if rules is None else Validator(model, rules)
+        self.queue: Final = DataQueue(
+            len(model.dataset),  # now: workers have copies
+            batch_size=model.batch_size,
+            seed=model.seed,
+            by_epoch=isinstance(model.dataset, AugmentedDataset),
+        )
         self._store = store
         self.steps = self.changes = 0
         self._published: list[WeightRef] = []
@@ -124,6 +132,7 @@ class Learner:
         settings, optimizer = self.stepper.snapshot()
         files: dict[str, Tensors] = {self._file(): self.weights()}
         files[self._file("optimizer")] = optimizer
+        files |= {self._file("queue"): drawn} if (drawn := self.queue.snapshot()) else {}
         validation = ValidationState()
         if self.validator is not None:
             validation = self.validator.state
@@ -141,6 +150,7 @@ class Learner:
         """Be as the learner of which this is a snapshot, with no version published."""
         self.module.load_state_dict(files[self._file()])
         self.stepper.restore(state.settings, files[self._file("optimizer")])
+        self.queue.restore(files.get(self._file("queue"), {}))
         if self.validator is not None:
             self.validator.state = state.validation
             self.validator.weights = files.get(self._file("best"), {})

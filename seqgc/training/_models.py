@@ -235,8 +235,9 @@ class ModelsWorkload(ABC):
             self.aftermath.follow(learner, loss=float(part[-1]), about=about)
 
     def _share(self, index: int, job: int, weights: WeightRef) -> Share:
-        idle = self._idle_from.get(self._learners[index].model.name, job + 1) <= job
-        return self._plan.share(index, job=job, weights=weights, idle=idle)
+        learner = self._learners[index]
+        idle = self._idle_from.get(learner.model.name, job + 1) <= job
+        return self._plan.share(index, job=job, weights=weights, queue=learner.queue, idle=idle)
 
     def _bundle(self, job: int) -> list[Learner]:
         return [self._learners[index] for index in self._plan.bundle(job)]

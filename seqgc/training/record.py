@@ -14,8 +14,8 @@ from seqgc import ports
 from seqgc._durable import temporary_folder
 from seqgc.errors import WorkerError
 from seqgc.profiles import DelayProfile, ProfileMeta, fit_load_model
-from seqgc.training._jobs import batch_indices
 from seqgc.training._plan import RecordingPlan, num_points
+from seqgc.training._queue import batch_indices
 from seqgc.training._work import Workers
 from seqgc.training.model import ParameterVector
 from seqgc.training.run import started

@@ -28,6 +28,9 @@ class TorchWorkload(ModelsWorkload):
     sure to be decoded. With ``M/k >= T + 1`` those are all of its models' earlier jobs. With fewer
     bundles gradients are applied exactly T rounds late, whatever the stragglers do.
 
+    Points of chunks that a job is made without (`Decoding.lost`) come again at the end of their
+    model's epoch; with gradients that are late they do not, as the next batch has been drawn then.
+
     ``scheme`` says how batches are cut into chunks, and the delay; ``store`` is where workers find
     the weights, and loses the versions that no task of use needs; ``precision`` is that of
     weights, computation and results; ``stale`` allows ``M/k < T + 1``. ``callbacks`` hear of steps
@@ -135,13 +138,14 @@ class TorchWorkload(ModelsWorkload):
         if job not in self._unapplied or self._unapplied[job] is not None:
             raise ScheduleError(f"job {job} cannot finish: it has not begun, or finished before")
         kept = self._unapplied[job] = self._vector(job, gradient)
-        if self._plan.turns[job].step is None:  # of zeros, for nobody
+        if (step := self._plan.turns[job].step) is None:  # of zeros, for nobody
             del self._unapplied[job]
             return
         parts = self._parts(job, kept)
         self._park_overflown(parts)
         self._note(job, [part[-1] for _, part in parts])
         if not self._plan.is_late:  # every earlier gradient of these models has been applied
+            self._settle(job, step, lost=decoding.lost)
             self._apply([job])
 
     def flush(self) -> None:
@@ -158,8 +162,10 @@ class TorchWorkload(ModelsWorkload):
             for job, gradient in self._unapplied.items()
             if gradient is not None
         }
+        # Of a job that is over nothing is asked again, and its models' data queues have gone on.
+        in_flight = {j: each for j, each in self._in_flight.items() if j in self._unapplied}
         return self._snapshot(
-            flight, unapplied=list(self._unapplied), in_flight=self._in_flight, parts={}
+            flight, unapplied=list(self._unapplied), in_flight=in_flight, parts={}
         )
 
     def _restore_jobs(self, state: WorkloadState, flight: Tensors) -> None:
@@ -177,6 +183,13 @@ class TorchWorkload(ModelsWorkload):
                 job, may_follow=lambda last: last <= horizon or last not in waiting
             )
         return self._plan.turns[job]
+
+    def _settle(self, job: int, step: int, *, lost: Sequence[int]) -> None:
+        """Have the points of these chunks come again, in batches that are not drawn yet."""
+        for index in self._plan.bundle(job):
+            learner = self._learners[index]
+            if learner.model.name not in self._parked:
+                learner.queue.settle(step, lost=self._plan.positions(index, lost))
 
     def _horizon(self, job: int) -> int:
         """Return the last of the jobs that are sure to be decoded when ``job`` begins."""

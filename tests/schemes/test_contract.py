@@ -99,6 +99,8 @@ class LyingSchedule(GCSchedule):
                 return replace(decoding, terms=(replace(first, slot=1), *others))
             case "error":
                 return replace(decoding, error=0.5)
+            case "lost":
+                return replace(decoding, lost=(0,))
             case _:
                 return decoding
 
@@ -120,6 +122,7 @@ class LyingSchedule(GCSchedule):
         ("weight", "the decoded gradient is off by"),
         ("round", "uses what nobody was asked for"),
         ("error", "reports an error, and is exact"),
+        ("lost", "lost are chunks that no term holds"),
         ("harm", "one more answer hurts|what conforms must lose no job"),
     ],
 )

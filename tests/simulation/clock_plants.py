@@ -10,7 +10,7 @@ from unittest import mock
 
 from seqgc.clocks import ClockPolicy, Slack
 from seqgc.shards import ShardService
-from tests.simulation.seams import Errands, Learner, StaleWorkload
+from tests.simulation.seams import DataQueue, Errands, Learner, StaleWorkload
 
 _Plant = Callable[[], AbstractContextManager[object]]
 
@@ -36,6 +36,10 @@ def _as_if_new(restore: Any) -> Callable[..., None]:
         restore(self, {**state, "todo": [(number, 0) for number, _ in state["todo"]]})
 
     return changed
+
+
+def _forgotten(_: Any) -> Callable[..., Any]:
+    return lambda self: {}  # noqa: ARG005
 
 
 def _of_any_attempt(_: Any) -> Callable[..., Any]:
@@ -74,5 +78,6 @@ CLOCK_PLANTS: Final[Mapping[str, _Plant]] = MappingProxyType(
         "shards begin anew with each resume": _in_place_of(ShardService, "restore", _as_if_new),
         "answers to any attempt count": _in_place_of(Errands, "awaited", _of_any_attempt),
         "an update is applied again by resume": _moved_again,
+        "what steps lost is forgotten by resume": _in_place_of(DataQueue, "snapshot", _forgotten),
     }
 )

@@ -49,6 +49,7 @@ from seqgc.training._history import History, Recorder
 from seqgc.training._learner import Learner
 from seqgc.training._lease import Lease
 from seqgc.training._models import ModelsWorkload, PartsState, WorkloadState
+from seqgc.training._queue import DataQueue
 from seqgc.training.stale import StaleWorkload
 from seqgc.wire import _codec as codec
 from seqgc.wire import _frame as frames
@@ -61,8 +62,8 @@ from tests.kit import system_calls
 from tests.simulation.world import Clock
 
 __all__ = [
-    "Calls", "Ended", "Errands", "History", "Learner", "Lease", "ModelsWorkload", "PartsState",
-    "Recorder", "Replicas", "StaleWorkload", "Throttle", "WorkloadState", "codec",
+    "Calls", "DataQueue", "Ended", "Errands", "History", "Learner", "Lease", "ModelsWorkload",
+    "PartsState", "Recorder", "Replicas", "StaleWorkload", "Throttle", "WorkloadState", "codec",
     "connection_error", "durable", "frames", "gathering", "invocations", "lambda_backend", "line",
     "messages", "objects", "opening", "opening_stores", "replaced", "reply_of", "resident",
     "serving", "shared_objective", "starts", "staying", "switchboard",

@@ -25,6 +25,7 @@ QUICK = {
     "shards begin anew with each resume": 4,
     "answers to any attempt count": 0,
     "an update is applied again by resume": 34,
+    "what steps lost is forgotten by resume": 7,
 }
 
 

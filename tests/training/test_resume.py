@@ -45,6 +45,7 @@ SPECS = [
     "sr-sgc:B=1,W=2,lam=2",
     "m-sgc:B=1,W=2,lam=2",
     "ra-sgc:s=1,q=0.5,r=2",
+    "backup:b=2",
 ]
 ADAM = partial(torch.optim.Adam, lr=0.05)
 MOMENTUM = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
