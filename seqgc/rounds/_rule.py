@@ -10,6 +10,8 @@ from typing import Literal, TypeAlias, get_args
 from seqgc.errors import ParameterError, require_int, require_number
 from seqgc.schemes import Defence, Scheme
 
+_ENDINGS = ".best", ".optimizer", ".queue"  # of a model's files in a checkpoint
+
 WaitOut: TypeAlias = Literal["all", "conform", "feasible"]
 
 
@@ -134,8 +136,9 @@ def require_models(
     if len(set(names)) < len(names):
         raise ParameterError("models", "must have distinct names", names)
     for name in names:
-        if name == "flight" or name.endswith((".best", ".optimizer")):
-            rule = "must have names that leave `flight`, and what ends in `.best` or `.optimizer`"
+        if name == "flight" or name.endswith(_ENDINGS):
+            endings = ", ".join(f"`{ending}`" for ending in _ENDINGS)
+            rule = f"must have names that leave `flight`, and the endings {endings}"
             raise ParameterError("models", f"{rule}, to the other files of a checkpoint", name)
     if jobs_per_round < 1 or len(names) % jobs_per_round:
         rule = f"must be >= 1 and divide the number of models, M={len(names)}"
