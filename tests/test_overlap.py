@@ -181,12 +181,12 @@ def test_what_is_decoded_is_handed_over_before_every_task_that_needs_it() -> Non
 
 def test_a_cancel_ends_a_debt_and_an_answer_after_it_is_nobodys() -> None:
     class Once:
-        """Cancels worker 1's task; takes any answer to it without complaint."""
+        """Cancels worker 1's task, and takes any answer to it; worker 2's is out meanwhile."""
 
         wake_at, done = math.inf, False
 
         def start(self) -> Sequence[Action]:
-            assignment = {worker: (piece(0, worker),) for worker in range(2)}
+            assignment = {worker: (piece(0, worker),) for worker in range(3)}
             dispatch = Dispatch(round=0, attempt=0, assignment=assignment)
             return [dispatch, Cancel(round=0, workers=(1,))]
 
@@ -197,7 +197,7 @@ def test_a_cancel_ends_a_debt_and_an_answer_after_it_is_nobodys() -> None:
             return ()
 
     with pytest.raises(Exception, match="worker 1, round 0, slot 0, which has not arrived"):
-        master.run(Once(), Workers([1.0, 2.0]), Notes())
+        master.run(Once(), Workers([1.0, 2.0, 5.0]), Notes())
 
 
 # ---- who left when, and who is to begin again ---------------------------------------------------
