@@ -13,7 +13,7 @@ from multiprocessing import get_context
 import torch
 
 from tests.simulation.draws import DRAWS
-from tests.simulation.plants import PLANTS
+from tests.simulation.plants import FOUND_IN, PLANTS
 from tests.simulation.search import found_in, report
 
 _CHUNK = 50
@@ -26,19 +26,21 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", default="0:1000", help="FIRST:END")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="for many seeds")
     parser.add_argument("--plant", choices=sorted(PLANTS), help="a bug to be found")
-    parser.add_argument("--draw", choices=sorted(DRAWS), default="any", help="runs of one kind")
+    kinds = "runs of one kind; any, unless a plant is looked for in another"
+    parser.add_argument("--draw", choices=sorted(DRAWS), help=kinds)
     parser.add_argument("--log", action="store_true", help="with --seed: all that happens")
     given = parser.parse_args(words)
+    draw = given.draw or FOUND_IN.get(given.plant, "any")
     torch.set_num_threads(1)
     if given.seed is not None:
-        text = report(given.seed, plant=given.plant, log=given.log, draw=given.draw)
+        text = report(given.seed, plant=given.plant, log=given.log, draw=draw)
         print(text)
         return int("python -m tests.simulation" in text)
     seeds = range(*map(int, given.seeds.split(":")))
     chunks = [seeds[i : i + _CHUNK] for i in range(0, len(seeds), _CHUNK)]
     found: list[tuple[int, str]] = []
     with ProcessPoolExecutor(given.processes, mp_context=get_context("spawn")) as pool:
-        results = pool.map(partial(found_in, plant=given.plant, draw=given.draw), chunks)
+        results = pool.map(partial(found_in, plant=given.plant, draw=draw), chunks)
         for chunk, failed in zip(chunks, results, strict=True):
             for seed, fault in failed:
                 print(f"seed {seed}: {fault}", flush=True)
@@ -47,7 +49,7 @@ def main(words: Sequence[str] | None = None) -> int:
                 told = f"up to seed {chunk.stop}: {len(found)} fail"
                 print(told, file=sys.stderr)
     if found:
-        print(report(found[0][0], plant=given.plant, draw=given.draw))
+        print(report(found[0][0], plant=given.plant, draw=draw))
     print(f"{len(seeds)} seeds, of which {len(found)} fail")
     return int(bool(found))
 

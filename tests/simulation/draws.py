@@ -34,6 +34,15 @@ _STAYING: Final = (
     "ra-sgc:s=0,q=0.5,r=2,p=2",
 )
 
+_STALE: Final = (
+    "m-sgc:B=1,W=3,lam=1",
+    "m-sgc-rep:B=1,W=3,lam=1",
+    "sr-sgc:B=2,W=3,lam=2",
+    "sr-sgc-rep:B=2,W=3,lam=2",
+    "m-sgc-rep:B=2,W=3,lam=1",
+)
+"""Schemes of a delay that two models are too few for."""
+
 CLOCKS: Final = (
     "bsp",
     "ssp:slack=1",
@@ -66,6 +75,25 @@ def staying(seed: int) -> Scenario:
 def dealt_staying(seed: int) -> Scenario:
     """Work is dealt to functions that stay."""
     return _on_residents(seed, _DEALT[seed % 3])
+
+
+def stale(seed: int) -> Scenario:
+    """Gradients wait, decoded, until they are late enough; the master is killed at least once."""
+    drawn = draw(seed)
+    faults = [fault for fault in drawn.faults if fault.kind != "lie"]  # nobody compares
+    faults.append(Fault(kind="kill", at=(40 + seed % 60,), amount=0.5))
+    scenario = _plain(drawn, spec=_STALE[seed % len(_STALE)], backend=drawn.backend, faults=faults)
+    shape = replace(scenario.shape, models=2, steps=scenario.shape.jobs // 2)
+    return replace(scenario, shape=shape, stale=True)
+
+
+def on_functions(seed: int) -> Scenario:
+    """Rounds on functions of any kind that do not stay."""
+    drawn, rng = draw(seed), np.random.default_rng([seed, 10])
+    backend = str(rng.choice(BACKENDS[1:4]))
+    faults = [fault for fault in drawn.faults if may_happen_to(backend, fault)]
+    faults += of_functions(rng, shape=drawn.shape)
+    return _plain(drawn, spec=drawn.spec, backend=backend, faults=faults)
 
 
 def in_parts(seed: int) -> Scenario:
@@ -131,6 +159,8 @@ DRAWS: Final[Mapping[str, Callable[[int], Scenario]]] = MappingProxyType(
     {
         "any": draw,
         "dealt": dealt,
+        "stale": stale,
+        "functions": on_functions,
         "staying": staying,
         "dealt-staying": dealt_staying,
         "parts": in_parts,

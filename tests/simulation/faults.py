@@ -117,12 +117,13 @@ class Scenario:
     updates: str = ""  # of `tests.simulation.promises.UPDATES`: of batches that come in parts
     straight: bool = False  # whether models are such that any weights have the same gradients
     late: tuple[tuple[int, ...], ...] | None = None  # workers by round, instead of the delays
+    stale: bool = False  # whether gradients wait, decoded, until they are exactly T rounds late
 
     def __str__(self) -> str:
         rows = [f"with {jobs} jobs left {spec} is best" for jobs, spec in self.switches]
         rows += [f"{f.kind} at {', '.join(map(str, f.at))} ({f.amount:.3f})" for f in self.faults]
         more = f", {self.updates}" * bool(self.updates) + ", audit" * self.audit
-        more += ", a model that diverges" * self.wild
+        more += ", a model that diverges" * self.wild + ", stale" * self.stale
         size = f"{self.shape.n} workers, {self.shape.jobs} jobs"
         lease = f" for {self.lease_s:g} s" * (self.backend == "resident")
         where = f"{self.spec}{more}, {self.backend}{lease}, {size}, delays {self.delays}"

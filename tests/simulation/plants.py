@@ -12,11 +12,19 @@ from unittest import mock
 from seqgc.ports import Doubt, Term
 from seqgc.rounds import RoundPolicy
 from seqgc.schemes.ra_sgc import RASGCSchedule
-from seqgc.training import TorchWorkload
 from tests.simulation.clock_plants import CLOCK_PLANTS
 from tests.simulation.function_plants import FUNCTION_PLANTS
 from tests.simulation.resident_plants import RESIDENT_PLANTS
-from tests.simulation.seams import History, Learner, Lease, Recorder, Replicas, durable, gathering
+from tests.simulation.seams import (
+    History,
+    Learner,
+    Lease,
+    Recorder,
+    Replicas,
+    TorchWorkload,
+    durable,
+    gathering,
+)
 from tests.simulation.world import Clock
 
 _Plant = Callable[[], AbstractContextManager[object]]
@@ -71,7 +79,7 @@ def _apply_again(workload: Any) -> None:
 
 
 def _unrecorded(close: Any) -> Callable[..., Any]:
-    return lambda self, record: close(self, record) if record.round % 5 else None
+    return lambda self, seen: close(self, seen) if seen.record.round % 5 else None
 
 
 def _unsynced(write: Any) -> Callable[..., Any]:
@@ -174,6 +182,20 @@ PLANTS: Final[Mapping[str, _Plant]] = MappingProxyType(
         **FUNCTION_PLANTS,
         **RESIDENT_PLANTS,
         **CLOCK_PLANTS,
+    }
+)
+
+
+# Of which kind of runs (`tests.simulation.draws`) each is looked for in, if not in any.
+FOUND_IN: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "gradients lost by resume": "stale",
+        "gradients applied again by resume": "stale",
+        **dict.fromkeys(FUNCTION_PLANTS, "functions"),
+        **dict.fromkeys(RESIDENT_PLANTS, "dealt-staying"),
+        "functions that are silent are kept": "staying",
+        "functions wait for their master for ever": "staying",
+        **dict.fromkeys(CLOCK_PLANTS, "clocks"),
     }
 )
 

@@ -286,6 +286,7 @@ def plan(scenario: Scenario) -> TrainingPlan:
         checkpoint_every_s=scenario.checkpoint_every_s,
         max_norm=MAX_NORM,
         audit=scenario.audit,
+        stale=scenario.stale,
         adaptation=Adaptation(probe=2, retune=2, alpha=0.0) if scenario.switches else None,
         updates=UPDATES[scenario.updates],
     )
@@ -326,6 +327,8 @@ def _reference(scenario: Scenario) -> Scenario:
         straight=scenario.straight,
         late=scenario.late,
     )
+    if scenario.stale:  # the scheme says how late gradients are
+        plain = replace(plain, spec=scenario.spec, stale=True)
     if not is_exact(scenario):
         return plain
     if parts_of(scenario) is not None or is_plain(scenario.spec):

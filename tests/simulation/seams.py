@@ -37,6 +37,7 @@ from seqgc.training import (
     Model,
     Objective,
     TorchCompute,
+    TorchWorkload,
     _checkpointer,
     _fingerprint,
     _made_of,
@@ -63,10 +64,10 @@ from tests.simulation.world import Clock
 
 __all__ = [
     "Calls", "DataQueue", "Ended", "Errands", "History", "Learner", "Lease", "ModelsWorkload",
-    "PartsState", "Recorder", "Replicas", "StaleWorkload", "Throttle", "WorkloadState", "codec",
-    "connection_error", "durable", "frames", "gathering", "invocations", "lambda_backend", "line",
-    "messages", "objects", "opening", "opening_stores", "replaced", "reply_of", "resident",
-    "serving", "shared_objective", "starts", "staying", "switchboard",
+    "PartsState", "Recorder", "Replicas", "StaleWorkload", "Throttle", "TorchWorkload",
+    "WorkloadState", "codec", "connection_error", "durable", "frames", "gathering", "invocations",
+    "lambda_backend", "line", "messages", "objects", "opening", "opening_stores", "replaced",
+    "reply_of", "resident", "serving", "shared_objective", "starts", "staying", "switchboard",
 ]  # fmt: skip
 
 # What takes long and comes to the same in every run; models are told apart by identity.

@@ -11,6 +11,7 @@ import pytest
 from tests.kit import SOAK
 from tests.simulation.__main__ import main
 from tests.simulation.clock_plants import CLOCK_PLANTS
+from tests.simulation.draws import DRAWS
 from tests.simulation.faults import (
     BACKENDS,
     LARGE,
@@ -23,8 +24,10 @@ from tests.simulation.faults import (
     of_residents,
     shrink,
 )
-from tests.simulation.plants import PLANTS
+from tests.simulation.plants import FOUND_IN, PLANTS
+from tests.simulation.resident_plants import RESIDENT_PLANTS
 from tests.simulation.runs import compare, simulate, trained
+from tests.simulation.seams import TorchWorkload
 from tests.simulation.search import failures, report
 
 PARTS = 20  # of the seeds, so that several processes can be at them
@@ -40,7 +43,8 @@ QUICK = {
     "sums in the order of answers": 0,
     "optimizers forget": 3,
     "nothing is synced": 3,
-    "weights are deleted at once": 212,
+    "weights are deleted at once": 1,
+    "gradients applied again by resume": 7,
 }
 
 
@@ -75,6 +79,33 @@ def test_what_rare_seeds_have_found_stays_mended(seed: int) -> None:
         pytest.fail(report(found))
 
 
+@pytest.mark.timeout(0 if SOAK else 120)
+@pytest.mark.parametrize("draw", ["stale", "functions"])
+def test_runs_of_one_kind_lose_nothing(draw: str) -> None:
+    for seed, _ in failures(range(3000 if SOAK else 3), draw=DRAWS[draw]):
+        pytest.fail(report(seed, draw=draw))
+
+
+def test_decoded_gradients_that_wait_go_into_checkpoints_and_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They wait only if there are fewer bundles than the delay + 1: others are applied at once."""
+    waited, restore = [], TorchWorkload.restore
+
+    def watched(self: TorchWorkload, *arguments: object) -> None:
+        restore(self, *arguments)  # type: ignore[arg-type]
+        waited.append(sum(each is not None for each in self._unapplied.values()))
+
+    monkeypatch.setattr(TorchWorkload, "restore", watched)
+    for seed in range(3):
+        assert simulate(draw(seed)).fault is None
+    assert not any(waited)
+    for seed in range(1000 if SOAK else 8):
+        assert simulate(DRAWS["stale"](seed)).fault is None
+    print(f"{len(waited)} restored, {sum(map(bool, waited))} of them with gradients that waited")
+    assert sum(map(bool, waited)) > (300 if SOAK else 0)
+
+
 def test_the_same_seed_has_the_same_events() -> None:
     scenarios = map(draw, range(200))
     kinds = {(s.backend, s.audit, s.wild, bool(s.switches)): s.seed for s in scenarios}
@@ -99,13 +130,18 @@ def test_functions_train_to_the_bits_of_local_workers(backend: str) -> None:
     assert len(first.faults) >= 10
 
 
-@pytest.mark.parametrize("plant", sorted(PLANTS.keys() - CLOCK_PLANTS) if SOAK else QUICK)
+# Those of clocks, and of functions that stay, have tests of their own.
+@pytest.mark.parametrize(
+    "plant", sorted(PLANTS.keys() - {*CLOCK_PLANTS, *RESIDENT_PLANTS}) if SOAK else QUICK
+)
 def test_a_planted_bug_is_found(plant: str) -> None:
     seeds = chain([QUICK.get(plant, 0)], range(1000))
-    found = next(failures(seeds, plant=plant), None)
+    draw = DRAWS[FOUND_IN.get(plant, "any")]
+    found = next(failures(seeds, plant=plant, draw=draw), None)
     assert found is not None, f"{plant!r} is not found within 1,000 seeds"
     kind = found[1].partition(":")[0]
     assert kind not in {"TypeError", "AttributeError"}, f"{plant!r} is itself broken: {found[1]}"
+    print(f"{plant}: seed {found[0]}")
 
 
 def test_a_failure_names_its_command_and_its_fewest_faults(
