@@ -1,12 +1,14 @@
 """``python -m seqgc``, and the ``seqgc`` command."""
 
+import atexit
 import io
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from seqgc._manner import manner_of
 
@@ -21,29 +23,46 @@ _THREADS: Final = (
 
 
 def run() -> int:
-    """Run the command line; Ctrl-C and SIGTERM during its imports end it at once."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _end)
+    """Run the command line; the status is exact whenever signals come, and however often.
+
+    During the imports SIGINT, SIGTERM and SIGHUP end it at once, while a verb runs in good order
+    (`seqgc.cli.main`). Then the interpreter's end takes a while, of threads that may hang, so that
+    one more signal ends that at once, with the verb's own status; but the last of it, which hangs
+    for nobody and has no handlers any more, hears nothing.
+    """
+    atexit.register(_have_signals, signal.SIG_IGN)  # the first, which is called last
+    _have_signals(_end)
+    status = 1
     try:
-        _open_standard_streams()
-        if "_SEQGC_COMPLETE" in os.environ:
-            from seqgc._completion import answered
+        status = _status()
+        return status
+    finally:
+        _have_signals(partial(_leave, status))
 
-            if answered():
-                return 0
-        verb = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
-        if verb in _WITH_TORCH:
-            for variable in _THREADS:
-                os.environ.setdefault(variable, "1")
-        with _said(verb):
-            from seqgc.cli import main
 
-        return main()
-    finally:  # the interpreter's end takes a while; whoever ends it sooner wants no traceback
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, signal.SIG_DFL)
+def _status() -> int:
+    """Import what the command line needs, and run it."""
+    _open_standard_streams()
+    if "_SEQGC_COMPLETE" in os.environ:
+        from seqgc._completion import answered
+
+        if answered():
+            return 0
+    verb = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    if verb in _WITH_TORCH:
+        for variable in _THREADS:
+            os.environ.setdefault(variable, "1")
+    with _said(verb):
+        from seqgc.cli import main
+
+    return main()
+
+
+def _have_signals(handler: Callable[[int, Any], None] | signal.Handlers) -> None:
+    """Let signals be handled so, apart from those that whoever started this has ignored."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 @contextmanager
@@ -75,6 +94,14 @@ def _end(number: int, _frame: object) -> None:
         if number == signal.SIGINT:
             os.write(2, b"seqgc: interrupted\n")
     os._exit(128 + number)
+
+
+def _leave(status: int, _number: int, _frame: object) -> None:
+    """End, when there is nothing left to put in order but memory."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, RuntimeError):  # gone, closed, or being flushed
+            stream.flush()
+    os._exit(status)
 
 
 def _open_standard_streams() -> None:

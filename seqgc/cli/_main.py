@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from typing import Annotated, Any
@@ -97,15 +97,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     names the argument, the rule and the value.
     """
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
-    with speaking(arguments):
-        return _run(arguments)
-
-
-def _run(arguments: list[str]) -> int:
     fail = partial(_fail, trace=_TRACEBACK in arguments)
-    arguments = [word for word in arguments if word != _TRACEBACK] or ["--help"]
+    with speaking(arguments), _signals():
+        try:
+            return _run([word for word in arguments if word != _TRACEBACK] or ["--help"], fail)
+        except _Stopped as stop:  # even one that comes while another error is being told
+            message = "interrupted" if stop.status == Status.INTERRUPTED else str(stop)
+            return fail(stop, message, stop.status)
+
+
+def _run(arguments: list[str], fail: Callable[[BaseException | None, str, int], int]) -> int:
     try:
-        with _signals(), _unwrapped():
+        with _unwrapped():
             status = command()(args=arguments, prog_name="seqgc", standalone_mode=False)
         sys.stdout.flush()
     except (ParameterError, ProfileError) as error:
@@ -124,9 +127,6 @@ def _run(arguments: list[str]) -> int:
         return fail(error, f"not enough memory for this: {error}", Status.FAILED)
     except _UsageError as error:
         return fail(error, getattr(error, "format_message", error.__str__)(), Status.WRONG)
-    except _Stopped as stop:
-        message = "interrupted" if stop.status == Status.INTERRUPTED else str(stop)
-        return fail(stop, message, stop.status)
     if status == Status.INTERRUPTED:  # typer's own translation of Ctrl-C
         return fail(None, "interrupted", Status.INTERRUPTED)
     return status if isinstance(status, int) else Status.DONE
@@ -137,7 +137,7 @@ class _Stopped(SystemExit):
 
     def __init__(self, number: int) -> None:
         super().__init__(f"ended by {signal.Signals(number).name}")
-        self.status = 128 + number
+        self.code = self.status = 128 + number
 
 
 @contextmanager

@@ -16,8 +16,11 @@ import typer
 
 from seqgc.cli import main
 from seqgc.cli.progress import RunProgress
+from seqgc.errors import one_line
 from tests.cli.inside import busy
 from tests.kit import interrupts
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
 class Thing:
@@ -47,7 +50,7 @@ def wait() -> None:
     raise AssertionError("the signal is lost")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_that_comes_where_python_ignores_all_is_not_lost(
     number: signal.Signals, verbs: dict[str, object]
 ) -> None:
@@ -140,7 +143,8 @@ def test_a_signal_during_the_first_imports_ends_them_at_once() -> None:
         "sys.meta_path.insert(0, Import())\n"
         "sys.exit(run())\n"
     )
-    for number, said in ((signal.SIGINT, b"seqgc: interrupted\n"), (signal.SIGTERM, b"")):
+    for number in SIGNALS:
+        said = b"seqgc: interrupted\n" if number == signal.SIGINT else b""
         with interrupts():
             ended = subprocess.run(
                 [sys.executable, "-c", text.format(int(number))], capture_output=True, check=False
@@ -164,19 +168,42 @@ def test_a_second_signal_does_not_disturb_the_end(verbs: dict[str, object]) -> N
     assert done
 
 
-def test_a_signal_after_the_verb_is_no_traceback() -> None:
-    """Torch and others take a while to end."""
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_after_the_verb_ends_what_hangs_and_leaves_the_verb_s_status(
+    number: signal.Signals,
+) -> None:
+    """Threads, torch and others take a while to end."""
     text = (
         "import atexit, os, sys, signal\n"
-        "atexit.register(lambda: os.kill(os.getpid(), {}))\n"
-        "sys.argv = ['seqgc', '--help']\n"
+        "hit = lambda: os.kill(os.getpid(), {})\n"
+        "atexit.register(hit)\n"  # when all else has ended
+        "sys.argv = ['seqgc', {!r}]\n"
         "from seqgc.__main__ import run\n"
-        "sys.exit(run())\n"
+        "status = run()\n"
+        "if {}: atexit.register(lambda: [hit(), signal.pause()])\n"  # which hangs
+        "sys.exit(status)\n"
     )
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with interrupts():
-            ended = subprocess.run(
-                [sys.executable, "-c", text.format(int(number))], capture_output=True, check=False
-            )
-        assert ended.stderr == b""
-        assert ended.returncode == -number
+    for word, status in (("--version", 0), ("--none", 2)):
+        for hangs in (False, True):
+            with interrupts():
+                command = [sys.executable, "-c", text.format(int(number), word, hangs)]
+                ended = subprocess.run(command, capture_output=True, check=False, timeout=60)
+            assert ended.returncode == status
+            assert ended.stdout.startswith(b"seqgc ") or status
+            assert ended.stderr.count(b"\n") == (status == 2), ended.stderr
+
+
+def test_a_signal_while_an_error_is_told_is_told_too(
+    verbs: dict[str, object], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def do() -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    def hit(text: str, *, limit: int) -> str:
+        os.kill(os.getpid(), signal.SIGTERM)  # which ends this, the first time
+        return one_line(text, limit=limit)
+
+    verbs["do"] = do
+    monkeypatch.setattr("seqgc.cli._main.one_line", hit)
+    assert main(["one"]) == 143
+    assert capsys.readouterr().err == "seqgc: ended by SIGTERM\n"

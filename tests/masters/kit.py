@@ -32,7 +32,8 @@ class End:
     status: int
     stuck: bool
     seconds: float
-    seconds_to_end: float  # from the signal
+    hit_at: float  # of `time.time`, the first time; 0 if it was not
+    seconds_to_end: float  # from then
     said: str
     calls: int
     left: list[str]

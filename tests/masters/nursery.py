@@ -38,6 +38,8 @@ from unittest import mock
 _SUBREAPER = 36  # prctl's PR_SET_CHILD_SUBREAPER
 _MOST_S = 60.0  # that a master may sleep or work; what it has started, a quarter of that
 _LOOK_S = 0.2  # from one look at who sleeps to the next
+_SOON_S = 0.02  # from one look at whether a master has been hit to the next
+_HIT_AT = 32  # where it says so, behind the number of its calls
 _LOADED = (
     *("seqgc.cli", "seqgc.training.run", "seqgc.workers", "seqgc.backends.lambda_", "boto3"),
     *("seqgc.local_lambda.service", "seqgc.local_lambda._parent", "tests.kit", "_strptime"),
@@ -50,16 +52,17 @@ _COMPILED = "runtime_client"  # reads its address when it is loaded: every envir
 class Order:
     """What a master is to do, and what is to happen to it.
 
-    Its command line, its folder; the number of a signal that it gets ``times`` after ``after_s``
-    seconds, or just before, in the midst of, or after (``when``) the ``call``-th call that makes
-    its files last. ``err``: where it says how far it is; ``terminal``: a terminal, which is closed
-    instead of a signal.
+    Its command line, its folder; the number of a signal that it gets after ``after_s`` seconds, or
+    just before, in the midst of, or after (``when``) the ``call``-th call that makes its files
+    last. It gets it ``times``: at once, or the second ``gap_s`` seconds later. ``err``: where it
+    says how far it is; ``terminal``: a terminal, which is closed instead of a signal.
     """
 
     argv: list[str]
     folder: str
     number: int = 0
     times: int = 1
+    gap_s: float = 0.0
     after_s: float | None = None
     call: int | None = None
     when: float = 0.0
@@ -70,8 +73,8 @@ class Order:
 class Calls:
     """Stands for ``os``: counts the calls made of it, and lets the master be hit there."""
 
-    def __init__(self, order: Order) -> None:
-        self._order, self.count = order, 0
+    def __init__(self, order: Order, counted: int) -> None:
+        self._order, self._counted, self.count = order, counted, 0
 
     def write(self, descriptor: int, data: memoryview) -> int:
         if self._hits() and 1 / 3 < self._order.when < 2 / 3:
@@ -101,7 +104,8 @@ class Calls:
         return self._order.number > 0 and self.count == self._order.call
 
     def _hit(self) -> None:
-        for _ in range(self._order.times):
+        os.pwrite(self._counted, f"{time.time():.6f}".encode(), _HIT_AT)
+        for _ in range(1 if self._order.gap_s else self._order.times):
             os.kill(os.getpid(), self._order.number)
 
 
@@ -124,22 +128,37 @@ class Master:
         self.pid = os.fork()
         if self.pid == 0:
             _become_master(order, terminal, self._said, self._counted)
-        self._began = self._hit_at = time.monotonic()
+        self._began, self._hit_at = time.time(), 0.0
         if terminal >= 0:
             os.close(terminal)
 
+    @property
+    def hit_at(self) -> float:
+        """When it was hit, by whomever, in seconds of `time.time`; 0 if it has not been."""
+        return self._hit_at or float(os.pread(self._counted, 20, _HIT_AT) or 0)
+
     def hit(self) -> None:
         """Send it what is to be sent, or close its terminal."""
-        self._hit_at = time.monotonic()
+        self._hit_at = time.time()
         if self.order.terminal:
             os.close(self._leader)
             self._leader = -1
-        for _ in range(0 if self.order.terminal else self.order.times):
+            return
+        for _ in range(1 if self.order.gap_s else self.order.times):
+            os.kill(self.pid, self.order.number)
+
+    def hit_again(self, patience: Patience) -> None:
+        """Wait until it has been hit, and then so long as is ordered; hit it once more."""
+        while self.status is None and not self.hit_at and not patience.is_over():
+            self.status = _wait(self.pid, _SOON_S)
+        if self.status is None and self.hit_at:
+            self.status = _wait(self.pid, self.hit_at + self.order.gap_s - time.time())
+        if self.status is None:
             os.kill(self.pid, self.order.number)
 
     def answer(self, *, stuck: bool = False) -> dict[str, object]:
         """Return how it has ended, now; kill it if it has not."""
-        ended = time.monotonic()
+        ended = time.time()
         if self._leader >= 0:
             os.close(self._leader)
         if stuck:
@@ -149,9 +168,10 @@ class Master:
             "status": self.status,
             "stuck": stuck,
             "seconds": ended - self._began,
-            "seconds_to_end": ended - self._hit_at,
+            "hit_at": self.hit_at,
+            "seconds_to_end": ended - (self.hit_at or ended),
             "said": os.pread(self._said, 1 << 20, 0).decode(errors="replace")[-2000:],
-            "calls": int(os.pread(self._counted, 20, 0) or 0),
+            "calls": int(os.pread(self._counted, 20, 0).strip(b"\0") or 0),
             "left": _reap(Patience(_MOST_S / 4)),
         }
         os.close(self._said)
@@ -166,6 +186,8 @@ def obey(order: Order) -> dict[str, object]:
         master.status = _wait(master.pid, order.after_s)
         if master.status is None:
             master.hit()
+    if order.gap_s:
+        master.hit_again(Patience(_MOST_S))
     if master.status is None:
         patience = Patience(_MOST_S)
         while (status := _wait(master.pid, _LOOK_S)) is None and not patience.is_over():
@@ -289,7 +311,7 @@ def _become_master(order: Order, terminal: int, said: int, counted: int) -> NoRe
     resource_tracker._resource_tracker.__init__()  # type: ignore[misc]
     util.spawnv_passfds = _forked
     mock.patch.object(service.subprocess, "Popen", ForkedService).start()
-    calls = Calls(order)
+    calls = Calls(order, counted)
     with system_calls(calls):
         status = 1
         try:
