@@ -6,6 +6,7 @@ names its owner, and whoever makes the next one removes those whose owner is no 
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -21,6 +22,22 @@ system = os
 """Whose calls make files durable; tests put their own here (`tests.kit.system_calls`)."""
 
 
+def is_full(error: BaseException | None) -> bool:
+    """Say whether an error is of a disk, or of one's part of it, that is full."""
+    return isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Let an error of a call that knows a file by its descriptor name it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Yield a file that takes the place of ``path`` once the block ends well, and never otherwise.
@@ -29,7 +46,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     """
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        with replacing_in(folder, path.name) as file:
+        with _naming(path), replacing_in(folder, path.name) as file:
             yield file
     finally:
         os.close(folder)
@@ -101,7 +118,8 @@ def write_new(path: Path, data: bytes) -> None:
     """Write a file that is not there, and wait until its bytes are on the disk, not its name."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:
-        _write(descriptor, data)
+        with _naming(path):
+            _write(descriptor, data)
     finally:
         os.close(descriptor)
 
@@ -127,6 +145,7 @@ class AppendOnly:
     """
 
     def __init__(self, path: Path, *, keep_bytes: int | None = None) -> None:
+        self._path = path
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         if keep_bytes is not None:
             os.ftruncate(self._descriptor, keep_bytes)
@@ -140,7 +159,8 @@ class AppendOnly:
         """
         before = os.fstat(self._descriptor).st_size
         try:
-            _write(self._descriptor, data, sync=sync)
+            with _naming(self._path):
+                _write(self._descriptor, data, sync=sync)
         except BaseException:
             with suppress(OSError):
                 os.ftruncate(self._descriptor, before)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeAlias, cast
@@ -12,10 +12,12 @@ from typing import TypeAlias, cast
 import numpy as np
 import torch
 
+from seqgc._durable import is_full
 from seqgc.errors import StoreError
 from seqgc.ports import IntArray
 from seqgc.training._counts import RunCounts
 from seqgc.training._packing import PackedJob
+from seqgc.training._room import Room, room_bytes
 from seqgc.training.adaptive import DirectorState
 from seqgc.training.metrics import JobMetrics
 from seqgc.training.rundir import Written
@@ -24,6 +26,8 @@ from seqgc.training.snapshots import Snapshot, SnapshotFolder
 from seqgc.training.workload import WorkloadState
 
 __all__ = ["Checkpointer", "RunSnapshot", "RunState"]
+
+_ROOM = ".room"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,38 +90,67 @@ RunSnapshot: TypeAlias = Snapshot[RunState]
 class Checkpointer:
     """Takes a snapshot now and then, and has it written while the workers compute.
 
-    ``warn`` is told in one line when one could not be taken or written: the ones before stay.
+    It keeps `Room` for the last one, and for the trained weights of the ``models``, in a run of so
+    many ``rounds``. ``warn`` is told in one line when one could not be taken or written, where the
+    ones before stay, or when there is no such room.
     """
 
     def __init__(
-        self, folder: SnapshotFolder[RunState], *, every_s: float, warn: Callable[[str], None]
+        self,
+        folder: SnapshotFolder[RunState],
+        *,
+        every_s: float,
+        models: Sequence[str],
+        rounds: int,
+        warn: Callable[[str], None],
     ) -> None:
         self._folder, self._every_s, self._warn = folder, every_s, warn
+        self._room, self._rounds = Room(folder.root / _ROOM), rounds
+        self._again = [f"{name}{of}.safetensors" for name in models for of in ("", ".best")]
         self._due_at = -1.0
         self._writing: Future[None] | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoints")
+        self._shortage = ""
+        self._warned = False
+        self.measured = False
         self.latest: int | None = None  # rounds; of the last that is on the disk
 
     @property
     def due(self) -> bool:
         """Whether it is time for one; the first is due at once."""
-        idle = self._writing is None or self._writing.done()
-        return idle and time.monotonic() >= self._due_at
+        return self._idle and time.monotonic() >= self._due_at
+
+    @property
+    def _idle(self) -> bool:
+        return self._writing is None or self._writing.done()
+
+    def look(self) -> None:
+        """Say what has failed by now."""
+        if self._idle:
+            self.settle()
 
     def begin(self, take: Callable[[], RunSnapshot]) -> None:
         """Take one now, and have it written beside whatever goes on.
 
         If the store cannot be read, where weights in flight are, the next is taken in its turn.
         """
-        self.settle()
         self._due_at = time.monotonic() + self._every_s
-        try:
-            self._writing = self._thread.submit(self._write, take())
-        except StoreError as error:
-            self._warn(f"a checkpoint could not be taken: {error}")
+        self._begin(take, self._write)
+
+    def measure(self, take: Callable[[], RunSnapshot]) -> None:
+        """Take one now only for the room that the last one will need, when all have stepped."""
+        self.settle()
+        self.measured = True
+        self._begin(take, self._keep_room)
+
+    def end(self, take: Callable[[], RunSnapshot]) -> None:
+        """Take the last one, in the room that was kept for it; wait until it is written."""
+        self.give_room_back()
+        self._begin(take, self._write)
+        self.settle()
 
     def settle(self) -> None:
-        """Wait until what is being written is on the disk, or has failed."""
+        """Wait until what is being written is on the disk, or has failed; say what has failed."""
         if self._writing is not None:
             writing, self._writing = self._writing, None
             try:
@@ -125,13 +158,50 @@ class Checkpointer:
             except OSError as error:
                 what = error.strerror or error
                 self._warn(f"a checkpoint could not be written to {self._folder.root}: {what}")
+        if self._shortage and not self._warned:
+            self._warned = True
+            self._warn(self._shortage)
+
+    def give_room_back(self) -> None:
+        """Let what comes from now on have the room: the run ends."""
+        self.settle()  # not what is being written
+        self._room.give_back()
 
     def close(self) -> None:
         """Wait for the last one; nothing more is written."""
-        self.settle()
-        self._folder.give_room_back()
+        self.give_room_back()
         self._thread.shutdown()
 
+    def _begin(self, take: Callable[[], RunSnapshot], do: Callable[[RunSnapshot], None]) -> None:
+        self.settle()
+        try:
+            self._writing = self._thread.submit(do, take())
+        except StoreError as error:
+            self._warn(f"a checkpoint could not be taken: {error}")
+
     def _write(self, snapshot: RunSnapshot) -> None:
-        self._folder.write(snapshot)
-        self.latest = snapshot.rounds
+        try:
+            self._write_in_room(snapshot)
+            self.latest = snapshot.rounds
+        finally:
+            self._keep_room(snapshot)
+
+    def _write_in_room(self, snapshot: RunSnapshot) -> None:
+        try:
+            self._folder.write(snapshot)
+        except OSError as error:
+            if self.latest is None or not (self._room.is_over and is_full(error)):
+                raise
+            self._folder.keep_only(self.latest)  # of the last two one will do
+            self._folder.write(snapshot)
+
+    def _keep_room(self, snapshot: RunSnapshot) -> None:
+        size = room_bytes(snapshot, again=self._again, rounds=self._rounds)
+        try:
+            self._room.keep(size)
+        except OSError as error:
+            self._shortage = (
+                f"{self._folder.root}: no room for the last checkpoint and the trained weights "
+                f"({size:,} bytes: {error.strerror or error}): should the disk become full, the "
+                "run may have to go back to a checkpoint before"
+            )

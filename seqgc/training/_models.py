@@ -145,6 +145,11 @@ class ModelsWorkload(ABC):
         """The models' names, in the order in which they take turns."""
         return tuple(model.name for model in self._plan.models)
 
+    @property
+    def has_stepped(self) -> bool:
+        """Whether all models have, but those that are parked: their optimizers have their state."""
+        return all(each.changes or each.model.name in self._parked for each in self._learners)
+
     def require_steps(self, steps: int) -> None:
         """Refuse a model whose learning-rate schedule is over before so many steps."""
         for learner in self._learners:

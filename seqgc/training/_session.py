@@ -17,10 +17,11 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import cast
 
 from seqgc import master, ports
@@ -45,7 +46,7 @@ from seqgc.training._models import FLIGHT, ModelsWorkload
 from seqgc.training._packing import pack_held, unpack_held
 from seqgc.training._plan import TrainingPlan
 from seqgc.training.adaptive import Switch
-from seqgc.training.checkpoints import save_checkpoint, save_state
+from seqgc.training.checkpoints import save_state
 from seqgc.training.rundir import EventLog, Forgiving, MetricsLog, RunDirectory
 from seqgc.training.snapshots import Snapshot, SnapshotFolder
 from seqgc.training.tuner import Answer, Tuner
@@ -133,9 +134,15 @@ class Session:
             logs = events, stack.enter_context(closing(self._metrics))
             self._observers += tuple(Forgiving(log, warn=self.warn) for log in logs)
             self._observers += tuple(self._course.observers)
-            self._checkpoints = stack.enter_context(
-                closing(Checkpointer(snapshots, every_s=every_s, warn=self.warn))
+            self._checkpoints = Checkpointer(
+                snapshots,
+                every_s=every_s,
+                models=self._workload.names,
+                rounds=num_rounds(self._setting.scheme, self.num_jobs),
+                warn=self.warn,
             )
+            stack.enter_context(closing(self._checkpoints))
+            self._recorder.make_room = self._checkpoints.give_room_back
             self._tell("run" if self._recorder.master == 1 else "resume", self._header())
             for text in warnings:
                 self.warn(text)
@@ -168,7 +175,9 @@ class Session:
             finally:
                 self._interrupts.hold()
                 seconds = self._seconds
-                self._end(directory, outcome)
+                unwritten = self._end(directory, outcome)
+            if unwritten:
+                raise StoreError("; ".join(unwritten))
             self._interrupts.admit()
         self._workload.aftermath.callbacks.require_none_failed()
         return seconds
@@ -212,8 +221,16 @@ class Session:
         enough = 1 if self._plan.on_failure == "stop" else len(self._workload.names)
         if len(failed) >= enough:
             raise ModelError(failed)
-        if self._checkpoints.due and (held := hold()) is not None:
-            self._checkpoints.begin(partial(self._copied, held))
+        self._checkpoints.look()
+        take = None
+        if self._checkpoints.due:
+            take = self._checkpoints.begin
+        elif not self._checkpoints.measured and self._workload.has_stepped:
+            take = self._checkpoints.measure
+        if take is not None and (held := hold()) is not None:
+            take(partial(self._copied, held))
+        if not self._course.policy.done:
+            self._recorder.require_room()
         self._interrupts.admit()
 
     def _hand_over(self) -> None:
@@ -264,15 +281,19 @@ class Session:
             files=files | {FLIGHT: flight},
         )
 
-    def _end(self, directory: RunDirectory, outcome: str) -> None:
-        """Leave a last checkpoint, and the trained weights, if the state is whole."""
+    def _end(self, directory: RunDirectory, outcome: str) -> list[str]:
+        """Leave a last checkpoint, and the trained weights, if the state is whole.
+
+        Returns what could not be written of these: one failure does not keep the others back.
+        """
         if self._recorder.lease.lost:
-            return
+            return []
+        unwritten: list[str] = []
+        self._checkpoints.give_room_back()
         if self._whole and self._hold is not None:
             if (held := self._hold()) is not None:
                 with suppress(ParameterError):  # of callbacks, which the one before has as well
-                    self._checkpoints.begin(partial(self._copied, held))
-                self._checkpoints.settle()
+                    self._checkpoints.end(partial(self._copied, held))
                 if outcome == "finished":
                     with suppress(ParameterError):  # it is raised once all is written
                         self._hand_over()
@@ -280,16 +301,26 @@ class Session:
                 self._workload.aftermath.callbacks.mute()
             with suppress(ScheduleError):  # jobs in flight, and what waits for them
                 self._workload.flush()
-            for name in self._workload.names:
-                file = directory.checkpoints / f"{name}.safetensors"
-                save_checkpoint(file, self._workload.module(name))
-            for name, (_, weights) in self._workload.best().items():
-                save_state(directory.checkpoints / f"{name}.best.safetensors", weights)
+            unwritten = list(self._write_trained(directory.checkpoints))
             with suppress(OSError):  # once more: there may be room again
                 self._metrics.update(sync=True)
+        for text in unwritten:
+            self.warn(text)
         with suppress(StoreError):  # whatever ended the run is more to the point
             self._recorder.write("stop", outcome=outcome)
         self._tell("end", {"outcome": outcome})
+        return unwritten
+
+    def _write_trained(self, folder: Path) -> Iterator[str]:
+        """Write the trained weights, and the best; yield what could not be written, and why."""
+        trained = {name: self._workload.module(name).state_dict() for name in self._workload.names}
+        best = {f"{name}.best": tensors for name, (_, tensors) in self._workload.best().items()}
+        for name, tensors in (trained | best).items():
+            file = folder / f"{name}.safetensors"
+            try:
+                save_state(file, tensors)
+            except OSError as error:
+                yield f"{file} could not be written: {error.strerror or error}"
 
     def warn(self, text: str) -> None:
         """Tell the observers, in one line, of what went wrong and does not end the run."""
@@ -310,6 +341,7 @@ class Session:
         elif isinstance(seen, ports.Dispatch):
             self._recorder.lease.check()
             self._whole = True
+            self._recorder.require_room()
         elif isinstance(seen, ports.Notice) and seen.kind == "expelled":
             self._begin_step()
         for observer in self._observers:

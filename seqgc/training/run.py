@@ -313,7 +313,8 @@ def _execute(
                 error.add_note(f"the run: {path}")
             else:
                 left = _under_way(backend, open_usd=record.recorder.open_usd)
-                error.add_note(f"{left}go on with: seqgc resume {path}")
+                last = _last_checkpoint(record.directory, error)
+                error.add_note(f"{left}{last}go on with: seqgc resume {path}")
             raise
     result = TrainResult(
         run=path,
@@ -339,6 +340,15 @@ def _under_way(backend: Backend, *, open_usd: float) -> str:
     count = backend.under_way if isinstance(backend, OutlastingBackend) else 0
     price = f", which may still cost ${open_usd:.4f}" if open_usd else ""
     return f"{count} tasks are under way{price}; " if count else ""
+
+
+def _last_checkpoint(directory: RunDirectory, error: BaseException) -> str:
+    """Say which one is the last, where a file of the run has ended it."""
+    if not isinstance(error, OSError | StoreError):
+        return ""
+    numbers = SnapshotFolder(directory.checkpoints, RunState).numbers
+    last = directory.checkpoints / str(numbers[0]) if numbers else "none yet"
+    return f"the last checkpoint: {last}; "
 
 
 def _evaluations(

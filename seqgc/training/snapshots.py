@@ -10,8 +10,8 @@ from the survivor sets in the journal (`seqgc.training.journal`).
 
 A folder is written under another name, its files synced, ``state.json`` last with the length and
 SHA-256 of every other file, and then renamed. So a folder of that name is whole, unless the disk
-damages it later: then its digests say so, and the one before it is taken. The last two stay. Room
-for one is set aside at the start, so that the last one fits a disk that has become full.
+damages it later: then its digests say so, and the one before it is taken. The last two stay. Of one
+that cannot be written nothing is left. Room for the last one is kept by who takes them (`_room`).
 
 Where no round has closed since the last one, the newer one takes its place and name: it is set
 aside before, and taken back if nothing came after that (`SnapshotFolder.mend`).
@@ -23,9 +23,7 @@ not whole yet has its master's number in its name, and no master removes what a 
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
@@ -47,7 +45,6 @@ __all__ = ["Snapshot", "SnapshotFolder", "Tensors"]
 SCHEMA = 4
 _STATE = "state.json"
 _MOST_STATE_BYTES = 2**30
-_ROOM = ".room"
 _KEPT = 2
 
 Tensors: TypeAlias = Mapping[str, torch.Tensor]
@@ -108,31 +105,31 @@ class SnapshotFolder(Generic[_State]):
     def write(self, snapshot: Snapshot[_State]) -> None:
         """Write a checkpoint, and remove all but the last two.
 
-        A full disk is tried again with the room that was set aside.
-
         Raises
         ------
         OSError
-            If it cannot be written; those that there are stay.
+            If it cannot be written; those that there are stay, and nothing of it is left.
         """
         whole = self.root / str(snapshot.rounds)
         stem = f".{whole.name}.{self._master}"
         partial, old = self.root / f"{stem}.part", self.root / f"{stem}.old"
         try:
             self._write(partial, snapshot)
-        except OSError as error:
-            if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
-                raise
-            self.give_room_back()
-            self._write(partial, snapshot)
-        if whole.exists():  # of a master before this one, or of the same instant
-            rename(whole, old)
-        rename(partial, whole)
-        sync_folder(self.root)
+            if whole.exists():  # of a master before this one, or of the same instant
+                rename(whole, old)
+            rename(partial, whole)
+            sync_folder(self.root)
+        except OSError:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
         left = [each for each in self.root.iterdir() if self._is_left_behind(each.name)]
         for folder in (*left, *(self.root / str(rounds) for rounds in self.numbers[_KEPT:])):
             shutil.rmtree(folder, ignore_errors=True)
-        self._set_room_aside(_size(whole))
+
+    def keep_only(self, rounds: int) -> None:
+        """Remove all checkpoints but one."""
+        for other in set(self.numbers) - {rounds}:
+            shutil.rmtree(self.root / str(other), ignore_errors=True)
 
     def newest(self, *, knows: Knows = lambda *_: True) -> tuple[Snapshot[_State], list[str]]:
         """Return the newest checkpoint that is whole, and what is wrong with those after it.
@@ -208,20 +205,6 @@ class SnapshotFolder(Generic[_State]):
         files = {name: _read_file(folder / name, *about) for name, about in body.files.items()}
         return body.master, Snapshot(rounds=rounds, state=body.state, files=files)
 
-    def give_room_back(self) -> None:
-        """Remove the room that was set aside."""
-        (self.root / _ROOM).unlink(missing_ok=True)
-
-    def _set_room_aside(self, size: int) -> None:
-        """Have a file of the size of a checkpoint, which can be removed when the disk is full."""
-        room = self.root / _ROOM
-        try:
-            with room.open("ab") as file:
-                if file.tell() < size:
-                    os.posix_fallocate(file.fileno(), 0, size)
-        except OSError:  # the disk is full, or cannot do it: then there is no room
-            room.unlink(missing_ok=True)
-
 
 def _read_file(path: Path, bytes: int, sha256: str) -> Tensors:
     if path.stat().st_size != bytes:
@@ -230,7 +213,3 @@ def _read_file(path: Path, bytes: int, sha256: str) -> Tensors:
     if hashlib.sha256(data).hexdigest() != sha256:
         raise ValueError(f"{path.name} has another digest than {_STATE} says")
     return load(data)
-
-
-def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.iterdir())
