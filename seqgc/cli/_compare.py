@@ -31,7 +31,7 @@ _LEGEND = (
     "s/clock: seconds a batch of data; × bound: by those of a master who knows all delays "
     "beforehand. clocks, seconds, $: until all models are at the target, at the learning rate "
     "{lr} for all; best: at each one's own. stale: clocks of updates that a task's weights "
-    "lack, on average. wasted: batches asked of workers beyond one a clock.{bundle}"
+    "lack, on average. wasted: batches asked of workers beyond one a clock.{more}"
 )
 
 
@@ -97,7 +97,7 @@ class TrialOptions:
             if self.train_batch is not None:
                 rule = "must be left out with --train, whose file says it"
                 raise ParameterError("train_batch", rule, self.train_batch)
-            plan = models_plan(self.train)
+            plan = models_plan(self.train, steps=self.most)
             usual = replace(_TRIAL, lrs=(1.0,), most=plan.steps, plan=plan)
         return replace(
             usual,
@@ -122,6 +122,7 @@ def compare(
 ) -> None:
     """Compare all defences on recorded delays: time to a target loss, and what it costs."""
     page = None if output is None else page_path(output)
+    _keep_out(options)
     rehearsal = options.of(profile)
     found = compare_defences(
         rehearsal,
@@ -142,9 +143,21 @@ def compare(
         facts = asdict(replace(found, trial=_TRIAL)) | {"trial": trial}
         print_json(facts | {"advice": found.advice} | saved)
     else:
-        _print(found)
         if page is not None:
             print_pairs({"page": str(page)})
+        _print(found)
+
+
+def _keep_out(options: RehearsalOptions) -> None:
+    """Refuse what a comparison has by other names, or none."""
+    usual = RehearsalOptions()
+    for name, remedy in (
+        ("jobs", "take --clocks"),
+        ("resident", "take --workers resident"),
+        ("conformity", "rounds close by what a scheme promises"),
+    ):
+        if (value := getattr(options, name)) != getattr(usual, name):
+            raise ParameterError(name, "must be left out of a comparison", value, remedy)
 
 
 def _print(found: Comparison) -> None:
@@ -153,15 +166,20 @@ def _print(found: Comparison) -> None:
         console = Screen(width=_WIDTH)
     console.print(found.premise)
     console.print(_table(found))
-    bundle = " bundle: models whose gradients are one job." if found.models > 1 else ""
-    console.print(_LEGEND.format(lr=found.trial.rate(found.lr), bundle=bundle))
+    for row in found.rows:
+        if row.failed:
+            console.print(f"{row.label}: {row.failed}")
+    more = " bundle: models whose gradients are one job." if found.models > 1 else ""
+    if any(row.seconds_to_target is None for row in found.rows):
+        more += f" not in {found.trial.most}: not reached in so many clocks."
+    console.print(_LEGEND.format(lr=found.trial.rate(found.lr), more=more))
     console.print(found.advice)
 
 
 def _table(found: Comparison) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("defence", overflow="fold")
-    table.add_column("kind")
+    table.add_column("kind", no_wrap=True)
     bundles = found.models > 1
     headings = ["bundle"] if bundles else []
     headings += ["s/clock", "× bound", "clocks", "seconds", "$", "best", "stale", "wasted"]
@@ -169,14 +187,14 @@ def _table(found: Comparison) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in found.rows:
         bundle = [str(row.jobs_per_round)] if bundles else []
-        table.add_row(row.defence, row.kind, *bundle, *_cells(row, most=found.trial.most))
+        table.add_row(row.label, row.kind, *bundle, *_cells(row, most=found.trial.most))
     return table
 
 
 def _cells(row: Row, *, most: int) -> list[str]:
     cells = [f"{row.seconds_per_clock:.3f}", f"{row.over_bound:.3f}"]
     if row.clocks_to_target is None:
-        cells += ["–", f"not in {most}", "–"]
+        cells += ["–", "failed" if row.failed else f"not in {most}", "–"]
     else:
         cells += [f"{row.clocks_to_target:.0f}", f"{row.seconds_to_target:.1f}", f"{row.usd:.4f}"]
     best = "–" if row.best_seconds is None else f"{row.best_seconds:.1f} ({row.best_lr:g})"

@@ -177,9 +177,10 @@ def make_plan(config: RunConfig) -> TrainingPlan:
     return plan
 
 
-def models_plan(path: Path) -> TrainingPlan:
-    """Return what a TOML file has trained, whoever is to run it: its scheme is left aside."""
-    config = validated(with_models(read_config(path)))
+def models_plan(path: Path, *, steps: int | None = None) -> TrainingPlan:
+    """Return what a TOML file has trained, for its own steps or so many, whoever is to run it."""
+    values = with_models(read_config(path))
+    config = validated(values if steps is None else values | {"steps": steps})
     with busy("importing PyTorch, checking the models"):
         models = make_models(config)
         from seqgc.training import TrainingPlan

@@ -33,10 +33,10 @@ from seqgc.comparison._judge import Judge
 from seqgc.comparison._problem import SoftmaxProblem
 from seqgc.comparison._rows import Comparison, Metering, ProfileReading, Trial
 from seqgc.comparison._training import SoftmaxTrainees
-from seqgc.errors import ParameterError
+from seqgc.errors import ModelError, ParameterError
 from seqgc.profiles import DelayProfile
 from seqgc.rounds import Setting
-from seqgc.schemes import parse_scheme
+from seqgc.schemes import Defence, parse_scheme
 from seqgc.search import Rehearsal, SearchSpace, tune
 from seqgc.virtual import WorkerKind
 
@@ -52,26 +52,35 @@ def default_defences(
 
     The code that `seqgc.search.tune` finds, the best `ra-sgc` and `deal` where these can run (work
     is dealt to workers that stay), each with the bundle that suits it best; no defence at all, and
-    the field's others at usual parameters, with the largest bundle that they can have.
+    the field's others at usual parameters, with the largest bundle that they can have. Of speeds a
+    search knows nothing: there the code is the smallest.
     """
-    n, found = rehearsal.profile.num_workers, list[Setting]()
-    space = SearchSpace(jobs_per_round=tuple(reversed(_divisors(models))))
-    taken = {"uncoded"}
-    if reading == "speed" or not rehearsal.reading.resident:
+    n = rehearsal.profile.num_workers
+    found = [] if reading == "speed" else _tuned(rehearsal, models)
+    if reading == "speed" and n > 1:
+        found.append(_setting("gc-rep:s=1", n, models=models))
+    backups = sorted({f"backup:b={max(1, n // part)}" for part in (16, 8, 4)} if n > 1 else ())
+    return [*found, *(_setting(spec, n, models=models) for spec in (*_OTHERS, *backups))]
+
+
+def _tuned(rehearsal: Rehearsal, models: int) -> list[Setting]:
+    """Return the best of each group of schemes."""
+    found, taken = list[Setting](), {"uncoded"}
+    if not rehearsal.reading.resident:
         taken.add("deal")
+    space = SearchSpace(jobs_per_round=tuple(reversed(_divisors(models))))
     for row in tune(replace(rehearsal, models=models), space=space).ranking:
         name = row.setting.scheme.spec.partition(":")[0]
         group = name if name in {"ra-sgc", "deal", "uncoded"} else "code"
         if group not in taken:
             taken.add(group)
             found.append(row.setting)
-    backups = sorted({f"backup:b={max(1, n // part)}" for part in (16, 8, 4)} if n > 1 else ())
-    return [*found, *(_setting(spec, n, models=models) for spec in (*_OTHERS, *backups))]
+    return found
 
 
 def compare(
     on: DelayProfile | Rehearsal,
-    defences: Sequence[str | Setting] = (),
+    defences: Sequence[str | Defence | Setting] = (),
     *,
     models: int = 1,
     clocks: int | None = None,
@@ -93,6 +102,8 @@ def compare(
     ------
     ParameterError
         If an argument breaks its rule, or a defence cannot run here.
+    ModelError
+        If a model of a plan fails in training with exact gradients, whatever the learning rate.
 
     Examples
     --------
@@ -103,25 +114,25 @@ def compare(
     >>> [(row.defence, row.clocks_to_target) for row in found.rows]
     [('gc-rep:s=3', 29.0), ('uncoded', 29.0)]
     """
+    if not isinstance(on, DelayProfile | Rehearsal):
+        raise ParameterError("on", "must be a DelayProfile or a Rehearsal", on)
+    if isinstance(defences, str) or not isinstance(defences, Sequence):
+        raise ParameterError("defences", "must be a list of defences", defences)
     rehearsal = on if isinstance(on, Rehearsal) else Rehearsal(profile=on)
     trial, metering = trial or Trial(), metering or Metering()
     models = _models(trial, models)
     field = Field.of(rehearsal, models=models, clocks=clocks, reading=reading, kind=workers)
-    settings = [
-        each if isinstance(each, Setting) else _setting(each, field.n, models=models)
-        for each in defences
-    ]
-    settings = settings or default_defences(field.rehearsal, models=models, reading=reading)
     trainees = _trainees(trial, models)
+    settings = [_setting(each, field.n, models=models) for each in defences]
     for setting in settings:
         field.check(setting)
         trainees[0].check(setting)
-    exact = {
-        lr: [each.exact_steps(lr=lr, target=trial.target, most=trial.most) for each in trainees]
-        for lr in trial.lrs
-    }
+    if not settings:
+        usual = default_defences(field.rehearsal, models=models, reading=reading)
+        settings = [each for each in usual if _can_be(each, trainees[0])]
+    exact = _exact_steps(trial, trainees)
     common = min(trial.lrs, key=lambda lr: median(exact[lr]))
-    bound_s = field.bound_s({setting.jobs_per_round for setting in settings})
+    bound_s = field.bound_s(settings)
     judge = Judge(
         field=field,
         trial=trial,
@@ -166,9 +177,42 @@ def _trainees(trial: Trial, models: int) -> list[Trainees]:
     return [TorchTrainees(plan=trial.plan, seed=seed) for seed in range(trial.seeds)]
 
 
-def _setting(spec: str, n: int, *, models: int) -> Setting:
-    """Return a defence with as many models in a job as its delay allows."""
-    scheme = parse_scheme(spec, n=n)
+def _can_be(setting: Setting, trainees: Trainees) -> bool:
+    try:
+        trainees.check(setting)
+    except ParameterError:
+        return False
+    return True
+
+
+def _exact_steps(trial: Trial, trainees: Sequence[Trainees]) -> dict[float, list[float]]:
+    """Return each seed's steps to the target with exact gradients, by learning rate.
+
+    A rate with which a model fails is one with which they never get there, unless there is none
+    without; `ParameterError`: they are there before they begin.
+    """
+    if (loss := trainees[0].loss()) <= trial.target:
+        rule = f"must be below the loss that training begins with, {loss:.4g}"
+        raise ParameterError("target", rule, trial.target)
+    steps, failures = dict[float, list[float]](), list[ModelError]()
+    for lr in trial.lrs:
+        try:
+            steps[lr] = [
+                each.exact_steps(lr=lr, target=trial.target, most=trial.most) for each in trainees
+            ]
+        except ModelError as error:
+            failures.append(error)
+            steps[lr] = [math.inf] * len(trainees)
+    if len(failures) == len(trial.lrs):
+        raise failures[0]
+    return steps
+
+
+def _setting(defence: str | Defence | Setting, n: int, *, models: int) -> Setting:
+    """Return a defence with as many models in a job as its delay allows, unless it says."""
+    if isinstance(defence, Setting):
+        return defence
+    scheme = parse_scheme(defence, n=n) if isinstance(defence, str) else defence
     most = max(1, models // (scheme.delay + 1))
     size = next(k for k in _divisors(models) if k <= most)
     return Setting(scheme=scheme, jobs_per_round=size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import numpy as np
 
@@ -23,12 +23,14 @@ class EnoughError(Exception):
 class Curve:
     """How far training was after how much data: ``clocks`` and ``losses`` (points,), of the worst.
 
-    A clock is a batch of one model; ``at_s`` (points,) is when it was applied.
+    A clock is a batch of one model; ``at_s`` (points,) is when it was applied. ``failed`` says
+    which model ended the run, and why, if one did.
     """
 
     clocks: FloatArray
     losses: FloatArray
     at_s: FloatArray
+    failed: str = ""
 
     def reaches(self, target: float) -> int | None:
         """Return the first point at which the loss is at most ``target``; None: never."""
@@ -52,6 +54,7 @@ class LossWatch:
         self._loss, self._target, self._until_s = loss, target, until_s
         self._applied = 0.0  # clocks of data, of all models
         self._points: list[tuple[float, float, float]] = []  # clocks, loss, seconds
+        self._failed = ""
 
     def apply(self, clocks: float) -> None:
         """Note that so much data has been applied."""
@@ -64,10 +67,15 @@ class LossWatch:
         if worst <= self._target or now >= self._until_s:
             raise EnoughError
 
+    def fail(self, model: str, why: str) -> NoReturn:
+        """End the run: a model has failed."""
+        self._failed = f"{model}: {why}"
+        raise EnoughError
+
     def curve(self) -> Curve:
         """Return what the run came to."""
         clocks, losses, at_s = np.array(self._points).reshape(-1, 3).T
-        return Curve(clocks=clocks, losses=losses, at_s=at_s)
+        return Curve(clocks=clocks, losses=losses, at_s=at_s, failed=self._failed)
 
 
 class TrialWorkload(Workload, Protocol):
@@ -101,5 +109,11 @@ class Trainees(Protocol):
     ) -> TrialWorkload:
         """Return a training from the start, of ``most`` steps of each model."""
 
-    def exact_steps(self, *, lr: float, target: float, most: int) -> int:
-        """Return the steps that exact gradients take until all are at the target, or ``most``."""
+    def loss(self) -> float:
+        """Return the loss of the worst before any step."""
+
+    def exact_steps(self, *, lr: float, target: float, most: int) -> float:
+        """Return the steps that exact gradients take until all are at the target.
+
+        Infinite: more than ``most``. `ModelError`: one has failed before.
+        """

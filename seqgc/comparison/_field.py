@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -11,8 +12,8 @@ from seqgc.comparison._rows import ProfileReading
 from seqgc.comparison._run import Course, Workers, course_of, jobs_of
 from seqgc.errors import ParameterError, require_int
 from seqgc.ports import FloatArray
-from seqgc.profiles import latency_pace, speed_pace
-from seqgc.rounds import Setting, require_models
+from seqgc.profiles import ByRound, latency_pace, speed_pace
+from seqgc.rounds import PolicyDefence, Setting, require_models
 from seqgc.schemes import Deal
 from seqgc.search import Rehearsal, deal
 from seqgc.stragglers import busy_seconds
@@ -70,23 +71,29 @@ class Field:
         pace = latency_pace(profile, alpha=self.rehearsal.alpha, jobs_per_round=k)
         return Workers(pace=pace, kind=self.kind)
 
-    def bound_s(self, sizes: Iterable[int]) -> float:
+    def bound_s(self, settings: Iterable[Setting]) -> float:
         """Return the seconds per clock of data that perfect knowledge would take.
 
-        That is with the best of these sizes of a bundle, whose models pay for a start together.
+        That is the least of these settings' bounds: of rounds each as short as can be, or of
+        workers who are never idle, where nothing has rounds, or workers stay.
         """
-        return min(map(self._bound_s, sizes))
+        return min(map(self._bound_s, settings))
 
-    def _bound_s(self, jobs_per_round: int) -> float:
-        rounds = int(np.ceil(self.clocks / jobs_per_round))
-        clocks = rounds * jobs_per_round
+    def _bound_s(self, setting: Setting) -> float:
+        bundle, jobs = setting.jobs_per_round, jobs_of(setting, clocks=self.clocks)
+        pace, clocks = self.workers(bundle).pace, jobs * bundle
         if self.reading == "speed" or self.kind == "resident":
-            return busy_seconds(self.workers(jobs_per_round).pace, rounds) / clocks
-        return self.rehearsal.ideal_s(clocks, jobs_per_round=jobs_per_round) / clocks
+            return busy_seconds(pace, jobs) / clocks
+        if isinstance(setting.scheme, PolicyDefence) and isinstance(pace, ByRound):
+            return _never_idle_s(pace, jobs, each=setting.scheme.jobs_per_task) / clocks
+        return self.rehearsal.ideal_s(clocks, jobs_per_round=bundle) / clocks
 
     def check(self, setting: Setting) -> None:
         """Refuse what cannot run here."""
         scheme = setting.scheme
+        if scheme.n != self.n:
+            rule = f"must be for {self.n} workers, as many as the profile has"
+            raise ParameterError("defence", rule, f"{scheme.spec} for {scheme.n}")
         if isinstance(scheme, Deal) and self.reading == "speed":
             rule = "cannot be `deal` where delays are read as speeds"
             raise ParameterError("defence", rule, scheme.spec, "take --reading latency")
@@ -99,11 +106,29 @@ class Field:
         if not isinstance(setting.scheme, Deal):
             return course_of(setting, self.workers(bundle), clocks=clocks)
         jobs = jobs_of(setting, clocks=clocks)
-        run = deal(setting, replace(self.rehearsal, num_jobs=jobs * bundle))
+        # Each task pays its latency, as those of all the others do, of workers that stay as well.
+        reading = replace(self.rehearsal.reading, resident=False)
+        run = deal(setting, replace(self.rehearsal, num_jobs=jobs * bundle, reading=reading))
         closed_s: FloatArray = run.replay.jobs()["finished_s"]
         return Course(
             closed_s=closed_s.repeat(bundle).tolist(),
             busy_s=run.billed_worker_s,
-            tasks=setting.scheme.n * (1 if self.kind == "resident" else jobs),
+            tasks=setting.scheme.n * jobs,
             load=run.computed_load,
         )
+
+
+def _never_idle_s(pace: ByRound, jobs: int, *, each: int) -> float:
+    """Return when n workers have done all parts of so many jobs, ``each`` in a task, none idle.
+
+    A worker's k-th task pays the latency of row k, whoever's part it is.
+    """
+    n, rows = pace.n, len(pace.rates)
+    task_s = pace.latencies_s + pace.rates * (each / n - pace.base_load)
+    tasks, depth = math.ceil(jobs * n / each), math.ceil(jobs / each)
+    while True:  # until nobody could have done more in that time
+        done_s = np.cumsum(task_s[np.arange(depth) % rows], axis=0)
+        last_s = float(np.partition(done_s.ravel(), tasks - 1)[tasks - 1])
+        if depth >= tasks or done_s[-1].min() >= last_s:
+            return last_s
+        depth = min(2 * depth, tasks)

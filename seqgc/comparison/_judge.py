@@ -12,23 +12,37 @@ import numpy as np
 from seqgc.comparison._curve import Trainees
 from seqgc.comparison._field import Field
 from seqgc.comparison._rows import Metering, Row, Trial
-from seqgc.comparison._run import Course, trained
-from seqgc.rounds import Setting
+from seqgc.comparison._run import trained
+from seqgc.rounds import ClosingRule, Setting
 
 __all__ = ["Judge"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reached:
-    """The target, at some learning rate: after how many clocks of a model, and when.
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class _End:
+    """When a training was at the target, after how many clocks of a model, and what it has cost.
 
-    ``least_s`` and ``most_s`` are with the seeds that take shortest and longest.
+    All are infinite if it never was.
     """
 
-    clocks: float
-    seconds: float
-    least_s: float
-    most_s: float
+    seconds: float = math.inf
+    clocks: float = math.inf
+    usd: float = math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ends:
+    """What the trainings of all seeds came to at some learning rate, each in turn."""
+
+    each: Sequence[_End]
+    lacks: Sequence[float] = ()  # how stale gradients were
+    failed: str = ""  # the first model that did, and why
+
+    @property
+    def middle(self) -> _End:
+        """The medians."""
+        names = "seconds", "clocks", "usd"
+        return _End(**{name: median(getattr(end, name) for end in self.each) for name in names})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,71 +53,59 @@ class Judge:
     trial: Trial
     metering: Metering
     trainees: Sequence[Trainees]  # of each seed
-    exact: dict[float, list[int]]  # steps to the target, by learning rate and seed
+    exact: dict[float, list[float]]  # steps to the target, by learning rate and seed
     bound_s: float  # per clock
 
     def row(self, setting: Setting, *, common: float) -> Row:
         """Return what a defence comes to."""
-        field, lacks = self.field, list[float]()
-        course = field.course(setting, clocks=field.clocks)
+        course = self.field.course(setting, clocks=self.field.clocks)
         if setting.scheme.kind == "exact":
-            reached = {lr: self._exactly(setting, self.exact[lr]) for lr in self.trial.lrs}
+            ends = {lr: self._exactly(setting, self.exact[lr]) for lr in self.trial.lrs}
         else:
-            reached = {common: self._trained(setting, common, lacks)}
+            ends = {common: self._trained(setting, common)}
             for lr in self.trial.lrs:
-                if lr not in reached:  # no longer than what is better
-                    known = [each.seconds for each in reached.values() if each is not None]
-                    limit_s = min(known, default=math.inf)
-                    reached[lr] = self._trained(setting, lr, until_s=limit_s)
-        seen, clocks = reached[common], len(course.closed_s) * course.applied
-        seconds_per_clock = course.runtime_s / clocks
-        able = {lr: each.seconds for lr, each in reached.items() if each is not None}
-        best = min(able, key=able.__getitem__, default=None)
+                if lr not in ends:  # no longer than what is better
+                    limit_s = min(known.middle.seconds for known in ends.values())
+                    ends[lr] = self._trained(setting, lr, until_s=limit_s)
+        seen, middle = ends[common], ends[common].middle
+        is_there = middle.seconds < math.inf
+        best = min(ends, key=lambda lr: ends[lr].middle.seconds)
+        best_s = ends[best].middle.seconds
+        seconds_per_clock = course.runtime_s / (len(course.closed_s) * course.applied)
+        rule = setting.rule.label if setting.rule != ClosingRule() else ""
         return Row(
             defence=setting.scheme.spec,
+            rule=rule,
             kind=setting.scheme.kind,
             jobs_per_round=setting.jobs_per_round,
             seconds_per_clock=seconds_per_clock,
             over_bound=seconds_per_clock / self.bound_s,
-            clocks_to_target=None if seen is None else seen.clocks,
-            seconds_to_target=None if seen is None else seen.seconds,
-            seconds_between=None if seen is None else (seen.least_s, seen.most_s),
-            usd=None if seen is None else self._usd(course, seen),
-            best_lr=best,
-            best_seconds=None if best is None else able[best],
-            staleness_mean=float(np.mean(lacks)) if lacks else 0.0,
-            staleness_max=max(lacks, default=0.0),
+            clocks_to_target=round(middle.clocks, 9) if is_there else None,
+            seconds_to_target=middle.seconds if is_there else None,
+            seconds_between=(min(seen.each).seconds, max(seen.each).seconds) if is_there else None,
+            usd=middle.usd if is_there else None,
+            best_lr=best if best_s < math.inf else None,
+            best_seconds=best_s if best_s < math.inf else None,
+            staleness_mean=float(np.mean(seen.lacks)) if seen.lacks else 0.0,
+            staleness_max=max(seen.lacks, default=0.0),
             wasted=round(course.load - 1, 9) + 0.0,  # sums of shares; no -0
+            failed=seen.failed,
         )
 
-    def _exactly(self, setting: Setting, steps: Sequence[int]) -> _Reached | None:
-        """Read off when the last model has taken so many steps, the median of the seeds."""
-        clocks, models, most = int(median(steps)), self.field.models, self.trial.most
-        if clocks >= most:
-            return None
-        seconds = {
-            each: self.field.course(setting, clocks=each * models).runtime_s
-            for each in {min(steps), clocks, max(steps)} - {most}
-        }
-        return _Reached(
-            clocks=float(clocks),
-            seconds=seconds[clocks],
-            least_s=seconds[min(steps)],
-            most_s=seconds.get(max(steps), math.inf),
-        )
+    def _exactly(self, setting: Setting, steps: Sequence[float]) -> _Ends:
+        """Read off when the last model has taken each seed's steps."""
+        ends = {math.inf: _End()}
+        for each in {*steps} - {math.inf}:
+            course = self.field.course(setting, clocks=int(each) * self.field.models)
+            usd = self._usd(course.runtime_s, busy_s=course.busy_s, tasks=course.tasks)
+            ends[each] = _End(seconds=course.runtime_s, clocks=each, usd=usd)
+        return _Ends(each=[ends[each] for each in steps])
 
-    def _trained(
-        self,
-        setting: Setting,
-        lr: float,
-        lacks: list[float] | None = None,
-        *,
-        until_s: float = math.inf,
-    ) -> _Reached | None:
-        """Train with each seed, up to a time; note in ``lacks`` how stale its gradients were."""
-        ends = list[tuple[float, float]]()
+    def _trained(self, setting: Setting, lr: float, *, until_s: float = math.inf) -> _Ends:
+        """Train with each seed, up to a time."""
+        ends, lacks, failed = list[_End](), list[float](), ""
         for trainees in self.trainees:
-            curve, staleness = trained(
+            run = trained(
                 setting,
                 self.field.workers(setting.jobs_per_round),
                 trainees,
@@ -112,25 +114,18 @@ class Judge:
                 most=self.trial.most,
                 until_s=until_s,
             )
-            if lacks is not None:
-                lacks += staleness
-            at = curve.reaches(self.trial.target)
-            ends.append((math.inf, math.inf) if at is None else curve.point(at))
-        seconds, clocks = (median(each) for each in zip(*ends, strict=True))
-        if math.isinf(seconds):
-            return None
-        return _Reached(
-            clocks=clocks / self.field.models,
-            seconds=seconds,
-            least_s=min(ends)[0],
-            most_s=max(ends)[0],
-        )
+            lacks += [round(each, 9) for each in run.staleness]  # sums of shares
+            failed = failed or run.curve.failed
+            if (at := run.curve.reaches(self.trial.target)) is None:
+                ends.append(_End())
+                continue
+            seconds, clocks = run.curve.point(at)
+            usd = self._usd(seconds, busy_s=run.busy_s, tasks=run.tasks)
+            ends.append(_End(seconds=seconds, clocks=clocks / self.field.models, usd=usd))
+        return _Ends(each=ends, lacks=lacks, failed=failed)
 
-    def _usd(self, course: Course, reached: _Reached) -> float:
-        """Return what the run up to the target costs: see this module's head."""
-        n, clocks = self.field.n, reached.clocks * self.field.models
+    def _usd(self, seconds: float, *, busy_s: float, tasks: int) -> float:
+        """Return what a run costs: see the head of `seqgc.comparison._compare`."""
         if self.field.kind == "resident":
-            return self.metering.usd(worker_s=reached.seconds * n, requests=n)
-        share = clocks / len(course.closed_s)
-        requests = round(course.tasks * share)
-        return self.metering.usd(worker_s=course.busy_s * share, requests=requests)
+            return self.metering.usd(worker_s=seconds * self.field.n, requests=self.field.n)
+        return self.metering.usd(worker_s=busy_s, requests=tasks)

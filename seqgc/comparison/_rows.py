@@ -45,7 +45,7 @@ class Trial:
 
     def __post_init__(self) -> None:
         require_number("target", self.target, above=0)
-        if not self.lrs:
+        if not isinstance(self.lrs, tuple | list) or not self.lrs:
             raise ParameterError("lr", "must name at least one learning rate", self.lrs)
         for lr in self.lrs:
             require_number("lr", lr, above=0)
@@ -71,7 +71,8 @@ class Trial:
 class Row:
     """What one defence comes to; what is None was never reached.
 
-    ``jobs_per_round``: the models whose gradients are one job.
+    ``jobs_per_round``: the models whose gradients are one job. ``rule`` is how rounds close, if not
+    by the usual rule. ``failed`` says which model failed in training, and why, if one did.
     ``over_bound``: seconds per clock over those of perfect knowledge. ``clocks_to_target``, of each
     model, ``seconds_to_target``, of all of them, and ``usd`` are at the common learning rate,
     medians of the seeds; ``seconds_between`` are the seconds with the best seed and with the worst,
@@ -81,6 +82,7 @@ class Row:
     """
 
     defence: str
+    rule: str
     kind: Kind
     jobs_per_round: int
     seconds_per_clock: float
@@ -94,6 +96,12 @@ class Row:
     staleness_mean: float
     staleness_max: float
     wasted: float
+    failed: str = ""
+
+    @property
+    def label(self) -> str:
+        """The defence, and how its rounds close, if not by the usual rule."""
+        return f"{self.defence}, {self.rule}" if self.rule else self.defence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,10 +125,11 @@ class Comparison:
     @property
     def premise(self) -> str:
         """How the delays are taken, and what is timed and trained, in words."""
-        resident = self.workers == "resident"
+        resident, speed = self.workers == "resident", self.reading == "speed"
+        slope = "" if speed else f", {self.alpha:g} s per unit of load"
         who = "resident workers" if resident else "functions, each task an invocation"
         return (
-            f"Delays read as {self.reading}, {self.alpha:g} s per unit of load; {self.n} {who}; "
+            f"Delays read as {self.reading}{slope}; {self.n} {who}; "
             f"{self.clocks} clocks timed, {self.models} model(s), loss {self.trial.target:g}."
         )
 
@@ -129,15 +138,17 @@ class Comparison:
         """What to take, in words."""
         if (best := self.rows[0]).seconds_to_target is None:
             target, most = self.trial.target, self.trial.most
+            if failed := next((row.failed for row in self.rows if row.failed), ""):
+                return f"None reaches a loss of {target:g}: {failed}."
             return (
                 f"None reaches a loss of {target:g} in {most} clocks: raise the target or `most`."
             )
         others = [row for row in self.rows[1:] if row.kind != best.kind and row.seconds_to_target]
         how = {"exact": "exactly", "approximate": "approximately", "stale": "with stale gradients"}
-        words = f"{best.defence} reaches {self.trial.target:g} in {best.seconds_to_target:.1f} s, "
+        words = f"{best.label} reaches {self.trial.target:g} in {best.seconds_to_target:.1f} s, "
         words += f"{how[best.kind]}, for ${best.usd:.4f}"
         for row in others[:1]:
-            words += f"; {row.defence} in {row.seconds_to_target:.1f} s, {how[row.kind]}"
+            words += f"; {row.label} in {row.seconds_to_target:.1f} s, {how[row.kind]}"
         return f"{words}."
 
 
@@ -151,6 +162,9 @@ class Metering:
     memory_mb: int = 2048
     arch: Architecture = "x86_64"
     prices: Prices = field(default_factory=read_prices)
+
+    def __post_init__(self) -> None:
+        self.usd(worker_s=0.0, requests=0)  # refuses what has no price
 
     def usd(self, *, worker_s: float, requests: int) -> float:
         """Return what so many seconds of workers and invocations cost, US dollars.

@@ -16,7 +16,7 @@ from seqgc.profiles import Pace
 from seqgc.rounds import Setting, policy_of
 from seqgc.virtual import Compute, Conduct, VirtualBackend, WorkerKind
 
-__all__ = ["Course", "Workers", "course_of", "jobs_of", "trained"]
+__all__ = ["Course", "Trained", "Workers", "course_of", "jobs_of", "trained"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,6 +63,19 @@ class Course:
     def runtime_s(self) -> float:
         """When the last point of the last clock was applied."""
         return self.closed_s[-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trained:
+    """How a training went: its curve, how stale each mini-task was (`TrialWorkload`).
+
+    ``busy_s`` are worker-seconds of all tasks to their end, ``tasks`` how many there were.
+    """
+
+    curve: Curve
+    staleness: Sequence[float]
+    busy_s: float
+    tasks: int
 
 
 @dataclass(slots=True)
@@ -136,14 +149,16 @@ def trained(
     target: float,
     most: int,
     until_s: float = math.inf,
-) -> tuple[Curve, Sequence[float]]:
-    """Train in virtual time, to the target, for ``most`` steps of each model or ``until_s``.
-
-    Return the curve, and the staleness of each mini-task.
-    """
+) -> Trained:
+    """Train in virtual time, to the target, for ``most`` steps of each model or ``until_s``."""
     workload = trainees.workload(setting, lr=lr, target=target, until_s=until_s, most=most)
     backend = workers.backend(workload.compute)
     workload.watch.now = lambda: backend.now
     jobs = jobs_of(setting, clocks=most * trainees.models)
-    _drive(setting, backend, jobs=jobs, workload=workload)
-    return workload.watch.curve(), workload.staleness
+    watch = _drive(setting, backend, jobs=jobs, workload=workload)
+    return Trained(
+        curve=workload.watch.curve(),
+        staleness=workload.staleness,
+        busy_s=math.fsum(backend.busy_s.tolist()),
+        tasks=watch.tasks,
+    )

@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from seqgc.comparison._curve import EnoughError, LossWatch
+from seqgc._fault import fault_of
+from seqgc.comparison._curve import LossWatch
 from seqgc.comparison._run import Workers, trained
-from seqgc.errors import ParameterError
+from seqgc.errors import ModelError, ParameterError, one_line
 from seqgc.ports import Decoding, FloatArray, MiniTask, WeightedPoints
 from seqgc.profiles import ByRound
 from seqgc.rounds import Setting
@@ -50,16 +51,26 @@ class TorchTrainees:
     ) -> TorchTrial:
         """Return a training from the start, of ``most`` steps of each model."""
         plan = self._plan(setting, lr=lr, most=most)
-        return TorchTrial(plan, setting, target=target, until_s=until_s)
+        trial = TorchTrial(plan, setting, target=target, until_s=until_s)
+        trial.require_steps(most)
+        return trial
 
-    def exact_steps(self, *, lr: float, target: float, most: int) -> int:
-        """Return the steps that all of them take together, with nobody slow, or ``most``."""
+    def loss(self) -> float:
+        """Return the loss of the worst before any step."""
+        setting = Setting(scheme=Uncoded(n=1), jobs_per_round=self.models)
+        return self.workload(setting, lr=1.0, target=math.inf, most=1).loss()
+
+    def exact_steps(self, *, lr: float, target: float, most: int) -> float:
+        """Return the steps that all of them take together, with nobody slow, or infinity."""
         setting = Setting(scheme=Uncoded(n=1), jobs_per_round=self.models)
         pace = ByRound(latencies_s=np.zeros((1, 1)), rates=np.ones((1, 1)))
         alone = Workers(pace=pace, kind="resident")
-        curve, _ = trained(setting, alone, self, lr=lr, target=target, most=most)
+        curve = trained(setting, alone, self, lr=lr, target=target, most=most).curve
+        if curve.failed:
+            name, _, why = curve.failed.partition(": ")
+            raise ModelError({name: why})
         at = curve.reaches(target)
-        return most if at is None else round(curve.clocks[at]) // self.models
+        return math.inf if at is None else round(curve.clocks[at] / self.models)
 
     def check(self, setting: Setting) -> None:
         """Refuse a defence that these models cannot be trained by, with `ParameterError`."""
@@ -109,7 +120,7 @@ class TorchTrial:
     ) -> None:
         store, self._models = MemoryStore(), plan.models
         self._inner = plan.workload(setting, store=store)
-        self.compute = TorchCompute(
+        self._compute = TorchCompute(
             [model.objective for model in plan.models],
             store=store,
             precision=plan.precision,
@@ -119,8 +130,20 @@ class TorchTrial:
         self._bundle = setting.jobs_per_round
         self._applied = [0.0] * len(plan.models)  # steps of each, as shares of a batch
         self._losses: dict[int, tuple[float, float]] = {}  # by model: after how much, and the loss
-        self.watch = LossWatch(self._loss, target=target, until_s=until_s)
+        self.watch = LossWatch(self.loss, target=target, until_s=until_s)
         self.staleness: list[float] = []
+
+    def require_steps(self, steps: int) -> None:
+        """Refuse a model whose learning-rate schedule is over before so many steps."""
+        self._inner.require_steps(steps)
+
+    def compute(self, parts: tuple[WeightedPoints, ...]) -> FloatArray:
+        """Return a mini-task's result; what ends a worker's process fails its models."""
+        try:
+            return self._compute(parts)
+        except SystemExit as error:
+            either = " or ".join(part.model for part in parts)
+            self.watch.fail(either, f"its code ended the process: {one_line(error)}")
 
     def needs(self, job: int, finished: int) -> bool:
         """Say whether a gradient is to be handed over before tasks of ``job`` leave."""
@@ -145,8 +168,8 @@ class TorchTrial:
     def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
         """Take a step along a gradient, or a part of one."""
         self._inner.finish(decoding, gradient)
-        if self._inner.parked:
-            raise EnoughError
+        for name, parked in self._inner.parked.items():
+            self.watch.fail(name, parked.why)
         share = 1.0 if decoding.part is None else 1 / decoding.part.of
         for index in self._members(decoding.job):
             self._applied[index] += share
@@ -154,25 +177,30 @@ class TorchTrial:
 
     def park(self, names: Sequence[str], *, why: str, kind: object = None) -> None:  # noqa: ARG002
         """End the run: one of its models has failed."""
-        raise EnoughError
+        self.watch.fail(names[0], why)
 
     def _members(self, job: int) -> range:
         first = job * self._bundle % len(self._models)
         return range(first, first + self._bundle)
 
-    def _loss(self) -> float:
+    def loss(self) -> float:
+        """Return the loss of the worst model now."""
         return max(self._loss_of(index) for index in range(len(self._models)))
 
     def _loss_of(self, index: int) -> float:
         model, applied = self._models[index], self._applied[index]
         after, loss = self._losses.get(index, (math.nan, math.nan))
         if after != applied:
-            loss = evaluate(
-                self._inner.module(model.name),
-                loss=model.loss,
-                dataset=model.test_dataset or model.dataset,
-                autocast=model.autocast,
-            ).loss
+            try:
+                seen = evaluate(
+                    self._inner.module(model.name),
+                    loss=model.loss,
+                    dataset=model.test_dataset or model.dataset,
+                    autocast=model.autocast,
+                )
+            except Exception as error:  # of the user's code
+                self.watch.fail(model.name, f"its evaluation raised {fault_of(error)}")
+            loss = seen.loss
             self._losses[index] = applied, loss
         return loss
 

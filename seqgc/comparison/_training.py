@@ -72,9 +72,14 @@ class SoftmaxTrainees:
         """Return a training from the start."""
         return SoftmaxWorkload(self, setting=setting, lr=lr, target=target, until_s=until_s)
 
-    def exact_steps(self, *, lr: float, target: float, most: int) -> int:
-        """Return the steps of plain training: that of one is that of all."""
-        return len(exact_curve(self.problem, lr=lr, target=target, most=most)) - 1
+    def loss(self) -> float:
+        """Return the loss of each before any step."""
+        return self.problem.loss(self.problem.start())
+
+    def exact_steps(self, *, lr: float, target: float, most: int) -> float:
+        """Return the steps of plain training, or infinity: those of one are those of all."""
+        losses = exact_curve(self.problem, lr=lr, target=target, most=most)
+        return len(losses) - 1 if losses[-1] <= target else math.inf
 
 
 class SoftmaxWorkload:

@@ -47,10 +47,12 @@ def comparison_page(found: Comparison, *, name: str) -> Page:
 
 
 def _missing(found: Comparison) -> list[str]:
-    names = [row.defence for row in found.rows if row.seconds_to_target is None]
-    if not names:
-        return []
-    return [f"Not at the target within {found.trial.most} clocks of a model: {'; '.join(names)}."]
+    notices = [f"{row.label}: {row.failed}." for row in found.rows if row.failed]
+    names = [row.label for row in found.rows if row.seconds_to_target is None and not row.failed]
+    if names:
+        most = found.trial.most
+        notices.append(f"Not at the target within {most} clocks of a model: {'; '.join(names)}.")
+    return notices
 
 
 def _glance(found: Comparison) -> list[Figure]:
@@ -60,7 +62,7 @@ def _glance(found: Comparison) -> list[Figure]:
     for row in there:
         best.setdefault(row.kind, row)
     tiles = [
-        Figure(name=f"soonest, {kind}", value=row.seconds_to_target, unit="s", about=row.defence)
+        Figure(name=f"soonest, {kind}", value=row.seconds_to_target, unit="s", about=row.label)
         for kind, row in best.items()
     ]
     cheapest = min(there, key=lambda row: row.usd or 0.0, default=None)
@@ -78,7 +80,7 @@ def _table(found: Comparison) -> Element:
     )  # fmt: skip
     rows = [
         (
-            row.defence,
+            row.label,
             row.kind,
             row.jobs_per_round,
             row.seconds_per_clock,

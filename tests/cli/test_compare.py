@@ -68,7 +68,12 @@ def test_a_target_that_is_not_reached_is_a_row_that_says_so(capsys: Out) -> None
         (["--lr", "fast"], "lr"),
         (["--region", "nowhere"], "region"),
         (["--reading", "speed"], "base load"),
-        (["--arch", "z80"], "arch"),
+        (["--arch", "z80", "--target", "1e-9", "--most", "1"], "arch"),
+        (["--memory-mb", "5", "--target", "1e-9", "--most", "1"], "memory"),
+        (["--jobs", "3"], "take --clocks"),
+        (["--resident"], "take --workers resident"),
+        (["--conformity", "bursty"], "conformity"),
+        (["--target", "3"], "`target` must be below"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(capsys: Out, words: list[str], what: str) -> None:

@@ -13,6 +13,7 @@ def comparison_of(*found: tuple[str, Kind, float | None, float | None]) -> Compa
     rows = tuple(
         Row(
             defence=name,
+            rule="",
             kind=kind,
             jobs_per_round=1,
             seconds_per_clock=1.25,

@@ -19,9 +19,9 @@ from seqgc.comparison import (
     exact_curve,
     trained,
 )
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, ProfileError
 from seqgc.profiles import LAMBDA_CNN, DelayProfile, latency_pace
-from seqgc.rounds import Setting
+from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import parse_scheme
 from seqgc.search import Reading, Rehearsal, replay
 
@@ -82,7 +82,7 @@ def test_what_is_trained_in_virtual_time_has_the_losses_of_plain_training(
     trainees = SoftmaxTrainees(problem=problem, models=models)
     workers = Workers(pace=latency_pace(rehearsal.profile, alpha=ALPHA), kind="function")
     setting = Setting(scheme=parse_scheme(spec, n=N))
-    curve, _ = trained(setting, workers, trainees, lr=4.0, target=QUICK.target, most=50)
+    curve = trained(setting, workers, trainees, lr=4.0, target=QUICK.target, most=50).curve
     plain = exact_curve(problem, lr=4.0, target=QUICK.target, most=100)
     np.testing.assert_allclose(curve.losses[models - 1 :: models], plain[1:], rtol=1e-9)
     assert curve.reaches(QUICK.target) == len(curve.losses) - 1
@@ -99,7 +99,7 @@ def test_seconds_are_the_median_of_the_seeds_and_those_of_the_best_and_worst_bes
     setting, ends = Setting(scheme=parse_scheme(spec, n=N)), list[float]()
     for seed in range(3):
         trainees = SoftmaxTrainees(problem=SoftmaxProblem(batch=512, seed=seed), models=1)
-        curve, _ = trained(setting, workers, trainees, lr=4.0, target=QUICK.target, most=100)
+        curve = trained(setting, workers, trainees, lr=4.0, target=QUICK.target, most=100).curve
         ends.append(float(curve.at_s[-1]))
     low, middle, high = sorted(ends)
     assert row.seconds_to_target == pytest.approx(middle, rel=1e-9)
@@ -115,8 +115,9 @@ def test_functions_are_paid_to_the_end_of_each_and_residents_for_as_long_as_the_
     (row,) = compare(rehearsal, ["uncoded"], clocks=ROUNDS, trial=QUICK, metering=metering).rows
     assert row.clocks_to_target is not None
     times = rehearsal.profile.times_at(np.full(N, 1 / N), alpha=ALPHA)
-    a_clock = times.sum() / ROUNDS * gb_second + N * per_request
-    assert row.usd == pytest.approx(a_clock * row.clocks_to_target, rel=1e-3)
+    clocks = int(row.clocks_to_target)
+    seconds = times[np.arange(clocks) % ROUNDS].sum()
+    assert row.usd == pytest.approx(seconds * gb_second + clocks * N * per_request, rel=1e-9)
     (row,) = compare(
         rehearsal, ["uncoded"], workers="resident", trial=QUICK, metering=metering
     ).rows
@@ -154,6 +155,9 @@ def test_a_target_that_is_never_reached_is_said_and_is_no_error(rehearsal: Rehea
         ({"defences": ["no-such"]}, "scheme"),
         ({"defences": ["deal"], "reading": "speed"}, "deal"),
         ({"reading": "speed"}, "base load"),
+        ({"defences": "asp"}, "`defences` must be a list"),
+        ({"defences": [parse_scheme("uncoded", n=3)]}, "`defence` must be for 12 workers"),
+        ({"trial": replace(QUICK, target=3.0)}, "`target` must be below the loss"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(
@@ -161,7 +165,7 @@ def test_what_cannot_be_is_refused_in_one_line(
 ) -> None:
     base = 0.5 if "deal" in named else 0.0
     rehearsal = Rehearsal(profile=profile.at_load(base, alpha=ALPHA), alpha=ALPHA)
-    with pytest.raises(Exception, match=named) as caught:
+    with pytest.raises((ParameterError, ProfileError), match=named) as caught:
         compare(rehearsal, **{"defences": ["uncoded"], "trial": QUICK} | arguments)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
 
@@ -221,3 +225,66 @@ def test_work_is_dealt_by_default_where_workers_stay_and_pay_by_the_request(
     found = [each.scheme.spec for each in default_defences(where, models=1, reading=reading)]
     assert any(spec.startswith("deal") for spec in found) == dealt
     assert len(set(found)) == len(found)
+
+
+def test_a_defence_may_be_an_object_and_a_profile_must_be_one(rehearsal: Rehearsal) -> None:
+    named, given = (
+        compare(rehearsal, [each], trial=QUICK).rows
+        for each in ("gc-rep:s=3", parse_scheme("gc-rep:s=3", n=N))
+    )
+    assert named == given
+    with pytest.raises(ParameterError, match="`on` must be a DelayProfile or a Rehearsal"):
+        compare(rehearsal.profile.times)  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="`lr` must name"):
+        Trial(lrs=4.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fewer", [0, 1])
+def test_exact_and_stale_rows_are_there_in_exactly_the_most_clocks_or_not(fewer: int) -> None:
+    profile = LAMBDA_CNN.profile(ROUNDS, workers=1, rng=np.random.default_rng(4))
+    on = Rehearsal(profile=profile, alpha=ALPHA)  # of one worker all defences are the same
+    steps = plain_steps(SoftmaxProblem(batch=512, seed=0), lr=4.0, target=QUICK.target)
+    trial = replace(QUICK, most=steps - fewer)
+    for row in compare(on, ["uncoded", "asp"], trial=trial).rows:
+        assert row.clocks_to_target == (None if fewer else steps)
+
+
+def test_an_even_number_of_seeds_has_a_median_of_what_was_trained(rehearsal: Rehearsal) -> None:
+    steps = sorted(
+        plain_steps(SoftmaxProblem(batch=512, seed=seed), lr=4.0, target=QUICK.target)
+        for seed in range(2)
+    )
+    (row,) = compare(rehearsal, ["uncoded"], trial=replace(QUICK, seeds=2)).rows
+    assert row.clocks_to_target == sum(steps) / 2
+    (row,) = compare(rehearsal, ["uncoded"], trial=replace(QUICK, seeds=2, most=steps[0])).rows
+    assert row.clocks_to_target is None  # with one of two seeds it is not there
+
+
+def test_who_has_no_rounds_is_not_below_the_bound_either() -> None:
+    # The first worker answers at once while the second stands still, round after round.
+    times = np.full((10, 2), 1e-9)
+    times[:, 1] = [1.0] * 8 + [1000.0] * 2
+    on = Rehearsal(profile=DelayProfile.from_times(times), alpha=4.0)
+    found = compare(on, ["asp-dds:M=1", "asp", "ssp:slack=3", "uncoded"], trial=QUICK)
+    assert min(row.over_bound for row in found.rows) >= 1 - 1e-9
+
+
+def test_work_that_is_dealt_pays_a_latency_a_task_as_all_others_do() -> None:
+    on = Rehearsal(profile=DelayProfile.from_times(np.ones((20, 4))), alpha=0.1)
+    rows = compare(on, ["deal", "uncoded"], workers="resident", trial=QUICK).rows
+    seconds = {row.defence: row.seconds_per_clock for row in rows}
+    assert seconds["deal"] == pytest.approx(seconds["uncoded"], rel=0.1)
+
+
+def test_a_closing_rule_that_is_not_the_usual_one_stands_in_the_row(rehearsal: Rehearsal) -> None:
+    scheme = parse_scheme("gc-rep:s=3", n=N)
+    rules = [Setting(scheme=scheme), Setting(scheme=scheme, rule=ClosingRule(mu=0.5))]
+    labels = {row.label for row in compare(rehearsal, rules, trial=QUICK).rows}
+    assert labels == {"gc-rep:s=3", "gc-rep:s=3, mu=0.5, feasible"}
+
+
+def test_of_speeds_the_usual_code_is_the_smallest(profile: DelayProfile) -> None:
+    on = Rehearsal(profile=profile.at_load(1 / N, alpha=ALPHA))
+    found = compare(on, reading="speed", workers="resident", trial=QUICK)
+    assert "gc-rep:s=1" in {row.defence for row in found.rows}
+    assert "per unit of load" not in found.premise
