@@ -45,6 +45,12 @@ SPECS = [
     "sr-sgc-rep:B=1,W=2,lam=6",
     "m-sgc:B=2,W=3,lam=16",
     "m-sgc-rep:B=2,W=3,lam=15",
+    "ra-sgc:s=0,q=0.5,r=2,late=drop",
+    "ra-sgc:s=0,q=0.5,r=2",
+    "ra-sgc:s=1,q=0.75,r=2,p=2",
+    "sr-sgc:B=2,W=3,lam=12,late=take",
+    "m-sgc:B=2,W=3,lam=16,late=take",
+    "m-sgc-rep:B=2,W=3,lam=15,late=take",
 ]
 
 

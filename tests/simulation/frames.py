@@ -12,6 +12,7 @@ import numpy as np
 from seqgc.ports import FloatArray
 from seqgc.stores import MemoryStore
 from seqgc.wire import ResultMessage, StoreRef, decode, encode, from_json, to_json, to_mapping
+from tests.simulation import values
 
 if TYPE_CHECKING:
     from tests.simulation.faults import Fault
@@ -37,6 +38,14 @@ def altered(call: Call, answer: bytes) -> bytes:
     assert call.kind is not None
     wrong = _wrong(call.kind, call.amount, bytes(frame), run_id=call.run_id)
     return answer if wrong is None else to_json(wrong)
+
+
+def not_finite(call: Call, answer: bytes) -> ResultMessage | None:
+    """Return an answer of which one number is none, as a worker says so; None: it is no result."""
+    message = decode(from_json(answer), run_id=call.run_id)
+    if not isinstance(message, ResultMessage):
+        return None
+    return call.request.result(values.not_finite(message.results, call.amount))
 
 
 def altered_frames(fault: Fault, frame: bytes, *, run_id: str) -> list[bytes]:

@@ -28,13 +28,14 @@ from seqgc.wire import (
     StayMessage,
     TaskMessage,
     decode_invocation,
+    encode,
     from_json,
     to_json,
 )
 from seqgc.worker import FACTORIES, FunctionWorker
 from tests.simulation.backend import cached
 from tests.simulation.faults import Fault
-from tests.simulation.frames import altered, flipped, of_another_run
+from tests.simulation.frames import altered, flipped, not_finite, of_another_run
 from tests.simulation.ledger import Ledger
 from tests.simulation.residents import Residents
 from tests.simulation.seams import connection_error, opening, reply_of
@@ -316,6 +317,8 @@ class Account:
         if call.kind == "reset":
             self._break(call)
             return
+        if call.kind == "not-finite":
+            answer = self._not_finite(call, answer)
         content = altered(call, answer)
         if call.kind == "foreign" and call.amount > 0.8:  # a stray one, before the true one
             stray = reply_of(call.tag + 10**9, self.now(), 200, bytearray(content), {})
@@ -324,6 +327,14 @@ class Account:
         self.respond(call, 200, content)
         if call.kind == "repeat":
             self.after(5 * call.amount, partial(self.respond, call, 200, content))
+
+    def _not_finite(self, call: Call, answer: bytes) -> bytes:
+        wrong = not_finite(call, answer)
+        if wrong is None:
+            return answer
+        if not call.wire.closed:  # to this, the worker's answer is true
+            self._ledger.true[call.task.round, call.task.worker, call.task.attempt] = wrong.results
+        return to_json(encode(wrong, run_id=call.run_id))
 
     def fail(self, call: Call, kind: str, said: str) -> None:
         """Answer as the service does if the function fails: under 200, with the tail of its log."""

@@ -65,9 +65,10 @@ from tests.simulation.world import Clock
 __all__ = [
     "Calls", "DataQueue", "Ended", "Errands", "History", "Learner", "Lease", "ModelsWorkload",
     "PartsState", "Recorder", "Replicas", "StaleWorkload", "Throttle", "TorchWorkload",
-    "WorkloadState", "codec", "connection_error", "durable", "frames", "gathering", "invocations",
-    "lambda_backend", "line", "messages", "objects", "opening", "opening_stores", "replaced",
-    "reply_of", "resident", "serving", "shared_objective", "starts", "staying", "switchboard",
+    "WorkloadState", "checkpoints_at_once", "codec", "connection_error", "durable", "frames",
+    "gathering", "invocations", "lambda_backend", "line", "messages", "objects", "opening",
+    "opening_stores", "replaced", "reply_of", "resident", "serving", "shared_objective", "starts",
+    "staying", "switchboard",
 ]  # fmt: skip
 
 # What takes long and comes to the same in every run; models are told apart by identity.
@@ -161,6 +162,16 @@ def _timed() -> tuple[ModuleType, ...]:
     """Return the modules of seqgc that ask for the time; none is imported later."""
     modules = [module for name, module in sys.modules.items() if name.startswith("seqgc.training")]
     return tuple(module for module in modules if getattr(module, "time", None) is time)
+
+
+@contextmanager
+def checkpoints_at_once(clock: object) -> Iterator[None]:
+    """Let checkpoints be due by a clock of one's own, and be written when they are taken."""
+    with (
+        mock.patch.object(_checkpointer, "ThreadPoolExecutor", Inline),
+        mock.patch.object(_checkpointer, "time", clock),
+    ):
+        yield
 
 
 @contextmanager
