@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -67,6 +68,25 @@ def test_whatever_is_damaged_of_a_checkpoint_the_one_before_is_used_and_that_is_
             assert "\n" not in said[0]
         file.write_bytes(data)
     assert snapshots.newest()[0].rounds == 7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """A state of which a part may be left out."""
+
+    steps: int = 0
+
+
+def test_damage_that_changes_no_meaning_is_damage(tmp_path: Path) -> None:
+    """A name that nobody knows is skipped, and what it named is as usual: here, as it was."""
+    folder = SnapshotFolder(tmp_path, Counted)
+    for rounds in (3, 7):
+        folder.write(Snapshot(rounds=rounds, state=Counted(), files={}))
+    state = tmp_path / "7" / "state.json"
+    state.write_bytes(state.read_bytes().replace(b'"steps"', b'"stdps"'))
+    found, said = SnapshotFolder(tmp_path, Counted).newest()
+    assert found.rounds == 3
+    assert said[0].startswith("checkpoint 7 is damaged: ")
 
 
 class EndsAt:
