@@ -107,7 +107,8 @@ class Course:
         closed = sum(entry.kind == "round" for entry in entries)
         if NO_ROOM in end.said:
             return "warned"
-        if not entries:
+        if not closed:
+            assert "; the last checkpoint: none yet; go on with: seqgc resume" in last, end.said
             return "refused"
         newest = self.run / "checkpoints" / str(closed)
         assert f"; the last checkpoint: {newest}; go on with: seqgc resume" in last, end.said

@@ -16,7 +16,8 @@ from tests.simulation.world import Killed, World
 
 _T = TypeVar("_T")
 _RANDOM = re.compile(r"-[0-9a-f]{12}\.tmp$")
-_ERRORS = {"no-space": errno.ENOSPC, "io-error": errno.EIO}
+_ERRORS = {"no-space": (errno.ENOSPC,), "io-error": (errno.EIO, errno.ESTALE)}
+"""By a fault's kind; its amount says which: a file server that comes back knows no open file."""
 
 
 class SimulatedSystem:
@@ -143,15 +144,16 @@ class SimulatedSystem:
         raise Killed
 
     def _fail(self, fault: Fault | None, partly: Callable[[], object]) -> NoReturn:
-        kind = "no-space"
+        error = errno.ENOSPC
         if fault is None:
             self._full -= 1
         else:
-            kind = fault.kind
             partly()
-            self._full = int(20 * fault.amount) if kind == "no-space" else 0
+            errors = _ERRORS[fault.kind]
+            error = errors[min(int(fault.amount * len(errors)), len(errors) - 1)]
+            self._full = int(20 * fault.amount) if error == errno.ENOSPC else 0
         self._world.disk_failed = True
-        raise OSError(_ERRORS[kind], os.strerror(_ERRORS[kind]))
+        raise OSError(error, os.strerror(error))
 
 
 def _rebase(known: dict[str, _T], before: str, after: str) -> None:

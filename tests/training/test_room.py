@@ -1,0 +1,159 @@
+"""Room for a run's end: whatever fills the disk, and whatever else fails, that is on it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from seqgc.errors import StoreError
+from seqgc.ports import Seen
+from seqgc.training import _checkpointer, resume, train
+from seqgc.training.journal import read_journal
+from tests.kit import system_calls
+from tests.simulation.seams import Inline
+from tests.training.test_resume import crew, outcome, plan
+
+begun = partial(plan, "gc-rep:s=1", steps=6)
+NAMES = [f"m{i}" for i in range(4)]
+
+
+class Full:
+    """Stands for ``os``: from the k-th line of the journal on nothing can be written.
+
+    Until what is kept for the end has been given back; then as before.
+    """
+
+    def __init__(self, run: Path, *, line: int, most_checkpoints: int = 9) -> None:
+        self._run, self._lines, self._most = run, line, most_checkpoints
+        self.failed = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(os, name)
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))  # noqa: PTH115
+        folder = self._run / "checkpoints"
+        self._lines -= path.name == "journal.jsonl"
+        full = self._lines <= 0 and (folder / ".room").exists()
+        if self._lines <= 0 and path.parent.suffix == ".part":
+            full |= len(list(folder.glob("[0-9]*"))) > self._most
+        if full:
+            self.failed += 1
+            os.write(descriptor, data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return os.write(descriptor, data)
+
+
+@pytest.mark.parametrize(("every_s", "most"), [(60.0, 9), (1e-9, 1)])
+def test_a_journal_that_cannot_be_written_stops_the_run_with_a_last_checkpoint(
+    every_s: float, most: int, tmp_path: Path
+) -> None:
+    """Of the last two before it one goes, if there is no room otherwise."""
+    expected = outcome(train(begun(), crew(), run=tmp_path / "roomy").run)
+    run = tmp_path / "run"
+    disk = Full(run, line=14, most_checkpoints=most)
+    with system_calls(disk), pytest.raises(StoreError) as caught:
+        train(begun(every_s=every_s), crew(), run=run)
+    assert disk.failed
+    closed = sum(entry.kind == "round" for entry in read_journal(run / "journal.jsonl")[0])
+    newest = run / "checkpoints" / str(closed)
+    assert f"the journal {run}/journal.jsonl cannot be written: " in str(caught.value)
+    assert caught.value.__notes__ == [
+        f"the last checkpoint: {newest}; go on with: seqgc resume {run}"
+    ]
+    others = {path.name for path in (run / "checkpoints").iterdir() if not path.name.isdigit()}
+    assert others == {f"{name}.safetensors" for name in NAMES}
+    assert len(list(run.glob("checkpoints/[0-9]*"))) == 2
+    resume(run, begun(every_s=every_s), crew())
+    assert outcome(run) == expected
+
+
+class Refuses:
+    """Stands for ``os``: a file cannot take this name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(os, name)
+
+    def replace(self, source: str | Path, target: str | Path, **folders: int) -> None:
+        if Path(target).name == self._name:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        os.replace(source, target, **folders)  # noqa: PTH105
+
+
+def test_weights_that_cannot_be_written_keep_nothing_else_back(tmp_path: Path) -> None:
+    run, said = tmp_path / "run", list[str]()
+
+    def listen(seen: Seen) -> None:
+        if getattr(seen, "kind", "") == "warning":
+            said.append(str(seen.fields["text"]))  # type: ignore[union-attr]
+
+    file = run / "checkpoints" / "m1.safetensors"
+    what = f"{file} could not be written: Input/output error"
+    with system_calls(Refuses(file.name)), pytest.raises(StoreError) as caught:
+        train(begun(), crew(), run=run, observers=[listen])
+    assert str(caught.value) == what
+    assert said == [what]
+    written = {path.stem for path in run.glob("checkpoints/*.safetensors")}
+    assert written == set(NAMES) - {"m1"}
+    assert [e.kind for e in read_journal(run / "journal.jsonl")[0]][-1] == "stop"
+    assert '"event": "end"' in (run / "events.jsonl").read_text().splitlines()[-1]
+    resume(run, begun(), crew())
+    assert file.exists()
+
+
+def test_what_ended_the_run_is_said_and_not_what_failed_after_it(tmp_path: Path) -> None:
+    def fail(seen: Seen) -> None:
+        if getattr(seen, "round", 0) == 9:
+            raise ValueError("the first cause")
+
+    run = tmp_path / "run"
+    with system_calls(Refuses("m0.safetensors")), pytest.raises(ValueError, match="first cause"):
+        train(begun(), crew(), run=run, observers=[fail])
+    assert (run / "checkpoints" / "m3.safetensors").exists()
+
+
+def test_room_is_kept_for_the_state_that_optimizers_make(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is not there any more at the end."""
+    run, sizes = tmp_path / "run", list[int]()
+
+    def look(_: Seen) -> None:
+        if (room := run / "checkpoints" / ".room").exists():
+            sizes.append(room.stat().st_size)
+
+    monkeypatch.setattr(_checkpointer, "ThreadPoolExecutor", Inline)
+    train(begun(every_s=60.0), crew(), run=run, observers=[look])
+    last = max(run.glob("checkpoints/[0-9]*"), key=lambda folder: int(folder.name))
+    trained = run.glob("checkpoints/*.safetensors")
+    needed = sum(path.stat().st_size for path in (*last.iterdir(), *trained))
+    assert sizes[0] < sizes[-1], "it was measured when all had stepped"
+    assert sizes[-1] >= needed
+    assert not (run / "checkpoints" / ".room").exists()
+
+
+def test_that_there_is_no_room_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    def refuse(*_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def listen(seen: Seen) -> None:
+        if getattr(seen, "kind", "") == "warning":
+            said.append(str(seen.fields["text"]))  # type: ignore[union-attr]
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    result = train(begun(), crew(), run=tmp_path / "run", observers=[listen])
+    assert torch.isfinite(torch.tensor([each.loss for each in result.evaluations.values()])).all()
+    (text,) = said
+    assert "no room for the last checkpoint and the trained weights" in text
