@@ -51,7 +51,7 @@ class _Line:
 
     running: _Job | None = None
     todo: deque[_Job] = field(default_factory=deque)
-    place: Place | None = None  # where its last job was done
+    place: Place | None = None  # where its last job was done, or the first is to be
     wanted: Place | None = None  # where the running one had best be done
     moves: bool = False  # to a fresh process, for which the jobs wait
 
@@ -129,10 +129,12 @@ class DaskBackend(EventBackend):
         # The client's own, which runs in a thread of its own.
         self._loop: asyncio.AbstractEventLoop = self._cluster.client.loop.asyncio_loop  # type: ignore[union-attr]
         try:
-            self._cluster.open(self._name, run_id=self._run_id, factory=compute)
+            places = self._cluster.open(self._name, run_id=self._run_id, factory=compute)
         except BaseException:
             self.close()
             raise
+        for line, place in zip(self._lines, itertools.cycle(places), strict=False):
+            line.place = place
         if self._cluster.has_nannies:  # else it is no `seqgc.ports.RestartingBackend`
             self.restart: Callable[[int], None] = self._restart
 

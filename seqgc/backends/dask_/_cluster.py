@@ -74,8 +74,10 @@ class Cluster:
             self.close()
             raise
 
-    def open(self, name: str, *, run_id: str, factory: ComputeFactory) -> None:
+    def open(self, name: str, *, run_id: str, factory: ComputeFactory) -> list[Place]:
         """Bring a run's compute function to every dask worker, now and later; make it.
+
+        Return the dask workers that there are now.
 
         Raises `ParameterError` if the factory cannot cross processes, and `WorkerError` with the
         cause if it cannot be made there.
@@ -88,8 +90,9 @@ class Cluster:
             raise ParameterError("compute", rule, factory, "define it in a module") from error
         if not self._own:  # one's own ends with its workers, also with one that is stopped
             self._stack.callback(self._withdraw, name)
-        addresses = sorted(self.client.scheduler_info(n_workers=-1)["workers"])
-        ready = [self.client.submit(prepare, name, workers=[a], pure=False) for a in addresses]
+        workers = self.client.scheduler_info(n_workers=-1)["workers"]
+        places = [Place(address, workers[address]["nthreads"]) for address in sorted(workers)]
+        ready = [self.client.submit(prepare, name, workers=[p.address], pure=False) for p in places]
         try:
             wait(ready, timeout=self._timeout_s)
             self.client.gather(ready)
@@ -98,6 +101,7 @@ class Cluster:
             raise WorkerError(f"{message}; raise `start_timeout_s`") from None
         except Exception as error:
             raise WorkerError(f"a worker does not start: {fault_of(error)}") from None
+        return places
 
     @property
     def has_nannies(self) -> bool:
