@@ -103,10 +103,14 @@ def test_a_disk_that_fails_at_any_call_leaves_a_run_that_goes_on(spec: str) -> N
 
 
 @pytest.mark.parametrize(
-    "spec", ["gc:s=77", "gc-binary:s=77", "sr-sgc:B=1,W=2,lam=77", "m-sgc:B=1,W=2,lam=77"]
+    "spec", ["gc:s=78", "gc-binary:s=78", "sr-sgc:B=1,W=2,lam=78", "m-sgc:B=1,W=2,lam=78"]
 )
 def test_stragglers_within_the_design_delay_nobody(spec: str) -> None:
-    """30 % of 256 workers are 20 times slower, others in each round that may have some."""
+    """30 % of 256 workers are 20 times slower, others in each round that may have some.
+
+    The design takes one more: what decodes badly, one set of answers of some thousands, waits for
+    another answer where results are float32.
+    """
     n, slow = 256, 77
     jobs = 10_000 if SOAK else 6
     scheme = parse_scheme(spec, n=n)
@@ -122,7 +126,6 @@ def test_stragglers_within_the_design_delay_nobody(spec: str) -> None:
             closed.append(seen.record)
 
     setting = Setting(scheme=scheme, rule=ClosingRule(mu=0.25))
-    # With a payload: answers decoded badly, one set of some thousands, do not suffice.
     policy = SwitchingPolicy(setting, num_jobs=jobs, payload="float32")
     backend = ReplayBackend(times, compute=workload.compute)
     master.run(policy, backend, workload, observe=observe)
