@@ -16,6 +16,7 @@ from seqgc._durable import is_full
 from seqgc.errors import StoreError
 from seqgc.ports import IntArray
 from seqgc.training._counts import RunCounts
+from seqgc.training._models import FLIGHT
 from seqgc.training._packing import PackedJob
 from seqgc.training._room import Room, room_bytes
 from seqgc.training.adaptive import DirectorState
@@ -107,12 +108,13 @@ class Checkpointer:
         self._folder, self._every_s, self._warn = folder, every_s, warn
         self._room, self._rounds = Room(folder.root / _ROOM), rounds
         self._again = [f"{name}{of}.safetensors" for name in models for of in ("", ".best")]
+        self._again.append(FLIGHT)
         self._due_at = -1.0
         self._writing: Future[None] | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoints")
         self._shortage = ""
         self._warned = False
-        self.measured = False
+        self._measured = False
         self.latest: int | None = None  # rounds; of the last that is on the disk
 
     @property
@@ -123,6 +125,11 @@ class Checkpointer:
     @property
     def _idle(self) -> bool:
         return self._writing is None or self._writing.done()
+
+    @property
+    def unmeasured(self) -> bool:
+        """Whether it is yet to be seen what the last one will need, and could be now."""
+        return self._idle and not self._measured
 
     def look(self) -> None:
         """Say what has failed by now."""
@@ -139,8 +146,7 @@ class Checkpointer:
 
     def measure(self, take: Callable[[], RunSnapshot]) -> None:
         """Take one now only for the room that the last one will need, when all have stepped."""
-        self.settle()
-        self.measured = True
+        self._measured = True
         self._begin(take, self._keep_room)
 
     def end(self, take: Callable[[], RunSnapshot]) -> None:

@@ -29,9 +29,10 @@ _REST: Final = 8  # one part in so many more, for what else may grow
 
 
 def room_bytes(snapshot: Snapshot[_State], *, again: Iterable[str], rounds: int) -> int:
-    """Return what a run may write at its end: a checkpoint like this, and the trained weights.
+    """Return what a run of so many ``rounds`` may write at its end: such a checkpoint, and more.
 
-    These are as large as the files that are named in ``again``. The run has so many ``rounds``.
+    As much more as the files that are named in ``again`` have: the trained weights are as large as
+    the checkpoint's own, and of results there are more amidst a round than between two.
     """
     sizes = {name: _size(tensors) for name, tensors in snapshot.files.items()}
     to_come = max(0, rounds - snapshot.rounds)

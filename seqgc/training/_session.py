@@ -225,7 +225,7 @@ class Session:
         take = None
         if self._checkpoints.due:
             take = self._checkpoints.begin
-        elif not self._checkpoints.measured and self._workload.has_stepped:
+        elif self._checkpoints.unmeasured and self._workload.has_stepped:
             take = self._checkpoints.measure
         if take is not None and (held := hold()) is not None:
             take(partial(self._copied, held))

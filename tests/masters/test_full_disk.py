@@ -21,7 +21,7 @@ from tests.masters.kit import End, Nursery, outcome
 from tests.masters.test_killed import LINE
 
 DISK_KB = 4096
-ROOMS_KB = range(0, 800, 16) if SOAK else (0, 80, 300, 450)
+ROOMS_KB = range(0, 800, 16) if SOAK else (0, 80, 300, 530)
 """From none to more than such a run needs."""
 ROUNDS = range(8, 58) if SOAK else (20,)
 NO_ROOM = "no room for the last checkpoint"

@@ -120,23 +120,29 @@ def test_what_ended_the_run_is_said_and_not_what_failed_after_it(tmp_path: Path)
     assert (run / "checkpoints" / "m3.safetensors").exists()
 
 
+@pytest.mark.parametrize("spec", ["gc:s=2", "gc-rep:s=1", "m-sgc:B=1,W=2,lam=2"])
+@pytest.mark.parametrize("event", [158, 170])
 def test_room_is_kept_for_the_state_that_optimizers_make(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spec: str, event: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And is not there any more at the end."""
-    run, sizes = tmp_path / "run", list[int]()
+    """And for the results of jobs in flight; it is not there any more at the end."""
+    run, sizes, seen = tmp_path / "run", [0], list[Seen]()
 
-    def look(_: Seen) -> None:
-        if (room := run / "checkpoints" / ".room").exists():
+    def look(each: Seen) -> None:
+        seen.append(each)
+        if (room := run / "checkpoints" / ".room").exists() and room.stat().st_size > sizes[-1]:
             sizes.append(room.stat().st_size)
+        if len(seen) == event:
+            raise ValueError("amidst a round")
 
     monkeypatch.setattr(_checkpointer, "ThreadPoolExecutor", Inline)
-    train(begun(every_s=60.0), crew(), run=run, observers=[look])
+    with pytest.raises(ValueError, match="amidst"):
+        train(plan(spec, every_s=60.0, steps=20), crew(), run=run, observers=[look])
     last = max(run.glob("checkpoints/[0-9]*"), key=lambda folder: int(folder.name))
-    trained = run.glob("checkpoints/*.safetensors")
-    needed = sum(path.stat().st_size for path in (*last.iterdir(), *trained))
-    assert sizes[0] < sizes[-1], "it was measured when all had stepped"
-    assert sizes[-1] >= needed
+    written = [*last.iterdir(), *run.glob("checkpoints/*.safetensors")]
+    blocks = sum(-(-path.stat().st_size // 4096) for path in written)
+    assert len(sizes) == 3, "it was measured once more when all had stepped"
+    assert sizes[-1] >= 4096 * blocks
     assert not (run / "checkpoints" / ".room").exists()
 
 
