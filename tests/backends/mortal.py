@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -37,6 +39,16 @@ class Mortal:
         return compute
 
 
+def _take_all_memory() -> None:
+    """Take more than this process may have from now on, which raises `MemoryError`."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (64 << 20), hard))
+    hoard = list[FloatArray]()
+    while True:
+        hoard.append(np.ones(1 << 20))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Failing:
     """Fails whatever it is asked, in one way."""
@@ -58,7 +70,7 @@ class Failing:
                 case "raises":
                     raise ValueError("on purpose")
                 case "no memory":
-                    return np.zeros(1 << 50)  # more than there are addresses
+                    _take_all_memory()
                 case "hangs":
                     threading.Event().wait(3600)
             return np.zeros(5)

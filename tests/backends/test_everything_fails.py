@@ -47,6 +47,6 @@ def assert_ends(way: str, scheme: Scheme, limit_s: float) -> None:
             run(policy, backend, workload, observe=watch)
     (text,) = str(caught.value).splitlines()
     (took_s,) = re.findall(r"within ([0-9.]+) s", text)
-    assert float(took_s) < 2.5 * limit_s, "which a busy machine notices late"
+    assert float(took_s) <= 2.0 * limit_s
     assert N <= len(sent) <= 20 * N
     assert not workload.errors

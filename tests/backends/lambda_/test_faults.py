@@ -232,7 +232,7 @@ def assert_stops(service: LocalLambda, kind: FaultKind, run: Run, limit_s: float
     with run.backend(service, work) as backend, pytest.raises(WorkerError, match=first) as error:
         master.run(policy, backend, work)
     (took_s,) = re.findall(r"answered within ([0-9.]+) s", str(error.value))
-    assert float(took_s) < 2.5 * limit_s, "which a busy machine notices late"
+    assert float(took_s) <= 2.0 * limit_s
     requests = service.statistics().requests - before
     assert "\n" not in str(error.value)
     again = IMPATIENT.max_resubmissions if kind == "throttle" else 0
