@@ -133,7 +133,7 @@ class Checkpointer:
 
     def look(self) -> None:
         """Say what has failed by now."""
-        if self._idle:
+        if self._writing is not None and self._idle:
             self.settle()
 
     def begin(self, take: Callable[[], RunSnapshot]) -> None:
