@@ -66,7 +66,8 @@ RUNS = (
         models=1,
         seeds=3,
         defences=(
-            "code", "deal", "uncoded", "ssp:slack=1", "asp", "backup:b=16", "backup:b=64", "lb-bsp",
+            "code", "deal", "uncoded", "ssp:slack=1", "ssp:slack=3", "asp", "backup:b=16",
+            "backup:b=64", "lb-bsp",
         ),
     ),
     Field(
@@ -74,15 +75,15 @@ RUNS = (
         models=1,
         seeds=3,
         defences=(
-            "gc-rep:s=1", "uncoded", "ssp:slack=1", "asp", "asp-dds:M=1", "backup:b=16",
-            "backup:b=64", "lb-bsp", "antdt-nd",
+            "gc-rep:s=1", "uncoded", "ssp:slack=1", "ssp:slack=3", "asp", "asp-dds:M=1",
+            "backup:b=16", "backup:b=64", "lb-bsp", "antdt-nd",
         ),
     ),
     Field(
         workers="function",
         models=4,
         seeds=1,
-        defences=("code", "ra-sgc", "deal", "uncoded", "ssp:slack=1", "asp"),
+        defences=("code", "ra-sgc", "deal", "uncoded", "ssp:slack=1", "ssp:slack=3", "asp"),
     ),
 )  # fmt: skip
 
@@ -94,7 +95,7 @@ def asked_for(defence: str, rehearsal: Rehearsal, field: Field) -> str | Setting
     space = SearchSpace(
         families=TUNED[defence], mus=(0.0,), wait_outs=("feasible",),
         jobs_per_round=tuple(k for k in (4, 2, 1) if field.models % k == 0),
-        max_delay=3, most=24,
+        max_delay=3,
     )  # fmt: skip
     on = replace(rehearsal, repeat=True, models=field.models, num_jobs=30 * field.models)
     return tune(on, space=space, top=1).best.setting
