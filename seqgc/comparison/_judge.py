@@ -98,7 +98,7 @@ class Judge:
         for each in {*steps} - {math.inf}:
             course = self.field.course(setting, clocks=int(each) * self.field.models)
             usd = self._usd(course.runtime_s, busy_s=course.busy_s, tasks=course.tasks)
-            ends[each] = _End(seconds=course.runtime_s, clocks=each, usd=usd)
+            ends[each] = _End(seconds=course.runtime_s, clocks=float(each), usd=usd)
         return _Ends(each=[ends[each] for each in steps])
 
     def _trained(self, setting: Setting, lr: float, *, until_s: float = math.inf) -> _Ends:
