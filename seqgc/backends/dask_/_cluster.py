@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from tempfile import TemporaryDirectory
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import dask
 from distributed import (
@@ -33,18 +33,11 @@ from seqgc.errors import ParameterError, WorkerError
 from seqgc.wire import TaskMessage, decode, encode
 from seqgc.worker import Compute, ComputeFactory, run_task
 
-__all__ = ["Address", "Cluster", "Place", "Station", "answer", "forget", "prepare"]
+__all__ = ["Address", "Cluster", "Station", "answer", "forget", "prepare"]
 
 Address: TypeAlias = tuple[int, int, int]  # round, worker, attempt
 
 _WITHDRAW_S: Final = 2.0
-
-
-class Place(NamedTuple):
-    """A dask worker: its address, and how many tasks it computes at once."""
-
-    address: str
-    threads: int
 
 
 class Cluster:
@@ -74,10 +67,8 @@ class Cluster:
             self.close()
             raise
 
-    def open(self, name: str, *, run_id: str, factory: ComputeFactory) -> list[Place]:
+    def open(self, name: str, *, run_id: str, factory: ComputeFactory) -> None:
         """Bring a run's compute function to every dask worker, now and later; make it.
-
-        Return the dask workers that there are now.
 
         Raises `ParameterError` if the factory cannot cross processes, and `WorkerError` with the
         cause if it cannot be made there.
@@ -90,9 +81,8 @@ class Cluster:
             raise ParameterError("compute", rule, factory, "define it in a module") from error
         if not self._own:  # one's own ends with its workers, also with one that is stopped
             self._stack.callback(self._withdraw, name)
-        workers = self.client.scheduler_info(n_workers=-1)["workers"]
-        places = [Place(address, workers[address]["nthreads"]) for address in sorted(workers)]
-        ready = [self.client.submit(prepare, name, workers=[p.address], pure=False) for p in places]
+        addresses = sorted(self.client.scheduler_info(n_workers=-1)["workers"])
+        ready = [self.client.submit(prepare, name, workers=[a], pure=False) for a in addresses]
         try:
             wait(ready, timeout=self._timeout_s)
             self.client.gather(ready)
@@ -101,42 +91,6 @@ class Cluster:
             raise WorkerError(f"{message}; raise `start_timeout_s`") from None
         except Exception as error:
             raise WorkerError(f"a worker does not start: {fault_of(error)}") from None
-        return places
-
-    @property
-    def has_nannies(self) -> bool:
-        """Whether each dask worker has somebody who starts its process anew."""
-        workers = self.client.scheduler_info(n_workers=-1)["workers"].values()
-        return all(worker.get("nanny") for worker in workers)
-
-    async def place_of(self, key: str) -> Place | None:
-        """Return where a task is computed, or waits; None if it is on no dask worker."""
-        tasks = await self.client.processing()
-        address = next((at for at, keys in tasks.items() if key in keys), "")
-        workers = await self._workers()
-        return Place(address, workers[address]["nthreads"]) if address in workers else None
-
-    async def replace(self, place: Place, *, name: str) -> Place | None:
-        """Have another process take the place of a dask worker; return its own, if there is one.
-
-        The compute function of the run of that name has been made there.
-        """
-        nanny = (await self._workers()).get(place.address, {}).get("nanny")
-        if nanny is None:
-            return None
-        with suppress(TimeoutError, OSError):
-            await self.client.restart_workers([place.address], timeout=self._timeout_s)
-        for address, worker in (await self._workers()).items():
-            if worker.get("nanny") == nanny and address != place.address:
-                with suppress(Exception):  # tasks will say what is wrong
-                    await self.client.submit(prepare, name, workers=[address], pure=False)
-                return Place(address, worker["nthreads"])
-        return None
-
-    async def _workers(self) -> dict[str, dict[str, Any]]:
-        scheduler: Any = self.client.scheduler
-        workers: dict[str, dict[str, Any]] = (await scheduler.identity(n_workers=-1))["workers"]
-        return workers
 
     def _withdraw(self, name: str) -> None:
         """Take a run's compute function away; a dask worker that is stopped may keep it."""
@@ -226,13 +180,9 @@ def prepare(name: str) -> None:
     _station(name).compute()
 
 
-def answer(name: str, frame: bytes) -> tuple[Place, bytes]:
-    """Return where a task was done, and its answer's frame; an empty one if it was forgotten."""
-    worker = get_worker()
-    return Place(worker.address, worker.state.nthreads), _answer(_station(name), frame)
-
-
-def _answer(station: Station, frame: bytes) -> bytes:
+def answer(name: str, frame: bytes) -> bytes:
+    """Return the frame of the answer to a task; nothing if it was forgotten on the way."""
+    station = _station(name)
     request = decode(frame, run_id=station.run_id)
     if not isinstance(request, TaskMessage):
         raise TypeError(f"a task must be asked for, not {type(request).__name__}")
