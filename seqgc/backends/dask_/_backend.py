@@ -11,13 +11,13 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from seqgc.backends._events import LONGEST_WAIT_S, EventBackend, Messaging, event_of, failure_of
-from seqgc.backends.dask_._cluster import Address, Cluster, answer, forget
+from seqgc.backends.dask_._cluster import Address, Cluster, Place, answer, forget
 from seqgc.errors import ParameterError, WireError
 from seqgc.ports import Arrival, Clock, Failure, Task
 from seqgc.wire import FailureMessage, ResultMessage, TaskMessage, decode, encode
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["DaskBackend"]
 
 _FORGET_S = 2.0
+_Outcome: TypeAlias = "tuple[Place, bytes] | Exception"
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -39,6 +40,9 @@ class _Job:
     frame: bytes
     due: float = 0.0  # its answer is not to be seen before, seconds of `time.monotonic`
     cancelled: bool = False
+    lost: bool = False  # it has failed, whatever comes of it
+    key: str = ""  # dask's
+    following: concurrent.futures.Future[None] | None = None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -47,6 +51,9 @@ class _Line:
 
     running: _Job | None = None
     todo: deque[_Job] = field(default_factory=deque)
+    place: Place | None = None  # where its last job was done, or the first is to be
+    wanted: Place | None = None  # where the running one had best be done
+    moves: bool = False  # to a fresh process, for which the jobs wait
 
 
 class DaskBackend(EventBackend):
@@ -54,10 +61,15 @@ class DaskBackend(EventBackend):
 
     Promises what `LocalBackend` does, with these differences:
 
-    - A worker is a line of tasks, computed one after the other, each where dask has room for it.
+    - A worker is a line of tasks, computed one after the other, each where dask has room for it. On
+      processes of the backend's own it keeps to one, as long as that is there and has a thread
+      free.
     - A dask worker whose process ends loses the tasks that it had. On a cluster of the backend's
       own each is a `Failure` and a new process takes its place; on yours dask tries again
       elsewhere, as it is configured to.
+    - `restart` has a new process take the place of the dask worker that has the worker's tasks;
+      those that it has of others fail. Only processes of the backend's own can be restarted: in
+      yours somebody else's work would be lost.
     - Injected delays are waited for by the master.
     - `close` takes up to about five seconds while tasks are computed.
     - `cancel` waits for the dask workers, two seconds at most, if a task with mini-tasks that are
@@ -109,7 +121,7 @@ class DaskBackend(EventBackend):
         self._lock = threading.Lock()  # of the lines: the client's loop sends what comes next
         self._lines = [_Line() for _ in range(self.n)]
         self._following: set[concurrent.futures.Future[None]] = set()
-        self._outcomes: queue.SimpleQueue[tuple[_Job, bytes | Exception]] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[tuple[_Job, _Outcome]] = queue.SimpleQueue()
         self._held: list[tuple[float, int, Arrival | Failure]] = []  # due, order: a heap
         self._order = itertools.count()
         self._cluster = Cluster(
@@ -118,10 +130,14 @@ class DaskBackend(EventBackend):
         # The client's own, which runs in a thread of its own.
         self._loop: asyncio.AbstractEventLoop = self._cluster.client.loop.asyncio_loop  # type: ignore[union-attr]
         try:
-            self._cluster.open(self._name, run_id=self._run_id, factory=compute)
+            places = self._cluster.open(self._name, run_id=self._run_id, factory=compute)
         except BaseException:
             self.close()
             raise
+        if self._cluster.restarts:  # else it is no `seqgc.ports.RestartingBackend`
+            self.restart: Callable[[int], None] = self._restart
+            for line, place in zip(self._lines, itertools.cycle(places), strict=False):
+                line.place = place
 
     def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
         """Give the tasks to dask, each worker's one after the other."""
@@ -167,31 +183,98 @@ class DaskBackend(EventBackend):
                     forget, self._name, unfinished, on_error="ignore", callback_timeout=_FORGET_S
                 )
 
+    def _restart(self, worker: int) -> None:
+        """Replace the process of a worker; all that it owes has failed at once.
+
+        Its later tasks wait for the new process, not for this call.
+        """
+        self._check_workers([worker])
+        self._collect(0.0)
+        line, due = self._lines[worker], [held[2] for held in self._held]
+        self._held = [held for held in self._held if held[2].worker != worker]
+        heapq.heapify(self._held)
+        lost = {_address(event) for event in due if event.worker == worker}
+        with self._lock:
+            job, line.running = line.running, None
+            for each in (*line.todo, *([] if job is None else [job])):
+                each.lost = True
+                if not each.cancelled:
+                    lost.add(each.request.subject.address)
+            line.todo.clear()
+            if not line.moves:
+                line.moves = True
+                self._begin(self._move(line, job))
+        for address in sorted(lost):
+            reason = "the worker was restarted"
+            self._tell(failure_of(address, at=self._clock.now(), reason=reason))
+
     # ---- sending: in the caller's thread, or in the client's loop; with the lock ----------------
 
     def _advance(self, line: _Line) -> None:
         """Give dask the line's next job, if it has none of it."""
-        if line.running is not None or not line.todo or self._closed:
+        if line.running is not None or not line.todo or line.moves or self._closed:
             return
         job = line.running = line.todo.popleft()
-        key = f"{self._name}-{uuid.uuid4().hex}"
-        future = self._cluster.client.submit(answer, self._name, job.frame, key=key, pure=False)
-        following = asyncio.run_coroutine_threadsafe(self._follow(line, job, future), self._loop)
-        self._following.add(following)
-        following.add_done_callback(self._following.discard)
+        job.key = f"{self._name}-{uuid.uuid4().hex}"
+        line.wanted = None
+        line.wanted = self._room(line.place)
+        future = self._cluster.client.submit(
+            answer,
+            self._name,
+            job.frame,
+            key=job.key,
+            pure=False,
+            workers=None if line.wanted is None else [line.wanted.address],
+            allow_other_workers=line.wanted is not None,
+        )
+        job.following = self._begin(self._follow(line, job, future))
 
-    async def _follow(self, line: _Line, job: _Job, future: Future[bytes]) -> None:
+    def _room(self, place: Place | None) -> Place | None:
+        """Return the place if fewer lines have a job there than it has threads."""
+        jobs = sum(line.running is not None and line.wanted == place for line in self._lines)
+        return place if place is not None and jobs < place.threads else None
+
+    def _begin(self, what: Coroutine[None, None, None]) -> concurrent.futures.Future[None]:
+        """Do something in the client's loop, until the backend ends."""
+        begun = asyncio.run_coroutine_threadsafe(what, self._loop)
+        self._following.add(begun)
+        begun.add_done_callback(self._following.discard)
+        return begun
+
+    async def _follow(self, line: _Line, job: _Job, future: Future[tuple[Place, bytes]]) -> None:
         """Wait for a job to end, report how, and let the next one begin."""
+        outcome: _Outcome
         try:
-            outcome = await self._cluster.client.gather(future, asynchronous=True)
+            outcome = await future
         except Exception as error:
             outcome = error
         finally:
             future.release()
         self._outcomes.put((job, outcome))
         with self._lock:
-            line.running = None
-            self._advance(line)
+            if line.running is job:  # not lost meanwhile
+                line.place = line.running = None
+                if self._cluster.restarts and not isinstance(outcome, Exception):
+                    line.place = outcome[0]
+                self._advance(line)
+
+    async def _move(self, line: _Line, job: _Job | None) -> None:
+        """Have a new process take the place of that where a line is, and its jobs wait for it."""
+        old, new = line.place, None
+        try:
+            if job is not None:  # dask forgets where it is once nobody asks for it
+                old = await self._cluster.place_of(job.key) or old
+                if job.following is not None:
+                    job.following.cancel()
+            if old is not None:
+                new = await self._cluster.replace(old, name=self._name)
+        finally:
+            with self._lock:
+                for each in self._lines:
+                    if each is line or each.place == old:
+                        each.place = new
+                line.moves = False
+                self._advance(line)
 
     # ---- receiving: in the caller's thread ------------------------------------------------------
 
@@ -207,9 +290,9 @@ class DaskBackend(EventBackend):
             event = heapq.heappop(self._held)[2]
             self._tell(replace(event, at=self._clock.now()))
 
-    def _hold(self, job: _Job, outcome: bytes | Exception) -> None:
+    def _hold(self, job: _Job, outcome: _Outcome) -> None:
         """Keep the event that an outcome is until it is due, not stamped yet."""
-        if outcome == b"":  # forgotten
+        if job.lost or (not isinstance(outcome, Exception) and not outcome[1]):  # or forgotten
             return
         due, event = job.due, self._read(job, outcome)
         if isinstance(event, Failure):
@@ -218,11 +301,11 @@ class DaskBackend(EventBackend):
             due = 0.0  # failures are told at once
         heapq.heappush(self._held, (due, next(self._order), event))
 
-    def _read(self, job: _Job, outcome: bytes | Exception) -> Arrival | Failure:
+    def _read(self, job: _Job, outcome: _Outcome) -> Arrival | Failure:
         if isinstance(outcome, Exception):
             return failure_of(job.request.subject.address, at=0.0, reason=outcome)
         try:
-            message = decode(outcome, run_id=self._run_id)
+            message = decode(outcome[1], run_id=self._run_id)
             if not isinstance(message, ResultMessage | FailureMessage):
                 raise WireError(f"a {type(message).__name__} is no answer")
             job.request.check(message)
@@ -239,3 +322,7 @@ class DaskBackend(EventBackend):
         for each in following:
             each.cancel()
         self._cluster.close()
+
+
+def _address(event: Arrival | Failure) -> Address:
+    return event.round, event.worker, event.attempt

@@ -12,13 +12,15 @@ import threading
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from tempfile import TemporaryDirectory
-from typing import Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import dask
 from distributed import (
     Client,
     LocalCluster,
     Nanny,
+    Scheduler,
+    SchedulerPlugin,
     Security,
     Status,
     Worker,
@@ -33,11 +35,18 @@ from seqgc.errors import ParameterError, WorkerError
 from seqgc.wire import TaskMessage, decode, encode
 from seqgc.worker import Compute, ComputeFactory, run_task
 
-__all__ = ["Address", "Cluster", "Station", "answer", "forget", "prepare"]
+__all__ = ["Address", "Cluster", "Place", "Station", "answer", "forget", "prepare"]
 
 Address: TypeAlias = tuple[int, int, int]  # round, worker, attempt
 
 _WITHDRAW_S: Final = 2.0
+
+
+class Place(NamedTuple):
+    """A dask worker: its address, and how many tasks it computes at once."""
+
+    address: str
+    threads: int
 
 
 class Cluster:
@@ -55,6 +64,7 @@ class Cluster:
             rule = "must be >= 0, and left out where a client brings its own"
             raise ParameterError("processes", rule, processes)
         self._timeout_s, self._own = start_timeout_s, client is None
+        self.restarts: Final = client is None and processes != 0  # its processes, with `replace`
         self._stack = ExitStack()
         try:
             self.client: Final = self._started(n, processes) if client is None else client
@@ -67,8 +77,10 @@ class Cluster:
             self.close()
             raise
 
-    def open(self, name: str, *, run_id: str, factory: ComputeFactory) -> None:
+    def open(self, name: str, *, run_id: str, factory: ComputeFactory) -> list[Place]:
         """Bring a run's compute function to every dask worker, now and later; make it.
+
+        Return the dask workers that there are now.
 
         Raises `ParameterError` if the factory cannot cross processes, and `WorkerError` with the
         cause if it cannot be made there.
@@ -81,8 +93,9 @@ class Cluster:
             raise ParameterError("compute", rule, factory, "define it in a module") from error
         if not self._own:  # one's own ends with its workers, also with one that is stopped
             self._stack.callback(self._withdraw, name)
-        addresses = sorted(self.client.scheduler_info(n_workers=-1)["workers"])
-        ready = [self.client.submit(prepare, name, workers=[a], pure=False) for a in addresses]
+        workers = self.client.scheduler_info(n_workers=-1)["workers"]
+        places = [Place(address, workers[address]["nthreads"]) for address in sorted(workers)]
+        ready = [self.client.submit(prepare, name, workers=[p.address], pure=False) for p in places]
         try:
             wait(ready, timeout=self._timeout_s)
             self.client.gather(ready)
@@ -91,6 +104,36 @@ class Cluster:
             raise WorkerError(f"{message}; raise `start_timeout_s`") from None
         except Exception as error:
             raise WorkerError(f"a worker does not start: {fault_of(error)}") from None
+        return places
+
+    async def place_of(self, key: str) -> Place | None:
+        """Return where a task is computed, or waits; None if it is on no dask worker."""
+        tasks = await self.client.processing()
+        address = next((at for at, keys in tasks.items() if key in keys), "")
+        workers = await self._workers()
+        return Place(address, workers[address]["nthreads"]) if address in workers else None
+
+    async def replace(self, place: Place, *, name: str) -> Place | None:
+        """Have another process take the place of a dask worker; return its own, if there is one.
+
+        The compute function of the run of that name has been made there.
+        """
+        nanny = (await self._workers()).get(place.address, {}).get("nanny")
+        if nanny is None:
+            return None
+        with suppress(TimeoutError, OSError):
+            await self.client.restart_workers([place.address], timeout=self._timeout_s)
+        for address, worker in (await self._workers()).items():
+            if worker.get("nanny") == nanny and address != place.address:
+                with suppress(Exception):  # tasks will say what is wrong
+                    await self.client.submit(prepare, name, workers=[address], pure=False)
+                return Place(address, worker["nthreads"])
+        return None
+
+    async def _workers(self) -> dict[str, dict[str, Any]]:
+        scheduler: Any = self.client.scheduler
+        workers: dict[str, dict[str, Any]] = (await scheduler.identity(n_workers=-1))["workers"]
+        return workers
 
     def _withdraw(self, name: str) -> None:
         """Take a run's compute function away; a dask worker that is stopped may keep it."""
@@ -124,6 +167,7 @@ class Cluster:
             )
             self._stack.enter_context(cluster)
         client: Client = self._stack.enter_context(Client(cluster))
+        client.register_plugin(_AnyWorker(), name="seqgc-any-worker")
         return client
 
 
@@ -133,6 +177,18 @@ class _Nanny(Nanny):
     async def instantiate(self) -> Status:
         with without_script():
             return await super().instantiate()
+
+
+class _AnyWorker(SchedulerPlugin):
+    """Tasks go to whichever dask worker comes if they may, and the one they were meant for is gone.
+
+    dask asks whether they may only while there is another; later they wait for the lost one.
+    """
+
+    def add_worker(self, scheduler: Scheduler, worker: str) -> None:  # noqa: ARG002
+        for task in scheduler.unrunnable:
+            if task.loose_restrictions:
+                task.worker_restrictions = set()
 
 
 def _own_keys() -> Security:
@@ -180,9 +236,13 @@ def prepare(name: str) -> None:
     _station(name).compute()
 
 
-def answer(name: str, frame: bytes) -> bytes:
-    """Return the frame of the answer to a task; nothing if it was forgotten on the way."""
-    station = _station(name)
+def answer(name: str, frame: bytes) -> tuple[Place, bytes]:
+    """Return where a task was done, and its answer's frame; an empty one if it was forgotten."""
+    worker = get_worker()
+    return Place(worker.address, worker.state.nthreads), _answer(_station(name), frame)
+
+
+def _answer(station: Station, frame: bytes) -> bytes:
     request = decode(frame, run_id=station.run_id)
     if not isinstance(request, TaskMessage):
         raise TypeError(f"a task must be asked for, not {type(request).__name__}")

@@ -21,7 +21,7 @@ from distributed.comm import connect
 from seqgc.backends import Messaging
 from seqgc.backends.dask_ import DaskBackend
 from seqgc.errors import ParameterError, WorkerError
-from seqgc.ports import Arrival, Failure, FloatArray, WeightedPoints
+from seqgc.ports import Arrival, Failure, FloatArray, RestartingBackend, WeightedPoints
 from seqgc.testing import PATIENCE_S, eventually
 from seqgc.testing.scripted import address, gradient, next_event, next_events, part, task
 from tests.backends.dask import warm as warm
@@ -140,6 +140,67 @@ def test_tasks_of_a_process_that_ends_fail_and_another_takes_its_place(tmp_path:
             ("Arrival", 0, 0, 1),
             ("Arrival", 0, 1, 0),
         }
+
+
+@pytest.mark.parametrize("computes", [True, False])
+def test_a_worker_that_is_restarted_owes_nothing_and_has_another_process(
+    computes: bool, tmp_path: Path
+) -> None:
+    messaging = Messaging(delays=lambda round, _: 600.0 if round == 1 else 0.0)
+    scripted = Scripted(folder=tmp_path)
+    with DaskBackend(2, scripted, processes=2, messaging=messaging) as backend:
+        assert isinstance(backend, RestartingBackend)
+        first, other = _pids(backend, 0)
+        backend.dispatch(1, [task(1, 0)])  # the answer waits for its time
+        if computes:
+            backend.dispatch(2, [task(2, 0, "gate a")])
+            backend.dispatch(3, [task(3, 0)])
+            eventually((tmp_path / "begun a").exists, "computing")
+        backend.restart(0)
+        backend.restart(0)  # which changes nothing: it is being done
+        rounds = [1, 2, 3] if computes else [1]
+        for round, event in zip(rounds, next_events(backend, len(rounds)), strict=True):
+            assert isinstance(event, Failure)
+            assert address(event) == ("Failure", round, 0, 0)
+            assert event.reason == "the worker was restarted"
+        again, still = _pids(backend, 4)  # waits for the new process
+        assert (again != first, still) == (True, other)
+        assert _pids(backend, 5) == (again, other), "each stays where it is"
+        assert {each.pid for each in multiprocessing.active_children()} == {again, other}
+        (tmp_path / "go a").touch()
+        assert backend.receive(0.0) is None
+
+
+def _pids(backend: DaskBackend, round: int) -> tuple[int, ...]:
+    """Return the processes in which the workers compute."""
+    backend.dispatch(round, [task(round, worker, "pid") for worker in range(backend.n)])
+    pids = dict[int, int]()
+    for event in next_events(backend, backend.n):
+        assert isinstance(event, Arrival), event
+        pids[event.worker] = int(event.results[0][0])
+    return tuple(pids[worker] for worker in range(backend.n))
+
+
+def test_a_worker_that_hangs_can_be_restarted() -> None:
+    with DaskBackend(2, Failing(way="stopped"), processes=1) as backend:
+        (worker,) = multiprocessing.active_children()
+        backend.dispatch(0, [task(0, 0)])
+        status = Path(f"/proc/{worker.pid}/status")
+        eventually(lambda: "(stopped)" in status.read_text(), "the worker's stop")
+        backend.restart(0)
+        assert address(next_event(backend)) == ("Failure", 0, 0, 0)
+        eventually(lambda: not status.exists(), "its end")
+
+
+def test_nobody_is_restarted_in_threads_and_on_the_cluster_of_somebody_else(
+    tmp_path: Path, client: Client
+) -> None:
+    for backend in (
+        DaskBackend(2, Scripted(folder=tmp_path), processes=0),
+        DaskBackend(2, Scripted(folder=tmp_path), client=client),
+    ):
+        with backend:
+            assert not isinstance(backend, RestartingBackend)
 
 
 def test_a_cancelled_task_of_a_process_that_ends_is_no_failure(tmp_path: Path) -> None:
