@@ -40,7 +40,8 @@ from seqgc.ports import IntArray
 __all__ = ["DataQueue", "batch_indices"]
 
 _MOST_BYTES: Final = 256 << 20  # of orders of data points that are kept,
-_FEWEST_KEPT: Final = 16  # unless they are fewer than so many
+_FEWEST_KEPT: Final = 16  # unless they are fewer than so many,
+_EPOCHS_KEPT: Final = 3  # and of one model no more than so many: no run goes back further
 _MIXING: Final = 1  # tells the random numbers of a batch from those of an epoch
 
 
@@ -170,7 +171,8 @@ def _stretch(size: int, seed: int, start: int, stop: int) -> IntArray:
 class _Permutations:
     """The orders of epochs that were asked for last: all that fit, and a few however long they are.
 
-    Of each model one is asked for in every step, or two where an epoch ends.
+    Of each model one is asked for in every step, or two where an epoch ends. Those of epochs that
+    are over are forgotten: of short ones millions would fit.
     """
 
     def __init__(self) -> None:
@@ -188,6 +190,8 @@ class _Permutations:
             drawn = np.random.default_rng([seed, epoch]).permutation(size)
             kept = self._kept[key] = drawn.astype(np.min_scalar_type(size))
             self._bytes += kept.nbytes
+            over = self._kept.pop((size, seed, epoch - _EPOCHS_KEPT), None)
+            self._bytes -= 0 if over is None else over.nbytes
             while self._bytes > _MOST_BYTES and len(self._kept) > _FEWEST_KEPT:
                 self._bytes -= self._kept.popitem(last=False)[1].nbytes
             return kept
