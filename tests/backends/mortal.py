@@ -18,7 +18,10 @@ from seqgc.worker import Compute
 
 @dataclass(frozen=True, kw_only=True)
 class Mortal:
-    """Computes what `seqgc.testing.ChunkWorkload` (seed 0, size 5) does, or is killed by it."""
+    """Computes what `seqgc.testing.ChunkWorkload` (seed 0, size 5) does, or is killed by it.
+
+    Or it runs out of memory.
+    """
 
     chunks: int
     deaths: float
@@ -29,7 +32,10 @@ class Mortal:
 
         def compute(parts: tuple[WeightedPoints, ...]) -> FloatArray:
             if luck.random() < self.deaths:
-                os.kill(os.getpid(), luck.choice([signal.SIGKILL, signal.SIGSEGV]))
+                if (number := luck.choice([signal.SIGKILL, signal.SIGSEGV, None])) is None:
+                    _take_all_memory()
+                else:
+                    os.kill(os.getpid(), number)
             (part,) = parts
             partials = np.random.default_rng([0, part.weights.version]).normal(
                 size=(self.chunks, 5)
