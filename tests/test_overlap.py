@@ -18,8 +18,10 @@ from seqgc.ports import (
     Action,
     Arrival,
     Cancel,
+    Capability,
     Close,
     Decoding,
+    DemandingPolicy,
     Dispatch,
     Dispatched,
     Drop,
@@ -35,6 +37,8 @@ from seqgc.ports import (
     WeightedPoints,
     WeightRef,
 )
+from seqgc.rounds import Setting, SwitchingPolicy
+from seqgc.schemes import Uncoded
 
 N, JOBS = 3, 4
 
@@ -236,7 +240,7 @@ def test_the_policy_hears_who_left_and_when() -> None:
     assert event.at == 7.0
 
 
-def test_a_restart_is_the_backends_or_is_refused_in_one_line() -> None:
+def test_a_restart_is_the_backends_and_a_policy_that_needs_it_is_refused_in_one_line() -> None:
     class Replacing(Workers):
         restarted = ()
 
@@ -248,9 +252,36 @@ def test_a_restart_is_the_backends_or_is_refused_in_one_line() -> None:
     backend = Replacing([1.0] * N)
     master.run(Plan(*plan), backend)
     assert backend.restarted == (2,)
+
+    class Demanding(Plan):
+        needs: frozenset[Capability] = frozenset({"restart"})
+
+    master.run(Plan(*plan), Workers([1.0] * N))  # goes on without
+    master.run(Demanding(*plan), backend)
+    assert backend.restarted == (2, 2)
+    refused = Demanding(*plan)
     with pytest.raises(ParameterError) as caught:
-        master.run(Plan(*plan), Workers([1.0] * N))
+        master.run(refused, Workers([1.0] * N))
     assert str(caught.value) == (
-        "`restart` needs a backend that can replace its workers; got 'Workers' "
-        "(take local workers, or a director that restarts nobody)"
+        "`backend` must be able to replace its workers, for the policy needs it; got 'Workers' "
+        "(take local workers, or functions that stay (--resident); or another defence)"
     )
+    assert refused.events == [], "nothing has been sent"
+
+
+def test_what_a_director_needs_its_policy_needs() -> None:
+    class Demanding:
+        needs: frozenset[Capability] = frozenset({"restart"})
+
+        def on(self, event: Event) -> None: ...
+
+        def close(self, record: RoundRecord, *, setting: Setting) -> None: ...
+
+        def choose(self, *, setting: Setting, jobs_left: int) -> None: ...
+
+    setting = Setting(scheme=Uncoded(n=N))
+    assert SwitchingPolicy(setting, num_jobs=1).needs == frozenset()
+    policy = SwitchingPolicy(setting, num_jobs=1, director=Demanding())
+    assert isinstance(policy, DemandingPolicy)
+    with pytest.raises(ParameterError, match="must be able to replace its workers"):
+        master.run(policy, Workers([1.0] * N))

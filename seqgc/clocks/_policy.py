@@ -243,7 +243,7 @@ class ClockPolicy(TaskPolicy):
     def _miss(self, address: tuple[int, int, int], actions: list[Action]) -> None:
         """Take an answer that is not there by its time limit for a failure."""
         if (errand := self._errands.awaited(*address)) is not None:
-            actions.append(ports.Restart(worker=errand.worker, optional=True))
+            actions.append(ports.Restart(worker=errand.worker))
             why = f"silent for {self._rule.timeout_s:g} s: raise the time limit"
             self._fail(errand, why, actions)
 

@@ -58,7 +58,7 @@ class ReplacingPolicy(AmendedPolicy):
         if not (is_used and self._rule.is_due(self._monitor.now)):
             return actions
         restarts = [
-            Restart(worker=worker, optional=True, reason=self._rule.reason)
+            Restart(worker=worker, reason=self._rule.reason)
             for worker in self._rule.persistent(self._monitor)
         ]
         for restart in restarts:

@@ -140,7 +140,7 @@ class AntDTNDDirector:
         if restart or scheme != setting.scheme:
             setting = replace(setting, scheme=scheme)
             reason = self._rule.reason
-            return Decision(setting=setting, restart=restart, optional=True, reason=reason)
+            return Decision(setting=setting, restart=restart, reason=reason)
         return None
 
     def _some_are_known_again(self) -> bool:

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias, overload
+from typing import Final, TypeAlias, overload
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from seqgc.ports import (
 )
 
 _Show: TypeAlias = Callable[[ports.Seen], None]
+_CAPABILITIES: Final[dict[ports.Capability, tuple[type, str]]] = {
+    "restart": (ports.RestartingBackend, "replace its workers")
+}
 
 
 def run(
@@ -61,7 +64,7 @@ def run(
     Raises
     ------
     ParameterError
-        If a worker is to be restarted, and the backend cannot.
+        If the policy needs what the backend cannot do.
     WorkerError
         If a round cannot end.
     ScheduleError
@@ -119,6 +122,8 @@ class _Loop:
 
     def run(self, rest: Callable[[Holding], None]) -> None:
         self._parks = isinstance(self._workload, ports.ParkingWorkload)
+        if isinstance(self._policy, ports.DemandingPolicy):
+            self._require(self._policy.needs)
         try:
             self._perform(self._policy.start())
             while not self._policy.done:
@@ -199,7 +204,10 @@ class _Loop:
         return replace(answer, results=results, flaws=flaws), flaw
 
     def _perform(self, actions: Sequence[Action]) -> None:
-        for action in filter(self._is_possible, actions):
+        for action in actions:
+            if isinstance(action, ports.Restart) and not self._can("restart"):
+                self._say_without(action)
+                continue
             if isinstance(action, Dispatch) and action.begins_segment:
                 self._hand_over_all()
                 self._gatherer.forget_memory()
@@ -236,18 +244,15 @@ class _Loop:
             elif self._workload is not None:
                 raise ModelError({model: flaw.why})
 
-    def _is_possible(self, action: Action) -> bool:
-        """Say whether the backend can do this; refuse what it must and cannot."""
-        if not isinstance(action, ports.Restart):
-            return True
-        if isinstance(self._backend, ports.RestartingBackend):
-            return True
-        if action.optional:
-            self._say_without(action)
-            return False
-        rule = "needs a backend that can replace its workers"
-        remedy = "take local workers, or a director that restarts nobody"
-        raise ParameterError("restart", rule, type(self._backend).__name__, remedy)
+    def _can(self, capability: ports.Capability) -> bool:
+        return isinstance(self._backend, _CAPABILITIES[capability][0])
+
+    def _require(self, needs: Iterable[ports.Capability]) -> None:
+        """Refuse a policy that needs what the backend cannot do."""
+        for lacking in sorted(each for each in needs if not self._can(each)):
+            rule = f"must be able to {_CAPABILITIES[lacking][1]}, for the policy needs it"
+            remedy = "take local workers, or functions that stay (--resident); or another defence"
+            raise ParameterError("backend", rule, type(self._backend).__name__, remedy)
 
     def _say_without(self, action: ports.Restart) -> None:
         """Say, the first time, that a worker is not replaced that had better be."""

@@ -21,9 +21,11 @@ from seqgc.ports._protocols import Arrival as Arrival
 from seqgc.ports._protocols import Backend as Backend
 from seqgc.ports._protocols import BlobStore as BlobStore
 from seqgc.ports._protocols import Cancel as Cancel
+from seqgc.ports._protocols import Capability as Capability
 from seqgc.ports._protocols import Clock as Clock
 from seqgc.ports._protocols import Close as Close
 from seqgc.ports._protocols import CloseReason as CloseReason
+from seqgc.ports._protocols import DemandingPolicy as DemandingPolicy
 from seqgc.ports._protocols import Dispatch as Dispatch
 from seqgc.ports._protocols import Dispatched as Dispatched
 from seqgc.ports._protocols import Doubt as Doubt

@@ -156,12 +156,11 @@ class Cancel:
 class Restart:
     """Replace this worker by a fresh one; whatever it still owes is a `Failure`.
 
-    ``optional``: if the backend cannot, nothing happens; a `Notice` says so, once a run, if there
-    is a ``reason``, a few words.
+    If the backend cannot, nothing happens; a `Notice` says so, once a run, if there is a
+    ``reason``, a few words. A policy that is nothing without says so before: `DemandingPolicy`.
     """
 
     worker: int
-    optional: bool = False
     reason: str = ""
 
 
@@ -267,6 +266,18 @@ class Policy(Protocol):
     def done(self) -> bool: ...
     def start(self) -> Sequence[Action]: ...
     def on(self, event: Event) -> Sequence[Action]: ...
+
+
+Capability: TypeAlias = Literal["restart"]
+"""What some backends can and others cannot; "restart": replace workers, a `RestartingBackend`."""
+
+
+@runtime_checkable
+class DemandingPolicy(Policy, Protocol):
+    """A policy for backends that can do more than all: on another it is refused at its start."""
+
+    @property
+    def needs(self) -> frozenset[Capability]: ...
 
 
 class AnyBackend(Protocol):

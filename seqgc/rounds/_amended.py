@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from seqgc.ports import Action, Event
+from seqgc.ports import Action, Capability, Event
 from seqgc.rounds._policy_defence import ResumablePolicy
 
 __all__ = ["AmendedPolicy"]
@@ -36,6 +36,11 @@ class AmendedPolicy(ABC):
     def rounds(self) -> int:
         """How many rounds, or clocks of all workers, are closed."""
         return self._policy.rounds
+
+    @property
+    def needs(self) -> frozenset[Capability]:
+        """What the backend must be able to do: see `seqgc.ports.DemandingPolicy`."""
+        return getattr(self._policy, "needs", frozenset())
 
     def end_after(self, job: int) -> None:
         """Let ``job``, which has started and was the latest to do so, be the run's last."""

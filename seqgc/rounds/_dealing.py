@@ -253,7 +253,7 @@ class DealingPolicy(TaskPolicy):
             self._jobs[errand.job].put_back(errand.piece)
         self._alarms.set(self._now + self._limit_s, partial(self._miss, errand))
         if errand is self._errands.queues[errand.worker][0]:  # once for all that it has
-            actions.append(ports.Restart(worker=errand.worker, optional=True))
+            actions.append(ports.Restart(worker=errand.worker))
 
     def _unheard(self, what: str) -> WorkerError:
         return self._hopeless(what)

@@ -304,7 +304,7 @@ class RoundPolicy:
 
     def _restart(self, workers: Sequence[int]) -> list[Action]:
         self._quiet_s[list(workers)] = 0.0
-        return [ports.Restart(worker=worker, optional=True) for worker in workers]
+        return [ports.Restart(worker=worker) for worker in workers]
 
     def _with_cause(self, error: WorkerError) -> WorkerError:
         silent = [w for w in self._gate.awaited if w not in self._failed]

@@ -13,6 +13,7 @@ from seqgc.errors import ParameterError, require_int
 from seqgc.ports import (
     Action,
     BoolArray,
+    Capability,
     Close,
     Dispatch,
     Event,
@@ -42,13 +43,12 @@ class Decision:
     """What is to change before the next round.
 
     ``setting`` is what to switch to (None: the present one stays), ``restart`` are workers to
-    replace by fresh ones, for a ``reason`` in a few words. The backend must be one that can, unless
-    that is ``optional``: then the run goes on without, and a warning says so.
+    replace by fresh ones, for a ``reason`` in a few words. Where the backend cannot, the run goes
+    on without, and a warning says so, unless the director ``needs`` it (`DemandingPolicy`).
     """
 
     setting: Setting | None = None
     restart: tuple[int, ...] = ()
-    optional: bool = False
     reason: str = ""
 
 
@@ -130,6 +130,11 @@ class SwitchingPolicy:
         self._next: Setting | None = None  # while the segment drains
         self._enter(setting)
         self._policy = self._run()
+
+    @property
+    def needs(self) -> frozenset[Capability]:
+        """What the backend must be able to do, as the director says: see `DemandingPolicy`."""
+        return getattr(self._director, "needs", frozenset())
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -230,10 +235,7 @@ class SwitchingPolicy:
         ends = self._shorten()
         begins = self._go_on(switch_to)
         closing = [action for action in actions if not isinstance(action, Dispatch)]
-        restarts = [
-            Restart(worker=worker, optional=decision.optional, reason=decision.reason)
-            for worker in decision.restart
-        ]
+        restarts = [Restart(worker=each, reason=decision.reason) for each in decision.restart]
         opening = [action for action in actions if isinstance(action, Dispatch)]
         if (
             begins or switch_to is not None or ends

@@ -258,7 +258,7 @@ class ShardPolicy(TaskPolicy):
             raise self._hopeless("nobody has answered though asked twice", worker, why)
         self._silent.add(worker)
         self._fail(worker, why, actions)
-        actions.append(ports.Restart(worker=worker, optional=True))
+        actions.append(ports.Restart(worker=worker))
 
     def _proceed(self, actions: list[Action]) -> None:
         actions += self._deal()

@@ -233,7 +233,7 @@ def test_who_is_silent_is_replaced_and_its_late_answer_dropped() -> None:
     assert hand.tell(arrival(0, 0, 3.0)) == [(0, (1, 0))]
     assert hand.policy.wake_at == 5.0
     assert hand.tell(ports.Tick(at=5.0)) == [(1, (1, 1))]
-    assert hand.story.others == [ports.Restart(worker=1, optional=True)]
+    assert hand.story.others == [ports.Restart(worker=1)]
     assert hand.tell(arrival(0, 1, 5.5)) == []
     assert hand.story.drops == ["nobody waits for it"]
     assert hand.tell(arrival(1, 0, 6.0)) == [(0, (0, 1))]
