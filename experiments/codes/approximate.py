@@ -81,17 +81,18 @@ def trained(scheme: GC, *, steps: int, replayed: bool, run: Path) -> TrainResult
 def measured(scheme: GC, *, steps: int, replayed: bool) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder:
         result = trained(scheme, steps=steps, replayed=replayed, run=Path(folder, "run"))
-        errors = read_run(result.run).jobs()["error"].tolist()
-    (seen,), rounds = result.evaluations.values(), result.counts.round_seconds
+        recorded = read_run(result.run)
+    errors, rounds = recorded.jobs()["error"], recorded.rounds()["duration_s"]
+    (seen,) = result.evaluations.values()
     return {
         "workers": scheme.n,
         "scheme": scheme.spec,
         "steps": steps,
         "loss": f"{seen.loss:.4f}",
         "accuracy": f"{seen.accuracy:.3f}",
-        "seconds": f"{sum(rounds):.2f}",
+        "seconds": f"{rounds.sum():.2f}",
         "median_round_s": f"{np.median(rounds):.3f}",
-        "longest_round_s": f"{max(rounds):.3f}",
+        "longest_round_s": f"{rounds.max():.3f}",
         "approximate": result.counts.approximate,
         "mean_error": f"{np.mean(errors):.3f}",
         "largest_error": f"{result.counts.largest_error:.3f}",

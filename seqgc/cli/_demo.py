@@ -19,6 +19,7 @@ from seqgc.cli._show import WAIT_OUT, Screen, print_json
 from seqgc.cli._train import facts_of
 from seqgc.cli.config import Values, validated
 from seqgc.errors import require_int
+from seqgc.runs import read_run
 from seqgc.schemes import parse_scheme
 
 if TYPE_CHECKING:
@@ -78,8 +79,14 @@ def _accuracies(result: TrainResult) -> list[float]:
     return [seen.accuracy or 0.0 for seen in result.evaluations.values()]
 
 
+def _round_seconds(result: TrainResult) -> list[float]:
+    """Return how long each round took, by the closing rule's clock, as the run has recorded it."""
+    seconds: list[float] = read_run(result.run).rounds()["duration_s"].tolist()
+    return seconds
+
+
 def _facts(result: TrainResult) -> Values:
-    seconds = sum(result.counts.round_seconds)
+    seconds = sum(_round_seconds(result))
     return facts_of(result) | {"round_seconds": seconds, "accuracy": _accuracies(result)}
 
 
@@ -94,7 +101,7 @@ def _print(results: Sequence[TrainResult], *, seed: int) -> None:
     table.add_column("")
     for result in results:
         table.add_column(result.scheme, justify="right")
-    rounds = [r.counts.round_seconds for r in results]
+    rounds = [_round_seconds(r) for r in results]
     rows = {
         "run time": [f"{r.seconds:.1f} s" for r in results],
         "rounds": [str(len(seconds)) for seconds in rounds],

@@ -19,8 +19,6 @@ from seqgc.schemes import parse_scheme
 if TYPE_CHECKING:
     from seqgc.training import TrainResult
 
-_COUNTS_LEFT_OUT = {"round_seconds"}
-
 
 @configured()
 def train(
@@ -84,8 +82,7 @@ def facts_of(result: TrainResult) -> Values:
         "switches": [switch.fields for switch in result.switches],
         "best": {name: asdict(each) for name, each in result.best.items()},
         "parked": {name: asdict(each) for name, each in result.parked.items()},
-        "rounds": len(result.counts.round_seconds),
-        **{k: v for k, v in asdict(result.counts).items() if k not in _COUNTS_LEFT_OUT},
+        **asdict(result.counts),
     }
 
 
@@ -97,7 +94,7 @@ def _pairs(result: TrainResult) -> dict[str, str]:
         "run": str(result.run),
         "scheme": ", then ".join(result.schemes),
         "payload": result.payload,
-        "jobs": f"{result.jobs} in {len(counts.round_seconds)} rounds, {result.seconds:.1f} s",
+        "jobs": f"{result.jobs} in {counts.rounds} rounds, {result.seconds:.1f} s",
         "stragglers survived": str(counts.stragglers),
         "rounds waited out": waited_out(counts.waited_out),
         "failed tasks": str(counts.failures),

@@ -91,9 +91,9 @@ RunSnapshot: TypeAlias = Snapshot[RunState]
 class Checkpointer:
     """Takes a snapshot now and then, and has it written while the workers compute.
 
-    It keeps `Room` for the last one, and for the trained weights of the ``models``, in a run of so
-    many ``rounds``. ``warn`` is told in one line when one could not be taken or written, where the
-    ones before stay, or when there is no such room.
+    It keeps `Room` for the last one, and for the trained weights of the ``models``. ``warn`` is
+    told in one line when one could not be taken or written, where the ones before stay, or when
+    there is no such room.
     """
 
     def __init__(
@@ -102,11 +102,10 @@ class Checkpointer:
         *,
         every_s: float,
         models: Sequence[str],
-        rounds: int,
         warn: Callable[[str], None],
     ) -> None:
         self._folder, self._every_s, self._warn = folder, every_s, warn
-        self._room, self._rounds = Room(folder.root / _ROOM), rounds
+        self._room = Room(folder.root / _ROOM)
         self._again = [f"{name}{of}.safetensors" for name in models for of in ("", ".best")]
         self._again.append(FLIGHT)
         self._due_at = -1.0
@@ -202,7 +201,7 @@ class Checkpointer:
             self._folder.write(snapshot)
 
     def _keep_room(self, snapshot: RunSnapshot) -> None:
-        size = room_bytes(snapshot, again=self._again, rounds=self._rounds)
+        size = room_bytes(snapshot, again=self._again)
         try:
             self._room.keep(size)
         except OSError as error:

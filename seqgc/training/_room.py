@@ -2,8 +2,7 @@
 
 A checkpoint before the first step says little about the last one: optimizers make their state when
 they step, and results of the jobs in flight come later. So the room is for the largest checkpoint
-so far, looked at once more when all models have stepped (`Checkpointer`), with what is known to
-grow: a number for each round of the run.
+so far, looked at once more when all models have stepped (`Checkpointer`).
 """
 
 from __future__ import annotations
@@ -23,20 +22,18 @@ _State = TypeVar("_State")
 
 _BLOCK_BYTES: Final = 4096  # of which a file takes whole ones
 _ENTRY_BYTES: Final = 200  # of a file's header, for each tensor
-_ROUND_BYTES: Final = 24  # of ``state.json``: how long a round took
 _OTHER_BYTES: Final = 1 << 14  # the journal's last lines, losses, folders
 _REST: Final = 8  # one part in so many more, for what else may grow
 
 
-def room_bytes(snapshot: Snapshot[_State], *, again: Iterable[str], rounds: int) -> int:
-    """Return what a run of so many ``rounds`` may write at its end: such a checkpoint, and more.
+def room_bytes(snapshot: Snapshot[_State], *, again: Iterable[str]) -> int:
+    """Return what a run may write at its end: such a checkpoint, and more.
 
     As much more as the files that are named in ``again`` have: the trained weights are as large as
     the checkpoint's own, and of results there are more amidst a round than between two.
     """
     sizes = {name: _size(tensors) for name, tensors in snapshot.files.items()}
-    to_come = max(0, rounds - snapshot.rounds)
-    state = len(msgspec.json.encode(snapshot.state)) + _ROUND_BYTES * to_come
+    state = len(msgspec.json.encode(snapshot.state))
     size = state + sum(sizes.values()) + sum(sizes.get(name, 0) for name in again)
     return size + size // _REST + _OTHER_BYTES
 

@@ -138,7 +138,6 @@ class Session:
                 snapshots,
                 every_s=every_s,
                 models=self._workload.names,
-                rounds=num_rounds(self._setting.scheme, self.num_jobs),
                 warn=self.warn,
             )
             stack.enter_context(closing(self._checkpoints))

@@ -126,7 +126,7 @@ def train(
     >>> plan = TrainingPlan(models=[model], scheme="gc:s=1", steps=3)
     >>> with tempfile.TemporaryDirectory() as folder, workers.local(2) as w:
     ...     result = train(plan, w, run=Path(folder, "run"))
-    >>> result.jobs, len(result.counts.round_seconds), result.scheme
+    >>> result.jobs, result.counts.rounds, result.scheme
     (3, 3, 'gc:s=1')
     """
     path = new_run_path("runs", plan.setting(workers.n).scheme.spec) if run is None else Path(run)

@@ -42,7 +42,7 @@ from seqgc.errors import StoreError, one_line
 
 __all__ = ["Snapshot", "SnapshotFolder", "Tensors"]
 
-SCHEMA = 4
+SCHEMA = 5
 _STATE = "state.json"
 _MOST_STATE_BYTES = 2**30
 _KEPT = 2

@@ -125,7 +125,7 @@ def test_a_run_that_switches_ends_at_the_weights_of_plain_training(
     )
     result = train(plan, workers.custom(N, replayed(times)), run=tmp_path / "run", tuner=tuner)
     assert result.schemes == ("uncoded", *specs[:2], specs[-1])
-    assert len(result.counts.round_seconds) == result.jobs + 3 + 1, "every delay is drained once"
+    assert result.counts.rounds == result.jobs + 3 + 1, "every delay is drained once"
     assert (result.jobs, tuner.closed) == (8 * 8 // per_round, True)
     for model in models:
         alone, _ = train_alone(model, steps=8, dtype=torch.float64)

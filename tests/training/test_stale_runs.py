@@ -66,7 +66,7 @@ def test_every_part_of_every_batch_is_applied_once(spec: str, tmp_path: Path) ->
     applied_once(result, plan)
     assert seen == Counter({(job, part): 1 for job in range(10) for part in range(N)})
     clocks = 5 if "wpc" in spec else 10
-    assert (result.jobs, len(result.counts.round_seconds), result.scheme) == (10, clocks, spec)
+    assert (result.jobs, result.counts.rounds, result.scheme) == (10, clocks, spec)
 
 
 @pytest.mark.parametrize("updates", [None, Updates()], ids=["clock", "update"])
@@ -101,7 +101,7 @@ def test_a_stale_run_is_recorded_and_can_be_looked_at(tmp_path: Path) -> None:
     run = read_run(tmp_path / "run")
     assert (run.scheme, run.workers, run.outcome, run.gaps) == ("ssp:slack=1", N, "finished", ())
     assert run.rounds()["round"].tolist() == list(range(6))
-    assert run.rounds()["duration_s"].sum() == pytest.approx(sum(result.counts.round_seconds))
+    assert result.counts.rounds == 6
     assert run.jobs()["job"].tolist() == list(range(6))
     answers = run.answers()
     assert len(answers["round"]) == 6 * N
