@@ -13,6 +13,7 @@ from seqgc.ports import (
     Dispatch,
     Drop,
     Event,
+    Finish,
     FloatArray,
     MiniTask,
     Policy,
@@ -69,11 +70,11 @@ def decided(seen: Iterable[Seen]) -> list[str]:
 
 def again(policy: Policy, seen: Iterable[Seen]) -> list[str]:
     """What another policy does about the same events."""
-    actions = list(policy.start())
+    said = decided(policy.start())
     for each in seen:
         if isinstance(each, Event):
-            actions += policy.on(each)
-    return decided(actions)
+            said += decided(policy.on(each))  # at once: a decoding is forgotten
+    return said
 
 
 def _said(action: Action) -> str:
@@ -85,6 +86,8 @@ def _said(action: Action) -> str:
             return f"close {jobs}, {record.duration_s!r} s, by {record.responded.tolist()}"
         case Update(decoding=decoding):
             return f"apply {decoding()}"
+        case Finish(job=job, decoding=decoding):
+            return f"finish {job}, {decoding()}"
         case Drop(event=event, reason=reason):
             return f"drop {event.round}, {event.worker}: {reason}"
         case _:

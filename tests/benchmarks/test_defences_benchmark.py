@@ -1,0 +1,75 @@
+"""What defences promise live, and what comparing all of them costs.
+
+The live runs are of this machine's processes, with delays injected, against their own replay or
+against `uncoded` in the same run; other work on the machine makes them no slower than it makes
+these, up to a point.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments.slack import live as slack
+from experiments.slow_worker import live as slow_worker
+
+COMPARE = (sys.executable, "-m", "seqgc", "compare")
+RECORDED = "cnn-canada-batch2048-load0.000-30rounds-d.csv"
+
+
+def table(printed: str) -> list[dict[str, str]]:
+    """The rows of a table of an experiment."""
+    print(printed)
+    header, *rows = [line.split(", ") for line in printed.splitlines()]
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+@pytest.mark.parametrize("backend", ["local", "lambda-local"])
+def test_a_run_with_slack_takes_as_long_as_its_own_replay(
+    backend: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slack.main(["--backend", backend, "--defence", "bsp", "ssp:slack=1"])
+    bsp, ssp = table(capsys.readouterr().out)
+    assert abs(float(ssp["live/trace"]) - 1) <= 0.10
+    assert float(ssp["live s"]) < 0.6 * float(bsp["live s"])
+
+
+def test_one_slow_worker_is_levelled_or_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+    slow_worker.main([])
+    rows = {row["defence"].partition(":")[0]: row for row in table(capsys.readouterr().out)}
+    accuracy = float(rows["uncoded"]["test accuracy"])
+    for defence in ("lb-bsp", "antdt-nd"):
+        assert float(rows[defence]["of uncoded"]) <= 0.6
+        assert abs(float(rows[defence]["test accuracy"]) - accuracy) <= 0.01
+    assert rows["antdt-nd"]["replaced"] == "1"
+
+
+def compared(profile: Path, alpha: str, file: Path) -> bytes:
+    """What `seqgc compare` prints, within three minutes of one core and one gigabyte."""
+    began = time.monotonic()
+    with file.open("wb") as out:
+        command = [*COMPARE, str(profile), "--alpha", alpha, "--json"]
+        child = os.posix_spawn(
+            COMPARE[0], command, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, out.fileno(), 1)]
+        )
+    _, status, used = os.wait4(child, 0)
+    wall_s, cpu_s = time.monotonic() - began, used.ru_utime + used.ru_stime
+    print(f"alpha {alpha}: {cpu_s:.1f} s of CPU in {wall_s:.1f} s, {used.ru_maxrss / 1024:.0f} MiB")
+    assert status == 0
+    assert cpu_s < 180
+    assert used.ru_maxrss < 1e9 / 1024
+    return file.read_bytes()
+
+
+@pytest.mark.timeout(0)  # where other work is done, it takes as long as it takes
+@pytest.mark.parametrize("alpha", ["1.12", "60"])
+def test_every_defence_is_compared_in_three_minutes_and_a_gigabyte(
+    alpha: str, recorded_profiles: Path, tmp_path: Path
+) -> None:
+    profile = recorded_profiles / RECORDED
+    once = compared(profile, alpha, tmp_path / "once.json")
+    assert compared(profile, alpha, tmp_path / "twice.json") == once
