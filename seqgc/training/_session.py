@@ -131,8 +131,10 @@ class Session:
                 warn=warnings.append,
                 unwritten=() if before is None else before.state.unwritten,
             )
-            logs = events, stack.enter_context(closing(self._metrics))
-            self._observers += tuple(Forgiving(log, warn=self.warn) for log in logs)
+            stack.enter_context(closing(self._metrics))
+            later = "is tried again with the next checkpoint, and at the end"
+            losses = Forgiving(self._metrics, warn=self.warn, then=later)
+            self._observers += (Forgiving(events, warn=self.warn), losses)
             self._observers += tuple(self._course.observers)
             self._checkpoints = Checkpointer(
                 snapshots,
@@ -281,7 +283,7 @@ class Session:
         )
 
     def _end(self, directory: RunDirectory, outcome: str) -> list[str]:
-        """Leave a last checkpoint, and the trained weights, if the state is whole.
+        """Leave a last checkpoint, the trained weights, and all losses, if the state is whole.
 
         Returns what could not be written of these: one failure does not keep the others back.
         """
@@ -300,9 +302,7 @@ class Session:
                 self._workload.aftermath.callbacks.mute()
             with suppress(ScheduleError):  # jobs in flight, and what waits for them
                 self._workload.flush()
-            unwritten = list(self._write_trained(directory.checkpoints))
-            with suppress(OSError):  # once more: there may be room again
-                self._metrics.update(sync=True)
+            unwritten = [*self._write_trained(directory.checkpoints), *self._write_losses()]
         for text in unwritten:
             self.warn(text)
         with suppress(StoreError):  # whatever ended the run is more to the point
@@ -320,6 +320,18 @@ class Session:
                 save_state(file, tensors)
             except OSError as error:
                 yield f"{file} could not be written: {error.strerror or error}"
+
+    def _write_losses(self) -> Iterator[str]:
+        """Write the losses that the disk has had no room for; yield what it has none for still.
+
+        The last checkpoint has these, and a resumed run writes them.
+        """
+        try:
+            self._metrics.update(sync=True)
+        except OSError as error:
+            if count := len(self._metrics.unwritten):
+                why = error.strerror or error
+                yield f"{self._metrics.path}: {count} losses could not be written: {why}"
 
     def warn(self, text: str) -> None:
         """Tell the observers, in one line, of what went wrong and does not end the run."""

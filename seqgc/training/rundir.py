@@ -128,11 +128,16 @@ def require_new(path: Path) -> None:
 
 
 class Forgiving:
-    """An observer that is given up, with one warning, once it cannot write: the run goes on."""
+    """An observer that is left alone, with one warning, once it cannot write: the run goes on.
 
-    def __init__(self, observer: ports.Observer, *, warn: Callable[[str], None]) -> None:
+    The warning says what becomes of it ``then``.
+    """
+
+    def __init__(
+        self, observer: ports.Observer, *, warn: Callable[[str], None], then: str = "is given up"
+    ) -> None:
         self._observer: ports.Observer | None = observer
-        self._warn = warn
+        self._warn, self._then = warn, then
 
     def __call__(self, seen: ports.Seen) -> None:
         if self._observer is None:
@@ -141,8 +146,8 @@ class Forgiving:
             self._observer(seen)
         except OSError as error:
             name, self._observer = type(self._observer).__name__, None
-            what = error.strerror or error
-            self._warn(f"the {name} of the run cannot be written any more, and is given up: {what}")
+            why = f"and {self._then}: {error.strerror or error}"
+            self._warn(f"the {name} of the run cannot be written any more, {why}")
 
 
 @dataclass(slots=True)
@@ -301,6 +306,7 @@ class MetricsLog:
         warn: Callable[[str], None],
         unwritten: Iterable[JobMetrics] = (),
     ) -> None:
+        self.path: Final = path
         self._metrics, self._unwritten = metrics, list(unwritten)
         self._unsynced: list[JobMetrics] = []  # written, but a power cut may lose them
         self._written = self.lasting = _kept(path, before or Written(), warn=warn)

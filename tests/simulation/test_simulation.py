@@ -18,6 +18,7 @@ from tests.simulation.faults import (
     SMALL,
     SPECS,
     TABLES,
+    Fault,
     Scenario,
     draw,
     of_functions,
@@ -77,6 +78,25 @@ def test_nothing_is_lost_and_nothing_let_in(part: int) -> None:
 def test_what_rare_seeds_have_found_stays_mended(seed: int) -> None:
     for found, _ in failures([seed]):
         pytest.fail(report(found))
+
+
+@pytest.mark.parametrize("spec", SPECS if SOAK else ["uncoded"])
+def test_losses_that_the_disk_has_no_room_for_are_written_by_a_resumed_run(spec: str) -> None:
+    """One write of them fails, and at some time after it the disk is full, perhaps to the end.
+
+    Seed 56733 once found it.
+    """
+    roomy = replace(PLAIN, spec=spec, checkpoint_every_s=1e9)
+    calls = [line for line in simulate(roomy, keep=True).lines if line.startswith("call")]
+    last = max(k for k, call in enumerate(calls) if call == "call write metrics.csv")
+    fails = Fault(kind="io-error", at=(last,), amount=0.3)
+    masters = []
+    for call in range(last + 1, len(calls)):
+        full = Fault(kind="no-space", at=(call,), amount=0.95)
+        outcome = simulate(replace(roomy, faults=(fails, full)))
+        assert outcome.fault is None, f"{full}\n{outcome.fault}"
+        masters.append(outcome.masters)
+    assert set(masters) == {1, 2}
 
 
 @pytest.mark.timeout(0 if SOAK else 120)

@@ -109,6 +109,52 @@ def test_weights_that_cannot_be_written_keep_nothing_else_back(tmp_path: Path) -
     assert file.exists()
 
 
+class Stubborn:
+    """Stands for ``os``: nothing can be written to metrics.csv, but its head, for so many calls."""
+
+    def __init__(self, calls: int) -> None:
+        self._left = calls
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(os, name)
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))  # noqa: PTH115
+        if path.name == "metrics.csv" and not bytes(data).startswith(b"seconds") and self._left:
+            self._left -= 1
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return os.write(descriptor, data)
+
+
+def test_losses_that_never_fit_are_said_and_written_by_a_resumed_run(tmp_path: Path) -> None:
+    run, said = tmp_path / "run", list[str]()
+
+    def listen(seen: Seen) -> None:
+        if getattr(seen, "kind", "") == "warning":
+            said.append(str(seen.fields["text"]))  # type: ignore[union-attr]
+
+    train(begun(), crew(), run=tmp_path / "roomy")
+    with system_calls(Stubborn(10**9)), pytest.raises(StoreError) as caught:
+        train(begun(), crew(), run=run, observers=[listen])
+    why = "losses could not be written: No space left on device"
+    assert str(caught.value) == f"{run}/metrics.csv: {4 * 6} {why}"
+    (note,) = caught.value.__notes__
+    assert note.endswith(f"; go on with: seqgc resume {run}")
+    assert said[0].startswith("the MetricsLog of the run cannot be written any more, and is tried")
+    assert said[1:] == [str(caught.value)]
+    assert (run / "checkpoints" / "m3.safetensors").exists()
+    resume(run, begun(), crew())
+    assert outcome(run) == outcome(tmp_path / "roomy")
+
+
+def test_losses_for_which_there_is_room_at_last_are_all_there(tmp_path: Path) -> None:
+    whole, run = (tmp_path / name for name in ("roomy", "run"))
+    train(begun(), crew(), run=whole)
+    with system_calls(Stubborn(2)):  # a round's, and a snapshot's
+        train(begun(every_s=60.0), crew(), run=run)
+    assert outcome(run)[1] == outcome(whole)[1]
+
+
 def test_what_ended_the_run_is_said_and_not_what_failed_after_it(tmp_path: Path) -> None:
     def fail(seen: Seen) -> None:
         if getattr(seen, "round", 0) == 9:
