@@ -15,9 +15,9 @@ from seqgc.profiles._pace import ByTime as ByTime
 from seqgc.profiles._pace import ByWork as ByWork
 from seqgc.profiles._pace import Pace as Pace
 from seqgc.profiles._pace import RestartablePace as RestartablePace
-from seqgc.profiles._pace import latency_pace as latency_pace
-from seqgc.profiles._pace import speed_pace as speed_pace
 from seqgc.profiles._pace import task_seconds as task_seconds
+from seqgc.profiles._readings import latency_pace as latency_pace
+from seqgc.profiles._readings import speed_pace as speed_pace
 from seqgc.profiles._resample import concatenate as concatenate
 from seqgc.profiles._resample import resample_rounds as resample_rounds
 from seqgc.profiles._resample import resample_workers as resample_workers

@@ -10,19 +10,7 @@ before among it (*read my writes*); what others still compute is not: the weight
 
 A defence says by how much at most: weights of a part of job t hold every part of its models' jobs
 up to ``t - staleness - 1``. Its policy sees to that; here it is checked whenever a task is made.
-How updates reach the weights, and which weights are read, is the user's choice (`Updates`):
-
-- ``apply="update"``: a part moves the weights as it comes, by one step of the optimizer along the
-  part's share of the gradient. All parts together make the step of the batch, to first order, if
-  the optimizer is additive (`seqgc.training._additive`).
-- ``apply="clock"``: the parts are added up, by a tree over them, and the sum is applied as one step
-  when the last of them and every earlier step of the model's are in. Any optimizer will do.
-- ``refresh="always"``: a task reads the present weights, which are published unless they are.
-- ``refresh="needed"``: it reads the version that was published last, as long as that is within the
-  bound: about one publication in ``staleness + 1`` jobs. Functions then lack their own updates.
-- ``refresh="late"``, with ``"clock"``: it reads exactly the steps of its model's jobs up to
-  ``t - staleness - 1``. So a run is the same to the last bit whoever was slow in it: sequential
-  gradient descent with delayed gradients.
+How updates reach the weights, and which weights are read, is the user's choice (`Updates`).
 
 *At most once.* Each part is taken once, or `ScheduleError`. A checkpoint holds which parts are in,
 beside the weights that they are in; a resumed run asks again for the others.
@@ -34,97 +22,22 @@ A step is at its end (learning rate, metrics, callbacks, validation) when all it
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final, Literal, Protocol, TypeAlias, get_args
+from dataclasses import replace
+from typing import Final
 
-import numpy as np
 import torch
 
-from seqgc.errors import ParameterError, ScheduleError
+from seqgc.errors import ScheduleError
 from seqgc.ports import Decoding, FloatArray, MiniTask, Part, WeightedPoints, WeightRef, WeightStore
-from seqgc.training._additive import require_additive
-from seqgc.training._jobs import ChunkedScheme, JobPlan, Share
+from seqgc.training._jobs import JobPlan
 from seqgc.training._learner import Learner, Tensors
-from seqgc.training._models import ModelsWorkload, PartsState, WorkloadState
-from seqgc.training._tree_sum import TreeSum
+from seqgc.training._models import ModelsWorkload, WorkloadState
+from seqgc.training._open_jobs import OpenJob
+from seqgc.training._updates import Apply, Refresh, StaleScheme, Updates
 from seqgc.training.model import Model, Precision
 
 __all__ = ["Apply", "Refresh", "StaleScheme", "StaleWorkload", "Updates"]
-
-Apply: TypeAlias = Literal["update", "clock"]
-Refresh: TypeAlias = Literal["always", "needed", "late"]
-
-
-class StaleScheme(ChunkedScheme, Protocol):
-    """What training must know of a defence whose jobs come in parts."""
-
-    @property
-    def staleness(self) -> int | None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Updates:
-    """How updates reach the weights, and which weights tasks read: see this module's head.
-
-    Examples
-    --------
-    >>> Updates(apply="clock", refresh="late")
-    Updates(apply='clock', refresh='late', aware=False)
-    """
-
-    apply: Apply = "update"
-    refresh: Refresh = "always"
-    aware: bool = False
-    """Weigh an update down by how old its weights are (`seqgc.rounds.StalenessAware`)."""
-
-    def __post_init__(self) -> None:
-        for name, value, known in (
-            ("apply", self.apply, get_args(Apply)),
-            ("refresh", self.refresh, get_args(Refresh)),
-        ):
-            if value not in known:
-                raise ParameterError(name, f"must be one of {', '.join(known)}", value)
-        if self.refresh == "late" and self.apply != "clock":
-            rule = "must be clock where weights are read exactly as late as may be"
-            raise ParameterError("apply", rule, self.apply)
-        if self.refresh == "late" and self.aware:
-            rule = "must be left out where weights are read exactly as late as may be"
-            raise ParameterError("aware", rule, self.aware)
-
-    @property
-    def publishes_each(self) -> bool:
-        """Whether each part of a batch may be sent with a version of weights of its own."""
-        return self.apply == "update" and self.refresh == "always"
-
-    def require_fit(self, models: Sequence[Model], *, staleness: int | None) -> None:
-        """Refuse models, or a bound on staleness (None: there is none), that this is not for."""
-        if self.refresh != "always" and staleness is None:
-            rule = "must be always where nothing bounds how stale weights are"
-            raise ParameterError("refresh", rule, self.refresh)
-        if self.apply == "update":
-            require_additive(models)
-
-
-@dataclass(slots=True, eq=False)
-class _OpenJob:
-    """A job that has begun, and whose step is not over."""
-
-    shares: tuple[Share, ...]  # its models'; with the weights published last when it began
-    total: TreeSum = field(default_factory=lambda: TreeSum(of=0))  # of no part: not known yet
-    losses: dict[int, list[float]] = field(default_factory=dict)  # by part that is in
-    reads: defaultdict[int | None, set[WeightRef]] = field(default_factory=lambda: defaultdict(set))
-    """What has been sent of each part that is not in: the versions that its tasks read."""
-
-    @property
-    def is_complete(self) -> bool:
-        return 0 < self.total.of == len(self.losses)
-
-    def loss(self) -> list[float]:
-        """Return the models' losses on the batch, each the sum of its parts'."""
-        of_parts = np.array([self.losses[part] for part in sorted(self.losses)])
-        return list(map(float, of_parts.sum(axis=0)))
 
 
 class StaleWorkload(ModelsWorkload):
@@ -146,7 +59,7 @@ class StaleWorkload(ModelsWorkload):
     Half a batch is a part, and moves the weights before the other half is computed:
 
     >>> import functools
-    >>> from seqgc.ports import Term
+    >>> import numpy as np
     >>> from seqgc.schemes import Uncoded
     >>> from seqgc.stores import MemoryStore
     >>> from seqgc.training import TorchCompute, registered_model
@@ -194,7 +107,7 @@ class StaleWorkload(ModelsWorkload):
             lateness=(scheme.staleness or 0) if self._is_late else 0,
         )
         super().__init__(plan, store=store, precision=precision, callbacks=callbacks)
-        self._open: dict[int, _OpenJob] = {}  # in order of job
+        self._open: dict[int, OpenJob] = {}  # in order of job
         self._ages = [0] * len(self._learners)  # of the latest versions (see `_age`)
 
     def needs(self, job: int, finished: int) -> bool:  # noqa: ARG002 (all that has arrived)
@@ -213,7 +126,7 @@ class StaleWorkload(ModelsWorkload):
         shares = [
             self._share(index, job, self._latest(index, job)) for index in self._plan.bundle(job)
         ]
-        self._open[job], self._begun = _OpenJob(tuple(shares)), job + 1
+        self._open[job], self._begun = OpenJob(tuple(shares)), job + 1
         self._forget()
 
     def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
@@ -318,7 +231,7 @@ class StaleWorkload(ModelsWorkload):
                 except Exception as error:  # of the user's own optimizer
                     self._park_raised(learner, error)
 
-    def _complete(self, job: int, about: _OpenJob) -> None:
+    def _complete(self, job: int, about: OpenJob) -> None:
         """Note what a job came to, all of whose parts are in, and end steps that may end."""
         turn = self._plan.turns[job]
         if turn.step is None:  # of zeros, for nobody
@@ -338,7 +251,7 @@ class StaleWorkload(ModelsWorkload):
                 break
             self._end_step(job, about)
 
-    def _end_step(self, job: int, about: _OpenJob) -> None:
+    def _end_step(self, job: int, about: OpenJob) -> None:
         losses = about.loss()
         if (total := about.total.taken()) is None:
             learners = zip(self._bundle(job), losses, strict=True)
@@ -368,28 +281,18 @@ class StaleWorkload(ModelsWorkload):
         flight: dict[str, torch.Tensor] = {}
         parts = {}
         for job, about in self._open.items():
-            losses = {p: list(losses) for p, losses in about.losses.items()}
-            nodes = about.total.nodes
-            parts[job] = PartsState(of=about.total.of, losses=losses, sums=list(nodes))
-            for node, vector in nodes.items():
-                flight[_sum_name(job, *node)] = torch.from_numpy(vector.copy())
+            parts[job] = about.state()
+            flight |= about.tensors(job)
         in_flight = {j: about.shares for j, about in self._open.items()} if self._is_late else {}
         return self._snapshot(flight, unapplied=list(parts), in_flight=in_flight, parts=parts)
 
     def _restore_jobs(self, state: WorkloadState, flight: Tensors) -> None:
         for job in state.unapplied:
-            parts, versions = state.parts[job], state.in_flight.get(job)
-            if versions is None:
+            if (versions := state.in_flight.get(job)) is None:
                 refs = [self._learners[index].publish() for index in self._plan.bundle(job)]
                 shares = tuple(map(self._share, self._plan.bundle(job), [job] * len(refs), refs))
             else:
                 shares = self._restored(job, versions, flight)
-            nodes = {node: flight[_sum_name(job, *node)].numpy() for node in parts.sums}
-            total = TreeSum(of=parts.of, nodes=nodes)
-            self._open[job] = _OpenJob(shares, total=total, losses=dict(parts.losses))
+            self._open[job] = OpenJob.restored(job, shares, state.parts[job], flight)
         for index in range(len(self._learners)):  # of what has just been published
             self._ages[index] = self._age(index // self._plan.jobs_per_round)
-
-
-def _sum_name(job: int, level: int, index: int) -> str:
-    return f"parts.{job}.{level}.{index}"

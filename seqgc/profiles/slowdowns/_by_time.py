@@ -1,0 +1,48 @@
+"""Slowness that goes with the time: another program runs on the machine, and may be waited out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from seqgc.errors import require_int, require_number
+from seqgc.profiles._pace import ByTime, Pace
+from seqgc.profiles.slowdowns._slowdown import Slowdown, drawn_by_worker, require_share
+
+__all__ = ["Disrupters"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disrupters(Slowdown):
+    """Every ``every_s`` seconds it is drawn anew who is ``1 + delay`` times as slow until then.
+
+    Each worker is, with ``probability``: 0.2 every 20 s in [F], 0.1 and a delay of 1 in [L].
+
+    Raises
+    ------
+    ParameterError
+        If an argument breaks its rule.
+
+    Examples
+    --------
+    >>> slowdown = Disrupters(n=2, delay=1.0, every_s=3.0, probability=0.5, seed=3)
+    >>> [slowdown.sleep_s(0, round=0, at=at) for at in (0.0, 2.5, 3.0, 6.0, 8.5, 9.0)]
+    [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
+    """
+
+    n: int
+    delay: float
+    clock_s: float = 1.0
+    every_s: float = 20.0
+    probability: float = 0.2
+    windows: int = 1000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self._check(delay=(self.delay, 0), seed=(self.seed, 0))
+        require_number("every_s", self.every_s, above=0)
+        require_int("windows", self.windows, least=1)
+        require_share("probability", self.probability)
+
+    def _drawn(self) -> Pace:
+        slow = drawn_by_worker(self.n, self.windows, self.probability, seed=self.seed)
+        return ByTime(rates=self._rate * (1 + self.delay * slow), width_s=self.every_s)

@@ -1,0 +1,155 @@
+"""Slowness that goes with the work: sleeps in the inner loop, past which nobody gets by waiting."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from seqgc.errors import ParameterError, require_int, require_number
+from seqgc.ports import FloatArray, IntArray
+from seqgc.profiles._pace import ByWork, Pace
+from seqgc.profiles.slowdowns._slowdown import Slowdown, require_share
+
+__all__ = ["PowerLawClocks", "SlowPeriods", "Uneven"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowPeriods(Slowdown):
+    """At some points of its work a worker becomes ``1 + delay`` times as slow for a while [F].
+
+    At each of ``points`` points of a clock a period begins with probability ``probability``, unless
+    one is under way. It lasts for as much work as is done in 0 to ``longest`` clocks, uniformly.
+
+    Raises
+    ------
+    ParameterError
+        If an argument breaks its rule.
+
+    Examples
+    --------
+    >>> slowdown = SlowPeriods(n=4, delay=2.0, probability=0.1, seed=1)
+    >>> [round(slowdown.sleep_s(3, round=k), 3) for k in range(6)]
+    [1.883, 0.0, 1.0, 0.847, 1.8, 0.821]
+    """
+
+    n: int
+    delay: float
+    clock_s: float = 1.0
+    points: int = 10
+    probability: float = 0.01
+    longest: float = 2.0
+    clocks: int = 200
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self._check(delay=(self.delay, 0), longest=(self.longest, 0), seed=(self.seed, 0))
+        require_int("points", self.points, least=1)
+        require_int("clocks", self.clocks, least=1)
+        require_share("probability", self.probability)
+
+    def _drawn(self) -> Pace:
+        rows = self.clocks * self.points
+        slow = np.empty((rows, self.n))  # what part of each row's work is
+        for worker in range(self.n):
+            rng = np.random.default_rng([self.seed, worker])
+            begins = np.flatnonzero(rng.random(rows) < self.probability)
+            lengths = rng.uniform(0, self.longest * self.points, len(begins))
+            slow[:, worker] = _covered(rows, begins, lengths)
+        rates = self._rate * (1 + self.delay * slow)
+        return ByWork(rates=rates, width=1 / (self.n * self.points))
+
+
+def _covered(rows: int, begins: IntArray, lengths: FloatArray) -> FloatArray:
+    """Return what part of each row is covered, (rows,), by those that begin when none has begun."""
+    covered, until = np.zeros(rows), 0.0
+    edges = np.arange(rows)
+    for begin, length in zip(begins.tolist(), lengths.tolist(), strict=True):
+        if begin >= until:
+            until = begin + length
+            first, last = begin, min(rows, math.ceil(until))
+            covered[first:last] += np.minimum(until - edges[first:last], 1.0)
+    return covered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerLawClocks(Slowdown):
+    """Each clock of each worker takes t times as long, with density ~ ``t**-exponent``, t >= 1 [F].
+
+    The mean is ``(exponent - 1) / (exponent - 2)``. The factor holds for a clock's work, and so for
+    a part of it too.
+
+    Raises
+    ------
+    ParameterError
+        If an argument breaks its rule; ``exponent`` is above 2, so that there is a mean.
+
+    Examples
+    --------
+    >>> slowdown = PowerLawClocks(n=50, exponent=4.0)
+    >>> sleeps_s = [slowdown.sleep_s(i, round=k) for i in range(50) for k in range(40)]
+    >>> round(float(np.mean(sleeps_s)), 2)  # 3 / 2 - 1 is expected
+    0.49
+    """
+
+    n: int
+    exponent: float
+    clock_s: float = 1.0
+    clocks: int = 200
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self._check(seed=(self.seed, 0))
+        require_number("exponent", self.exponent, above=2)
+        require_int("clocks", self.clocks, least=1)
+
+    def _drawn(self) -> Pace:
+        drawn = [np.random.default_rng([self.seed, i]).random(self.clocks) for i in range(self.n)]
+        # The distribution function is 1 - t**(1 - exponent).
+        factors = (1 - np.array(drawn).T) ** (1 / (1 - self.exponent))
+        return ByWork(rates=self._rate * factors, width=1 / self.n)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uneven(Slowdown):
+    """Half of the workers have the share ``heavy`` of the work, the others the rest [F].
+
+    With 0.75, a heavy worker's clock takes 1.5 times as long as if all had the same, a light one's
+    half as long. Heavy is every other worker from the first or, ``together``, the first half of
+    them. The pace says so where every clock counts as one n-th; `shares` are the loads themselves,
+    for what can have workers do unlike amounts (`seqgc.schemes.Balanced`).
+
+    Raises
+    ------
+    ParameterError
+        If an argument breaks its rule; ``n`` is even, ``heavy`` is from 0.5 to below 1.
+
+    Examples
+    --------
+    >>> slowdown = Uneven(n=4)
+    >>> slowdown.shares.tolist(), [slowdown.sleep_s(i, round=0) for i in range(4)]
+    ([0.375, 0.125, 0.375, 0.125], [0.5, 0.0, 0.5, 0.0])
+    """
+
+    n: int
+    heavy: float = 0.75
+    together: bool = False
+    clock_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        self._check(heavy=(self.heavy, 0.5))
+        if self.n % 2:
+            raise ParameterError("n", "must be even: half of the workers are heavy", self.n)
+        if not self.heavy < 1:
+            raise ParameterError("heavy", "must satisfy 0.5 <= heavy < 1", self.heavy)
+
+    @property
+    def shares(self) -> FloatArray:
+        """(n,) what part of the work each worker has; they sum to 1."""
+        numbers, half = np.arange(self.n), self.n // 2
+        is_heavy = numbers < half if self.together else numbers % 2 == 0
+        return np.where(is_heavy, self.heavy, 1 - self.heavy) / half
+
+    def _drawn(self) -> Pace:
+        return ByWork(rates=self._rate * self.n * self.shares[None, :], width=1 / self.n)
