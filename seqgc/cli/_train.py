@@ -104,8 +104,8 @@ def _pairs(result: TrainResult) -> dict[str, str]:
         pairs["decoded approximately"] = f"{counts.approximate} jobs, {bound}"
     if counts.expelled:
         pairs["expelled workers"] = ", ".join(map(str, counts.expelled))
-    if counts.uncompared:
-        pairs["results not compared"] = str(counts.uncompared)
+    others = {"parts applied again": counts.repeated, "results not compared": counts.uncompared}
+    pairs |= {name: str(count) for name, count in others.items() if count}
     for switch in result.switches:
         pairs[f"switched before round {switch.first_round}"] = why_switched(switch.fields)
     for number, answer in enumerate(result.answers):

@@ -19,7 +19,7 @@ from seqgc.comparison._run import Workers, trained
 from seqgc.errors import ModelError, ParameterError, one_line
 from seqgc.ports import Decoding, FloatArray, MiniTask, WeightedPoints
 from seqgc.profiles import ByRound
-from seqgc.rounds import Setting
+from seqgc.rounds import PolicyDefence, Setting
 from seqgc.schemes import Defence, Uncoded
 from seqgc.stores import MemoryStore
 from seqgc.training import Model, TorchCompute, TrainingPlan, Updates, evaluate
@@ -97,13 +97,13 @@ class TorchTrainees:
 
     def _updates(self, defence: Defence, models: Sequence[Model]) -> Updates | None:
         """Return the plan's, or as they come where optimizers can take them so."""
-        if defence.kind != "stale":
+        if not isinstance(defence, PolicyDefence) or defence.kind != "stale":
             return None
         if self.plan.updates is not None:
             return self.plan.updates
         usual = Updates()
         try:
-            usual.require_fit(models, staleness=None)
+            usual.require_fit(models, defence)
         except ParameterError:
             return Updates(apply="clock")
         return usual
@@ -170,10 +170,9 @@ class TorchTrial:
         self._inner.finish(decoding, gradient)
         for name, parked in self._inner.parked.items():
             self.watch.fail(name, parked.why)
-        share = 1.0 if decoding.part is None else 1 / decoding.part.of
         for index in self._members(decoding.job):
-            self._applied[index] += share
-        self.watch.apply(share * self._bundle)
+            self._applied[index] += decoding.share
+        self.watch.apply(decoding.share * self._bundle)
 
     def park(self, names: Sequence[str], *, why: str, kind: object = None) -> None:  # noqa: ARG002
         """End the run: one of its models has failed."""

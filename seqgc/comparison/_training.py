@@ -156,13 +156,12 @@ class SoftmaxWorkload:
 
     def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
         """Take a step along a gradient, or a part of one, with each model of the bundle."""
-        share = 1.0 if decoding.part is None else 1 / decoding.part.of
         members = self._members(decoding.job).values()
         for model, slope in zip(members, np.split(gradient, self._bundle), strict=True):
             model.weights = model.weights - self._lr * slope
             model.version += 1
-            model.applied += share
-        self.watch.apply(share * self._bundle)
+            model.applied += decoding.share
+        self.watch.apply(decoding.share * self._bundle)
 
     def _loss(self) -> float:
         return max(self._problem.loss(model.weights) for model in self._models)

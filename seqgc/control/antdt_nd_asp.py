@@ -8,7 +8,8 @@ slowness costs there is less: nobody waits, and data are dealt out in shards (`s
   smaller besides, and more of them: of one that sleeps before each, that is more sleep.
 - A *persistent* one still costs all the work that it does not do. By the rule of `antdt-nd`
   (`seqgc.control.Persistence`) it is replaced (KILL_RESTART): its shard goes back, and on at its
-  first part that has not been applied, by others. So every part is applied exactly once.
+  first part that has not been applied, by others. So every part is applied exactly once, unless
+  ``resume="shard"`` has them do it again as a whole (`seqgc.shards.AspDds`).
 
 The time of a batch is here that of a task, one part of a batch, and all tasks are as large. What is
 known of a worker that is replaced is forgotten, and is measured anew in a run that is resumed.
@@ -30,7 +31,7 @@ from seqgc.control._replacing import ReplacingPolicy
 from seqgc.ports import IntArray, Payload
 from seqgc.rounds import ClosingRule, PolicyDefence
 from seqgc.schemes import Kind, register
-from seqgc.shards import AspDds
+from seqgc.shards import AspDds, Resume
 
 __all__ = ["AntDTNDAsp"]
 
@@ -40,8 +41,8 @@ __all__ = ["AntDTNDAsp"]
 class AntDTNDAsp(PolicyDefence):
     """Asynchronous workers that take shards of ``M`` parts; those that stay slow are replaced.
 
-    ``M`` is that of `seqgc.shards.AspDds`; ``lam``, ``per`` and ``act`` (seconds) are those of
-    `Persistence`. Gradients are stale without bound, and a worker's load is ``1/n``.
+    ``M`` and ``resume`` are those of `seqgc.shards.AspDds`; ``lam``, ``per`` and ``act`` (seconds)
+    are those of `Persistence`. Gradients are stale without bound, and a worker's load is ``1/n``.
     `ParameterError`: one of them breaks its rule.
 
     Examples
@@ -55,6 +56,7 @@ class AntDTNDAsp(PolicyDefence):
 
     n: int
     M: int = 1
+    resume: Resume = "part"
     lam: float = 1.5
     per: float = 600.0
     act: float = 300.0
@@ -69,6 +71,10 @@ class AntDTNDAsp(PolicyDefence):
     @property
     def tolerates(self) -> str:
         return f"nobody waits for who is slow or fails; who is {self._rule().reason} is replaced"
+
+    @property
+    def most_again(self) -> int:
+        return self._shards().most_again
 
     def points_touched(self, sizes: IntArray) -> IntArray:
         return self._shards().points_touched(sizes)
@@ -86,7 +92,7 @@ class AntDTNDAsp(PolicyDefence):
         return ReplacingPolicy(shards, monitor=monitor, rule=self._rule())
 
     def _shards(self) -> AspDds:
-        return AspDds(n=self.n, M=self.M)
+        return AspDds(n=self.n, M=self.M, resume=self.resume)
 
     def _rule(self) -> Persistence:
         return Persistence(lam=self.lam, per=self.per, act=self.act)

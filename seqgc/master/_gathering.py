@@ -158,8 +158,9 @@ class Gatherer:
         job = self._jobs.get(decoding.job, _Results())
         total = job.part(decoding, part.index)
         self._of_sums.give(node for node in job.forget(part.index).nodes.values())
-        if job.parts == part.of:
-            del self._jobs[decoding.job]
+        whole = (decoding.job,) if job.parts == part.of else ()
+        for ended in whole if decoding.ends is None else decoding.ends:
+            self._jobs.pop(ended, None)
         return total
 
     def _replicas(self, job: int) -> Replicas:

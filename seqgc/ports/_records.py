@@ -73,10 +73,14 @@ class Term:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One worker's share of a job: ``index`` of the ``of`` parts that add up to its gradient."""
+    """One worker's share of a job: ``index`` of the ``of`` parts that add up to its gradient.
+
+    ``again``: it has been decoded before, and moves the weights once more (`Decoding.ends`).
+    """
 
     index: int
     of: int
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +92,10 @@ class Decoding:
     and that training draws once more for a later job.
     Or only a ``part`` of it, by itself: the terms, of one weight, are then the part's whole cover,
     which has the part's index for its number, and each part of a job is decoded once.
+
+    Unless a policy may have parts done again that are in already: then it says with each part which
+    jobs' last it is, ``ends``, perhaps none. Until then any part of these may come (once more).
+    None: a job ends with the last of its parts.
     """
 
     job: int
@@ -95,6 +103,14 @@ class Decoding:
     error: float = 0.0
     part: Part | None = None
     lost: tuple[int, ...] = ()
+    ends: tuple[int, ...] | None = None
+
+    @property
+    def share(self) -> float:
+        """How much of a job's data is in with it that was not before: all, a part, or nothing."""
+        if self.part is None:
+            return 1.0
+        return 0.0 if self.part.again else 1 / self.part.of
 
 
 # ---- what a worker is asked to do ---------------------------------------------------------------

@@ -19,16 +19,27 @@ def part_task(job: int, part: int, *, slot: int = 0) -> MiniTask:
     return MiniTask(job=job, slot=slot, chunks=np.array([part]), coefficients=_ONE, cover=part)
 
 
-def part_update(task: MiniTask, *, of: int, worker: int, round: int) -> Update:
+def part_update(
+    task: MiniTask,
+    *,
+    of: int,
+    worker: int,
+    round: int,
+    again: bool = False,
+    ends: tuple[int, ...] | None = None,
+) -> Update:
     """Return what is to be done with the result of a `part_task`, of a job in ``of`` parts.
+
+    ``again`` and ``ends`` are for policies that have parts done again: see `seqgc.ports.Decoding`.
 
     Examples
     --------
     >>> update = part_update(part_task(3, 1), of=2, worker=0, round=7)
     >>> update.decoding().part, update.decoding().terms
-    (Part(index=1, of=2), (Term(worker=0, round=7, slot=0, weight=1.0),))
+    (Part(index=1, of=2, again=False), (Term(worker=0, round=7, slot=0, weight=1.0),))
     """
     assert task.cover is not None
-    part = Part(index=task.cover, of=of)
+    part = Part(index=task.cover, of=of, again=again)
     terms = (Term(worker=worker, round=round, slot=task.slot, weight=1.0),)
-    return Update(job=task.job, decoding=partial(Decoding, job=task.job, terms=terms, part=part))
+    decoding = partial(Decoding, job=task.job, terms=terms, part=part, ends=ends)
+    return Update(job=task.job, decoding=decoding)

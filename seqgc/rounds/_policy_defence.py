@@ -67,6 +67,15 @@ class PolicyDefence(Defence):
         return None if self.kind == "stale" else 0
 
     @property
+    def most_again(self) -> int:
+        """How many parts that are in a task that fails may have applied again; 0: none ever.
+
+        With more than 0 a policy says of each part whether it is one of these, and which jobs end
+        with it (`seqgc.ports.Decoding`).
+        """
+        return 0
+
+    @property
     def jobs_per_task(self) -> int:
         """Of how many jobs a task has parts, at most; so many jobs make a clock, or a round."""
         return 1

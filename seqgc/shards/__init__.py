@@ -2,6 +2,7 @@
 
 from seqgc.shards._defence import AspDds as AspDds
 from seqgc.shards._policy import ShardPolicy as ShardPolicy
+from seqgc.shards._service import Resume as Resume
 from seqgc.shards._service import Shard as Shard
 from seqgc.shards._service import ShardService as ShardService
 from seqgc.shards._service import ShardState as ShardState

@@ -13,14 +13,17 @@ slow does few, and the run ends when the data do, but for the last shards.
   part that has not been applied: another worker, as long as there is one that does not fail. The
   worker takes another shard, at once or after a wait (`Retries`), as its shard has if the same part
   has failed before. A part that fails 20 times ends the run, and that every worker has in a row.
+  With ``resume="shard"``, the paper's rule, it begins anew, and what waits or fails is the shard.
 - *Silence.* Who is silent for the rule's time limit has failed: its task is cancelled, and it is
   replaced if the backend can (`Restart`). If it is silent again and nobody was heard, the run ends.
 
 *Clocks.* Job t is a clock of the data. It closes (`Close`, reason "dealt") when all of its parts,
-and those of the jobs before, are in.
+and those of the jobs before, are in for good.
 
 *Once.* A part is out at one worker at a time, and an answer counts only if it is to the newest task
-of its worker; all others are dropped. So each part is applied exactly once, whatever fails.
+of its worker; all others are dropped. So each part is applied exactly once, whatever fails. With
+``resume="shard"`` it is at least once: parts of a lost shard that were in are applied again,
+``M - 1`` at most. Updates say that (`Part.again`), and which jobs are over (`Decoding.ends`).
 
 *Addresses.* A task's round says its worker's how-many-th task of the run it is, from 0 on, and its
 attempt is always 0.
@@ -54,6 +57,7 @@ from seqgc.rounds import (
     require_worker,
 )
 from seqgc.shards._progress import Progress
+from seqgc.shards._service import Resume
 from seqgc.shards._state import ShardPolicyState, read_state
 from seqgc.shards._stretches import Stretches
 
@@ -66,7 +70,8 @@ class ShardPolicy(TaskPolicy):
     """Runs ``num_jobs`` jobs of ``n`` parts in shards of ``M`` parts; see this module's head.
 
     Of the ``rule`` the time limit and the attempts count (see `Retries`). ``loads`` (n,) say what
-    share of a batch each worker computes in a task; ``1/n`` unless they are given.
+    share of a batch each worker computes in a task; ``1/n`` unless they are given. A shard that was
+    lost goes on where it was, or is done again as a whole: ``resume``.
 
     Raises
     ------
@@ -94,10 +99,12 @@ class ShardPolicy(TaskPolicy):
         *,
         num_jobs: int,
         M: int = 1,
+        resume: Resume = "part",
         loads: FloatArray | None = None,
     ) -> None:
         super().__init__()
-        self._stretches = Stretches(n=n, M=M, jobs=num_jobs)
+        self._stretches = Stretches(n=n, M=M, jobs=num_jobs, resume=resume)
+        self._repeats = resume == "shard" and M > 1  # a lost shard has parts that are in
         self._n, self._limit_s = n, rule.timeout_s
         self._loads = np.full(n, 1 / n) if loads is None else loads
         if self._loads.shape != (n,):
@@ -204,11 +211,20 @@ class ShardPolicy(TaskPolicy):
             return
         self._failing.discard(worker)
         self._retries.succeeded((worker,))
-        job, index = divmod(part, self._n)
-        self._retries.succeeded((job, index))
-        task = part_task(job, index)
-        actions.append(part_update(task, of=self._n, worker=worker, round=answer.round))
-        actions += self._progress.take(job, worker, self._now)
+        stand, (job, index) = self._stretches.standing(worker), divmod(part, self._n)
+        if stand.settles:
+            self._retries.succeeded(divmod(stand.back, self._n))
+        self._progress.answer(job, worker, self._now)
+        closes = self._progress.settle([each // self._n for each in stand.settles], self._now)
+        update = part_update(
+            part_task(job, index),
+            of=self._n,
+            worker=worker,
+            round=answer.round,
+            again=stand.again,
+            ends=tuple(j for each in closes for j in each.jobs) if self._repeats else None,
+        )
+        actions += [update, *closes]
         del self._out[worker]
         if (following := self._stretches.advance(worker)) is None:
             self._free[worker] = None
@@ -217,13 +233,14 @@ class ShardPolicy(TaskPolicy):
 
     def _fail(self, worker: int, why: str, actions: list[Action]) -> None:
         """Have a worker's shard be done by whoever comes after a while, and it another."""
-        round, part = self._out.pop(worker)
+        round, _ = self._out.pop(worker)
         actions.append(ports.Cancel(round=round, workers=(worker,)))
         self._failing.add(worker)
-        job, index = what = divmod(part, self._n)
+        job, index = what = divmod(self._stretches.standing(worker).back, self._n)
         shard_s, worker_s = self._retries.failed(what), self._retries.failed((worker,))
         if self._retries.exhausted(what):
-            raise self._hopeless(f"part {index} of job {job} fails again and again", worker, why)
+            which = f"the shard that begins with part {index}" if self._repeats else f"part {index}"
+            raise self._hopeless(f"{which} of job {job} fails again and again", worker, why)
         if len(self._given_up()) == self._n:
             raise self._hopeless("every worker fails again and again", worker, why)
         self._alarms.set(self._now + shard_s, partial(self._put_back, worker))

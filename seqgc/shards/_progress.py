@@ -11,7 +11,7 @@ __all__ = ["Progress"]
 
 
 class Progress:
-    """Which jobs' ``n`` parts are in; a job's clock closes when those of all jobs before it have.
+    """Which jobs' ``n`` parts are in for good; a job's clock closes when those of all before have.
 
     Examples
     --------
@@ -19,7 +19,8 @@ class Progress:
     >>> for job in range(2):
     ...     progress.leave(job, 0.0)
     >>> for job, worker, at in ((0, 0, 1.0), (1, 0, 2.0), (1, 0, 3.0), (0, 1, 4.0)):
-    ...     closed = progress.take(job, worker, at)
+    ...     progress.answer(job, worker, at)
+    ...     closed = progress.settle([job], at)
     >>> [(close.jobs, close.record.duration_s) for close in closed], progress.closed
     ([((0,), 4.0), ((1,), 0.0)], 2)
     """
@@ -27,7 +28,7 @@ class Progress:
     def __init__(self, n: int) -> None:
         self._n = n
         self._closed = 0
-        self._parts: dict[int, int] = {}  # that are in, by job that is not closed
+        self._parts: dict[int, int] = {}  # that are settled, by job that is not closed
         self._records = Records(n, "dealt")
 
     @property
@@ -39,10 +40,14 @@ class Progress:
         """Take note of when a task of a job left."""
         self._records.leave(job, at)
 
-    def take(self, job: int, worker: int, at: float) -> list[Close]:
-        """Take note that a part of a job is in, and from whom; return the clocks that close."""
+    def answer(self, job: int, worker: int, at: float) -> None:
+        """Take note that a part of a job is in, and from whom."""
         self._records.answer(job, worker, at)
-        self._parts[job] = self._parts.get(job, 0) + 1
+
+    def settle(self, jobs: Iterable[int], at: float) -> list[Close]:
+        """Take note that a part of each of these is settled; return the clocks that close."""
+        for job in jobs:
+            self._parts[job] = self._parts.get(job, 0) + 1
         closed = []
         while self._parts.get(self._closed) == self._n:
             del self._parts[self._closed]

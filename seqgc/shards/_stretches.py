@@ -4,12 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TypedDict
 
 from seqgc.errors import ParameterError, ScheduleError, require_int
-from seqgc.shards._service import ShardService, ShardState
+from seqgc.shards._service import Resume, Shard, ShardService, ShardState, require_resume
 
-__all__ = ["StretchState", "Stretches"]
+__all__ = ["Standing", "StretchState", "Stretches"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A worker's part, and what its answer is: ``again`` one that there has been before.
+
+    If its worker fails, its shard is done again from part ``back`` on. Of the parts that it
+    ``settles`` none is asked for any more.
+    """
+
+    part: int
+    again: bool
+    back: int
+    settles: range
 
 
 class StretchState(TypedDict):
@@ -27,6 +42,7 @@ class Stretches:
     each worker if all are as fast. It is what a `ShardService` calls an epoch: a shard that was
     lost is taken after the others of its stretch, and before those of the next. So what is lost
     comes late, and not at the end of the run: a job ends as long as there is somebody to do it.
+    Where it goes on then, ``resume`` says, as for the service.
 
     Raises
     ------
@@ -41,15 +57,19 @@ class Stretches:
     >>> stretches.lost(0)
     >>> stretches.take(0), stretches.advance(1), stretches.take(1)
     (1, None, 4)
+    >>> stretches.standing(0)
+    Standing(part=1, again=False, back=1, settles=range(1, 2))
     """
 
-    def __init__(self, *, n: int, M: int, jobs: int) -> None:
+    def __init__(self, *, n: int, M: int, jobs: int, resume: Resume = "part") -> None:
         self._n, self._jobs = require_int("n", n, least=1), require_int("jobs", jobs, least=0)
         self._M = require_int("M", M, least=1)
+        require_resume(resume)
+        self._resume: Resume = resume
         self._begun, self._latest = 0, -1  # stretches, and the latest job
         self._open: dict[int, ShardService] = {}  # not done, by stretch
         self._more: list[int] = []  # stretches with shards to be taken, in order
-        self._at: dict[int, tuple[int, int, int]] = {}  # by worker: stretch, shard and part
+        self._at: dict[int, int] = {}  # by worker: the stretch of its shard
 
     @property
     def jobs(self) -> int:
@@ -68,15 +88,28 @@ class Stretches:
 
     def left(self) -> Counter[int]:
         """Return how many parts are not done, by job, of the stretches that have begun."""
-        return Counter(part // self._n for each in self._open for part in self._parts_left(each))
+        return Counter(
+            part // self._n
+            for stretch, service in self._open.items()
+            for shard in service.left
+            for part in self._parts(stretch, shard)[shard.first :]
+        )
 
-    def _parts_left(self, stretch: int) -> list[int]:
-        first, state = stretch * self._M * self._n, self._open[stretch].checkpoint()
-        return [
-            first + part
-            for number, come in state["todo"]
-            for part in range(number * self._M + come, min((number + 1) * self._M, state["points"]))
-        ]
+    def _parts(self, stretch: int, shard: Shard) -> range:
+        first = stretch * self._M * self._n + shard.start
+        return range(first, first + shard.length)
+
+    def standing(self, worker: int) -> Standing:
+        """Return where a worker stands in its shard; `ScheduleError`: it has none."""
+        shard, come = self._service(worker).shard_of(worker)
+        parts = self._parts(self._at[worker], shard)
+        part, goes_on = parts[come], self._resume == "part"
+        if goes_on:
+            settles = range(part, part + 1)
+        else:
+            settles = parts if part == parts[-1] else range(part, part)
+        back = part if goes_on else parts[0]
+        return Standing(part=part, again=come < shard.known, back=back, settles=settles)
 
     # ---- what changes it -------------------------------------------------------------------------
 
@@ -91,15 +124,15 @@ class Stretches:
         for stretch in (*self._more, self._begun):
             if stretch == self._begun and not self._begin():
                 break
-            if (shard := self._open[stretch].take(worker, again=again)) is not None:
+            if self._open[stretch].take(worker, again=again) is not None:
                 if not self._open[stretch].has_more:
                     self._more.remove(stretch)
-                part = stretch * self._M * self._n + shard.start + shard.first
-                return self._stand_at(worker, stretch, shard.number, part)
+                self._at[worker] = stretch
+                return self._begin_part(worker)
         return None
 
-    def _stand_at(self, worker: int, stretch: int, shard: int, part: int) -> int:
-        self._at[worker] = stretch, shard, part
+    def _begin_part(self, worker: int) -> int:
+        part = self.standing(worker).part
         self._latest = max(self._latest, part // self._n)
         return part
 
@@ -107,10 +140,13 @@ class Stretches:
         """Begin the next stretch, if there is one."""
         if (jobs := self._jobs_of(stretch := self._begun)) <= 0:
             return False
-        self._open[stretch] = ShardService(jobs * self._n, M=self._M, epoch=stretch)
+        self._open[stretch] = self._service_of(jobs, stretch)
         self._more.append(stretch)
         self._begun += 1
         return True
+
+    def _service_of(self, jobs: int, stretch: int) -> ShardService:
+        return ShardService(jobs * self._n, M=self._M, resume=self._resume, epoch=stretch)
 
     def _jobs_of(self, stretch: int) -> int:
         return min(self._M, self._jobs - stretch * self._M)
@@ -120,12 +156,11 @@ class Stretches:
 
         `ScheduleError`: the worker has none.
         """
-        stretch, shard, part = self._require(worker)
-        service = self._open[stretch]
-        service.advance(shard, worker)
+        service = self._service(worker)
+        service.advance(service.doing[worker], worker)
         if worker in service.doing:
-            return self._stand_at(worker, stretch, shard, part + 1)
-        del self._at[worker]
+            return self._begin_part(worker)
+        stretch = self._at.pop(worker)
         if service.all_done:
             del self._open[stretch]
         return None
@@ -135,15 +170,13 @@ class Stretches:
 
         `ScheduleError`: the worker has none.
         """
-        stretch, _, _ = self._require(worker)
-        self._open[stretch].lost(worker)
-        del self._at[worker]
-        self._more = sorted({*self._more, stretch})
+        self._service(worker).lost(worker)
+        self._more = sorted({*self._more, self._at.pop(worker)})
 
-    def _require(self, worker: int) -> tuple[int, int, int]:
+    def _service(self, worker: int) -> ShardService:
         if worker not in self._at:
             raise ScheduleError(f"worker {worker} has no shard")
-        return self._at[worker]
+        return self._open[self._at[worker]]
 
     def end_at(self, jobs: int) -> None:
         """Let there be no more than so many jobs; `ScheduleError`: a later one has begun."""
@@ -174,7 +207,7 @@ class Stretches:
         for stretch, each in state["open"]:  # type: ignore[attr-defined]  # TypeError if it is none
             if stretch in services or not 0 <= stretch < begun:
                 raise ParameterError("open", f"must be stretches below {begun}, each once", stretch)
-            services[stretch] = ShardService(self._jobs_of(stretch) * self._n, M=self._M)
+            services[stretch] = self._service_of(self._jobs_of(stretch), stretch)
             services[stretch].restore(each)
         self._begun, self._latest, self._at = begun, latest, {}
         self._open = dict(sorted(services.items()))

@@ -14,7 +14,7 @@ import numpy as np
 from seqgc import master
 from seqgc.control import ControlledPolicy
 from seqgc.errors import ScheduleError, WireError
-from seqgc.ports import Arrival, Close, Dispatch, Drop, Event, Failure, Finish, Seen, Update
+from seqgc.ports import Arrival, Close, Dispatch, Doubt, Drop, Event, Failure, Finish, Seen, Update
 from seqgc.profiles import ByRound
 from seqgc.rounds import ClosingRule, PolicyDefence, ResumablePolicy, num_rounds
 from seqgc.schemes import parse_scheme
@@ -34,7 +34,8 @@ def check_defence(defence: PolicyDefence, *, runs: int = 10, seed: int = 0) -> N
 
     It is a value (frozen, picklable, ``eval(repr(x)) == x``, spelt by its spec). In virtual time,
     with workers of random speed whose tasks fail and who die, functions or residents: every run
-    ends; each part of each job is applied once, and the parts add up to the gradient; no task is
+    ends; each part of each job is applied once (or again, if it says so, `most_again` of them for
+    each task that fails at most), and the parts add up to the gradient; no task is
     made of weights that lack more jobs than `staleness` says; each task touches no more than its
     `Dispatch` charges; rounds close in order; the same events bring the same actions. A run that is
     broken off and goes on from a snapshot, as JSON says it, applies all parts once as well; events
@@ -69,9 +70,10 @@ def _check_content(defence: PolicyDefence) -> None:
     lacks = defence.staleness
     assert lacks is None or (type(lacks) is int and lacks >= 0), "staleness must be an int or None"
     assert not defence.exact or lacks == 0, "an exact defence has staleness 0"
-    jobs = defence.jobs_per_task
-    assert isinstance(jobs, int), f"jobs_per_task must be an int, is {jobs!r}"
-    assert jobs >= 1, f"jobs_per_task must be at least 1, is {jobs}"
+    for name, least in (("jobs_per_task", 1), ("most_again", 0)):
+        count = getattr(defence, name)
+        assert isinstance(count, int), f"{name} must be an int, is {count!r}"
+        assert count >= least, f"{name} must be at least {least}, is {count}"
     lines = defence.tolerates.splitlines()
     assert len(lines) == 1, "tolerates must be a few words in one line"
 
@@ -137,7 +139,7 @@ class _Play:
         self.ledger = Ledger(defence)
         self._conduct = Conduct("it", n=defence.n, num_jobs=weather.jobs, remedy="")
         self.log = list[object]()
-        self.rests = 0
+        self.rests = self._again = self._lost = 0
 
     def run(
         self,
@@ -147,6 +149,7 @@ class _Play:
         """Run a policy; ``rest`` is called between events, with their number."""
         backend = self._weather.backend(self.ledger)
         self.rests = 0
+        self._lost += self._weather.defence.n if self.log else 0  # of the run that was broken off
         if isinstance(policy, ControlledPolicy):
             self.ledger.cut_by(policy.scheme_of)
 
@@ -167,9 +170,15 @@ class _Play:
             self._conduct.end()
         except ScheduleError as error:
             raise AssertionError(str(error)) from error
+        most = self._weather.defence.most_again * self._lost
+        line = f"{self._again} parts are applied again, {self._lost} tasks having failed"
+        assert self._again <= most, f"{line}: above most_again"
 
     def _see(self, seen: Seen) -> None:
         self._conduct(seen)
+        self._lost += isinstance(seen, Failure | Doubt)
+        if isinstance(seen, Update) and (part := seen.decoding().part) is not None:
+            self._again += part.again
         if isinstance(seen, Dispatch):
             self.ledger.look_at(seen)
         self.log.append(_said(seen))

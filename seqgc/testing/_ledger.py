@@ -81,10 +81,14 @@ class Ledger:
     def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
         """Add a part to the others; look at the sum when all are there."""
         job, of = decoding.job, 1 if decoding.part is None else decoding.part.of
-        self._sums[job] = self._sums.get(job, np.zeros(_SIZE)) + gradient
-        self._parts[job] = self._parts.get(job, 0) + 1
-        if self._parts[job] < of:
-            return
+        if decoding.share:  # else it has been added before
+            self._sums[job] = self._sums.get(job, np.zeros(_SIZE)) + gradient
+            self._parts[job] = self._parts.get(job, 0) + 1
+        whole = (job,) if self._parts[job] == of else ()
+        for ended in whole if decoding.ends is None else decoding.ends:
+            self._end(ended)
+
+    def _end(self, job: int) -> None:
         self.whole.add(job)
         chunks = range(len(self._scheme_of(job).chunk_fractions))
         direct = np.sum([_gradient(job, chunk) for chunk in chunks], axis=0)

@@ -22,6 +22,7 @@ class RunCounts:
     approximate: int = 0  # jobs decoded approximately
     largest_error: float = 0.0  # of those (see `Decoding`)
     expelled: list[int] = field(default_factory=list)  # workers, by an audit
+    repeated: int = 0  # parts that moved the weights once more (`seqgc.ports.Part.again`)
     uncompared: int = 0  # results that nobody else answered who was asked for them, in an audit
 
     def __call__(self, seen: ports.Seen) -> None:
@@ -40,6 +41,9 @@ class RunCounts:
                 self.expelled.append(int(str(fields["worker"])))
             case ports.Notice(kind="uncompared", fields=fields):
                 self.uncompared += int(str(fields["results"]))
+            case ports.Update(decoding=decoding):
+                part = decoding().part
+                self.repeated += part is not None and part.again
             case ports.Finish(decoding=decoding):
                 error = decoding().error
                 self.approximate += error > 0

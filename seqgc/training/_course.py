@@ -225,7 +225,7 @@ class OwnCourse(Course):
         setting: Setting,
     ) -> None:
         self._workload, self._spec = workload, defence.spec
-        self._same_bits = plan.repeats(setting)
+        self._same_bits, self._most_again = plan.repeats(setting), defence.most_again
         self._policy: ResumablePolicy = defence.policy(
             setting.rule,
             num_jobs=plan.num_jobs(setting),
@@ -244,7 +244,11 @@ class OwnCourse(Course):
         self._workload.restore(snapshot.state.workload, snapshot.files)
         if self._same_bits:
             return ""
-        what = "parts that were under way are computed anew, on newer weights, and applied once"
+        often = "applied once"
+        if self._most_again:
+            often = f"applied at least once: those of a shard under way, up to {self._most_again} "
+            often += "of them applied already, once more"
+        what = f"parts that were under way are computed anew, on newer weights, and {often}"
         return f"the run goes on from checkpoint {snapshot.rounds}: {what}"
 
     def snapshot(self) -> CourseState:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from seqgc.ports import WeightRef
+from seqgc.ports import Part, WeightRef
 from seqgc.training._jobs import Share
 from seqgc.training._models import PartsState
 from seqgc.training._tree_sum import TreeSum
@@ -21,28 +21,46 @@ __all__ = ["OpenJob"]
 class OpenJob:
     """A job that has begun, and whose step is not over.
 
+    ``may_repeat``: parts that are in may come again, until it is said that none does.
+
     Examples
     --------
-    >>> job = OpenJob(shares=(), total=TreeSum(of=2))
+    >>> job = OpenJob(shares=())
     >>> for part, loss in ((1, 0.5), (0, 0.25)):
-    ...     print(job.is_complete)
-    ...     job.losses[part] = [loss]
-    False
-    False
-    >>> job.is_complete, job.loss()
-    (True, [0.75])
+    ...     print(job.is_complete, job.takes(Part(index=part, of=2)))
+    ...     job.take(Part(index=part, of=2), [loss])
+    False True
+    False True
+    >>> job.is_complete, job.loss(), job.takes(Part(index=0, of=2))
+    (True, [0.75], False)
     """
 
     shares: tuple[Share, ...]  # its models'; with the weights published last when it began
     total: TreeSum = field(default_factory=lambda: TreeSum(of=0))  # of no part: not known yet
     losses: dict[int, list[float]] = field(default_factory=dict)  # by part that is in
     reads: defaultdict[int | None, set[WeightRef]] = field(default_factory=lambda: defaultdict(set))
-    """What has been sent of each part that is not in: the versions that its tasks read."""
+    """What has been sent of each part that is to come: the versions that its tasks read."""
+    may_repeat: bool = False
 
     @property
     def is_complete(self) -> bool:
-        """Whether all its parts are in."""
-        return 0 < self.total.of == len(self.losses)
+        """Whether all its parts are in, for good."""
+        return 0 < self.total.of == len(self.losses) and not self.may_repeat
+
+    @property
+    def read(self) -> set[WeightRef]:
+        """The versions that tasks read which are on their way."""
+        return {ref for refs in self.reads.values() for ref in refs}
+
+    def takes(self, part: Part) -> bool:
+        """Say whether a part may come now: for the first time, or again if it says so."""
+        is_next = part.again and self.may_repeat if part.index in self.losses else not part.again
+        return is_next and self.total.of in (0, part.of)
+
+    def take(self, part: Part, losses: list[float]) -> None:
+        """Take note of a part that has come, and of what each model's loss has of it."""
+        self.total.of = part.of
+        self.losses[part.index] = losses
 
     def loss(self) -> list[float]:
         """Return the models' losses on the batch, each the sum of its parts'."""
@@ -71,7 +89,8 @@ class OpenJob:
     ) -> OpenJob:
         """Return the job of which these are the state and, among others, the tensors."""
         nodes = {node: tensors[_sum_name(job, *node)].numpy() for node in state.sums}
-        return cls(shares, total=TreeSum(of=state.of, nodes=nodes), losses=dict(state.losses))
+        total, losses = TreeSum(of=state.of, nodes=nodes), dict(state.losses)
+        return cls(shares, total=total, losses=losses)
 
 
 def _sum_name(job: int, level: int, index: int) -> str:

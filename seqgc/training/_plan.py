@@ -139,7 +139,7 @@ class TrainingPlan:
             if self.stale:
                 rule = f"must be left out with {defence.spec}, which says how late gradients may be"
                 raise ParameterError("stale", rule, self.stale)
-            self._updates_of(defence).require_fit(self.models, staleness=defence.staleness)
+            self._updates_of(defence).require_fit(self.models, defence)
         elif self.updates is not None:
             rule = f"must be left out with {defence.spec}, whose gradients are applied as a whole"
             raise ParameterError("updates", rule, self.updates, "or take a defence like ssp")

@@ -4,7 +4,8 @@
   part's share of the gradient. All parts together make the step of the batch, to first order, if
   the optimizer is additive (`seqgc.training._additive`).
 - ``apply="clock"``: the parts are added up, by a tree over them, and the sum is applied as one step
-  when the last of them and every earlier step of the model's are in. Any optimizer will do.
+  when the last of them and every earlier step of the model's are in. Any optimizer will do. A sum
+  has each part once: it is not for defences that have parts applied again.
 - ``refresh="always"``: a task reads the present weights, which are published unless they are.
 - ``refresh="needed"``: it reads the version that was published last, as long as that is within the
   bound: about one publication in ``staleness + 1`` jobs. Functions then lack their own updates.
@@ -35,6 +36,8 @@ class StaleScheme(ChunkedScheme, Protocol):
 
     @property
     def staleness(self) -> int | None: ...
+    @property
+    def most_again(self) -> int: ...  # parts that a failure may have applied again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +74,13 @@ class Updates:
         """Whether each part of a batch may be sent with a version of weights of its own."""
         return self.apply == "update" and self.refresh == "always"
 
-    def require_fit(self, models: Sequence[Model], *, staleness: int | None) -> None:
-        """Refuse models, or a bound on staleness (None: there is none), that this is not for."""
-        if self.refresh != "always" and staleness is None:
+    def require_fit(self, models: Sequence[Model], scheme: StaleScheme) -> None:
+        """Refuse models, or a scheme, that this is not for, with `ParameterError`."""
+        if self.refresh != "always" and scheme.staleness is None:
             rule = "must be always where nothing bounds how stale weights are"
             raise ParameterError("refresh", rule, self.refresh)
+        if self.apply == "clock" and scheme.most_again:
+            rule = "must be update where parts that are in may be applied again, each by itself"
+            raise ParameterError("apply", rule, self.apply, "take resume=part")
         if self.apply == "update":
             require_additive(models)

@@ -165,7 +165,7 @@ class EventLog:
     also have ``elapsed_s``, since their round's first task left, and ``took_s``, since their own
     left (see the head of this module): the rounds of a run are a delay profile. Decoded jobs have
     ``error``, which is 0 unless they were decoded approximately (`Decoding`). One that came in
-    parts is decoded when its clock has passed.
+    parts is decoded when its clock has passed; a part that moves the weights again is a ``repeat``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -244,6 +244,9 @@ class EventLog:
         if isinstance(seen, ports.Finish):
             self._write("decode", job=seen.job, error=seen.decoding().error)
         else:
+            part = seen.decoding().part
+            if part is not None and part.again:
+                self._write("repeat", job=seen.job, part=part.index)
             self._in_parts.add(seen.job)
 
     def _close_round(self, record: ports.RoundRecord, jobs: Sequence[int]) -> None:

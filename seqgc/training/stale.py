@@ -13,10 +13,13 @@ up to ``t - staleness - 1``. Its policy sees to that; here it is checked wheneve
 How updates reach the weights, and which weights are read, is the user's choice (`Updates`).
 
 *At most once.* Each part is taken once, or `ScheduleError`. A checkpoint holds which parts are in,
-beside the weights that they are in; a resumed run asks again for the others.
+beside the weights that they are in; a resumed run asks again for the others. A defence whose
+`most_again` is not 0 has some parts come again: each moves the weights again, and a job is over
+when a decoding says so (`Decoding.ends`), its loss being what the parts said the last time.
 
 *Versions* of weights are kept while a part that has been sent reads them, and its answer is not in.
-A step is at its end (learning rate, metrics, callbacks, validation) when all its parts are in.
+A step is at its end (learning rate, metrics, callbacks, validation) when all its parts are in for
+good.
 """
 
 from __future__ import annotations
@@ -25,8 +28,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
-
-import torch
 
 from seqgc.errors import ScheduleError
 from seqgc.ports import Decoding, FloatArray, MiniTask, Part, WeightedPoints, WeightRef, WeightStore
@@ -60,11 +61,12 @@ class StaleWorkload(ModelsWorkload):
 
     >>> import functools
     >>> import numpy as np
+    >>> import torch
     >>> from seqgc.schemes import Uncoded
     >>> from seqgc.stores import MemoryStore
     >>> from seqgc.training import TorchCompute, registered_model
     >>> class Two(Uncoded):
-    ...     staleness = 0
+    ...     staleness, most_again = 0, 0
     >>> sgd = functools.partial(torch.optim.SGD, lr=0.1)
     >>> model, store = registered_model("net", module="mlp", optimizer=sgd), MemoryStore()
     >>> workload = StaleWorkload([model], scheme=Two(n=2), store=store)
@@ -95,7 +97,8 @@ class StaleWorkload(ModelsWorkload):
         steps: int | None = None,
     ) -> None:
         self._updates: Final = Updates() if updates is None else updates
-        self._updates.require_fit(models, staleness=scheme.staleness)
+        self._updates.require_fit(models, scheme)
+        self._may_repeat: Final = scheme.most_again > 0
         self._staleness = math.inf if scheme.staleness is None else scheme.staleness
         self._is_late: Final = self._updates.refresh == "late"
         plan = JobPlan(
@@ -126,7 +129,8 @@ class StaleWorkload(ModelsWorkload):
         shares = [
             self._share(index, job, self._latest(index, job)) for index in self._plan.bundle(job)
         ]
-        self._open[job], self._begun = OpenJob(tuple(shares)), job + 1
+        self._open[job] = OpenJob(tuple(shares), may_repeat=self._may_repeat)
+        self._begun = job + 1
         self._forget()
 
     def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
@@ -146,14 +150,13 @@ class StaleWorkload(ModelsWorkload):
         """Take a part of a job's gradient, or all of it, as long as `result_form` says."""
         job, part = decoding.job, decoding.part or Part(index=0, of=1)
         about = self._open.get(job)
-        if about is None or part.index in about.losses or about.total.of not in (0, part.of):
+        if about is None or not about.takes(part):
             which = f"part {part.index} of {part.of} of job {job}"
             raise ScheduleError(f"{which} cannot be taken: its job is not open, or it is in")
         kept = self._vector(job, gradient)
         parts = self._parts(job, kept)
         weight = decoding.terms[0].weight if decoding.part and decoding.terms else 1.0
-        about.total.of = part.of
-        about.losses[part.index] = [float(of_it[-1]) / weight for _, of_it in parts]
+        about.take(part, [float(of_it[-1]) / weight for _, of_it in parts])
         about.reads.pop(part.index if decoding.part else None, None)
         if self._plan.turns[job].step is not None:
             self._park_overflown(parts)
@@ -161,8 +164,10 @@ class StaleWorkload(ModelsWorkload):
                 about.total.add(part.index, kept)
             else:
                 self._apply_parts(parts)
-        if about.is_complete:
-            self._complete(job, about)
+        for ended in (job,) if decoding.ends is None else decoding.ends:
+            self._open[ended].may_repeat = False
+            if self._open[ended].is_complete:
+                self._complete(ended, self._open[ended])
         self._forget()
 
     def flush(self) -> None:
@@ -212,9 +217,7 @@ class StaleWorkload(ModelsWorkload):
     def _forget(self) -> None:
         """Discard the versions that no part on its way reads, and that none will read."""
         self._plan.turns.forget(self._open.keys() | {self._begun})  # which may have been tried
-        needed = {
-            ref for each in self._open.values() for refs in each.reads.values() for ref in refs
-        }
+        needed = {ref for each in self._open.values() for ref in each.read}
         if self._is_late:
             needed |= {share.weights for each in self._open.values() for share in each.shares}
         for learner in self._learners:
@@ -278,11 +281,9 @@ class StaleWorkload(ModelsWorkload):
     # ---- checkpoints ----------------------------------------------------------------------------
 
     def snapshot(self) -> tuple[WorkloadState, dict[str, Tensors]]:
-        flight: dict[str, torch.Tensor] = {}
-        parts = {}
-        for job, about in self._open.items():
-            parts[job] = about.state()
-            flight |= about.tensors(job)
+        parts = {job: about.state() for job, about in self._open.items()}
+        sums = [about.tensors(job) for job, about in self._open.items()]
+        flight = {name: tensor for each in sums for name, tensor in each.items()}
         in_flight = {j: about.shares for j, about in self._open.items()} if self._is_late else {}
         return self._snapshot(flight, unapplied=list(parts), in_flight=in_flight, parts=parts)
 
@@ -293,6 +294,7 @@ class StaleWorkload(ModelsWorkload):
                 shares = tuple(map(self._share, self._plan.bundle(job), [job] * len(refs), refs))
             else:
                 shares = self._restored(job, versions, flight)
-            self._open[job] = OpenJob.restored(job, shares, state.parts[job], flight)
+            about = OpenJob.restored(job, shares, state.parts[job], flight)
+            about.may_repeat, self._open[job] = self._may_repeat, about
         for index in range(len(self._learners)):  # of what has just been published
             self._ages[index] = self._age(index // self._plan.jobs_per_round)

@@ -27,9 +27,10 @@ class Conduct:
     """An observer for `seqgc.master.run` that ends the run of a policy that breaks its contract.
 
     Tasks are for the ``n`` workers, and of the ``num_jobs`` jobs; a job's gradient is decoded once,
-    or each of its parts is; rounds close one after the other, and jobs once; there is no end to a
-    policy only as long as gradients come. Errors begin with ``name``, and end with the ``remedy``,
-    if any.
+    or each of its parts is, and once more only where the decoding says so, until it says that the
+    job ends; rounds close one after the other, and jobs once; there is no end to a policy only as
+    long as gradients come that had not. Errors begin with ``name``, and end with the ``remedy``, if
+    any.
 
     Raises
     ------
@@ -104,8 +105,8 @@ class Conduct:
             raise self._broken(f"says {action.loads.shape} loads for {self._n} workers")
 
     def _apply(self, action: Update | Finish) -> None:
-        self._events = 0
         decoding = action.decoding()
+        self._events = 0 if decoding.share else self._events
         job, part = action.job, decoding.part
         if decoding.job != job:
             raise self._broken(f"decodes job {decoding.job} as job {job}")
@@ -115,14 +116,22 @@ class Conduct:
         if job in self._whole or (part is None and parts):
             raise self._broken(f"applies job {job} twice")
         if part is not None:
-            if part.index in parts:
-                raise self._broken(f"applies part {part.index} of job {job} twice")
+            if (part.index in parts) != part.again:
+                how = "as if it were in already" if part.again else "twice"
+                raise self._broken(f"applies part {part.index} of job {job} {how}")
             if any(each.of != part.of for each in parts.values()):
                 raise self._broken(f"cuts job {job} into parts in two ways")
             parts[part.index] = part
-        if part is None or len(parts) == part.of:
-            self._whole.add(job)
-            del self._parts[job]
+        whole = (job,) if part is None or len(parts) == part.of else ()
+        for ended in whole if decoding.ends is None else decoding.ends:
+            self._end(ended, all_in=ended == job and part is None)
+
+    def _end(self, job: int, *, all_in: bool) -> None:
+        """Take note that no more comes of a job."""
+        parts = self._parts.pop(job, {})
+        if not all_in and not 0 < len(parts) == next(iter(parts.values())).of:
+            raise self._broken(f"ends job {job}, of which {len(parts)} parts are in")
+        self._whole.add(job)
 
     def _close(self, action: Close) -> None:
         if action.record.round != self._rounds:

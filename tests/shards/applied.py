@@ -27,11 +27,15 @@ __all__ = ["Applied", "again", "all_parts", "decided", "named"]
 
 
 class Applied:
-    """Takes each part once, and only what the worker computed of it; jobs begin in order."""
+    """Takes each part once, and only what the worker computed of it; jobs begin in order.
 
-    def __init__(self, n: int) -> None:
-        self._n, self.begun = n, 0
+    Where parts ``may_repeat`` they say so, and do not once their job has ended.
+    """
+
+    def __init__(self, n: int, *, may_repeat: bool = False) -> None:
+        self._n, self.begun, self._may_repeat = n, 0, may_repeat
         self.parts: list[tuple[int, int]] = []
+        self.ended: list[int] = []
 
     def needs(self, job: int, finished: int) -> bool:  # noqa: ARG002 (all that there is)
         return True
@@ -45,7 +49,8 @@ class Applied:
 
     def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
         (part,) = mini_task.chunks.tolist()
-        assert (mini_task.job, part) not in self.parts
+        assert self._may_repeat or (mini_task.job, part) not in self.parts
+        assert mini_task.job not in self.ended
         ref = WeightRef(model="m", version=mini_task.job, digest="0" * 64, dtype="float64", size=2)
         points, one = np.array([part]), np.ones(1)
         return (WeightedPoints(model="m", weights=ref, points=points, coefficients=one),)
@@ -55,8 +60,11 @@ class Applied:
         assert decoding.part.of == self._n
         part = (decoding.job, decoding.part.index)
         np.testing.assert_array_equal(gradient, part)
-        assert part not in self.parts
+        assert decoding.part.again == (part in self.parts)
+        assert decoding.job not in self.ended
         self.parts.append(part)
+        assert (decoding.ends is not None) == self._may_repeat
+        self.ended += decoding.ends or ()
 
 
 def all_parts(jobs: int, n: int) -> list[tuple[int, int]]:

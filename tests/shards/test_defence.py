@@ -23,6 +23,10 @@ def test_the_defence_by_its_name() -> None:
     assert eval(repr(defence)) == defence
     assert (defence.spec, AspDds(n=4).spec) == ("asp-dds:M=3", "asp-dds")
     assert (defence.kind, defence.exact) == ("stale", False)
+    anew = parse_scheme("asp-dds:M=4,resume=shard", n=4)
+    assert anew == AspDds(n=4, M=4, resume="shard")
+    assert (anew.spec, anew.most_again) == ("asp-dds:M=4,resume=shard", 3)
+    assert (defence.most_again, AspDds(n=4, resume="shard").most_again) == (0, 0)
     setting = Setting(scheme=defence)
     policy = policy_of(setting, num_jobs=3, batches=[10])
     assert policy.num_jobs == 3
@@ -47,8 +51,10 @@ def test_every_worker_is_charged_the_largest_part_of_a_batch() -> None:
     assert dispatch.loads.tolist() == [0.25] * 4
 
 
-@pytest.mark.parametrize(("argument", "value"), [("M", 0), ("M", 10**10), ("n", 0), ("M", 1.5)])
-def test_a_wrong_argument_is_refused(argument: str, value: float) -> None:
+@pytest.mark.parametrize(
+    ("argument", "value"), [("M", 0), ("M", 10**10), ("n", 0), ("M", 1.5), ("resume", "all")]
+)
+def test_a_wrong_argument_is_refused(argument: str, value: object) -> None:
     with pytest.raises(ParameterError, match=argument):
         AspDds(**{"n": 2, argument: value})  # type: ignore[arg-type]
 

@@ -7,11 +7,13 @@ import signal
 import time
 from collections.abc import Sequence
 
+import pytest
+
 from seqgc.backends import LocalBackend
 from seqgc.master import run
 from seqgc.ports import Dispatched, Failure, FloatArray, Restart, Seen, Update, WeightedPoints
 from seqgc.rounds import ClosingRule
-from seqgc.shards import AspDds
+from seqgc.shards import AspDds, Resume
 from tests.kit import at_some_pace
 from tests.shards.applied import Applied, again, all_parts, decided, named
 
@@ -50,19 +52,23 @@ class Killer:
                 self.updates += 1
 
 
-def test_all_shards_are_done_once_after_three_kills() -> None:
+@pytest.mark.parametrize("resume", ["part", "shard"])
+def test_all_shards_are_done_after_three_kills_once_or_as_a_whole_again(resume: Resume) -> None:
     n, jobs = 3, 12
-    policy, workload = AspDds(n=n, M=4).policy(ClosingRule(), num_jobs=jobs), Applied(n)
+    defence = AspDds(n=n, M=4, resume=resume)
+    policy = defence.policy(ClosingRule(), num_jobs=jobs)
+    workload = Applied(n, may_repeat=resume == "shard")
     with LocalBackend(n, new_worker) as backend:
         killer = Killer(backend, at=(4, 13, 25))
         run(policy, backend, workload, observe=killer)
         assert killer.killed.isdisjoint(backend.pids)
     assert len(killer.killed) == 3
     assert 1 <= killer.failures <= 3  # its answer may have been on its way
-    assert sorted(workload.parts) == all_parts(jobs, n)
+    assert sorted(set(workload.parts)) == all_parts(jobs, n)
     assert policy.rounds == jobs
-    assert killer.updates == n * jobs
-    another = AspDds(n=n, M=4).policy(ClosingRule(), num_jobs=jobs)
+    assert killer.updates == len(workload.parts)
+    assert killer.updates - n * jobs <= defence.most_again * killer.failures
+    another = defence.policy(ClosingRule(), num_jobs=jobs)
     assert again(another, killer.seen) == decided(killer.seen)
 
 

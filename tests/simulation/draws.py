@@ -55,7 +55,11 @@ _FIRST_CLOCKS: Final = (
     "balanced",
     "antdt-nd-asp:M=2,lam=1.2,per=4,act=1",
 )
-_LATER_CLOCKS: Final = ("antdt-dd:most=2,probe=2",)
+_LATER_CLOCKS: Final = (
+    "antdt-dd:most=2,probe=2",
+    "asp-dds:M=3,resume=shard",
+    "antdt-nd-asp:M=2,resume=shard,lam=1.2,per=4,act=1",
+)
 CLOCKS: Final = _FIRST_CLOCKS + _LATER_CLOCKS
 _BROKEN_OFF: Final = 0.5  # of the runs of clocks, besides those that are anyway
 _BOUNDED: Final = ("needed", "late")
@@ -139,7 +143,9 @@ def clocks(seed: int) -> Scenario:
     scenario = replace(scenario, wild=False)
     if (defence := parts_of(scenario)) is None or defence.kind == "exact":
         return scenario
-    updates = str(rng.choice(("", "clock", "aware", *_BOUNDED * (defence.staleness is not None))))
+    bounded, once = defence.staleness is not None, not defence.most_again
+    choices = ("", *("clock",) * once, "aware", *_BOUNDED * bounded)
+    updates = str(rng.choice(choices))
     return replace(scenario, updates=updates, straight=updates != "late")
 
 

@@ -1,8 +1,9 @@
 """What must hold where batches come in parts, each applied by itself: an observer of every master.
 
-Each part of each job moves the weights once, of all that the run's checkpoints have had. It does so
-by an answer that is what was asked for, to the newest task of its worker. One worker at a time has
-a part, which nobody is asked for that is in; and nobody begins a clock that is further ahead of the
+Each part of each job moves the weights once, of all that the run's checkpoints have had; or again,
+where a shard that was lost is done again, and says so, but not when its job is over. It does so by
+an answer that is what was asked for, to the newest task of its worker. One worker at a time has a
+part, which nobody is asked for that is in; and nobody begins a clock that is further ahead of the
 slowest part than the slack allows.
 """
 
@@ -35,6 +36,7 @@ class PartsLedger:
     ) -> None:
         self._world, self._defence, self._jobs = world, defence, jobs
         self._repeats, self._aware = repeats, aware
+        self.repeated, self._failed = 0, 0  # parts that moved the weights again; tasks
         self.begin()
 
     def begin(self) -> None:
@@ -47,7 +49,9 @@ class PartsLedger:
         self._lost: set[Address] = set()  # what workers who were replaced had been sent
         self._applied: set[PartOf] = set()
         self._closed: int | None = None  # clocks; None until one has, of this master
+        self._over: set[int] = set()  # jobs
         self._warnings: list[str] = []
+        self._failed += self._defence.n  # whatever the last master's workers were doing
 
     def forge(self, answer: Arrival, slots: Set[int]) -> None:
         """Take note of an answer of which these slots are not to be used."""
@@ -56,7 +60,8 @@ class PartsLedger:
     def go_on(self, state: WorkloadState) -> None:
         """The loop begins, with weights that have so much."""
         self._applied = _applied(state, n=self._defence.n)
-        said = any("newer weights, and applied once" in text for text in self._warnings)
+        self._over = set(range(state.begun)) - state.parts.keys()
+        said = any("newer weights, and applied" in text for text in self._warnings)
         due = state.begun > 0 and not self._repeats
         self._require(said == due, f"that it goes on from a checkpoint is told: {said}, not {due}")
 
@@ -89,10 +94,11 @@ class PartsLedger:
                 self._fail(seen)
             case ports.Restart(worker=worker):
                 self._out.pop(worker, None)
+                self._failed += 1
                 self._lost |= {address for address in self.true if address[1] == worker}
             case ports.Cancel(workers=workers):
                 for worker in workers:
-                    self._out.pop(worker, None)
+                    self._failed += self._out.pop(worker, None) is not None
             case ports.Notice(kind="warning"):
                 self._warnings.append(str(seen.fields["text"]))
             case _:
@@ -117,6 +123,7 @@ class PartsLedger:
                 self._close(action)
 
     def _fail(self, event: Arrival | ports.Failure) -> None:
+        self._failed += 1
         address = event.round, event.worker, event.attempt
         if self._out.get(event.worker, (None,))[0] == address:
             del self._out[event.worker]
@@ -132,7 +139,7 @@ class PartsLedger:
                 job, part = _of(task)
                 what = f"worker {worker} is asked for part {part} of job {job}"
                 self._require(job < self._jobs, f"{what}, of {self._jobs} jobs")
-                self._require((job, part) not in self._applied, f"{what}, which is in")
+                self._require(not self._is_over(job, part), f"{what}, which is in")
                 self._require((job, part) not in at_work, f"{what}, which another one has")
             if isinstance(self._defence, Clocks):
                 self._check_clock(self._defence, dispatch.round, worker, tasks)
@@ -183,7 +190,13 @@ class PartsLedger:
         assert decoding.part is not None
         job, part = decoding.job, decoding.part.index
         name = f"part {part} of job {job}"
-        self._require((job, part) not in self._applied, f"{name} is applied twice")
+        self._require(not self._is_over(job, part), f"{name} is applied twice")
+        again = (job, part) in self._applied
+        self._require(decoding.part.again == again, f"{name} does not say that it is in: {again}")
+        self.repeated += again
+        most = self._failed * self._defence.most_again
+        often = f"{self.repeated} parts moved the weights again, {self._failed} tasks having failed"
+        self._require(self.repeated <= most, often)
         self._require(len(decoding.terms) == 1, f"{name} is {len(decoding.terms)} results")
         for term in decoding.terms:
             task = self._accepted.pop((term.worker, term.round, term.slot), None)
@@ -198,8 +211,14 @@ class PartsLedger:
         in_order = self._closed in (None, clock)
         self._require(in_order, f"clock {clock} closes, and {self._closed} is the next")
         self._closed = clock + 1
+        self._over.update(close.jobs)
         missing = {(job, p) for job in close.jobs for p in range(n)} - self._applied
         self._require(not missing, f"clock {clock} has passed, and {sorted(missing)} are not in")
+
+    def _is_over(self, job: int, part: int) -> bool:
+        """Say whether a part is in, and may not come again."""
+        is_over = job in self._over or not self._defence.most_again
+        return (job, part) in self._applied and is_over
 
     def _require(self, holds: bool, message: str) -> None:
         if not holds:

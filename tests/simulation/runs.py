@@ -176,8 +176,8 @@ class _Simulation:
             self._crew.check_left()
         diverged = {name for name, each in self._result.parked.items() if each.failed}
         self.trained = read(self._run, diverged, self._scenario.shape)
-        if self._scenario.updates == "aware":
-            expected = None  # how much each part weighs, depends on who was slow
+        if self._scenario.updates == "aware" or self._repeated:
+            expected = None  # how much each part weighs, and how often, depends on who was slow
         elif not is_exact(self._scenario) and is_lossy(self._scenario) and not diverged:
             late = tuple(late for _, late in sorted(self._world.closed.items()))
             expected = fault_free(replace(self._scenario, faults=(), backend="local", late=late))
@@ -189,6 +189,11 @@ class _Simulation:
             self._ledger.check_end()
         if not any(fault.kind == "power-loss" for fault in self._world.happened):
             self._world.record.add("files", *digests(self._run, root=self._root))
+
+    @property
+    def _repeated(self) -> int:
+        """How many parts have moved the weights more than once."""
+        return self._ledger.repeated if isinstance(self._ledger, PartsLedger) else 0
 
     def _one_master(self) -> bool:
         """Let one master live; say whether the run has ended."""

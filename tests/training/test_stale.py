@@ -44,6 +44,7 @@ class Parts(Chunks):
     """A defence as far as training knows it."""
 
     staleness: int | None = 0
+    most_again: int = 0
 
 
 @dataclass(eq=False)
@@ -55,11 +56,12 @@ class Run:
     updates: Updates = field(default_factory=Updates)
     callbacks: tuple[object, ...] = ()
     store: MemoryStore = field(default_factory=MemoryStore)
+    most_again: int = 0
 
     def __post_init__(self) -> None:
         self.workload = StaleWorkload(
             self.models,
-            scheme=Parts(staleness=self.staleness),
+            scheme=Parts(staleness=self.staleness, most_again=self.most_again),
             store=self.store,
             precision="float64",
             updates=self.updates,

@@ -161,6 +161,11 @@ def test_failures_take_nothing_and_repeat_nothing(tmp_path: Path) -> None:
         ("ssp:slack=1", {"stale": True}, "`stale` must be left out with ssp:slack=1"),
         ("gc:s=1", {"updates": CLOCK}, "`updates` must be left out with gc:s=1"),
         ("asp", {"updates": LATE}, "`refresh` must be always where nothing bounds"),
+        (
+            "asp-dds:M=2,resume=shard",
+            {"updates": CLOCK},
+            r"`apply` must be update where parts .* got 'clock' \(take resume=part\)",
+        ),
         ("ssp:slack=1", {"models": [make_model(optimizer=ADAM)]}, r'Adam. \(apply="clock"\)'),
     ],
 )
