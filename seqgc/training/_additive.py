@@ -21,28 +21,27 @@ from seqgc.training.model import Model, OptimizerFactory, ParameterVector
 
 __all__ = ["require_additive"]
 
-_REMEDY: Final = 'apply="clock"'
 _SLACK: Final = 1e-6  # relative to what a step moves; rounding is far below, weight decay far above
 
 
-def require_additive(models: Sequence[Model]) -> None:
-    """Refuse a model that cannot take a step part by part, with `ParameterError`.
+def require_additive(models: Sequence[Model], *, remedy: str) -> None:
+    """Refuse a model that cannot take a step part by part, with `ParameterError` and a remedy.
 
     Examples
     --------
     >>> import functools
     >>> from seqgc.training import registered_model
     >>> adam = functools.partial(torch.optim.Adam, lr=0.1)
-    >>> require_additive([registered_model("net", module="mlp", optimizer=adam)])
+    >>> require_additive([registered_model("net", module="mlp", optimizer=adam)], remedy="take SGD")
     ...
     Traceback (most recent call last):
         ...
-    seqgc.errors.ParameterError: `optimizer` must make of parts, ... got 'Adam' (apply="clock")
+    seqgc.errors.ParameterError: `optimizer` must make of parts, ... got 'Adam' (take SGD)
     """
     for model in models:
         if model.gradient_clip_val is not None:
             rule = "must be left out where each part of a gradient is applied as it comes"
-            raise ParameterError("gradient_clip_val", rule, model.gradient_clip_val, _REMEDY)
+            raise ParameterError("gradient_clip_val", rule, model.gradient_clip_val, remedy)
         with refusing("optimizer", "must take a step ({})", repr(model.optimizer)):
             name, at_once = _moved(model, [3.0])
             _, in_parts = _moved(model, [1.0, 2.0])
@@ -50,7 +49,7 @@ def require_additive(models: Sequence[Model]) -> None:
         for one, other in zip(at_once, in_parts, strict=True):
             if not torch.allclose(one, other, rtol=0, atol=_SLACK * largest + 1e-14):
                 rule = "must make of parts, one by one, the step of their sum, as plain SGD does"
-                raise ParameterError("optimizer", rule, name, _REMEDY)
+                raise ParameterError("optimizer", rule, name, remedy)
 
 
 def _moved(model: Model, gradients: Sequence[float]) -> tuple[str, list[torch.Tensor]]:

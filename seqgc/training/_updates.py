@@ -83,4 +83,5 @@ class Updates:
             rule = "must be update where parts that are in may be applied again, each by itself"
             raise ParameterError("apply", rule, self.apply, "take resume=part")
         if self.apply == "update":
-            require_additive(models)
+            also = "resume=part, and " if scheme.most_again else ""
+            require_additive(models, remedy=f'{also}apply="clock"')

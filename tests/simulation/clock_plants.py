@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 from unittest import mock
 
 from seqgc.clocks import ClockPolicy, Slack
-from seqgc.shards import ShardService
+from seqgc.shards import ShardService, Stretches
 from tests.simulation.seams import DataQueue, Errands, Learner, StaleWorkload
 
 _Plant = Callable[[], AbstractContextManager[object]]
@@ -36,6 +37,18 @@ def _as_if_new(restore: Any) -> Callable[..., None]:
         restore(self, {**state, "todo": [(number, 0) for number, _ in state["todo"]]})
 
     return changed
+
+
+def _settled_at_once(standing: Any) -> Callable[..., Any]:
+    def changed(self: Any, worker: int) -> Any:
+        stand = standing(self, worker)
+        return replace(stand, settles=range(stand.part, stand.part + 1))
+
+    return changed
+
+
+def _as_if_for_the_first_time(standing: Any) -> Callable[..., Any]:
+    return lambda self, worker: replace(standing(self, worker), again=False)
 
 
 def _forgotten(_: Any) -> Callable[..., Any]:
@@ -76,6 +89,12 @@ CLOCK_PLANTS: Final[Mapping[str, _Plant]] = MappingProxyType(
             ClockPolicy, "snapshot", _one_clock_less
         ),
         "shards begin anew with each resume": _in_place_of(ShardService, "restore", _as_if_new),
+        "a job ends though a shard may be done again": _in_place_of(
+            Stretches, "standing", _settled_at_once
+        ),
+        "what is done again is taken for new": _in_place_of(
+            Stretches, "standing", _as_if_for_the_first_time
+        ),
         "answers to any attempt count": _in_place_of(Errands, "awaited", _of_any_attempt),
         "an update is applied again by resume": _moved_again,
         "what steps lost is forgotten by resume": _in_place_of(DataQueue, "snapshot", _forgotten),

@@ -23,6 +23,8 @@ QUICK = {
     "a worker begins beyond its slack": 0,
     "clocks that are in the weights are asked for again by resume": 3,
     "shards begin anew with each resume": 4,
+    "a job ends though a shard may be done again": 22,
+    "what is done again is taken for new": 22,
     "answers to any attempt count": 0,
     "an update is applied again by resume": 34,
     "what steps lost is forgotten by resume": 7,

@@ -20,7 +20,7 @@ from seqgc.training import Model, TrainingPlan, batch_indices, resume, train
 from seqgc.training.workload import WorkloadState
 from seqgc.virtual import RandomFaults
 from tests.training.reference import flat, make_model, train_alone
-from tests.training.stale_runs import N, straight_model, virtual
+from tests.training.stale_runs import ADAM, N, straight_model, virtual
 from tests.training.test_resume import CopyAt, whole_checkpoints  # noqa: F401 (a fixture)
 from tests.training.test_stale import CLOCK, Run, decoding
 
@@ -96,6 +96,8 @@ def test_parts_may_come_again_in_a_run_that_goes_on_from_a_checkpoint() -> None:
 def test_sums_of_parts_are_refused_where_parts_come_again() -> None:
     with pytest.raises(ParameterError, match=r"`apply` must be update .* \(take resume=part\)"):
         Repeating([make_model()], staleness=None, updates=CLOCK, most_again=1)
+    with pytest.raises(ParameterError, match=r'\(resume=part, and apply="clock"\)$'):
+        Repeating([make_model(optimizer=ADAM)], staleness=None, most_again=1)
 
 
 # ---- whole runs ---------------------------------------------------------------------------------
