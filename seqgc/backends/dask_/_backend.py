@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
@@ -42,7 +42,7 @@ class _Job:
     cancelled: bool = False
     lost: bool = False  # it has failed, whatever comes of it
     key: str = ""  # dask's
-    following: concurrent.futures.Future[None] | None = None
+    future: Future[tuple[Place, bytes]] | None = None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -120,7 +120,8 @@ class DaskBackend(EventBackend):
         self._run_id, self._name = self._messaging.run_id, f"seqgc-{uuid.uuid4().hex}"
         self._lock = threading.Lock()  # of the lines: the client's loop sends what comes next
         self._lines = [_Line() for _ in range(self.n)]
-        self._following: set[concurrent.futures.Future[None]] = set()
+        self._futures: set[Future[tuple[Place, bytes]]] = set()  # of what dask has
+        self._moves: set[concurrent.futures.Future[None]] = set()
         self._outcomes: queue.SimpleQueue[tuple[_Job, _Outcome]] = queue.SimpleQueue()
         self._held: list[tuple[float, int, Arrival | Failure]] = []  # due, order: a heap
         self._order = itertools.count()
@@ -203,7 +204,9 @@ class DaskBackend(EventBackend):
             line.todo.clear()
             if not line.moves:
                 line.moves = True
-                self._begin(self._move(line, job))
+                move = asyncio.run_coroutine_threadsafe(self._move(line, job), self._loop)
+                self._moves.add(move)
+                move.add_done_callback(self._moves.discard)
         for address in sorted(lost):
             reason = "the worker was restarted"
             self._tell(failure_of(address, at=self._clock.now(), reason=reason))
@@ -218,7 +221,7 @@ class DaskBackend(EventBackend):
         job.key = f"{self._name}-{uuid.uuid4().hex}"
         line.wanted = None
         line.wanted = self._room(line.place)
-        future = self._cluster.client.submit(
+        job.future = self._cluster.client.submit(
             answer,
             self._name,
             job.frame,
@@ -227,19 +230,15 @@ class DaskBackend(EventBackend):
             workers=None if line.wanted is None else [line.wanted.address],
             allow_other_workers=line.wanted is not None,
         )
-        job.following = self._begin(self._follow(line, job, future))
+        self._futures.add(job.future)
+        # Never cancelled, but told that its future is released: a client joins into one request
+        # what its futures' results are asked for meanwhile, and who is cancelled ends that of all.
+        asyncio.run_coroutine_threadsafe(self._follow(line, job, job.future), self._loop)
 
     def _room(self, place: Place | None) -> Place | None:
         """Return the place if fewer lines have a job there than it has threads."""
         jobs = sum(line.running is not None and line.wanted == place for line in self._lines)
         return place if place is not None and jobs < place.threads else None
-
-    def _begin(self, what: Coroutine[None, None, None]) -> concurrent.futures.Future[None]:
-        """Do something in the client's loop, until the backend ends."""
-        begun = asyncio.run_coroutine_threadsafe(what, self._loop)
-        self._following.add(begun)
-        begun.add_done_callback(self._following.discard)
-        return begun
 
     async def _follow(self, line: _Line, job: _Job, future: Future[tuple[Place, bytes]]) -> None:
         """Wait for a job to end, report how, and let the next one begin."""
@@ -252,6 +251,7 @@ class DaskBackend(EventBackend):
             future.release()
         self._outcomes.put((job, outcome))
         with self._lock:
+            self._futures.discard(future)
             if line.running is job:  # not lost meanwhile
                 line.place = line.running = None
                 if self._cluster.restarts and not isinstance(outcome, Exception):
@@ -264,8 +264,8 @@ class DaskBackend(EventBackend):
         try:
             if job is not None:  # dask forgets where it is once nobody asks for it
                 old = await self._cluster.place_of(job.key) or old
-                if job.following is not None:
-                    job.following.cancel()
+                if job.future is not None:
+                    job.future.release()
             if old is not None:
                 new = await self._cluster.replace(old, name=self._name)
         finally:
@@ -318,9 +318,11 @@ class DaskBackend(EventBackend):
         with self._lock:
             for line in self._lines:
                 line.todo.clear()
-            following = tuple(self._following)
-        for each in following:
-            each.cancel()
+            futures = tuple(self._futures)
+        for move in tuple(self._moves):  # only on a cluster of its own, which ends
+            move.cancel()
+        for future in futures:
+            future.release()
         self._cluster.close()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from tempfile import TemporaryDirectory
@@ -26,7 +27,6 @@ from distributed import (
     Worker,
     WorkerPlugin,
     get_worker,
-    wait,
 )
 
 from seqgc._fault import fault_of
@@ -97,7 +97,9 @@ class Cluster:
         places = [Place(address, workers[address]["nthreads"]) for address in sorted(workers)]
         ready = [self.client.submit(prepare, name, workers=[p.address], pure=False) for p in places]
         try:
-            wait(ready, timeout=self._timeout_s)
+            until = time.monotonic() + self._timeout_s
+            for each in ready:  # `distributed.wait` asks dask's default client, if there is one
+                each.exception(timeout=max(0.0, until - time.monotonic()))
             self.client.gather(ready)
         except TimeoutError:
             message = f"not every dask worker was ready within {self._timeout_s:g} s"

@@ -41,6 +41,16 @@ def client() -> Iterator[Client]:
         yield client
 
 
+def test_a_client_need_not_be_the_one_that_dask_uses_unless_it_is_told(tmp_path: Path) -> None:
+    with (
+        LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as client,
+        DaskBackend(1, Scripted(folder=tmp_path), client=client) as backend,
+    ):
+        backend.dispatch(0, [task(0, 0)])
+        assert address(next_event(backend)) == ("Arrival", 0, 0, 0)
+
+
 @pytest.mark.parametrize("processes", [0, 1])
 def test_a_cluster_of_its_own_is_gone_with_the_backend(tmp_path: Path, processes: int) -> None:
     before = set(threading.enumerate())  # of which those of other tests may end meanwhile
@@ -244,6 +254,31 @@ def test_two_backends_share_a_client(tmp_path: Path, client: Client) -> None:
         one.dispatch(0, [task(0, 0)])
         two.dispatch(7, [task(7, 0)])
         assert (next_event(one).round, next_event(two).round) == (0, 7)
+
+
+def test_who_closes_while_results_are_on_their_way_takes_nobody_elses(
+    tmp_path: Path, client: Client
+) -> None:
+    """A client joins the results that are asked for meanwhile into one request, whoever asks."""
+
+    async def ask(free: bool) -> None:
+        turns = client._gather_semaphore  # of that many requests
+        while not free and not turns.locked():
+            await turns.acquire()
+        for _ in range(5 * free):
+            turns.release()
+
+    backend = DaskBackend(1, Scripted(folder=tmp_path), client=client)
+    client.sync(ask, free=False)
+    backend.dispatch(0, [task(0, 0)])
+
+    def is_asked_for() -> bool:
+        return client._gather_future is not None
+
+    eventually(is_asked_for, "a result on its way")
+    backend.close()
+    client.sync(ask, free=True)
+    assert client.submit(sum, [1, 2]).result(timeout=PATIENCE_S) == 3
 
 
 def test_a_worker_that_is_busy_holds_up_no_other(tmp_path: Path, client: Client) -> None:
