@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -16,10 +16,11 @@ import torch
 
 from seqgc.errors import SeqgcError, StoreError
 from seqgc.ports import Seen
-from seqgc.training import load_checkpoint, resume, save_checkpoint, train
+from seqgc.training import TrainingPlan, load_checkpoint, resume, save_checkpoint, train
 from seqgc.training.snapshots import Snapshot, SnapshotFolder
 from tests.kit import SOAK, system_calls
-from tests.training.test_resume import crew, outcome, plan
+from tests.training.inside import RunState
+from tests.training.test_resume import crew, digests, outcome, plan
 
 SPEC = "gc-rep:s=1"
 begun = partial(plan, SPEC, steps=2)
@@ -150,7 +151,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, object]:
     return run, outcome(run)
 
 
-def resumed(run: Path) -> list[str]:
+def resumed(run: Path, of: TrainingPlan | None = None) -> list[str]:
     """Resume a run; return what it has warned of."""
     said: list[str] = []
 
@@ -158,7 +159,7 @@ def resumed(run: Path) -> list[str]:
         if getattr(seen, "kind", "") == "warning":
             said.append(str(seen.fields["text"]))  # type: ignore[union-attr]
 
-    resume(run, begun(), crew(), observers=[listen])
+    resume(run, of or begun(), crew(), observers=[listen])
     return said
 
 
@@ -200,6 +201,79 @@ def test_whatever_is_damaged_of_a_run_it_is_refused_or_comes_to_the_same(
     print(came, f"{silent} in what is not used")
     assert came["same"]
     assert came["refused"]
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainingPlan, Path]:
+    """A run of one model that has ended, with every kind of file, and its plan."""
+    whole = begun()
+    of_one = replace(whole, models=whole.models[:1])
+    to = tmp_path_factory.mktemp("small") / "run"
+    return of_one, train(of_one, crew(), run=to, config='note = "a run"\n').run
+
+
+def flips(data: bytes, seed: int) -> Iterator[tuple[int, bytes]]:
+    """One bit after the other that is the other way round, and where: 10⁴, or some of them."""
+    rng = np.random.default_rng(seed)
+    for _ in range(10_000 if SOAK else 10):
+        at, bad = int(rng.integers(len(data))), bytearray(data)
+        bad[at] ^= 1 << int(rng.integers(8))
+        yield at, bytes(bad)
+
+
+def test_no_flipped_bit_of_any_file_of_a_checkpoint_is_taken_for_what_was_written(
+    small: tuple[TrainingPlan, Path], tmp_path: Path
+) -> None:
+    """What `resume` begins with: where the newest is damaged the one before, or nothing."""
+    for gone in (False, True):
+        root = tmp_path / str(gone)
+        shutil.copytree(small[1] / "checkpoints", root)
+        folder = SnapshotFolder(root, RunState)
+        older, newest = sorted(folder.numbers)
+        if gone:
+            shutil.rmtree(root / str(newest))
+            newest = older
+        files = sorted((root / str(newest)).iterdir())
+        assert {f.name.partition(".")[2] for f in files} >= {"safetensors", "optimizer.safetensors"}
+        for file in files:
+            data = file.read_bytes()
+            for at, bad in flips(data, seed=newest):
+                file.write_bytes(bad)
+                with pytest.raises(StoreError) if gone else nullcontext() as refusal:
+                    found, said = folder.newest()
+                    assert found.rounds == older, f"{file.name}, byte {at}"
+                text = str(refusal.value) if gone else said[0]
+                assert f"checkpoint {newest} is damaged: " in text, f"{file.name}, byte {at}"
+            file.write_bytes(data)
+        assert folder.newest()[0].rounds == newest
+
+
+@pytest.mark.parametrize(
+    "name", ["config.toml", "journal.jsonl", "metrics.csv", "events.jsonl", "checkpoints/m0"]
+)
+def test_a_run_with_a_flipped_bit_outside_its_checkpoints_is_refused_or_the_same(
+    name: str, small: tuple[TrainingPlan, Path], tmp_path: Path
+) -> None:
+    """Losses apart that are said to be lost; ``events.jsonl`` is for people, and read by line."""
+    (of_one, original), run = small, tmp_path / "run"
+    name += ".safetensors" if name.startswith("checkpoints") else ""
+    weights, rows = outcome(original)
+    refused = 0
+    for at, bad in flips((original / name).read_bytes(), seed=3):
+        shutil.copytree(original, run)
+        (run / name).write_bytes(bad)
+        try:
+            said = resumed(run, of_one)
+        except SeqgcError:
+            refused += 1
+        else:
+            assert digests(run) == weights, f"byte {at}"
+            assert said or outcome(run)[1] == rows, f"byte {at}"
+            if not name.endswith(("csv", "jsonl")):
+                written = (original / name).read_bytes()
+                assert (run / name).read_bytes() == written, f"byte {at}"
+        shutil.rmtree(run)
+    assert (refused > 0) == (name in ("config.toml", "journal.jsonl"))
 
 
 def test_losses_that_are_lost_are_said(ended: tuple[Path, object], tmp_path: Path) -> None:

@@ -102,14 +102,18 @@ class CopyAt:
 
 def outcome(run: Path) -> tuple[dict[str, str], list[list[str]]]:
     """Return the last checkpoint's digests, optimizers included, and the jobs' losses."""
+    rows = list(csv.reader((run / "metrics.csv").read_text().splitlines()))
+    return digests(run), [row[1:] for row in rows]
+
+
+def digests(run: Path) -> dict[str, str]:
+    """Return the digests of the last checkpoint's tensors, optimizers' included."""
     newest = max(run.glob("checkpoints/[0-9]*"), key=lambda folder: int(folder.name))
-    digests = {
+    return {
         f"{path.name}: {name}": hashlib.sha256(tensor.numpy().tobytes()).hexdigest()
         for path in newest.glob("*.safetensors")
         for name, tensor in load_file(path).items()
     }
-    rows = list(csv.reader((run / "metrics.csv").read_text().splitlines()))
-    return digests, [row[1:] for row in rows]
 
 
 def seconds_by_round(run: RecordedRun) -> dict[int, float]:
