@@ -11,9 +11,9 @@ slow does few, and the run ends when the data do, but for the last shards.
   part. With the last part the shard is done, and its worker free.
 - *Failure.* The shard goes to the end of its stretch, and whoever takes it goes on at its first
   part that has not been applied: another worker, as long as there is one that does not fail. The
-  worker takes another shard, at once or after a wait (`Retries`), as its shard has if the same part
+  worker takes another shard, at once or after a wait (`Losses`), as its shard has if the same part
   has failed before. A part that fails 20 times ends the run, and that every worker has in a row.
-  With ``resume="shard"``, the paper's rule, it begins anew, and what waits or fails is the shard.
+  With ``resume="shard"``, the paper's rule, it begins anew, and may be lost 20 M times in a row.
 - *Silence.* Who is silent for the rule's time limit has failed: its task is cancelled, and it is
   replaced if the backend can (`Restart`). If it is silent again and nobody was heard, the run ends.
 
@@ -50,12 +50,12 @@ from seqgc.ports import Action, Arrival, Dispatch, Failure, FloatArray, MiniTask
 from seqgc.rounds import (
     ClosingRule,
     Doubts,
-    Retries,
     TaskPolicy,
     part_task,
     part_update,
     require_worker,
 )
+from seqgc.shards._losses import Losses
 from seqgc.shards._progress import Progress
 from seqgc.shards._service import Resume
 from seqgc.shards._state import ShardPolicyState, read_state
@@ -69,7 +69,7 @@ _Errand: TypeAlias = tuple[int, int]  # a task's round, and its part
 class ShardPolicy(TaskPolicy):
     """Runs ``num_jobs`` jobs of ``n`` parts in shards of ``M`` parts; see this module's head.
 
-    Of the ``rule`` the time limit and the attempts count (see `Retries`). ``loads`` (n,) say what
+    Of the ``rule`` the time limit and the attempts count (see `Losses`). ``loads`` (n,) say what
     share of a batch each worker computes in a task; ``1/n`` unless they are given. A shard that was
     lost goes on where it was, or is done again as a whole: ``resume``.
 
@@ -113,10 +113,9 @@ class ShardPolicy(TaskPolicy):
         self._out: dict[int, _Errand] = {}  # by worker
         self._free = dict.fromkeys(range(n))  # workers that can take a shard, in order
         self._next: dict[int, int] = {}  # by worker, the part that it is to be sent
-        self._failing = set[int]()  # workers whose newest task failed
         self._silent = set[int]()  # workers, since anybody was heard
         self._progress = Progress(n)
-        self._doubts, self._retries = Doubts(), Retries(rule)
+        self._doubts, self._losses = Doubts(), Losses(n, M=M, rule=rule)
 
     @property
     def done(self) -> bool:
@@ -202,18 +201,15 @@ class ShardPolicy(TaskPolicy):
             self._judge(event, part, actions)
 
     def _judge(self, answer: Arrival, part: int, actions: list[Action]) -> None:
-        worker, members = answer.worker, self._n - len(self._given_up())
+        worker, members = answer.worker, self._n - self._losses.given_up
         if (park := self._doubts.judge(answer, members=members)) is not None:
             actions.append(park)
         if suspects := self._doubts.suspects(answer):
             actions.append(ports.Doubt(event=answer))
             self._fail(worker, answer.flaws[min(suspects)].why, actions)
             return
-        self._failing.discard(worker)
-        self._retries.succeeded((worker,))
         stand, (job, index) = self._stretches.standing(worker), divmod(part, self._n)
-        if stand.settles:
-            self._retries.succeeded(divmod(stand.back, self._n))
+        self._losses.answered(worker, stand)
         self._progress.answer(job, worker, self._now)
         closes = self._progress.settle([each // self._n for each in stand.settles], self._now)
         update = part_update(
@@ -235,20 +231,12 @@ class ShardPolicy(TaskPolicy):
         """Have a worker's shard be done by whoever comes after a while, and it another."""
         round, _ = self._out.pop(worker)
         actions.append(ports.Cancel(round=round, workers=(worker,)))
-        self._failing.add(worker)
-        job, index = what = divmod(self._stretches.standing(worker).back, self._n)
-        shard_s, worker_s = self._retries.failed(what), self._retries.failed((worker,))
-        if self._retries.exhausted(what):
-            which = f"the shard that begins with part {index}" if self._repeats else f"part {index}"
-            raise self._hopeless(f"{which} of job {job} fails again and again", worker, why)
-        if len(self._given_up()) == self._n:
-            raise self._hopeless("every worker fails again and again", worker, why)
+        stand = self._stretches.standing(worker)
+        shard_s, worker_s = self._losses.lost(worker, stand)
+        if what := self._losses.hopeless(stand):
+            raise self._hopeless(what, worker, why)
         self._alarms.set(self._now + shard_s, partial(self._put_back, worker))
         self._alarms.set(self._now + max(shard_s, worker_s), partial(self._take_again, worker))
-
-    def _given_up(self) -> list[int]:
-        """Return who has failed too often in a row, though they are asked all the same."""
-        return [worker for worker in self._failing if self._retries.exhausted((worker,))]
 
     def _unheard(self, what: str) -> WorkerError:
         return self._hopeless(what)
@@ -283,8 +271,8 @@ class ShardPolicy(TaskPolicy):
     def _deal(self) -> list[Dispatch]:
         """Send the next parts; those that are tasks of one round leave together."""
         for worker in list(self._free):
-            alone = len(self._failing | {worker}) == self._n
-            if (first := self._stretches.take(worker, again=alone)) is not None:
+            again = self._losses.is_alone(worker)
+            if (first := self._stretches.take(worker, again=again)) is not None:
                 del self._free[worker]
                 self._next[worker] = first
         rounds: defaultdict[int, dict[int, tuple[MiniTask, ...]]] = defaultdict(dict)

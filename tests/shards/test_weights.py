@@ -48,8 +48,8 @@ def test_each_part_is_in_the_weights_once_or_with_its_shard_again_though_all_are
 ) -> None:
     """Workers, with the shards that they have, and masters, with those of all workers."""
     n, rng, lost = defence.n, np.random.default_rng(seed), 0
-    times = rng.uniform(0.1, 1.0, (8, n))
-    times[::2] += 4 * (rng.random((4, n)) < 0.2)  # too long, and never twice in a row
+    times = rng.uniform(0.1, 1.0, (102, n))  # more than any shard has parts: no part is always slow
+    times[::2] += 4 * (rng.random((51, n)) < 0.2)  # too long, and never twice in a row
     workload = Applied(n, may_repeat=defence.most_again > 0)
     kept: list[object] = []
 

@@ -1,0 +1,67 @@
+"""`Losses`: when a shard that was lost, and its worker, are tried again, and when never more."""
+
+from __future__ import annotations
+
+from seqgc.rounds import ClosingRule, Retries
+from seqgc.shards._stretches import Standing
+
+__all__ = ["Losses"]
+
+
+class Losses:
+    """How often workers, parts and shards have failed in a row, of ``n`` workers and ``M`` parts.
+
+    A part that fails 20 times (see `Retries`) is hopeless, and so is a run in which every worker
+    has. A shard is if it is lost ``20 M`` times, and none of them done: where it is begun anew with
+    each loss, each of its parts may come now and then, and they never all do.
+
+    Examples
+    --------
+    >>> losses = Losses(2, M=3, rule=ClosingRule())
+    >>> stand = Standing(part=4, again=False, back=3, settles=range(4, 4))
+    >>> losses.lost(1, stand), losses.hopeless(stand), losses.is_alone(0), losses.is_alone(1)
+    ((0.0, 0.0), '', True, False)
+    """
+
+    def __init__(self, n: int, *, M: int, rule: ClosingRule) -> None:
+        self._n, self._M = n, M
+        self._retries = Retries(rule)
+        self._failing = set[int]()  # workers whose newest task failed
+
+    def answered(self, worker: int, stand: Standing) -> None:
+        """Take note that a worker's part is in, which may settle its shard."""
+        self._failing.discard(worker)
+        for what in ((worker,), divmod(stand.part, self._n)):
+            self._retries.succeeded(what)
+        if stand.settles:
+            self._retries.succeeded(_shard(stand))
+
+    def lost(self, worker: int, stand: Standing) -> tuple[float, float]:
+        """Take note that a worker has failed; return what to wait, for its shard and for itself."""
+        self._failing.add(worker)
+        self._retries.failed(_shard(stand))
+        part_s = self._retries.failed(divmod(stand.part, self._n))
+        return part_s, self._retries.failed((worker,))
+
+    def hopeless(self, stand: Standing) -> str:
+        """Say what there is no hope for after a loss; empty: there is."""
+        job, index = what = divmod(stand.part, self._n)
+        if self._retries.exhausted(what):
+            return f"part {index} of job {job} fails again and again"
+        if self._retries.exhausted(_shard(stand), times=self._M):
+            return "a shard is lost again and again: take a smaller M"
+        return "every worker fails again and again" if self.given_up == self._n else ""
+
+    @property
+    def given_up(self) -> int:
+        """How many workers have failed too often in a row, though they are asked all the same."""
+        return sum(self._retries.exhausted((worker,)) for worker in self._failing)
+
+    def is_alone(self, worker: int) -> bool:
+        """Say whether all others fail, so that nobody else could do what this one lost."""
+        return len(self._failing | {worker}) == self._n
+
+
+def _shard(stand: Standing) -> tuple[int, int, int]:
+    """Return what a shard is counted by: no (worker,), nor (job, part)."""
+    return stand.back, 0, 0
