@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal, TypeVar
 import msgspec
 
 from seqgc._bounded import open_bounded
-from seqgc.errors import ParameterError, no_run
+from seqgc.errors import ParameterError, no_run, one_line
 
 LOG: Final = "events.jsonl"
 SCHEMA: Final = 1
@@ -157,7 +157,8 @@ def _require_schema(line: bytes, run: Path) -> None:
     except _FAULTS:
         return
     if schema != SCHEMA:
-        raise no_run(run, f"{LOG} has schema {schema}, and this version of seqgc reads {SCHEMA}")
+        found = one_line(schema, limit=20)
+        raise no_run(run, f"{LOG} has schema {found}, and this version of seqgc reads {SCHEMA}")
 
 
 def _events(

@@ -132,6 +132,7 @@ def test_names_of_others_are_one_printable_line(tmp_path: Path) -> None:
         ("", "no whole line that begins a run"),
         ("no json\n{}\n", "no whole line that begins a run"),
         (text_of([{**HEADER, "schema": 9}]), "schema 9, and this version of seqgc reads 1"),
+        (text_of([{**HEADER, "schema": 10**400}]), "schema 1000000000000000000…, and this"),
         (text_of([{**HEADER, "workers": 10**9}]), "no whole line that begins a run"),
     ],
 )
@@ -141,6 +142,7 @@ def test_what_is_no_run_is_refused_in_one_line(tmp_path: Path, log: str | None, 
     with pytest.raises(ParameterError, match=why) as refused:
         read_run(tmp_path)
     assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 300
 
 
 def test_a_changed_run_is_read_or_refused(tmp_path: Path) -> None:
