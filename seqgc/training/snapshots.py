@@ -27,7 +27,7 @@ import hashlib
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic, TypeAlias, TypeVar
 
@@ -44,6 +44,7 @@ __all__ = ["Snapshot", "SnapshotFolder", "Tensors"]
 
 SCHEMA = 5
 _STATE = "state.json"
+_BLANK = b'"sha256":""}'  # its end before it is sealed
 _MOST_STATE_BYTES = 2**30
 _KEPT = 2
 
@@ -70,12 +71,18 @@ class _Body(Generic[_State]):
     master: int
     files: dict[str, tuple[int, str]]
     state: _State
-    sha256: str = ""
+    sha256: str = ""  # comes last, so that of any version it can be told whether it is whole
 
-    @property
-    def sealed(self) -> _Body[_State]:
-        blank = msgspec.json.encode(replace(self, sha256=""))
-        return replace(self, sha256=hashlib.sha256(blank).hexdigest())
+
+class _OtherVersionError(Exception):
+    """A checkpoint is whole, and of another schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """All that is read of another version's ``state.json``."""
+
+    schema: int
 
 
 class SnapshotFolder(Generic[_State]):
@@ -149,6 +156,9 @@ class SnapshotFolder(Generic[_State]):
                 if knows(rounds, master):
                     return snapshot, damage
                 damage.append(f"checkpoint {rounds} is of rounds that the journal does not know")
+            except _OtherVersionError as error:
+                what = f"schema {error} where this one has {SCHEMA}"
+                damage.append(f"checkpoint {rounds} is of another version of seqgc: {what}")
             except (OSError, ValueError, RecursionError, SafetensorError) as error:
                 damage.append(f"checkpoint {rounds} is damaged: {one_line(error)}")
         what = "; ".join(damage) or "there is none"
@@ -185,7 +195,7 @@ class SnapshotFolder(Generic[_State]):
             files=files,
             state=snapshot.state,
         )
-        write_new(folder / _STATE, msgspec.json.encode(body.sealed))
+        write_new(folder / _STATE, _sealed(msgspec.json.encode(body)))
         sync_folder(folder)
 
     def _is_left_behind(self, name: str) -> bool:
@@ -198,14 +208,21 @@ class SnapshotFolder(Generic[_State]):
         folder = self.root / str(rounds)
         with open_bounded(folder / _STATE, most_bytes=_MOST_STATE_BYTES) as file:
             data = file.read()
-        body = msgspec.json.decode(data, type=self._body)
-        # Byte by byte: what means the same, as a name that nobody knows, is damage as well.
-        if msgspec.json.encode(body.sealed) != data or body.rounds != rounds:
+        blank = data[: -len(_BLANK) - 64] + _BLANK
+        if _sealed(blank) != data:
             raise ValueError(f"{_STATE} has another digest than it says")
-        if body.schema != SCHEMA:
-            raise ValueError(f"{_STATE} has schema {body.schema}, not {SCHEMA}")
+        if (schema := msgspec.json.decode(data, type=_Version).schema) != SCHEMA:
+            raise _OtherVersionError(schema)
+        body = msgspec.json.decode(data, type=self._body)
+        if body.rounds != rounds:
+            raise ValueError(f"{_STATE} is of round {body.rounds}")
         files = {name: _read_file(folder / name, *about) for name, about in body.files.items()}
         return body.master, Snapshot(rounds=rounds, state=body.state, files=files)
+
+
+def _sealed(blank: bytes) -> bytes:
+    """Return a ``state.json`` with its digest, which is to stand at its end."""
+    return blank[: -len(_BLANK)] + _BLANK[:-2] + hashlib.sha256(blank).hexdigest().encode() + b'"}'
 
 
 def _read_file(path: Path, bytes: int, sha256: str) -> Tensors:

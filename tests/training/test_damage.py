@@ -17,7 +17,7 @@ import torch
 from seqgc.errors import SeqgcError, StoreError
 from seqgc.ports import Seen
 from seqgc.training import TrainingPlan, load_checkpoint, resume, save_checkpoint, train
-from seqgc.training.snapshots import Snapshot, SnapshotFolder
+from seqgc.training.snapshots import SCHEMA, Snapshot, SnapshotFolder
 from tests.kit import SOAK, system_calls
 from tests.training.inside import RunState
 from tests.training.test_resume import crew, digests, outcome, plan
@@ -69,6 +69,18 @@ def test_whatever_is_damaged_of_a_checkpoint_the_one_before_is_used_and_that_is_
             assert "\n" not in said[0]
         file.write_bytes(data)
     assert snapshots.newest()[0].rounds == 7
+
+
+def test_a_checkpoint_of_another_version_is_not_called_damaged(
+    snapshots: SnapshotFolder[dict[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("seqgc.training.snapshots.SCHEMA", 99)
+    with pytest.raises(StoreError) as caught:
+        snapshots.newest()
+    assert str(caught.value).endswith(
+        f"can be used: checkpoint 7 is of another version of seqgc: schema {SCHEMA} where this one has 99; "
+        f"checkpoint 3 is of another version of seqgc: schema {SCHEMA} where this one has 99"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
