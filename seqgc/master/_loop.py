@@ -6,12 +6,12 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeAlias, overload
+from typing import TypeAlias, overload
 
 import numpy as np
 
 from seqgc import ports
-from seqgc.errors import ModelError, NotDecodableError, ParameterError, ScheduleError
+from seqgc.errors import ModelError, NotDecodableError, ScheduleError
 from seqgc.master._debts import Debts, TasksOut
 from seqgc.master._gathering import Gatherer, HeldJob
 from seqgc.ports import (
@@ -27,9 +27,6 @@ from seqgc.ports import (
 )
 
 _Show: TypeAlias = Callable[[ports.Seen], None]
-_CAPABILITIES: Final[dict[ports.Capability, tuple[type, str]]] = {
-    "restart": (ports.RestartingBackend, "replace its workers")
-}
 
 
 def run(
@@ -118,12 +115,15 @@ class _Loop:
     _decoded: deque[Decoding] = field(default_factory=deque)  # gradients yet to be handed over
     _without: bool = False  # a restart was asked for that the backend cannot do, and it was said
     _parks: bool = False  # the workload, models that have failed
+    _restarts: bool = False  # the backend, its workers
     _lacks: int = 0  # gradients that the workload should have: they could not be made
 
     def run(self, rest: Callable[[Holding], None]) -> None:
         self._parks = isinstance(self._workload, ports.ParkingWorkload)
+        self._restarts = isinstance(self._backend, ports.RestartingBackend)
         if isinstance(self._policy, ports.DemandingPolicy):
-            self._require(self._policy.needs)
+            can: set[ports.Capability] = {"restart"} if self._restarts else set()
+            ports.require_capabilities(self._policy.needs, can=can, of=type(self._backend).__name__)
         try:
             self._perform(self._policy.start())
             while not self._policy.done:
@@ -205,7 +205,7 @@ class _Loop:
 
     def _perform(self, actions: Sequence[Action]) -> None:
         for action in actions:
-            if isinstance(action, ports.Restart) and not self._can("restart"):
+            if isinstance(action, ports.Restart) and not self._restarts:
                 self._say_without(action)
                 continue
             if isinstance(action, Dispatch) and action.begins_segment:
@@ -243,16 +243,6 @@ class _Loop:
                 self._workload.park([model], why=flaw.why, kind=flaw.kind)
             elif self._workload is not None:
                 raise ModelError({model: flaw.why})
-
-    def _can(self, capability: ports.Capability) -> bool:
-        return isinstance(self._backend, _CAPABILITIES[capability][0])
-
-    def _require(self, needs: Iterable[ports.Capability]) -> None:
-        """Refuse a policy that needs what the backend cannot do."""
-        for lacking in sorted(each for each in needs if not self._can(each)):
-            rule = f"must be able to {_CAPABILITIES[lacking][1]}, for the policy needs it"
-            remedy = "take local workers, or functions that stay (--resident); or another defence"
-            raise ParameterError("backend", rule, type(self._backend).__name__, remedy)
 
     def _say_without(self, action: ports.Restart) -> None:
         """Say, the first time, that a worker is not replaced that had better be."""

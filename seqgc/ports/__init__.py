@@ -1,5 +1,7 @@
 """What crosses the edges between rooms: arrays, records, payload formats, protocols."""
 
+from seqgc.ports._capabilities import Capability as Capability
+from seqgc.ports._capabilities import require_capabilities as require_capabilities
 from seqgc.ports._finite import norm as norm
 from seqgc.ports._finite import part_lengths as part_lengths
 from seqgc.ports._finite import without_diverged as without_diverged
@@ -21,7 +23,6 @@ from seqgc.ports._protocols import Arrival as Arrival
 from seqgc.ports._protocols import Backend as Backend
 from seqgc.ports._protocols import BlobStore as BlobStore
 from seqgc.ports._protocols import Cancel as Cancel
-from seqgc.ports._protocols import Capability as Capability
 from seqgc.ports._protocols import Clock as Clock
 from seqgc.ports._protocols import Close as Close
 from seqgc.ports._protocols import CloseReason as CloseReason

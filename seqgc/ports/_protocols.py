@@ -19,6 +19,7 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from seqgc.errors import ScheduleError
+from seqgc.ports._capabilities import Capability
 from seqgc.ports._records import (
     BoolArray,
     Decoding,
@@ -266,10 +267,6 @@ class Policy(Protocol):
     def done(self) -> bool: ...
     def start(self) -> Sequence[Action]: ...
     def on(self, event: Event) -> Sequence[Action]: ...
-
-
-Capability: TypeAlias = Literal["restart"]
-"""What some backends can and others cannot; "restart": replace workers, a `RestartingBackend`."""
 
 
 @runtime_checkable

@@ -14,6 +14,7 @@ from seqgc.rounds._policy import RoundPolicy as RoundPolicy
 from seqgc.rounds._policy_defence import PolicyDefence as PolicyDefence
 from seqgc.rounds._policy_defence import ResumablePolicy as ResumablePolicy
 from seqgc.rounds._policy_defence import RunPolicy as RunPolicy
+from seqgc.rounds._policy_defence import needs_of as needs_of
 from seqgc.rounds._policy_defence import num_rounds as num_rounds
 from seqgc.rounds._policy_defence import policy_of as policy_of
 from seqgc.rounds._records import Records as Records

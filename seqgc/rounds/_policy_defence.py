@@ -11,12 +11,12 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, Final, Protocol
 
-from seqgc.ports import FloatArray, Payload, Policy
+from seqgc.ports import Capability, FloatArray, Payload, Policy
 from seqgc.rounds._rule import ClosingRule, Setting
 from seqgc.rounds._switching import SwitchingPolicy
 from seqgc.schemes import Defence
 
-__all__ = ["PolicyDefence", "ResumablePolicy", "RunPolicy", "num_rounds", "policy_of"]
+__all__ = ["PolicyDefence", "ResumablePolicy", "RunPolicy", "needs_of", "num_rounds", "policy_of"]
 
 _ANY: Final = 10**9  # jobs: more than any run has
 
@@ -142,6 +142,20 @@ def policy_of(
             setting.rule, num_jobs=num_jobs, batches=batches, payload=payload
         )
     return SwitchingPolicy(setting, num_jobs=num_jobs, batches=batches, payload=payload)
+
+
+def needs_of(setting: Setting) -> frozenset[Capability]:
+    """Return what workers must be able to do for a setting's policy: see `DemandingPolicy`.
+
+    Examples
+    --------
+    >>> from seqgc.schemes import Uncoded
+    >>> needs_of(Setting(scheme=Uncoded(n=2)))
+    frozenset()
+    """
+    if not isinstance(setting.scheme, PolicyDefence):  # rounds by themselves need nothing
+        return frozenset()
+    return getattr(policy_of(setting, num_jobs=1), "needs", frozenset())
 
 
 def num_rounds(defence: Defence, num_jobs: int) -> int:

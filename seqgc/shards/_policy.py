@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 Job t is one step on batch t, and has n parts. In the order of the data these are cut into shards of
-``M`` consecutive parts (`Stretches`). Nobody is given a shard before he is free to do it; so who is
+``M`` consecutive parts (`Stretches`). Nobody is given a shard before it is free to do it; so who is
 slow does few, and the run ends when the data do, but for the last shards.
 
 - *Free.* A worker without a shard takes the first that is to do. It is sent one part at a time.

@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias, TypeGuard, get_args
 from seqgc.control import Controlled
 from seqgc.errors import ParameterError, require_int, require_number
 from seqgc.ports import Payload, Task, WeightStore, payload_format
-from seqgc.rounds import PolicyDefence, Setting
+from seqgc.rounds import PolicyDefence, Setting, needs_of
 from seqgc.schemes import Deal, Defence, by_rounds, parse_scheme
 from seqgc.training._autocast import require_autocast
 from seqgc.training._jobs import JobPlan
@@ -251,6 +251,7 @@ class TrainingPlan:
             fixed=self.adaptation is None,
             occasion=lambda task: (task.round, setting.jobs_per_round * task.load),
             piece_loads=_piece_loads(setting),
+            needs=needs_of(setting),
             pin=pin or {},
         )
 

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import numpy as np
 
-from seqgc.ports import Backend, BlobStore, Payload, Task, WeightStore, payload_format
+from seqgc.ports import (
+    Backend,
+    BlobStore,
+    Capability,
+    Payload,
+    Task,
+    WeightStore,
+    payload_format,
+)
 from seqgc.schemes import Scheme
 from seqgc.training.compute import TorchComputeFactory
 from seqgc.training.factories import workload_of
@@ -159,6 +167,7 @@ class Work:
     # task -> which row of injected delays it has, and its normalized load; None: it is not delayed
     occasion: Callable[[Task], tuple[int, float] | None]
     piece_loads: tuple[float, ...] = ()
+    needs: frozenset[Capability] = frozenset()  # of the policy, what workers must be able to do
     """Where work is dealt, the normalized load of each piece: workers must stay between tasks."""
     pin: Mapping[str, str] = field(default_factory=dict)
     """To which published version of their code a run's first crew was held (see `Crew`)."""

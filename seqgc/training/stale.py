@@ -165,9 +165,11 @@ class StaleWorkload(ModelsWorkload):
             else:
                 self._apply_parts(parts)
         for ended in (job,) if decoding.ends is None else decoding.ends:
-            self._open[ended].may_repeat = False
-            if self._open[ended].is_complete:
-                self._complete(ended, self._open[ended])
+            if (about := self._open.get(ended)) is None:
+                raise ScheduleError(f"job {ended} cannot end: it is not in flight")
+            about.may_repeat = False
+            if about.is_complete:
+                self._complete(ended, about)
         self._forget()
 
     def flush(self) -> None:

@@ -27,7 +27,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
@@ -111,6 +111,8 @@ class VirtualBackend:
             )
         self._pace, self._compute, self._faults = pace, compute, faults
         self._is_resident = workers == "resident"
+        if self._is_resident:  # of a function every task has an invocation of its own
+            self.restart: Callable[[int], None] = self._restart
         self._message_s = require_number("message_s", message_s, least=0)
         self._restart_s = require_number("restart_s", restart_s, least=0)
         self._now, self._closed = 0.0, False
@@ -176,15 +178,11 @@ class VirtualBackend:
         self._now = max(self._now, until)
         return None
 
-    def restart(self, worker: int) -> None:
-        """Replace a resident by a fresh one: what it owes fails now, and it is back later.
-
-        Of a function nothing changes: every task has an invocation of its own.
-        """
+    def _restart(self, worker: int) -> None:
+        """Replace a worker by a fresh one: what it owes fails now, and it is back later."""
         self._check_open()
         self._require_worker(worker)
-        if self._is_resident:
-            self._replace(worker, "the virtual worker was restarted", known_at=self._now)
+        self._replace(worker, "the virtual worker was restarted", known_at=self._now)
 
     def close(self) -> None:
         """Do nothing from now on; nothing is held."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Self
 from seqgc.backends import Messaging, TaskDelays
 from seqgc.deploy import Budget, StayBudget
 from seqgc.errors import ParameterError, require_int
-from seqgc.ports import Task
+from seqgc.ports import Capability, Task
 from seqgc.workers._forecast import Forecast
 from seqgc.workers._settings import LoadDelays
 
@@ -33,6 +33,11 @@ class WorkerSet(ABC):
         self.n: Final = require_int("workers", n, least=1)
         self._delays: Final = delays
         self._stack: Final = ExitStack()
+
+    @property
+    def can(self) -> frozenset[Capability]:
+        """What they can do that not all can; a run asks a backend of one's own by itself."""
+        return frozenset({"restart"})
 
     @abstractmethod
     def check(self, work: Work) -> None:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from seqgc.deploy import FunctionSetup
 from seqgc.errors import ParameterError
+from seqgc.ports import Capability, require_capabilities
+from seqgc.rounds import needs_of
 from seqgc.schemes import Deal
 from seqgc.stores import (
     DirectoryStore,
@@ -97,7 +99,12 @@ class FunctionWorkers(WorkerSet):
     def _connect(self, work: Work) -> Functions:
         """Make sure that they can be called, and return how; starts what must be started."""
 
+    @property
+    def can(self) -> frozenset[Capability]:
+        return super().can if self.settings.resident else frozenset()
+
     def check(self, work: Work) -> None:
+        require_capabilities(work.needs, can=self.can, of=self.provider)
         if work.piece_loads:
             self._refuse_dealing(work.code)
         work.workload()  # made for its checks
@@ -189,7 +196,9 @@ class FunctionWorkers(WorkerSet):
         raise ParameterError("scheme", rule, spec, remedy)
 
     def forecast(self, plan: TrainingPlan) -> Forecast:
-        if isinstance(deal := plan.setting(self.n).scheme, Deal):
+        setting = plan.setting(self.n)
+        require_capabilities(needs_of(setting), can=self.can, of=self.provider)
+        if isinstance(deal := setting.scheme, Deal):
             self._refuse_dealing(deal.spec)
         self._check_modules(plan.models)
         predicted = forecast(plan, self.n, self.settings, reach=self.reach)

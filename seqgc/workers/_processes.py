@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 
 from seqgc.backends import LocalBackend, start_fork_server
 from seqgc.errors import ParameterError
-from seqgc.ports import Backend
+from seqgc.ports import Backend, Capability, require_capabilities
+from seqgc.rounds import needs_of
 from seqgc.stores import DirectoryStore
 from seqgc.workers._base import WorkerSet, missing
 from seqgc.workers._settings import LoadDelays
@@ -31,8 +32,8 @@ _PRELOADED = ("seqgc.training",)
 class ProcessWorkers(WorkerSet):
     """Workers that are sent the models, and read weights in a folder of this machine."""
 
-    def check(self, work: Work) -> None:  # whatever it is, they do it
-        pass
+    def check(self, work: Work) -> None:
+        require_capabilities(work.needs, can=self.can, of=self.provider)
 
     @contextmanager
     def open(self, work: Work) -> Iterator[Crew]:
@@ -43,7 +44,7 @@ class ProcessWorkers(WorkerSet):
         yield Crew(start=partial(start, work.compute_factory(store)), store=store)
 
     def forecast(self, plan: TrainingPlan) -> None:  # whatever it is, it costs nothing
-        pass
+        require_capabilities(needs_of(plan.setting(self.n)), can=self.can, of=self.provider)
 
     @abstractmethod
     def _reach(self, work: Work) -> _Start:
@@ -81,6 +82,10 @@ class _Dask(ProcessWorkers):
         super().__init__(n, delays=delays)
         self._scheduler = scheduler
         self._client: Client | None = None
+
+    @property
+    def can(self) -> frozenset[Capability]:  # on a cluster that others may use, too, nothing
+        return frozenset() if self._scheduler is not None else super().can
 
     def _reach(self, work: Work) -> _Start:
         try:

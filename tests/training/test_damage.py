@@ -77,10 +77,8 @@ def test_a_checkpoint_of_another_version_is_not_called_damaged(
     monkeypatch.setattr("seqgc.training.snapshots.SCHEMA", 99)
     with pytest.raises(StoreError) as caught:
         snapshots.newest()
-    assert str(caught.value).endswith(
-        f"can be used: checkpoint 7 is of another version of seqgc: schema {SCHEMA} where this one has 99; "
-        f"checkpoint 3 is of another version of seqgc: schema {SCHEMA} where this one has 99"
-    )
+    why = f"is of another version of seqgc: schema {SCHEMA} where this one has 99"
+    assert str(caught.value).endswith(f"can be used: checkpoint 7 {why}; checkpoint 3 {why}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,7 +53,7 @@ class _Line:
     todo: deque[_Job] = field(default_factory=deque)
     place: Place | None = None  # where its last job was done, or the first is to be
     wanted: Place | None = None  # where the running one had best be done
-    moves: bool = False  # to a fresh process, for which the jobs wait
+    moves: bool = False  # to a fresh process, for which its jobs wait
 
 
 class DaskBackend(EventBackend):
@@ -259,22 +259,24 @@ class DaskBackend(EventBackend):
                 self._advance(line)
 
     async def _move(self, line: _Line, job: _Job | None) -> None:
-        """Have a new process take the place of that where a line is, and its jobs wait for it."""
-        old, new = line.place, None
+        """Have a new process take the place of that where a line is, and all lines there wait."""
+        old, new, there = line.place, None, [line]
         try:
             if job is not None:  # dask forgets where it is once nobody asks for it
                 old = await self._cluster.place_of(job.key) or old
                 if job.future is not None:
                     job.future.release()
             if old is not None:
+                with self._lock:
+                    there += [each for each in self._lines if each.place == old and not each.moves]
+                    for each in there:
+                        each.moves = True
                 new = await self._cluster.replace(old, name=self._name)
         finally:
             with self._lock:
-                for each in self._lines:
-                    if each is line or each.place == old:
-                        each.place = new
-                line.moves = False
-                self._advance(line)
+                for each in there:
+                    each.place, each.moves = new, False
+                    self._advance(each)
 
     # ---- receiving: in the caller's thread ------------------------------------------------------
 

@@ -6,6 +6,7 @@ dask calls there (`answer`, `prepare`, `forget`) find it by its name.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import threading
@@ -40,6 +41,7 @@ __all__ = ["Address", "Cluster", "Place", "Station", "answer", "forget", "prepar
 Address: TypeAlias = tuple[int, int, int]  # round, worker, attempt
 
 _WITHDRAW_S: Final = 2.0
+_LOOK_EVERY_S: Final = 0.1  # whether a process has been started
 
 
 class Place(NamedTuple):
@@ -65,6 +67,7 @@ class Cluster:
             raise ParameterError("processes", rule, processes)
         self._timeout_s, self._own = start_timeout_s, client is None
         self.restarts: Final = client is None and processes != 0  # its processes, with `replace`
+        self._nannies: dict[str, str | None] = {}  # who starts it anew, by dask worker
         self._stack = ExitStack()
         try:
             self.client: Final = self._started(n, processes) if client is None else client
@@ -94,6 +97,7 @@ class Cluster:
         if not self._own:  # one's own ends with its workers, also with one that is stopped
             self._stack.callback(self._withdraw, name)
         workers = self.client.scheduler_info(n_workers=-1)["workers"]
+        self._nannies = {address: worker["nanny"] for address, worker in workers.items()}
         places = [Place(address, workers[address]["nthreads"]) for address in sorted(workers)]
         ready = [self.client.submit(prepare, name, workers=[p.address], pure=False) for p in places]
         try:
@@ -116,21 +120,31 @@ class Cluster:
         return Place(address, workers[address]["nthreads"]) if address in workers else None
 
     async def replace(self, place: Place, *, name: str) -> Place | None:
-        """Have another process take the place of a dask worker; return its own, if there is one.
+        """Have another process take the place of a dask worker; return its own, once it is there.
 
-        The compute function of the run of that name has been made there.
+        The compute function of the run of that name has been made there. None: that was not so in
+        time, or nobody knows who should start it.
         """
-        nanny = (await self._workers()).get(place.address, {}).get("nanny")
-        if nanny is None:
-            return None
-        with suppress(TimeoutError, OSError):
-            await self.client.restart_workers([place.address], timeout=self._timeout_s)
-        for address, worker in (await self._workers()).items():
-            if worker.get("nanny") == nanny and address != place.address:
-                with suppress(Exception):  # tasks will say what is wrong
-                    await self.client.submit(prepare, name, workers=[address], pure=False)
-                return Place(address, worker["nthreads"])
+        with suppress(TimeoutError):
+            return await asyncio.wait_for(self._replaced(place, name), self._timeout_s)
         return None
+
+    async def _replaced(self, place: Place, name: str) -> Place | None:
+        known = (await self._workers()).get(place.address)
+        if known is not None:
+            self._nannies[place.address] = known["nanny"]
+            with suppress(Exception):  # whatever is wrong: either another process comes, or none
+                await self.client.restart_workers([place.address], timeout=self._timeout_s)
+        if (nanny := self._nannies.get(place.address)) is None:
+            return None
+        while True:
+            for address, worker in (await self._workers()).items():
+                if worker["nanny"] == nanny and address != place.address:
+                    with suppress(Exception):  # tasks will say what is wrong
+                        await self.client.submit(prepare, name, workers=[address], pure=False)
+                    self._nannies[address] = nanny
+                    return Place(address, worker["nthreads"])
+            await asyncio.sleep(_LOOK_EVERY_S)
 
     async def _workers(self) -> dict[str, dict[str, Any]]:
         scheduler: Any = self.client.scheduler
