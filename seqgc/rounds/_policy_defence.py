@@ -144,8 +144,10 @@ def policy_of(
     return SwitchingPolicy(setting, num_jobs=num_jobs, batches=batches, payload=payload)
 
 
-def needs_of(setting: Setting) -> frozenset[Capability]:
+def needs_of(setting: Setting, batches: Sequence[int] = ()) -> frozenset[Capability]:
     """Return what workers must be able to do for a setting's policy: see `DemandingPolicy`.
+
+    ``batches`` are the numbers of points in the batches that there are.
 
     Examples
     --------
@@ -155,7 +157,7 @@ def needs_of(setting: Setting) -> frozenset[Capability]:
     """
     if not isinstance(setting.scheme, PolicyDefence):  # rounds by themselves need nothing
         return frozenset()
-    return getattr(policy_of(setting, num_jobs=1), "needs", frozenset())
+    return getattr(policy_of(setting, num_jobs=1, batches=batches), "needs", frozenset())
 
 
 def num_rounds(defence: Defence, num_jobs: int) -> int:

@@ -25,6 +25,7 @@ from seqgc.training._jobs import JobPlan, Share
 from seqgc.training._learner import Learner, LearnerState, Tensors
 from seqgc.training._soundness import require_sound
 from seqgc.training._turns import TurnsState
+from seqgc.training._work import batch_sizes
 from seqgc.training.callbacks import CallbackState
 from seqgc.training.metrics import JobMetrics
 from seqgc.training.model import Precision, torch_dtype
@@ -138,7 +139,7 @@ class ModelsWorkload(ABC):
     @property
     def batch_sizes(self) -> tuple[int, ...]:
         """The sizes of the models' batches, each once."""
-        return tuple(sorted({model.batch_size for model in self._plan.models}))
+        return batch_sizes(self._plan.models)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -10,14 +10,21 @@ from typing import Final, Literal, TypeAlias, TypeGuard, get_args
 
 from seqgc.control import Controlled
 from seqgc.errors import ParameterError, require_int, require_number
-from seqgc.ports import Payload, Task, WeightStore, payload_format
+from seqgc.ports import Capability, Payload, Task, WeightStore, payload_format
 from seqgc.rounds import PolicyDefence, Setting, needs_of
 from seqgc.schemes import Deal, Defence, by_rounds, parse_scheme
 from seqgc.training._autocast import require_autocast
 from seqgc.training._jobs import JobPlan
 from seqgc.training._models import ModelsWorkload
 from seqgc.training._soundness import frozen_statistics
-from seqgc.training._work import TaskSizes, Work, most_mini_tasks, replicas_of, task_sizes
+from seqgc.training._work import (
+    TaskSizes,
+    Work,
+    batch_sizes,
+    most_mini_tasks,
+    replicas_of,
+    task_sizes,
+)
 from seqgc.training.adaptive import Adaptation
 from seqgc.training.model import Model, Precision, torch_dtype
 from seqgc.training.stale import StaleWorkload, Updates
@@ -233,6 +240,10 @@ class TrainingPlan:
         )
         return replace(sizes, versions=versions)
 
+    def needs(self, setting: Setting) -> frozenset[Capability]:
+        """Return what workers must be able to do."""
+        return needs_of(setting, batch_sizes(self.models))
+
     def work(
         self, run: Path, *, setting: Setting, master: int = 1, pin: Mapping[str, str] | None = None
     ) -> Work:
@@ -251,7 +262,7 @@ class TrainingPlan:
             fixed=self.adaptation is None,
             occasion=lambda task: (task.round, setting.jobs_per_round * task.load),
             piece_loads=_piece_loads(setting),
-            needs=needs_of(setting),
+            needs=self.needs(setting),
             pin=pin or {},
         )
 

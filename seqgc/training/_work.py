@@ -149,6 +149,11 @@ def replicas_of(scheme: Scheme) -> tuple[int, ...]:
     return tuple(map(len, asked.values()))
 
 
+def batch_sizes(models: Sequence[Model]) -> tuple[int, ...]:
+    """Return the sizes of the models' batches, each once."""
+    return tuple(sorted({model.batch_size for model in models}))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Work:
     """What workers are opened for: one run, or one recording."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from seqgc.deploy import FunctionSetup
 from seqgc.errors import ParameterError
 from seqgc.ports import Capability, require_capabilities
-from seqgc.rounds import needs_of
 from seqgc.schemes import Deal
 from seqgc.stores import (
     DirectoryStore,
@@ -197,7 +196,7 @@ class FunctionWorkers(WorkerSet):
 
     def forecast(self, plan: TrainingPlan) -> Forecast:
         setting = plan.setting(self.n)
-        require_capabilities(needs_of(setting), can=self.can, of=self.provider)
+        require_capabilities(plan.needs(setting), can=self.can, of=self.provider)
         if isinstance(deal := setting.scheme, Deal):
             self._refuse_dealing(deal.spec)
         self._check_modules(plan.models)

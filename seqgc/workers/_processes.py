@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 from seqgc.backends import LocalBackend, start_fork_server
 from seqgc.errors import ParameterError
 from seqgc.ports import Backend, Capability, require_capabilities
-from seqgc.rounds import needs_of
 from seqgc.stores import DirectoryStore
 from seqgc.workers._base import WorkerSet, missing
 from seqgc.workers._settings import LoadDelays
@@ -44,7 +43,7 @@ class ProcessWorkers(WorkerSet):
         yield Crew(start=partial(start, work.compute_factory(store)), store=store)
 
     def forecast(self, plan: TrainingPlan) -> None:  # whatever it is, it costs nothing
-        require_capabilities(needs_of(plan.setting(self.n)), can=self.can, of=self.provider)
+        require_capabilities(plan.needs(plan.setting(self.n)), can=self.can, of=self.provider)
 
     @abstractmethod
     def _reach(self, work: Work) -> _Start:
