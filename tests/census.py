@@ -30,10 +30,13 @@ class Census:
     """Counts, before some rounds, what this process and a folder hold; an observer of a run.
 
     Of the process's ``bytes`` it knows what `tracemalloc` is told, and its kilobytes from the
-    system; with ``family``, each process that it has started, or these have, is counted as well.
+    system; before the rounds of ``family``, each process that it has started, or these have, is
+    counted as well. (What is noted of them is not little beside what a round may leave behind.)
     """
 
-    def __init__(self, folder: Path, rounds: Collection[int], *, family: bool = False) -> None:
+    def __init__(
+        self, folder: Path, rounds: Collection[int], *, family: Collection[int] = ()
+    ) -> None:
         self._folder, self._rounds, self._family = folder, rounds, family
         self.bytes: list[int] = []
         self.own: list[dict[str, int]] = []
@@ -45,12 +48,25 @@ class Census:
             threads = {"threads": threading.active_count()}  # the system counts the libraries' too
             self.own.append(_held_by(os.getpid()) | threads)
             self.own[-1]["files"] = len(list(self._folder.rglob("*")))
-            if self._family:
+            if seen.round in self._family:
                 self.others.append({})
                 for pid in descendants(os.getpid()):
                     with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
                         self.others[-1][pid] = _held_by(pid)
             self.bytes.append(tracemalloc.get_traced_memory()[0])
+
+
+class Rounds:
+    """Stands for the module ``time``: a second is a round; an observer of the run."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+
+    def __call__(self, seen: Seen) -> None:
+        self.begun += isinstance(seen, Dispatch) and seen.attempt == 0
+
+    def monotonic(self) -> float:
+        return self.begun
 
 
 def descendants(pid: int) -> list[int]:

@@ -68,6 +68,7 @@ def speed_pace(profile: DelayProfile, *, jobs_per_round: int = 1) -> ByWork:
     load = profile.meta.base_load
     if not load > 0:
         rule = "the profile must have been recorded at a load > 0 to be read as speeds"
-        raise ProfileError(f"{rule}; got base load {load:g} (take `at_load` first)")
+        remedy = "read it as latency, or take `DelayProfile.at_load` first"
+        raise ProfileError(f"{rule}; got base load {load:g} ({remedy})")
     load /= require_int("jobs_per_round", jobs_per_round, least=1)
     return ByWork(rates=profile.times / load, width=load)

@@ -44,6 +44,7 @@ _FILES = "journal.jsonl", "events.jsonl", "metrics.csv", "lock"  # that a resume
 _ROUNDS = 64  # whose answers have their times in the log: later than that they have none
 _MOST_CONFIG_BYTES = 2**20
 _BLOCK_BYTES = 1 << 16
+_MOST_UNSYNCED: Final = 1000  # losses; all of them are held until they are on the disk
 _HEAD: Final = b"seconds,job,model,step,loss\r\n"  # of metrics.csv
 
 
@@ -333,14 +334,19 @@ class MetricsLog:
             self.update()
 
     def update(self, *, sync: bool = False) -> None:
-        """Write what has been added, and wait until it is on the disk if ``sync``."""
+        """Write what has been added; wait until it is on the disk if ``sync``, or much is not."""
         self._unwritten += self._metrics()
+        sync = sync or len(self._unsynced) + len(self._unwritten) > _MOST_UNSYNCED
         text, seconds = io.StringIO(newline=""), f"{time.monotonic() - self._began:.3f}"
         csv.writer(text).writerows(
             [seconds, entry.job, entry.model, entry.step, entry.loss] for entry in self._unwritten
         )
         self._append(text.getvalue().encode(), sync=sync)
-        self._unsynced, self._unwritten = [] if sync else self.unwritten, []
+        if sync:
+            self._unsynced.clear()
+        else:
+            self._unsynced += self._unwritten
+        self._unwritten = []
 
     def _append(self, data: bytes, *, sync: bool) -> None:
         self._file.append(data, sync=sync)

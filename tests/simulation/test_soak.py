@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from seqgc import workers
-from seqgc.ports import Dispatch, Seen
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import parse_scheme
 from seqgc.training import TrainingPlan, train
-from tests.census import Census, no_more
+from tests.census import Census, Rounds, no_more
 from tests.kit import SOAK
 from tests.simulation.models import models
 from tests.simulation.seams import checkpoints_at_once
@@ -24,19 +23,6 @@ ROUNDS = 100_000 if SOAK else 160
 CHECKPOINT_EVERY = 100 if SOAK else 10  # rounds
 # Of a few rounds what comes and goes is seen as well.
 MOST_BYTES_A_ROUND = 1e6 / 1e4 if SOAK else 1000
-
-
-class Rounds:
-    """Stands for the module ``time``: a second is a round; an observer of the run."""
-
-    def __init__(self) -> None:
-        self.begun = 0
-
-    def __call__(self, seen: Seen) -> None:
-        self.begun += isinstance(seen, Dispatch) and seen.attempt == 0
-
-    def monotonic(self) -> float:
-        return self.begun
 
 
 @pytest.mark.usefixtures("tmp_path" if SOAK else "traced")  # this makes a round ten times as long

@@ -67,7 +67,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalLambda]:
 def test_many_environments_answer_400_kb_each_in_every_round(
     service: LocalLambda, n: int, s: int, rounds: int, transport: str, tmp_path: Path
 ) -> None:
-    census = Census(tmp_path, [rounds // 2, rounds - 1], family=True)
+    counted = rounds // 2, rounds - 1
+    census = Census(tmp_path, counted, family=counted)
     run(service, n=n, s=s, rounds=rounds, transport=transport, census=census)
     assert service.statistics().throttled == 0
     first, last = census.others
