@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
@@ -14,12 +14,14 @@ import numpy as np
 
 from seqgc._durable import replacing
 from seqgc.deploy._aws import DeployError, calls
+from seqgc.deploy._data_sources import arrays_of, check_arrays
 from seqgc.errors import ParameterError, one_line
 from seqgc.stores import (
     DATA_FILE,
     StoredArray,
     StoredData,
     find_data,
+    is_number,
     open_s3,
     require_data_name,
 )
@@ -33,10 +35,7 @@ __all__ = ["copy_data", "put_data", "upload_data"]
 
 _Array: TypeAlias = np.ndarray[Any, Any]
 
-_NAMES: Final = {"x_train": "x", "y_train": "y", "X": "x", "X_train": "x", "X_test": "x_test"}
-_KINDS: Final = frozenset("?bhilqBefd")  # numbers that PyTorch has too
 _BLOCK_BYTES: Final = 64 << 20
-_FORMS: Final = "x and y, perhaps x_test and y_test: .npz, .safetensors, or a folder of .npy"
 
 
 def put_data(name: str, source: Path, place: Path, *, replace: bool = False) -> StoredData:
@@ -57,8 +56,8 @@ def put_data(name: str, source: Path, place: Path, *, replace: bool = False) -> 
     folder.mkdir(exist_ok=True)
     made: list[Path] = []
     try:
-        arrays = {key: _written(key, array, folder, made) for key, array in _arrays(source)}
-        _check(arrays, source)
+        arrays = {key: _written(key, array, folder, made) for key, array in arrays_of(source)}
+        check_arrays(arrays, source)
         stored = StoredData(name, str(place), arrays)
         _require_new(stored, before, str(place), replace=replace)
         if not (lasting := folder / stored.file).exists():
@@ -181,72 +180,10 @@ def _files(stored: StoredData) -> set[str]:
     return {stored.file, *(each.file for each in stored.arrays.values())}
 
 
-# ---- what people have ----------------------------------------------------------------------------
-
-
-def _arrays(source: Path) -> Iterator[tuple[str, _Array]]:
-    """Yield the arrays of a source, by our names, one after the other."""
-    seen = set[str]()
-    try:
-        for given, array in _given(source):
-            name = _NAMES.get(given, given)
-            if name not in ("x", "y", "x_test", "y_test") or name in seen:
-                rule = f"must have {_FORMS}"
-                raise ParameterError("path", rule, f"{source}: {given}")
-            seen.add(name)
-            yield name, array
-    except (OSError, ValueError, KeyError) as error:
-        if isinstance(error, ParameterError):
-            raise
-        rule = f"must have {_FORMS} ({one_line(error)})"
-        raise ParameterError("path", rule, str(source)) from error
-
-
-def _given(source: Path) -> Iterator[tuple[str, _Array]]:
-    if source.is_dir():
-        for path in sorted(source.glob("*.npy")):
-            yield path.stem, np.load(path, mmap_mode="r", allow_pickle=False)
-    elif source.suffix == ".npz":
-        with np.load(source, allow_pickle=False) as arrays:
-            for name in arrays.files:
-                yield name, arrays[name]
-    elif source.suffix == ".safetensors":
-        try:
-            from safetensors import SafetensorError, safe_open
-        except ImportError:
-            rule = "needs safetensors, which is not installed"
-            raise ParameterError("path", rule, str(source), "pip install safetensors") from None
-        try:
-            with safe_open(source, framework="numpy") as tensors:
-                for name in tensors.keys():  # noqa: SIM118 (it is no mapping)
-                    yield name, tensors.get_tensor(name)
-        except (SafetensorError, TypeError) as error:  # TypeError: bfloat16, which numpy has not
-            raise ValueError(one_line(error)) from error
-    else:
-        raise ValueError("it is none of these" if source.exists() else "it is not there")
-
-
-def _check(arrays: Mapping[str, StoredArray], source: Path) -> None:
-    for part in ("", "_test"):
-        x, y = (arrays.get(f"{key}{part}") for key in ("x", "y"))
-        if x is None and y is None and part:
-            continue
-        if x is None or y is None:
-            there = ", ".join(arrays) or "none"
-            raise ParameterError("path", f"must have {_FORMS}", f"{source}: {there}")
-        if x.shape[0] != y.shape[0] or x.shape[0] == 0:
-            rule = f"must have as many rows in x{part} as in y{part}, and at least one"
-            raise ParameterError("path", rule, f"{source}: {x.shape[0]} and {y.shape[0]}")
-        for key, each in (("x", x), ("y", y)):
-            if each.shape[1:] != arrays[key].shape[1:] or each.dtype != arrays[key].dtype:
-                rule = f"must have {key}{part} of the same form as {key}"
-                raise ParameterError("path", rule, f"{source}: {each.dtype} {each.shape}")
-
-
 def _written(name: str, array: _Array, folder: Path, made: list[Path]) -> StoredArray:
     """Write an array's file in pieces, whatever memory there is; say what it is."""
     dtype = array.dtype.newbyteorder("<")
-    if array.ndim == 0 or dtype.char not in _KINDS:
+    if array.ndim == 0 or not is_number(dtype):
         rule = "must have arrays of numbers, a data point a row"
         raise ParameterError("path", rule, f"{name}: {array.dtype} {array.shape}")
     if name.startswith("y") and array.ndim == 1 and dtype.kind in "iu":

@@ -9,6 +9,8 @@ from seqgc.stores._forgotten import LATE_S as LATE_S
 from seqgc.stores._forgotten import occupied as occupied
 from seqgc.stores._forgotten import remove_forgotten as remove_forgotten
 from seqgc.stores._forgotten import unique_name as unique_name
+from seqgc.stores._npy import is_number as is_number
+from seqgc.stores._npy import read_head as read_head
 from seqgc.stores._open import open_store as open_store
 from seqgc.stores.data_sets import DATA_FILE as DATA_FILE
 from seqgc.stores.data_sets import StoredArray as StoredArray

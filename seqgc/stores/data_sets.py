@@ -23,12 +23,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import IO, Any, Final, cast
 
 import msgspec
 import numpy as np
 
+from seqgc._bounded import open_bounded, read_bounded
 from seqgc.errors import ParameterError, StoreError, one_line
+from seqgc.stores._npy import NUMBERS, NpyHead, read_head
 from seqgc.stores.s3 import S3Client, is_absent, open_s3, split_s3
 
 __all__ = [
@@ -48,12 +50,17 @@ _CHUNK: Final = 1 << 20
 
 
 class StoredArray(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What ``data.json`` says of an array; ``digest`` is the SHA-256 of its file."""
+    """What ``data.json`` says of an array of numbers; ``digest`` is the SHA-256 of its file."""
 
     file: str
     dtype: str
     shape: tuple[int, ...]
     digest: str
+
+    def __post_init__(self) -> None:
+        if self.dtype not in NUMBERS or not self.shape or min(self.shape) < 0:
+            what = f"{self.dtype!r:.40} {list(self.shape)!r:.40}"
+            raise ValueError(f"must be of arrays of numbers, a data point a row; got {what}")
 
     @property
     def data_bytes(self) -> int:
@@ -116,24 +123,22 @@ class StoredData:
         array = self.arrays[key]
         where = f"{self.place}/{self.name}/{array.file}"
         try:
-            found = self._mapped(array) if self.mapped else self._fetched(array)
+            return self._mapped(array) if self.mapped else self._fetched(array)
         except Exception as error:
             raise StoreError(f"{where} cannot be read: {one_line(error)}") from error
-        if (found.dtype.str, found.shape) != (array.dtype, array.shape):
-            raise StoreError(f"{where} holds {found.dtype} {found.shape}, not what it should")
-        return found
 
     def _mapped(self, array: StoredArray) -> np.ndarray[Any, Any]:
-        path = Path(self.place, self.name, array.file)
-        return cast("np.ndarray[Any, Any]", np.load(path, mmap_mode="c", allow_pickle=False))
+        most = array.data_bytes + _HEAD_BYTES
+        with open_bounded(Path(self.place, self.name, array.file), most_bytes=most) as file:
+            return _head(file, array, os.fstat(file.fileno()).st_size).mapped(file, "c")
 
     def _fetched(self, array: StoredArray) -> np.ndarray[Any, Any]:
         bucket, prefix = split_s3(self.place)
         key = f"{prefix}/{self.name}/{array.file}"
         answer = self._client().get_object(Bucket=bucket, Key=key)
-        data, digest, end = bytearray(answer["ContentLength"]), hashlib.sha256(), 0
-        if len(data) > array.data_bytes + _HEAD_BYTES:
-            raise ValueError(f"is {len(data)} bytes long")
+        if (size := answer["ContentLength"]) > array.data_bytes + _HEAD_BYTES:
+            raise ValueError(f"is {size} bytes long")
+        data, digest, end = bytearray(size), hashlib.sha256(), 0
         with answer["Body"] as body:
             while chunk := body.read(_CHUNK):
                 data[end : end + len(chunk)] = chunk
@@ -141,10 +146,15 @@ class StoredData:
                 end += len(chunk)
         if digest.hexdigest() != array.digest:
             raise ValueError("has another digest")
-        head = io.BytesIO(data[:_HEAD_BYTES])
-        np.lib.format.read_magic(head)
-        shape, _, dtype = np.lib.format.read_array_header_1_0(head)
-        return np.ndarray(shape, dtype, buffer=data, offset=head.tell())
+        return _head(io.BytesIO(data[:_HEAD_BYTES]), array, len(data)).within(data)
+
+
+def _head(file: IO[bytes], array: StoredArray, file_bytes: int) -> NpyHead:
+    """Return the header of an array's file, if it says what ``data.json`` does."""
+    head = read_head(file, file_bytes=file_bytes)
+    if (head.dtype.str, head.shape) != (array.dtype, array.shape):
+        raise ValueError(f"holds {head.dtype} {head.shape}, not what it should")
+    return head
 
 
 def _lasting(digest: str) -> str:
@@ -217,10 +227,8 @@ def find_data(
 
 def _text_in(place: str, name: str, file: str, client: Callable[[], S3Client]) -> bytes | None:
     if not place.startswith("s3:"):
-        path = Path(place, name, file)
         try:
-            with path.open("rb") as opened:
-                return opened.read(_MOST_BYTES)
+            return read_bounded(Path(place, name, file), most_bytes=_MOST_BYTES)
         except (FileNotFoundError, NotADirectoryError):
             return None
     bucket, prefix = split_s3(place)

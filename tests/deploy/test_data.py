@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import pickle
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -126,8 +129,8 @@ def test_other_data_of_a_name_are_refused_unless_they_are_to_replace_it(
         ({"x": X[:0], "y": Y[:0]}, "at least one"),
         ({"x": X, "y": Y, "x_test": X}, "must have x and y"),
         ({"x": X, "y": Y, "x_test": X[:, :1], "y_test": Y}, "x_test of the same form as x"),
-        ({"x": X, "y": np.array(["a"] * 6)}, "arrays of numbers"),
-        ({"x": X, "y": np.array([{}] * 6)}, "allow_pickle=False"),
+        ({"x": X, "y": np.array(["a"] * 6)}, "an array of numbers; got <U1"),
+        ({"x": X, "y": np.array([{}] * 6)}, "an array of numbers; got object"),
         ({"x": X, "y": np.float32(1)}, "a data point a row"),
     ],
 )
@@ -140,6 +143,53 @@ def test_what_is_no_data_set_leaves_nothing(
     assert line.startswith("seqgc: `path` must have")
     assert says in line
     assert list(place.iterdir()) == []
+
+
+def promising(shape: tuple[int, ...]) -> bytes:
+    """An .npy file of a few numbers whose header says another shape."""
+    file = io.BytesIO()
+    described = {"descr": "<f4", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, described)
+    return file.getvalue() + X.tobytes()
+
+
+@pytest.mark.parametrize("shape", [(-20, 4), (100_000_000_000,), (-2, -6)])
+@pytest.mark.parametrize("source", ["folder", "archive.npz"])
+def test_no_more_numbers_are_read_than_there_are(
+    place: Path, tmp_path: Path, source: str, shape: tuple[int, ...], capsys: Any
+) -> None:
+    if source == "folder":
+        (tmp_path / source).mkdir()
+        (tmp_path / source / "x.npy").write_bytes(promising(shape))
+    else:
+        with ZipFile(tmp_path / source, "w") as archive:
+            archive.writestr("x.npy", promising(shape))
+    assert main(["data", "put", "mine", source]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("seqgc: `path` must have x and y")
+    assert "too few for float32" in line
+    assert not list(place.iterdir())
+
+
+@pytest.mark.parametrize("name", ["folder/x.npy", "x.npz", "x.safetensors"])
+def test_a_pipe_is_not_waited_for(place: Path, tmp_path: Path, name: str, capsys: Any) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / name)
+    assert main(["data", "put", "mine", name.split("/", maxsplit=1)[0]]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "it is no regular file" in line
+    assert not list(place.iterdir())
+
+
+@pytest.mark.parametrize("data", [b"PK\3\4", b"", b"\x93NUMPY"])
+def test_a_damaged_archive_is_one_line(
+    place: Path, tmp_path: Path, data: bytes, capsys: Any
+) -> None:
+    (tmp_path / "x.npz").write_bytes(data)
+    assert main(["data", "put", "mine", "x.npz"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("seqgc: `path` must have x and y")
+    assert not list(place.iterdir())
 
 
 @pytest.mark.parametrize(
