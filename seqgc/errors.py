@@ -274,9 +274,14 @@ def require_int(
 
 
 def require_number(
-    argument: str, value: float, *, least: float = -math.inf, above: float = -math.inf
+    argument: str,
+    value: float,
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    most: float = math.inf,
 ) -> float:
-    """Return a finite number, if it is at least ``least`` and greater than ``above``.
+    """Return a finite number, if it is at least ``least``, ``most`` at most, and above ``above``.
 
     Raises
     ------
@@ -294,7 +299,8 @@ def require_number(
         finite = math.isfinite(value)
     except (OverflowError, TypeError):  # an integer that no float holds; no number
         finite = False
-    if not (finite and value >= least and value > above):
+    if not (finite and least <= value <= most and value > above):
         bounds = [f" >= {least:g}"] * (least > -math.inf) + [f" > {above:g}"] * (above > -math.inf)
+        bounds += [f" <= {most:g}"] * (most < math.inf)
         raise ParameterError(argument, "must be a finite number" + " and".join(bounds), value)
     return value

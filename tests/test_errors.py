@@ -46,6 +46,7 @@ def test_what_is_refused_is_named_with_its_rule(
         (math.inf, {"above": 1}, " > 1"),
         (1.0, {"above": 1}, " > 1"),
         (math.inf, {}, ""),
+        (9.5, {"least": 0, "most": 9}, " >= 0 and <= 9"),
     ],
 )
 def test_a_number_must_be_finite_and_in_range(

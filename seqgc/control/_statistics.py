@@ -79,16 +79,16 @@ class Statistics(ABC):
             return False
         batches = self._batches[worker]
         batches.append(_Batch(self.now, seconds, share))
-        while batches[0].at <= self.now - self._window_s:
+        while self.now - batches[0].at >= self._window_s:  # not so of this one, however late it is
             batches.popleft()
         return True
 
     def _mean(self, window_s: float, value: Callable[[_Batch], float]) -> Means:
         total, count = np.zeros((2, self._n))
-        after = self.now - min(window_s, self._window_s)
+        window_s = min(window_s, self._window_s)
         for worker, batches in enumerate(self._batches):
             for batch in reversed(batches):
-                if batch.at <= after:
+                if self.now - batch.at >= window_s:
                     break
                 total[worker] += value(batch)
                 count[worker] += 1

@@ -182,6 +182,9 @@ def test_a_batch_is_charged_as_it_is_cut(profile: Path, capsys: Out) -> None:
         (["--conformity", "mild"], "`conformity` must be one of scheme, bursty"),
         (["--mu", "-1"], "`mu` must be a finite number >= 0"),
         (["--alpha", "9", "--base-load", "0.5"], "`alpha` must leave times positive at load 0"),
+        (["--alpha", "1e18"], "`alpha` must be a finite number >= 0 and <= 1e+15; got 1e+18"),
+        (["--base-load", "1e16"], "`base_load` must be a finite number >= 0 and <= 1e+15; got"),
+        (["--scheme", "deal", "--rtt", "1e308"], "`rtt` must be a finite number >= 0 and <= 1e+15"),
         (["--scheme", "gc:s=6"], "`s` must satisfy 0 <= s < n"),
         (
             ["--scheme", "m-sgc:B=4,W=6,lam=1"],
@@ -196,6 +199,13 @@ def test_replay_refuses_in_one_line(
     assert message in refused(capsys, "replay", str(profile), *scheme, *arguments)
 
 
+@pytest.mark.parametrize("spec", ["antdt-nd:trans=1e-300,per=1e-300", "lb-bsp"])
+def test_windows_and_loads_at_their_limits_replay(profile: Path, capsys: Out, spec: str) -> None:
+    heavy = ["--base-load", "0", "--alpha", "1e15"]  # the windows are nothing beside the rounds
+    found = answer(capsys, "replay", str(profile), "--defence", spec, *heavy, "--json")
+    assert len(found["round_seconds"]) == 8  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("verb", [["replay", "--scheme", "uncoded"], ["tune"]])
 @pytest.mark.parametrize(
     ("cells", "message"),
@@ -204,6 +214,11 @@ def test_replay_refuses_in_one_line(
         ("1.0,2.0\n1.0,-2.0\n", "row 1, column 1"),
         ("1.0,2.0\n1.0\n", "has 1 columns"),
         ("", "got shape (0,)"),
+        (
+            "1.0,2.0\n1.0,1e308\n",
+            "row 1, column 1 (round, worker; from 0): a time must be 1e-09 to",
+        ),
+        ("1.0,5e-324\n", "to 1e+15 s to be replayed; got 5e-324"),
     ],
 )
 def test_a_bad_profile_is_refused_with_its_place(

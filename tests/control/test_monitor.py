@@ -47,6 +47,15 @@ def play(
     return monitor.close(record(round, max(times[i] for i in asked), n))
 
 
+@pytest.mark.parametrize("window_s", [1e-300, 1.0])
+@pytest.mark.parametrize("seconds", [0.5, 1e18])
+def test_the_latest_answer_is_known_however_late_it_is(window_s: float, seconds: float) -> None:
+    monitor = Monitor(2, window_s=window_s)
+    for round in range(3):
+        play(monitor, round, [seconds, seconds])  # beside which the window may be nothing
+    assert monitor.seconds(window_s).values.tolist() == [seconds, seconds]
+
+
 def test_a_time_begins_when_the_workers_own_task_leaves() -> None:
     sample = play(Monitor(3, window_s=9.0), 0, [2.0, 1.0, 4.0], loads=[0.5, 0.25, 0.25])
     assert sample.seconds.tolist() == [2.0, 1.0, 4.0]
