@@ -37,6 +37,9 @@ OnFailure: TypeAlias = Literal["go-on", "stop"]
 ROUND_LIMIT_S: Final = 60.0
 """Seconds after which a live round is given up, unless another limit is given."""
 
+_MOST_LOAD: Final = 1000  # that is recorded: the tasks of all workers are held at once
+_MOST_WARMUP: Final = 10_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainingPlan:
@@ -293,17 +296,19 @@ class RecordingPlan:
 
     model: Model  # whose gradient is computed; nothing is trained: its weights stay as they are
     rounds: int  # of each profile
-    loads: Sequence[float]  # normalized, distinct and >= 0; kept in ascending order
-    warmup: int = 1  # rounds at every load that are not recorded
+    loads: Sequence[float]  # normalized, distinct, 0 to 1000; kept in ascending order
+    warmup: int = 1  # rounds at every load that are not recorded, 10,000 at most
     timeout_s: float = ROUND_LIMIT_S  # whose answer takes longer is recorded as `LATE`
     precision: Precision = "float32"  # of the weights and the results
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rounds", require_int("rounds", self.rounds, least=1))
-        object.__setattr__(self, "warmup", require_int("warmup", self.warmup, least=0))
+        warmup = require_int("warmup", self.warmup, least=0, most=_MOST_WARMUP)
+        object.__setattr__(self, "warmup", warmup)
         loads, batch_size = tuple(self.loads), self.model.batch_size
-        if not loads or not all(math.isfinite(load) and load >= 0 for load in loads):
-            raise ParameterError("loads", "must be finite numbers >= 0, at least one", list(loads))
+        if not loads or not all(0 <= load <= _MOST_LOAD for load in loads):
+            rule = f"must be numbers from 0 to {_MOST_LOAD}, at least one"
+            raise ParameterError("loads", rule, list(loads))
         if len({num_points(load, batch_size) for load in loads}) < len(loads):
             rule = f"must come to different numbers of data points, of batches of {batch_size}"
             raise ParameterError("loads", rule, list(loads))

@@ -64,12 +64,12 @@ def record_profile(
     >>> idle.times.shape, idle.meta.base_load, busy.meta.base_load, idle.meta.batch
     ((3, 2), 0.5, 1.0, 256)
     """
-    turns, model = tuple(_turns(plan)), plan.model
+    model, played = plan.model, (plan.warmup + plan.rounds) * len(plan.loads)
 
     def occasion(task: ports.Task) -> tuple[int, float] | None:
-        if task.round >= len(turns):  # a task that holds nothing
+        if task.round >= played:  # a task that holds nothing
             return None
-        load, row = turns[task.round]
+        load, row = _turn(plan, task.round)
         return row or 0, load
 
     rows: dict[float, list[tuple[list[float], list[int]]]] = {load: [] for load in plan.loads}
@@ -81,7 +81,8 @@ def record_profile(
         weights = crew.store.publish(model.name, 0, vector)
         stack.callback(crew.store.discard, weights)
         live = stack.enter_context(started(crew, workers, observers=observers))
-        for number, (load, row) in enumerate(turns):
+        for number in range(played):
+            load, row = _turn(plan, number)
             tasks = list(_tasks(plan, number, load, weights=weights, workers=workers.n))
             seconds, status, reason = _play(live, tasks, timeout_s=plan.timeout_s)
             if all(status):
@@ -90,10 +91,8 @@ def record_profile(
             if row is not None:
                 rows[load].append((seconds, status))
             for observer in observers:
-                observer(
-                    ports.Notice(kind="round", fields={"done": number + 1, "total": len(turns)})
-                )
-        rtt_s = _round_trip_s(live, first=len(turns), workers=workers.n, timeout_s=plan.timeout_s)
+                observer(ports.Notice(kind="round", fields={"done": number + 1, "total": played}))
+        rtt_s = _round_trip_s(live, first=played, workers=workers.n, timeout_s=plan.timeout_s)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     profiles = [
         DelayProfile(
@@ -117,13 +116,11 @@ def record_profile(
     return [replace(p, meta=replace(p.meta, alpha=alpha)) for p in profiles]
 
 
-def _turns(plan: RecordingPlan) -> Iterator[tuple[float, int | None]]:
-    """Yield each round's load, and its row of that load's profile (None: warm-up)."""
-    loads = tuple(plan.loads)
-    for turn in range(plan.warmup + plan.rounds):
-        first = turn % len(loads)
-        for load in loads[first:] + loads[:first]:
-            yield load, turn - plan.warmup if turn >= plan.warmup else None
+def _turn(plan: RecordingPlan, number: int) -> tuple[float, int | None]:
+    """Return a round's load, and its row of that load's profile (None: warm-up)."""
+    turn, place = divmod(number, len(plan.loads))
+    load = plan.loads[(turn + place) % len(plan.loads)]
+    return load, turn - plan.warmup if turn >= plan.warmup else None
 
 
 def _tasks(
