@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from seqgc.cli._names import require_unregistered
 from seqgc.cli._options import AsJson, with_plugins
 from seqgc.cli._show import show
 from seqgc.deploy import (
@@ -30,30 +31,33 @@ def data() -> None:
 
 def put(
     name: Annotated[str, typer.Argument(help="The data set's name: models say data = NAME.")],
-    path: Annotated[Path, typer.Argument(help="x and y: .npz, .safetensors, a folder of .npy.")],
+    path: Annotated[str, typer.Argument(help="x and y: .npz, .safetensors, a folder of .npy.")],
     deployment: Annotated[
         Path | None, f"Copy to this deployment's bucket; {DEPLOYMENT_FILE} if it is there."
     ] = None,
     mount: Annotated[
-        Path | None, "Copy to the functions' file system, which is mounted here."
+        str | None, "Copy to the functions' file system, which is mounted here."
     ] = None,
     replace: Annotated[bool, "--replace", "Replace other data of the name."] = False,
     as_json: AsJson = False,
 ) -> None:
     """Copy a data set to this machine's data sets, and to those of the functions."""
+    require_unregistered(name)
+    source = _named("path", path)
+    mounted = None if mount is None else _named("mount", mount)
     place = Path(data_places()[0])
     if str(place).startswith("s3:"):
         rule = "must begin with a folder of this machine where data are put"
         raise ParameterError("SEQGC_DATA", rule, str(place))
-    if mount is not None and not mount.is_dir():
-        raise ParameterError("mount", "must be a folder", str(mount))
+    if mounted is not None and not mounted.is_dir():
+        raise ParameterError("mount", "must be a folder", mount)
     if deployment is None and Path(DEPLOYMENT_FILE).is_file():
         deployment = Path(DEPLOYMENT_FILE)
     deployed = None if deployment is None else read_deployment(deployment)
-    stored = put_data(name, path, place, replace=replace)
+    stored = put_data(name, source, place, replace=replace)
     places = [str(place / name)]
-    if mount is not None:
-        places.append(copy_data(stored, mount / "data", replace=replace))
+    if mounted is not None:
+        places.append(copy_data(stored, mounted / "data", replace=replace))
     if deployed is not None:
         session = open_session(region=deployed.region)
         location = f"s3://{deployed.bucket}/data"
@@ -66,6 +70,13 @@ def put(
     pairs = {key: f"{each.dtype} {each.shape}" for key, each in stored.arrays.items()}
     pairs |= {"places": "\n".join(places), "in a configuration": f'data = "{name}"'}
     show(facts, pairs, as_json=as_json, saved=True)
+
+
+def _named(argument: str, path: str) -> Path:
+    """Return a path, unless it is empty, as of a variable that is not set: it would be ``.``."""
+    if not path:
+        raise ParameterError(argument, "must not be empty", path)
+    return Path(path)
 
 
 app.command("put")(with_plugins(put))

@@ -26,6 +26,7 @@ __all__ = [
     "OPTIMIZERS",
     "SCHEDULERS",
     "check_names",
+    "require_unregistered",
 ]
 
 MODULES: Final = ("digits-cnn", "mlp", "paper-cnn")
@@ -108,6 +109,18 @@ def _check_options(model: ModelConfig) -> None:
     if model.scheduler is None and model.scheduler_args:
         rule = "must be left out where there is no scheduler"
         raise ParameterError("scheduler_args", rule, model.scheduler_args)
+
+
+def require_unregistered(name: str) -> None:
+    """Refuse a name for data of one's own under which models would always find others."""
+    taken: Collection[str] = DATA
+    if "seqgc.training.factories" in sys.modules:
+        from seqgc.training.factories import data_names
+
+        taken = data_names()
+    if name in taken:
+        rule = "must be new: models would find the registered data of that name instead"
+        raise ParameterError("name", rule, name)
 
 
 def _may_be_registered() -> bool:

@@ -51,9 +51,9 @@ def put_data(name: str, source: Path, place: Path, *, replace: bool = False) -> 
         If it is no such source, or the name has other contents already and ``replace`` is not set.
     """
     require_data_name(name)
-    place.mkdir(parents=True, exist_ok=True)
     folder, before = place / name, find_data(name, [str(place)])
-    folder.mkdir(exist_ok=True)
+    absent = [each for each in folder.parents if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
     made: list[Path] = []
     try:
         arrays = {key: _written(key, array, folder, made) for key, array in arrays_of(source)}
@@ -66,8 +66,9 @@ def put_data(name: str, source: Path, place: Path, *, replace: bool = False) -> 
     except BaseException:
         for path in made:
             path.unlink(missing_ok=True)
-        with suppress(OSError):  # not empty
-            folder.rmdir()
+        for each in (folder, *absent):
+            with suppress(OSError):  # not empty
+                each.rmdir()
         raise
     _clear(stored, before, folder)
     return stored

@@ -20,7 +20,14 @@ from seqgc.deploy import DeployError, put_data, upload_data
 from seqgc.errors import ParameterError, SkewError, StoreError
 from seqgc.stores import find_data
 from seqgc.training.compute import TorchComputeFactory
-from seqgc.training.factories import make_models_compute, named_data, registered_model, workload_of
+from seqgc.training.factories import (
+    digits,
+    make_models_compute,
+    named_data,
+    register_data,
+    registered_model,
+    workload_of,
+)
 from seqgc.training.stored import StoredPoints
 from seqgc.workers import FunctionSettings, functions, lambda_local
 from tests.deploy.kit import REGION
@@ -142,7 +149,7 @@ def test_what_is_no_data_set_leaves_nothing(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("seqgc: `path` must have")
     assert says in line
-    assert list(place.iterdir()) == []
+    assert not place.exists()
 
 
 def promising(shape: tuple[int, ...]) -> bytes:
@@ -168,7 +175,7 @@ def test_no_more_numbers_are_read_than_there_are(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("seqgc: `path` must have x and y")
     assert "too few for float32" in line
-    assert not list(place.iterdir())
+    assert not place.exists()
 
 
 @pytest.mark.parametrize("name", ["folder/x.npy", "x.npz", "x.safetensors"])
@@ -178,7 +185,7 @@ def test_a_pipe_is_not_waited_for(place: Path, tmp_path: Path, name: str, capsys
     assert main(["data", "put", "mine", name.split("/", maxsplit=1)[0]]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "it is no regular file" in line
-    assert not list(place.iterdir())
+    assert not place.exists()
 
 
 @pytest.mark.parametrize("data", [b"PK\3\4", b"", b"\x93NUMPY"])
@@ -189,7 +196,7 @@ def test_a_damaged_archive_is_one_line(
     assert main(["data", "put", "mine", "x.npz"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("seqgc: `path` must have x and y")
-    assert not list(place.iterdir())
+    assert not place.exists()
 
 
 @pytest.mark.parametrize(
@@ -199,6 +206,9 @@ def test_a_damaged_archive_is_one_line(
         (["mine", "none.npz"], "`path` must have x and y"),
         (["mine", "data.pkl"], "`path` must have x and y"),
         (["mine", "plain.npz", "--mount", "none"], "`mount` must be a folder"),
+        (["mine", "plain.npz", "--mount", ""], "`mount` must not be empty; got ''"),
+        (["mine", ""], "`path` must not be empty; got ''"),
+        (["digits", "plain.npz"], "`name` must be new: models would find the registered"),
         (["mine", "plain.npz", "--deployment", "none"], "`deployment` must be a file"),
     ],
 )
@@ -210,7 +220,18 @@ def test_what_cannot_be_put_is_one_line(
     assert main(["data", "put", *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"seqgc: {says}")
-    assert not place.exists() or list(place.iterdir()) == []
+    assert not place.exists()
+
+
+def test_data_that_a_module_has_registered_are_not_put_under_its_name(
+    place: Path, tmp_path: Path, capsys: Any
+) -> None:
+    register_data("put-nowhere")(digits)
+    sources(tmp_path)
+    assert main(["data", "put", "put-nowhere", "plain.npz"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("seqgc: `name` must be new: models would find the registered data")
+    assert not place.exists()
 
 
 def test_the_verb_copies_to_the_file_system_too(place: Path, tmp_path: Path, capsys: Any) -> None:
