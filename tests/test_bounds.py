@@ -15,6 +15,7 @@ from seqgc.ports import Task
 from seqgc.profiles import (
     ByTime,
     ByWork,
+    DelayProfile,
     Disrupters,
     Pace,
     PowerLawClocks,
@@ -23,7 +24,10 @@ from seqgc.profiles import (
     read_profile,
     speed_pace,
 )
-from seqgc.stragglers import busy_seconds, clairvoyant_bound
+from seqgc.rounds import Setting
+from seqgc.schemes import parse_scheme
+from seqgc.search import Rehearsal, replay
+from seqgc.stragglers import busy_seconds, clairvoyant_bound, never_idle_seconds
 from seqgc.virtual import VirtualBackend
 
 MATRICES = st.lists(st.lists(st.floats(0.2, 9.0), min_size=3, max_size=3), min_size=1, max_size=4)
@@ -101,3 +105,26 @@ def test_a_recording_read_as_latencies(recorded_profiles: Path, alpha: float, du
     at_no_load = read_profile(recorded_profiles / name).times
     bound_s = clairvoyant_bound(at_no_load, alpha=alpha).sum()
     assert bound_s == pytest.approx(due_s, abs=1e-4)
+
+
+@given(
+    times=MATRICES,
+    spec=st.sampled_from(["a-bsp:wpc=100", "a-bsp:wpc=3", "ssp:slack=1,wpc=2", "asp", "bsp"]),
+    jobs=st.integers(1, 12),
+)
+def test_no_replay_of_who_goes_on_by_himself_is_below_its_bound(
+    times: list[list[float]], spec: str, jobs: int
+) -> None:
+    profile = DelayProfile.from_times(np.array(times))
+    on = Rehearsal(profile=profile, alpha=1.0, num_jobs=jobs, repeat=True)
+    setting = Setting(scheme=parse_scheme(spec, n=3))
+    assert replay(setting, on).runtime_s >= on.bound_s(setting) * (1 - 1e-9)
+
+
+def test_who_is_never_idle_pays_for_each_task_and_does_what_it_has() -> None:
+    rows = np.array([[0.0, 9.0], [5.0, 9.0]])
+    assert never_idle_seconds(rows, 1, part_s=1.0) == 7.0  # both parts are the first worker's
+    assert never_idle_seconds(rows, 2, part_s=1.0, jobs_per_task=2) == 8.0 + 1.0
+    for wrong in ({"jobs": 0}, {"part_s": -1.0}, {"jobs_per_task": 0}):
+        with pytest.raises(ParameterError, match=next(iter(wrong))):
+            never_idle_seconds(rows, **{"jobs": 1, "part_s": 1.0} | wrong)  # type: ignore[arg-type]

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from seqgc.comparison._rows import ProfileReading
 from seqgc.comparison._run import Course, Workers, course_of, jobs_of
 from seqgc.errors import ParameterError, require_int
 from seqgc.ports import FloatArray
-from seqgc.profiles import ByRound, latency_pace, speed_pace
-from seqgc.rounds import PolicyDefence, Setting, require_models
+from seqgc.profiles import latency_pace, speed_pace
+from seqgc.rounds import Setting, require_models
 from seqgc.schemes import Deal
 from seqgc.search import Rehearsal, deal
 from seqgc.stragglers import busy_seconds
@@ -82,11 +79,12 @@ class Field:
     def _bound_s(self, setting: Setting) -> float:
         bundle, jobs = setting.jobs_per_round, jobs_of(setting, clocks=self.clocks)
         pace, clocks = self.workers(bundle).pace, jobs * bundle
-        if self.reading == "speed" or self.kind == "resident":
+        if self.reading == "speed":
             return busy_seconds(pace, jobs) / clocks
-        if isinstance(setting.scheme, PolicyDefence) and isinstance(pace, ByRound):
-            return _never_idle_s(pace, jobs, each=setting.scheme.jobs_per_task) / clocks
-        return self.rehearsal.ideal_s(clocks, jobs_per_round=bundle) / clocks
+        least_s = self.rehearsal.least_s(setting, clocks)
+        if self.kind == "resident":  # by work alone, unless a latency is below 0
+            least_s = min(least_s, busy_seconds(pace, jobs))
+        return least_s / clocks
 
     def check(self, setting: Setting) -> None:
         """Refuse what cannot run here."""
@@ -116,19 +114,3 @@ class Field:
             tasks=setting.scheme.n * jobs,
             load=run.computed_load,
         )
-
-
-def _never_idle_s(pace: ByRound, jobs: int, *, each: int) -> float:
-    """Return when n workers have done all parts of so many jobs, ``each`` in a task, none idle.
-
-    A worker's k-th task pays the latency of row k, whoever's part it is.
-    """
-    n, rows = pace.n, len(pace.rates)
-    task_s = pace.latencies_s + pace.rates * (each / n - pace.base_load)
-    tasks, depth = math.ceil(jobs * n / each), math.ceil(jobs / each)
-    while True:  # until nobody could have done more in that time
-        done_s = np.cumsum(task_s[np.arange(depth) % rows], axis=0)
-        last_s = float(np.partition(done_s.ravel(), tasks - 1)[tasks - 1])
-        if depth >= tasks or done_s[-1].min() >= last_s:
-            return last_s
-        depth = min(2 * depth, tasks)

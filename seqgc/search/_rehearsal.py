@@ -12,10 +12,10 @@ import numpy as np
 from seqgc.errors import ParameterError, ProfileError, require_int, require_number
 from seqgc.ports import FloatArray
 from seqgc.profiles import DelayProfile
-from seqgc.rounds import Setting
+from seqgc.rounds import PolicyDefence, Setting
 from seqgc.schemes import Deal, Defence, Schedule, Scheme, by_rounds
 from seqgc.search._virtual_workers import USUAL_RTT_S, Reading
-from seqgc.stragglers import AnyOf, Bursty, clairvoyant_bound
+from seqgc.stragglers import AnyOf, Bursty, clairvoyant_bound, never_idle_seconds
 
 __all__ = ["Conformity", "Rehearsal"]
 
@@ -246,14 +246,30 @@ class Rehearsal:
         return float(each[np.arange(num_jobs // jobs_per_round) % len(each)].sum())
 
     def bound_s(self, setting: Setting) -> float:
-        """Return a setting's own bound: `ideal_s`, or of workers that stay all work shared evenly.
+        """Return a setting's own bound: `least_s`, or of workers that stay all work shared evenly.
 
         These pay for their start once, and the work alone bounds every further job.
         """
         jobs = self.jobs(setting.scheme, jobs_per_round=setting.jobs_per_round)
         if self.stays(setting):
             return self.slope * jobs / setting.scheme.n
-        return self.ideal_s(jobs, jobs_per_round=setting.jobs_per_round)
+        return self.least_s(setting, jobs)
+
+    def least_s(self, setting: Setting, num_jobs: int) -> float:
+        """Return a bound for a setting where each task pays its latency, for so many gradients.
+
+        That is `ideal_s`, or where nothing has rounds, for weights may lack what others have not
+        handed in, the time of workers who are never idle.
+        """
+        scheme, k = setting.scheme, setting.jobs_per_round
+        if not isinstance(scheme, PolicyDefence) or scheme.staleness == 0:
+            return self.ideal_s(num_jobs, jobs_per_round=k)
+        return never_idle_seconds(
+            self._at_no_load,
+            num_jobs // k,
+            part_s=k * self.slope * float(scheme.loads_of(self.batch).min()),
+            jobs_per_task=scheme.jobs_per_task,
+        )
 
 
 @lru_cache(maxsize=2**15)  # a search asks again for every closing rule

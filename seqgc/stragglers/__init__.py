@@ -1,6 +1,7 @@
 """Straggler models and the load that they cost at least; stragglers of recorded profiles."""
 
 from seqgc.stragglers._busy import busy_seconds as busy_seconds
+from seqgc.stragglers._busy import never_idle_seconds as never_idle_seconds
 from seqgc.stragglers._statistics import SmallestLam as SmallestLam
 from seqgc.stragglers._statistics import StragglerStats as StragglerStats
 from seqgc.stragglers._statistics import clairvoyant_bound as clairvoyant_bound

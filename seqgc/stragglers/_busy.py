@@ -1,13 +1,16 @@
-"""How long work takes workers who are never idle: the bound where work may go to anyone."""
+"""How long work takes workers who are never idle: bounds where work may go to anyone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from seqgc.errors import require_number
+import numpy as np
+
+from seqgc.errors import require_int, require_number
+from seqgc.ports import FloatArray
 from seqgc.profiles import Pace
 
-__all__ = ["busy_seconds"]
+__all__ = ["busy_seconds", "never_idle_seconds"]
 
 _ACCURACY = 1e-13  # of what is sought, relative to it
 _MOST_STEPS = 200
@@ -58,6 +61,47 @@ def busy_seconds(pace: Pace, work: float) -> float:
 
     even_s = [takes_s(worker, each) for worker in range(pace.n)]
     return _zero(lambda by_s: -missing(by_s), min(even_s), max(even_s))
+
+
+def never_idle_seconds(
+    zero_load_times: FloatArray, jobs: int, *, part_s: float, jobs_per_task: int = 1
+) -> float:
+    """Return the least seconds in which n workers, none idle, do all n parts of so many jobs.
+
+    A worker's k-th task takes the seconds of row ``k mod rounds`` of ``zero_load_times``
+    (rounds, n), and ``part_s`` more for each of its parts. Whoever's these are, a task has at most
+    ``jobs_per_task`` of them, and a worker has one task at a time: of p parts its last is done no
+    sooner than in ``ceil(p / jobs_per_task)`` tasks that have nothing else. The bound is when
+    ``n * jobs`` parts could be done.
+
+    Raises
+    ------
+    ParameterError
+        If ``part_s`` is below 0, or there is no job, in all or in a task.
+
+    Examples
+    --------
+    A part is 1 s of work, and each task of the second worker has a start of 2 s. Of 18 parts it
+    does 4, or 8 in one task:
+
+    >>> import numpy as np
+    >>> starts_s = np.array([[0.0, 2.0]])
+    >>> [never_idle_seconds(starts_s, 9, part_s=1.0, jobs_per_task=each) for each in (1, 9)]
+    [14.0, 10.0]
+    """
+    require_number("part_s", part_s, least=0)
+    parts = require_int("jobs", jobs, least=1) * zero_load_times.shape[1]
+    each, depth = min(require_int("jobs_per_task", jobs_per_task, least=1), jobs), jobs
+    while True:  # until nobody could have done more in that time
+        order = np.arange(depth)
+        before_s = np.cumsum(zero_load_times[order % len(zero_load_times)], axis=0)
+        if each > 1:  # a task more is no loss where a line through mean times is below 0
+            before_s = np.minimum.accumulate(before_s[::-1], axis=0)[::-1]
+        done_s = before_s[order // each] + part_s * (order[:, None] + 1)
+        last_s = float(np.partition(done_s.ravel(), parts - 1)[parts - 1])
+        if depth >= parts or done_s[-1].min() >= last_s:
+            return max(0.0, last_s)
+        depth = min(2 * depth, parts)
 
 
 def _zero(rising: Callable[[float], float], low: float, high: float) -> float:

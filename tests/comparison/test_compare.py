@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from seqgc.comparison import (
     Metering,
@@ -20,10 +22,11 @@ from seqgc.comparison import (
     trained,
 )
 from seqgc.errors import ParameterError, ProfileError
-from seqgc.profiles import LAMBDA_CNN, DelayProfile, latency_pace
+from seqgc.profiles import LAMBDA_CNN, DelayProfile, ProfileMeta, latency_pace
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import parse_scheme
 from seqgc.search import Reading, Rehearsal, replay
+from seqgc.virtual import WorkerKind
 
 N, ROUNDS, ALPHA = 12, 15, 3.0
 QUICK = Trial(lrs=(4.0,), seeds=1, batch=512)
@@ -267,6 +270,43 @@ def test_who_has_no_rounds_is_not_below_the_bound_either() -> None:
     on = Rehearsal(profile=DelayProfile.from_times(times), alpha=4.0)
     found = compare(on, ["asp-dds:M=1", "asp", "ssp:slack=3", "uncoded"], trial=QUICK)
     assert min(row.over_bound for row in found.rows) >= 1 - 1e-9
+
+
+@given(
+    times=st.lists(st.lists(st.floats(0.3, 9.0), min_size=3, max_size=3), min_size=1, max_size=4),
+    spec=st.sampled_from(["a-bsp", "ssp:slack=1", "asp", "asp-dds", "lb-bsp"]),
+    wpc=st.sampled_from([1, 2, 7, 20, 10**9]),
+    clocks=st.integers(1, 21),
+    models=st.integers(1, 3),
+    workers=st.sampled_from(["function", "resident"]),
+)
+def test_no_defence_is_below_its_own_bound(
+    times: list[list[float]], spec: str, wpc: int, clocks: int, models: int, workers: WorkerKind
+) -> None:
+    if spec == "a-bsp" or spec.startswith("ssp"):
+        spec += f"{',' if ':' in spec else ':'}wpc={wpc}"
+    meta = ProfileMeta(base_load=0.1, alpha=2.0)
+    profile = DelayProfile.from_times(np.array(times), meta=meta)
+    trial = replace(QUICK, target=2.3, most=1)
+    found = compare(profile, [spec], models=models, clocks=clocks, workers=workers, trial=trial)
+    assert found.rows[0].over_bound >= 1 - 1e-9
+
+
+def test_residents_with_an_answer_that_was_recorded_below_its_line_are_not_below_the_bound() -> (
+    None
+):
+    meta = ProfileMeta(base_load=0.1, alpha=5.0)
+    profile = DelayProfile.from_times([[0.06, 0.6, 0.6]], meta=meta)
+    found = compare(profile, ["asp-dds"], clocks=20, workers="resident", trial=QUICK)
+    assert min(row.over_bound for row in found.rows) >= 1 - 1e-9
+
+
+def test_who_has_all_clocks_in_one_task_and_is_as_fast_as_can_be_is_at_the_bound() -> None:
+    on = Rehearsal(profile=DelayProfile.from_times(np.ones((3, 4))), alpha=2.0)
+    for spec in ("a-bsp:wpc=20", "a-bsp:wpc=1000000000"):
+        found = compare(on, [spec], clocks=20, trial=QUICK)
+        assert found.bound_s == pytest.approx((1 + 20 * 2.0 / 4) / 20)
+        assert found.rows[0].over_bound == pytest.approx(1)
 
 
 def test_work_that_is_dealt_pays_a_latency_a_task_as_all_others_do() -> None:
