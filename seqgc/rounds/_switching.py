@@ -237,9 +237,7 @@ class SwitchingPolicy:
         closing = [action for action in actions if not isinstance(action, Dispatch)]
         restarts = [Restart(worker=each, reason=decision.reason) for each in decision.restart]
         opening = [action for action in actions if isinstance(action, Dispatch)]
-        if (
-            begins or switch_to is not None or ends
-        ):  # what was opened is never sent: this takes its place
+        if begins or switch_to is not None or ends:  # then this is sent in place of what was opened
             before, self._policy = self._policy, self._run()
             if isinstance(before, RoundPolicy) and isinstance(self._policy, RoundPolicy):
                 self._policy.inherit(before)
@@ -260,15 +258,16 @@ class SwitchingPolicy:
             self._started = min(first + len(self._answers), self._num_jobs)
 
     def _shorten(self) -> bool:
-        """Let the segment have no more jobs than the run has; say whether it knew of more.
+        """Let the segment have no more jobs than the run has; say whether its policy knows of more.
 
-        A segment that drains to make way for another one begins none.
+        A segment that drains to make way for another one begins none. Who deals has been told, and
+        goes on with what is dealt already.
         """
         left = self._num_jobs - self._segments[-1].first_job
         if self._next is not None or self._jobs <= left:
             return False
         self._jobs = left
-        return True
+        return not isinstance(self._policy, DealingPolicy)
 
     def _go_on(self, setting: Setting | None) -> bool:
         """Leave the segment for a setting, if it is not None; say whether the next one begins."""

@@ -60,6 +60,7 @@ class LogTables:
             },
             most=_MOST_ANSWERS,
         )  # fmt: skip
+        self._last_job = -1  # of which work was sent
         self._jobs = Columns({"job": whole, "finished_s": real, "error": real}, most=_MOST_ROUNDS)
         self._notices: list[tuple[float, str, str]] = []
         self._reasons: dict[str, int] = {}
@@ -109,6 +110,7 @@ class LogTables:
     def _dispatch(self, event: Event) -> None:
         if event.round < 0:
             return
+        self._last_job = max(self._last_job, *event.jobs, -1)
         if event.attempt == 0:
             load = math.nan if event.load is None else event.load
             self._begun[event.round] = self._at(event), load
@@ -224,6 +226,8 @@ class LogTables:
         jobs = self._jobs.take(_last_of_each(self._jobs.take()["job"]))
         for what, numbers in (("round", rounds["round"]), ("job", jobs["job"])):
             last = int(numbers[-1]) if len(numbers) else -1
+            if what == "job" and self.outcome == "finished":
+                last = max(last, self._last_job)
             if missing := last + 1 - len(numbers):  # not yet on the disk when a master was killed
                 self._gaps.append(f"{missing:,} of the {what}s up to {last:,} are not in {LOG}.")
         at_s, kinds, words = zip(*self._notices, strict=True) if self._notices else ((), (), ())

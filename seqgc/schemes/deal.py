@@ -16,9 +16,9 @@ that turns up late finds work if there are more pieces than workers, and what is
 spread best if the last pieces are small: *guided self-scheduling* (Polychronopoulos and Kuck 1987)
 gives each of n workers that comes ``1/n`` of what is left. This goes on until the pieces would be
 smaller than equal shares of what is left, for the number of pieces that was asked for; if that is
-more than ``(1 + ln 4) n``, all are smaller, but none than a quarter of the first. Where M jobs are
-under way at once, the end of one is the middle of the next: ``n/M`` equal pieces of each keep all
-workers busy.
+more than ``(1 + ln 4) n``, all are smaller, and the last stays near a quarter of the first (0.24 or
+more from 18 workers on, 0.15 or more with two). Where M jobs are under way at once, the end of one
+is the middle of the next: ``n/M`` equal pieces of each keep all workers busy.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from seqgc.schemes._registry import register
 __all__ = ["Deal"]
 
 _MOST = 100_000  # pieces of a job
-# Of p n pieces, guided from 1/n on, the last are exp(1 - p) of the first: a quarter here.
+# Of p n pieces, guided from 1/n on, the last are near exp(1 - p) of the first: a quarter here.
 _FINEST = 1 + math.log(4)
 
 

@@ -149,6 +149,8 @@ class TorchWorkload(ModelsWorkload):
             self._apply([job])
 
     def flush(self) -> None:
+        for job in [job for job in self._unapplied if self._plan.turns[job].step is None]:
+            del self._unapplied[job]  # for nobody
         self._apply(list(self._unapplied))
         self.abandon()
 
