@@ -12,9 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, TypeVar
 
-import msgspec
-
-from seqgc.training.snapshots import Snapshot, Tensors
+from seqgc.training.snapshots import Snapshot, Tensors, encoded
 
 __all__ = ["Room", "room_bytes"]
 
@@ -33,7 +31,7 @@ def room_bytes(snapshot: Snapshot[_State], *, again: Iterable[str]) -> int:
     the checkpoint's own, and of results there are more amidst a round than between two.
     """
     sizes = {name: _size(tensors) for name, tensors in snapshot.files.items()}
-    state = len(msgspec.json.encode(snapshot.state))
+    state = len(encoded(snapshot.state))
     size = state + sum(sizes.values()) + sum(sizes.get(name, 0) for name in again)
     return size + size // _REST + _OTHER_BYTES
 

@@ -24,6 +24,7 @@ not whole yet has its master's number in its name, and no master removes what a 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shutil
 from collections.abc import Callable, Mapping
@@ -40,7 +41,7 @@ from seqgc._bounded import open_bounded
 from seqgc._durable import rename, sync_folder, write_new
 from seqgc.errors import StoreError, one_line
 
-__all__ = ["Snapshot", "SnapshotFolder", "Tensors"]
+__all__ = ["Snapshot", "SnapshotFolder", "Tensors", "encoded"]
 
 SCHEMA = 5
 _STATE = "state.json"
@@ -195,7 +196,7 @@ class SnapshotFolder(Generic[_State]):
             files=files,
             state=snapshot.state,
         )
-        write_new(folder / _STATE, _sealed(msgspec.json.encode(body)))
+        write_new(folder / _STATE, _sealed(encoded(body)))
         sync_folder(folder)
 
     def _is_left_behind(self, name: str) -> bool:
@@ -211,13 +212,23 @@ class SnapshotFolder(Generic[_State]):
         blank = data[: -len(_BLANK) - 64] + _BLANK
         if _sealed(blank) != data:
             raise ValueError(f"{_STATE} has another digest than it says")
-        if (schema := msgspec.json.decode(data, type=_Version).schema) != SCHEMA:
+        said = json.loads(data)
+        if (schema := msgspec.convert(said, _Version).schema) != SCHEMA:
             raise _OtherVersionError(schema)
-        body = msgspec.json.decode(data, type=self._body)
+        body = msgspec.convert(said, self._body, str_keys=True)
         if body.rounds != rounds:
             raise ValueError(f"{_STATE} is of round {body.rounds}")
         files = {name: _read_file(folder / name, *about) for name, about in body.files.items()}
         return body.master, Snapshot(rounds=rounds, state=body.state, files=files)
+
+
+def encoded(state: object) -> bytes:
+    """Return a dataclass, or what JSON can say, as JSON in which floats may be NaN or infinite.
+
+    `msgspec.json` writes these as null, which is no float when it is read.
+    """
+    plain = msgspec.to_builtins(state, str_keys=True)
+    return json.dumps(plain, separators=(",", ":")).encode()
 
 
 def _sealed(blank: bytes) -> bytes:

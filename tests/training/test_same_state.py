@@ -1,0 +1,59 @@
+"""What a checkpoint says of a run is what a resumed run begins with, to the last bit."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, is_dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from seqgc.training import Validation, resume, train
+from seqgc.training.snapshots import Snapshot, SnapshotFolder
+from tests.training.inside import RunState
+from tests.training.test_resume import crew, outcome, plan
+
+begun = partial(plan, "uncoded", steps=2)
+
+
+def flooded(known: object, number: float) -> object:
+    """Return what a run knows with this number in place of each that is a float."""
+    match known:
+        case float():
+            return number
+        case list() | tuple():
+            return type(known)(flooded(each, number) for each in known)
+        case dict():
+            return {key: flooded(each, number) for key, each in known.items()}
+    if is_dataclass(known) and not isinstance(known, type):
+        each = {f.name: flooded(getattr(known, f.name), number) for f in fields(known)}
+        return replace(known, **each)
+    return known
+
+
+@given(st.from_type(RunState))
+@settings(max_examples=6, suppress_health_check=list(HealthCheck))
+def test_what_a_run_knows_is_read_as_written_also_where_a_number_is_not_finite(
+    tmp_path_factory: pytest.TempPathFactory, state: RunState
+) -> None:
+    """As JSON knows no NaN and no infinity."""
+    folder = SnapshotFolder(tmp_path_factory.mktemp("state"), RunState)
+    for number in (math.nan, math.inf, -math.inf, 0.1):
+        odd = flooded(state, number)
+        assert isinstance(odd, RunState)
+        folder.write(Snapshot(rounds=3, state=odd, files={}))
+        assert repr(folder.newest()[0].state) == repr(odd)
+
+
+def test_a_run_whose_own_metric_is_not_finite_is_resumed(tmp_path: Path) -> None:
+    rules = Validation(every_n_steps=1, metrics={"odd": lambda *_: math.nan})
+    plain = begun()
+    odd = replace(plain, models=[replace(model, validation=rules) for model in plain.models])
+    run = train(odd, crew(), run=tmp_path / "run").run
+    assert SnapshotFolder(run / "checkpoints", RunState).newest()[1] == []
+    before, again = outcome(run), resume(run, odd, crew())
+    assert outcome(run) == before
+    assert math.isnan(again.best["m0"].metrics["odd"])
