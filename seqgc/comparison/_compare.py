@@ -58,7 +58,7 @@ def default_defences(
     n = rehearsal.profile.num_workers
     found = [] if reading == "speed" else _tuned(rehearsal, models)
     if reading == "speed" and n > 1:
-        found.append(_setting("gc-rep:s=1", n, models=models))
+        found.append(_setting("gc:s=1" if n % 2 else "gc-rep:s=1", n, models=models))
     backups = sorted({f"backup:b={max(1, n // part)}" for part in (16, 8, 4)} if n > 1 else ())
     return [*found, *(_setting(spec, n, models=models) for spec in (*_OTHERS, *backups))]
 

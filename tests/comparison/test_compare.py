@@ -328,3 +328,21 @@ def test_of_speeds_the_usual_code_is_the_smallest(profile: DelayProfile) -> None
     found = compare(on, reading="speed", workers="resident", trial=QUICK)
     assert "gc-rep:s=1" in {row.defence for row in found.rows}
     assert "per unit of load" not in found.premise
+
+
+@pytest.mark.parametrize("reading", ["latency", "speed"])
+@pytest.mark.parametrize("n", range(1, 10))
+def test_there_are_usual_defences_of_any_number_of_workers(n: int, reading: ProfileReading) -> None:
+    profile = LAMBDA_CNN.profile(3, workers=n, rng=np.random.default_rng(4))
+    on = Rehearsal(profile=profile.at_load(1 / n, alpha=ALPHA), repeat=True, models=1)
+    found = default_defences(on, models=1, reading=reading)
+    specs = [each.scheme.spec for each in found]
+    assert {each.scheme.n for each in found} == {n}
+    assert len(set(specs)) == len(specs)
+    assert any(spec.startswith("gc") for spec in specs) == (n > 1)
+
+
+def test_of_an_odd_number_of_workers_speeds_are_compared_too() -> None:
+    profile = LAMBDA_CNN.profile(3, workers=3, rng=np.random.default_rng(4)).at_load(0.3, alpha=1.0)
+    found = compare(profile, reading="speed", trial=replace(QUICK, target=2.3, most=1))
+    assert "gc:s=1" in {row.defence for row in found.rows}
