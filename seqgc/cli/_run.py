@@ -174,6 +174,7 @@ def make_plan(config: RunConfig) -> TrainingPlan:
         updates=make_updates(config, scheme),
     )
     plan.setting(config.workers)  # enough models for the scheme's delay, bundles that divide them
+    plan.require_steps()
     return plan
 
 

@@ -23,6 +23,7 @@ from seqgc.rounds._rule import Adaptation as Adaptation
 from seqgc.rounds._rule import ClosingRule as ClosingRule
 from seqgc.rounds._rule import Setting as Setting
 from seqgc.rounds._rule import WaitOut as WaitOut
+from seqgc.rounds._rule import require_bundles as require_bundles
 from seqgc.rounds._rule import require_models as require_models
 from seqgc.rounds._staleness_aware import StalenessAware as StalenessAware
 from seqgc.rounds._switching import Decision as Decision

@@ -140,16 +140,36 @@ def require_models(
             endings = ", ".join(f"`{ending}`" for ending in _ENDINGS)
             rule = f"must have names that leave `flight`, and the endings {endings}"
             raise ParameterError("models", f"{rule}, to the other files of a checkpoint", name)
-    if jobs_per_round < 1 or len(names) % jobs_per_round:
-        rule = f"must be >= 1 and divide the number of models, M={len(names)}"
+    require_bundles(len(names), delay=delay, jobs_per_round=jobs_per_round, stale=stale)
+
+
+def require_bundles(models: int, *, delay: int, jobs_per_round: int, stale: bool = False) -> None:
+    """Refuse so many models if they do not make bundles, or fewer than the ``delay`` + 1.
+
+    Raises
+    ------
+    ParameterError
+        If ``jobs_per_round`` does not divide them, or the bundles are too few and that is not
+        allowed (``stale``).
+
+    Examples
+    --------
+    >>> require_bundles(4, delay=1, jobs_per_round=2)
+    >>> require_bundles(4, delay=1, jobs_per_round=3)
+    Traceback (most recent call last):
+        ...
+    seqgc.errors.ParameterError: `jobs_per_round` must be >= 1 and divide the number of models, ...
+    """
+    if jobs_per_round < 1 or models % jobs_per_round:
+        rule = f"must be >= 1 and divide the number of models, M={models}"
         raise ParameterError("jobs_per_round", rule, jobs_per_round)
     least = (delay + 1) * jobs_per_round
-    if len(names) < least and not stale:
+    if models < least and not stale:
         raise ParameterError(
             "models",
             f"must number at least (T + 1) * jobs_per_round = {least}, because a gradient may "
             f"come T={delay} rounds late",
-            len(names),
+            models,
             "train more models, take a scheme with a smaller delay, or allow gradients that "
             "are applied T rounds late (stale)",
         )

@@ -12,7 +12,7 @@ import numpy as np
 from seqgc.errors import ParameterError, ProfileError, require_int, require_number
 from seqgc.ports import FloatArray
 from seqgc.profiles import DelayProfile
-from seqgc.rounds import PolicyDefence, Setting
+from seqgc.rounds import PolicyDefence, Setting, require_bundles
 from seqgc.schemes import Deal, Defence, Schedule, Scheme, by_rounds
 from seqgc.search._virtual_workers import USUAL_RTT_S, Reading
 from seqgc.stragglers import AnyOf, Bursty, clairvoyant_bound, never_idle_seconds
@@ -136,10 +136,14 @@ class Rehearsal:
     def num_rounds(self, setting: Setting) -> int:
         """Return how many rounds a run has.
 
-        The profile must be long enough, with as many workers, and the gradients make `bundles`.
-        Of workers that stay it is long enough in any case.
+        The profile must be long enough, with as many workers, and the gradients make `bundles`; so
+        must the models, more than the scheme's delay, if it is said how many they are. Of workers
+        that stay it is long enough in any case.
         """
         scheme, profile = setting.scheme, self.profile
+        if self.models is not None:
+            bundle = setting.jobs_per_round
+            require_bundles(self.models, delay=scheme.delay, jobs_per_round=bundle)
         num_rounds = self.bundles(setting) + scheme.delay
         if profile.num_workers != scheme.n:
             rule = f"must have a column for each of the {scheme.n} workers"

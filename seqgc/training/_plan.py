@@ -17,6 +17,7 @@ from seqgc.training._autocast import require_autocast
 from seqgc.training._jobs import JobPlan
 from seqgc.training._models import ModelsWorkload
 from seqgc.training._soundness import frozen_statistics
+from seqgc.training._stepper import Stepper
 from seqgc.training._work import (
     TaskSizes,
     Work,
@@ -26,7 +27,7 @@ from seqgc.training._work import (
     task_sizes,
 )
 from seqgc.training.adaptive import Adaptation
-from seqgc.training.model import Model, Precision, torch_dtype
+from seqgc.training.model import Model, ParameterVector, Precision, torch_dtype
 from seqgc.training.stale import StaleWorkload, Updates
 from seqgc.training.workload import TorchWorkload
 
@@ -142,6 +143,14 @@ class TrainingPlan:
         if math.isinf(setting.rule.timeout_s):
             return replace(setting, rule=replace(setting.rule, timeout_s=ROUND_LIMIT_S))
         return setting
+
+    def require_steps(self) -> None:
+        """Refuse an optimizer or a scheduler that cannot be made, or ends before the run does.
+
+        Each is made once, of its model's own parameters, which stay as they are.
+        """
+        for model in self.models:
+            Stepper(model, ParameterVector(model.module)).require_steps(self.steps)
 
     def _require_updates(self, defence: Defence) -> None:
         """Refuse what batches in parts are not for, and what is for these alone."""

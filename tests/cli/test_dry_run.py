@@ -112,6 +112,16 @@ def test_what_lambda_would_cost_is_known_before_there_is_a_stack_or_anybody_to_p
     assert [path.name for path in Path().iterdir()] == ["run.toml"]
 
 
+@pytest.mark.parametrize("verb", [["cost"], ["train", "--dry-run"]])
+@pytest.mark.parametrize("backend", ["lambda", "lambda-local"])
+def test_what_functions_cannot_run_has_no_price(capsys: Out, verb: list[str], backend: str) -> None:
+    dealt = PLAN.replace("gc:s=1", "deal:pieces=4").replace("lambda-local", backend)
+    Path("run.toml").write_text(dealt)
+    assert "workers that stay: add --resident" in refused(capsys, *verb, "run.toml")
+    Path("run.toml").write_text(dealt.replace("[function]", "[function]\nresident = true"))
+    assert main([*verb, "run.toml"]) == 0
+
+
 def test_functions_that_are_deployed_are_taken_as_they_are(capsys: Out) -> None:
     deploy()
     sizes = ["--scheme", "uncoded", "-n", "2", "--models", "1", "--steps", "1", "--module", "mlp"]

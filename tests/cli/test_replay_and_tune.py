@@ -187,6 +187,14 @@ def test_a_batch_is_charged_as_it_is_cut(profile: Path, capsys: Out) -> None:
         (["--scheme", "deal", "--rtt", "1e308"], "`rtt` must be a finite number >= 0 and <= 1e+15"),
         (["--scheme", "gc:s=6"], "`s` must satisfy 0 <= s < n"),
         (
+            ["--scheme", "m-sgc:B=1,W=2,lam=2", "--models", "1"],
+            "`models` must number at least (T + 1) * jobs_per_round = 2, because a gradient may",
+        ),
+        (
+            ["--models", "3", "--jobs-per-round", "2"],
+            "`jobs_per_round` must be >= 1 and divide the number of models, M=3; got 2",
+        ),
+        (
             ["--scheme", "m-sgc:B=4,W=6,lam=1"],
             "has a delay of 8; got 8 (say how many jobs, and repeat the profile)",
         ),

@@ -217,6 +217,8 @@ BAD = {
     "train --models 0": "`models` must be an integer >= 1 and <= 1000; got 0",
     "train --optimizer adan": "(did you mean 'adam'?)",
     "train --optimizer lbfgs": "`optimizer` must step from one gradient, not from a closure",
+    "train --dry-run --optimizer os:getcwd": "`optimizer` must make an optimizer of the model's",
+    "train --dry-run --scheduler os:getcwd": "`scheduler` must make a learning-rate scheduler of",
     "train --optimizer adafactor --lr 0": "`models.0.lr` should be greater than 0; got 0.0",
     "train --module digits-cm": "(did you mean 'digits-cnn'?)",
     "train --module paper-cnn": "`module` must take the dataset's points, and the loss its outputs",
