@@ -173,7 +173,7 @@ def _refusal(body: bytearray | None, kind: str) -> Response | None:
         return _refuse(400, "InvalidParameterValue", f"no invocation type {kind}")
     try:
         json.loads(body or b"{}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         message = f"Could not parse request body into json: {error}"
         return _refuse(400, "InvalidRequestContent", message)
     return None

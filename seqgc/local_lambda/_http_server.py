@@ -173,6 +173,7 @@ class _Connection(asyncio.BufferedProtocol):
     def on_message_begin(self) -> None:
         self._in_head, self._head_bytes, self._body_bytes = True, 0, 0
         self._target = b""
+        self._values: dict[str, list[str]] = {}  # by header: one may come many times
         self._headers: dict[str, str] = {}
         self._body: bytearray | None = bytearray()
         self._refusal: Response | None = None
@@ -185,10 +186,12 @@ class _Connection(asyncio.BufferedProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:  # and not behind the body
             key, text = name.decode("latin-1").lower(), value.decode("latin-1").strip()
-            self._headers[key] = f"{self._headers[key]},{text}" if key in self._headers else text
+            self._values.setdefault(key, []).append(text)
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self._headers = {name: ",".join(values) for name, values in self._values.items()}
+        self._values = {}
         self._refusal = self._server.refusal(self._request())
         if self._refusal is not None:
             self._body = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import tracemalloc
 from collections.abc import Awaitable, Callable
 
@@ -22,12 +23,22 @@ def _refusal(request: Request) -> Response | None:
     return None if request.path == "/known" else Response(status=403)
 
 
-def _talk(*talks: _Talk, **limits: float) -> None:
+def _talk(
+    *talks: _Talk,
+    respond: Callable[[Request], Awaitable[Response]] = _respond,
+    max_head_bytes: int = 1 << 16,
+    **limits: float,
+) -> None:
     """Hold these conversations with a server, one after the other, whose time-outs are short."""
 
     async def hold() -> None:
         server = HttpServer(
-            _respond, refusal=_refusal, max_body_bytes=8 * _MEGABYTE, strangers=2, **limits
+            respond,
+            refusal=_refusal,
+            max_body_bytes=8 * _MEGABYTE,
+            max_head_bytes=max_head_bytes,
+            strangers=2,
+            **limits,
         )
         port = await server.start()
         try:
@@ -98,6 +109,32 @@ def test_what_is_neither_head_nor_body_is_bounded_too() -> None:
         assert b" 200 " not in await _ended(reader), "and it ends"
 
     _talk(send)
+
+
+def test_a_header_that_comes_often_is_one_of_all_its_values() -> None:
+    async def respond(request: Request) -> Response:
+        return Response(body=request.headers["x"].encode())
+
+    async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"GET /known HTTP/1.1\r\nX: a\r\nY: b\r\nx:  c \r\nConnection: close\r\n\r\n")
+        assert (await _ended(reader)).endswith(b"\r\n\r\na,c")
+
+    _talk(send, respond=respond)
+
+
+def test_a_header_that_comes_often_costs_no_more_than_as_many_others() -> None:
+    seconds = []
+
+    async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        lines = [b"x%d:y\r\n" % (number * len(seconds)) for number in range(150_000)]
+        began = time.process_time()
+        writer.write(b"GET /a HTTP/1.1\r\n%b\r\n" % b"".join(lines))
+        assert (await _ended(reader)).startswith(b"HTTP/1.1 403 ")
+        seconds.append(time.process_time() - began)
+
+    _talk(send, send, max_head_bytes=2 * _MEGABYTE)
+    often, others = seconds
+    assert often < 3 * others
 
 
 def test_of_too_many_strangers_the_first_must_go_and_nobody_who_is_known() -> None:

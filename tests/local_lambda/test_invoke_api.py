@@ -168,9 +168,10 @@ def test_unknown_function(aws: Any, name: str) -> None:
         aws.invoke(FunctionName=name, Payload=b"{}")
 
 
-def test_body_that_is_no_json(aws: Any, service: LocalLambda) -> None:
+@pytest.mark.parametrize("body", [b"{nope", b"[" * 100_000])
+def test_body_that_is_no_json(aws: Any, service: LocalLambda, body: bytes) -> None:
     with pytest.raises(aws.exceptions.InvalidRequestContentException, match="Could not parse"):
-        aws.invoke(FunctionName=service.function_name, Payload=b"{nope")
+        aws.invoke(FunctionName=service.function_name, Payload=body)
 
 
 def test_unsigned_request_is_turned_away(service: LocalLambda) -> None:
