@@ -27,7 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import numpy as np
 
@@ -40,10 +40,12 @@ from seqgc.training.metrics import JobMetrics
 
 __all__ = ["EventLog", "MetricsLog", "RunDirectory", "new_run_path"]
 
-_FILES = "journal.jsonl", "events.jsonl", "metrics.csv", "lock"  # that a resumed run opens
+_LOG: Final = "events.jsonl"
+_FILES = "journal.jsonl", _LOG, "metrics.csv", "lock"  # that a resumed run opens
 _ROUNDS = 64  # whose answers have their times in the log: later than that they have none
 _MOST_CONFIG_BYTES = 2**20
 _BLOCK_BYTES = 1 << 16
+_MOST_TORN_BYTES: Final = 1 << 26  # at a log's end: more than a power cut leaves
 _MOST_UNSYNCED: Final = 1000  # losses; all of them are held until they are on the disk
 _HEAD: Final = b"seconds,job,model,step,loss\r\n"  # of metrics.csv
 
@@ -90,6 +92,7 @@ class RunDirectory:
                 there = self.path / name
                 if not there.is_file() and (there.is_symlink() or there.exists()):
                     raise no_run(path, f"{name} is no regular file")
+            _require_lines(self.path, _LOG)
             return
         require_new(self.path)
         try:
@@ -110,6 +113,15 @@ class RunDirectory:
             )
         except OSError as error:
             raise StoreError(f"{self._config}: {error.strerror or error}") from error
+
+
+def _require_lines(run: Path, name: str) -> None:
+    """Refuse a run with a file of which nobody would find the last line in a reasonable time."""
+    with suppress(FileNotFoundError), (run / name).open("rb") as file:
+        try:
+            _end_of_lines(file)
+        except ValueError as error:
+            raise no_run(run, f"{name}: {error}") from None
 
 
 def require_new(path: Path) -> None:
@@ -269,16 +281,23 @@ class EventLog:
 def _cut_torn_line(path: Path) -> None:
     """Let a log that was left by a master which was killed end with a whole line."""
     with suppress(FileNotFoundError), path.open("r+b") as file:
-        size = end = file.seek(0, io.SEEK_END)
-        while end:
-            begin = max(0, end - _BLOCK_BYTES)
-            file.seek(begin)
-            newline = file.read(end - begin).rfind(b"\n")
-            end = begin if newline < 0 else begin + newline + 1
-            if newline >= 0:
-                break
-        if end < size:
+        if (end := _end_of_lines(file)) < file.seek(0, io.SEEK_END):
             file.truncate(end)
+
+
+def _end_of_lines(file: IO[bytes]) -> int:
+    """Return how many bytes whole lines have; `ValueError` if too many more follow them."""
+    size = end = file.seek(0, io.SEEK_END)
+    while end:
+        if size - end >= _MOST_TORN_BYTES:
+            raise ValueError(f"its last {size - end} bytes are no whole line")
+        begin = max(0, end - _BLOCK_BYTES)
+        file.seek(begin)
+        newline = file.read(end - begin).rfind(b"\n")
+        if newline >= 0:
+            return begin + newline + 1
+        end = begin
+    return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from seqgc.errors import SeqgcError
+from seqgc.errors import ParameterError, SeqgcError
 from seqgc.ports import Dispatch, Seen
 from seqgc.runs import read_run_header
 from seqgc.training import resume, save_checkpoint, train
@@ -65,6 +65,20 @@ def test_a_log_that_was_torn_can_be_read_and_goes_on(cut: int, tmp_path: Path) -
     assert kinds.count("run") == kinds.count("resume") == kinds.count("end") == 1
     log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[kinds.index("resume") :]))
     assert read_run_header(watch.copies[0]).workers == 6, "the first master's lines are lost"
+
+
+def test_a_log_that_ends_in_nothing_is_refused_before_anything_is_started(tmp_path: Path) -> None:
+    """As a file of a terabyte of which nothing is on the disk."""
+    run = train(plan("uncoded"), crew(), run=tmp_path / "run").run
+    log = run / "events.jsonl"
+    whole = log.read_bytes()
+    os.truncate(log, len(whole) + 2**40)
+    with pytest.raises(ParameterError, match=r"the folder of a run \(events\.jsonl: its last 67"):
+        resume(run, plan("uncoded"), crew())
+    assert log.stat().st_size == len(whole) + 2**40
+    os.truncate(log, len(whole) + 2**20)  # as after a power cut
+    resume(run, plan("uncoded"), crew())
+    assert log.read_bytes().startswith(whole + b'{"event": "resume"')
 
 
 def test_a_run_that_was_ended_before_its_journal_began_begins(tmp_path: Path) -> None:
