@@ -106,6 +106,7 @@ class Stepper:
         with without_compiler():
             state = unpack(packed["optimizer"], tensors)
             self._optimizer.load_state_dict(cast("dict[str, object]", state))
+            _keep_formats(self._optimizer, state)
         if self._scheduler is not None:
             state = unpack(packed["scheduler"], tensors)
             self._scheduler.load_state_dict(cast("dict[str, object]", state))
@@ -149,6 +150,34 @@ def _make_optimizer(model: Model, parameters: Sequence[nn.Parameter]) -> Optimiz
         )
     _require_storable("optimizer", optimizer)
     return optimizer
+
+
+def _keep_formats(optimizer: Optimizer, saved: object) -> None:
+    """Give each tensor of its state the format that it had when it was saved.
+
+    `Optimizer.load_state_dict` casts all but ``step`` to the format of their parameter.
+    """
+    match saved:
+        case {"state": dict(states), "param_groups": list(groups)}:
+            names = [name for group in groups for name in group["params"]]
+            own = [each for group in optimizer.param_groups for each in group["params"]]
+            for name, parameter in zip(names, own, strict=True):
+                if name in states and parameter in optimizer.state:
+                    loaded = _in_format(optimizer.state[parameter], states[name])
+                    optimizer.state[parameter] = loaded
+
+
+def _in_format(loaded: object, saved: object) -> object:
+    """Return what was loaded, its tensors as they were saved if their format was another one."""
+    match loaded, saved:
+        case torch.Tensor(), torch.Tensor() if loaded.dtype != saved.dtype:
+            return saved.to(loaded.device)
+        case dict(), dict():
+            return {k: _in_format(each, saved.get(k)) for k, each in loaded.items()}
+        case list() | tuple(), list() | tuple() if len(loaded) == len(saved):
+            values = [_in_format(*both) for both in zip(loaded, saved, strict=True)]
+            return tuple(values) if isinstance(loaded, tuple) else values
+    return loaded
 
 
 def _require_storable(name: str, thing: Optimizer | LRScheduler) -> None:

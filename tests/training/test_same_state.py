@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from seqgc.training import Validation, resume, train
+from seqgc.errors import ParameterError
+from seqgc.training import Callback, Validation, resume, train
 from seqgc.training.snapshots import Snapshot, SnapshotFolder
 from tests.training.inside import RunState
+from tests.training.reference import make_model
 from tests.training.test_resume import crew, outcome, plan
 
 begun = partial(plan, "uncoded", steps=2)
@@ -57,3 +61,45 @@ def test_a_run_whose_own_metric_is_not_finite_is_resumed(tmp_path: Path) -> None
     before, again = outcome(run), resume(run, odd, crew())
     assert outcome(run) == before
     assert math.isnan(again.best["m0"].metrics["odd"])
+
+
+class Rounding(torch.optim.Optimizer):
+    """Momentum in bfloat16, nested as an optimizer of one's own may have it."""
+
+    def __init__(self, params: Iterable[torch.Tensor]) -> None:
+        super().__init__(params, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            (old,) = state.setdefault("slow", {}).get("velocity", (torch.zeros_like(parameter),))
+            velocity = (0.9 * old + parameter.grad).to(torch.bfloat16)
+            state["slow"]["velocity"] = (velocity,)
+            parameter.sub_(0.1 * velocity)
+
+
+class EndsAfter(Callback):
+    """Ends the run once so many steps have been made."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+
+    def on_step(self, _model: str, step: int, *_: object) -> None:
+        if step == self._steps:
+            raise RuntimeError("my disk is full")
+
+
+@pytest.mark.parametrize("optimizer", [Rounding, partial(torch.optim.NAdam, lr=0.01)])
+def test_an_optimizers_state_keeps_its_formats_whatever_the_weights_have(
+    optimizer: Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer], tmp_path: Path
+) -> None:
+    """NAdam has a float32 beside weights in float64."""
+    model = make_model("m0", seed=0, optimizer=optimizer)
+    one = replace(plan("uncoded", steps=8), models=[model], precision="float64")
+    whole = train(one, crew(), run=tmp_path / "whole")
+    with pytest.raises(ParameterError, match="full"):
+        train(one, crew(), run=tmp_path / "half", callbacks=[EndsAfter(4)])
+    again = resume(tmp_path / "half", one, crew())
+    weights = (each.modules["m0"].state_dict() for each in (again, whole))
+    assert all(torch.equal(*both) for both in zip(*(w.values() for w in weights), strict=True))
