@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from tests.kit import SOAK
 __all__ = ["SOAK", "WORDS", "Out", "answered", "changed", "endless", "loop", "measured", "profile"]
 
 Out = pytest.CaptureFixture[str]
+Of = TypeVar("Of")
 _HEAVY = "boto3", "seqgc.cli._train", "seqgc.cli._cost", "seqgc.training", "seqgc.search"
 
 WORDS = [
@@ -50,21 +52,28 @@ def changed(good: bytes, chance: random.Random) -> bytes:
     return bytes(data)
 
 
-def measured() -> Callable[[], None]:
-    """Return a check that no more than 64 MB and a second of processor time went, in a soak."""
+def measured(action: Callable[[], Of], *, counts: Callable[[Of], bool] = lambda _: True) -> Of:
+    """Do something; in a soak it may take no more than 64 MB and a second of processor time.
+
+    That is asked of what ``counts``. What is slow is done again: a machine may be slow for once.
+    """
     if not SOAK:
-        return lambda: None
+        return action()
     for module in _HEAVY:  # what is imported once for all is not the input's doing
         import_module(module)
-    # The high-water mark of resident memory is set back to what is resident.
-    Path("/proc/self/clear_refs").write_text("5")
-    before_bytes, start_s = _most_bytes(), time.process_time()
-
-    def check() -> None:
-        assert time.process_time() - start_s <= 1
+    for is_last in (False, True):
+        # The high-water mark of resident memory is set back to what is resident.
+        Path("/proc/self/clear_refs").write_text("5")
+        before_bytes, start_s = _most_bytes(), time.process_time()
+        result = action()
+        if not counts(result):
+            break
+        seconds = time.process_time() - start_s
         assert _most_bytes() - before_bytes <= 2**26
-
-    return check
+        if seconds <= 1:
+            break
+        assert not is_last, f"{seconds:g} s"
+    return result
 
 
 def _most_bytes() -> int:
@@ -74,11 +83,13 @@ def _most_bytes() -> int:
 
 def answered(capsys: Out, *arguments: str) -> int:
     """Return the exit status of a command line: if it refuses, in one line that ends nothing."""
-    check = measured()
+
+    def run() -> int:
+        capsys.readouterr()
+        return main(arguments)
+
     try:
-        status = main(arguments)
-        if status:  # else it has done what was asked for
-            check()
+        status = measured(run, counts=bool)  # else it has done what was asked for
     except BaseException as error:
         error.add_note(f"seqgc {arguments!r}"[:3000])
         raise

@@ -16,7 +16,7 @@ import pytest
 
 from seqgc.cli import main
 from seqgc.errors import ParameterError
-from seqgc.runs import read_run
+from seqgc.runs import RecordedRun, read_run
 from tests.cli.mutations import SOAK, Out, answered, changed, measured
 from tests.report.folders import write_run
 
@@ -71,19 +71,20 @@ def test_a_changed_run_is_resumed_or_refused(run: Path, capsys: Out) -> None:
     assert set(seen["state.json"]) == {0}, "the one before is used"
 
 
+def found_in(run: Path) -> tuple[str, RecordedRun | None]:
+    try:
+        return "", read_run(run)
+    except ParameterError as error:
+        return str(error), None
+
+
 def test_a_changed_run_is_read_as_far_as_it_is_whole(capsys: Out) -> None:
     run, seen = write_run(Path("run"), n=3, scheme="gc:s=1", jobs=4), Counter[str]()
     for name, share in (("events.jsonl", 0.6), ("metrics.csv", 0.3), ("config.toml", 0.1)):
         good, chance = (run / name).read_bytes(), random.Random(name)
         for number in range(round(share * READ)):
             (run / name).write_bytes(changed(good, chance))
-            check = measured()
-            line, found = "", None
-            try:
-                found = read_run(run)
-            except ParameterError as error:
-                line = str(error)
-            check()
+            line, found = measured(lambda: found_in(run))
             assert len(line) <= 300
             assert line == "" or line.isprintable()
             if found is None:

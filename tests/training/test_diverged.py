@@ -129,7 +129,10 @@ def test_the_other_models_get_the_bits_of_a_run_without_it(
     )
     if bundle > 1:
         differ = [a != b for a, b in zip(seconds, all_seconds, strict=True)]
-        assert sum(differ) <= 1, "the round in which it was found"
+        doubted = logged(bad.run, "doubt")[0]["round"]
+        assert not any(differ[:doubted])
+        if not spec.startswith("sr-sgc"):  # whose next rounds are not the same after others answer
+            assert sum(differ) <= 1, "the round in which it was found"
     else:
         assert len(seconds) < len(all_seconds), "its turns are free"
     told = [seen.fields for seen in notices if isinstance(seen, Notice) and seen.kind == "parked"]
