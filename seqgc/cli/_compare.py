@@ -14,13 +14,22 @@ from seqgc.cli._options import AsJson, ProfileFile, RehearsalOptions, numbers
 from seqgc.cli._report import page_path
 from seqgc.cli._run import models_plan
 from seqgc.cli._show import Screen, busy, print_json, print_pairs
-from seqgc.comparison import Comparison, Metering, ProfileReading, Row, Trial
+from seqgc.cli.config import RunConfig, read_config, validated, with_models
+from seqgc.comparison import (
+    Comparison,
+    Metering,
+    ProfileReading,
+    Row,
+    Trial,
+    require_comparable,
+)
 from seqgc.comparison import compare as compare_defences
 from seqgc.deploy import Architecture, read_prices
 from seqgc.errors import ParameterError, one_line
 from seqgc.report import comparison_page
 from seqgc.rounds import Setting
 from seqgc.schemes import parse_scheme
+from seqgc.search import Rehearsal
 from seqgc.virtual import WorkerKind
 
 _TRIAL = Trial()
@@ -62,6 +71,18 @@ class FieldOptions:
             raise ParameterError("jobs_per_round", rule, k, "add --defence SPEC, or leave it out")
         return [Setting(scheme=parse_scheme(spec, n=n), jobs_per_round=k) for spec in defences]
 
+    def check(self, rehearsal: Rehearsal, defences: Sequence[str], *, trained: int) -> None:
+        """Refuse what cannot be compared while that many models are trained."""
+        require_comparable(
+            rehearsal,
+            self.settings(defences, n=rehearsal.profile.num_workers),
+            models=rehearsal.models or 1,
+            trained=trained,
+            clocks=self.clocks,
+            reading=cast("ProfileReading", self.reading),
+            workers=cast("WorkerKind", self.workers),
+        )
+
     def metering(self) -> Metering:
         """Return what a second costs."""
         arch = cast("Architecture", self.arch)
@@ -87,18 +108,22 @@ class TrialOptions:
         int | None, f"Clocks of a model after which it is given up; {_TRIAL.most}, or the file's."
     ] = None
 
+    def own(self) -> RunConfig | None:
+        """Return what a file says of one's own models, if there is one; nothing is made of it."""
+        if self.train is None:
+            return None
+        if self.target is None:
+            rule = "must be given with --train: what loss your models are to reach"
+            raise ParameterError("target", rule, self.target)
+        if self.train_batch is not None:
+            rule = "must be left out with --train, whose file says it"
+            raise ParameterError("train_batch", rule, self.train_batch)
+        values = with_models(read_config(self.train))
+        return validated(values if self.most is None else values | {"steps": self.most})
+
     def trial(self) -> Trial:
-        """Return what the options come to, or raise `ParameterError`."""
-        usual = _TRIAL
-        if self.train is not None:
-            if self.target is None:
-                rule = "must be given with --train: what loss your models are to reach"
-                raise ParameterError("target", rule, self.target)
-            if self.train_batch is not None:
-                rule = "must be left out with --train, whose file says it"
-                raise ParameterError("train_batch", rule, self.train_batch)
-            plan = models_plan(self.train, steps=self.most)
-            usual = replace(_TRIAL, lrs=(1.0,), most=plan.steps, plan=plan)
+        """Return what the options come to, but for a plan, or raise `ParameterError`."""
+        usual = _TRIAL if self.train is None else replace(_TRIAL, lrs=(1.0,))
         return replace(
             usual,
             target=usual.target if self.target is None else self.target,
@@ -123,7 +148,11 @@ def compare(
     """Compare all defences on recorded delays: time to a target loss, and what it costs."""
     page = None if output is None else page_path(output)
     _keep_out(options)
-    rehearsal = options.of(profile)
+    rehearsal, metering, trial = options.of(profile), where.metering(), trained.trial()
+    if (own := trained.own()) is not None:
+        where.check(rehearsal, defence or (), trained=len(own.models))
+        plan = models_plan(own)  # imports torch, and the models' modules
+        trial = replace(trial, most=plan.steps, plan=plan)
     found = compare_defences(
         rehearsal,
         where.settings(defence or (), n=rehearsal.profile.num_workers),
@@ -131,16 +160,16 @@ def compare(
         clocks=where.clocks,
         reading=cast("ProfileReading", where.reading),
         workers=cast("WorkerKind", where.workers),
-        trial=trained.trial(),
-        metering=where.metering(),
+        trial=trial,
+        metering=metering,
     )
     if page is not None:
         with busy("drawing"):
             comparison_page(found, name=one_line(profile.name, limit=100)).write(page)
     saved = {} if page is None else {"file": str(page)}
     if as_json:
-        trial = asdict(replace(found.trial, plan=None)) | {"what": found.trial.what}
-        facts = asdict(replace(found, trial=_TRIAL)) | {"trial": trial}
+        tried = asdict(replace(found.trial, plan=None)) | {"what": found.trial.what}
+        facts = asdict(replace(found, trial=_TRIAL)) | {"trial": tried}
         print_json(facts | {"advice": found.advice} | saved)
     else:
         if page is not None:

@@ -22,9 +22,6 @@ from seqgc.cli.config import (
     RunConfig,
     ValidationConfig,
     Values,
-    read_config,
-    validated,
-    with_models,
 )
 from seqgc.cli.progress import RunProgress
 from seqgc.deploy import DEPLOYMENT_FILE, Budget, StayBudget, find_prices
@@ -178,10 +175,8 @@ def make_plan(config: RunConfig) -> TrainingPlan:
     return plan
 
 
-def models_plan(path: Path, *, steps: int | None = None) -> TrainingPlan:
-    """Return what a TOML file has trained, for its own steps or so many, whoever is to run it."""
-    values = with_models(read_config(path))
-    config = validated(values if steps is None else values | {"steps": steps})
+def models_plan(config: RunConfig) -> TrainingPlan:
+    """Return what a configuration has trained, whoever is to run it."""
     with busy("importing PyTorch, checking the models"):
         models = make_models(config)
         from seqgc.training import TrainingPlan

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from seqgc.comparison._compare import compare as compare
 from seqgc.comparison._compare import default_defences as default_defences
+from seqgc.comparison._compare import require_comparable as require_comparable
 from seqgc.comparison._curve import Curve as Curve
 from seqgc.comparison._problem import SoftmaxProblem as SoftmaxProblem
 from seqgc.comparison._rows import Comparison as Comparison

@@ -40,7 +40,7 @@ from seqgc.schemes import Defence, parse_scheme
 from seqgc.search import Rehearsal, SearchSpace, tune
 from seqgc.virtual import WorkerKind
 
-__all__ = ["compare", "default_defences"]
+__all__ = ["compare", "default_defences", "require_comparable"]
 
 _OTHERS = "uncoded", "ssp:slack=1", "ssp:slack=3", "asp", "asp-dds:M=1", "lb-bsp", "antdt-nd"
 
@@ -114,18 +114,13 @@ def compare(
     >>> [(row.defence, row.clocks_to_target) for row in found.rows]
     [('gc-rep:s=3', 29.0), ('uncoded', 29.0)]
     """
-    if not isinstance(on, DelayProfile | Rehearsal):
-        raise ParameterError("on", "must be a DelayProfile or a Rehearsal", on)
-    if isinstance(defences, str) or not isinstance(defences, Sequence):
-        raise ParameterError("defences", "must be a list of defences", defences)
-    rehearsal = on if isinstance(on, Rehearsal) else Rehearsal(profile=on)
     trial, metering = trial or Trial(), metering or Metering()
-    models = _models(trial, models)
-    field = Field.of(rehearsal, models=models, clocks=clocks, reading=reading, kind=workers)
+    models = _models(models, trained=None if trial.plan is None else len(trial.plan.models))
+    field, settings = _checked(
+        on, defences, models=models, clocks=clocks, reading=reading, workers=workers
+    )
     trainees = _trainees(trial, models)
-    settings = [_setting(each, field.n, models=models) for each in defences]
     for setting in settings:
-        field.check(setting)
         trainees[0].check(setting)
     if not settings:
         usual = default_defences(field.rehearsal, models=models, reading=reading)
@@ -158,14 +153,54 @@ def compare(
     )
 
 
-def _models(trial: Trial, models: int) -> int:
-    """Return how many models there are: as many as the plan has, if one is trained."""
-    if trial.plan is None:
+def require_comparable(
+    on: DelayProfile | Rehearsal,
+    defences: Sequence[str | Defence | Setting] = (),
+    *,
+    models: int = 1,
+    trained: int | None = None,
+    clocks: int | None = None,
+    reading: ProfileReading = "latency",
+    workers: WorkerKind = "function",
+) -> None:
+    """Refuse what `compare` would refuse of these, with `ParameterError`, before it has a plan.
+
+    To make a plan's models may take long, and is their author's code; so many are ``trained``.
+    """
+    models = _models(models, trained=trained)
+    _checked(on, defences, models=models, clocks=clocks, reading=reading, workers=workers)
+
+
+def _checked(
+    on: DelayProfile | Rehearsal,
+    defences: Sequence[str | Defence | Setting],
+    *,
+    models: int,
+    clocks: int | None,
+    reading: ProfileReading,
+    workers: WorkerKind,
+) -> tuple[Field, list[Setting]]:
+    """Return where defences are to run, and the settings of those that are named."""
+    if not isinstance(on, DelayProfile | Rehearsal):
+        raise ParameterError("on", "must be a DelayProfile or a Rehearsal", on)
+    if isinstance(defences, str) or not isinstance(defences, Sequence):
+        raise ParameterError("defences", "must be a list of defences", defences)
+    rehearsal = on if isinstance(on, Rehearsal) else Rehearsal(profile=on)
+    field = Field.of(rehearsal, models=models, clocks=clocks, reading=reading, kind=workers)
+    settings = [_setting(each, field.n, models=models) for each in defences]
+    for setting in settings:
+        field.check(setting)
+    return field, settings
+
+
+def _models(models: int, *, trained: int | None) -> int:
+    """Return how many models there are: as many as are trained, if a plan says what is."""
+    if trained is None:
         return models
-    if models not in (1, count := len(trial.plan.models)):
-        rule = f"must be left out, or {count}, as many as are trained"
+    if models not in (1, trained):
+        rule = f"must be left out, or {trained}, as many as are trained"
         raise ParameterError("models", rule, models)
-    return count
+    return trained
 
 
 def _trainees(trial: Trial, models: int) -> list[Trainees]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -151,3 +152,32 @@ def test_a_file_of_models_that_cannot_be_is_refused(
 ) -> None:
     Path("own.toml").write_text(OWN, encoding="utf-8")
     assert what in refused(capsys, "compare", "p.npz", "--defence", "uncoded", *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["--target", "-1"], "`target`"),
+        (["--lr", "nan"], "`lr`"),
+        (["--seeds", "0"], "`seeds`"),
+        (["--most", "0"], "`most`"),
+        (["--clocks", "0"], "`clocks`"),
+        (["--models", "2"], "`models` must be left out, or 1"),
+        (["--reading", "x"], "`reading`"),
+        (["--workers", "x"], "`workers`"),
+        (["--defence", "nonsense"], "nonsense"),
+        (["--defence", "m-sgc:B=1,W=2,lam=1"], "models"),
+        (["--memory-mb", "1"], "memory"),
+        (["--region", "x"], "region"),
+        (["--alpha", "nan"], "`alpha`"),
+    ],
+)
+def test_no_module_of_ones_own_is_run_before_all_flags_are_right(
+    capsys: Out, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], what: str
+) -> None:
+    Path("marking.py").write_text("open('was-run', 'w').close()", encoding="utf-8")
+    Path("own.toml").write_text(OWN.replace("mlp", "marking:net"), encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "marking", raising=False)
+    given = ["--alpha", "3", "--train", "own.toml", "--target", "1", *words]
+    assert what in refused(capsys, "compare", "p.npz", *given)
