@@ -15,7 +15,7 @@ from seqgc.ports import Dispatch, Seen
 from seqgc.runs import read_run_header
 from seqgc.training import resume, save_checkpoint, train
 from tests.kit import system_calls
-from tests.training.test_resume import CopyAt, crew, plan
+from tests.training.test_resume import CopyAt, crew, plan, whole_checkpoints  # noqa: F401 (a fixture)
 
 
 def test_the_same_weights_are_the_same_bytes(tmp_path: Path) -> None:
