@@ -13,6 +13,7 @@ from functools import cache, partial
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 from typer.main import get_command
 
 from seqgc import __version__
@@ -126,10 +127,18 @@ def _run(arguments: list[str], fail: Callable[[BaseException | None, str, int], 
     except MemoryError as error:
         return fail(error, f"not enough memory for this: {error}", Status.FAILED)
     except _UsageError as error:
-        return fail(error, getattr(error, "format_message", error.__str__)(), Status.WRONG)
+        return fail(error, _misused(error), Status.WRONG)
     if status == Status.INTERRUPTED:  # typer's own translation of Ctrl-C
         return fail(None, "interrupted", Status.INTERRUPTED)
     return status if isinstance(status, int) else Status.DONE
+
+
+def _misused(error: Exception) -> str:
+    """Return what typer says of a command line, and the value, which it may leave out."""
+    said: str = getattr(error, "format_message", error.__str__)()
+    if isinstance(cause := error.__cause__, ValidationError):
+        said = f"{said.removesuffix('.')}; got {cause.errors()[0]['input']!r}"
+    return said
 
 
 class _Stopped(SystemExit):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import wraps
 from pathlib import Path
@@ -33,7 +34,7 @@ from pydantic.fields import FieldInfo
 from seqgc._manner import FORMAT, QUIET
 from seqgc.cli._messages import check_format
 from seqgc.cli.config import RunConfig, Values, import_plugins
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, ProfileError
 from seqgc.profiles import read_profile
 from seqgc.search import Conformity, Reading, Rehearsal
 
@@ -69,16 +70,26 @@ class RehearsalOptions:
         profile = read_profile(path)
         if self.base_load is not None:
             profile = replace(profile, meta=replace(profile.meta, base_load=self.base_load))
-        return Rehearsal(
-            profile=profile,
-            num_jobs=self.jobs,
-            alpha=self.alpha,
-            batch=self.batch,
-            repeat=self.repeat,
-            conformity=cast("Conformity", self.conformity),
-            models=self.models,
-            reading=Reading(rtt_s=self.rtt, after=self.after, resident=self.resident),
-        )
+        with naming(path):
+            return Rehearsal(
+                profile=profile,
+                num_jobs=self.jobs,
+                alpha=self.alpha,
+                batch=self.batch,
+                repeat=self.repeat,
+                conformity=cast("Conformity", self.conformity),
+                models=self.models,
+                reading=Reading(rtt_s=self.rtt, after=self.after, resident=self.resident),
+            )
+
+
+@contextmanager
+def naming(*files: Path) -> Iterator[None]:
+    """Have a `ProfileError` say of which files' profiles it is."""
+    try:
+        yield
+    except ProfileError as error:
+        raise ProfileError(f"{', '.join(map(str, files))}: {error}") from None
 
 
 _Number = TypeVar("_Number", int, float)

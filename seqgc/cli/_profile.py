@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 from seqgc import profiles
-from seqgc.cli._options import AsJson, ProfileFile, apply, configured, numbers, with_plugins
+from seqgc.cli._options import AsJson, ProfileFile, apply, configured, naming, numbers, with_plugins
 from seqgc.cli._run import make_delays, make_models, make_workers
 from seqgc.cli._show import Screen, busy, print_json, print_pairs, show
 from seqgc.cli.config import RunConfig, Values, validated
@@ -108,7 +108,8 @@ def fit_files(
     """
     recordings = _read(files, loads=loads)
     several = len(recordings) > 1
-    line = profiles.fit_load_model(recordings, per_worker=per_worker) if several else None
+    with naming(*files):
+        line = profiles.fit_load_model(recordings, per_worker=per_worker) if several else None
     findings = [f for p in recordings for f in profiles.lint(p) if f.severity == "error"]
     findings += profiles.lint_series(recordings)
     problem, generator = "", None
@@ -116,7 +117,7 @@ def fit_files(
         generator = profiles.fit(recordings[0], mu=mu)
     except ProfileError as error:
         if line is None:
-            raise
+            raise ProfileError(f"{files[0]}: {error}") from None
         problem = str(error)
     if generator is not None and line is not None:
         generator = replace(generator, alpha=max(line.alpha, 0.0))

@@ -170,9 +170,20 @@ def make_plan(config: RunConfig) -> TrainingPlan:
         audit=config.audit,
         updates=make_updates(config, scheme),
     )
-    plan.setting(config.workers)  # enough models for the scheme's delay, bundles that divide them
+    _require_setting(plan, config)
     plan.require_steps()
     return plan
+
+
+def _require_setting(plan: TrainingPlan, config: RunConfig) -> None:
+    """Refuse what the scheme is not for; what is wrong with updates, by what was said of them."""
+    try:
+        plan.setting(config.workers)
+    except ParameterError as error:
+        if error.argument != "updates":
+            raise
+        name, value = next(iter(_of_updates(config).items()))
+        raise ParameterError(name, error.rule, value, error.remedy) from None
 
 
 def models_plan(config: RunConfig) -> TrainingPlan:
@@ -192,9 +203,7 @@ def models_plan(config: RunConfig) -> TrainingPlan:
 
 def make_updates(config: RunConfig, defence: Defence) -> Updates | None:
     """Return how parts of batches are used, as far as the configuration says so."""
-    given = {"apply": config.apply, "refresh": config.refresh, "aware": config.aware or None}
-    given = {name: value for name, value in given.items() if value is not None}
-    if not given:
+    if not (given := _of_updates(config)):
         return None
     from seqgc.training import Updates
 
@@ -202,6 +211,12 @@ def make_updates(config: RunConfig, defence: Defence) -> Updates | None:
     return cast("Callable[..., Updates]", Updates)(
         **{"apply": "clock" if whole else "update"} | given
     )
+
+
+def _of_updates(config: RunConfig) -> Values:
+    """Return what the configuration says of updates."""
+    given = {"apply": config.apply, "refresh": config.refresh, "aware": config.aware or None}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def make_workers(

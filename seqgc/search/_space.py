@@ -62,6 +62,9 @@ class SearchSpace:
             if name not in known:
                 rule = f"must be among {', '.join(known)}"
                 raise ParameterError("schemes", rule, name, did_you_mean(name, known))
+            if not issubclass(known[name].kind, Scheme | Deal):
+                remedy = "`seqgc compare` runs it beside the others"
+                raise ParameterError("schemes", "must have rounds, or deal", name, remedy)
         require_int("max_delay", self.max_delay, least=0, most=10_000)
         if self.most is not None:
             require_int("most", self.most, least=1)

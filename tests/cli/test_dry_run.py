@@ -218,13 +218,19 @@ def test_weights_that_are_published_for_each_part_are_priced(
 def test_what_does_not_go_with_parts_is_refused_before_anything_starts(capsys: Out) -> None:
     Path("run.toml").write_text(PLAN.replace("gc:s=1", "ssp:slack=1"))
     line = ["train", "run.toml", "--dry-run"]
-    assert "as plain SGD does; got 'Adam' (apply=\"clock\")" in refused(capsys, *line)
+    remedy = '(apply="clock", or --apply clock)'
+    assert f"as plain SGD does; got 'Adam' {remedy}" in refused(capsys, *line)
     assert main([*line, "--apply", "clock"]) == 0
     capsys.readouterr()
     said = refused(capsys, *line, "--optimizer", "sgd", "--retune", "3", "--alpha", "1")
     assert "`scheme` must have rounds for --probe and --retune; got 'ssp:slack=1'" in said
-    assert "`updates` must be left out" in refused(
-        capsys, *line, "--scheme", "gc:s=1", "--staleness-aware"
+    assert (
+        "`aware` must be left out with gc:s=1, whose gradients are applied as a whole"
+        in refused(capsys, *line, "--scheme", "gc:s=1", "--staleness-aware")
+    )
+    assert (
+        "`apply` must be left out with lb-bsp, whose gradients are applied as a whole"
+        in refused(capsys, *line, "--scheme", "lb-bsp", "--apply", "clock")
     )
     assert "`apply` must be clock" in refused(
         capsys, *line, "--apply", "update", "--refresh", "late"

@@ -197,6 +197,7 @@ BAD = {
     "-o p.npz --loads 0,1 --every-load": "got 'p-load1.0.npz'",
     "-o nowhere/p.npz": "`output` must lie in a folder that can be written",
     "-o p.npz --backend cloud": "'lambda-local', 'lambda' or 'dask'; got 'cloud'",
+    "-o p.npz -n nan": "got 'nan'",
     "-o p.npz -n 0": "`workers` should be greater than or equal to 1; got 0",
     "-o p.npz --rounds 0": "`rounds` must be an integer >= 1 and <= 131072; got 0",
     "-o p.npz --warmup -1": "`warmup` must be an integer >= 0 and <= 10000; got -1",
@@ -220,6 +221,8 @@ BAD = {
     "lint ragged.csv": "ragged.csv: row 1 (line 2) has 1 columns, those above 2",
     "lint taken.npz": "taken.npz: not a delay profile",
     "fit bad.csv": "row 1, column 1",
+    "fit constant.csv": "constant.csv: nothing to fit",
+    "fit silent.npz good.csv --loads 0,1": "silent.npz, good.csv: no worker answered in any round",
     "fit good.csv --mu 0": "`mu` must be a finite number > 0; got 0.0",
     "fit good.csv good.csv": "`profiles` must be recorded at two different base loads or more",
     "fit good.csv good.csv --loads 0": "`loads` must be 2, one for each file; got 1",
@@ -235,4 +238,6 @@ BAD = {
 def test_bad_input_is_one_line_exit_2_and_nothing_written(line: str, capsys: Out) -> None:
     Path("taken.npz").write_text("something else")
     Path("p-load1.0.npz").write_text("something else")
+    silent = DelayProfile(times=np.ones((3, 3)), status=np.ones((3, 3), dtype=np.int8))
+    write_profile(silent, path="silent.npz")
     assert BAD[line] in refused(capsys, "profile", *line.split())

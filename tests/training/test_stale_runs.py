@@ -166,7 +166,11 @@ def test_failures_take_nothing_and_repeat_nothing(tmp_path: Path) -> None:
             {"updates": CLOCK},
             r"`apply` must be update where parts .* got 'clock' \(take resume=part\)",
         ),
-        ("ssp:slack=1", {"models": [make_model(optimizer=ADAM)]}, r'Adam. \(apply="clock"\)'),
+        (
+            "ssp:slack=1",
+            {"models": [make_model(optimizer=ADAM)]},
+            r'Adam. \(apply="clock", or --apply clock\)',
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line_before_anything_starts(
