@@ -35,6 +35,7 @@ class History:
     expelled: set[int] = field(default_factory=set)
     """Workers that an audit has found lying; nothing undoes that."""
     fingerprint: dict[str, str] = field(default_factory=dict)  # of what is trained, and with what
+    name: str = ""  # of the run's folder when it began, by which rounding is seeded
     memories: dict[str, dict[str, float]] = field(default_factory=dict)
     """What observers that last had to remember, by their names."""
     first_rounds: dict[int, int] = field(default_factory=dict)
@@ -59,6 +60,7 @@ class History:
             case "begin":
                 begin = msgspec.convert(fields, _Begin)
                 self.fingerprint, self.num_workers = begin.fingerprint, begin.workers
+                self.name = begin.name or self.name
             case "pin":
                 self.pin = msgspec.convert(fields, dict[str, str])
             case "round":
@@ -84,6 +86,7 @@ class History:
 class _Begin:
     workers: Annotated[int, msgspec.Meta(ge=1, le=10_000)]
     fingerprint: dict[str, str]
+    name: str = ""  # earlier versions did not say
 
 
 _Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
@@ -160,17 +163,19 @@ class _Decision:
 def read_history(path: Path) -> History:
     """Return what a journal says, and cut off a torn last line; one that is absent says nothing.
 
-    A run that was ended before the first line was written has no workers.
+    A run that was ended before the first line was written has no workers. Its name is the folder's
+    own, unless the journal says what that was.
 
     Raises
     ------
     StoreError
         If the file is damaged.
     """
+    name = path.parent.resolve().name
     if not path.exists():
-        return History()
+        return History(name=name)
     entries, torn_bytes = read_journal(path, mend=True)
-    history = History(torn_bytes=torn_bytes)
+    history = History(name=name, torn_bytes=torn_bytes)
     for number, entry in enumerate(entries, start=1):
         try:
             history.take(entry)
@@ -258,7 +263,8 @@ class Recorder:
 
     def begin(self, fingerprint: dict[str, str], *, workers: int) -> None:
         """Write the first line: what is trained, and with what."""
-        self.write("begin", workers=workers, fingerprint=fingerprint)
+        about = {"workers": workers, "fingerprint": fingerprint, "name": self.history.name}
+        self.write("begin", **about)
         self.history.fingerprint, self.history.num_workers = fingerprint, workers
 
     def pin(self, pin: Mapping[str, str]) -> list[str]:

@@ -66,7 +66,7 @@ class TrainingPlan:
     precision: Precision = "float32"  # of weights, computation and gradients
     payload: Payload | None = None  # how results travel: no wider than `precision`, its default
     # Whether workers round results to `payload` stochastically; seeded, among others, from the
-    # name of the run's folder.
+    # name that the run's folder had when it began.
     stochastic_rounding: bool = False
     stale: bool = False  # allow fewer bundles than the scheme's delay + 1
     # When to look for a better setting, and switch to it; not with `stale`. Only schemes are taken
@@ -257,12 +257,22 @@ class TrainingPlan:
         return needs_of(setting, batch_sizes(self.models))
 
     def work(
-        self, run: Path, *, setting: Setting, master: int = 1, pin: Mapping[str, str] | None = None
+        self,
+        run: Path,
+        *,
+        setting: Setting,
+        master: int = 1,
+        pin: Mapping[str, str] | None = None,
+        name: str = "",
     ) -> Work:
-        """Return what workers are to know of the run in that folder; for ``pin`` see `Crew`."""
+        """Return what workers are to know of the run in that folder; for ``pin`` see `Crew`.
+
+        The run's ``name`` is the folder's, unless it began with another one.
+        """
+        name = name or run.resolve().name
         return Work(
-            name=run.name,
-            run_id=run.name if master == 1 else f"{run.name}.{master}",
+            name=name,
+            run_id=name if master == 1 else f"{name}.{master}",
             models=tuple(self.models),
             precision=self.precision,
             payload=self.payload or self.precision,

@@ -187,7 +187,8 @@ def resume(
     with begun as record:  # before anything is started: what it costs is on record already
         pin = {} if accept_changes else record.recorder.history.pin
         setting, master = plan.setting(workers.n), record.recorder.master
-        work = plan.work(directory.path, setting=setting, master=master, pin=pin)
+        name = record.recorder.history.name
+        work = plan.work(directory.path, setting=setting, master=master, pin=pin, name=name)
         return _execute(
             plan,
             workers,

@@ -86,6 +86,8 @@ class RunDirectory:
         self.journal: Final = self.path / "journal.jsonl"
         self._config = self.path / "config.toml"
         if reopened:
+            if not self.path.resolve().name:
+                raise no_run(path, "this one has no name, by which rounding is seeded")
             if not self._config.is_file():
                 raise no_run(path, "it has no config.toml")
             for name in _FILES:  # a pipe would be waited for, a device has no end

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, closing
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,12 +14,15 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from seqgc import workers
 from seqgc.errors import ParameterError
-from seqgc.training import Callback, Validation, resume, train
+from seqgc.training import Callback, Crew, Validation, Work, resume, train
+from seqgc.training.journal import Journal, read_journal
 from seqgc.training.snapshots import Snapshot, SnapshotFolder
 from tests.training.inside import RunState
 from tests.training.reference import make_model
-from tests.training.test_resume import crew, outcome, plan
+from tests.training.test_adaptive import replayed
+from tests.training.test_resume import N, crew, outcome, plan, times
 
 begun = partial(plan, "uncoded", steps=2)
 
@@ -103,3 +107,66 @@ def test_an_optimizers_state_keeps_its_formats_whatever_the_weights_have(
     again = resume(tmp_path / "half", one, crew())
     weights = (each.modules["m0"].state_dict() for each in (again, whole))
     assert all(torch.equal(*both) for both in zip(*(w.values() for w in weights), strict=True))
+
+
+class Heard(workers.WorkerSet):
+    """Workers that note the name of the run that they are opened for."""
+
+    provider = "custom"
+
+    def __init__(self) -> None:
+        super().__init__(N)
+        self._crew = workers.custom(N, replayed(times()))
+        self.name = ""
+
+    def check(self, work: Work) -> None:
+        self._crew.check(work)
+
+    def forecast(self, _: object) -> None: ...
+
+    def open(self, work: Work) -> AbstractContextManager[Crew]:
+        self.name = work.name
+        return self._crew.open(work)
+
+
+def name_of(run: Path) -> str:
+    """Return the name by which a run is resumed from that folder."""
+    heard = Heard()
+    resume(run, begun(), heard)
+    return heard.name
+
+
+def test_rounding_is_seeded_by_the_name_that_the_folder_had_when_the_run_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard, renamed = Heard(), tmp_path / "other"
+    train(begun(), heard, run=tmp_path / "first").run.rename(renamed)
+    assert heard.name == name_of(renamed) == name_of(renamed) == "first"
+    monkeypatch.chdir(renamed)
+    assert name_of(Path()) == "first"
+
+
+def test_a_run_whose_journal_has_no_name_has_its_folders_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As versions before this one wrote it; ``.`` and a link are of that name, too."""
+    run = train(begun(), crew(), run=tmp_path / "first").run
+    entries, _ = read_journal(run / "journal.jsonl")
+    (run / "journal.jsonl").unlink()
+    with closing(Journal(run / "journal.jsonl", master=1)) as journal:
+        for each in entries:
+            named = each.fields.pop("name", None)
+            assert named == ("first" if each.kind == "begin" else None)
+            journal.append(each.kind, **each.fields)
+    link = tmp_path / "latest"
+    link.symlink_to(run)
+    monkeypatch.chdir(run)
+    old = (run / "journal.jsonl").read_bytes()
+    for way in (Path(), link, run):
+        (run / "journal.jsonl").write_bytes(old)
+        assert name_of(way) == "first"
+
+
+def test_the_root_is_no_run() -> None:
+    with pytest.raises(ParameterError, match="has no name"):
+        resume("/", begun(), crew())
