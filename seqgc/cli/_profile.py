@@ -110,7 +110,12 @@ def fit_files(
     several = len(recordings) > 1
     with naming(*files):
         line = profiles.fit_load_model(recordings, per_worker=per_worker) if several else None
-    findings = [f for p in recordings for f in profiles.lint(p) if f.severity == "error"]
+    findings = [
+        replace(found, message=f"{file}: {found.message}")
+        for file, recording in zip(files, recordings, strict=True)
+        for found in profiles.lint(recording)
+        if found.severity == "error"
+    ]
     findings += profiles.lint_series(recordings)
     problem, generator = "", None
     try:

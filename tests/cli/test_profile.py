@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -186,6 +187,13 @@ def test_stats_counts_stragglers(capsys: Out) -> None:
     shown = capsys.readouterr().out
     assert "33.33%, at tolerance mu = 0.1" in shown
     assert "(B, W, λ)-bursty" in shown
+
+
+def test_what_is_wrong_with_one_of_several_recordings_is_said_with_its_file(capsys: Out) -> None:
+    heavy = ProfileMeta(base_load=1.0, alpha=9.0)  # 9 s for answers that took less
+    write_profile(replace(read_profile("good.csv"), meta=heavy), path="heavy.npz")
+    assert run("fit", "good.csv", "heavy.npz", "--loads", "0,1") == 0
+    assert "error (alpha): heavy.npz: 9 of 9 answers" in capsys.readouterr().out
 
 
 # ---- refusals -----------------------------------------------------------------------------------
