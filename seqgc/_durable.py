@@ -29,13 +29,21 @@ def is_full(error: BaseException | None) -> bool:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Let an error of a call that knows a file by its descriptor name it."""
+    """Let an error name a file that a call knows by its descriptor, or by its temporary name."""
     try:
         yield
     except OSError as error:
-        if error.errno is not None and error.filename is None:
-            error.filename = str(path)
+        named = error.filename
+        if error.errno is not None and (
+            named is None or str(named).startswith(_temporary(path.name))
+        ):
+            error.filename, error.filename2 = str(path), None
         raise
+
+
+def _temporary(name: str) -> str:
+    """Return what the name begins with that a file has until it takes another one's place."""
+    return f".{name}-"
 
 
 @contextmanager
@@ -59,7 +67,7 @@ def replacing_in(folder: int, name: str, *, sync: bool = True) -> Iterator[IO[by
     Without ``sync`` nobody waits for the disk: other processes see all of it or nothing, but after
     a power cut it may be gone, or damaged.
     """
-    temporary = f".{name}-{os.urandom(6).hex()}.tmp"
+    temporary = f"{_temporary(name)}{os.urandom(6).hex()}.tmp"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
     try:
         with os.fdopen(descriptor, "wb") as file:

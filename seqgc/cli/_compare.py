@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -163,18 +164,24 @@ def compare(
         trial=trial,
         metering=metering,
     )
-    if page is not None:
-        with busy("drawing"):
-            comparison_page(found, name=one_line(profile.name, limit=100)).write(page)
-    saved = {} if page is None else {"file": str(page)}
+    try:
+        _show(found, page, as_json=as_json)
+    finally:  # of what was computed nothing is lost with the page, nor with what is printed
+        if page is not None:
+            with busy("drawing"):
+                comparison_page(found, name=one_line(profile.name, limit=100)).write(page)
+
+
+def _show(found: Comparison, page: Path | None, *, as_json: bool) -> None:
     if as_json:
         tried = asdict(replace(found.trial, plan=None)) | {"what": found.trial.what}
-        facts = asdict(replace(found, trial=_TRIAL)) | {"trial": tried}
-        print_json(facts | {"advice": found.advice} | saved)
+        facts = asdict(replace(found, trial=_TRIAL)) | {"trial": tried, "advice": found.advice}
+        print_json(facts if page is None else facts | {"file": str(page)})
     else:
         if page is not None:
             print_pairs({"page": str(page)})
         _print(found)
+    sys.stdout.flush()
 
 
 def _keep_out(options: RehearsalOptions) -> None:

@@ -47,6 +47,7 @@ _UsageError: type[Exception] = next(
 _SOON_S = 0.01
 _TRACEBACK = "--traceback"
 _LONGEST = 300 - len("seqgc: ")  # of a line that refuses
+_LONGEST_NAME = 200  # of a file
 
 app = typer.Typer(
     name="seqgc",
@@ -122,7 +123,7 @@ def _run(arguments: list[str], fail: Callable[[BaseException | None, str, int], 
         forget_output()
         return fail(error, "", Status.FAILED)
     except OSError as error:
-        where = error.filename or "what is printed, or a file"
+        where = one_line(error.filename or "what is printed, or a file", limit=_LONGEST_NAME)
         return fail(error, f"{where}: {error.strerror or error}", Status.FAILED)
     except MemoryError as error:
         return fail(error, f"not enough memory for this: {error}", Status.FAILED)

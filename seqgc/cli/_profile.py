@@ -14,6 +14,7 @@ from rich.table import Table
 
 from seqgc import profiles
 from seqgc.cli._options import AsJson, ProfileFile, apply, configured, naming, numbers, with_plugins
+from seqgc.cli._outputs import require_place
 from seqgc.cli._run import make_delays, make_models, make_workers
 from seqgc.cli._show import Screen, busy, print_json, print_pairs, show
 from seqgc.cli.config import RunConfig, Values, validated
@@ -180,13 +181,12 @@ def _new_files(output: Path | None, *, loads: Sequence[float]) -> list[Path]:
     if output.suffix != ".npz":
         rule = "must end in .npz, which has a place for workers that fail"
         raise ParameterError("output", rule, str(output))
-    if not output.parent.is_dir() or not os.access(output.parent, os.W_OK):
-        raise ParameterError("output", "must lie in a folder that can be written", str(output))
     paths = [output, *(output.with_name(f"{output.stem}-load{x!r}.npz") for x in loads[1:])]
     for path in paths:
-        if path.exists():
+        if os.path.lexists(path):
             rule = "must not exist: a recording never overwrites a file"
             raise ParameterError("output", rule, str(path))
+        require_place(path)
     return paths
 
 

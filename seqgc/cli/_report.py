@@ -14,6 +14,7 @@ from seqgc import read_run
 from seqgc import report as pages
 from seqgc.cli._cost import cost_in_words
 from seqgc.cli._options import AsJson
+from seqgc.cli._outputs import require_place
 from seqgc.cli._show import busy, show
 from seqgc.errors import ParameterError, one_line
 from seqgc.profiles import read_profile
@@ -75,8 +76,7 @@ def page_path(output: Path | None) -> Path:
         raise ParameterError("output", "must be given", None, "for example -o page.html")
     if output.suffix.lower() not in (".html", ".htm"):
         raise ParameterError("output", "must be the name of an .html file", str(output))
-    if not os.path.isdir(output.parent):  # noqa: PTH112
-        raise ParameterError("output", "must be in a folder that is there", str(output))
+    require_place(output)
     return output
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,9 @@ import pytest
 from seqgc.cli import main
 from seqgc.profiles import DelayProfile, write_profile
 from seqgc.report import comparison_page
+from tests.cli.refused import refused
 from tests.comparison.made import comparison_of
+from tests.kit import system_calls
 from tests.report.test_page import SCRIPT, Reader
 
 FOUND = comparison_of(
@@ -91,3 +95,28 @@ def test_compare_writes_it_beside_what_it_prints(
     assert facts["advice"] in Reader(Path("c.html").read_text("utf-8")).text("p")
     assert main([*words, "c.csv"]) == 2
     assert "`output` must be the name of an .html file" in capsys.readouterr().err
+
+
+class NoRoom:
+    """A file system on which no file takes its place."""
+
+    fsync = staticmethod(os.fsync)
+
+    @staticmethod
+    def replace(source: str, target: str, **_folders: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", source, None, target)
+
+
+def test_what_was_compared_is_printed_also_where_the_page_cannot_be_written_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_profile(DelayProfile.from_times([[1.0, 2.0], [1.5, 1.0]]), path="p.npz")
+    words = ["compare", "p.npz", "--alpha", "1", "--lr", "4", "--defence", "uncoded"]
+    with system_calls(NoRoom()):
+        assert main([*words, "-o", "c.html"]) == 1
+    printed, said = capsys.readouterr()
+    assert "reaches 0.25 in" in " ".join(printed.split())
+    assert said == "seqgc: c.html: No space left on device\n"
+    Path("d.html").mkdir()
+    assert "`output` must be a file, and is a folder" in refused(capsys, *words, "-o", "d.html")

@@ -66,6 +66,9 @@ def test_another_schema_is_refused(capsys: Out) -> None:
         ("run", "`output` must be given"),
         ("run -o p.csv", "`output` must be the name of an .html file"),
         ("run -o nowhere/p.html", "`output` must be in a folder that is there"),
+        ("run -o run/folder.html", "`output` must be a file, and is a folder"),
+        ("run -o /proc/p.html", "`output` must be a file that can be written ("),
+        (f"run -o {300 * 'p'}.html", "`output` must be a file that can be written (File name too"),
         ("run -o p.html", "must be the folder of a run"),
         ("a.csv -o p.html", "a.csv"),
         ("p.npz p.npz -o p.html", "`targets` must be one delay profile, or runs"),
@@ -79,6 +82,8 @@ def test_another_schema_is_refused(capsys: Out) -> None:
     ],
 )
 def test_what_cannot_be_drawn_is_one_line(words: str, line: str, capsys: Out) -> None:
-    Path("run").mkdir()
+    Path("run/folder.html").mkdir(parents=True)
     write_profile(DelayProfile.from_times([[1.0, 2.0]]), path="p.npz")
-    assert line in refused(capsys, "report", *words.split())
+    said = refused(capsys, "report", *words.split())
+    assert line in said
+    assert len(said) < 300
