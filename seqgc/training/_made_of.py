@@ -51,6 +51,7 @@ __all__ = [
     "made_of",
     "plain",
     "require_masters",
+    "two_sides",
     "versions",
 ]
 
@@ -137,11 +138,16 @@ def _named(names: list[str]) -> str:
 
 
 def _both(one: str | None, other: str | None, words: tuple[str, str]) -> str:
+    first, second = two_sides(one, other)
+    return f"{words[0]} {first}, {words[1]} {second}"
+
+
+def two_sides(one: str | None, other: str | None) -> tuple[str, str]:
     """Return what either side has, from where they differ if they are long."""
     same = 0
     if one is not None and other is not None and max(len(one), len(other)) > _SHOWN:
         same = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), 0)
-    return f"{words[0]} {_short(one, same)}, {words[1]} {_short(other, same)}"
+    return _short(one, same), _short(other, same)
 
 
 def _short(text: str | None, same: int) -> str:

@@ -22,6 +22,7 @@ from torch import nn
 from seqgc.errors import ModelError, StoreError
 from seqgc.ports import Backend, Dispatch, Notice, Observer, OutlastingBackend, Payload, Seen
 from seqgc.stores import RetiringStore
+from seqgc.training._accepted import accepted
 from seqgc.training._checkpointer import RunSnapshot, RunState
 from seqgc.training._counts import RunCounts
 from seqgc.training._fingerprint import changes, fingerprint, require_same
@@ -233,6 +234,10 @@ def _begun(
             require_same(history.fingerprint, now)
         elif history.num_workers:
             warnings += [f"changed: {each}" for each in changes(history.fingerprint, now)]
+            snapshot, dropped = accepted(
+                snapshot, history.fingerprint, now, plan=plan, setting=setting
+            )
+            warnings += dropped
         for left_behind in directory.path.glob("weights*"):  # of the masters before
             rmtree(left_behind, ignore_errors=True)
         with closing(Journal(directory.journal, master=lease.number, lines=history.lines)) as file:

@@ -3,6 +3,7 @@
 Users have none of these, so they may change at any time; tests take them from here.
 """
 
+from seqgc.training._accepted import KINDS
 from seqgc.training._checkpointer import Checkpointer, RunState
 from seqgc.training._fingerprint import changes, fingerprint
 from seqgc.training._forms import form_of
@@ -12,6 +13,7 @@ from seqgc.training._stepper import without_compiler
 from seqgc.training.rundir import EventLog, MetricsLog
 
 __all__ = [
+    "KINDS",
     "Checkpointer",
     "EventLog",
     "MetricsLog",

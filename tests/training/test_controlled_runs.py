@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from seqgc import read_run, workers
-from seqgc.errors import ParameterError, StoreError
+from seqgc.errors import ParameterError
 from seqgc.ports import Backend, Task
 from seqgc.profiles import Pace
 from seqgc.profiles.slowdowns import SleepWindows
@@ -144,7 +144,7 @@ def test_workers_that_are_processes_train_alike(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_another_defence_is_refused(tmp_path: Path) -> None:
     train(plan("uncoded"), crew(), run=tmp_path / "run")
-    with pytest.raises(StoreError, match="of another defence than lb-bsp: "):
+    with pytest.raises(ParameterError, match="`scheme` must stay as it was"):
         resume(tmp_path / "run", plan("lb-bsp"), crew(), accept_changes=True)
 
 

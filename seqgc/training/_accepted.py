@@ -1,0 +1,193 @@
+"""What may change under a run that goes on with ``--accept-changes``: by the fingerprint's names.
+
+A checkpoint holds more than weights: the optimizers' state and settings, the schedule's place in
+its rounds, and results of the jobs in flight. So there are three kinds of fields (`KINDS`).
+
+*Never* changes what the checkpoint is built on: the scheme and its workers, how batches come in
+bundles and results in numbers, models' names and networks. An optimizer and a scheduler take their
+settings back from the checkpoint with their state: others would have no effect, and would yet be
+said to have been accepted. Of these only the code may change.
+
+What *results* are computed from may change as long as none is left that was computed from what was
+there before: a gradient is to be of one code, one batch, one loss. Those of the present round are
+dropped, since all of it is asked for again. Those of closed rounds, which a scheme with a delay
+has, nobody would ask for again: then such a change is refused.
+
+All else may change at *any* time: who waits how long, limits, what is done beside the gradients.
+What the configuration alone knows (``function.timeout_s``) is of that kind: whatever in it counts
+for results is seen by its effect on the plan and its models.
+
+``steps`` may become fewer, as far as none have been taken that would be too many. More would not be
+taken: how many jobs there are is part of where a schedule is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from seqgc.errors import ParameterError
+from seqgc.training._made_of import two_sides
+
+if TYPE_CHECKING:
+    from seqgc.rounds import Setting
+    from seqgc.training._checkpointer import RunSnapshot
+    from seqgc.training._packing import PackedJob
+    from seqgc.training._plan import TrainingPlan
+
+__all__ = ["KINDS", "accepted"]
+
+_Kind: TypeAlias = Literal["never", "code", "fewer", "results", "any"]
+
+KINDS: Final[Mapping[str, _Kind]] = {
+    "workers": "never",
+    "scheme": "never",
+    "jobs_per_round": "never",
+    "models": "never",
+    "name": "never",
+    "precision": "never",
+    "payload": "never",
+    "stochastic_rounding": "never",
+    "stale": "never",
+    "updates": "never",
+    "adaptation": "never",
+    "optimizer's settings": "code",
+    "scheduler's settings": "code",
+    "steps": "fewer",
+    "seqgc": "results",
+    "audit": "results",
+    "module": "results",
+    "initial weights": "results",  # among them those that are not trained
+    "loss": "results",
+    "dataset": "results",
+    "batch_size": "results",
+    "seed": "results",
+    "recipe": "results",
+    "factories": "results",
+    "autocast": "results",
+    "torch": "any",
+    "numpy": "any",
+    "callbacks with a state": "any",
+    "checkpoint_every_s": "any",
+    "max_norm": "any",
+    "on_failure": "any",
+    "mu": "any",
+    "wait_out": "any",
+    "timeout_s": "any",
+    "max_attempts": "any",
+    "test_dataset": "any",
+    "optimizer": "any",  # its factory: what it makes counts
+    "scheduler": "any",
+    "settings": "any",
+    "gradient_clip_val": "any",
+    "gradient_clip_algorithm": "any",
+    "validation": "any",
+    "save_every_n_steps": "any",
+}
+"""Of every field of a fingerprint but those that the configuration alone has."""
+
+_REMEDY: Final = "undo that, or start a new run: weights are in RUN/checkpoints"
+
+
+def accepted(
+    snapshot: RunSnapshot | None,
+    before: Mapping[str, str],
+    now: Mapping[str, str],
+    *,
+    plan: TrainingPlan,
+    setting: Setting,
+) -> tuple[RunSnapshot | None, list[str]]:
+    """Return where a run goes on whose fingerprint has changed, and what is worth a warning.
+
+    Raises
+    ------
+    ParameterError
+        If it cannot go on with one of the changes, which it names.
+    """
+    changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    for name in sorted(changed, key=_place):
+        kind, one, other = _kind(name), before.get(name), now.get(name)
+        if kind == "never" or (kind == "code" and _but_code(one) != _but_code(other)):
+            raise _refusal(name, one, other, "must stay as it was")
+        if kind == "fewer" and not _fits(plan, setting, snapshot, before=one):
+            raise _refusal(name, one, other, "must not be more, nor fewer than have begun")
+    if snapshot is None:
+        return None, []
+    _require_networks(snapshot, before, now, plan=plan)
+    of_results = [name for name in changed if _kind(name) == "results"]
+    if not of_results:
+        return snapshot, []
+    name, *_ = of_results
+    if _needs_results(snapshot):
+        rule = f"must stay, as checkpoint {snapshot.rounds} has results of jobs in flight"
+        raise _refusal(name, before.get(name), now.get(name), rule)
+    held = snapshot.state.held
+    if not any(map(_results, held)):
+        return snapshot, []
+    state = replace(snapshot.state, held=[_emptied(job) for job in held])
+    text = f"results of jobs in flight are dropped, and computed again: {name} has changed"
+    return replace(snapshot, state=state), [text]
+
+
+def _place(name: str) -> int:
+    return list(KINDS).index(bare) if (bare := name.rpartition(": ")[2]) in KINDS else len(KINDS)
+
+
+def _kind(name: str) -> _Kind:
+    return KINDS.get(name.rpartition(": ")[2], "any")
+
+
+def _but_code(text: str | None) -> str | None:
+    """Return the settings in a fingerprint of these, without the digest of code at its end."""
+    return text and text.rpartition(" ")[0]
+
+
+def _refusal(name: str, one: str | None, other: str | None, rule: str) -> ParameterError:
+    was, is_ = two_sides(one, other)
+    return ParameterError(name, f"{rule}, also with --accept-changes: {was}", is_, _REMEDY)
+
+
+def _fits(
+    plan: TrainingPlan, setting: Setting, snapshot: RunSnapshot | None, *, before: str | None
+) -> bool:
+    """Say if a plan has fewer steps than there were, and none of those is left out that began."""
+    if snapshot is None:
+        return True  # all of it begins again
+    done = max((model.steps for model in snapshot.state.workload.models), default=0)
+    fewer = before is not None and before.isdecimal() and plan.steps <= int(before)
+    return fewer and done <= plan.steps and snapshot.state.begun <= plan.num_jobs(setting)
+
+
+def _require_networks(
+    snapshot: RunSnapshot, before: Mapping[str, str], now: Mapping[str, str], *, plan: TrainingPlan
+) -> None:
+    """Refuse networks that have no place for the checkpoint's weights."""
+    for model in plan.models:
+        held = snapshot.files.get(f"{model.name}.safetensors", {})
+        due = {name: tensor.shape for name, tensor in model.module.state_dict().items()}
+        if due != {name: tensor.shape for name, tensor in held.items()}:
+            name = f"{model.name}: module"
+            rule = "must have the weights that the checkpoint has"
+            raise _refusal(name, before.get(name), now.get(name), rule)
+
+
+# ---- results of the jobs in flight ---------------------------------------------------------------
+
+
+def _results(job: PackedJob) -> Sequence[tuple[int, int, int]]:
+    """Return what has arrived for a job: workers, rounds and slots."""
+    return [*job.stored, *(key for key, _ in job.summed)]
+
+
+def _needs_results(snapshot: RunSnapshot) -> bool:
+    """Say if there are results of jobs in flight that are not asked for again."""
+    parts, held = snapshot.state.workload.parts, snapshot.state.held
+    if any(each.sums for each in parts.values()):
+        return True
+    first = snapshot.rounds if not parts else float("inf")  # who asks part by part goes on
+    return any(round < first for job in held for _, round, _ in _results(job))
+
+
+def _emptied(job: PackedJob) -> PackedJob:
+    return replace(job, rows={}, stored=[], summed=[], sums=[])

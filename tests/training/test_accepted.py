@@ -1,0 +1,213 @@
+"""What may change under a run that goes on with --accept-changes, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from seqgc import workers
+from seqgc.errors import ParameterError
+from seqgc.ports import Arrival, Backend, Seen
+from seqgc.rounds import ClosingRule, Setting
+from seqgc.training import Adaptation, Model, TrainingPlan, resume, train
+from seqgc.training.stale import Updates
+from tests.kit import interrupts
+from tests.training.inside import KINDS
+from tests.training.reference import blobs, make_model
+from tests.training.stale_runs import virtual
+from tests.training.test_resume import N, crew, digests, outcome, plan
+
+
+class BrokenOffError(Exception):
+    pass
+
+
+def broken_off(run: Path, begun: TrainingPlan, *, answers: int) -> Path:
+    """Leave a run whose checkpoint holds so many answers of a round that is not closed."""
+    left = [answers + 1]
+
+    def listen(seen: Seen) -> None:
+        if isinstance(seen, Arrival) and seen.round == 5:
+            left[0] -= 1
+            if not left[0]:
+                raise BrokenOffError
+
+    with pytest.raises(BrokenOffError):
+        train(begun, crew(), run=run, observers=[listen])
+    return run
+
+
+def files(run: Path) -> Mapping[Path, bytes]:
+    """Return all that is written of a run, but that a master has been there."""
+    paths = [path for path in run.rglob("*") if path.is_file() and path.parent.name != "masters"]
+    return {path.relative_to(run): path.read_bytes() for path in paths}
+
+
+def refusal(run: Path, changed: TrainingPlan, *, n: int = N) -> str:
+    """Return in which words a change is refused, before anything is started or written."""
+
+    def started(_n: int, _compute: object) -> Backend:
+        raise AssertionError
+
+    before = files(run)
+    with pytest.raises(ParameterError) as info:
+        resume(run, changed, workers.custom(n, started), accept_changes=True)
+    assert files(run) == before
+    text = str(info.value)
+    assert len(text) <= 290
+    assert "\n" not in text
+    assert "start a new run: weights are in RUN/checkpoints" in text
+    return text
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of which a round is under way."""
+    return broken_off(tmp_path_factory.mktemp("begun") / "run", plan("uncoded"), answers=2)
+
+
+def changed(**models: object) -> TrainingPlan:
+    """Return the plan with every model's fields changed."""
+    begun = plan("uncoded")
+    return replace(begun, models=[replace(model, **models) for model in begun.models])
+
+
+# ---- what results are computed from --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "what"),
+    [
+        ("uncoded", {"dataset": blobs(seed=7)}),
+        ("gc:s=1", {"seed": 9}),
+        ("gc-rep:s=1", {"batch_size": 16}),
+    ],
+)
+def test_a_gradient_is_of_one_batch(spec: str, what: Mapping[str, object], tmp_path: Path) -> None:
+    """Results of another batch that a checkpoint holds are not added to those of this one."""
+    begun, ended = plan(spec), []
+    now = replace(begun, models=[replace(model, **what) for model in begun.models])
+    for answers in (0, 3):
+        run = broken_off(tmp_path / str(answers) / "run", begun, answers=answers)
+        resume(run, now, crew(), accept_changes=True)
+        ended.append(digests(run))
+    assert ended[0] == ended[1]
+
+
+def test_what_is_dropped_is_said(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def listen(seen: Seen) -> None:
+        if getattr(seen, "kind", "") == "warning":
+            said.append(str(seen.fields["text"]))  # type: ignore[union-attr]
+
+    run = broken_off(tmp_path / "run", plan("uncoded"), answers=1)
+    resume(run, changed(seed=9), crew(), accept_changes=True, observers=[listen])
+    assert any("results of jobs in flight are dropped, and computed again" in each for each in said)
+
+
+def test_results_of_rounds_that_are_closed_are_not_mixed_with_others(tmp_path: Path) -> None:
+    spec = "m-sgc:B=1,W=2,lam=2"
+    run = broken_off(tmp_path / "run", plan(spec), answers=2)
+    begun = plan(spec)
+    other = replace(begun, models=[replace(model, seed=9) for model in begun.models])
+    said = refusal(run, other)
+    assert said.startswith("`m0: seed` must stay, as checkpoint 5 has results of jobs in flight")
+    whole = train(begun, crew(), run=tmp_path / "whole" / "run").run
+    resume(run, replace(begun, checkpoint_every_s=7.0), crew(), accept_changes=True)
+    assert outcome(run) == outcome(whole)
+
+
+def test_parts_that_are_added_up_are_of_one_batch(tmp_path: Path) -> None:
+    begun = TrainingPlan(
+        models=[make_model()], scheme="ssp:slack=1", steps=8, updates=Updates(apply="clock")
+    )
+
+    def interrupt(seen: Seen) -> None:
+        if isinstance(seen, Arrival) and seen.round == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    run = tmp_path / "run"
+    with interrupts(), pytest.raises(KeyboardInterrupt):
+        train(begun, virtual(), run=run, observers=[interrupt])
+    other = replace(begun, models=[make_model(seed=9)])
+    assert " must stay, as checkpoint" in refusal(run, other, n=virtual().n)
+
+
+# ---- what never changes --------------------------------------------------------------------------
+
+TINY = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
+REFUSED: Mapping[str, Callable[[], TrainingPlan]] = {
+    "scheme": lambda: plan("gc-rep:s=1"),
+    "jobs_per_round": lambda: plan(
+        Setting(scheme=plan("uncoded").setting(N).scheme, jobs_per_round=2)
+    ),  # type: ignore[arg-type]
+    "precision": lambda: plan("uncoded", precision="float64"),
+    "payload": lambda: plan("uncoded", payload="float16"),
+    "stale": lambda: plan("uncoded", stale=True),
+    "adaptation": lambda: plan("uncoded", adaptation=Adaptation(probe=3, alpha=0.0)),
+    "models": lambda: replace(plan("uncoded"), models=plan("uncoded").models[:2]),
+    "m0: module": lambda: changed(module=TINY),
+    "m0: optimizer's settings": lambda: changed(optimizer=partial(torch.optim.SGD, lr=0.5)),
+    "m0: scheduler's settings": lambda: changed(
+        scheduler=partial(torch.optim.lr_scheduler.StepLR, step_size=2)
+    ),
+    "steps": lambda: plan("uncoded", steps=9),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_checkpoint_is_built_on_is_refused(name: str, run: Path) -> None:
+    said = refusal(run, REFUSED[name]())
+    assert said.startswith(f"`{name}` must ")
+    assert "; got " in said
+
+
+def test_other_workers_are_refused(run: Path) -> None:
+    said = refusal(run, plan("uncoded"), n=N + 2)
+    assert said.startswith("`workers` must stay as it was, also with --accept-changes: 6; got '8'")
+
+
+def test_fewer_steps_than_are_taken_are_refused(run: Path) -> None:
+    assert "`steps` must not be more, nor fewer than have begun" in refusal(
+        run, plan("uncoded", steps=1)
+    )
+
+
+def test_every_field_is_of_a_kind() -> None:
+    of_all = {f.name for part in (TrainingPlan, Setting, ClosingRule, Model) for f in fields(part)}
+    of_all -= {"rule"}
+    made = {"optimizer's settings", "scheduler's settings", "settings", "factories"}
+    made |= {"initial weights", "callbacks with a state", "workers", "seqgc", "torch", "numpy"}
+    assert set(KINDS) == of_all | made
+
+
+# ---- what may change -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", ["uncoded", "m-sgc:B=1,W=2,lam=2"])
+def test_fewer_steps_are_taken(spec: str, tmp_path: Path) -> None:
+    run = broken_off(tmp_path / "run", plan(spec), answers=2)
+    assert resume(run, plan(spec, steps=3), crew(), accept_changes=True).jobs == 12
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        plan("uncoded", max_norm=1e9, on_failure="stop", every_s=5.0),
+        changed(gradient_clip_val=1e9),
+        changed(test_dataset=blobs(seed=6), save_every_n_steps=2),
+    ],
+)
+def test_what_is_done_beside_gradients_may_change(now: TrainingPlan, tmp_path: Path) -> None:
+    run = broken_off(tmp_path / "run", plan("uncoded"), answers=2)
+    whole = train(plan("uncoded"), crew(), run=tmp_path / "whole" / "run").run
+    resume(run, now, crew(), accept_changes=True)
+    assert outcome(run) == outcome(whole)
