@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import tracemalloc
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -31,10 +33,11 @@ from seqgc.ports import (
     WorkItem,
     without_diverged,
 )
-from seqgc.rounds import ClosingRule, RoundPolicy
+from seqgc.rounds import ClosingRule, RoundPolicy, Setting
+from seqgc.rounds import policy_of as policy_under
 from seqgc.schemes import GC, Scheme, parse_scheme
 from seqgc.search import ReplayBackend
-from seqgc.testing import ChunkWorkload
+from seqgc.testing import ChunkWorkload, ScriptedBackend
 from tests.kit import SOAK
 
 N, JOBS = 6, 7
@@ -278,6 +281,59 @@ def test_without_a_limit_any_finite_result_is_taken() -> None:
         assert not without_diverged(item, result[:1], max_norm=limit)[1]
         zeros, flaws = without_diverged(item, result, max_norm=limit)
         assert (zeros.tolist(), zeros.dtype, list(flaws)) == ([0.0] * 4, result.dtype, ["m"])
+
+
+class Parts(ChunkWorkload):
+    """Takes gradients that come in parts, too."""
+
+    def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
+        if decoding.part is None:
+            super().finish(decoding, gradient)
+
+
+class Trying(ScriptedBackend):
+    """All that worker 0 sends first in a round is too large; what it sends next is right."""
+
+    def __init__(self, workload: ChunkWorkload) -> None:
+        super().__init__()
+        self._compute = workload.compute
+        self._items: dict[tuple[int, int, int], tuple[WorkItem, ...]] = {}
+
+    def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
+        self._items |= {(round, task.worker, task.attempt): task.items for task in tasks}
+        return super().dispatch(round, tasks)
+
+    def receive(self, until: float) -> Arrival | Failure | None:
+        event = super().receive(until)
+        if not isinstance(event, Arrival):
+            return event
+        items = self._items.pop((event.round, event.worker, event.attempt))
+        factor = 1e9 if event.worker == event.attempt == 0 else 1.0
+        return replace(event, results={i.slot: factor * self._compute(i.parts) for i in items})
+
+
+@pytest.mark.parametrize("spec", ["uncoded", "ssp:slack=1"])
+def test_what_is_remembered_of_bad_results_ends_with_their_jobs(spec: str) -> None:
+    rounds, of_master, marks, failures = 300, [tracemalloc.Filter(True, "*/master/*")], [], 0
+    scheme = parse_scheme(spec, n=4)
+    workload = Parts(scheme, seed=0)
+
+    def watch(seen: Seen) -> None:
+        nonlocal failures
+        failures += isinstance(seen, Failure)
+        if isinstance(seen, Close) and seen.record.round in (rounds // 3, rounds - 1):
+            traces = tracemalloc.take_snapshot().filter_traces(of_master).traces
+            marks.append(sum(trace.size for trace in traces))
+
+    gc.collect()  # memory that Python keeps for tuples is not traced again
+    tracemalloc.start()
+    try:
+        policy = policy_under(Setting(scheme=scheme), num_jobs=rounds)
+        master.run(policy, Trying(workload), workload, observe=watch, max_norm=1e6)
+    finally:
+        tracemalloc.stop()
+    assert failures >= rounds
+    assert marks[1] < marks[0] + 10_000
 
 
 def test_if_nobody_else_has_its_result_the_run_ends_and_names_it() -> None:

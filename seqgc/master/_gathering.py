@@ -24,6 +24,7 @@ from seqgc.ports import Decoding, FloatArray, MiniTask, Part, Term
 
 _Kind: TypeAlias = tuple[np.dtype[np.floating], tuple[int, ...]]  # dtype and shape
 _Key: TypeAlias = tuple[int, int, int]  # worker, round, slot
+_Address: TypeAlias = tuple[int, int, int]  # round, worker, attempt
 _Note: TypeAlias = Callable[[str, dict[str, object]], None]
 _Node: TypeAlias = tuple[int, int]  # level and index: places index * 2**level and on, 2**level many
 
@@ -130,6 +131,26 @@ class Gatherer:
             else:
                 self._add(job, job.summed[key], result)
 
+    def doubt(self, mini_tasks: Iterable[MiniTask]) -> None:
+        """Take note that a result of each has been of no use, until its job's gradient is made."""
+        for task in mini_tasks:
+            if task.cover is not None:
+                self._jobs[task.job].doubted.add((task.cover, task.place))
+
+    def ask_again(self, task: _Address, mini_tasks: Sequence[MiniTask]) -> None:
+        """Take note of a task that asks, whomever, for any of what is in `doubt`, if it does."""
+        jobs = [self._jobs.get(each.job) for each in mini_tasks]
+        if any(
+            job is not None and (each.cover, each.place) in job.doubted
+            for job, each in zip(jobs, mini_tasks, strict=True)
+        ):
+            for each in mini_tasks:
+                self._jobs[each.job].asked_again.add(task)
+
+    def is_second(self, task: _Address) -> bool:
+        """Say if a task was to `ask_again`; not once the gradients of all of its jobs are made."""
+        return any(task in job.asked_again for job in self._jobs.values())
+
     def combine(self, decoding: Decoding) -> FloatArray:
         """Return the gradient (p,) of a job, or of a part, and forget it.
 
@@ -232,6 +253,8 @@ class _Results:
         self.sums: dict[int, _Sum] = {}  # by cover
         self.stored: set[_Key] = set()
         self.summed: dict[_Key, tuple[int, int]] = {}  # result -> cover and place
+        self.doubted: set[tuple[int | None, int]] = set()  # covers and places
+        self.asked_again: set[_Address] = set()  # tasks
         self.replicas: Replicas | None = None  # in place of `sums`, until they are compared
         self.parts = 0  # that have been decoded by themselves
 

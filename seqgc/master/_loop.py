@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, overload
 
@@ -109,9 +109,6 @@ class _Loop:
     _debts: Debts = field(default_factory=Debts)
     _out: TasksOut = field(default_factory=TasksOut)
     _failed: set[str] = field(default_factory=set)  # models
-    _flawed: set[tuple[int, int | None, int]] = field(default_factory=set)
-    _again: set[tuple[int, int, int]] = field(default_factory=set)  # tasks that were sent since
-    """Jobs, covers and places of which a result has been of no use."""
     _decoded: deque[Decoding] = field(default_factory=deque)  # gradients yet to be handed over
     _without: bool = False  # a restart was asked for that the backend cannot do, and it was said
     _parks: bool = False  # the workload, models that have failed
@@ -175,9 +172,10 @@ class _Loop:
             flaw = "expelled: it differed from most of those who were asked for the same"
         if flaw is None:
             usable, flaw = self._without_flaws(answer, owed, workload)
-            if flaw is None or answer.attempt > 0 or _address(answer) in self._again:
+            address = answer.round, answer.worker, answer.attempt
+            if flaw is None or answer.attempt > 0 or self._gatherer.is_second(address):
                 return usable
-            self._flawed |= _summands(owed.values())
+            self._gatherer.doubt(owed.values())
         round, worker, attempt = answer.round, answer.worker, answer.attempt
         return ports.Failure(round=round, worker=worker, attempt=attempt, at=answer.at, reason=flaw)
 
@@ -284,8 +282,7 @@ class _Loop:
         round, attempt, mini_tasks = action.round, action.attempt, action.assignment[worker]
         added = self._debts.ask(worker, round=round, attempt=attempt, mini_tasks=mini_tasks)
         self._gatherer.expect(round, added, worker=worker)
-        if self._flawed and not self._flawed.isdisjoint(_summands(mini_tasks)):
-            self._again.add((round, worker, attempt))
+        self._gatherer.ask_again((round, worker, attempt), mini_tasks)
         items = tuple(WorkItem(slot=m.slot, parts=workload.resolve(m)) for m in mini_tasks)
         return _new_task(action, worker, items)
 
@@ -319,15 +316,6 @@ class _Loop:
                 self._hand_over(self._workload)
             except Exception as another:
                 error.add_note(f"the gradient of job {job} is lost: {another}")
-
-
-def _address(answer: Arrival) -> tuple[int, int, int]:
-    return answer.round, answer.worker, answer.attempt
-
-
-def _summands(mini_tasks: Iterable[MiniTask]) -> set[tuple[int, int | None, int]]:
-    """Return what is asked for, whoever computes it: job, cover and place."""
-    return {(m.job, m.cover, m.place) for m in mini_tasks if m.cover is not None}
 
 
 def _new_task(action: Dispatch, worker: int, items: tuple[WorkItem, ...]) -> Task:
