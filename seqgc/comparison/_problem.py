@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,10 @@ from seqgc._digits import digit_images
 from seqgc.errors import require_int
 from seqgc.ports import FloatArray, IntArray
 
-__all__ = ["SoftmaxProblem"]
+__all__ = ["SoftmaxProblem", "diverging"]
+
+diverging = np.errstate(over="ignore", invalid="ignore")
+"""Around what overflows where training diverges: that is found in what comes of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -40,13 +44,11 @@ class SoftmaxProblem:
 
     batch: int
     seed: int
-    _x: FloatArray = field(init=False, repr=False)  # (1797, 65), the last column is 1
+    _x: FloatArray = field(init=False, repr=False)  # (1797, 65), of all problems
     _y: npt.NDArray[np.int64] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        images, labels = digit_images()
-        x = np.ones((len(labels), 65))
-        x[:, :64] = images.reshape(len(labels), 64)
+        x, labels = _digits()
         require_int("batch", self.batch, least=1, most=len(labels))
         require_int("seed", self.seed, least=0)
         object.__setattr__(self, "_x", x)
@@ -61,6 +63,7 @@ class SoftmaxProblem:
         rng = np.random.default_rng([self.seed, step])
         return rng.choice(len(self._y), self.batch, replace=False)
 
+    @diverging
     def loss(self, weights: FloatArray) -> float:
         """Return the mean cross-entropy of all points."""
         scores = self._x @ weights.reshape(65, 10)
@@ -68,6 +71,7 @@ class SoftmaxProblem:
         of_labels = scores[np.arange(len(scores)), self._y]
         return float(np.mean(np.log(np.exp(scores).sum(axis=1)) - of_labels))
 
+    @diverging
     def gradient(self, weights: FloatArray, points: IntArray, shares: FloatArray) -> FloatArray:
         """Return the gradient (650,) of the sum of the points' losses, times ``shares`` (m,)."""
         x = self._x[points]
@@ -79,3 +83,13 @@ class SoftmaxProblem:
         errors *= shares[:, None]
         gradient: FloatArray = (x.T @ errors).ravel()
         return gradient
+
+
+@lru_cache(maxsize=1)  # a megabyte
+def _digits() -> tuple[FloatArray, npt.NDArray[np.int64]]:
+    """Return all images (1797, 65), whose last column is 1, and their digits, read-only."""
+    images, labels = digit_images()
+    x = np.ones((len(labels), 65))
+    x[:, :64] = images.reshape(len(labels), 64)
+    x.flags.writeable = labels.flags.writeable = False
+    return x, labels

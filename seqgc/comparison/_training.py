@@ -15,13 +15,14 @@ from itertools import pairwise
 import numpy as np
 
 from seqgc.comparison._curve import LossWatch
-from seqgc.comparison._problem import SoftmaxProblem
+from seqgc.comparison._problem import SoftmaxProblem, diverging
 from seqgc.ports import Decoding, FloatArray, IntArray, MiniTask, WeightedPoints, WeightRef
 from seqgc.rounds import Setting
 
 __all__ = ["SoftmaxTrainees", "SoftmaxWorkload", "exact_curve"]
 
 
+@diverging
 def exact_curve(problem: SoftmaxProblem, *, lr: float, target: float, most: int) -> FloatArray:
     """Return the losses (steps + 1,) of plain training, to the target or for ``most`` steps.
 
@@ -86,7 +87,7 @@ class SoftmaxWorkload:
     """Trains `SoftmaxTrainees`, bundle by bundle in turn; a `TrialWorkload`.
 
     Where jobs come in parts, the weights of a task hold all updates that have arrived by then; else
-    those of a job are fixed as it begins.
+    those of a job are fixed as it begins. A model that diverges ends it: so it comes to no target.
     """
 
     def __init__(
@@ -154,6 +155,7 @@ class SoftmaxWorkload:
             del model.in_use[part.weights.version]
         return self._problem.gradient(version.weights, part.points, part.coefficients)
 
+    @diverging
     def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
         """Take a step along a gradient, or a part of one, with each model of the bundle."""
         members = self._members(decoding.job).values()
@@ -162,6 +164,10 @@ class SoftmaxWorkload:
             model.version += 1
             model.applied += decoding.share
         self.watch.apply(decoding.share * self._bundle)
+
+    def park(self, names: Sequence[str], *, why: str, kind: object = None) -> None:  # noqa: ARG002
+        """End the run: one of its models has diverged."""
+        self.watch.fail(names[0], why)
 
     def _loss(self) -> float:
         return max(self._problem.loss(model.weights) for model in self._models)

@@ -346,3 +346,17 @@ def test_of_an_odd_number_of_workers_speeds_are_compared_too() -> None:
     profile = LAMBDA_CNN.profile(3, workers=3, rng=np.random.default_rng(4)).at_load(0.3, alpha=1.0)
     found = compare(profile, reading="speed", trial=replace(QUICK, target=2.3, most=1))
     assert "gc:s=1" in {row.defence for row in found.rows}
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_rate_with_which_training_diverges_is_said_in_the_row_and_is_no_error(
+    rehearsal: Rehearsal,
+) -> None:
+    specs = ["asp", "backup:b=2", "uncoded"]
+    found = compare(rehearsal, specs, trial=replace(QUICK, lrs=(1e308,), most=20))
+    assert all(row.seconds_to_target is row.best_lr is None for row in found.rows)
+    failed = {row.defence: row.failed for row in found.rows}
+    assert failed["asp"].startswith("model-0: its results are not finite")
+    assert "not finite" in found.advice
+    found = compare(rehearsal, specs, trial=replace(QUICK, lrs=(1e308, 4.0)))
+    assert {row.best_lr for row in found.rows} == {4.0}
