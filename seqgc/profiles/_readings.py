@@ -18,6 +18,8 @@ from seqgc.profiles._pace import ByRound, ByWork
 
 __all__ = ["latency_pace", "speed_pace"]
 
+_LEAST_LOAD = 1e-9  # below, seconds per unit of load overflow
+
 
 def latency_pace(
     profile: DelayProfile, *, alpha: float | None = None, jobs_per_round: int = 1
@@ -56,7 +58,7 @@ def speed_pace(profile: DelayProfile, *, jobs_per_round: int = 1) -> ByWork:
     Raises
     ------
     ProfileError
-        If the profile's base load is 0.
+        If the profile's base load is 0, or next to it.
 
     Examples
     --------
@@ -66,8 +68,9 @@ def speed_pace(profile: DelayProfile, *, jobs_per_round: int = 1) -> ByWork:
     [0.625, 2.5, 3.7]
     """
     load = profile.meta.base_load
-    if not load > 0:
-        rule = "the profile must have been recorded at a load > 0 to be read as speeds"
+    if not load >= _LEAST_LOAD:
+        least = f"{_LEAST_LOAD:g}"
+        rule = f"the profile must have been recorded at a load >= {least} to be read as speeds"
         remedy = "read it as latency, or take `DelayProfile.at_load` first"
         raise ProfileError(f"{rule}; got base load {load:g} ({remedy})")
     load /= require_int("jobs_per_round", jobs_per_round, least=1)
