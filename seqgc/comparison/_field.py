@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from seqgc._grid import MOST_MODELS
 from seqgc.comparison._rows import ProfileReading
 from seqgc.comparison._run import Course, Workers, course_of, jobs_of
 from seqgc.errors import ParameterError, require_int
@@ -39,12 +40,14 @@ class Field:
         reading: ProfileReading,
         kind: WorkerKind,
     ) -> Field:
-        require_int("models", models, least=1)
+        models = require_int("models", models, least=1, most=MOST_MODELS)
         profile, resident = rehearsal.profile, kind == "resident"
         stay = replace(rehearsal.reading, resident=resident)
         if reading not in ("latency", "speed"):
             raise ParameterError("reading", "must be latency or speed", reading)
-        rounds = profile.num_rounds if clocks is None else require_int("clocks", clocks, least=1)
+        rounds, most = profile.num_rounds, rehearsal.most_rounds
+        if clocks is not None:
+            rounds = require_int("clocks", clocks, least=1, most=most)
         field = cls(
             rehearsal=replace(rehearsal, repeat=True, models=models, reading=stay),
             reading=reading,

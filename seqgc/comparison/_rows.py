@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # torch takes seconds
 __all__ = ["Comparison", "Metering", "ProfileReading", "Row", "Trial"]
 
 _FEW = 3  # names
+_MOST_SEEDS, _MOST_CLOCKS = 1000, 10**7
 
 ProfileReading: TypeAlias = Literal["latency", "speed"]
 
@@ -24,11 +25,11 @@ ProfileReading: TypeAlias = Literal["latency", "speed"]
 class Trial:
     """What is trained to the ``target`` (mean loss): softmax regression on handwritten digits.
 
-    At each learning rate of ``lrs``, for ``most`` clocks of a model at most, ``seeds`` times, of
-    which the medians count. Or the models of a ``plan``, as `seqgc.train` would train them: then
-    ``lrs`` are factors of their own learning rates, the target is of their test data (what they are
-    trained on, if there is none), and ``batch`` is of no account. Of the plan, models, precision
-    and updates count: who runs them, and how long, is what is compared.
+    At each learning rate of ``lrs``, for ``most`` clocks of a model at most, ``seeds`` times (1,000
+    at most), of which the medians count. Or the models of a ``plan``, as `seqgc.train` would train
+    them: then ``lrs`` are factors of their own learning rates, the target is of their test data
+    (what they are trained on, if there is none), and ``batch`` is of no account. Of the plan,
+    models, precision and updates count: who runs them, and how long, is what is compared.
 
     Raises
     ------
@@ -49,8 +50,9 @@ class Trial:
             raise ParameterError("lr", "must name at least one learning rate", self.lrs)
         for lr in self.lrs:
             require_number("lr", lr, above=0)
-        for name, value in (("seeds", self.seeds), ("most", self.most)):
-            require_int(name, value, least=1)
+        for name, limit in (("seeds", _MOST_SEEDS), ("most", _MOST_CLOCKS)):
+            value = require_int(name, getattr(self, name), least=1, most=limit)
+            object.__setattr__(self, name, value)
 
     @property
     def what(self) -> str:

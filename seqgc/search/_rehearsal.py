@@ -107,6 +107,11 @@ class Rehearsal:
                 return rtt_s
         return USUAL_RTT_S
 
+    @property
+    def most_rounds(self) -> int:
+        """How many rounds a run may have at most: all answers are remembered."""
+        return min(_MOST_JOBS, _MOST_ANSWERS // self.profile.num_workers)
+
     def jobs(self, scheme: Defence, *, jobs_per_round: int = 1) -> int:
         """Return how many gradients a run of the scheme computes."""
         if self.num_jobs is not None:

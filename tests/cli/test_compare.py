@@ -75,6 +75,11 @@ def test_a_target_that_is_not_reached_is_a_row_that_says_so(capsys: Out) -> None
         (["--resident"], "take --workers resident"),
         (["--conformity", "bursty"], "conformity"),
         (["--target", "3"], "`target` must be below"),
+        (["--seeds", f"{10**20}"], "`seeds` must be an integer >= 1 and <= 1000"),
+        (["--most", f"{10**25}"], "`most` must be an integer >= 1 and <= 10000000"),
+        (["--models", f"{10**11}"], "`models` must be an integer >= 1 and <= 1000"),
+        (["--clocks", f"{10**11}"], "`clocks` must be an integer >= 1 and <= 8388608"),
+        (["--clocks", f"{10**19 - 1}"], "`clocks` must be an integer >= 1 and <= 8388608"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(capsys: Out, words: list[str], what: str) -> None:

@@ -210,7 +210,14 @@ def test_no_bundle_is_below_the_bound(rehearsal: Rehearsal) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"target": 0.0}, {"lrs": ()}, {"lrs": (0.0,)}, {"seeds": 0}, {"most": 0}]
+    "wrong",
+    [
+        {"target": 0.0},
+        {"lrs": ()},
+        {"lrs": (0.0,)},
+        *({"seeds": seeds} for seeds in (0, 1001)),
+        *({"most": most} for most in (0, 10**7 + 1)),
+    ],
 )
 def test_a_trial_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ParameterError):
@@ -304,7 +311,7 @@ def test_residents_with_an_answer_that_was_recorded_below_its_line_are_not_below
 def test_who_has_all_clocks_in_one_task_and_is_as_fast_as_can_be_is_at_the_bound() -> None:
     on = Rehearsal(profile=DelayProfile.from_times(np.ones((3, 4))), alpha=2.0)
     for spec in ("a-bsp:wpc=20", "a-bsp:wpc=1000000000"):
-        found = compare(on, [spec], clocks=20, trial=QUICK)
+        found = compare(on, [spec], clocks=20, trial=replace(QUICK, target=2.3, most=1))
         assert found.bound_s == pytest.approx((1 + 20 * 2.0 / 4) / 20)
         assert found.rows[0].over_bound == pytest.approx(1)
 
