@@ -89,6 +89,13 @@ class PreparedRun:
                 callbacks=callbacks,
             )
 
+    def train_or_resume(self, run: Path) -> TrainResult:
+        """Go on with the run in a folder, if it has begun there; else begin it."""
+        from seqgc.training.new_run import remove_unbegun
+
+        remove_unbegun(run)
+        return self.resume(run, accept_changes=False) if run.exists() else self.train(run=run)
+
     @contextmanager
     def _watched(self) -> Iterator[tuple[list[Observer], list[object]]]:
         """Yield observers and callbacks: the budget, one's own, and what shows how far it is."""

@@ -52,8 +52,8 @@ def train(
         return
     with make_workers(settings, delays=delays) as workers:
         prepared = prepare(settings, workers)
-        if or_resume and run is not None and run.exists():
-            result = prepared.resume(run, accept_changes=False)
+        if or_resume and run is not None:
+            result = prepared.train_or_resume(run)
         else:
             result = prepared.train(run=run)
     show_result(result, as_json=as_json)

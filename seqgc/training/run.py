@@ -37,8 +37,9 @@ from seqgc.training.adaptive import Switch
 from seqgc.training.journal import Journal
 from seqgc.training.metrics import Evaluation, evaluate
 from seqgc.training.model import Model
+from seqgc.training.new_run import require_new
 from seqgc.training.parked import Parked
-from seqgc.training.rundir import RunDirectory, new_run_path, require_new
+from seqgc.training.rundir import RunDirectory, new_run_path
 from seqgc.training.snapshots import SnapshotFolder
 from seqgc.training.tuner import Answer, BackgroundTuner, Tuner
 from seqgc.training.validation import Best

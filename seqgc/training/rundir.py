@@ -33,10 +33,11 @@ import numpy as np
 
 from seqgc import ports
 from seqgc._bounded import read_bounded
-from seqgc._durable import AppendOnly, make_folder, replacing
-from seqgc.errors import ParameterError, StoreError, no_run
+from seqgc._durable import AppendOnly
+from seqgc.errors import StoreError, no_run
 from seqgc.runs import SCHEMA
 from seqgc.training.metrics import JobMetrics
+from seqgc.training.new_run import make_run, require_new
 
 __all__ = ["EventLog", "MetricsLog", "RunDirectory", "new_run_path"]
 
@@ -69,6 +70,8 @@ class RunDirectory:
     ------
     ParameterError
         If the folder exists already, or is to be reopened and is no run's; nothing is written then.
+    OSError
+        If there is no room for it; nothing is left then.
 
     Examples
     --------
@@ -97,14 +100,7 @@ class RunDirectory:
             _require_lines(self.path, _LOG)
             return
         require_new(self.path)
-        try:
-            make_folder(self.path)
-        except OSError as error:
-            rule = "must be a folder that can be made"
-            raise ParameterError("run", rule, str(path), error.strerror or "") from error
-        self.checkpoints.mkdir()
-        with replacing(self._config) as file:
-            file.write(config.encode())
+        make_run(self.path, config=config)
 
     @property
     def config(self) -> str:
@@ -124,22 +120,6 @@ def _require_lines(run: Path, name: str) -> None:
             _end_of_lines(file)
         except ValueError as error:
             raise no_run(run, f"{name}: {error}") from None
-
-
-def require_new(path: Path) -> None:
-    """Refuse a run directory that exists, or would lie below a file."""
-    try:
-        there = path.exists()
-    except (OSError, ValueError) as error:  # a name that no folder can have
-        rule = "must be a folder that can be made"
-        raise ParameterError("run", rule, str(path), str(error)) from None
-    if there:
-        rule = "must not exist: a run never overwrites another"
-        raise ParameterError("run", rule, str(path), "choose another directory or remove it")
-    nearest = next(parent for parent in path.absolute().parents if parent.exists())
-    if not nearest.is_dir():
-        rule = "must be a folder that can be made"
-        raise ParameterError("run", rule, str(path), f"{nearest.name} is a file")
 
 
 class Forgiving:
