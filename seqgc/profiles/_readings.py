@@ -18,7 +18,7 @@ from seqgc.profiles._pace import ByRound, ByWork
 
 __all__ = ["latency_pace", "speed_pace"]
 
-_LEAST_LOAD = 1e-9  # below, seconds per unit of load overflow
+_LEAST_LOAD = 1e-5  # of a job: a task of one goes through 10⁵ rows then, which take time and memory
 
 
 def latency_pace(
@@ -67,11 +67,10 @@ def speed_pace(profile: DelayProfile, *, jobs_per_round: int = 1) -> ByWork:
     >>> [pace.seconds(1, round=0, at=0.0, done=0.25, load=load) for load in (0.0625, 0.25, 0.5)]
     [0.625, 2.5, 3.7]
     """
-    load = profile.meta.base_load
-    if not load >= _LEAST_LOAD:
-        least = f"{_LEAST_LOAD:g}"
+    load, k = profile.meta.base_load, require_int("jobs_per_round", jobs_per_round, least=1)
+    if not load >= _LEAST_LOAD * k:
+        least = f"{_LEAST_LOAD * k:g}"
         rule = f"the profile must have been recorded at a load >= {least} to be read as speeds"
         remedy = "read it as latency, or take `DelayProfile.at_load` first"
         raise ProfileError(f"{rule}; got base load {load:g} ({remedy})")
-    load /= require_int("jobs_per_round", jobs_per_round, least=1)
-    return ByWork(rates=profile.times / load, width=load)
+    return ByWork(rates=profile.times / (load / k), width=load / k)

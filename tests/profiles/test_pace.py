@@ -87,10 +87,14 @@ def test_by_speed_a_share_of_a_row_is_that_share_of_its_work() -> None:
     for done, load, due in ((0.0, 0.25, 2.0), (0.0, 0.075, 0.6), (0.25, 0.25, 8.0)):
         assert pace.seconds(1, round=7, at=3.0, done=done, load=load) == pytest.approx(due)
     assert pace.latency_s(1, round=0, at=0.0) == 0.0
-    for load in (0.0, 1e-308):
+    for load in (0.0, 1e-308, 1e-9):
         profile = DelayProfile.from_times([[1.0]], meta=ProfileMeta(base_load=load))
-        with pytest.raises(ProfileError, match=f"load >= 1e-09 .*; got base load {load:g} "):
+        with pytest.raises(ProfileError, match=f"load >= 1e-05 .*; got base load {load:g} "):
             speed_pace(profile)
+    profile = DelayProfile.from_times([[1.0]], meta=ProfileMeta(base_load=1e-5))
+    assert speed_pace(profile).seconds(0, round=0, at=0.0, done=0.0, load=1.0) == pytest.approx(1e5)
+    with pytest.raises(ProfileError, match="load >= 2e-05"):
+        speed_pace(profile, jobs_per_round=2)
 
 
 @pytest.mark.parametrize(
