@@ -17,7 +17,9 @@ from seqgc.cli.config import read_run_config, validated
 def resume(
     run: Annotated[Path, typer.Argument(help="Folder of the run.")],
     accept_changes: Annotated[
-        bool, "--accept-changes", "Go on though configuration, code, data or versions differ."
+        bool,
+        "--accept-changes",
+        "Go on though code, data, limits or versions differ; scheme, workers and networks may not.",
     ] = False,
     max_usd: Annotated[
         float | None, "Another budget for the whole run, in USD, than it was begun with."

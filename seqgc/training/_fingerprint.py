@@ -78,7 +78,7 @@ def require_same(before: Mapping[str, str], now: Mapping[str, str]) -> None:
     """
     if found := changes(before, now):
         rule = "must be resumed with what it was begun with; changed since: " + "; ".join(found)
-        remedy = "undo that, or go on all the same with --accept-changes"
+        remedy = "undo that, or see if --accept-changes can go on with it"
         raise ParameterError("run", rule, f"{len(found)} changes", remedy)
 
 

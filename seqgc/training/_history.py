@@ -206,6 +206,7 @@ class Recorder:
         self.make_room: Callable[[], None] = lambda: None
         """What lets a line be written that the disk has no room for; the run is to end then."""
         self._full: StoreError | None = None
+        self._begins: tuple[dict[str, str], int] | None = None
         self._lasting: dict[str, LastingObserver] = {}
         for each in observers:
             if isinstance(each, LastingObserver):
@@ -262,10 +263,23 @@ class Recorder:
         return {name: dict(observer.memory) for name, observer in self._lasting.items()}
 
     def begin(self, fingerprint: dict[str, str], *, workers: int) -> None:
-        """Write the first line: what is trained, and with what."""
-        about = {"workers": workers, "fingerprint": fingerprint, "name": self.history.name}
-        self.write("begin", **about)
-        self.history.fingerprint, self.history.num_workers = fingerprint, workers
+        """Write what is trained, and with what: the first line, or one once `go_on` is called.
+
+        What there is to remember is on record at once.
+        """
+        self._begins = fingerprint, workers
+        if self.history.num_workers:
+            self._remember()
+        else:
+            self.go_on()
+
+    def go_on(self) -> None:
+        """Write what `begin` has left for when the state that the run goes on from is restored."""
+        if self._begins is not None:
+            (fingerprint, workers), self._begins = self._begins, None
+            about = {"workers": workers, "fingerprint": fingerprint, "name": self.history.name}
+            self.write("begin", **about)
+            self.history.fingerprint, self.history.num_workers = fingerprint, workers
 
     def pin(self, pin: Mapping[str, str]) -> list[str]:
         """Record to which published version of their code workers are held, if it is another one.
@@ -292,8 +306,11 @@ class Recorder:
     def rest(self) -> None:
         """Write what there is to remember once nothing runs any more, as far as it is new."""
         with suppress(StoreError):  # another master has the run, or the disk is full
-            if self._memories() != self.history.memories:
-                self.write("rest")
+            self._remember()
+
+    def _remember(self) -> None:
+        if self._memories() != self.history.memories:
+            self.write("rest")
 
     def decide(self, round: int, choice: Choice) -> None:
         """Record what is switched to once a round has closed; before that is on record itself."""

@@ -119,6 +119,7 @@ class Session:
         self._directory = directory
         path, before, warnings = directory.path, self._snapshot, list(warnings)
         held = self._go_on(warnings)
+        self._recorder.go_on()  # not if the checkpoint does not fit: then it is what it was
         snapshots = SnapshotFolder(directory.checkpoints, RunState, master=self._recorder.master)
         every_s = self._plan.checkpoint_every_s
         with ExitStack() as stack:

@@ -164,7 +164,8 @@ def resume(
     on the weights that it has, which are no staler than allowed; a warning says so, and no part is
     applied twice.
     The configuration in its ``config.toml`` and ``plan`` must be what the run was begun with,
-    unless ``accept_changes``; the other arguments are those of `train`.
+    unless ``accept_changes``: then code, data and limits may be others, and steps fewer, but
+    nothing that the checkpoint is built on. The other arguments are those of `train`.
 
     Raises
     ------
@@ -222,9 +223,10 @@ def _begun(
     callbacks: Sequence[object],
     accept_changes: bool = False,
 ) -> Iterator[_Record]:
-    """Be the master of a run, whose journal says so when the block begins.
+    """Be the master of a run.
 
-    A run that was ended before its journal said anything begins here.
+    One that is new, or that was ended before its journal said anything, begins in the journal here;
+    of any other it says with what it goes on once the checkpoint has been restored (`Session`).
     """
     setting = plan.setting(workers.n)
     now = fingerprint(plan, setting, config=directory.config, callbacks=callbacks)

@@ -16,7 +16,7 @@ from seqgc import workers
 from seqgc.errors import ParameterError
 from seqgc.ports import Arrival, Backend, Seen
 from seqgc.rounds import ClosingRule, Setting
-from seqgc.training import Adaptation, Model, TrainingPlan, resume, train
+from seqgc.training import Adaptation, Callback, Model, TrainingPlan, resume, train
 from seqgc.training.stale import Updates
 from tests.kit import interrupts
 from tests.training.inside import KINDS
@@ -211,3 +211,31 @@ def test_what_is_done_beside_gradients_may_change(now: TrainingPlan, tmp_path: P
     whole = train(plan("uncoded"), crew(), run=tmp_path / "whole" / "run").run
     resume(run, now, crew(), accept_changes=True)
     assert outcome(run) == outcome(whole)
+
+
+def test_what_is_accepted_is_on_record_once_the_checkpoint_fits(tmp_path: Path) -> None:
+    """Where it does not, the run goes on with what it was begun with, as if nobody had tried."""
+
+    class Counting(Callback):
+        """Its state has a name that it may not have had before."""
+
+        def __init__(self, state: Mapping[str, object]) -> None:
+            self._state = state
+
+        def state_dict(self) -> Mapping[str, object]:
+            return self._state
+
+        def load_state_dict(self, state: Mapping[str, object]) -> None:
+            if state.keys() != self._state.keys():
+                raise KeyError("count")
+
+    run, begun = tmp_path / "run", plan("uncoded")
+    train(begun, crew(), run=run, callbacks=[Counting({"count": 1})])
+    before = (run / "journal.jsonl").read_text()
+    with pytest.raises(ParameterError, match="must take back the state"):
+        resume(
+            run, replace(begun, max_norm=1e9), crew(), accept_changes=True,
+            callbacks=[Counting({"counts": 1})],
+        )  # fmt: skip
+    assert "begin" not in (run / "journal.jsonl").read_text().removeprefix(before)
+    resume(run, begun, crew(), callbacks=[Counting({"count": 1})])
