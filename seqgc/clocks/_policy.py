@@ -177,7 +177,7 @@ class ClockPolicy(TaskPolicy):
         if math.isfinite(limit_s := self._rule.timeout_s):
             for worker, left_at in zip(event.workers, event.left_at, strict=True):
                 address = event.round, worker, event.attempt
-                self._alarms.set(left_at + limit_s, partial(self._miss, address))
+                self._alarms.set(left_at + limit_s, partial(self._miss, address), of=worker)
 
     def _settle(self, event: Arrival | Failure, actions: list[Action]) -> None:
         errand = self._errands.awaited(event.round, event.worker, event.attempt)

@@ -197,6 +197,8 @@ class DealingPolicy(TaskPolicy):
             self._errands.answer(errand, event.at)
         else:
             self._errands.remove(errand)
+        if errand is not None:
+            self._alarms.forget(errand)
         if errand is not None and errand.piece is not None:
             self._jobs[errand.job].forget(errand)
         return errand
@@ -212,7 +214,7 @@ class DealingPolicy(TaskPolicy):
             self._errands.leave(errand, left_at)
             self._ask_ahead(worker)
             if math.isfinite(self._limit_s):
-                self._alarms.set(left_at + self._limit_s, partial(self._miss, errand))
+                self._alarms.set(left_at + self._limit_s, partial(self._miss, errand), of=errand)
 
     def _ask_ahead(self, worker: int) -> None:
         """Let a worker have its next piece before it has done the one that it has."""
@@ -242,8 +244,6 @@ class DealingPolicy(TaskPolicy):
 
     def _miss(self, errand: Errand, actions: list[Action]) -> None:
         """Do without a worker that has said nothing within the time limit, as far as possible."""
-        if errand.is_over:
-            return
         if self._now >= self._heard_at + 2 * self._limit_s:
             what = f"nobody has answered for {self._now - self._heard_at:g} s: raise the time limit"
             raise self._hopeless(what)
@@ -251,7 +251,7 @@ class DealingPolicy(TaskPolicy):
         if errand.piece is not None and not errand.copied:
             errand.copied = True
             self._jobs[errand.job].put_back(errand.piece)
-        self._alarms.set(self._now + self._limit_s, partial(self._miss, errand))
+        self._alarms.set(self._now + self._limit_s, partial(self._miss, errand), of=errand)
         if errand is self._errands.queues[errand.worker][0]:  # once for all that it has
             actions.append(ports.Restart(worker=errand.worker))
 
@@ -290,6 +290,7 @@ class DealingPolicy(TaskPolicy):
         for worker in workers:
             for errand in self._errands.of_job(worker, job.number):
                 self._errands.remove(errand)
+                self._alarms.forget(errand)
                 job.forget(errand)
             self._alarms.set(self._now, partial(self._greet_again, worker))
 

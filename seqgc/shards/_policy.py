@@ -185,7 +185,8 @@ class ShardPolicy(TaskPolicy):
             errand = self._out[worker]
             self._progress.leave(errand[1] // self._n, left_at)
             if math.isfinite(self._limit_s):
-                self._alarms.set(left_at + self._limit_s, partial(self._miss, worker, errand))
+                miss = partial(self._miss, worker, errand)
+                self._alarms.set(left_at + self._limit_s, miss, of=worker)
 
     def _settle(self, event: Arrival | Failure, actions: list[Action]) -> None:
         """Take an event that somebody waits for; any other one is dropped."""
