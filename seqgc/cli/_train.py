@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -61,11 +62,18 @@ def train(
 
 def show_result(result: TrainResult, *, as_json: bool) -> None:
     """Print what a run came to; `ModelError` at the end if a model has failed."""
-    show(facts_of(result), _pairs(result), as_json=as_json, saved=True)
-    if result.failed:
-        error = ModelError({name: str(each) for name, each in result.failed.items()})
+    try:
+        show(facts_of(result), _pairs(result), as_json=as_json, saved=True)
+        sys.stdout.flush()  # here, where an error can still say where the run is
+    except BrokenPipeError:  # of which nothing is said
+        raise
+    except OSError as error:
         error.add_note(f"the run: {result.run}")
-        raise error
+        raise
+    if result.failed:
+        failed = ModelError({name: str(each) for name, each in result.failed.items()})
+        failed.add_note(f"the run: {result.run}")
+        raise failed
 
 
 def facts_of(result: TrainResult) -> Values:

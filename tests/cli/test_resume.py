@@ -92,7 +92,8 @@ def test_a_result_that_cannot_be_printed_is_missed_by_who_asked_for_it(
         assert main(["train", *LINE, *LOCAL, "--steps", "1", "--run", "r", *flags]) == status
     assert len(outcome("r")[1]) == 1 + 2
     said = capsys.readouterr().err.splitlines()[-1]
-    assert (said == "seqgc: what is printed, or a file: No space left on device") == bool(status)
+    line = "seqgc: what is printed, or a file: No space left on device; the run: r"
+    assert (said == line) == bool(status)
 
 
 def test_a_profile_that_is_written_need_not_be_described() -> None:
