@@ -221,7 +221,8 @@ class DealingPolicy(TaskPolicy):
         at = self._errands.ask_at(worker)
         if worker not in self._takers and at is not None and at < self._ask_ats[worker]:
             self._ask_ats[worker] = max(at, self._now)
-            self._alarms.set(self._ask_ats[worker], partial(self._take_more, worker))
+            take_more = partial(self._take_more, worker)
+            self._alarms.set(self._ask_ats[worker], take_more, of=("ahead", worker))
 
     # ---- alarms ----------------------------------------------------------------------------------
 

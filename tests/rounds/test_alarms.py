@@ -53,7 +53,7 @@ def test_what_is_not_forgotten_is_called_in_order(
 
 @pytest.mark.parametrize(
     ("spec", "most_bytes"),  # a clock; a task's limit and what it was of are 500 and more
-    [("ssp:slack=1", 500), ("asp-dds:M=4", 500), ("deal", 3000)],  # who asks ahead is noted, too
+    [("ssp:slack=1", 500), ("asp-dds:M=4", 500), ("deal", 500)],
 )
 def test_the_time_limits_of_tasks_that_were_answered_are_not_kept(
     spec: str, most_bytes: int

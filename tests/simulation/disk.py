@@ -15,7 +15,7 @@ from tests.simulation.faults import Fault
 from tests.simulation.world import Killed, World
 
 _T = TypeVar("_T")
-_RANDOM = re.compile(r"-[0-9a-f]{12}\.tmp$")
+_RANDOM = re.compile(r"(-[0-9a-f]{12}\.tmp|(?<=^\.)[0-9a-f]{16}\.part)$")
 _ERRORS = {"no-space": (errno.ENOSPC,), "io-error": (errno.EIO, errno.ESTALE)}
 """By a fault's kind; its amount says which: a file server that comes back knows no open file."""
 
