@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Final
 
-from seqgc.schemes import Deal, registered
+from seqgc.schemes import Scheme, registered
 from seqgc.search import Ranked, Rehearsal, SearchSpace, Tuning, tune
 
 __all__ = ["SEARCH_S", "TOLERANCE", "Search", "search"]
@@ -64,7 +64,7 @@ def search(rehearsal: Rehearsal, *, seconds: float) -> Search:
     """
     rehearsal = _cut(rehearsal)
     workers = rehearsal.profile.num_workers
-    by_rounds = [name for name, each in registered().items() if not issubclass(each.kind, Deal)]
+    by_rounds = [name for name, each in registered().items() if issubclass(each.kind, Scheme)]
     space = SearchSpace(
         families=tuple(by_rounds),
         mus=(TOLERANCE,),
