@@ -52,10 +52,8 @@ def cost(
     else:
         config = validated(values)
         plan = make_plan(config.model_copy(update={"backend": "local"}))
-        if config.backend in FUNCTIONS:
-            workers.undeployed(config.workers, config.function).forecast(
-                plan
-            )  # made for its checks
+        if config.backend in FUNCTIONS:  # what these refuse has no price
+            workers.undeployed(config.workers, config.function).forecast(plan)
         reach = workers.Reach(deployed=config.backend == "lambda")
         predicted = workers.forecast(plan, config.workers, config.function, reach=reach)
         use = predicted.use

@@ -1,7 +1,7 @@
 """What may change under a run that goes on with ``--accept-changes``: by the fingerprint's names.
 
 A checkpoint holds more than weights: the optimizers' state and settings, the schedule's place in
-its rounds, and results of the jobs in flight. So there are three kinds of fields (`KINDS`).
+its rounds, and results of the jobs in flight. So `KINDS` says of every field what it may do.
 
 *Never* changes what the checkpoint is built on: the scheme and its workers, how batches come in
 bundles and results in numbers, models' names and networks. An optimizer and a scheduler take their

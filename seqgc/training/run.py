@@ -233,13 +233,12 @@ def _begun(
     with closing(Lease(directory.path)) as lease:
         history = read_history(directory.journal)
         snapshot, warnings = _newest(directory, history)
+        before = history.fingerprint
         if history.num_workers and not accept_changes:
-            require_same(history.fingerprint, now)
+            require_same(before, now)
         elif history.num_workers:
-            warnings += [f"changed: {each}" for each in changes(history.fingerprint, now)]
-            snapshot, dropped = accepted(
-                snapshot, history.fingerprint, now, plan=plan, setting=setting
-            )
+            warnings += [f"changed: {each}" for each in changes(before, now)]
+            snapshot, dropped = accepted(snapshot, before, now, plan=plan, setting=setting)
             warnings += dropped
         for left_behind in directory.path.glob("weights*"):  # of the masters before
             rmtree(left_behind, ignore_errors=True)
