@@ -196,8 +196,11 @@ class Switchboard:
 
     async def _answer(self) -> None:
         while True:
-            try:
-                connection, _ = await self._loop.sock_accept(self._listener)
+            try:  # asyncio's own way, if it is cancelled, loses who has just been let in
+                connection, _ = self._listener.accept()
+            except BlockingIOError:
+                await self._somebody()
+                continue
             except OSError as error:  # too many open files, or one that hung up already
                 self.trouble = str(error)
                 await asyncio.sleep(self._beat_s / 10)
@@ -208,6 +211,15 @@ class Switchboard:
             task = asyncio.create_task(self._meet(connection))
             self._strangers[task] = 0
             await asyncio.sleep(0.0)  # it is under way, and so are others, before the next comes
+
+    async def _somebody(self) -> None:
+        """Wait until somebody wants to connect."""
+        is_there = asyncio.Event()
+        self._loop.add_reader(self._listener, is_there.set)
+        try:
+            await is_there.wait()
+        finally:
+            self._loop.remove_reader(self._listener)
 
     async def _send_away(self) -> None:
         """Hang up on strangers who have proved nothing for too many beats."""
@@ -239,6 +251,7 @@ class Switchboard:
     async def _opened(
         self, connection: socket.socket
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        connection.setblocking(False)
         # asyncio's own way leaves out sockets that `accept` made: a frame would wait for 40 ms.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         reader = asyncio.StreamReader()
