@@ -34,6 +34,7 @@ _TEXTUAL = ("text/", "application/json", "application/javascript", "application/
 _OF_CONNECTIONS = frozenset(
     ("connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade")
 )
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")  # what a header's name is (RFC 9110, 5.6.2)
 _DOMAIN_ID = "local"
 _FORBIDDEN = json_response(403, {"Message": "Forbidden"})
 
@@ -264,7 +265,7 @@ def _response(body: bytes | bytearray, identity: tuple[str, str]) -> Response:
         headers = {str(k).lower(): str(v) for k, v in (description.get("headers") or {}).items()}
         headers.setdefault("content-type", "application/json")
         cookies = [("set-cookie", str(cookie)) for cookie in description.get("cookies") or ()]
-        own = [each for each in headers.items() if each[0].strip() not in _OF_CONNECTIONS]
+        own = [each for each in headers.items() if _is_own(each[0])]
         if not 200 <= (status := int(description["statusCode"])) <= 599:
             raise ValueError(status)
         return Response(
@@ -272,6 +273,11 @@ def _response(body: bytes | bytearray, identity: tuple[str, str]) -> Response:
         )
     except (TypeError, ValueError, AttributeError, RecursionError):
         return _bad_gateway(identity, "application/json")
+
+
+def _is_own(name: str) -> bool:
+    """Whether a header may be a function's: of "content-length: 0" a client would see another."""
+    return _TOKEN.fullmatch(name) is not None and name not in _OF_CONNECTIONS
 
 
 def _content(description: dict[str, Any]) -> bytes:

@@ -59,6 +59,10 @@ FORGED = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nFORGED"
             {"statusCode": 200, "body": FORGED, "headers": {"transfer-encoding ": "chunked"}},
             (200, FORGED),
         ),
+        (
+            {"statusCode": 200, "body": FORGED, "headers": {"content-length: 0": "x"}},
+            (200, FORGED),
+        ),
         ({"statusCode": 200, "body": "", "headers": {"x": f"\r\n\r\n{FORGED}"}}, (200, "")),
         ({"statusCode": 101, "body": ""}, (502, "Internal Server Error")),
         ({"statusCode": -5, "body": ""}, (502, "Internal Server Error")),
