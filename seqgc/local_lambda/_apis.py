@@ -271,7 +271,7 @@ def _response(body: bytes | bytearray, identity: tuple[str, str]) -> Response:
         return Response(
             status=status, headers=(identity, *own, *cookies), body=_content(description)
         )
-    except (TypeError, ValueError, AttributeError, RecursionError):
+    except (TypeError, ValueError, OverflowError, AttributeError, RecursionError):
         return _bad_gateway(identity, "application/json")
 
 

@@ -8,6 +8,7 @@ variables it has are its own. What is not published, ``$LATEST``, is always as t
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -23,6 +24,8 @@ from seqgc.local_lambda._function_settings import ServiceSettings
 from seqgc.local_lambda.service import Statistics
 
 __all__ = ["Versions"]
+
+_NUMBER = re.compile("[1-9][0-9]{0,8}")  # Python's own limit, of thousands of digits, is an error
 
 
 class Versions:
@@ -56,7 +59,7 @@ class Versions:
             return qualifier, self.newest
         if qualifier in self.newest.settings.deployed.aliases:
             return self.current, self.newest
-        if qualifier.isdecimal() and 1 <= int(qualifier) <= len(self._functions):
+        if _NUMBER.fullmatch(qualifier) and int(qualifier) <= len(self._functions):
             return qualifier, self._functions[int(qualifier) - 1]
         return None
 

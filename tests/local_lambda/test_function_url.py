@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from contextlib import closing
 from http.client import HTTPConnection
 from urllib.parse import urlsplit
@@ -67,6 +68,7 @@ FORGED = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nFORGED"
         ({"statusCode": 101, "body": ""}, (502, "Internal Server Error")),
         ({"statusCode": -5, "body": ""}, (502, "Internal Server Error")),
         ({"statusCode": 10**400, "body": ""}, (502, "Internal Server Error")),
+        ({"statusCode": math.inf, "body": ""}, (502, "Internal Server Error")),
         ({"statusCode": "x", "body": ""}, (502, "Internal Server Error")),
     ],
 )

@@ -23,6 +23,7 @@ from tests.local_lambda.calling import HANDLER, REGION, call, client, signed
 
 requests = pytest.importorskip("requests")
 _RUNTIME = "/2018-06-01/runtime/invocation"
+_FUNCTIONS = "/2015-03-31/functions"
 
 
 def _ask(address: str, method: str, path: str, body: bytes = b"") -> int:
@@ -102,6 +103,12 @@ class _At:
 
     def strftime(self, form: str) -> str:
         return time.strftime(form, self._then)
+
+
+def test_no_number_of_a_version_is_too_long_for_an_answer(service: LocalLambda) -> None:
+    url = f"{service.endpoint_url}{_FUNCTIONS}/{service.function_name}/invocations?Qualifier="
+    for number, status in (("9" * 5000, 404), ("0", 404), ("1", 200)):
+        assert _post(url + number, signed(service, url + number, data=b"{}")) == status
 
 
 def test_connections_that_say_nothing_keep_nobody_out() -> None:
