@@ -60,7 +60,10 @@ class InvokeApi:
         match, settings = _PATH.match(request.path), self._versions.newest.settings
         if match is None or request.method != ("GET" if match[2] else "POST"):
             return _refuse(404, "UnknownOperation", f"no operation {request.path}")
-        if request.body is not None and not settings.keys.has_signed(request):
+        kind = request.headers.get("x-amz-invocation-type", "RequestResponse")
+        if request.body is None:  # nor can it be told who has signed it
+            return _too_large(kind)
+        if not settings.keys.has_signed(request):
             message = "The request signature does not match, or is older than five minutes"
             return _refuse(403, "InvalidSignature", message)
         name = unquote(match[1])
@@ -69,7 +72,6 @@ class InvokeApi:
         if (meant := self._version(name, request.query)) is None:
             return self._not_found(name)
         version, function = meant
-        kind = request.headers.get("x-amz-invocation-type", "RequestResponse")
         if (refusal := _refusal(request.body, kind)) is not None:
             return refusal
         if kind == "DryRun":
@@ -165,11 +167,9 @@ def _retry_after(seconds: int) -> tuple[tuple[str, str], ...]:
     return (("Retry-After", str(seconds)),) if seconds else ()
 
 
-def _refusal(body: bytearray | None, kind: str) -> Response | None:
-    limit = MAX_EVENT_BYTES if kind == "Event" else MAX_REQUEST_BYTES
-    if body is None or len(body) > limit:
-        message = f"Request must be smaller than {limit} bytes for the InvokeFunction operation"
-        return _refuse(413, "RequestEntityTooLarge", message)
+def _refusal(body: bytearray, kind: str) -> Response | None:
+    if len(body) > _limit(kind):
+        return _too_large(kind)
     if kind not in ("RequestResponse", "Event", "DryRun"):
         return _refuse(400, "InvalidParameterValue", f"no invocation type {kind}")
     try:
@@ -178,6 +178,15 @@ def _refusal(body: bytearray | None, kind: str) -> Response | None:
         message = f"Could not parse request body into json: {error}"
         return _refuse(400, "InvalidRequestContent", message)
     return None
+
+
+def _limit(kind: str) -> int:
+    return MAX_EVENT_BYTES if kind == "Event" else MAX_REQUEST_BYTES
+
+
+def _too_large(kind: str) -> Response:
+    message = f"Request must be smaller than {_limit(kind)} bytes for the InvokeFunction operation"
+    return _refuse(413, "RequestEntityTooLarge", message)
 
 
 def _client_context(request: Request) -> str:

@@ -17,7 +17,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
-from seqgc.local_lambda import LocalLambda
+from seqgc.local_lambda import MAX_REQUEST_BYTES, LocalLambda
 from seqgc.testing import eventually
 from tests.local_lambda.calling import HANDLER, REGION, call, client, signed
 
@@ -103,6 +103,17 @@ class _At:
 
     def strftime(self, form: str) -> str:
         return time.strftime(form, self._then)
+
+
+def test_what_is_too_long_to_be_verified_is_told_nothing(service: LocalLambda) -> None:
+    path = f"{_FUNCTIONS}/{service.function_name}/aliases/live"
+    scope = f"{service.keys.access_key_id}/20260101/{REGION}/lambda/aws4_request"
+    forged = f"Credential={scope}, SignedHeaders=host, Signature={'0' * 64}"
+    url = service.endpoint_url + path
+    for body, status in ((b"", 403), (bytes(MAX_REQUEST_BYTES + 1), 413)):
+        headers = {"Authorization": f"AWS4-HMAC-SHA256 {forged}"}
+        answer = requests.get(url, data=body, headers=headers, timeout=20)
+        assert (answer.status_code, "AliasArn" in answer.text) == (status, False)
 
 
 def test_no_number_of_a_version_is_too_long_for_an_answer(service: LocalLambda) -> None:
