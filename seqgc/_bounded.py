@@ -25,14 +25,22 @@ def open_bounded(path: str | Path, *, most_bytes: int) -> IO[bytes]:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError as error:  # no name of a file has a zero byte
         raise OSError(errno.EINVAL, str(error), str(path)) from None
-    about, file = os.fstat(descriptor), os.fdopen(descriptor, "rb")
-    reason = "" if stat.S_ISREG(about.st_mode) else "it is no regular file"
-    if not reason and about.st_size > most_bytes:
+    try:
+        _check(os.fstat(descriptor), str(path), most_bytes)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, "rb")
+
+
+def _check(about: os.stat_result, path: str, most_bytes: int) -> None:
+    if stat.S_ISDIR(about.st_mode):  # `os.fdopen` would name its number, and leave it open
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not stat.S_ISREG(about.st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file", path)
+    if about.st_size > most_bytes:
         reason = f"it has {about.st_size} bytes, and may have {most_bytes}"
-    if reason:
-        file.close()
-        raise OSError(errno.EINVAL, reason, str(path))
-    return file
+        raise OSError(errno.EINVAL, reason, path)
 
 
 def read_bounded(path: str | Path, *, most_bytes: int) -> bytes:

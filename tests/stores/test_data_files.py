@@ -116,3 +116,13 @@ def test_pipes_are_not_waited_for(tmp_path: Path) -> None:
     assert found is not None
     with pytest.raises(StoreError, match="it is no regular file"):
         found.read("x")
+
+
+def test_a_folder_in_the_place_of_a_file_is_named_and_leaves_nothing_open(tmp_path: Path) -> None:
+    folder = tmp_path / "evil/data.json"
+    folder.mkdir(parents=True)
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    for _ in range(5):
+        with pytest.raises(StoreError, match=r"Is a directory: '.*evil/data\.json'"):
+            find_data("evil", [str(tmp_path)])
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
