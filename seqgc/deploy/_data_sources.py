@@ -78,9 +78,12 @@ def _tensors(source: Path) -> Iterator[tuple[str, _Array]]:
     except ImportError:
         rule = "needs safetensors, which is not installed"
         raise ParameterError("path", rule, str(source), "pip install safetensors") from None
-    open_bounded(source, most_bytes=_MOST_BYTES).close()  # a pipe would be waited for
     try:
-        with safe_open(source, framework="numpy") as tensors:
+        with (
+            open_bounded(source, most_bytes=_MOST_BYTES) as file,  # a pipe would be waited for
+            # By its handle: what has that name a moment later is another file, or a pipe.
+            safe_open(f"/dev/fd/{file.fileno()}", framework="numpy") as tensors,
+        ):
             for name in tensors.keys():  # noqa: SIM118 (it is no mapping)
                 yield name, tensors.get_tensor(name)
     except (SafetensorError, TypeError) as error:  # TypeError: bfloat16, which numpy has not

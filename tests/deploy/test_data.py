@@ -188,6 +188,25 @@ def test_a_pipe_is_not_waited_for(place: Path, tmp_path: Path, name: str, capsys
     assert not place.exists()
 
 
+@pytest.mark.parametrize("name", ["plain.npz", "points.safetensors"])
+def test_what_takes_a_files_name_while_it_is_read_is_not_read(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    path, opened = sources(tmp_path)[name], os.open
+
+    def swapping(given: Any, *rest: Any, **folder: Any) -> int:
+        descriptor = opened(given, *rest, **folder)
+        if given == path:
+            path.unlink()
+            path.write_bytes(b"another")
+        return descriptor
+
+    monkeypatch.setattr(os, "open", swapping)
+    put_data("mine", path, place)
+    assert path.read_bytes() == b"another", "it was swapped"
+    assert len(named_data("mine")[0]) == len(X)
+
+
 @pytest.mark.parametrize("data", [b"PK\3\4", b"", b"\x93NUMPY"])
 def test_a_damaged_archive_is_one_line(
     place: Path, tmp_path: Path, data: bytes, capsys: Any
