@@ -85,8 +85,12 @@ class StoreRef(Record, frozen=True, kw_only=True):
     location: Annotated[str, Meta(max_length=1000)] = ""
 
     def is_of(self, run_id: str) -> bool:
-        """Whether nothing there is another run's: a location's last part is its run's id."""
-        return self.kind == "inline" or self.location.rpartition("/")[2] == run_id
+        """Whether nothing there is another run's: a location's last part is its run's id.
+
+        Neither nothing nor a dot is a part: a path of it is that of the part before.
+        """
+        last = self.location.rpartition("/")[2]
+        return self.kind == "inline" or (last == run_id and last not in ("", "."))
 
 
 class Subject(Record, frozen=True, kw_only=True):

@@ -22,6 +22,7 @@ from seqgc.wire import (
     ReadyMessage,
     ReceiptMessage,
     ResultMessage,
+    StoreKind,
     StoreRef,
     TaskMessage,
     WorkloadRef,
@@ -168,6 +169,25 @@ def test_an_invocation_that_does_not_add_up_is_refused(
         decode(frame, run_id=RUN)
     assert rule in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "location", "run"),
+    [
+        ("directory", "weights/another", RUN),
+        ("directory", f"{RUN}/", RUN),
+        ("directory", f"{RUN}/.", "."),
+        ("directory", f"{RUN}/", ""),
+        ("directory", "", ""),
+        ("s3", f"s3://training/{RUN}/", ""),
+    ],
+)
+def test_a_store_that_is_not_the_runs_own_is_refused(
+    kind: StoreKind, location: str, run: str
+) -> None:
+    message = invocation(np.ones(1), store=StoreRef(kind=kind, location=location))
+    with pytest.raises(WireError, match="a store's location must end in the run's id"):
+        decode_invocation(encode(message, run_id=run))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), {1, 2}, b"bytes"])
