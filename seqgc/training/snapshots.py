@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
@@ -47,6 +48,7 @@ SCHEMA = 5
 _STATE = "state.json"
 _BLANK = b'"sha256":""}'  # its end before it is sealed
 _MOST_STATE_BYTES = 2**30
+_MOST_BYTES = 2**38
 _KEPT = 2
 
 Tensors: TypeAlias = Mapping[str, torch.Tensor]
@@ -237,9 +239,10 @@ def _sealed(blank: bytes) -> bytes:
 
 
 def _read_file(path: Path, bytes: int, sha256: str) -> Tensors:
-    if path.stat().st_size != bytes:
-        raise ValueError(f"{path.name} has {path.stat().st_size} bytes, not {bytes}")
-    data = path.read_bytes()
+    with open_bounded(path, most_bytes=_MOST_BYTES) as file:  # it may have become a pipe
+        if (size := os.fstat(file.fileno()).st_size) != bytes:
+            raise ValueError(f"{path.name} has {size} bytes, not {bytes}")
+        data = file.read(bytes)
     if hashlib.sha256(data).hexdigest() != sha256:
         raise ValueError(f"{path.name} has another digest than {_STATE} says")
     return load(data)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -16,6 +19,7 @@ import torch
 
 from seqgc.errors import SeqgcError, StoreError
 from seqgc.ports import Seen
+from seqgc.testing import eventually
 from seqgc.training import TrainingPlan, load_checkpoint, resume, save_checkpoint, train
 from seqgc.training.snapshots import SCHEMA, Snapshot, SnapshotFolder
 from tests.kit import SOAK, system_calls
@@ -69,6 +73,24 @@ def test_whatever_is_damaged_of_a_checkpoint_the_one_before_is_used_and_that_is_
             assert "\n" not in said[0]
         file.write_bytes(data)
     assert snapshots.newest()[0].rounds == 7
+
+
+def test_a_pipe_that_a_checkpoint_takes_for_an_empty_file_is_not_waited_for(
+    snapshots: SnapshotFolder[dict[str, int]],
+) -> None:
+    state, weights = (snapshots.root / "7" / name for name in ("state.json", "m.safetensors"))
+    said, found = json.loads(state.read_bytes()), list[str]()
+    said["files"]["m.safetensors"] = [0, hashlib.sha256(b"").hexdigest()]
+    blank = json.dumps(said | {"sha256": ""}, separators=(",", ":")).encode()
+    sealed = said | {"sha256": hashlib.sha256(blank).hexdigest()}
+    state.write_bytes(json.dumps(sealed, separators=(",", ":")).encode())
+    weights.unlink()
+    os.mkfifo(weights)
+    reading = threading.Thread(target=lambda: found.extend(snapshots.newest()[1]), daemon=True)
+    reading.start()
+    eventually(lambda: found, "the reading")
+    assert "checkpoint 7 is damaged" in found[0]
+    assert "it is no regular file" in found[0]
 
 
 def test_a_checkpoint_of_another_version_is_not_called_damaged(
