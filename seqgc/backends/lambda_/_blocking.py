@@ -36,6 +36,7 @@ __all__ = ["Boto3Transport", "HttpTransport"]
 _Pool: TypeAlias = "type[HTTPConnectionPool]"
 _PROBE_EVERY_S = 60  # as libcurl does
 _HEAD_BYTES = 1 << 20  # beside the body: heads, and the lengths of chunks
+_ERROR_BYTES = 1 << 16  # of what botocore parses; the service says less
 
 
 class _Sockets:
@@ -234,6 +235,7 @@ class Boto3Transport(_ThreadedTransport):
             raise ParameterError("endpoint_url", f"must be a URL ({error})", endpoint_url) from None
         self._release = self._client.close
         sign_by(ServiceTime(), self._client)
+        self._client.meta.events.register("before-parse.lambda.Invoke", _cut_error)
         self._function = {"FunctionName": function_name}
         if qualifier is not None:
             self._function["Qualifier"] = qualifier
@@ -257,6 +259,13 @@ class Boto3Transport(_ThreadedTransport):
         whole = self._whole(answer["Payload"].read)
         headers = answer["ResponseMetadata"]["HTTPHeaders"]
         return reply_of(tag, 0.0, answer["StatusCode"], whole, headers)
+
+
+def _cut_error(response_dict: dict[str, Any], **_: object) -> None:
+    """Leave so much of an error's JSON that its objects, which nobody reads, take no memory."""
+    body = response_dict["body"]  # else of an answer, which is a stream
+    if isinstance(body, bytes) and len(body) > _ERROR_BYTES:
+        response_dict["body"] = body[:_ERROR_BYTES].decode(errors="ignore").encode()
 
 
 class HttpTransport(_ThreadedTransport):

@@ -124,9 +124,13 @@ def test_what_an_error_says_is_one_printable_line(open_transport: Open, peer: Pe
 
 
 @pytest.mark.parametrize("piece", [b"{},", b"[" * 3])
-def test_an_errors_json_makes_no_objects(open_transport: Open, peer: Peer, piece: bytes) -> None:
+@pytest.mark.parametrize("status", [200, 500])
+def test_an_errors_json_makes_no_objects(
+    open_transport: Open, peer: Peer, piece: bytes, status: int
+) -> None:
     body = b'{"x":[' + piece * (6 * _MEGABYTE // len(piece)) + b'0],"errorMessage":"why"}'
-    peer.respond = lambda _: Response(headers={"X-Amz-Function-Error": "Unhandled"}, body=body)
+    headers = {"X-Amz-Function-Error": "Unhandled"} if status == 200 else {}
+    peer.respond = lambda _: Response(status=status, headers=headers, body=body)
     transport = open_transport()
     tracemalloc.start()
     reply = reply_to(transport)
