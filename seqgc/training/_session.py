@@ -33,6 +33,7 @@ from seqgc.errors import (
     ParameterError,
     ScheduleError,
     StoreError,
+    one_line,
 )
 from seqgc.rounds import PolicyDefence, Setting, num_rounds
 from seqgc.schemes import Deal
@@ -336,7 +337,7 @@ class Session:
 
     def warn(self, text: str) -> None:
         """Tell the observers, in one line, of what went wrong and does not end the run."""
-        self._tell("warning", {"text": text})
+        self._tell("warning", {"text": one_line(text)})
 
     def _show(self, seen: ports.Seen) -> None:
         self._interrupts.hold()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import linecache
 import os
 import shutil
 import sys
 import tomllib
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -162,6 +164,26 @@ def test_what_changed_can_be_accepted_and_is_said(tmp_path: Path) -> None:
     ]
     resume(run, changed, crew(), observers=[listen])  # from now on it is what was begun
     assert len(said) == 2
+
+
+def test_what_a_journal_says_was_so_reaches_no_terminal_but_as_a_line(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def listen(seen: Seen) -> None:
+        if getattr(seen, "kind", "") == "warning":
+            said.append(str(seen.fields["text"]))  # type: ignore[union-attr]
+
+    run = train(plan(), crew(), run=tmp_path / "run").run
+    first, *others = (run / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    begun = json.loads(first)
+    del begun["crc"]
+    begun["fingerprint"]["numpy"] += " \x1b[31m\nFORGED"
+    text = json.dumps(begun, separators=(",", ":"))[:-1].encode()
+    sealed = b'%b,"crc":%d}\n' % (text, zlib.crc32(text))
+    (run / "journal.jsonl").write_bytes(b"".join((sealed, *others)))
+    resume(run, plan(), crew(), accept_changes=True, observers=[listen])
+    assert " FORGED, is " in said[0]
+    assert said[0].isprintable()
 
 
 class Published:
