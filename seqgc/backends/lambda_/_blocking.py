@@ -29,6 +29,8 @@ from seqgc.ports import Clock
 if TYPE_CHECKING:
     from boto3.session import Session
     from botocore.credentials import Credentials
+    from requests.adapters import HTTPAdapter
+    from urllib3 import PoolManager
     from urllib3.connectionpool import HTTPConnectionPool
 
 __all__ = ["Boto3Transport", "HttpTransport"]
@@ -293,14 +295,10 @@ class HttpTransport(_ThreadedTransport):
         clock: Clock | None = None,
     ) -> None:
         import requests
-        from requests.adapters import HTTPAdapter
 
         super().__init__(limits, clock=clock)
         self._target, self._signer = target, Signer(target, credentials=credentials)
-        connections = self._limits.connections
-        adapter = HTTPAdapter(pool_connections=1, pool_maxsize=connections, max_retries=0)
-        pools = self._sockets.watched(adapter.poolmanager.pool_classes_by_scheme)
-        adapter.poolmanager.pool_classes_by_scheme = cast("dict[str, type]", pools)
+        adapter = self._adapter()
         session = requests.Session()
         session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))  # threads share them
         for scheme in ("http://", "https://"):
@@ -311,6 +309,24 @@ class HttpTransport(_ThreadedTransport):
         self._settings = session.merge_environment_settings(
             target.url, {}, True, os.environ.get("AWS_CA_BUNDLE"), None
         )
+
+    def _adapter(self) -> HTTPAdapter:
+        """Return what opens connections, all of them watched, a proxy's too."""
+        from requests.adapters import HTTPAdapter
+
+        def watch(manager: PoolManager) -> PoolManager:
+            manager.pool_classes_by_scheme = pools
+            return manager
+
+        class Adapter(HTTPAdapter):
+            def proxy_manager_for(self, proxy: str, **options: Any) -> Any:
+                return watch(super().proxy_manager_for(proxy, **options))
+
+        connections = self._limits.connections
+        adapter = Adapter(pool_connections=1, pool_maxsize=connections, max_retries=0)
+        pools = self._sockets.watched(adapter.poolmanager.pool_classes_by_scheme)
+        watch(adapter.poolmanager)
+        return adapter
 
     def _send(self, tag: int, body: bytes) -> Reply:
         signed = self._signer.headers(body)

@@ -54,6 +54,20 @@ def test_an_answer_that_drips_ends_at_its_deadline(
     assert reply_to(open_transport(limits=Limits()), b"[]").body == b"[]"
 
 
+def test_an_answer_that_drips_through_a_proxy_ends_at_its_deadline(
+    open_transport: Open, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", peer.url)
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    head, repeated = DRIPS["body"]
+    drips = itertools.chain([head], repeated * 1000)  # ten seconds
+    peer.respond = lambda _: Response(stream=_drip(drips))
+    reply = reply_to(open_transport("http://lambda.invalid", limits=_LIMITS))
+    assert (reply.body, reply.throttled) == (None, False)
+    assert "time" in reply.error.lower()
+
+
 FLOODS = {
     "heads": b"HTTP/1.1 100 Continue\r\n\r\n" * 1000,
     "body": HEAD + b"\r\n",
