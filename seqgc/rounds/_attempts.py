@@ -71,15 +71,21 @@ class Attempts:
         """Say whether the worker may be asked once more."""
         return self.latest(worker) + 1 < self._most
 
-    def plan(self, worker: int, elapsed: float, *, limit_s: float) -> None:
-        """Have a worker asked again, in a round that ends ``limit_s`` seconds after its begin."""
-        attempt = self.latest(worker) + 1
-        due = max(elapsed, self._pace_s * (attempt - CLOSE))
-        if attempt > 1:
-            bound_s = longest_wait_s(attempt)
-            rng = np.random.default_rng([self._round, worker, attempt])
-            due += float(rng.uniform(0.0, max(0.0, min(bound_s, (limit_s - due) / 2))))
-        self._due[worker] = due
+    def plan(self, workers: Iterable[int], elapsed: float, *, limit_s: float) -> list[int]:
+        """Have workers asked again, in a round that ends ``limit_s`` seconds after its begin.
+
+        Returns those of them who may be asked once more.
+        """
+        again = [worker for worker in workers if self.left(worker)]
+        for worker in again:
+            attempt = self.latest(worker) + 1
+            due = max(elapsed, self._pace_s * (attempt - CLOSE))
+            if attempt > 1:
+                bound_s = longest_wait_s(attempt)
+                rng = np.random.default_rng([self._round, worker, attempt])
+                due += float(rng.uniform(0.0, max(0.0, min(bound_s, (limit_s - due) / 2))))
+            self._due[worker] = due
+        return again
 
     def due(self, elapsed: float) -> list[int]:
         """Return who is to be asked by now."""

@@ -167,9 +167,10 @@ class RoundGate:
     def needs(self, worker: int) -> bool:
         """Whether the round could not close without this worker, should all others answer.
 
-        Those who have failed are no such others, nor whose answers are in doubt.
+        Those who have failed are no such others, nor whose answers are in doubt, nor, beyond the
+        time limit, who is silent.
         """
-        others = ~(self._failed | self._doubted)
+        others = self._responded.copy() if self._overdue else ~(self._failed | self._doubted)
         others[worker] = False
         return not self._schedule.feasible(others)
 

@@ -238,46 +238,49 @@ class RoundPolicy:
 
     def _fail(self, failure: Failure, elapsed: float) -> Sequence[Action]:
         """Have a failed task sent again; or else it is settled, as long as that is no loss."""
-        worker, attempts = failure.worker, self._attempts
+        worker, again = failure.worker, [failure.worker]
         self._failed.setdefault(worker, failure)
-        again = [worker]
         if failure.attempt + 1 >= self._rule.max_attempts:
-            again = []
             self._overdue.take(self._gate, elapsed, without=worker)
-            if self._gate.needs(worker):  # then those who were given up are needed as well
-                given_up = self._failed.keys() & self._settled
-                again = [w for w in (worker, *sorted(given_up)) if attempts.left(w)]
-        for each in again:
-            attempts.plan(each, elapsed, limit_s=self._gate.limit_s)
-        self._settled.difference_update(again)
-        self._gate.expect(again)
-        if worker not in again:
+            again = [worker, *self._given_up] if self._gate.needs(worker) else []
+        if worker not in self._plan(again, elapsed):
             self._settled.add(worker)
             self._gate.fail(worker, elapsed)
-        return self._ask(attempts.due(elapsed))
+        return self._ask(self._attempts.due(elapsed))
+
+    @property
+    def _given_up(self) -> list[int]:
+        """Who has failed so often that the round is to do without, if it can."""
+        return sorted(self._failed.keys() & self._settled)
+
+    def _plan(self, workers: Sequence[int], elapsed: float) -> list[int]:
+        """Have failed tasks sent again of those who may be asked once more; return these."""
+        again = self._attempts.plan(workers, elapsed, limit_s=self._gate.limit_s)
+        self._settled.difference_update(again)
+        self._gate.expect(again)
+        return again
 
     def _ask(self, workers: Sequence[int]) -> list[Action]:
         """Send these workers their tasks once more."""
-        if not workers:
-            return []
-        tasks = self._assignment()
         return [
-            self._dispatch(self._round, attempt, ByWorker(tasks, group))
+            self._dispatch(self._round, attempt, ByWorker(self._assignment(), group))
             for attempt, group in self._attempts.begin(workers).items()
         ]
 
     def _doubt(self, answer: ports.Arrival) -> Sequence[Action]:
         """Register an answer with flaws; believe them once another worker agrees."""
-        elapsed, models = self._elapsed(answer), set(answer.flaws)
+        elapsed, worker, models = self._elapsed(answer), answer.worker, set(answer.flaws)
         said = {model for other in self._doubted.values() for model in other.flaws}
-        self._doubted[answer.worker] = answer
-        self._gate.doubt(answer.worker, elapsed)
-        if not (agreed := models & said):
-            return (ports.Doubt(event=answer),)
-        park = self._believe(agreed)
-        for each in park.answers:
-            self._gate.believe(each.worker, elapsed)
-        return (ports.Doubt(event=answer), park)
+        self._doubted[worker] = answer
+        self._gate.doubt(worker, elapsed)
+        actions: list[Action] = [ports.Doubt(event=answer)]
+        if agreed := models & said:
+            actions.append(park := self._believe(agreed))
+            for each in park.answers:
+                self._gate.believe(each.worker, elapsed)
+        if worker in self._doubted and self._gate.needs(worker):  # or else those given up
+            self._plan(self._given_up, elapsed)
+        return [*actions, *self._ask(self._attempts.due(elapsed))]
 
     def _believe(self, models: set[str]) -> ports.Park:
         self._failed_models |= models
@@ -299,6 +302,8 @@ class RoundPolicy:
             return self._close(self._gate.record)
         self._overdue.take(self._gate, elapsed)
         attempts = self._attempts
+        if awaited and elapsed >= self._rule.timeout_s:  # those given up may yet answer
+            self._plan(self._given_up, elapsed)
         silent = [w for w in awaited if not attempts.waits(w) and attempts.left(w)]
         return [*self._restart(silent), *self._ask([*silent, *attempts.due(elapsed)])]
 

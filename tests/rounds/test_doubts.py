@@ -110,6 +110,20 @@ def test_who_is_alone_and_cannot_be_done_without_is_believed(others: list[int]) 
     assert about(park) == (("a", "b"), [2])
 
 
+def test_before_one_who_is_alone_is_believed_those_who_were_given_up_are_asked_again() -> None:
+    play = Round("gc:s=1", n=3)
+    gone = Failure(round=0, worker=0, attempt=0, at=0.5, reason="reset")
+    assert play.policy.on(gone) == [], "two others will do"
+    doubt, dispatch = play.answer(1, 1.0, "a")
+    assert isinstance(doubt, Doubt)
+    assert isinstance(dispatch, Dispatch)
+    assert (dispatch.attempt, list(dispatch.assignment)) == (1, [0])
+    play.answer(2, 1.5)
+    assert play.tick() == []
+    play.policy.on(Arrival(round=0, worker=0, attempt=1, at=3.0, results={}))
+    assert play.close() == ([0, 2], [])
+
+
 def test_where_it_does_not_help_either_the_round_cannot_end() -> None:
     play = Round("uncoded")
     play.answer(2, 1.0, "a")

@@ -190,6 +190,23 @@ def test_who_was_given_up_is_asked_again_when_it_is_needed() -> None:
     assert sent[1] > 1
 
 
+@pytest.mark.parametrize("fails", [1, 3, 6])
+def test_who_was_given_up_is_asked_again_when_another_is_silent(fails: int) -> None:
+    """Worker 1 hangs for good: at the time limit worker 2, which a spare could replace, is due."""
+
+    def turn(address: Address) -> Turn:
+        _, worker, attempt = address
+        if worker == 2 and attempt < fails:
+            return 0.1, "reset"
+        return math.inf if worker == 1 else 1.0
+
+    backend = Workers(turn)
+    (record,) = records(watched(GC(n=3, s=1), backend, timeout_s=30.0, max_attempts=1))
+    assert record.responded.tolist() == [True, False, True]
+    assert 30.0 < record.duration_s < 45.0
+    assert [attempt for _, worker, attempt in backend.sent if worker == 2] == [*range(fails + 1)]
+
+
 def test_the_same_failures_give_the_same_decisions() -> None:
     def times() -> list[float]:
         seen = watched(GC(n=16, s=3), ScriptedBackend(Script(chance(5, 0.6))), jobs=5)
