@@ -27,6 +27,7 @@ from seqgc.ports import (
     Finish,
     FloatArray,
     MiniTask,
+    Park,
     Seen,
     Task,
     WeightedPoints,
@@ -292,11 +293,14 @@ class Parts(ChunkWorkload):
 
 
 class Trying(ScriptedBackend):
-    """All that worker 0 sends first in a round is too large; what it sends next is right."""
+    """All that worker 0 sends first in a round is too large; what it sends next is right.
 
-    def __init__(self, workload: ChunkWorkload) -> None:
-        super().__init__()
-        self._compute = workload.compute
+    Before that, it fails so often as ``resets`` says.
+    """
+
+    def __init__(self, workload: ChunkWorkload, *, resets: int = 0) -> None:
+        super().__init__({(0, 0, attempt): (0.5, "reset") for attempt in range(resets)})
+        self._compute, self._bad = workload.compute, (0, resets)
         self._items: dict[tuple[int, int, int], tuple[WorkItem, ...]] = {}
 
     def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
@@ -308,8 +312,23 @@ class Trying(ScriptedBackend):
         if not isinstance(event, Arrival):
             return event
         items = self._items.pop((event.round, event.worker, event.attempt))
-        factor = 1e9 if event.worker == event.attempt == 0 else 1.0
+        factor = 1e9 if (event.worker, event.attempt) == self._bad else 1.0
         return replace(event, results={i.slot: factor * self._compute(i.parts) for i in items})
+
+
+@pytest.mark.parametrize("resets", [0, 1, 4])
+@pytest.mark.parametrize("spec", ["uncoded", "backup:b=0"])
+def test_the_first_bad_result_is_a_failure_whatever_else_has_failed_before(
+    spec: str, resets: int
+) -> None:
+    workload = ChunkWorkload(scheme := parse_scheme(spec, n=4), seed=0)
+    policy = RoundPolicy(scheme.start(1), ClosingRule(wait_out="all", max_attempts=9))
+    backend, seen = Trying(workload, resets=resets), list[Seen]()
+    master.run(policy, backend, workload, observe=seen.append, max_norm=1e6)
+    reasons = [each.reason for each in seen if isinstance(each, Failure)]
+    assert [reason == "reset" for reason in reasons] == [True] * resets + [False]
+    assert not any(isinstance(each, Park) for each in seen)
+    assert workload.errors[0] < 1e-12
 
 
 @pytest.mark.parametrize("spec", ["uncoded", "ssp:slack=1"])

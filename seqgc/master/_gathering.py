@@ -131,17 +131,16 @@ class Gatherer:
             else:
                 self._add(job, job.summed[key], result)
 
-    def doubt(self, mini_tasks: Iterable[MiniTask]) -> None:
-        """Take note that a result of each has been of no use, until its job's gradient is made."""
-        for task in mini_tasks:
-            if task.cover is not None:
-                self._jobs[task.job].doubted.add((task.cover, task.place))
+    def doubt(self, task: _Address, mini_tasks: Iterable[MiniTask]) -> None:
+        """Take note that a task's results of these have been of no use, until its jobs are made."""
+        for each in mini_tasks:
+            self._jobs[each.job].doubted.add(_question(task, each))
 
     def ask_again(self, task: _Address, mini_tasks: Sequence[MiniTask]) -> None:
         """Take note of a task that asks, whomever, for any of what is in `doubt`, if it does."""
         jobs = [self._jobs.get(each.job) for each in mini_tasks]
         if any(
-            job is not None and (each.cover, each.place) in job.doubted
+            job is not None and _question(task, each) in job.doubted
             for job, each in zip(jobs, mini_tasks, strict=True)
         ):
             for each in mini_tasks:
@@ -253,7 +252,7 @@ class _Results:
         self.sums: dict[int, _Sum] = {}  # by cover
         self.stored: set[_Key] = set()
         self.summed: dict[_Key, tuple[int, int]] = {}  # result -> cover and place
-        self.doubted: set[tuple[int | None, int]] = set()  # covers and places
+        self.doubted: set[tuple[int, ...]] = set()  # see `_question`
         self.asked_again: set[_Address] = set()  # tasks
         self.replicas: Replicas | None = None  # in place of `sums`, until they are compared
         self.parts = 0  # that have been decoded by themselves
@@ -373,6 +372,13 @@ class _Sum:
         memory = self._memory.take(1, result)
         memory[: self._size] = result
         return memory
+
+
+def _question(task: _Address, mini_task: MiniTask) -> tuple[int, ...]:
+    """Return what tasks have in common that ask for the same result, be it of several workers."""
+    round, worker, _ = task
+    own = (round, worker, mini_task.slot)
+    return own if mini_task.cover is None else (mini_task.cover, mini_task.place)
 
 
 def _name(term: Term) -> str:

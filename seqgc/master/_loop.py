@@ -173,9 +173,9 @@ class _Loop:
         if flaw is None:
             usable, flaw = self._without_flaws(answer, owed, workload)
             address = answer.round, answer.worker, answer.attempt
-            if flaw is None or answer.attempt > 0 or self._gatherer.is_second(address):
+            if flaw is None or self._gatherer.is_second(address):
                 return usable
-            self._gatherer.doubt(owed.values())
+            self._gatherer.doubt(address, owed.values())
         round, worker, attempt = answer.round, answer.worker, answer.attempt
         return ports.Failure(round=round, worker=worker, attempt=attempt, at=answer.at, reason=flaw)
 
