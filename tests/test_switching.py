@@ -316,6 +316,27 @@ def test_a_scheme_without_delay_is_left_at_once_and_one_with_delay_drains_first(
         policy.scheme_of(10)
 
 
+@pytest.mark.parametrize("spec", ["sr-sgc:B=2,W=3,lam=4", "m-sgc:B=2,W=3,lam=2"])
+def test_a_run_that_ends_while_a_scheme_drains_goes_on_with_no_other(spec: str) -> None:
+    director = Known({3: setting("gc:s=2")})
+    policy = SwitchingPolicy(setting(spec), num_jobs=20, director=director)
+    workload = SwitchingWorkload(policy.scheme_of, seed=0)
+
+    def end(_: Callable[[], object]) -> None:
+        if director.made:  # and rounds are left in which the last jobs end
+            policy.end_after(workload.begun[-1])
+
+    backend = ReplayBackend(np.ones((20, N)), compute=workload.compute)
+    run(policy, backend, workload, rest=end)
+    assert sorted(workload.errors) == workload.begun == list(range(4))
+    assert [part.setting.scheme.spec for part in policy.segments] == [spec]
+    resumed = SwitchingPolicy(setting(spec), num_jobs=20, director=Known({}))
+    resumed.end_after(3)
+    resumed.repeat([each.responded for each in director.records], settings=director.made)
+    assert resumed.done
+    assert resumed.segments == policy.segments
+
+
 def test_a_straggler_of_an_earlier_segment_is_dropped_by_the_next() -> None:
     policy = SwitchingPolicy(
         setting("gc:s=1", n=2), num_jobs=2, director=Script({0: setting("uncoded", n=2)})

@@ -276,9 +276,10 @@ class SwitchingPolicy:
             self._next, self._jobs = setting, self._started - segment.first_job
         if self._next is None or len(self._answers) < self._jobs + segment.setting.scheme.delay:
             return False
-        self._enter(self._next)
-        self._next = None
-        return True
+        following, self._next = self._next, None
+        if begins := self._started < self._num_jobs:  # else the run has ended meanwhile
+            self._enter(following)
+        return begins
 
     def _enter(self, setting: Setting) -> None:
         """Begin a segment: the setting, over every job that has not started."""
