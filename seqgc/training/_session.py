@@ -238,9 +238,18 @@ class Session:
 
     def _hand_over(self) -> None:
         """Tell and write what has come of the models' steps; raise what a callback has raised."""
+        self._hand_over_news()
         aftermath = self._workload.aftermath
-        news, aftermath.news = aftermath.news, []
-        for item in news:
+        if self._checkpoints.latest not in (None, self._told):
+            self._told = self._checkpoints.latest
+            path = self._directory.checkpoints / str(self._told)
+            aftermath.obey(aftermath.callbacks.call("on_checkpoint", path))
+        aftermath.callbacks.require_none_failed()
+
+    def _hand_over_news(self) -> None:
+        news = self._workload.aftermath.news
+        while news:  # an observer that raises keeps none of the others back
+            item = news.pop(0)
             try:
                 if isinstance(item, Validated):
                     self._tell("validation", item.fields)
@@ -253,11 +262,6 @@ class Session:
                 self._parked.add(name)
                 about = {"step": parked.step, "why": parked.why, "cause": parked.kind}
                 self._tell("parked", {"model": name, **about})
-        if self._checkpoints.latest not in (None, self._told):
-            self._told = self._checkpoints.latest
-            path = self._directory.checkpoints / str(self._told)
-            aftermath.obey(aftermath.callbacks.call("on_checkpoint", path))
-        aftermath.callbacks.require_none_failed()
 
     def _copied(self, held: master.Held) -> RunSnapshot:
         with suppress(OSError):  # the checkpoint holds what could not be written
@@ -297,6 +301,7 @@ class Session:
             if (held := self._hold()) is not None:
                 with suppress(ParameterError):  # of callbacks, which the one before has as well
                     self._checkpoints.end(partial(self._copied, held))
+                self._hand_over_news()  # of steps that a resumed run does not take again
                 if outcome == "finished":
                     with suppress(ParameterError):  # it is raised once all is written
                         self._hand_over()

@@ -19,8 +19,8 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from torch.optim import lr_scheduler
 
 from seqgc.cli.config import checked
-from seqgc.errors import ParameterError
-from seqgc.ports import MiniTask
+from seqgc.errors import BudgetError, ParameterError
+from seqgc.ports import Dispatch, MiniTask, Seen
 from seqgc.stores import MemoryStore
 from seqgc.training import (
     Callback,
@@ -304,6 +304,29 @@ def test_a_callback_that_raises_ends_the_run_in_one_line_and_it_can_go_on(tmp_pa
     lines = [json.loads(line) for line in (whole.run / "events.jsonl").read_text().splitlines()]
     told = [(e["model"], e["step"], e["metrics"]) for e in lines if e["event"] == "validation"]
     assert told == [each[1:] for each in third.heard if each[0] == "validation"]
+
+
+@pytest.mark.parametrize("round", range(2, 2 * STEPS, 5))
+def test_a_step_that_is_made_as_the_run_ends_is_followed_by_all_that_is_due(
+    round: int, tmp_path: Path
+) -> None:
+    """The gradients of the round before are handed over when the budget refuses the next tasks."""
+
+    def refuse(seen: Seen) -> None:
+        if isinstance(seen, Dispatch) and seen.round == round:
+            raise BudgetError("enough", round=round, spent_usd=0.0)
+
+    models = [replace(validated(make_model(each)), save_every_n_steps=1) for each in "ab"]
+    run = tmp_path / "run"
+    with pytest.raises(BudgetError):
+        train(plan(models), crew(), run=run, observers=[refuse])
+    resume(run, plan(models), crew())
+    saved = [path.relative_to(run / "saved") for path in run.glob("saved/*/*")]
+    steps = range(1, STEPS + 1)
+    assert sorted(saved) == sorted(Path(m, f"step-{s}.safetensors") for m in "ab" for s in steps)
+    lines = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    told = [(line["step"], line["model"]) for line in lines if line["event"] == "validation"]
+    assert told == [(step, model) for step in range(2, STEPS + 1, 2) for model in "ab"]
 
 
 class Misspelt:
