@@ -39,6 +39,7 @@ class RecordedDirector:
     def choose(self, *, setting: Setting, jobs_left: int) -> Decision | None:
         known = self._recorder.history.choices.get(self._round)
         if known is not None:
+            self._director.repeat()
             self._answers.append(known)
             return Decision(setting=known.setting)
         if self._round < len(self._recorder.history.answers):

@@ -82,6 +82,10 @@ class AdaptiveDirector:
         self._rounds_to_search = state.rounds_to_search
         self._seen.restore(state.rows)
 
+    def repeat(self) -> None:
+        """Take note that a choice on record is made again: the search for it is over."""
+        self._rounds_to_search = self._adaptation.retune
+
     def on(self, event: Event) -> None:
         self._seen.on(event)
 

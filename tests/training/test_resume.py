@@ -279,6 +279,22 @@ def test_switches_that_were_made_are_made_again(tmp_path: Path) -> None:
         assert len(outcome(copy)[1]) == 1 + 4 * 8
 
 
+def test_a_search_that_led_to_a_switch_is_not_made_again(tmp_path: Path) -> None:
+    """The checkpoint is from before the search, and the journal has what came of it."""
+    once = plan("uncoded", steps=8, every_s=60.0, adaptation=Adaptation(probe=3, alpha=0.1))
+    specs = ["gc-rep:s=2", "sr-sgc:B=1,W=2,lam=2"]
+    watch = CopyAt(tmp_path / "run", set(range(80, 400, 97)))
+    tuner = HandDriven(*specs, looks=3)
+    train(once, crew(), run=tmp_path / "run", observers=[watch], tuner=tuner)
+    assert len(tuner.questions) == 1
+    known = [copy for copy in watch.copies if '"decide"' in (copy / "journal.jsonl").read_text()]
+    assert len(known) >= 2
+    for copy in known:
+        again = resume(copy, once, crew(), tuner=(tuner := HandDriven(*specs[1:])))
+        assert again.schemes == ("uncoded", "gc-rep:s=2")
+        assert not tuner.questions
+
+
 class Tally:
     """An observer that lasts: counts the rounds that are sent, over all masters."""
 
