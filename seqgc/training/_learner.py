@@ -152,8 +152,7 @@ class Learner:
         self.stepper.restore(state.settings, files[self._file("optimizer")])
         self.queue.restore(files.get(self._file("queue"), {}))
         if self.validator is not None:
-            self.validator.state = state.validation
-            self.validator.weights = files.get(self._file("best"), {})
+            self.validator.restore(state.validation, files.get(self._file("best"), {}))
         self.steps, self.changes = state.steps, max(state.steps, state.changes)
 
     def _file(self, what: str = "") -> str:

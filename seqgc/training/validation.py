@@ -125,6 +125,14 @@ class Validator:
         self.state: ValidationState = ValidationState()
         self.weights: Mapping[str, torch.Tensor] = {}  # the best, and buffers
 
+    def restore(self, state: ValidationState, weights: Mapping[str, torch.Tensor]) -> None:
+        """Go on from a checkpoint's, or begin anew if something else was followed there.
+
+        Of what is followed now the best then is not known.
+        """
+        if state.best is None or self._rules.monitor in state.best.metrics:
+            self.state, self.weights = state, weights
+
     def is_due(self, step: int) -> bool:
         """Say whether the model is to be validated after so many steps."""
         return step % self._rules.every_n_steps == 0

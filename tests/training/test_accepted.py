@@ -16,7 +16,15 @@ from seqgc import workers
 from seqgc.errors import ParameterError
 from seqgc.ports import Arrival, Backend, Seen
 from seqgc.rounds import ClosingRule, Setting
-from seqgc.training import Adaptation, Callback, Model, TrainingPlan, resume, train
+from seqgc.training import (
+    Adaptation,
+    Callback,
+    Model,
+    TrainingPlan,
+    Validation,
+    resume,
+    train,
+)
 from seqgc.training.stale import Updates
 from tests.kit import interrupts
 from tests.training.inside import KINDS
@@ -211,6 +219,21 @@ def test_what_is_done_beside_gradients_may_change(now: TrainingPlan, tmp_path: P
     whole = train(plan("uncoded"), crew(), run=tmp_path / "whole" / "run").run
     resume(run, now, crew(), accept_changes=True)
     assert outcome(run) == outcome(whole)
+
+
+@pytest.mark.parametrize("monitor", ["loss", "loudest"])
+def test_another_metric_may_be_followed(monitor: str, tmp_path: Path) -> None:
+    """One that was not measured before has no best before."""
+
+    def loudest(output: torch.Tensor, _target: torch.Tensor) -> float:
+        return float(output.abs().max())
+
+    before = Validation(every_n_steps=1)
+    now = Validation(every_n_steps=1, metrics={"loudest": loudest}, monitor=monitor, mode="max")
+    run = broken_off(tmp_path / "run", changed(validation=before), answers=2)
+    result = resume(run, changed(validation=now), crew(), accept_changes=True)
+    assert not result.parked
+    assert monitor in result.best["m0"].metrics
 
 
 def test_what_is_accepted_is_on_record_once_the_checkpoint_fits(tmp_path: Path) -> None:
