@@ -11,7 +11,8 @@ said to have been accepted. Of these only the code may change.
 What *results* are computed from may change as long as none is left that was computed from what was
 there before: a gradient is to be of one code, one batch, one loss. Those of the present round are
 dropped, since all of it is asked for again. Those of closed rounds, which a scheme with a delay
-has, nobody would ask for again: then such a change is refused.
+has, nobody would ask for again: then such a change is refused. So are batches of other sizes where
+points were lost that come again (`seqgc.training._queue`).
 
 All else may change at *any* time: who waits how long, limits, what is done beside the gradients.
 What the configuration alone knows (``function.timeout_s``) is of that kind: whatever in it counts
@@ -115,6 +116,7 @@ def accepted(
     if snapshot is None:
         return None, []
     _require_networks(snapshot, before, now, plan=plan)
+    _require_batches(snapshot, before, now, plan=plan)
     of_results = [name for name in changed if _kind(name) == "results"]
     if not of_results:
         return snapshot, []
@@ -169,6 +171,23 @@ def _require_networks(
         if due != {name: tensor.shape for name, tensor in held.items()}:
             name = f"{model.name}: module"
             rule = "must have the weights that the checkpoint has"
+            raise _refusal(name, before.get(name), now.get(name), rule)
+
+
+def _require_batches(
+    snapshot: RunSnapshot, before: Mapping[str, str], now: Mapping[str, str], *, plan: TrainingPlan
+) -> None:
+    """Refuse batches of other sizes where points that were lost have come, or will come, again.
+
+    Which points a batch has follows from their number, and from that of the steps before it.
+    """
+    for model in plan.models:
+        name = f"{model.name}: batch_size"
+        if (
+            before.get(name) != now.get(name)
+            and f"{model.name}.queue.safetensors" in snapshot.files
+        ):
+            rule = f"must stay, as checkpoint {snapshot.rounds} has points that come again"
             raise _refusal(name, before.get(name), now.get(name), rule)
 
 

@@ -149,6 +149,15 @@ def test_parts_that_are_added_up_are_of_one_batch(tmp_path: Path) -> None:
     assert " must stay, as checkpoint" in refusal(run, other, n=virtual().n)
 
 
+def test_batches_keep_their_size_once_points_are_lost_that_come_again(tmp_path: Path) -> None:
+    run = broken_off(tmp_path / "run", plan("backup:b=2"), answers=2)
+    begun = plan("backup:b=2")
+    other = replace(begun, models=[replace(model, batch_size=2) for model in begun.models])
+    said = refusal(run, other)
+    assert said.startswith("`m0: batch_size` must stay, as checkpoint 5 has points that come again")
+    resume(run, replace(begun, max_norm=1e9), crew(), accept_changes=True)
+
+
 # ---- what never changes --------------------------------------------------------------------------
 
 TINY = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
