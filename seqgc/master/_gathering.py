@@ -36,7 +36,9 @@ class HeldJob:
     ``rows`` are the results asked for, by round and in the order of their rows; ``stored`` those
     that have arrived, with their vectors; ``summed`` those that belong to a cover's place, and have
     been added to it unless they are stored;
-    ``sums`` the partial sums, by cover, level and index (the head of `seqgc.master._gathering`).
+    ``sums`` the partial sums, by cover, level and index (the head of `seqgc.master._gathering`);
+    ``asked`` in an audit the workers that were asked for a cover's place, whether they answered or
+    not.
     """
 
     job: int
@@ -46,6 +48,7 @@ class HeldJob:
     summed: dict[_Key, tuple[int, int]]
     sums: dict[tuple[int, int, int], FloatArray] = field(repr=False)
     parts: int = 0  # that have been decoded by themselves
+    asked: dict[tuple[int, int], list[int]] = field(default_factory=dict)
 
 
 class Gatherer:
@@ -234,6 +237,9 @@ class Gatherer:
                     job.blocks[round] = Rows(self._of_blocks, len(job.rows[round]), vector)
                 job.blocks[round].put(job.rows[round][worker, slot], vector)
                 job.stored.add((worker, round, slot))
+            for place, workers in each.asked.items():
+                for worker in workers:
+                    self._replicas(each.job).ask(place, worker)
             job.summed |= each.summed
             job.parts = each.parts
             for (cover, level, index), vector in each.sums.items():
@@ -327,6 +333,7 @@ class _Results:
                 for node, vector in each.held().items()
             },
             parts=self.parts,
+            asked={} if self.replicas is None else self.replicas.asked,
         )
 
 

@@ -64,6 +64,11 @@ class Replicas:
         self._digests[key] = digest
 
     @property
+    def asked(self) -> dict[_Place, list[int]]:
+        """The workers that were asked for each place."""
+        return {place: sorted(workers) for place, workers in self._asked.items() if workers}
+
+    @property
     def stored(self) -> dict[_Key, FloatArray]:
         """Copies of all results that have arrived."""
         return {key: self._vectors[digest].copy() for key, digest in self._digests.items()}

@@ -209,4 +209,4 @@ def _needs_results(snapshot: RunSnapshot) -> bool:
 
 
 def _emptied(job: PackedJob) -> PackedJob:
-    return replace(job, rows={}, stored=[], summed=[], sums=[])
+    return replace(job, rows={}, stored=[], summed=[], sums=[], asked=[])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -24,6 +24,7 @@ class PackedJob:
     summed: list[tuple[tuple[int, int, int], tuple[int, int]]]
     sums: list[tuple[int, int, int]]
     parts: int = 0
+    asked: list[tuple[tuple[int, int], list[int]]] = field(default_factory=list)
 
 
 def pack(value: object, tensors: dict[str, torch.Tensor], *, name: str) -> object:
@@ -81,6 +82,7 @@ def pack_held(job: HeldJob, tensors: dict[str, torch.Tensor]) -> PackedJob:
         summed=list(job.summed.items()),
         sums=list(job.sums),
         parts=job.parts,
+        asked=list(job.asked.items()),
     )
 
 
@@ -95,6 +97,7 @@ def unpack_held(packed: PackedJob, tensors: Mapping[str, torch.Tensor]) -> HeldJ
         summed=dict(packed.summed),
         sums={node: tensors[_name("sum", job, *node)].numpy() for node in packed.sums},
         parts=packed.parts,
+        asked=dict(packed.asked),
     )
 
 

@@ -15,6 +15,8 @@ from seqgc.ports import Arrival, Dispatch, Failure, FloatArray, Notice, Seen, Ta
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import parse_scheme
 from seqgc.training import TrainingPlan, resume, train
+from seqgc.virtual import Fault
+from tests.training.stale_runs import backend_of
 from tests.training.test_diverged import SEEDS, Damage, crew, logged, models, others
 from tests.training.test_resume import WRITING, CopyAt, whole_checkpoints  # noqa: F401
 
@@ -153,3 +155,18 @@ def test_a_resumed_run_still_has_what_is_to_be_compared(tmp_path: Path) -> None:
         again = resume(copy, make(), crew(3, deceit))
         assert others(again, "none") == others(result, "none"), copy
         assert set(again.counts.expelled) == {2}
+
+
+def test_a_resumed_run_says_what_nobody_could_compare(tmp_path: Path) -> None:
+    """Who was asked in a round that is closed is known to a master that did not ask."""
+
+    def faults(task: Task) -> Fault | None:  # of job 2 one group has no result, another has one
+        return Fault() if task.round == 2 and task.worker in (0, 1, 3) else None
+
+    make = partial(plan, "sr-sgc-rep:B=1,W=3,lam=3", every_s=1e-9)
+    alike = workers.custom(N, partial(backend_of, times=np.ones((60, N)), faults=faults))
+    watch = CopyAt(tmp_path / "run", set(range(41, 60, 3)))
+    assert train(make(), alike, run=tmp_path / "run", observers=[watch]).counts.uncompared == 1
+    assert len(watch.copies) > 5
+    for copy in watch.copies:
+        assert resume(copy, make(), alike).counts.uncompared == 1, copy
