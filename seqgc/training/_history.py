@@ -35,6 +35,8 @@ class History:
     expelled: set[int] = field(default_factory=set)
     """Workers that an audit has found lying; nothing undoes that."""
     fingerprint: dict[str, str] = field(default_factory=dict)  # of what is trained, and with what
+    fingerprints: dict[int, dict[str, str]] = field(default_factory=dict)
+    """What it has been, by the first master to whom it was that."""
     name: str = ""  # of the run's folder when it began, by which rounding is seeded
     memories: dict[str, dict[str, float]] = field(default_factory=dict)
     """What observers that last had to remember, by their names."""
@@ -50,6 +52,11 @@ class History:
         later = [first for by, first in self.first_rounds.items() if by > master]
         return rounds <= min([len(self.answers), *later])
 
+    def fingerprint_of(self, master: int) -> dict[str, str]:
+        """Return what was trained, and with what, when so many masters had been at work on it."""
+        known = [by for by in self.fingerprints if by <= master]
+        return self.fingerprints[max(known)] if known else self.fingerprint
+
     def take(self, entry: Entry) -> None:
         """Take note of the journal's next line."""
         self.lines += 1
@@ -59,6 +66,8 @@ class History:
         match entry.kind:
             case "begin":
                 begin = msgspec.convert(fields, _Begin)
+                if begin.fingerprint != self.fingerprint:
+                    self.fingerprints[entry.master] = begin.fingerprint
                 self.fingerprint, self.num_workers = begin.fingerprint, begin.workers
                 self.name = begin.name or self.name
             case "pin":

@@ -238,6 +238,9 @@ def _begun(
             require_same(before, now)
         elif history.num_workers:
             warnings += [f"changed: {each}" for each in changes(before, now)]
+        if snapshot is not None:  # it may be of before what was accepted last
+            before = history.fingerprint_of(snapshot.master)
+        if history.num_workers and before != now:
             snapshot, dropped = accepted(snapshot, before, now, plan=plan, setting=setting)
             warnings += dropped
         for left_behind in directory.path.glob("weights*"):  # of the masters before

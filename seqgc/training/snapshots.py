@@ -63,6 +63,7 @@ class Snapshot(Generic[_State]):
     rounds: int
     state: _State
     files: Mapping[str, Tensors]
+    master: int = 0  # that wrote it; 0: it is not written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,8 +156,8 @@ class SnapshotFolder(Generic[_State]):
         damage: list[str] = []
         for rounds in self.numbers:
             try:
-                master, snapshot = self._read(rounds)
-                if knows(rounds, master):
+                snapshot = self._read(rounds)
+                if knows(rounds, snapshot.master):
                     return snapshot, damage
                 damage.append(f"checkpoint {rounds} is of rounds that the journal does not know")
             except _OtherVersionError as error:
@@ -206,8 +207,7 @@ class SnapshotFolder(Generic[_State]):
         partial = re.fullmatch(r"\.\d+\.(\d+)\.(?:part|old)", name, re.ASCII)
         return partial is not None and int(partial[1]) <= self._master
 
-    def _read(self, rounds: int) -> tuple[int, Snapshot[_State]]:
-        """Return the master that wrote a checkpoint, and the checkpoint."""
+    def _read(self, rounds: int) -> Snapshot[_State]:
         folder = self.root / str(rounds)
         with open_bounded(folder / _STATE, most_bytes=_MOST_STATE_BYTES) as file:
             data = file.read()
@@ -221,7 +221,7 @@ class SnapshotFolder(Generic[_State]):
         if body.rounds != rounds:
             raise ValueError(f"{_STATE} is of round {body.rounds}")
         files = {name: _read_file(folder / name, *about) for name, about in body.files.items()}
-        return body.master, Snapshot(rounds=rounds, state=body.state, files=files)
+        return Snapshot(rounds=rounds, state=body.state, files=files, master=body.master)
 
 
 def encoded(state: object) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
@@ -107,6 +108,20 @@ def test_a_gradient_is_of_one_batch(spec: str, what: Mapping[str, object], tmp_p
         resume(run, now, crew(), accept_changes=True)
         ended.append(digests(run))
     assert ended[0] == ended[1]
+
+
+def test_what_was_accepted_is_known_if_no_checkpoint_followed(tmp_path: Path) -> None:
+    """A master that was killed at once has left results of before under a journal of now."""
+    begun, now = plan("uncoded"), changed(dataset=blobs(seed=7))
+    run, left = broken_off(tmp_path / "run", begun, answers=3), tmp_path / "left" / "run"
+
+    def kill(seen: Seen) -> None:
+        if getattr(seen, "kind", "") == "resume":
+            shutil.copytree(run, left)
+
+    resume(run, now, crew(), accept_changes=True, observers=[kill])
+    resume(left, now, crew())
+    assert digests(left) == digests(run)
 
 
 def test_what_is_dropped_is_said(tmp_path: Path) -> None:
