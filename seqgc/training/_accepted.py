@@ -29,13 +29,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from seqgc.errors import ParameterError
-from seqgc.training._made_of import two_sides
+from seqgc.training._made_of import digest_tensors, two_sides
 
 if TYPE_CHECKING:
+    import torch
+
     from seqgc.rounds import Setting
     from seqgc.training._checkpointer import RunSnapshot
     from seqgc.training._packing import PackedJob
     from seqgc.training._plan import TrainingPlan
+    from seqgc.training.model import Model
+    from seqgc.training.snapshots import Tensors
 
 __all__ = ["KINDS", "accepted"]
 
@@ -59,7 +63,7 @@ KINDS: Final[Mapping[str, _Kind]] = {
     "seqgc": "results",
     "audit": "results",
     "module": "results",
-    "initial weights": "results",  # among them those that are not trained
+    "initial weights": "any",  # as long as those that are not trained are the checkpoint's
     "loss": "results",
     "dataset": "results",
     "batch_size": "results",
@@ -164,14 +168,29 @@ def _fits(
 def _require_networks(
     snapshot: RunSnapshot, before: Mapping[str, str], now: Mapping[str, str], *, plan: TrainingPlan
 ) -> None:
-    """Refuse networks that have no place for the checkpoint's weights."""
+    """Refuse networks without a place for the checkpoint's weights, or with other fixed ones."""
     for model in plan.models:
-        held = snapshot.files.get(f"{model.name}.safetensors", {})
-        due = {name: tensor.shape for name, tensor in model.module.state_dict().items()}
-        if due != {name: tensor.shape for name, tensor in held.items()}:
-            name = f"{model.name}: module"
+        held, due = snapshot.files.get(f"{model.name}.safetensors", {}), model.module.state_dict()
+        name = f"{model.name}: module"
+        if _shapes(due) != _shapes(held):
             rule = "must have the weights that the checkpoint has"
             raise _refusal(name, before.get(name), now.get(name), rule)
+        name = f"{model.name}: initial weights"
+        own, others = _fixed(model, held, held), _fixed(model, due, held)
+        if before.get(name) != now.get(name) and own != others:
+            rule = "must have the fixed weights that the checkpoint has"
+            raise _refusal(name, before.get(name), now.get(name), rule)
+
+
+def _shapes(weights: Tensors) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in weights.items()}
+
+
+def _fixed(model: Model, weights: Tensors, held: Tensors) -> str:
+    """Return a digest of what is not trained, in the formats of what is ``held``."""
+    every = model.module.named_parameters(remove_duplicate=False)
+    fixed = weights.keys() - {name for name, each in every if each.requires_grad}
+    return digest_tensors(weights[name].to(held[name].dtype) for name in sorted(fixed))
 
 
 def _require_batches(

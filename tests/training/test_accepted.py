@@ -23,6 +23,7 @@ from seqgc.training import (
     Model,
     TrainingPlan,
     Validation,
+    make_module,
     resume,
     train,
 )
@@ -176,6 +177,15 @@ def test_batches_keep_their_size_once_points_are_lost_that_come_again(tmp_path: 
 # ---- what never changes --------------------------------------------------------------------------
 
 TINY = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
+
+
+def half_fixed(*, seed: int, head: int = 0) -> torch.nn.Module:
+    """Return a network of which only the head is trained."""
+    body, last = make_module("mlp", seed=seed), torch.nn.Linear(10, 10)
+    torch.nn.init.constant_(last.weight, head)
+    return torch.nn.Sequential(body.requires_grad_(False), last)
+
+
 REFUSED: Mapping[str, Callable[[], TrainingPlan]] = {
     "scheme": lambda: plan("gc-rep:s=1"),
     "jobs_per_round": lambda: plan(
@@ -200,6 +210,20 @@ def test_what_a_checkpoint_is_built_on_is_refused(name: str, run: Path) -> None:
     said = refusal(run, REFUSED[name]())
     assert said.startswith(f"`{name}` must ")
     assert "; got " in said
+
+
+def test_the_fixed_weights_are_those_that_the_others_were_trained_with(tmp_path: Path) -> None:
+    """Workers would compute with other ones than the trained network has."""
+
+    def made(module: torch.nn.Module) -> TrainingPlan:
+        return TrainingPlan(models=[make_model(module=module)], scheme="uncoded", steps=8)
+
+    run = broken_off(tmp_path / "run", begun := made(half_fixed(seed=0)), answers=2)
+    said = refusal(run, made(half_fixed(seed=1)))
+    assert "`net: initial weights` must have the fixed weights that the checkpoint has" in said
+    whole = train(begun, crew(), run=tmp_path / "whole" / "run").run
+    resume(run, made(half_fixed(seed=0, head=1)), crew(), accept_changes=True)
+    assert digests(run) == digests(whole)
 
 
 def test_other_workers_are_refused(run: Path) -> None:
