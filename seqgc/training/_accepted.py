@@ -160,7 +160,7 @@ def _fits(
     """Say if a plan has fewer steps than there were, and none of those is left out that began."""
     if snapshot is None:
         return True  # all of it begins again
-    done = max((model.steps for model in snapshot.state.workload.models), default=0)
+    done = max(snapshot.state.workload.turns.begun, default=0)
     fewer = before is not None and before.isdecimal() and plan.steps <= int(before)
     return fewer and done <= plan.steps and snapshot.state.begun <= plan.num_jobs(setting)
 

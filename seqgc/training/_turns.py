@@ -128,9 +128,15 @@ class Turns:
         )
 
     def restore(self, state: TurnsState) -> None:
-        """Know what was known then; `ValueError` if these are other bundles' turns."""
+        """Know what was known then; `ValueError` if these are other bundles' turns.
+
+        There may be fewer steps than there were.
+        """
         if len(state.begun) != len(self._begun):
             raise ValueError(f"turns of {len(state.begun)} bundles, not {len(self._begun)}")
         self._queue, self._left = list(state.queue), set(state.left)
         self._begun, self._latest = list(state.begun), list(state.latest)
         self._kept, self.num_jobs = dict(state.kept), state.num_jobs
+        for bundle, begun in enumerate(self._begun):
+            if begun == self._steps:
+                self.leave(bundle)

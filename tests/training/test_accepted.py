@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import shutil
 import signal
@@ -252,6 +253,18 @@ def test_every_field_is_of_a_kind() -> None:
 def test_fewer_steps_are_taken(spec: str, tmp_path: Path) -> None:
     run = broken_off(tmp_path / "run", plan(spec), answers=2)
     assert resume(run, plan(spec, steps=3), crew(), accept_changes=True).jobs == 12
+
+
+@pytest.mark.parametrize("steps", [4, 5])
+def test_fewer_steps_are_taken_where_turns_were_passed_on(steps: int, tmp_path: Path) -> None:
+    """Whoever has begun all of the fewer steps takes no more, though jobs would be left."""
+    only = Validation(every_n_steps=1, patience=1, min_delta=1e9)  # two steps
+    models = [make_model("m0"), make_model("m1", test_dataset=blobs(seed=9), validation=only)]
+    begun = TrainingPlan(models=models, scheme="uncoded", steps=6, checkpoint_every_s=1e-9)
+    run = broken_off(tmp_path / "run", begun, answers=2)  # in the fourth step of `m0`
+    resume(run, replace(begun, steps=steps), crew(), accept_changes=True)
+    rows = list(csv.DictReader((run / "metrics.csv").read_text().splitlines()))
+    assert [int(row["step"]) for row in rows if row["model"] == "m0"] == list(range(steps))
 
 
 @pytest.mark.parametrize(
