@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 
 import numpy as np
+from torch.optim import Optimizer
 
 from seqgc._bounded import parse_toml
 from seqgc.errors import ParameterError
@@ -117,13 +118,24 @@ def _settings(model: Model) -> dict[str, str]:
     try:
         with without_compiler():
             made = model.optimizer([p for p in model.module.parameters() if p.requires_grad])
-            seen["optimizer's settings"] = _with_code(made, sorted(made.defaults.items()))
+            seen["optimizer's settings"] = _with_code(made, _of_groups(made))
             if model.scheduler is not None:
                 scheduler = model.scheduler(made)
                 seen["scheduler's settings"] = _with_code(scheduler, scheduler.state_dict())
     except Exception as error:  # anybody's code; who makes the workload refuses it
         seen["settings"] = type(error).__name__
     return seen
+
+
+def _of_groups(optimizer: Optimizer) -> object:
+    """Return an optimizer's settings, and those of its groups where they have others."""
+    known, groups = {name: plain(each) for name, each in optimizer.defaults.items()}, []
+    for group in optimizer.param_groups:
+        own = {name: plain(each) for name, each in group.items() if name != "params"}
+        others = {name: text for name, text in own.items() if text != known.get(name)}
+        groups.append((len(group["params"]), sorted(others.items())))
+    settings = sorted(optimizer.defaults.items())
+    return (settings, groups) if len(groups) > 1 or groups[0][1] else settings
 
 
 def _with_code(thing: object, settings: object) -> str:

@@ -133,6 +133,25 @@ def test_a_field_of_a_model_that_changed_is_refused(name: str, run: Path) -> Non
     assert f"{shown} (was " in refusal(run, plan(models=[make_model("m0"), model]))
 
 
+def test_settings_of_an_optimizers_groups_are_told_apart() -> None:
+    """They come back with its state: others would have no effect."""
+
+    def groups(rate: float | None, parted: int) -> object:
+        def make(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+            first, rest = parameters[:parted], parameters[parted:]
+            own = {} if rate is None else {"lr": rate}
+            return torch.optim.SGD([{"params": first, **own}, {"params": rest}], lr=0.1)
+
+        return make
+
+    def settings(rate: float | None, parted: int) -> str:
+        made = plan(models=[make_model(optimizer=groups(rate, parted))])
+        return fingerprint(made, made.setting(N), config="")["net: optimizer's settings"]
+
+    assert settings(0.5, 1) == settings(0.5, 1)
+    assert len({settings(0.5, 1), settings(0.001, 1), settings(0.5, 2), settings(None, 1)}) == 4
+
+
 @pytest.mark.parametrize("package", ["seqgc", "torch", "numpy"])
 def test_another_version_is_refused(
     package: str, run: Path, monkeypatch: pytest.MonkeyPatch
