@@ -150,6 +150,14 @@ def _header(line: bytes, run: Path) -> RunHeader:
     return msgspec.json.decode(line, type=RunHeader)
 
 
+def jobs_of(line: bytes) -> int:
+    """Return how many jobs the run has according to a header; 1 if that cannot be read."""
+    try:
+        return msgspec.json.decode(line, type=RunHeader).jobs
+    except _FAULTS:
+        return 1
+
+
 def _require_schema(line: bytes, run: Path) -> None:
     """Refuse a header of another version, which may look like damage."""
     try:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from seqgc.errors import one_line
 from seqgc.ports import IntArray, Table
 from seqgc.runs._columns import Columns, frozen_table, texts
-from seqgc.runs._log import END, LOG, Event, Gaps
+from seqgc.runs._log import END, LOG, Event, Gaps, jobs_of
 
 __all__ = ["LogTables"]
 
@@ -100,7 +100,9 @@ class LogTables:
             self._decode(event)
         elif event.event == END:
             self._end(event)
-            self.outcome = None if line else self.outcome  # a later master goes on
+            if line:  # a later master goes on
+                self.outcome = None
+                self._last_job = min(self._last_job, jobs_of(line) - 1)  # they may be fewer now
         else:
             self._notice(event, line)
 

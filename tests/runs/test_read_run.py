@@ -116,6 +116,20 @@ def test_what_is_whole_is_shown_and_what_is_missing_is_said(tmp_path: Path) -> N
     assert damaged.rounds()["round"].tolist() == [1, 2]
 
 
+@pytest.mark.parametrize("jobs", [3, 4])
+def test_the_last_jobs_are_missing_of_as_many_as_the_run_has_in_the_end(
+    jobs: int, tmp_path: Path
+) -> None:
+    """A master may go on to fewer steps than the one before had sent work of."""
+    sent = {"event": "dispatch", "at_s": 3.0, "round": 3, "attempt": 0, "jobs": [3]}
+    log = [{**each, "jobs": jobs} if each["event"] == "resume" else each for each in LOG]
+    at = log.index(LOG[-1]) - len(a_round(0.5, 1)) - len(a_round(1.5, 2)) - 1
+    found = recorded(tmp_path, text_of([*log[:at], sent, *log[at:]])).gaps
+    assert [gap for gap in found if "of the jobs" in gap] == (
+        ["1 of the jobs up to 3 are not in events.jsonl."] if jobs == 4 else []
+    )
+
+
 def test_names_of_others_are_one_printable_line(tmp_path: Path) -> None:
     scheme = "<script>\x1b[31m\n" + "x" * 1000
     metrics = METRICS.replace(",a,", ',"\x1b]0;</td>",')
