@@ -158,7 +158,8 @@ class ClockPolicy(TaskPolicy):
         `ValueError`, `KeyError` or `TypeError`: it is no snapshot of as many workers' clocks.
         """
         known = read_state(state, n=self._n)
-        completed, owners, self._jobs = known["completed"], known["owners"], known["jobs"]
+        completed, owners = known["completed"], known["owners"]
+        self._jobs = min(self._jobs, known["jobs"])
         self._clocks, self._latest = GlobalClock(completed), max(completed) - 1
         self._parts.give(owners)
         self._doubts.failed.update(known["failed_models"])

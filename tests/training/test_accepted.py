@@ -55,6 +55,21 @@ def broken_off(run: Path, begun: TrainingPlan, *, answers: int) -> Path:
     return run
 
 
+def interrupted(run: Path) -> tuple[Path, TrainingPlan]:
+    """Leave a run whose workers go on by themselves, in its sixth clock."""
+    begun = TrainingPlan(
+        models=[make_model()], scheme="ssp:slack=1", steps=8, updates=Updates(apply="clock")
+    )
+
+    def interrupt(seen: Seen) -> None:
+        if isinstance(seen, Arrival) and seen.round == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with interrupts(), pytest.raises(KeyboardInterrupt):
+        train(begun, virtual(), run=run, observers=[interrupt])
+    return run, begun
+
+
 def files(run: Path) -> Mapping[Path, bytes]:
     """Return all that is written of a run, but that a master has been there."""
     paths = [path for path in run.rglob("*") if path.is_file() and path.parent.name != "masters"]
@@ -151,17 +166,7 @@ def test_results_of_rounds_that_are_closed_are_not_mixed_with_others(tmp_path: P
 
 
 def test_parts_that_are_added_up_are_of_one_batch(tmp_path: Path) -> None:
-    begun = TrainingPlan(
-        models=[make_model()], scheme="ssp:slack=1", steps=8, updates=Updates(apply="clock")
-    )
-
-    def interrupt(seen: Seen) -> None:
-        if isinstance(seen, Arrival) and seen.round == 5:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    run = tmp_path / "run"
-    with interrupts(), pytest.raises(KeyboardInterrupt):
-        train(begun, virtual(), run=run, observers=[interrupt])
+    run, begun = interrupted(tmp_path / "run")
     other = replace(begun, models=[make_model(seed=9)])
     assert " must stay, as checkpoint" in refusal(run, other, n=virtual().n)
 
@@ -265,6 +270,11 @@ def test_fewer_steps_are_taken_where_turns_were_passed_on(steps: int, tmp_path: 
     resume(run, replace(begun, steps=steps), crew(), accept_changes=True)
     rows = list(csv.DictReader((run / "metrics.csv").read_text().splitlines()))
     assert [int(row["step"]) for row in rows if row["model"] == "m0"] == list(range(steps))
+
+
+def test_no_clock_is_begun_beyond_the_fewer_steps(tmp_path: Path) -> None:
+    run, begun = interrupted(tmp_path / "run")
+    assert resume(run, replace(begun, steps=6), virtual(), accept_changes=True).jobs == 6
 
 
 @pytest.mark.parametrize(
