@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -51,6 +51,18 @@ class History:
         """Say whether so many rounds are here as a master has closed them, or found them."""
         later = [first for by, first in self.first_rounds.items() if by > master]
         return rounds <= min([len(self.answers), *later])
+
+    def keep_limits(self, rule: ClosingRule) -> None:
+        """Have all that was switched to wait as long, and ask as often, as ``rule`` says by now."""
+
+        def kept(setting: Setting) -> Setting:
+            timeout_s, attempts = rule.timeout_s, rule.max_attempts
+            own = replace(setting.rule, timeout_s=timeout_s, max_attempts=attempts)
+            return replace(setting, rule=own)
+
+        for round, choice in self.choices.items():
+            current, found = kept(choice.current), kept(choice.found)
+            self.choices[round] = replace(choice, current=current, found=found)
 
     def fingerprint_of(self, master: int) -> dict[str, str]:
         """Return what was trained, and with what, when so many masters had been at work on it."""

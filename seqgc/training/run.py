@@ -243,6 +243,7 @@ def _begun(
         if history.num_workers and before != now:
             snapshot, dropped = accepted(snapshot, before, now, plan=plan, setting=setting)
             warnings += dropped
+        history.keep_limits(setting.rule)
         for left_behind in directory.path.glob("weights*"):  # of the masters before
             rmtree(left_behind, ignore_errors=True)
         with closing(Journal(directory.journal, master=lease.number, lines=history.lines)) as file:

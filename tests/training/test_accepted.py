@@ -33,6 +33,7 @@ from tests.kit import interrupts
 from tests.training.inside import KINDS
 from tests.training.reference import blobs, make_model
 from tests.training.stale_runs import virtual
+from tests.training.test_adaptive import HandDriven
 from tests.training.test_resume import N, crew, digests, outcome, plan
 
 
@@ -290,6 +291,25 @@ def test_what_is_done_beside_gradients_may_change(now: TrainingPlan, tmp_path: P
     whole = train(plan("uncoded"), crew(), run=tmp_path / "whole" / "run").run
     resume(run, now, crew(), accept_changes=True)
     assert outcome(run) == outcome(whole)
+
+
+def test_limits_are_those_of_what_was_switched_to(tmp_path: Path) -> None:
+    """It was found with the limits of before, and is on record with them."""
+
+    def made(timeout_s: float) -> TrainingPlan:
+        rule = ClosingRule(timeout_s=timeout_s)
+        setting = Setting(scheme=plan("uncoded").setting(N).scheme, rule=rule)
+        return plan(setting, steps=6, adaptation=Adaptation(probe=3, retune=3, alpha=0.1))  # type: ignore[arg-type]
+
+    def stop(seen: Seen) -> None:
+        if isinstance(seen, Arrival) and seen.round == 8:
+            raise BrokenOffError
+
+    run, tuner = tmp_path / "run", HandDriven()
+    with pytest.raises(BrokenOffError):
+        train(made(60.0), crew(), run=run, tuner=HandDriven("gc-rep:s=2"), observers=[stop])
+    assert len(resume(run, made(90.0), crew(), tuner=tuner, accept_changes=True).schemes) == 2
+    assert {each.current.rule.timeout_s for each in tuner.questions} == {90.0}
 
 
 @pytest.mark.parametrize("monitor", ["loss", "loudest"])
