@@ -73,6 +73,9 @@ class End(asyncio.Transport):
     def setsockopt(self, *_: object) -> None:
         """Nothing is kept back here."""
 
+    def setblocking(self, _: bool) -> None:
+        """It never blocks."""
+
     def get_write_buffer_size(self) -> int:
         return 0
 
@@ -107,17 +110,14 @@ class Listener:
         if self._network.listeners.get(self._port) is self:
             del self._network.listeners[self._port]
 
-    async def accept(self, loop: Loop) -> End:
-        while not self.calls:
-            called = loop.create_future()
-            self._called = partial(loop.call_soon_threadsafe, self._wake, called)
-            await called
-        return self.calls.popleft()
+    def accept(self) -> tuple[End, tuple[str, int]]:
+        if not self.calls:
+            raise BlockingIOError
+        return self.calls.popleft(), ("127.0.0.1", 0)
 
-    @staticmethod
-    def _wake(called: asyncio.Future[None]) -> None:
-        if not called.done():
-            called.set_result(None)
+    def tell(self, called: Callable[[], object]) -> None:
+        """Call this whenever somebody calls; nobody has since the last `accept`."""
+        self._called = called
 
 
 class Network:
@@ -167,8 +167,12 @@ class NetworkLoop(Loop):
         super().__init__(network.threads)
         self._network = network
 
-    async def sock_accept(self, sock: Any) -> tuple[End, tuple[str, int]]:
-        return await sock.accept(self), ("127.0.0.1", 0)
+    def add_reader(self, fd: Any, callback: Callable[..., object], *_: Any) -> None:
+        fd.tell(partial(self.call_soon_threadsafe, callback))
+
+    def remove_reader(self, fd: Any) -> bool:
+        fd.tell(lambda: None)
+        return True
 
     async def connect_accepted_socket(
         self, protocol_factory: Callable[[], Any], sock: Any, **_: object
