@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -94,7 +95,8 @@ class PreparedRun:
         from seqgc.training.new_run import remove_unbegun
 
         remove_unbegun(run)
-        return self.resume(run, accept_changes=False) if run.exists() else self.train(run=run)
+        begun = os.path.exists(run)  # noqa: PTH110 (`Path.exists` raises at some names)
+        return self.resume(run, accept_changes=False) if begun else self.train(run=run)
 
     @contextmanager
     def _watched(self) -> Iterator[tuple[list[Observer], list[object]]]:

@@ -19,6 +19,8 @@ _RULE = "must be a folder that can be made"
 
 def require_new(path: Path) -> None:
     """Refuse a run directory that exists, or would lie below a file."""
+    if path.name == "..":
+        raise ParameterError("run", _RULE, str(path))
     try:
         there = path.exists()
     except (OSError, ValueError) as error:  # a name that no folder can have

@@ -15,6 +15,9 @@ from seqgc.training.new_run import remove_unbegun
 from seqgc.training.rundir import RunDirectory
 from tests.kit import system_calls
 
+TRAIN = ["train", "-n", "2", "--models", "1", "--module", "mlp", "--scheme", "uncoded"]
+TRAIN += ["--steps", "1", "--backend", "local"]
+
 
 class FailsAt:
     """Stands for ``os``: its k-th call fails, and before each ``look`` looks."""
@@ -66,11 +69,21 @@ def test_where_nothing_has_begun_a_restarted_master_begins(
     run = tmp_path / "run"
     for name in ["", *names]:
         Path(run, name).mkdir()
-    what = ["-n", "2", "--models", "1", "--module", "mlp", "--scheme", "uncoded", "--steps", "1"]
-    line = ["train", *what, "--backend", "local", "--run", str(run)]
+    line = [*TRAIN, "--run", str(run)]
     assert main(line) == 2, "only who says so"
     assert main([*line, "--or-resume"]) == 0
     assert (run / "config.toml").exists()
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "absent/.."])
+def test_a_name_that_no_folder_can_have_is_refused_before_anything_is_started(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for more in ([], ["--or-resume"]):
+        assert main([*TRAIN, "--run", str(tmp_path / name), *more]) == 2
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert last.startswith("seqgc: `run` must be a folder that can be made")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["checkpoints/12/state.json", "notes.txt", "checkpoints"])
