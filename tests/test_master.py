@@ -25,8 +25,10 @@ from seqgc.ports import (
     Event,
     Failure,
     Finish,
+    Flaw,
     FloatArray,
     MiniTask,
+    Notice,
     Park,
     Seen,
     Task,
@@ -353,6 +355,63 @@ def test_what_is_remembered_of_bad_results_ends_with_their_jobs(spec: str) -> No
         tracemalloc.stop()
     assert failures >= rounds
     assert marks[1] < marks[0] + 10_000
+
+
+class Pair(ChunkWorkload):
+    """Each job is of two models, of which the second may be parked."""
+
+    def __init__(self, scheme: Scheme) -> None:
+        super().__init__(scheme, seed=0, size=4)
+        self.parked: list[str] = []
+
+    def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
+        (part,) = super().resolve(mini_task)
+        halves = [replace(part.weights, model=model, size=2) for model in "ab"]
+        return tuple(replace(part, model=half.model, weights=half) for half in halves)
+
+    def compute(self, parts: tuple[WeightedPoints, ...]) -> FloatArray:
+        return super().compute(parts[:1])
+
+    def park(self, names: Sequence[str], *, why: str, kind: str) -> None:  # noqa: ARG002
+        self.parked += names
+
+    def unused(self, job: int) -> list[slice]:  # noqa: ARG002
+        return [slice(2, 4)] if self.parked else []
+
+    def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
+        direct = self.partials(decoding.job).sum(axis=0)
+        self.errors[decoding.job] = float(np.linalg.norm((gradient - direct)[:2]))
+
+
+class Strained(Trying):
+    """On workers 1 and 2 the second model has no room; nothing is too large."""
+
+    def __init__(self, workload: ChunkWorkload) -> None:
+        super().__init__(workload, resets=-1)
+
+    def receive(self, until: float) -> Arrival | Failure | None:
+        event = super().receive(until)
+        if not isinstance(event, Arrival) or event.worker not in (1, 2):
+            return event
+        rest = {slot: np.append(result[:2], [0.0, 0.0]) for slot, result in event.results.items()}
+        return replace(event, results=rest, flaws={"b": Flaw(kind="raised", why="no memory")})
+
+
+@pytest.mark.parametrize(("spec", "n"), [("gc-rep:s=1", 4), ("gc-rep:s=2", 3)])
+def test_who_can_compute_a_model_that_others_cannot_is_no_liar(spec: str, n: int) -> None:
+    workload = Pair(scheme := parse_scheme(spec, n=n))
+    policy = RoundPolicy(scheme.start(3), ClosingRule(timeout_s=60.0), audit=True)
+    seen, held = list[Seen](), list[Held | None]()
+
+    def rest(hold: Callable[[], Held | None]) -> None:
+        held.append(hold())
+
+    master.run(policy, Strained(workload), workload, observe=seen.append, rest=rest, audit=True)
+    assert workload.parked[0] == "b"
+    assert not any(isinstance(each, Notice) for each in seen)
+    assert len(workload.errors) == 3
+    assert max(workload.errors.values()) < 1e-12
+    assert None not in held
 
 
 def test_if_nobody_else_has_its_result_the_run_ends_and_names_it() -> None:

@@ -26,6 +26,7 @@ _Kind: TypeAlias = tuple[np.dtype[np.floating], tuple[int, ...]]  # dtype and sh
 _Key: TypeAlias = tuple[int, int, int]  # worker, round, slot
 _Address: TypeAlias = tuple[int, int, int]  # round, worker, attempt
 _Note: TypeAlias = Callable[[str, dict[str, object]], None]
+_Unused: TypeAlias = Callable[[int], Sequence[slice]]  # of a job
 _Node: TypeAlias = tuple[int, int]  # level and index: places index * 2**level and on, 2**level many
 
 
@@ -61,7 +62,8 @@ class Gatherer:
 
     With ``audit`` all results of a place are kept until the gradient is made, which is then the sum
     of what most workers say of each place (`Replicas`); who says anything else is ``expelled``.
-    ``note`` is told of that, and of results that nobody could confirm, as of a `Notice`.
+    ``note`` is told of that, and of results that nobody could confirm, as of a `Notice`. What is
+    ``unused`` of a job's results need not be equal.
 
     Examples
     --------
@@ -74,8 +76,10 @@ class Gatherer:
     array([3., 3., 3.])
     """
 
-    def __init__(self, *, audit: bool = False, note: _Note = lambda *_: None) -> None:
-        self._audit, self._note = audit, note
+    def __init__(
+        self, *, audit: bool = False, note: _Note = lambda *_: None, unused: _Unused = lambda _: ()
+    ) -> None:
+        self._audit, self._note, self._unused = audit, note, unused
         self.expelled: Final[set[int]] = set()
         self._jobs: defaultdict[int, _Results] = defaultdict(_Results)
         self.forget_memory()
@@ -199,7 +203,8 @@ class Gatherer:
     def _count(self, job: _Results, replicas: Replicas, decoding: Decoding) -> None:
         """Add up what most say of the places that a decoding uses; expel who says otherwise."""
         keys = [(term.worker, term.round, term.slot) for term in decoding.terms]
-        verdict = replicas.count(sorted({job.summed[key] for key in keys if key in job.summed}))
+        places = sorted({job.summed[key] for key in keys if key in job.summed})
+        verdict = replicas.count(places, unused=self._unused(decoding.job))
         for place, result in verdict.results.items():
             self._add(job, place, result)
         for worker in sorted(verdict.liars - self.expelled):
@@ -215,7 +220,10 @@ class Gatherer:
     @property
     def in_dispute(self) -> bool:
         """Whether workers who were asked for the same differ, and no majority says who is right."""
-        return any(job.replicas and job.replicas.in_dispute for job in self._jobs.values())
+        return any(
+            each.replicas is not None and each.replicas.in_dispute(self._unused(job))
+            for job, each in self._jobs.items()
+        )
 
     def held(self) -> list[HeldJob]:
         """Return copies of all that is held of jobs in flight."""

@@ -50,8 +50,9 @@ def run(
     called with returns what the loop `Held`; None while results are in dispute, by an ``audit``, or
     once a gradient could not be made: if that ends the run, it must go on from before that.
     ``held`` is what a loop held that was broken off and that this one goes on with; policy and
-    workload must be as they were then. With ``audit``, results that must be equal are compared, and
-    every answer of a worker that differed from most of the others is a failure.
+    workload must be as they were then. With ``audit``, results that must be equal are compared (but
+    for what an `AuditedWorkload` has no use for), and every answer of a worker that differed from
+    most of the others is a failure.
 
     A model's part of a result may be its worker's fault or the model's where its 2-norm is above
     ``max_norm``, or computing it raised. So the first such answer is a failure, and the task is
@@ -78,6 +79,7 @@ def run(
     gatherer = Gatherer(
         audit=audit,
         note=lambda kind, fields: show(ports.Notice(kind=kind, fields=fields)),
+        unused=workload.unused if isinstance(workload, ports.AuditedWorkload) else lambda _: (),
     )
     loop = _Loop(policy, backend, workload, show, gatherer, max_norm)
     if held is not None:

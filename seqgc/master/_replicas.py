@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -57,7 +57,7 @@ class Replicas:
 
     def add(self, place: _Place, result: FloatArray, *, key: _Key) -> None:
         """Take a copy of a result, unless there is an equal one, and its worker's vote."""
-        digest = hashlib.blake2b(np.ascontiguousarray(result).data, digest_size=16).digest()
+        digest = _digest(result)
         if digest not in self._vectors:
             self._vectors[digest] = result.copy()
         self._votes[place][digest].add(key[0])
@@ -73,13 +73,15 @@ class Replicas:
         """Copies of all results that have arrived."""
         return {key: self._vectors[digest].copy() for key, digest in self._digests.items()}
 
-    @property
-    def in_dispute(self) -> bool:
-        """Whether workers differ on a place, and no more than half of those heard there agree."""
-        return any(_majority(votes) is None for votes in self._votes.values())
+    def in_dispute(self, unused: Sequence[slice] = ()) -> bool:
+        """Whether workers differ on a place, and no more than half of those heard there agree.
 
-    def count(self, places: Iterable[_Place]) -> Verdict:
-        """Return what most say of these places, each of which has an answer.
+        In the parts that are ``unused`` they may.
+        """
+        return any(_majority(self._votes_on(place, unused)) is None for place in self._votes)
+
+    def count(self, places: Iterable[_Place], *, unused: Sequence[slice] = ()) -> Verdict:
+        """Return what most say of these places, each of which has an answer; see `in_dispute`.
 
         AuditError if workers differ, and no more than half of them agree.
         """
@@ -87,7 +89,7 @@ class Replicas:
         liars: set[int] = set()
         uncompared = 0
         for place in places:
-            votes = self._votes[place]
+            votes = self._votes_on(place, unused)
             voters = set().union(*votes.values())
             if (most := _majority(votes)) is None:
                 raise AuditError(self._job, sorted(voters))
@@ -95,6 +97,24 @@ class Replicas:
             uncompared += len(voters) == 1 and len(self._asked[place]) > 1
             results[place] = self._vectors[most]
         return Verdict(results=results, liars=frozenset(liars), uncompared=uncompared)
+
+    def _votes_on(self, place: _Place, unused: Sequence[slice]) -> Mapping[bytes, set[int]]:
+        """Return who says what of a place; what differs in unused parts alone counts together."""
+        votes = self._votes[place]
+        if len(votes) == 1 or not unused:
+            return votes
+        alike: dict[bytes, bytes] = {}  # the first of those that are
+        together = defaultdict[bytes, set[int]](set)
+        for digest, workers in votes.items():
+            vector = self._vectors[digest].copy()
+            for part in unused:
+                vector[part] = 0
+            together[alike.setdefault(_digest(vector), digest)] |= workers
+        return together
+
+
+def _digest(result: FloatArray) -> bytes:
+    return hashlib.blake2b(np.ascontiguousarray(result).data, digest_size=16).digest()
 
 
 def _majority(votes: Mapping[bytes, set[int]]) -> bytes | None:

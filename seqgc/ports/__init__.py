@@ -20,6 +20,7 @@ from seqgc.ports._payloads import restore as restore
 from seqgc.ports._protocols import Action as Action
 from seqgc.ports._protocols import AnyBackend as AnyBackend
 from seqgc.ports._protocols import Arrival as Arrival
+from seqgc.ports._protocols import AuditedWorkload as AuditedWorkload
 from seqgc.ports._protocols import Backend as Backend
 from seqgc.ports._protocols import BlobStore as BlobStore
 from seqgc.ports._protocols import Cancel as Cancel

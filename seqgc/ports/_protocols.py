@@ -352,6 +352,14 @@ class ParkingWorkload(Workload, Protocol):
         """Do nothing more for these models: their parts of gradients mean nothing."""
 
 
+@runtime_checkable
+class AuditedWorkload(Workload, Protocol):
+    """A workload of several models, whose results are equal but for what nobody uses of them."""
+
+    def unused(self, job: int) -> Sequence[slice]:
+        """Return which parts of a job's results are of models that nothing is done for any more."""
+
+
 class WeightStore(Protocol):
     """Immutable versions of weights."""
 

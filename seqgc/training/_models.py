@@ -183,6 +183,16 @@ class ModelsWorkload(ABC):
                 self._idle_from[name] = self._begun
                 self._plan.park(name)
 
+    def unused(self, job: int) -> list[slice]:
+        """Return which parts of a job's results, and of its gradient, are of parked models."""
+        bundle = self._bundle(job)
+        ends = np.cumsum([each.result_size for each in bundle]).tolist()
+        return [
+            slice(end - each.result_size, end)
+            for each, end in zip(bundle, ends, strict=True)
+            if each.model.name in self._parked
+        ]
+
     @property
     def num_jobs(self) -> int | None:
         """How many jobs there are in all; None as long as there is somebody for more of them."""
