@@ -13,6 +13,7 @@ __all__ = ["Place", "Stay", "task_key"]
 
 _MAX_FAILED_STARTS = 3  # in a row: then tasks fail at once, and starts are tried less often
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0  # between starts that fail
+_LONGEST_VAIN_S = 10.0  # between those that are of no use
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -25,6 +26,7 @@ class Stay:
     message: StayMessage
     began: float
     ready: bool = False
+    answered: bool = False  # a task, at least
     leaving: bool = False
     asked: bool = False
     handed_back: bool = False
@@ -63,6 +65,7 @@ class Place:
     held: dict[TaskKey, TaskMessage] = field(default_factory=dict)  # to be sent, in order
     invocations: int = 0
     failed_starts: int = 0  # in a row
+    vain: int = 0  # functions in a row that were ready, and ended before they had answered anything
     cause: str = ""  # of the last failed start
     start_at: float = -math.inf  # not before
 
@@ -91,8 +94,21 @@ class Place:
         """Take note that a function ended before it was ready: the next may wait."""
         self.failed_starts += 1
         self.cause = cause
-        wait_s = _FIRST_WAIT_S * 2.0 ** min(self.failed_starts - 1, 10)
-        self.start_at = at + min(wait_s, _LONGEST_WAIT_S)
+        self.start_at = at + _wait_s(self.failed_starts, _LONGEST_WAIT_S)
+
+    def served_nobody(self, *, at: float) -> None:
+        """Take note that a function ended that was ready and had answered nothing.
+
+        The next one after the first such starts at once, as after any; others may wait: each is
+        paid for, and nobody hears of one that was asked for nothing.
+        """
+        self.vain += 1
+        if self.vain > 1:
+            self.start_at = at + _wait_s(self.vain - 1, _LONGEST_VAIN_S)
+
+
+def _wait_s(times: int, longest_s: float) -> float:
+    return min(_FIRST_WAIT_S * 2.0 ** min(times - 1, 10), longest_s)
 
 
 def task_key(request: TaskMessage) -> TaskKey:

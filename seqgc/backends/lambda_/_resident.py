@@ -22,7 +22,9 @@ A function that ends, by the end of its stream, by five silent beats, or because
 sense, loses what it owes: a `Failure` each. Whether a task is sent again is not decided here but by
 the policy. Another function is invoked in the background, at once, or after a wait that doubles
 from start to start that fails; after three of these in a row the worker's tasks fail until one
-succeeds. So a lease that ends in mid-piece loses that piece alone, and no place is lost.
+succeeds. Functions that are ready and end before they have answered anything, one after the other,
+are followed after such waits too, for each is paid for. So a lease that ends in mid-piece loses
+that piece alone, and no place is lost.
 
 *Whose times.* The switchboard's thread stamps what it hears; this one, the master's, decides. It
 sleeps in the transport's `poll`, which the thread wakes: invocations that end and frames that
@@ -214,7 +216,7 @@ class ResidentBackend(EventBackend):
             lost += stay.owed.lose()
             self._forget(stay)
         self._fail(worker, sorted(lost), "the worker was restarted", at=now)
-        place.failed_starts, place.start_at = 0, -math.inf
+        place.failed_starts, place.vain, place.start_at = 0, 0, -math.inf
         self._invoke_who_lacks()
 
     # ---- who is invoked -------------------------------------------------------------------------
@@ -302,6 +304,7 @@ class ResidentBackend(EventBackend):
                 if request is None:
                     return  # answered before, or never asked
                 request.check(answer)
+                stay.answered, self._places[stay.worker].vain = True, 0
                 if stay.owed.settle(event):
                     yield event
                 self._release(stay)
@@ -365,6 +368,8 @@ class ResidentBackend(EventBackend):
         place, lost = self._places[stay.worker], stay.owed.lose()
         if place.coming is stay:
             place.start_failed(why, at=at)
+        elif place.serving is stay and not stay.answered:
+            place.served_nobody(at=at)
         self._forget(stay)
         self._fail(stay.worker, lost, why, at=at)
         if place.hopeless:

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from seqgc.backends import MonotonicClock
 from seqgc.backends.lambda_ import Leases, Reply, ResidentBackend, Staying, ThrottlePolicy
 from seqgc.errors import ParameterError, SkewError, WorkerError
-from seqgc.ports import Arrival, Failure
+from seqgc.ports import Arrival, Clock, Failure
 from seqgc.testing import PATIENCE_S, eventually
 from seqgc.testing.scripted import task
 from seqgc.wire import (
@@ -117,12 +118,12 @@ class Invoked:
 class Play:
     """A backend of one worker, listened to by a thread, and the functions that stand for it."""
 
-    def __init__(self) -> None:
-        self.transport = Invoked()
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.transport, self._clock = Invoked(), clock or MonotonicClock()
         first: list[Function] = []
         helper = threading.Thread(target=lambda: first.append(self.transport.next().ready()))
         helper.start()
-        self.backend = opened(self.transport)
+        self.backend = opened(self.transport, self._clock)
         helper.join()
         self.function = first[0]
         self.events: queue.SimpleQueue[Arrival | Failure] = queue.SimpleQueue()
@@ -133,7 +134,7 @@ class Play:
     def _listen(self) -> None:
         while not self._over.wait(0.001):
             with self._lock:
-                event = self.backend.receive(time.monotonic())
+                event = self.backend.receive(self._clock.now())
             if event is not None:
                 self.events.put(event)
 
@@ -156,6 +157,18 @@ class Play:
         with self._lock:
             self.backend.restart(0)
 
+    def serves(self, function: Function) -> Function:
+        self.function = function.ready()
+        eventually(lambda: self.backend.ready[0], "being ready")
+        return function
+
+    def loses_it(self) -> bool:
+        """Have the function end; return whether another one is invoked at once."""
+        self.function.dies()
+        eventually(lambda: not self.backend.ready[0], "its end")
+        with self._lock:
+            return bool(self.transport.asked)
+
     def next(self) -> tuple[str, int]:
         """What the next event is, and of which round."""
         event = self.events.get(timeout=PATIENCE_S)
@@ -173,13 +186,14 @@ class Play:
         assert self.events.empty()
 
 
-def opened(transport: Invoked) -> ResidentBackend:
+def opened(transport: Invoked, clock: Clock | None = None) -> ResidentBackend:
     return ResidentBackend(
         1,
         transport,
         workload=WorkloadRef(name="any", settings={}),
         store=StoreRef(kind="inline"),
         staying=Staying(beat_s=BEAT_S),
+        clock=clock,
     )
 
 
@@ -303,6 +317,29 @@ def test_who_was_asked_to_leave_goes_once_what_it_kept_is_cancelled(play: Play) 
     assert play.next() == ("Arrival", 1)  # so what was kept is known
     play.cancel(0)
     assert play.function.is_hung_up_on()
+
+
+class Held:
+    """A clock that the test winds."""
+
+    time = 1000.0
+
+    def now(self) -> float:
+        return self.time
+
+
+def test_functions_that_end_before_they_answer_anything_are_invoked_ever_less_often() -> None:
+    clock = Held()
+    with closing(Play(clock)) as play:
+        assert play.loses_it(), "the first one's successor is invoked at once"
+        for wait_s in (0.5, 1.0, 2.0):
+            play.serves(play.transport.next())
+            assert not play.loses_it()
+            clock.time += wait_s
+        play.serves(play.transport.next())
+        play.function.answers(play.ask(0))
+        assert play.next() == ("Arrival", 0)
+        assert play.loses_it(), "this one was of use"
 
 
 class Wound:
