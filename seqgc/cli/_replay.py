@@ -12,6 +12,7 @@ from seqgc.rounds import ClosingRule, Setting, WaitOut
 from seqgc.schemes import Deal, parse_scheme
 from seqgc.search import Rehearsal, Replay, deal
 from seqgc.search import replay as replay_setting
+from seqgc.stragglers import over_bound
 
 
 def replay(
@@ -45,7 +46,7 @@ def replay(
         "jobs": jobs,
         **more_facts,
     }
-    ratio = f"the run takes {run.runtime_s / ideal_s:.3f} times that"
+    ratio = f"the run takes {over_bound(run.runtime_s, ideal_s):.3f} times that"
     pairs = {
         "scheme": setting.scheme.spec,
         "jobs": f"{jobs} in {len(seconds)} rounds",

@@ -14,6 +14,7 @@ from seqgc.comparison._field import Field
 from seqgc.comparison._rows import Metering, Row, Trial
 from seqgc.comparison._run import trained
 from seqgc.rounds import ClosingRule, Setting
+from seqgc.stragglers import over_bound
 
 __all__ = ["Judge"]
 
@@ -79,7 +80,7 @@ class Judge:
             kind=setting.scheme.kind,
             jobs_per_round=setting.jobs_per_round,
             seconds_per_clock=seconds_per_clock,
-            over_bound=seconds_per_clock / self.bound_s,
+            over_bound=over_bound(seconds_per_clock, self.bound_s),
             clocks_to_target=round(middle.clocks, 9) if is_there else None,
             seconds_to_target=middle.seconds if is_there else None,
             seconds_between=(min(seen.each).seconds, max(seen.each).seconds) if is_there else None,

@@ -18,6 +18,7 @@ from seqgc.search._rehearsal import Rehearsal
 from seqgc.search._space import SearchSpace
 from seqgc.search._virtual_workers import Reading
 from seqgc.search.kernel import batch_replay
+from seqgc.stragglers import over_bound
 
 __all__ = ["Progress", "Ranked", "Search", "pareto_front"]
 
@@ -54,8 +55,8 @@ class Ranked:
     def ratio(self) -> float:
         """Run time over the clairvoyant bound, on the held-out rounds if there are any."""
         if self.holdout_s is None or self.holdout_ideal_s is None:
-            return self.runtime_s / self.ideal_s
-        return self.holdout_s / self.holdout_ideal_s
+            return over_bound(self.runtime_s, self.ideal_s)
+        return over_bound(self.holdout_s, self.holdout_ideal_s)
 
 
 class Search:

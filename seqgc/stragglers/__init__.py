@@ -2,6 +2,7 @@
 
 from seqgc.stragglers._busy import busy_seconds as busy_seconds
 from seqgc.stragglers._busy import never_idle_seconds as never_idle_seconds
+from seqgc.stragglers._busy import over_bound as over_bound
 from seqgc.stragglers._statistics import SmallestLam as SmallestLam
 from seqgc.stragglers._statistics import StragglerStats as StragglerStats
 from seqgc.stragglers._statistics import clairvoyant_bound as clairvoyant_bound

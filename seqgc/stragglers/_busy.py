@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -10,7 +11,7 @@ from seqgc.errors import require_int, require_number
 from seqgc.ports import FloatArray
 from seqgc.profiles import Pace
 
-__all__ = ["busy_seconds", "never_idle_seconds"]
+__all__ = ["busy_seconds", "never_idle_seconds", "over_bound"]
 
 _ACCURACY = 1e-13  # of what is sought, relative to it
 _MOST_STEPS = 200
@@ -102,6 +103,19 @@ def never_idle_seconds(
         if depth >= parts or done_s[-1].min() >= last_s:
             return max(0.0, last_s)
         depth = min(2 * depth, parts)
+
+
+def over_bound(seconds: float, bound_s: float) -> float:
+    """Return how many times its bound something took: infinitely many times one of no time at all.
+
+    Such is the bound of work that costs nothing, or where a load model leaves a latency below 0.
+
+    Examples
+    --------
+    >>> over_bound(3.0, 2.0), over_bound(3.0, 0.0)
+    (1.5, inf)
+    """
+    return seconds / bound_s if bound_s > 0 else math.inf
 
 
 def _zero(rising: Callable[[float], float], low: float, high: float) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from seqgc.cli import main
-from seqgc.profiles import LAMBDA_CNN, write_profile
+from seqgc.profiles import LAMBDA_CNN, DelayProfile, ProfileMeta, write_profile
 from tests.cli.refused import refused
 
 Out = pytest.CaptureFixture[str]
@@ -90,6 +90,18 @@ def test_a_profile_of_one_round_will_do(capsys: Out) -> None:
     profile = LAMBDA_CNN.profile(1, workers=4, rng=np.random.default_rng(2))
     write_profile(profile, path="p.npz")
     assert len(compared(capsys, "--defence", "uncoded", "--defence", "asp")["rows"]) == 2
+
+
+def test_a_bound_of_no_time_at_all_is_exceeded_infinitely(capsys: Out) -> None:
+    times = [[0.6, 1.7, 1.6, 0.9]]  # less 0.7 s at load 0, of which one has a latency below 0
+    meta = ProfileMeta(base_load=7.0, alpha=0.1)
+    write_profile(DelayProfile.from_times(times, meta=meta), path="p.npz")
+    asked = ["compare", "p.npz", "--defence", "ssp:slack=1", "--seeds", "1", "--most", "3"]
+    assert main([*asked, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["bound_s"] == 0
+    assert found["rows"][0]["over_bound"] is None
+    assert main([*asked, "-o", "page.html"]) == 0
 
 
 def test_several_models_are_a_bundle_unless_it_is_said_how_many(capsys: Out) -> None:

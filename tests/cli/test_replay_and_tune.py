@@ -130,6 +130,17 @@ def test_replay_repeats_a_profile_when_told_to(profile: Path, capsys: Out) -> No
     assert twice["runtime_s"] == pytest.approx(2 * once["runtime_s"])  # type: ignore[operator]
 
 
+def test_a_bound_of_no_time_at_all_is_exceeded_infinitely(profile: Path, capsys: Out) -> None:
+    free = ["--resident", "--alpha", "0"]  # whose jobs bound nothing
+    found = answer(capsys, "replay", str(profile), "--scheme", "deal", *free, "--json")
+    assert found["ideal_s"] == 0
+    assert main(["replay", str(profile), "--scheme", "deal", *free]) == 0
+    assert "the run takes inf times that" in capsys.readouterr().out
+    best = answer(capsys, "tune", str(profile), "--schemes", "deal", *free, "--json")["best"]
+    assert isinstance(best, dict)
+    assert best["ratio"] is None
+
+
 def test_replay_takes_the_base_load_from_its_flag(profile: Path, capsys: Out) -> None:
     spec = ["replay", str(profile), "--scheme", "uncoded", "--json"]
     recorded_at_zero = answer(capsys, *spec)["runtime_s"]
