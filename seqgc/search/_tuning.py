@@ -126,7 +126,9 @@ def tune(
         prune=prune,
         progress=lambda settled, total: tell(settled, total + len(deals)),
     )
-    found = search(exact=True).run() if space.has_schemes else None
+    exact = search(exact=True) if space.has_schemes else None
+    inexact = search(exact=False) if space.inexact else None  # refused before anything is replayed
+    found = exact.run() if exact else None
     ranking, front = (found.ranking(), found.front()) if found else ([], [])
     by_rounds, dealt = found.total if found else 0, list[Ranked]()
     for row in rank_deals(deals, seen, held):
@@ -142,7 +144,7 @@ def tune(
         evaluated=evaluated,
         pruned=by_rounds + len(dealt) - evaluated,
         unfit=found.unfit if found else 0,
-        inexact=tuple(search(exact=False).run().ranking()) if space.inexact else (),
+        inexact=tuple(inexact.run().ranking()) if inexact else (),
     )
 
 

@@ -253,6 +253,18 @@ def test_a_search_is_deterministic_and_tells_its_progress() -> None:
     assert seen[-1] == (first.evaluated + first.pruned,) * 2
 
 
+def test_approximations_that_there_are_not_are_refused_before_anything_is_replayed() -> None:
+    settled: list[int] = []
+    space = replace(SMALL, families=("m-sgc",), inexact=True)
+    with pytest.raises(ParameterError, match="must admit an inexact candidate"):
+        tune(
+            Rehearsal(profile=random_profile(5), num_jobs=6, alpha=1.0),
+            space=space,
+            progress=lambda done, _: settled.append(done),
+        )
+    assert not settled
+
+
 def test_the_pareto_front_runs_from_the_fastest_to_the_cheapest() -> None:
     by_rounds = tuple(n for n, entry in registered().items() if issubclass(entry.kind, Scheme))
     space = replace(SMALL, families=by_rounds)  # dealing leaves no trade
