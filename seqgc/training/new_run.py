@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,22 +16,41 @@ __all__ = ["make_run", "remove_unbegun", "require_new"]
 
 _CHECKPOINTS = "checkpoints"
 _RULE = "must be a folder that can be made"
+_MOST_NAME = (
+    180  # characters, of 200 that workers take; a resumed run's has its master's number, too
+)
 
 
 def require_new(path: Path) -> None:
-    """Refuse a run directory that exists, or would lie below a file."""
+    """Refuse a run directory that exists, or that could not be made: before anything is started."""
     if path.name == "..":
         raise ParameterError("run", _RULE, str(path))
     try:
-        there = path.exists()
+        path.lstat()  # a link that leads nowhere is there, too
+    except (FileNotFoundError, NotADirectoryError):
+        pass
     except (OSError, ValueError) as error:  # a name that no folder can have
         raise ParameterError("run", _RULE, str(path), str(error)) from None
-    if there:
+    else:
         rule = "must not exist: a run never overwrites another"
         raise ParameterError("run", rule, str(path), "choose another directory or remove it")
-    nearest = next(parent for parent in path.absolute().parents if parent.exists())
+    _require_name(path)
+    nearest = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
     if not nearest.is_dir():
-        raise ParameterError("run", _RULE, str(path), f"{nearest.name} is a file")
+        raise ParameterError("run", _RULE, str(path), f"{nearest.name} is no folder")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ParameterError("run", _RULE, str(path), f"{nearest} may not be written to")
+
+
+def _require_name(path: Path) -> None:
+    """Refuse a name that workers could not be told: each message to them has it, as text."""
+    name = os.path.basename(os.path.realpath(path))  # noqa: PTH119 (`resolve` raises at some names)
+    if len(name) > _MOST_NAME:
+        raise ParameterError("run", f"must have a name of at most {_MOST_NAME} characters", name)
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ParameterError("run", "must have a name that is text in UTF-8", name) from None
 
 
 def make_run(path: Path, *, config: str) -> None:

@@ -114,6 +114,20 @@ def test_a_name_that_no_file_has(name: str, capsys: Out) -> None:
     assert answered(capsys, "resume", name) == 2
 
 
+@pytest.mark.parametrize(
+    "name", ["loop", "loop/x", "nowhere", "nowhere/x", "\udc80", "x" * 181, "é" * 200, "file/x"]
+)
+@pytest.mark.parametrize("more", [[], ["--or-resume"]])
+def test_a_run_that_cannot_be_is_refused_before_anything_is_started(
+    name: str, more: list[str], capsys: Out
+) -> None:
+    loop(Path("loop"))
+    Path("nowhere").symlink_to("gone")
+    Path("file").touch()
+    small = ["--module", "mlp", "-n", "2", "--models", "1", "--steps", "1", "--scheme", "uncoded"]
+    assert "`run` must" in refused(capsys, "train", *small, f"--run={name}", *more)
+
+
 DEEP = "a = " + "[" * 600
 LONG = "workers = " + "1" * 4301
 NAMED = "[[models]]\nname = 'x'\nmodule = '{}'"
