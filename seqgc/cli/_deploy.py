@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from dataclasses import asdict
@@ -10,6 +11,7 @@ from typing import Annotated
 
 from seqgc._aws import environment_region
 from seqgc.cli._options import AsJson, Region
+from seqgc.cli._outputs import require_place
 from seqgc.cli._show import print_json, show
 from seqgc.deploy import (
     DEPLOYMENT_FILE,
@@ -22,7 +24,6 @@ from seqgc.deploy import (
     write_deployment,
 )
 from seqgc.deploy import deploy as deploy_stack
-from seqgc.errors import ParameterError
 
 
 def deploy(
@@ -39,14 +40,13 @@ def deploy(
 ) -> None:
     """Build and deploy the worker functions on AWS Lambda."""
     files = context_files(options, own, template=template)
-    if not out.resolve().parent.is_dir():
-        raise ParameterError("out", "must be in a folder that exists", str(out))
+    require_place(out, argument="out")  # what has been deployed is to be found again
     if dry_run:  # what AWS has to be asked for is in capitals
         where, prefix_list = region or environment_region() or "REGION", "PREFIX-LIST"
         commands = deploy_commands(
             options, region=where, account="ACCOUNT", prefix_list=prefix_list
         )
-        folder = None if context is None else str(context.resolve())
+        folder = None if context is None else os.path.realpath(context)
         if context is not None:
             write_context(files, context)
         if as_json:

@@ -16,15 +16,15 @@ class _EnoughError(Exception):
     """Ends what was tried."""
 
 
-def require_place(output: Path) -> None:
+def require_place(output: Path, *, argument: str = "output") -> None:
     """Refuse a file that could not be written, or replaced, as it will be: that is tried."""
     if not os.path.isdir(output.parent):  # noqa: PTH112 (`Path.is_dir` raises at some names)
-        raise ParameterError("output", "must be in a folder that is there", str(output))
+        raise ParameterError(argument, "must be in a folder that is there", str(output))
     if os.path.isdir(output):  # noqa: PTH112
-        raise ParameterError("output", "must be a file, and is a folder", str(output))
+        raise ParameterError(argument, "must be a file, and is a folder", str(output))
     try:
         with suppress(_EnoughError), replacing(output):
             raise _EnoughError
     except OSError as error:
         rule = f"must be a file that can be written ({error.strerror})"
-        raise ParameterError("output", rule, str(output)) from None
+        raise ParameterError(argument, rule, str(output)) from None

@@ -17,6 +17,7 @@ and a folder that could not be filled is left empty.
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -59,7 +60,7 @@ def context_files(
         require_unzipped(sum(path.stat().st_size for path in mine.values()))
     found = {name: _shipped(name) for name in FILES}
     if template is not None:
-        if not template.is_file():
+        if not os.path.isfile(template):  # noqa: PTH113 (`Path.is_file` raises at some names)
             raise ParameterError("template", "must be a SAM template", str(template))
         found["template.yaml"] = template
     for name in PACKAGES:
@@ -74,11 +75,16 @@ def write_context(files: Mapping[str, Path], folder: Path) -> None:
     Raises
     ------
     ParameterError
-        If there is something in the folder.
+        If there is something in the folder, or it cannot be made.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ParameterError("context", "must be a new or an empty folder", str(folder))
-    folder.mkdir(parents=True, exist_ok=True)
+    rule = "must be a new or an empty folder"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        is_new = not any(folder.iterdir())
+    except OSError as error:
+        raise ParameterError("context", rule, str(folder), error.strerror or "") from None
+    if not is_new:
+        raise ParameterError("context", rule, str(folder))
     try:
         for place, path in files.items():
             copy = folder / place

@@ -71,7 +71,7 @@ class OwnCode:
                     raise ParameterError("include", rule, str(path))
         if self.requirements:
             path = Path(self.requirements)
-            if not path.is_file():
+            if not os.path.isfile(path):  # noqa: PTH113 (`Path.is_file` raises at some names)
                 raise ParameterError("requirements", "must be a file", self.requirements)
             self._refuse_secret("requirements", path.name, path)
             if found.setdefault("requirements.txt", path) is not path:
@@ -113,7 +113,7 @@ def _files(given: str) -> Iterator[tuple[str, Path]]:
     """Yield the files of a path that is to be included, with their places."""
     top, here = Path(os.path.abspath(given)), Path.cwd()  # noqa: PTH100 (links are not followed)
     place = top.relative_to(here) if top.is_relative_to(here) else Path(top.name)
-    if not top.exists():
+    if not os.path.exists(top):  # noqa: PTH110 (likewise)
         raise ParameterError("include", "must be there", given)
     for path in _below(top):
         if path.is_symlink() or not path.is_file():
@@ -143,5 +143,5 @@ def _secret(place: str, path: Path) -> str | None:
                 return f"{part} is as {pattern}"
     with path.open("rb") as file:
         if (seen := _SECRET_TEXT.search(file.read(_LOOKED_AT_BYTES))) is not None:
-            return f"it has {seen[0].decode()[:12]!r}... in it"
+            return f"it has {seen[0].decode(errors='replace')[:12]!r}... in it"
     return None

@@ -109,7 +109,7 @@ def deploy(
     with ExitStack() as stack:
         if context is None:  # a temporary folder has a file of its own
             context = stack.enter_context(temporary_folder("seqgc-deploy-")) / "context"
-        write_context(files, folder := context.resolve())
+        write_context(files, folder := Path(os.path.realpath(context)))
         for command in commands:
             status = run(command, folder, environment)
             if status != 0:

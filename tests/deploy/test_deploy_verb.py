@@ -62,7 +62,16 @@ def test_a_dry_run_prints_commands_that_can_be_pasted_and_asks_nothing(
         (["--memory-mb", "1"], "`memory_mb` must be an integer >= 256 and <= 10240; got 1"),
         (["--template", "none.yaml"], "`template` must be a SAM template"),
         (["--vpc-id", "vpc-1", "--subnets", "subnet-1"], "`subnets` must be two of"),
-        (["--out", "no/such/folder.toml"], "`out` must be in a folder that exists"),
+        (["--out", "no/such/folder.toml"], "`out` must be in a folder that is there"),
+        (["--out", "."], "`out` must be a file, and is a folder"),
+        (["--out", "x" * 300], "`out` must be a file that can be written (File name too long)"),
+        (["--template", "x" * 300], "`template` must be a SAM template"),
+        (["--requirements", "x" * 300], "`requirements` must be a file"),
+        (["--include", "x" * 300], "`include` must be there"),
+        (["--dry-run", "--context", "x" * 300], "`context` must be a new or an empty folder"),
+        (["--dry-run", "--context", "loop"], "`context` must be a new or an empty folder"),
+        (["--out", "loop/x"], "`out` must be in a folder that is there"),
+        (["--include", "links.bin"], "`include` must not look like a secret"),
         (["--tag", "team"], "`tag` must be KEY=VALUE of letters"),
         (["--tag", "aws:x=1"], "`tag` must be KEY=VALUE of letters"),
         (["--tag", "a=1", "--tag", "a=2"], "`tag` must be KEY=VALUE of letters"),
@@ -74,6 +83,8 @@ def test_a_wrong_parameter_is_one_line_before_anything_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Out, given: list[str], says: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("loop").symlink_to("loop")
+    Path("links.bin").write_bytes(b"https://\xff\xfe:word@host")  # no text, and a password
     assert main(["deploy", *given]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"seqgc: {says}")
