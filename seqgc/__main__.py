@@ -113,10 +113,21 @@ def _open_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)
     if sys.stdout is None:
         sys.stdout = os.fdopen(1, "w", closefd=False)
-    if sys.stderr is None:
-        sys.stderr = os.fdopen(2, "w", closefd=False)
+    if sys.stderr is sys.__stderr__:
+        sys.stderr = _forgetful()
     if isinstance(sys.stdout, io.TextIOWrapper):  # names of files may be no text
         sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _forgetful() -> io.TextIOWrapper:
+    """Return a standard error that keeps nothing: what cannot be written is gone.
+
+    The usual one tries it again with all that comes after, at the interpreter's end, which changes
+    the exit status, and whenever `multiprocessing` starts a process, which does not start then.
+    """
+    encoding = getattr(sys.stderr, "encoding", "utf-8")
+    raw = io.FileIO(2, "w", closefd=False)
+    return io.TextIOWrapper(raw, encoding, "backslashreplace", write_through=True)
 
 
 if __name__ == "__main__":

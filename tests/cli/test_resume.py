@@ -64,16 +64,24 @@ def test_what_cannot_be_resumed_is_refused_in_one_line(capsys: pytest.CaptureFix
         assert err.count("\n") == 1
 
 
-def test_what_nobody_can_read_does_not_end_a_run_or_spoil_its_end() -> None:
+@pytest.mark.parametrize("redirected", ["2>&-", "2>/dev/full", "2>&1"])
+def test_what_nobody_can_read_does_not_end_a_run_or_spoil_its_end(redirected: str) -> None:
+    """There is no standard error; it has no room; or the reader of both has gone (``| head -1``)."""
     reader, gone = os.pipe()
     os.close(reader)
-    line = ["train", *LINE, *LOCAL, "--steps", "3", "--run", "pipe", "--json"]
-    command = [sys.executable, "-m", "seqgc", *line]
-    ended = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=gone)
+    both = redirected == "2>&1"
+    words = ["train", *LINE, *LOCAL, "--steps", "3", "--run", "lost"]
+    words += [] if both else ["--json"]  # who asked for it would miss it
+    ended = subprocess.run(
+        ["sh", "-c", f'exec "$@" {redirected}', "sh", sys.executable, "-m", "seqgc", *words],
+        check=False,
+        stdout=gone if both else subprocess.PIPE,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
+    )
     os.close(gone)
     assert ended.returncode == 0
-    assert b'"jobs": 6' in ended.stdout
-    assert len(outcome("pipe")[1]) == 1 + 2 * 3
+    assert both or b'"jobs": 6' in ended.stdout
+    assert len(outcome("lost")[1]) == 1 + 2 * 3
 
 
 @contextmanager

@@ -20,6 +20,7 @@ _VARIABLES = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
+    "PYTHONUNBUFFERED": "",  # what people have: outputs that are kept until they can be written
     "SEQGC_FACTORIES": "tests.masters.toys",
     "PYTHONPATH": str(ROOT),
 }

@@ -292,7 +292,9 @@ def _become_master(order: Order, terminal: int, said: int, counted: int) -> NoRe
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # which nohup has ignored
         signal.signal(number, signal.SIG_DFL)
     nowhere = os.open(os.devnull, os.O_RDWR)
-    err = said if order.err is None else os.open(order.err, os.O_WRONLY)
+    err = said
+    if order.err is not None:  # what is there would be overwritten, for which there is room
+        err = os.open(order.err, os.O_WRONLY | os.O_APPEND)
     if terminal >= 0:
         os.close(os.open(os.ttyname(terminal), os.O_RDWR))  # it controls the session from now on
         nowhere = err = terminal
