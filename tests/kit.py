@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -50,6 +51,14 @@ def system_calls(system: object) -> Iterator[None]:
     """
     with mock.patch.object(_durable, "system", system):
         yield
+
+
+def most_bytes(*, anew: bool = False) -> int:
+    """Return the most resident memory that this process has had, or has, if it is set back."""
+    if anew:
+        Path("/proc/self/clear_refs").write_text("5")
+    (kilobytes,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return 1024 * int(kilobytes)
 
 
 def children(pid: int) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import time
 from collections.abc import Callable
 from importlib import import_module
@@ -15,7 +14,7 @@ import pytest
 
 from seqgc.cli import main
 from seqgc.profiles import DelayProfile, ProfileMeta, write_profile
-from tests.kit import SOAK
+from tests.kit import SOAK, most_bytes
 
 __all__ = ["SOAK", "WORDS", "Out", "answered", "changed", "endless", "loop", "measured", "profile"]
 
@@ -62,23 +61,16 @@ def measured(action: Callable[[], Of], *, counts: Callable[[Of], bool] = lambda 
     for module in _HEAVY:  # what is imported once for all is not the input's doing
         import_module(module)
     for is_last in (False, True):
-        # The high-water mark of resident memory is set back to what is resident.
-        Path("/proc/self/clear_refs").write_text("5")
-        before_bytes, start_s = _most_bytes(), time.process_time()
+        before_bytes, start_s = most_bytes(anew=True), time.process_time()
         result = action()
         if not counts(result):
             break
         seconds = time.process_time() - start_s
-        assert _most_bytes() - before_bytes <= 2**26
+        assert most_bytes() - before_bytes <= 2**26
         if seconds <= 1:
             break
         assert not is_last, f"{seconds:g} s"
     return result
-
-
-def _most_bytes() -> int:
-    (kilobytes,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    return 1024 * int(kilobytes)
 
 
 def answered(capsys: Out, *arguments: str) -> int:

@@ -66,7 +66,7 @@ def test_what_cannot_be_resumed_is_refused_in_one_line(capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize("redirected", ["2>&-", "2>/dev/full", "2>&1"])
 def test_what_nobody_can_read_does_not_end_a_run_or_spoil_its_end(redirected: str) -> None:
-    """There is no standard error; it has no room; or the reader of both has gone (``| head -1``)."""
+    """There is no standard error; it has no room; or both go to one who has gone (``| head``)."""
     reader, gone = os.pipe()
     os.close(reader)
     both = redirected == "2>&1"
