@@ -39,7 +39,7 @@ def test_a_master_that_is_killed_is_replaced_to_the_last_bit(
     assert (whole.status, whole.left) == (0, []), whole.said
     expected, trained = outcome(folder / "run"), weights(folder / "run")
     rng = np.random.default_rng([0, *f"{spec} {kind}".encode()])
-    faults: list[str] = []
+    faults, died = list[str](), 0
     for instant in range(INSTANTS):
         every = ["--checkpoint-every-s", str(rng.choice([0.01, 60.0]))]
         at = {"after_s": float(rng.uniform(0, whole.seconds))}
@@ -50,6 +50,7 @@ def test_a_master_that_is_killed_is_replaced_to_the_last_bit(
             killed = nursery.master(*line, *every, folder=folder, number=signal.SIGKILL, **at)
             assert killed.status in {-signal.SIGKILL, 0}, killed
             assert not killed.left, killed
+            died += killed.status != 0
             again = ["resume", "run"]
             if not (folder / "run" / "config.toml").exists():  # nothing had been begun
                 shutil.rmtree(folder / "run", ignore_errors=True)
@@ -75,6 +76,7 @@ def test_a_master_that_is_killed_is_replaced_to_the_last_bit(
         finally:
             shutil.rmtree(folder)
     assert not faults, "\n".join(faults)
+    assert died > INSTANTS // 3 or not SOAK, "the others had ended before"
 
 
 def new(folder: Path) -> Path:

@@ -140,7 +140,7 @@ def test_a_task_is_sent_again_at_once_and_then_after_waits_of_full_jitter() -> N
         assert at[:, attempt].min() >= 5.0 * (attempt - 8), "one in each twelfth of the limit"
 
 
-@pytest.mark.parametrize("outage_s", [0.3, 2.0, 10.0, 30.0, 50.0])
+@pytest.mark.parametrize("outage_s", [0.1, 0.3, 2.0, 10.0, 30.0, 50.0])
 @pytest.mark.parametrize("took_s", [0.0, 0.5])
 def test_a_run_outlasts_every_outage_that_is_shorter_than_its_limit(
     outage_s: float, took_s: float

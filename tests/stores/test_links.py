@@ -153,8 +153,9 @@ def test_no_key_model_or_location_leads_out(
     mount, rng = tmp_path / "mount", random.Random(11)
     mount.mkdir()
     store = DirectoryStore(RUN, below=mount, pause=no_pause)
+    letters = [*_LETTERS, f"{tmp_path}/"]  # where what is written would be seen
     for number in range(_COUNT):
-        name = "".join(rng.choices(_LETTERS, k=rng.choice((1, 2, 3, 8, 250))))
+        name = "".join(rng.choices(letters, k=rng.choice((1, 2, 3, 8, 250))))
         for deed in (
             lambda: store.put(name, DATA),  # noqa: B023 (called at once)
             lambda: store.publish(name, 0, WEIGHTS),  # noqa: B023
