@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,32 @@ def test_a_run_s_own_folder_is_on_the_disk_before_anything_is_sent(tmp_path: Pat
         train(plan("uncoded"), crew(), run=tmp_path / "a" / "b" / "run", observers=[look])
     root = tmp_path.resolve()
     assert before[0] >= {str(root), str(root / "a"), str(root / "a" / "b")}
+
+
+@pytest.mark.parametrize("spec", ["gc:s=2", "m-sgc:B=1,W=2,lam=2"])
+def test_before_the_next_round_leaves_one_sync_has_put_the_last_on_record(
+    spec: str, tmp_path: Path
+) -> None:
+    """That a checkpoint was written beside it is on record, too, once."""
+    syncs, rounds = [0], list[int]()
+
+    class Counted:
+        def __getattr__(self, name: str) -> object:
+            return getattr(os, name)
+
+        def fsync(self, descriptor: int) -> None:
+            os.fsync(descriptor)
+            syncs[0] += Path(f"/proc/self/fd/{descriptor}").readlink().name == "journal.jsonl"
+
+    def look(seen: Seen) -> None:
+        if isinstance(seen, Dispatch):
+            rounds.append(syncs[0])
+
+    with system_calls(Counted()):
+        train(plan(spec, every_s=60.0), crew(), run=tmp_path / "run", observers=[look])
+    *others, most = sorted(after - before for before, after in pairwise(rounds))
+    assert others == [1] * (len(rounds) - 2)
+    assert most <= 2
 
 
 @pytest.mark.parametrize("cut", [0, 1, 20, 300])
