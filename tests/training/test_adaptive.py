@@ -434,6 +434,31 @@ def test_a_search_is_given_what_each_worker_would_take_at_one_load() -> None:
     assert question.profile.times.tolist() == [[1.5] * 4]
 
 
+def test_a_search_under_way_is_asked_for_again_by_whoever_goes_on() -> None:
+    tuners = HandDriven(looks=1), HandDriven(), HandDriven()
+    first, second, third = (
+        AdaptiveDirector(
+            Adaptation(probe=1, alpha=0.0), n=2, max_delay=0, tuner=tuner, note=lambda _: None
+        )
+        for tuner in tuners
+    )
+    current = setting("uncoded", n=2)
+    first.on(left(0, 2, at=0.0))
+    for worker in range(2):
+        first.on(Arrival(round=0, worker=worker, attempt=0, at=1.0 + worker, results={}))
+    first.close(record(0, 2.0, [True, True]), setting=current)
+    assert first.choose(setting=current, jobs_left=9) is None
+    second.restore(first.snapshot())
+    assert second.choose(setting=current, jobs_left=8) is None
+    (asked,), (again,) = (tuner.questions for tuner in tuners[:2])
+    assert again.jobs_left == 8
+    assert again.profile.times.tolist() == asked.profile.times.tolist() == [[1.0, 2.0]]
+    first.choose(setting=current, jobs_left=8)  # here is the answer
+    third.restore(first.snapshot())
+    assert third.choose(setting=current, jobs_left=7) is None
+    assert tuners[2].questions == []
+
+
 def test_an_alpha_that_makes_times_negative_is_noted_and_the_run_goes_on() -> None:
     notes: list[Answer] = []
     tuner = HandDriven()
