@@ -295,21 +295,23 @@ class Session:
         """
         if self._recorder.lease.lost:
             return []
-        unwritten: list[str] = []
+        unwritten, news = list[str](), self._workload.aftermath.news
         self._checkpoints.give_room_back()
         if self._whole and self._hold is not None:
             if (held := self._hold()) is not None:
                 with suppress(ParameterError):  # of callbacks, which the one before has as well
                     self._checkpoints.end(partial(self._copied, held))
-                self._hand_over_news()  # of steps that a resumed run does not take again
                 if outcome == "finished":
                     with suppress(ParameterError):  # it is raised once all is written
                         self._hand_over()
             if outcome != "finished":  # a resumed run will call them
                 self._workload.aftermath.callbacks.mute()
+            due = [] if held is None else list(news)  # of steps that are not taken again
             with suppress(ScheduleError):  # jobs in flight, and what waits for them
                 self._workload.flush()
             unwritten = [*self._write_trained(directory.checkpoints), *self._write_losses()]
+            news[:] = due
+            self._hand_over_news()
         for text in unwritten:
             self.warn(text)
         with suppress(StoreError):  # whatever ended the run is more to the point

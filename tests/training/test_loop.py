@@ -329,6 +329,19 @@ def test_a_step_that_is_made_as_the_run_ends_is_followed_by_all_that_is_due(
     assert told == [(step, model) for step in range(2, STEPS + 1, 2) for model in "ab"]
 
 
+def test_an_observer_that_raises_as_the_run_ends_keeps_no_weights_back(tmp_path: Path) -> None:
+    def refuse(seen: Seen) -> None:
+        if isinstance(seen, Dispatch) and seen.round == 2:
+            raise BudgetError("enough", round=2, spent_usd=0.0)
+        if getattr(seen, "kind", "") == "validation":
+            raise RuntimeError("there is no such step")
+
+    models, run = [validated(make_model("a"))], tmp_path / "run"
+    with pytest.raises(RuntimeError, match="no such step"):
+        train(plan(models), crew(), run=run, observers=[refuse])
+    assert (run / "checkpoints" / "a.safetensors").exists()
+
+
 class Misspelt:
     def on_steps(self, model: str, step: int, loss: float, metrics: object) -> None:
         pass
