@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from shutil import rmtree
 
-from seqgc._durable import make_folder, rename, replacing, sync_folder
+from seqgc._durable import make_folder, rename, replacing
 from seqgc.errors import ParameterError
 
 __all__ = ["make_run", "remove_unbegun", "require_new"]
@@ -56,7 +56,8 @@ def _require_name(path: Path) -> None:
 def make_run(path: Path, *, config: str) -> None:
     """Make the folder of a run, with its ``config.toml`` and ``checkpoints/``.
 
-    It gets its name when it is whole: no verb would take it before.
+    It gets its name when it is whole: no verb would take it before. Who begins the run waits until
+    that name is on the disk.
 
     Raises
     ------
@@ -79,7 +80,6 @@ def make_run(path: Path, *, config: str) -> None:
         if isinstance(error, OSError):  # which should name what is known to who asked for it
             error.filename = str(path / "config.toml")
         raise
-    sync_folder(path.parent)
 
 
 def remove_unbegun(path: Path) -> None:

@@ -19,6 +19,7 @@ from shutil import rmtree
 
 from torch import nn
 
+from seqgc._durable import sync_folder
 from seqgc.errors import ModelError, StoreError
 from seqgc.ports import Backend, Dispatch, Notice, Observer, OutlastingBackend, Payload, Seen
 from seqgc.stores import RetiringStore
@@ -232,6 +233,8 @@ def _begun(
     now = fingerprint(plan, setting, config=directory.config, callbacks=callbacks)
     with closing(Lease(directory.path)) as lease:
         history = read_history(directory.journal)
+        if not history.lines:  # by now, whoever made the folder
+            sync_folder(directory.path.absolute().parent)
         snapshot, warnings = _newest(directory, history)
         before = history.fingerprint
         if history.num_workers and not accept_changes:

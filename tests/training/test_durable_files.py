@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from seqgc.errors import ParameterError, SeqgcError
 from seqgc.ports import Dispatch, Seen
 from seqgc.runs import read_run_header
 from seqgc.training import resume, save_checkpoint, train
+from seqgc.training.rundir import RunDirectory
 from tests.kit import system_calls
 from tests.training.test_resume import CopyAt, crew, plan, whole_checkpoints  # noqa: F401 (a fixture)
 
@@ -31,8 +33,11 @@ def test_the_same_weights_are_the_same_bytes(tmp_path: Path) -> None:
         assert file.read_bytes() == (second.run / file.relative_to(first.run)).read_bytes()
 
 
-def test_a_run_s_own_folder_is_on_the_disk_before_anything_is_sent(tmp_path: Path) -> None:
-    """With the folders above it that are new."""
+@pytest.mark.parametrize("is_made", [False, True])
+def test_a_run_s_own_folder_is_on_the_disk_before_anything_is_sent(
+    is_made: bool, tmp_path: Path
+) -> None:
+    """With the folders above it that are new; or who made it was killed before its name was."""
     synced: list[str] = []
 
     class Watched:
@@ -48,10 +53,14 @@ def test_a_run_s_own_folder_is_on_the_disk_before_anything_is_sent(tmp_path: Pat
             before.append(set(synced))
 
     before: list[set[str]] = []
+    run = tmp_path.resolve() / "a" / "b" / "run"
+    if is_made:
+        RunDirectory(run, config="")
     with system_calls(Watched()):
-        train(plan("uncoded"), crew(), run=tmp_path / "a" / "b" / "run", observers=[look])
-    root = tmp_path.resolve()
-    assert before[0] >= {str(root), str(root / "a"), str(root / "a" / "b")}
+        begin = partial(resume, run) if is_made else partial(train, run=run)
+        begin(plan("uncoded"), crew(), observers=[look])
+    above = run.parents[: 1 if is_made else 3]
+    assert before[0] >= {str(folder) for folder in above}
 
 
 @pytest.mark.parametrize("spec", ["gc:s=2", "m-sgc:B=1,W=2,lam=2"])
@@ -59,7 +68,7 @@ def test_before_the_next_round_leaves_one_sync_has_put_the_last_on_record(
     spec: str, tmp_path: Path
 ) -> None:
     """That a checkpoint was written beside it is on record, too, once."""
-    syncs, rounds = [0], list[int]()
+    syncs, rounds = list[int](), list[int]()
 
     class Counted:
         def __getattr__(self, name: str) -> object:
@@ -67,11 +76,12 @@ def test_before_the_next_round_leaves_one_sync_has_put_the_last_on_record(
 
         def fsync(self, descriptor: int) -> None:
             os.fsync(descriptor)
-            syncs[0] += Path(f"/proc/self/fd/{descriptor}").readlink().name == "journal.jsonl"
+            if Path(f"/proc/self/fd/{descriptor}").readlink().name == "journal.jsonl":
+                syncs.append(descriptor)  # at once: a checkpoint's files are another thread's
 
     def look(seen: Seen) -> None:
         if isinstance(seen, Dispatch):
-            rounds.append(syncs[0])
+            rounds.append(len(syncs))
 
     with system_calls(Counted()):
         train(plan(spec, every_s=60.0), crew(), run=tmp_path / "run", observers=[look])
