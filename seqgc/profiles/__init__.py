@@ -1,5 +1,6 @@
 """Delay profiles: recorded or generated seconds, rounds × workers, and their load model."""
 
+from seqgc.profiles._delay_profile import MOST_S as MOST_S
 from seqgc.profiles._delay_profile import DelayProfile as DelayProfile
 from seqgc.profiles._delay_profile import ProfileMeta as ProfileMeta
 from seqgc.profiles._files import MOST_TIMES as MOST_TIMES

@@ -11,9 +11,11 @@ import numpy.typing as npt
 from seqgc.errors import ParameterError, ProfileError, require_int, require_number
 from seqgc.ports import BoolArray, FloatArray
 
-__all__ = ["SCHEMA", "DelayProfile", "ProfileMeta", "StatusArray"]
+__all__ = ["MOST_S", "SCHEMA", "DelayProfile", "ProfileMeta", "StatusArray"]
 
 SCHEMA = 1
+# Of what was recorded, and of what work costs: beyond, sums lose what a round takes, or overflow.
+_LEAST_S, MOST_S = 1e-9, 1e15
 StatusArray: TypeAlias = npt.NDArray[np.int8]
 
 
@@ -44,11 +46,11 @@ class ProfileMeta:
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
-        require_number("base_load", self.base_load, least=0)
+        require_number("base_load", self.base_load, least=0, most=MOST_S)
         if self.alpha is not None:
-            require_number("alpha", self.alpha, least=0)
+            require_number("alpha", self.alpha, least=0, most=MOST_S)
         if self.rtt_s is not None:
-            require_number("rtt_s", self.rtt_s, least=0)
+            require_number("rtt_s", self.rtt_s, least=0, most=MOST_S)
         if self.batch is not None:
             object.__setattr__(self, "batch", require_int("batch", self.batch, least=1))
         if self.schema != SCHEMA:
@@ -59,14 +61,14 @@ class ProfileMeta:
 class DelayProfile:
     """Seconds from request to answer, with what they were measured on.
 
-    ``times`` (rounds, workers) float64 are seconds, finite and positive. ``status`` (rounds,
+    ``times`` (rounds, workers) float64 are seconds, a nanosecond to 10¹⁵ s. ``status`` (rounds,
     workers) int8 is 0 where the worker answered; otherwise ``times`` is when it was known not to.
     Both are read-only.
 
     Raises
     ------
     ProfileError
-        If the matrix is ragged or empty, or a time is not a positive number of seconds.
+        If the matrix is ragged or empty, or a time is not such a number of seconds.
 
     Examples
     --------
@@ -148,7 +150,7 @@ class DelayProfile:
         if slope is None:
             rule = "must be given: the profile does not know its own"
             raise ParameterError("alpha", rule, None, "fit it over profiles at several loads")
-        return require_number("alpha", slope, least=0)
+        return require_number("alpha", slope, least=0, most=MOST_S)
 
     @property
     def answered(self) -> BoolArray:
@@ -201,11 +203,11 @@ def _checked_times(times: npt.ArrayLike) -> FloatArray:
     if matrix.ndim != 2 or matrix.size == 0:
         rule = "`times` must be a matrix (rounds, workers) with at least one of each"
         raise ProfileError(f"{rule}; got shape {matrix.shape}")
-    wrong = ~(np.isfinite(matrix) & (matrix > 0))
+    wrong = ~((matrix >= _LEAST_S) & (matrix <= MOST_S))
     if wrong.any():
         row, column = np.unravel_index(wrong.argmax(), wrong.shape)
         where = f"row {row}, column {column} (round, worker; from 0)"
-        rule = "a time must be a finite number of seconds > 0"
+        rule = f"a time must be {_LEAST_S:g} to {MOST_S:g} s"
         raise ProfileError(f"{where}: {rule}; got {float(matrix[row, column])!r}")
     matrix.flags.writeable = False
     return matrix

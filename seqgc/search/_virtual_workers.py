@@ -28,6 +28,7 @@ import numpy as np
 
 from seqgc.errors import ParameterError, ScheduleError, require_number
 from seqgc.ports import Arrival, FloatArray, Task
+from seqgc.profiles import MOST_S
 
 __all__ = ["USUAL_RTT_S", "Reading", "VirtualWorkers"]
 
@@ -61,7 +62,7 @@ class Reading:
 
     def __post_init__(self) -> None:
         if self.rtt_s is not None:
-            require_number("rtt", self.rtt_s, least=0)
+            require_number("rtt", self.rtt_s, least=0, most=MOST_S)
         if not 0 <= self.after <= 1:
             rule = "must satisfy 0 <= after <= 1 (share of an invocation's time after its work)"
             raise ParameterError("after", rule, self.after)
