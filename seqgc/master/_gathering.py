@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from seqgc.errors import ScheduleError
+from seqgc.master._cover_sum import CoverSum
 from seqgc.master._memory import Memory, Rows
 from seqgc.master._replicas import Replicas
 from seqgc.ports import Decoding, FloatArray, MiniTask, Part, Term
@@ -27,7 +28,6 @@ _Key: TypeAlias = tuple[int, int, int]  # worker, round, slot
 _Address: TypeAlias = tuple[int, int, int]  # round, worker, attempt
 _Note: TypeAlias = Callable[[str, dict[str, object]], None]
 _Unused: TypeAlias = Callable[[int], Sequence[slice]]  # of a job
-_Node: TypeAlias = tuple[int, int]  # level and index: places index * 2**level and on, 2**level many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -197,7 +197,7 @@ class Gatherer:
 
     def _add(self, job: _Results, place: tuple[int, int], result: FloatArray) -> None:
         if place[0] not in job.sums:
-            job.sums[place[0]] = _Sum(self._of_sums, result.size)
+            job.sums[place[0]] = CoverSum(self._of_sums, result.size)
         job.sums[place[0]].add(place[1], result)
 
     def _count(self, job: _Results, replicas: Replicas, decoding: Decoding) -> None:
@@ -251,7 +251,7 @@ class Gatherer:
             job.summed |= each.summed
             job.parts = each.parts
             for (cover, level, index), vector in each.sums.items():
-                known = job.sums.setdefault(cover, _Sum(self._of_sums, vector.size))
+                known = job.sums.setdefault(cover, CoverSum(self._of_sums, vector.size))
                 known.place((level, index), vector)
 
 
@@ -263,7 +263,7 @@ class _Results:
         self.rows: defaultdict[int, dict[tuple[int, int], int]] = defaultdict(dict)
         """The row of what is expected of a (worker, slot), by round."""
         self.blocks: dict[int, Rows] = {}  # by round
-        self.sums: dict[int, _Sum] = {}  # by cover
+        self.sums: dict[int, CoverSum] = {}  # by cover
         self.stored: set[_Key] = set()
         self.summed: dict[_Key, tuple[int, int]] = {}  # result -> cover and place
         self.doubted: set[tuple[int, ...]] = set()  # see `_question`
@@ -318,7 +318,7 @@ class _Results:
                 total *= weight
         return total
 
-    def forget(self, cover: int) -> _Sum:
+    def forget(self, cover: int) -> CoverSum:
         """Forget a cover whose sum has been taken; return what is left of it."""
         self.summed = {key: place for key, place in self.summed.items() if place[0] != cover}
         self.parts += 1
@@ -343,50 +343,6 @@ class _Results:
             parts=self.parts,
             asked={} if self.replicas is None else self.replicas.asked,
         )
-
-
-class _Sum:
-    """The sum of a cover: a tree over its places, of which the whole subtrees are kept as sums."""
-
-    def __init__(self, memory: Memory, size: int) -> None:
-        self._memory, self._size = memory, size
-        self.nodes: dict[_Node, FloatArray] = {}  # each in memory that may be larger
-        self.places: set[int] = set()
-
-    def add(self, place: int, result: FloatArray) -> None:
-        if place in self.places:  # equal to the one that is in the sum
-            return
-        self.places.add(place)
-        level, index, total = 0, place, None
-        while (other := self.nodes.pop((level, index ^ 1), None)) is not None:
-            with np.errstate(over="ignore", invalid="ignore"):  # an overflow is found at the end
-                other[: self._size] += result if total is None else total[: self._size]
-            if total is not None:
-                self._memory.give([total])
-            level, index, total = level + 1, index >> 1, other
-        self.nodes[level, index] = self._copy(result) if total is None else total
-
-    def place(self, node: _Node, vector: FloatArray) -> None:
-        """Put back a node of a sum that was held."""
-        level, index = node
-        self.nodes[node] = self._copy(vector)
-        self.places |= set(range(index << level, (index + 1) << level))
-
-    def held(self) -> dict[_Node, FloatArray]:
-        return {node: memory[: self._size].copy() for node, memory in self.nodes.items()}
-
-    def taken(self) -> FloatArray:
-        """Return the sum (p,), in memory that is the caller's from now on."""
-        first, *others = sorted(self.nodes, key=lambda node: node[1] << node[0])
-        total = self.nodes.pop(first)[: self._size]
-        for node in others:
-            total += self.nodes[node][: self._size]
-        return total
-
-    def _copy(self, result: FloatArray) -> FloatArray:
-        memory = self._memory.take(1, result)
-        memory[: self._size] = result
-        return memory
 
 
 def _question(task: _Address, mini_task: MiniTask) -> tuple[int, ...]:

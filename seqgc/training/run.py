@@ -15,27 +15,21 @@ from contextlib import (
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from shutil import rmtree
 
 from torch import nn
 
-from seqgc._durable import sync_folder
 from seqgc.errors import ModelError, StoreError
 from seqgc.ports import Backend, Dispatch, Notice, Observer, OutlastingBackend, Payload, Seen
 from seqgc.stores import RetiringStore
-from seqgc.training._accepted import accepted
-from seqgc.training._checkpointer import RunSnapshot, RunState
+from seqgc.training._checkpointer import RunState
 from seqgc.training._counts import RunCounts
-from seqgc.training._fingerprint import changes, fingerprint, require_same
-from seqgc.training._history import History, Recorder, read_history
-from seqgc.training._lease import Lease
 from seqgc.training._models import ModelsWorkload
+from seqgc.training._on_disk import OnDisk, master_of
 from seqgc.training._plan import TrainingPlan
 from seqgc.training._session import Session
 from seqgc.training._threads import one_thread
 from seqgc.training._work import Crew, LeaseObserver, Work, Workers
 from seqgc.training.adaptive import Switch
-from seqgc.training.journal import Journal
 from seqgc.training.metrics import Evaluation, evaluate
 from seqgc.training.model import Model
 from seqgc.training.new_run import require_new
@@ -135,9 +129,9 @@ def train(
     path = new_run_path("runs", plan.setting(workers.n).scheme.spec) if run is None else Path(run)
     require_new(path)
 
-    def begin() -> AbstractContextManager[_Record]:
+    def begin() -> AbstractContextManager[OnDisk]:
         directory = RunDirectory(path, config=config)
-        return _begun(directory, plan, workers, observers=observers, callbacks=callbacks)
+        return master_of(directory, plan, workers, observers=observers, callbacks=callbacks)
 
     work = plan.work(path, setting=plan.setting(workers.n))
     return _execute(
@@ -180,7 +174,7 @@ def resume(
         If it has spent more already than a budget among the observers allows.
     """
     directory = RunDirectory(run, reopened=True)
-    begun = _begun(
+    begun = master_of(
         directory,
         plan,
         workers,
@@ -204,86 +198,11 @@ def resume(
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Record:
-    """What is on the disk of a run, new or not."""
-
-    directory: RunDirectory
-    recorder: Recorder
-    snapshot: RunSnapshot | None
-    warnings: Sequence[str]
-
-
-@contextmanager
-def _begun(
-    directory: RunDirectory,
-    plan: TrainingPlan,
-    workers: Workers,
-    *,
-    observers: Sequence[Observer],
-    callbacks: Sequence[object],
-    accept_changes: bool = False,
-) -> Iterator[_Record]:
-    """Be the master of a run.
-
-    One that is new, or that was ended before its journal said anything, begins in the journal here;
-    of any other it says with what it goes on once the checkpoint has been restored (`Session`).
-    """
-    setting = plan.setting(workers.n)
-    now = fingerprint(plan, setting, config=directory.config, callbacks=callbacks)
-    with closing(Lease(directory.path)) as lease:
-        history = read_history(directory.journal)
-        if not history.lines:  # by now, whoever made the folder
-            sync_folder(directory.path.absolute().parent)
-        snapshot, warnings = _newest(directory, history)
-        before = history.fingerprint
-        if history.num_workers and not accept_changes:
-            require_same(before, now)
-        elif history.num_workers:
-            warnings += [f"changed: {each}" for each in changes(before, now)]
-        if snapshot is not None:  # it may be of before what was accepted last
-            before = history.fingerprint_of(snapshot.master)
-        if history.num_workers and before != now:
-            snapshot, dropped = accepted(snapshot, before, now, plan=plan, setting=setting)
-            warnings += dropped
-        history.keep_limits(setting.rule)
-        for left_behind in directory.path.glob("weights*"):  # of the masters before
-            rmtree(left_behind, ignore_errors=True)
-        with closing(Journal(directory.journal, master=lease.number, lines=history.lines)) as file:
-            recorder = Recorder(file, history, lease, observers=observers)
-            warnings += recorder.recall()
-            recorder.begin(now, workers=workers.n)
-            yield _Record(
-                directory=directory, recorder=recorder, snapshot=snapshot, warnings=warnings
-            )
-
-
-def _newest(directory: RunDirectory, history: History) -> tuple[RunSnapshot | None, list[str]]:
-    """Return where to go on, None for the very beginning, and what is worth a warning."""
-    warnings = []
-    if history.torn_bytes:
-        warnings.append(f"the journal's last line is torn: {history.torn_bytes} bytes are cut off")
-    folder = SnapshotFolder(directory.checkpoints, RunState)
-    folder.mend()
-    if not folder.numbers:  # the first is written when the first tasks have left
-        if closed := len(history.answers):
-            where = f"the journal has {closed} closed rounds, and {folder.root} no checkpoint"
-            warnings.append(f"{where}: the run begins again at its first round")
-        return None, warnings
-    if not history.num_workers:
-        raise StoreError(
-            f"journal {directory.journal} has no beginning, and the run has checkpoints "
-            f"({', '.join(map(str, folder.numbers))}): restore the journal from a backup"
-        )
-    snapshot, damage = folder.newest(knows=history.knows)
-    return snapshot, [*warnings, *damage]
-
-
 def _execute(
     plan: TrainingPlan,
     workers: Workers,
     work: Work,
-    begin: Callable[[], AbstractContextManager[_Record]],
+    begin: Callable[[], AbstractContextManager[OnDisk]],
     *,
     observers: Sequence[Observer],
     tuner: Tuner | None,

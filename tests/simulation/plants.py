@@ -155,7 +155,7 @@ PLANTS: Final[Mapping[str, _Plant]] = MappingProxyType(
             RASGCSchedule, "_terms", _dealt_and_late
         ),
         "any form of result is taken": _around(gathering.Gatherer, "flaw", _takes_all),
-        "sums in the order of answers": _around(gathering._Sum, "add", _as_they_come),
+        "sums in the order of answers": _around(gathering.CoverSum, "add", _as_they_come),
         "jobs are never forgotten": lambda: mock.patch.object(
             gathering.Gatherer, "combine", _remembering(gathering.Gatherer.combine)
         ),
