@@ -152,7 +152,8 @@ def _falsified(results: Mapping[int, FloatArray], amount: float) -> Mapping[int,
         case 0:
             return {**results, slot: good[:-1]}
         case 1:
-            return {**results, slot: good.astype(np.float16)}
+            with np.errstate(over="ignore"):  # it is the form that is wrong, not a value
+                return {**results, slot: good.astype(np.float16)}
         case 2:
             return {other: vector for other, vector in results.items() if other != slot}
         case 3:
