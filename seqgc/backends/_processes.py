@@ -21,10 +21,11 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from multiprocessing import forkserver, get_context, resource_tracker, spawn, util
+from multiprocessing import forkserver, get_context, reduction, resource_tracker, spawn, util
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import TracebackType
@@ -40,6 +41,7 @@ __all__ = ["WorkerProcess", "fork_process", "set_preload", "start_fork_server"]
 
 _CONTEXT = get_context("forkserver")
 _FOLDER: Final = "SEQGC_FORK_SERVER_FOLDER"
+_MASTER_ENDS_S: Final = 1.0  # that a master which is killed may take, from its sockets to its end
 
 # One thread per worker: with two, BLAS is 10 to 50 times slower when workers outnumber the cores.
 _ONE_THREAD = {
@@ -51,20 +53,30 @@ _ONE_THREAD = {
 }
 
 
-def _hush(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Show what nobody has caught in a worker, unless it is that the master broke off its start.
+# Where what the master asks for is read: a worker, and what the worker is to do.
+_ASKED: Final = {reduction.recvfds.__code__, spawn._main.__code__}
 
-    A master that is stopped or killed then has written only a part of what a worker is to do.
+
+def _hush(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Show what nobody has caught here or in a worker, unless a worker's start was broken off.
+
+    A master that is stopped or killed then has written only a part of what it asks for, or nothing.
+    The fork server, which ends now, leaves the folder to the master if that lives on.
     """
     last = deque(traceback.walk_tb(trace), maxlen=1)
-    in_start = any(frame.f_code is spawn._main.__code__ for frame, _ in last)
+    in_start = any(frame.f_code in _ASKED for frame, _ in last)
     if not (in_start and kind.__name__ in {"EOFError", "UnpicklingError"}):
         sys.__excepthook__(kind, error, trace)
+    give_up_at = time.monotonic() + _MASTER_ENDS_S
+    while (lives := os.getppid() == _master) and time.monotonic() < give_up_at:
+        time.sleep(0.01)
+    if lives:
+        atexit.unregister(shutil.rmtree)
 
 
 # Another process that the master starts at the same moment finds the variable, too: the command
 # says which one is the fork server. Workers are forked, and end without calling what is registered.
-_folder = os.environ.pop(_FOLDER, "")
+_folder, _master = os.environ.pop(_FOLDER, ""), os.getppid()
 if _folder and any("multiprocessing.forkserver" in word for word in sys.orig_argv):
     atexit.register(shutil.rmtree, _folder, ignore_errors=True)
     sys.excepthook = _hush

@@ -8,8 +8,10 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache, partial
+from queue import SimpleQueue
+from types import CodeType, FrameType
 from typing import Annotated, Any
 
 import typer
@@ -100,7 +102,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     fail = partial(_fail, trace=_TRACEBACK in arguments)
-    with speaking(arguments), _signals():
+    in_main = threading.current_thread() is threading.main_thread()  # nobody else hears signals
+    with speaking(arguments), _signals() if in_main else nullcontext():
         try:
             return _run([word for word in arguments if word != _TRACEBACK] or ["--help"], fail)
         except _Stopped as stop:  # even one that comes while another error is being told
@@ -158,33 +161,60 @@ def _signals() -> Iterator[None]:
     handler raises is lost where Python ignores all: in finalizers, callbacks of weak references. It
     is raised again soon after, and by a second signal if a library has swallowed it.
     """
-    before: dict[int, Any] = {}
-    ignored = sys.unraisablehook
+    ignored, lost, over = sys.unraisablehook, SimpleQueue[int](), threading.Event()
 
-    def stop(number: int, _frame: object) -> None:
-        if _stop_behind(sys.exception()) is None:  # else it is being cleaned up
+    def stop(number: int, frame: FrameType | None) -> None:
+        if _stop_behind(sys.exception()) is not None:
+            return  # it is being cleaned up
+        if _is_within(frame, retry.__code__):
+            lost.put(number)
+        else:
             raise _Stopped(number)
 
     def retry(about: Any) -> None:
         if isinstance(about.exc_value, _Stopped):
-            number = about.exc_value.status - 128
-            again = threading.Timer(_SOON_S, os.kill, (os.getpid(), number))
-            again.daemon = True
-            again.start()
+            lost.put(about.exc_value.status - 128)  # waits for no lock, wherever this is
         else:
             ignored(about)
 
-    if threading.current_thread() is threading.main_thread():
-        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(each) is not signal.SIG_IGN:
-                before[each] = signal.signal(each, stop)
+    def repeat() -> None:
+        while number := lost.get():
+            if not over.wait(_SOON_S):
+                os.kill(os.getpid(), number)
+
+    repeats = threading.Thread(target=repeat, name="seqgc-signals", daemon=True)
+    repeats.start()
+    with _handlers(stop):
         sys.unraisablehook = retry
+        try:
+            yield
+        finally:
+            sys.unraisablehook = ignored
+            over.set()
+            lost.put(0)
+            repeats.join()  # or it would still send one
+
+
+@contextmanager
+def _handlers(stop: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Have the signals that ask for the end handled so, but for those that are ignored."""
+    before = {
+        each: signal.signal(each, stop)
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(each) is not signal.SIG_IGN
+    }
     try:
         yield
     finally:
-        sys.unraisablehook = ignored
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _is_within(frame: FrameType | None, function: CodeType) -> bool:
+    """Return whether a function is being called."""
+    while frame is not None and frame.f_code is not function:
+        frame = frame.f_back
+    return frame is not None
 
 
 @contextmanager

@@ -39,7 +39,10 @@ def main() -> NoReturn:
     """Be the parent of a version; the descriptor of its channel is the only argument."""
     channel = socket.socket(fileno=int(sys.argv[1]))
     with closing(Connection(os.dup(channel.fileno()))) as first:
-        settings: ServiceSettings = first.recv()
+        try:
+            settings: ServiceSettings = first.recv()
+        except (OSError, EOFError):  # the service has ended before it had said more
+            sys.exit()
     sys.path[:] = settings.search
     Parent(channel, settings).run()
 

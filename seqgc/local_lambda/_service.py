@@ -26,7 +26,10 @@ _IDLE_S = 900.0  # clients keep connections for their next round
 def main() -> None:
     """Serve until the connection whose descriptor is the only argument ends."""
     control: Connection = Connection(int(sys.argv[1]))
-    settings: ServiceSettings = control.recv()
+    try:
+        settings: ServiceSettings = control.recv()
+    except (OSError, EOFError):  # whoever started this has been stopped before it had said more
+        return
     sys.path[:] = settings.search
     # Strangers shall not use up what is needed.
     allow_files(2 * settings.descriptors + 2 * _STRANGERS)
@@ -75,9 +78,11 @@ async def _serve(control: Connection, channel: socket.socket, settings: ServiceS
 
     loop = asyncio.get_running_loop()
     try:
-        control.send((await api.start(), await url.start()))
-        loop.add_reader(control.fileno(), converse)
-        await over.wait()
+        ports = await api.start(), await url.start()
+        with suppress(OSError):  # or nobody is there any more
+            control.send(ports)
+            loop.add_reader(control.fileno(), converse)
+            await over.wait()
     finally:
         for closing in (api, url, invoke_api, versions):
             closing.close()

@@ -114,6 +114,7 @@ def test_workers_vanish_with_a_master_that_forgets_to_close(tmp_path: Path) -> N
 
 BROKEN_OFF = """
 import os
+import socket
 from multiprocessing import forkserver
 from seqgc.backends import start_fork_server
 
@@ -123,6 +124,12 @@ for first in (b"", b"\\x80\\x04"):
     os.write(start, first)
     os.close(start)
     os.read(sentinel, 1)  # until the process has ended
+
+address = forkserver._forkserver._forkserver_address
+server = os.pidfd_open(forkserver._forkserver._forkserver_pid)
+with socket.socket(socket.AF_UNIX) as asked:
+    asked.connect(address)
+os.waitid(os.P_PIDFD, server, os.WEXITED)
 """
 
 

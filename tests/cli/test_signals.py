@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from types import FrameType
 
 import pytest
 import typer
@@ -64,6 +65,29 @@ def test_a_signal_that_comes_where_python_ignores_all_is_not_lost(
     verbs["do"] = do
     with interrupts():
         assert main(["one"]) == 128 + number
+
+
+def test_a_signal_that_comes_while_another_is_being_ignored_is_not_lost(
+    verbs: dict[str, object],
+) -> None:
+    def another(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code is sys.unraisablehook.__code__:
+            sys.setprofile(None)
+            told.append(True)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def do() -> None:
+        thing = Thing()
+        ref = weakref.ref(thing, lambda _: os.kill(os.getpid(), signal.SIGTERM))
+        sys.setprofile(another)
+        del thing
+        assert ref() is None
+        wait()
+
+    told: list[bool] = []
+    verbs["do"] = do
+    assert main(["one"]) == 143
+    assert told
 
 
 def test_a_signal_that_a_library_has_swallowed_is_not_the_last(verbs: dict[str, object]) -> None:

@@ -124,6 +124,28 @@ def test_service_ends_with_a_master_that_is_killed() -> None:
     eventually(lambda: all(map(_gone, pids)), "the end of both")
 
 
+@pytest.mark.parametrize("call", ["send", "_send_bytes", "poll"])
+def test_service_whose_master_ends_while_it_starts_says_nothing(call: str) -> None:
+    """Before it is told what it is to serve, in the midst of that, and before it listens."""
+    script = f"""
+import os, struct
+from multiprocessing.connection import Connection
+from seqgc.local_lambda import LocalLambda
+
+def end(connection, *words):
+    if {call!r} == "_send_bytes":
+        os.write(connection.fileno(), struct.pack("!i", 1000) + bytes(words[0])[:500])
+    os._exit(3)
+
+Connection.{call} = end
+LocalLambda({HANDLER!r}, concurrency=1)
+"""
+    # It returns when nobody has the standard error any more.
+    command = [sys.executable, "-c", script]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (3, "")
+
+
 def test_environments_end_with_a_service_that_is_killed() -> None:
     with LocalLambda(HANDLER, concurrency=1) as service:
         aws = client(service)

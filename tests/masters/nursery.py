@@ -45,6 +45,7 @@ _LOADED = (
     *("seqgc.local_lambda.service", "seqgc.local_lambda._parent", "tests.kit", "_strptime"),
     *("numpy.ctypeslib", "numpy.ma", "numpy.random", "encodings.idna", "rich._emoji_codes"),
 )
+_SETS_UP = "seqgc.backends._processes"
 _COMPILED = "runtime_client"  # reads its address when it is loaded: every environment does
 
 
@@ -164,6 +165,7 @@ class Master:
         if stuck:
             os.kill(self.pid, signal.SIGKILL)
             self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        left = _reap(Patience(_MOST_S / 4))  # they say what they have to say as well
         answer = {
             "status": self.status,
             "stuck": stuck,
@@ -172,7 +174,7 @@ class Master:
             "seconds_to_end": ended - (self.hit_at or ended),
             "said": os.pread(self._said, 1 << 20, 0).decode(errors="replace")[-2000:],
             "calls": int(os.pread(self._counted, 20, 0).strip(b"\0") or 0),
-            "left": _reap(Patience(_MOST_S / 4)),
+            "left": left,
         }
         os.close(self._said)
         os.close(self._counted)
@@ -339,11 +341,16 @@ def _forked(_path: bytes, args: list[str], passed: list[int]) -> int:
     if pid:
         return pid
     _be_alone({*passed, 0, 1, 2})
+    sys.orig_argv = list(map(os.fsdecode, args))
+    sys.modules.pop(_SETS_UP, None)  # a fork server imports it anew, and hushes its workers
     try:
         exec(args[-1], {})
     except SystemExit:
         pass
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
     finally:
+        atexit._run_exitfuncs()
         os._exit(0)
 
 
@@ -369,6 +376,10 @@ class ForkedService:
             for name in [n for n in sys.modules if n.startswith("lambda_handlers")]:
                 del sys.modules[name]
             runpy.run_module("seqgc.local_lambda._service", run_name="__main__", alter_sys=True)
+        except SystemExit:
+            pass
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
         finally:
             os._exit(0)
 
