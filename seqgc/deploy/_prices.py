@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-from seqgc.errors import ParameterError, did_you_mean
+from seqgc.errors import ParameterError, did_you_mean, require_int
 from seqgc.wire import StoreKind
 
 Architecture: TypeAlias = Literal["x86_64", "arm64"]
@@ -139,6 +139,7 @@ class Traffic:
     master_outside: bool = False
 
     def __post_init__(self) -> None:
+        require_int("weights_jobs", self.weights_jobs, least=1)
         if self.where == "inline" and self.results_stored:
             rule = "must be directory or s3 where results are too large for the answer"
             raise ParameterError("where", rule, self.where)

@@ -25,7 +25,7 @@ _MOST_LOG_BYTES: Final = 2**40  # read line by line
 _MOST_LINE_BYTES: Final = 2**20
 _USED: Final = ("dispatch", "cancel", "arrival", "failure", "drop", "close", "decode")
 
-_Count = Annotated[int, msgspec.Meta(ge=1)]
+_Count = Annotated[int, msgspec.Meta(ge=1, lt=2**53)]  # floats are made of them
 _Index = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 _Seconds = Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
 
@@ -43,7 +43,7 @@ class RunHeader:
     jobs: _Count = 1
     rounds: _Count = 1
     pieces: _Index = 0  # of a job, where work is dealt
-    sizes: dict[str, Annotated[int, msgspec.Meta(ge=0)]] = field(default_factory=dict)
+    sizes: dict[str, _Count] = field(default_factory=dict)
     scheme: str = ""
     started_at: str = ""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import zipfile
 from pathlib import Path
 
@@ -252,6 +253,16 @@ def test_a_changed_run(run: Path, capsys: Out) -> None:
         (run / name).write_bytes(good)
     assert seen == {0, 2}
     assert not Path("caught").exists()
+
+
+@pytest.mark.parametrize("number", ["0", "1" + 400 * "0"])
+@pytest.mark.parametrize("name", ["rounds", "mini_tasks", "result_bytes"])
+def test_a_run_of_no_task_or_of_a_size_beyond_reason(
+    number: str, name: str, run: Path, capsys: Out
+) -> None:
+    log = re.sub(rf'("{name}": )\d+', rf"\g<1>{number}", LOG, count=1)
+    (run / "events.jsonl").write_text(log)
+    assert answered(capsys, "cost", str(run)) == 2
 
 
 def test_a_run_may_have_any_name_and_is_not_resumed_once_it_is_damaged(capsys: Out) -> None:
