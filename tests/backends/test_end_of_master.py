@@ -143,3 +143,33 @@ def test_a_worker_whose_start_is_broken_off_says_nothing(temporary: Path) -> Non
         env={**os.environ, "TMPDIR": str(temporary)},
     )
     assert ended.stderr == ""
+
+
+ENDED = """
+import os
+import signal
+import socket
+from multiprocessing import forkserver
+from seqgc.backends import start_fork_server
+
+start_fork_server([])
+asked = socket.socket(socket.AF_UNIX)
+asked.connect(forkserver._forkserver._forkserver_address)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_folder_of_a_master_that_is_killed_while_it_asks_for_a_worker_vanishes(
+    temporary: Path,
+) -> None:
+    # It returns when nobody has the standard error any more.
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDED],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    )
+    assert (ended.returncode, ended.stderr) == (-signal.SIGKILL, "")
+    eventually(lambda: not list(temporary.iterdir()), "the end of the folder")

@@ -315,6 +315,8 @@ def test_weights_that_are_published_anew_are_charged_for_each_group_of_tasks(
 
 def test_an_environment_that_may_have_just_started_is_charged_for_all_weights_of_a_task() -> None:
     prices = replace(DOLLAR_A_SECOND, s3_thousand_gets=1000.0)  # a dollar each
+    with pytest.raises(ParameterError, match="`weights_jobs` must be an integer >= 1; got 0"):
+        Traffic(where="s3", weights_bytes=9, weights_jobs=0, result_bytes=1)
     traffic = Traffic(where="s3", weights_bytes=9, weights_files=2, weights_jobs=3, result_bytes=1)
     model = PriceModel(prices, architecture="arm64", function=ONE_GB, traffic=traffic)
     assert model.task_usd(1.0) == 1.0 + 2 * 3

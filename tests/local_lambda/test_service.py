@@ -146,6 +146,16 @@ LocalLambda({HANDLER!r}, concurrency=1)
     assert (ended.returncode, ended.stderr) == (3, "")
 
 
+def test_parent_of_environments_whose_service_ends_while_it_starts_says_nothing() -> None:
+    ours, theirs = socket.socketpair()
+    ours.close()
+    command = [sys.executable, "-m", "seqgc.local_lambda._parent", str(theirs.fileno())]
+    with theirs:
+        fds = (theirs.fileno(),)
+        ended = subprocess.run(command, check=False, capture_output=True, text=True, pass_fds=fds)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 def test_environments_end_with_a_service_that_is_killed() -> None:
     with LocalLambda(HANDLER, concurrency=1) as service:
         aws = client(service)
