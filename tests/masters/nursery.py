@@ -27,7 +27,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker, util
@@ -338,20 +338,12 @@ def _become_master(order: Order, terminal: int, said: int, counted: int) -> NoRe
 def _forked(_path: bytes, args: list[str], passed: list[int]) -> int:
     """Do what `multiprocessing.util.spawnv_passfds` does, without executing an interpreter."""
     pid = os.fork()
-    if pid:
-        return pid
-    _be_alone({*passed, 0, 1, 2})
-    sys.orig_argv = list(map(os.fsdecode, args))
-    sys.modules.pop(_SETS_UP, None)  # a fork server imports it anew, and hushes its workers
-    try:
-        exec(args[-1], {})
-    except SystemExit:
-        pass
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-    finally:
-        atexit._run_exitfuncs()
-        os._exit(0)
+    if pid == 0:
+        _be_alone({*passed, 0, 1, 2})
+        sys.orig_argv = list(map(os.fsdecode, args))
+        sys.modules.pop(_SETS_UP, None)  # a fork server imports it anew, and hushes its workers
+        _as_a_program(lambda: exec(args[-1], {}))
+    return pid
 
 
 class ForkedService:
@@ -363,7 +355,8 @@ class ForkedService:
         self.pid, self._status = os.fork(), None
         if self.pid:
             return
-        try:
+
+        def serve() -> None:
             os.setsid()
             _be_alone({*pass_fds, 1, 2})
             nowhere = os.open(os.devnull, os.O_RDWR)
@@ -376,12 +369,8 @@ class ForkedService:
             for name in [n for n in sys.modules if n.startswith("lambda_handlers")]:
                 del sys.modules[name]
             runpy.run_module("seqgc.local_lambda._service", run_name="__main__", alter_sys=True)
-        except SystemExit:
-            pass
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-        finally:
-            os._exit(0)
+
+        _as_a_program(serve)
 
     def wait(self, timeout: float | None = None) -> int:
         import subprocess
@@ -403,6 +392,19 @@ class ForkedService:
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
+
+
+def _as_a_program(do: Callable[[], object]) -> NoReturn:
+    """Do what a program does, to the interpreter's own end, and say what it has not caught."""
+    try:
+        do()
+    except SystemExit:
+        pass
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        atexit._run_exitfuncs()
+        os._exit(0)
 
 
 def _be_alone(kept: set[int]) -> None:
