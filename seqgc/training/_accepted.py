@@ -18,6 +18,9 @@ All else may change at *any* time: who waits how long, limits, what is done besi
 What the configuration alone knows (``function.timeout_s``) is of that kind: whatever in it counts
 for results is seen by its effect on the plan and its models.
 
+What a validation *measures* may change: the best value so far is then of another kind than those
+that come, and is dropped with its weights.
+
 ``steps`` may become fewer, as far as none have been taken that would be too many. More would not be
 taken: how many jobs there are is part of where a schedule is.
 """
@@ -30,6 +33,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from seqgc.errors import ParameterError
 from seqgc.training._made_of import digest_tensors, two_sides
+from seqgc.training.validation import ValidationState
 
 if TYPE_CHECKING:
     import torch
@@ -43,7 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "accepted"]
 
-_Kind: TypeAlias = Literal["never", "code", "fewer", "results", "any"]
+_Kind: TypeAlias = Literal["never", "code", "fewer", "results", "measure", "any"]
 
 KINDS: Final[Mapping[str, _Kind]] = {
     "workers": "never",
@@ -88,6 +92,7 @@ KINDS: Final[Mapping[str, _Kind]] = {
     "gradient_clip_val": "any",
     "gradient_clip_algorithm": "any",
     "validation": "any",
+    "measure": "measure",
     "save_every_n_steps": "any",
 }
 """Of every field of a fingerprint but those that the configuration alone has."""
@@ -121,19 +126,21 @@ def accepted(
         return None, []
     _require_networks(snapshot, before, now, plan=plan)
     _require_batches(snapshot, before, now, plan=plan)
+    anew = [m.name for m in plan.models if f"{m.name}: measure" in changed]
+    snapshot, warnings = _unmeasured(snapshot, anew, plan=plan)
     of_results = [name for name in changed if _kind(name) == "results"]
     if not of_results:
-        return snapshot, []
+        return snapshot, warnings
     name, *_ = of_results
     if _needs_results(snapshot):
         rule = f"must stay, as checkpoint {snapshot.rounds} has results of jobs in flight"
         raise _refusal(name, before.get(name), now.get(name), rule)
     held = snapshot.state.held
     if not any(map(_results, held)):
-        return snapshot, []
+        return snapshot, warnings
     state = replace(snapshot.state, held=[_emptied(job) for job in held])
     text = f"results of jobs in flight are dropped, and computed again: {name} has changed"
-    return replace(snapshot, state=state), [text]
+    return replace(snapshot, state=state), [*warnings, text]
 
 
 def _place(name: str) -> int:
@@ -208,6 +215,23 @@ def _require_batches(
         ):
             rule = f"must stay, as checkpoint {snapshot.rounds} has points that come again"
             raise _refusal(name, before.get(name), now.get(name), rule)
+
+
+def _unmeasured(
+    snapshot: RunSnapshot, anew: Sequence[str], *, plan: TrainingPlan
+) -> tuple[RunSnapshot, list[str]]:
+    """Return a snapshot without the best validations of the models that are measured ``anew``."""
+    workload, warnings = snapshot.state.workload, []
+    files, learners = dict(snapshot.files), list(workload.models)
+    for index, model in enumerate(plan.models):
+        if model.name not in anew or learners[index].validation == ValidationState():
+            continue
+        learners[index] = replace(learners[index], validation=ValidationState())
+        if files.pop(f"{model.name}.best.safetensors", None) is not None:
+            why = "what it is validated by has changed"
+            warnings.append(f"{model.name}: its best validation is dropped: {why}")
+    state = replace(snapshot.state, workload=replace(workload, models=learners))
+    return replace(snapshot, files=files, state=state), warnings
 
 
 # ---- results of the jobs in flight ---------------------------------------------------------------

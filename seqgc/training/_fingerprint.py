@@ -108,8 +108,19 @@ def _of_model(model: Model, data: Mapping[int, str]) -> dict[str, str]:
     return seen | {
         "initial weights": digest_tensors(model.module.state_dict().values()),
         **_settings(model),
+        **_measure(model, data),
         "factories": code(*factories_of(model.recipe)) if model.recipe else "",
     }
+
+
+def _measure(model: Model, data: Mapping[int, str]) -> dict[str, str]:
+    """Return what its validations go by: of two that differ the values cannot be compared."""
+    if (rules := model.validation) is None:
+        return {}
+    points = rules.points(model)
+    parts = (rules.monitor, rules.mode, rules.metrics, model.loss, model.autocast)
+    texts = [data.get(id(points)) or described(points), *map(described, parts)]
+    return {"measure": digest("\n".join(texts).encode())}
 
 
 def _settings(model: Model) -> dict[str, str]:

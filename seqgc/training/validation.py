@@ -84,16 +84,21 @@ class Validation:
                 raise ParameterError("metrics", rule, metric)
         object.__setattr__(self, "metrics", MappingProxyType(dict(self.metrics)))
 
+    def points(self, model: Model) -> PointDataset:
+        """Return what a model is validated on."""
+        if self.dataset is not None:
+            return self.dataset
+        return model.dataset if model.test_dataset is None else model.test_dataset
+
     def of(self, module: nn.Module, model: Model) -> dict[str, float]:
         """Return the metrics of a module, in the place of the model's own, by name.
 
         Whatever a metric raises is raised.
         """
-        data = model.dataset if model.test_dataset is None else model.test_dataset
         seen = evaluate(
             module,
             loss=model.loss,
-            dataset=data if self.dataset is None else self.dataset,
+            dataset=self.points(model),
             metrics=self.metrics,
             autocast=model.autocast,
         )
@@ -126,12 +131,8 @@ class Validator:
         self.weights: Mapping[str, torch.Tensor] = {}  # the best, and buffers
 
     def restore(self, state: ValidationState, weights: Mapping[str, torch.Tensor]) -> None:
-        """Go on from a checkpoint's, or begin anew if something else was followed there.
-
-        Of what is followed now the best then is not known.
-        """
-        if state.best is None or self._rules.monitor in state.best.metrics:
-            self.state, self.weights = state, weights
+        """Go on from a checkpoint's."""
+        self.state, self.weights = state, weights
 
     def is_due(self, step: int) -> bool:
         """Say whether the model is to be validated after so many steps."""

@@ -16,7 +16,7 @@ import torch
 
 from seqgc import workers
 from seqgc.errors import ParameterError
-from seqgc.ports import Arrival, Backend, Seen
+from seqgc.ports import Arrival, Backend, Notice, Seen
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.training import (
     Adaptation,
@@ -248,7 +248,7 @@ def test_every_field_is_of_a_kind() -> None:
     of_all = {f.name for part in (TrainingPlan, Setting, ClosingRule, Model) for f in fields(part)}
     of_all -= {"rule"}
     made = {"optimizer's settings", "scheduler's settings", "settings", "factories"}
-    made |= {"initial weights", "callbacks with a state", "workers", "seqgc", "torch", "numpy"}
+    made |= {"measure", "initial weights", "callbacks with a state", "workers", "seqgc", "torch", "numpy"}
     assert set(KINDS) == of_all | made
 
 
@@ -325,6 +325,25 @@ def test_another_metric_may_be_followed(monitor: str, tmp_path: Path) -> None:
     result = resume(run, changed(validation=now), crew(), accept_changes=True)
     assert not result.parked
     assert monitor in result.best["m0"].metrics
+
+
+@pytest.mark.parametrize("change", [{"mode": "max"}, {"dataset": blobs(seed=7)}, {"patience": 9}])
+def test_a_best_is_compared_with_values_of_its_own_kind(
+    change: Mapping[str, object], tmp_path: Path
+) -> None:
+    """What says only when to stop leaves it as it is."""
+    said, before = list[str](), Validation(every_n_steps=1, dataset=blobs(seed=6))
+
+    def listen(seen: Seen) -> None:
+        if isinstance(seen, Notice) and seen.kind == "warning":
+            said.append(str(seen.fields["text"]))
+
+    run = broken_off(tmp_path / "run", changed(validation=before), answers=2)
+    now = changed(validation=replace(before, **change))
+    result = resume(run, now, crew(), accept_changes=True, observers=[listen])
+    drops = "patience" not in change
+    assert any(text.startswith("m0: its best validation is dropped") for text in said) == drops
+    assert result.best["m0"].step > 2 * drops  # as many as `m0` had taken
 
 
 def test_what_is_accepted_is_on_record_once_the_checkpoint_fits(tmp_path: Path) -> None:
