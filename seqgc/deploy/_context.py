@@ -19,19 +19,22 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from seqgc.deploy._deployment import DeployOptions
+from seqgc.deploy._deployment import DeployOptions, Package
 from seqgc.deploy._own_code import OwnCode, require_modules
 from seqgc.deploy._places import FILES, OWN, PACKAGES
 from seqgc.errors import ParameterError
 
-__all__ = ["ZIP_LIMIT_BYTES", "context_files", "require_unzipped", "write_context"]
+__all__ = ["context_files", "require_room", "write_context"]
 
-ZIP_LIMIT_BYTES: Final = 250 << 20
-"""What a function that is a zip may weigh unpacked (Lambda)."""
+_MOST_BYTES: Final[Mapping[Package, int]] = {"zip": 250 << 20, "image": 10 << 30}
+"""What a function may weigh unpacked, by how it is packed (Lambda)."""
+
+_MOST_TEMPLATE_BYTES: Final = 1 << 20
+"""CloudFormation's limit."""
 
 
 def context_files(
@@ -56,12 +59,14 @@ def context_files(
         if taken := [place for place in mine if place.split("/")[0] in (name, f"{name}.py")]:
             rule = f"must not have the place of {name}"
             raise ParameterError("include", rule, str(mine[taken[0]]))
-    if options.package == "zip":
-        require_unzipped(sum(path.stat().st_size for path in mine.values()))
+    require_room(options.package, mine.values())
     found = {name: _shipped(name) for name in FILES}
     if template is not None:
         if not os.path.isfile(template):  # noqa: PTH113 (`Path.is_file` raises at some names)
             raise ParameterError("template", "must be a SAM template", str(template))
+        if (size := template.stat().st_size) > _MOST_TEMPLATE_BYTES:
+            rule = f"must have at most {_MOST_TEMPLATE_BYTES} bytes (CloudFormation)"
+            raise ParameterError("template", rule, f"{size} in {template}")
         found["template.yaml"] = template
     for name in PACKAGES:
         folder = _package(name)
@@ -97,12 +102,13 @@ def write_context(files: Mapping[str, Path], folder: Path) -> None:
         raise
 
 
-def require_unzipped(size_bytes: int) -> None:
-    """Refuse what a zip cannot hold."""
-    if size_bytes > ZIP_LIMIT_BYTES:
-        rule = f"must not exceed {ZIP_LIMIT_BYTES} bytes as a zip, unpacked (Lambda)"
-        remedy = "take --package image, or `seqgc data put` what is data"
-        raise ParameterError("include", rule, size_bytes, remedy)
+def require_room(package: Package, files: Iterable[Path]) -> None:
+    """Refuse files that a function cannot hold."""
+    size, most = sum(path.stat().st_size for path in files), _MOST_BYTES[package]
+    if size > most:
+        rule = f"must not exceed {most} bytes as package {package}, unpacked (Lambda)"
+        larger = "take --package image, or " if package == "zip" else ""
+        raise ParameterError("include", rule, size, f"{larger}`seqgc data put` what is data")
 
 
 def _shipped(name: str) -> Path:

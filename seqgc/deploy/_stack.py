@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from seqgc._durable import temporary_folder
 from seqgc.deploy._aws import DeployError, calls, client_config
-from seqgc.deploy._context import context_files, require_unzipped, write_context
+from seqgc.deploy._context import context_files, require_room, write_context
 from seqgc.deploy._deployment import Deployment, DeployOptions
 from seqgc.deploy._own_code import OwnCode
 
@@ -117,7 +117,7 @@ def deploy(
                 raise DeployError(f"`{name}` ended with status {status}", "what it says is above")
             if options.package == "zip":
                 built = (folder / _BUILD / options.function).rglob("*")
-                require_unzipped(sum(path.stat().st_size for path in built if path.is_file()))
+                require_room(options.package, (path for path in built if path.is_file()))
     return _read_outputs(options.stack, session=session)
 
 

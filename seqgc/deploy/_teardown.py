@@ -13,12 +13,14 @@ on: CloudFormation remembers for 90 days what a stack that it has deleted has ke
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from seqgc.deploy._aws import DeployError, calls, client_config, in_one_line
+from seqgc.errors import ParameterError
 
 if TYPE_CHECKING:
     from boto3.session import Session
@@ -28,6 +30,7 @@ Say = Callable[[str], None]
 _OURS: Final = "seqgc:"  # how the template's description begins
 _BUCKET, _FILES = "AWS::S3::Bucket", "AWS::EFS::FileSystem"
 _KEPT: Final = (_BUCKET, "AWS::S3::BucketPolicy", _FILES)
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,127}|arn:[\w:/-]{1,1000}", re.ASCII)
 _POLL_S, _POLLS = 15, 240  # an hour: Lambda may take 40 minutes to give interfaces back
 _BATCH: Final = 1000  # objects that S3 deletes at a time
 
@@ -60,9 +63,13 @@ def plan_teardown(stack: str, *, session: Session, data: bool = False) -> Teardo
 
     Raises
     ------
+    ParameterError
+        If no stack can have that name or id.
     DeployError
         If there is no such stack, it is not seqgc's, or something holds on to a part of it.
     """
+    if not _NAME.fullmatch(stack):
+        raise ParameterError("stack", "must be the name of a stack, or its id", stack)
     cloud = session.client("cloudformation", config=client_config())
     with calls(f"find stack {stack!r}"):
         found = _find(cloud, stack)

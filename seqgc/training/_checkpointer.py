@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from seqgc._durable import is_full
-from seqgc.errors import StoreError
+from seqgc.errors import ParameterError, StoreError
 from seqgc.ports import IntArray
 from seqgc.training._counts import RunCounts
 from seqgc.training._models import FLIGHT
@@ -29,6 +29,7 @@ from seqgc.training.workload import WorkloadState
 __all__ = ["Checkpointer", "RunSnapshot", "RunState"]
 
 _ROOM = ".room"
+_NUMPYS = "MT19937"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +42,13 @@ class RandomState:
 
     @classmethod
     def now(cls) -> RandomState:
+        """Return the states; `ParameterError` if numpy's generator is another than its own."""
         legacy = np.random.get_state(legacy=False)  # noqa: NPY002 (the global one is meant)
         state = cast("dict[str, object]", legacy)
+        if state["bit_generator"] != _NUMPYS:
+            rule = f"must be {_NUMPYS}, numpy's own, which checkpoints can hold"
+            remedy = "leave out np.random.set_bit_generator; draw from a generator of your own"
+            raise ParameterError("numpy.random", rule, state["bit_generator"], remedy)
         mt = cast("dict[str, object]", state["state"])
         version, words, gauss = random.getstate()
         return cls(

@@ -21,7 +21,7 @@ from torch import nn
 from seqgc.errors import ModelError, StoreError
 from seqgc.ports import Backend, Dispatch, Notice, Observer, OutlastingBackend, Payload, Seen
 from seqgc.stores import RetiringStore
-from seqgc.training._checkpointer import RunState
+from seqgc.training._checkpointer import RandomState, RunState
 from seqgc.training._counts import RunCounts
 from seqgc.training._models import ModelsWorkload
 from seqgc.training._on_disk import OnDisk, master_of
@@ -210,6 +210,7 @@ def _execute(
 ) -> TrainResult:
     setting, switches = plan.setting(workers.n), list[Switch]()
     workers.check(work)
+    RandomState.now()  # refuses what no checkpoint could hold
     with ExitStack() as stack:
         stack.enter_context(one_thread())
         crew = stack.enter_context(workers.open(work))

@@ -192,8 +192,10 @@ def test_what_looks_like_a_secret_is_refused_unless_forced(
         (["--include", "mine", "--image-uri", "x"], "`image_uri` must be left out with include"),
         (
             ["--include", "large", "--package", "zip"],
-            "`include` must not exceed 262144000 bytes as",
+            "`include` must not exceed 262144000 bytes as package zip",
         ),
+        (["--include", "larger"], "`include` must not exceed 10737418240 bytes as package image"),
+        (["--template", "large"], "`template` must have at most 1048576 bytes (CloudFormation)"),
         (["--include", "mine", "--context", "full"], "`context` must be a new or an empty folder"),
     ],
 )
@@ -205,8 +207,9 @@ def test_what_cannot_be_included_is_one_line_and_nothing_is_made(
         (project / folder).mkdir()
         (project / folder / "x").write_text("")
     (project / "linked" / "y").symlink_to("/etc")
-    with (project / "large").open("wb") as file:
-        file.truncate((250 << 20) + 1)
+    for name, most in (("large", 250 << 20), ("larger", 10 << 30)):
+        with (project / name).open("wb") as file:  # all of it a hole: it takes no room
+            file.truncate(most + 1)
     before = built(project)
     context = [] if "--context" in words else ["--context", "new"]
     assert main(["deploy", "--dry-run", *words, *context]) == 2

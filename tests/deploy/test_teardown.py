@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 
 from seqgc.cli import main
@@ -24,6 +25,7 @@ from seqgc.deploy import (
     tear_down,
     write_deployment,
 )
+from seqgc.errors import ParameterError
 from tests.deploy.cloud import client
 from tests.deploy.kit import REGION, TEMPLATE
 from tests.deploy.test_deploy import Sam
@@ -153,6 +155,13 @@ def test_what_is_not_seqgc_s_is_left_alone(account: Any) -> None:
         plan_teardown("shop", session=account)
     with pytest.raises(DeployError, match=f"there is no stack 'mine' in {REGION}"):
         plan_teardown("mine", session=account)
+
+
+@pytest.mark.parametrize("stack", ["", "my stack", "x" * 129, "\x1b[2J", "arn:aws:x y"])
+def test_what_can_be_no_stack_is_refused_before_aws_is_asked(stack: str) -> None:
+    session = boto3.session.Session(region_name=REGION)
+    with pytest.raises(ParameterError, match=r"`stack` must be the name of a stack, or its id"):
+        plan_teardown(stack, session=session)
 
 
 def test_a_stack_of_which_nothing_is_left_is_said_to_be_gone(account: Any) -> None:

@@ -371,3 +371,14 @@ def test_bad_arguments_leave_nothing(
     with pytest.raises(ParameterError, match=message):
         run(parse_scheme("uncoded", n=2), models(torch.optim.SGD), tmp_path / "r", **changed)
     assert not any(tmp_path.iterdir())
+
+
+def test_a_generator_that_no_checkpoint_can_hold_leaves_nothing(tmp_path: Path) -> None:
+    numpys = np.random.get_bit_generator()
+    np.random.set_bit_generator(np.random.PCG64(1))
+    try:
+        with pytest.raises(ParameterError, match=r"`numpy.random` must be MT19937.*'PCG64'"):
+            run(parse_scheme("uncoded", n=2), models(torch.optim.SGD), tmp_path / "r")
+    finally:
+        np.random.set_bit_generator(numpys)
+    assert not any(tmp_path.iterdir())
