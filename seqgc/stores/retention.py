@@ -20,6 +20,7 @@ __all__ = ["RetiringStore"]
 class RetiringStore:
     """A store that deletes late: what is discarded or removed stays readable for a while.
 
+    What is stored again meanwhile is wanted again, and stays until it is let go once more.
     Nothing happens by itself: call `advance` when a round begins, and `close` at the end.
 
     Parameters
@@ -63,7 +64,9 @@ class RetiringStore:
         self._retired: Final[dict[WeightRef | str, tuple[int, float]]] = {}
 
     def publish(self, model: str, version: int, params: FloatArray) -> WeightRef:
-        return self._store.publish(model, version, params)
+        ref = self._store.publish(model, version, params)
+        self._retired.pop(ref, None)
+        return ref
 
     def fetch(self, ref: WeightRef) -> FloatArray:
         return self._store.fetch(ref)
@@ -74,6 +77,7 @@ class RetiringStore:
 
     def put(self, key: str, data: bytes) -> None:
         self._store.put(key, data)
+        self._retired.pop(key, None)
 
     def get(self, key: str, *, digest: str, size_bytes: int) -> bytes:
         return self._store.get(key, digest=digest, size_bytes=size_bytes)

@@ -58,6 +58,27 @@ def test_at_the_end_everything_that_was_let_go_goes_at_once() -> None:
     np.testing.assert_array_equal(kept.fetch(refs[2]), np.ones(1))
 
 
+def test_what_is_stored_again_is_not_deleted_for_what_was_let_go_before() -> None:
+    """A model that has left the training has one version, which comes and goes with its bundle."""
+    clock, kept = HandWoundClock(), MemoryStore()
+    store = RetiringStore(kept, rounds=1, grace_s=60.0, now=clock.now)
+    ref = store.publish("cnn", 1, np.ones(2))
+    store.put("blob", b"1")
+    store.discard(ref)
+    store.remove("blob")
+    clock.wind(59)
+    assert store.publish("cnn", 1, np.ones(2)) == ref
+    store.put("blob", b"1")
+    clock.wind(61)
+    assert store.advance(5) == 0
+    np.testing.assert_array_equal(store.fetch(ref), np.ones(2))
+    store.discard(ref)
+    store.remove("blob")
+    assert store.advance(9) == 0
+    clock.wind(60)
+    assert store.advance(9) == 2
+
+
 class Remembering(MemoryStore):
     """A store that knows what was removed from it, in order."""
 

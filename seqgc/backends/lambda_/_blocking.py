@@ -299,7 +299,12 @@ class HttpTransport(_ThreadedTransport):
         super().__init__(limits, clock=clock)
         self._target, self._signer = target, Signer(target, credentials=credentials)
         adapter = self._adapter()
-        session = requests.Session()
+
+        class Session(requests.Session):
+            def get_redirect_target(self, resp: requests.Response) -> None:  # noqa: ARG002
+                """Follow none: it would read and decode all of the answer, without a bound."""
+
+        session = Session()
         session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))  # threads share them
         for scheme in ("http://", "https://"):
             session.mount(scheme, adapter)

@@ -100,7 +100,7 @@ def _bomb() -> bytes:
     return gzip.compress(bytes(64 * _MEGABYTE))
 
 
-@pytest.mark.parametrize("status", ["200 OK", "500 No"])
+@pytest.mark.parametrize("status", ["200 OK", "302 Found\r\nLocation: /elsewhere", "500 No"])
 @pytest.mark.parametrize("framing", ["", "chunked"])
 def test_nothing_is_decompressed(
     open_transport: Open, peer: Peer, status: str, framing: str
