@@ -30,6 +30,7 @@ __all__ = [
     "require_int",
     "require_name",
     "require_number",
+    "reraise_stop",
 ]
 
 
@@ -186,9 +187,29 @@ def one_line(text: object, *, limit: int = 1000) -> str:
     return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in words)
 
 
+def reraise_stop(error: BaseException) -> None:
+    """Raise an error again if it is to end this program: a stranger's other errors are not.
+
+    Whoever calls ``sys.exit`` in an optimizer would end all models, with any status. What a signal
+    raises is a `KeyboardInterrupt`, or a subclass of `SystemExit`.
+
+    Examples
+    --------
+    >>> try:
+    ...     raise SystemExit("no licence")
+    ... except BaseException as error:
+    ...     reraise_stop(error)
+    ...     print("goes on without it")
+    goes on without it
+    """
+    is_exit = isinstance(error, SystemExit) and type(error) is not SystemExit
+    if is_exit or isinstance(error, KeyboardInterrupt):
+        raise error
+
+
 @contextmanager
 def refusing(argument: str, rule: str, value: str, remedy: str = "") -> Iterator[None]:
-    """Make whatever a stranger's code raises, `SystemExit` included, a `ParameterError`.
+    """Make whatever a stranger's code raises a `ParameterError`, see `reraise_stop`.
 
     ``{}`` in the ``rule`` stands for what it says.
 
@@ -202,9 +223,8 @@ def refusing(argument: str, rule: str, value: str, remedy: str = "") -> Iterator
     """
     try:
         yield
-    except (Exception, SystemExit) as error:
-        if isinstance(error, SystemExit) and type(error) is not SystemExit:
-            raise  # the program's own, of a signal
+    except BaseException as error:
+        reraise_stop(error)
         try:
             said = one_line(error, limit=120)
         except Exception:  # a stranger's error may not know what it says

@@ -16,7 +16,7 @@ from seqgc._by_value import loads
 from seqgc._fault import fault_of
 from seqgc.backends._channel import Channel
 from seqgc.backends._events import LONGEST_WAIT_S
-from seqgc.errors import WireError
+from seqgc.errors import WireError, reraise_stop
 from seqgc.wire import InvokeMessage, ReadyMessage, TaskMessage, encode
 from seqgc.worker import Compute, ComputeFactory, TaskServer, run_task
 
@@ -38,7 +38,8 @@ def main(end: socket.socket, worker: int, run_id: str, max_bytes: int) -> None:
         # passes arguments itself, but unpickled here, where a module that cannot be imported is a
         # cause that can be told.
         compute: Compute = cast("ComputeFactory", loads(frames.pop()))()
-    except Exception as error:
+    except BaseException as error:
+        reraise_stop(error)
         ready = ReadyMessage(worker=worker, problem=fault_of(error))
         master.send(encode(ready, run_id=run_id, sealed=False))
         raise SystemExit(1) from None  # the master knows: no traceback on the terminal

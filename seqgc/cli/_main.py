@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from typer.main import get_command
 
 from seqgc import __version__
+from seqgc._fault import fault_of
 from seqgc.cli import (
     _compare,
     _cost,
@@ -39,7 +40,14 @@ from seqgc.cli._messages import in_json, say, speaking
 from seqgc.cli._options import with_plugins
 from seqgc.cli._show import forget_output
 from seqgc.cli._statuses import EPILOG, Status
-from seqgc.errors import BudgetError, ParameterError, ProfileError, SeqgcError, one_line
+from seqgc.errors import (
+    BudgetError,
+    ParameterError,
+    ProfileError,
+    SeqgcError,
+    one_line,
+    reraise_stop,
+)
 
 # typer carries a copy of click of its own; this is the one public way to its errors.
 _UsageError: type[Exception] = next(
@@ -219,18 +227,22 @@ def _is_within(frame: FrameType | None, function: CodeType) -> bool:
 
 @contextmanager
 def _unwrapped() -> Iterator[None]:
-    """Raise a `_Stopped` again that another error hides.
+    """Raise a `_Stopped` again that another error hides, and an error for what ends a program.
 
     Python makes one of it where a class is made; what cleans up may fail, for a terminal is gone.
+    Code that is called may end the program, and say with status 0 that all is done.
     """
     try:
         yield
-    except Exception as error:
-        if (stop := _stop_behind(error)) is None:
+    except BaseException as error:
+        reraise_stop(error)
+        end: BaseException | None = _stop_behind(error)
+        if end is None and isinstance(error, Exception):
             raise
+        end = end or SeqgcError(f"ended by code that was called: {fault_of(error)}")
         for note in getattr(error, "__notes__", []):
-            stop.add_note(note)
-        raise stop from None
+            end.add_note(note)
+        raise end from None
 
 
 def _stop_behind(error: BaseException | None) -> _Stopped | None:

@@ -386,8 +386,11 @@ def _made(path: str, *, argument: str) -> object:
 
 def _arguments(argument: str, values: Values, *, of: OwnFunction) -> Values:
     """Return values for arguments of a function, if it has such; lists become tuples."""
-    names = inspect.signature(of).parameters
-    anything = any(each.kind is each.VAR_KEYWORD for each in names.values())
+    try:
+        names = dict(inspect.signature(of).parameters)
+        anything = any(each.kind is each.VAR_KEYWORD for each in names.values())
+    except Exception:  # of C, or none that can be called: that shows when it is
+        names, anything = {}, True
     for name in values:
         if name not in names and not anything:
             rule = f"must be arguments of {getattr(of, '__name__', of)}"

@@ -61,7 +61,7 @@ def train(
 
 
 def show_result(result: TrainResult, *, as_json: bool) -> None:
-    """Print what a run came to; `ModelError` at the end if a model has failed."""
+    """Print what a run came to; `ModelError` at the end if a model has failed, or its data has."""
     try:
         show(facts_of(result), _pairs(result), as_json=as_json, saved=True)
         sys.stdout.flush()  # here, where an error can still say where the run is
@@ -70,8 +70,10 @@ def show_result(result: TrainResult, *, as_json: bool) -> None:
     except OSError as error:
         error.add_note(f"the run: {result.run}")
         raise
-    if result.failed:
-        failed = ModelError({name: str(each) for name, each in result.failed.items()})
+    faults = {name: str(each) for name, each in result.failed.items()}
+    faults |= {name: _unevaluated(why) for name, why in result.unevaluated.items()}
+    if faults:
+        failed = ModelError(faults)
         failed.add_note(f"the run: {result.run}")
         raise failed
 
@@ -89,6 +91,7 @@ def facts_of(result: TrainResult) -> Values:
         "schemes": result.schemes,
         "switches": [switch.fields for switch in result.switches],
         "best": {name: asdict(each) for name, each in result.best.items()},
+        "unevaluated": result.unevaluated,
         "parked": {name: asdict(each) for name, each in result.parked.items()},
         **asdict(result.counts),
     }
@@ -119,9 +122,12 @@ def _pairs(result: TrainResult) -> dict[str, str]:
     for number, answer in enumerate(result.answers):
         if isinstance(answer, SearchFailure):
             pairs[f"search {number} failed"] = answer.reason
-    for name in dict.fromkeys([*result.ranking, *result.evaluations, *result.failed]):
+    names = [*result.ranking, *result.evaluations, *result.unevaluated, *result.failed]
+    for name in dict.fromkeys(names):
         words = []
-        if name not in result.failed:
+        if name in result.unevaluated:
+            words = [_unevaluated(result.unevaluated[name])]
+        elif name not in result.failed:
             seen = result.evaluations[name]
             accuracy = "" if seen.accuracy is None else f", accuracy {seen.accuracy:.3f}"
             words = [f"loss {seen.loss:.4f}{accuracy}"]
@@ -129,3 +135,7 @@ def _pairs(result: TrainResult) -> dict[str, str]:
             words.append(str(result.parked[name]))
         pairs[name] = "; ".join(words)
     return pairs
+
+
+def _unevaluated(why: str) -> str:
+    return f"could not be evaluated: {why}"

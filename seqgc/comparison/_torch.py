@@ -16,7 +16,7 @@ import torch
 from seqgc._fault import fault_of
 from seqgc.comparison._curve import LossWatch
 from seqgc.comparison._run import Workers, trained
-from seqgc.errors import ModelError, ParameterError, one_line
+from seqgc.errors import ModelError, ParameterError, reraise_stop
 from seqgc.ports import Decoding, FloatArray, MiniTask, WeightedPoints
 from seqgc.profiles import ByRound
 from seqgc.rounds import PolicyDefence, Setting
@@ -120,7 +120,7 @@ class TorchTrial:
     ) -> None:
         store, self._models = MemoryStore(), plan.models
         self._inner = plan.workload(setting, store=store)
-        self._compute = TorchCompute(
+        self.compute = TorchCompute(
             [model.objective for model in plan.models],
             store=store,
             precision=plan.precision,
@@ -136,14 +136,6 @@ class TorchTrial:
     def require_steps(self, steps: int) -> None:
         """Refuse a model whose learning-rate schedule is over before so many steps."""
         self._inner.require_steps(steps)
-
-    def compute(self, parts: tuple[WeightedPoints, ...]) -> FloatArray:
-        """Return a mini-task's result; what ends a worker's process fails its models."""
-        try:
-            return self._compute(parts)
-        except SystemExit as error:
-            either = " or ".join(part.model for part in parts)
-            self.watch.fail(either, f"its code ended the process: {one_line(error)}")
 
     def needs(self, job: int, finished: int) -> bool:
         """Say whether a gradient is to be handed over before tasks of ``job`` leave."""
@@ -197,7 +189,8 @@ class TorchTrial:
                     dataset=model.test_dataset or model.dataset,
                     autocast=model.autocast,
                 )
-            except Exception as error:  # of the user's code
+            except BaseException as error:  # of the user's code
+                reraise_stop(error)
                 self.watch.fail(model.name, f"its evaluation raised {fault_of(error)}")
             loss = seen.loss
             self._losses[index] = applied, loss

@@ -11,6 +11,7 @@ import torch
 
 from seqgc._durable import make_folder
 from seqgc._fault import fault_of
+from seqgc.errors import reraise_stop
 from seqgc.training._learner import Learner
 from seqgc.training.callbacks import CallbackList, Stop
 from seqgc.training.checkpoints import save_state
@@ -79,7 +80,8 @@ class Aftermath:
             return
         try:
             metrics = learner.validate()
-        except Exception as error:  # of one's own metric
+        except BaseException as error:  # of one's own metric
+            reraise_stop(error)
             why = f"its validation raised {fault_of(error.__cause__ or error)}"
             self._park([name], kind="raised", why=why)
             return

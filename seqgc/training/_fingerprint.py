@@ -14,7 +14,7 @@ import numpy as np
 from torch.optim import Optimizer
 
 from seqgc._bounded import parse_toml
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, reraise_stop
 from seqgc.rounds import Setting
 from seqgc.training._made_of import (
     code,
@@ -133,7 +133,8 @@ def _settings(model: Model) -> dict[str, str]:
             if model.scheduler is not None:
                 scheduler = model.scheduler(made)
                 seen["scheduler's settings"] = _with_code(scheduler, scheduler.state_dict())
-    except Exception as error:  # anybody's code; who makes the workload refuses it
+    except BaseException as error:  # anybody's code; who makes the workload refuses it
+        reraise_stop(error)
         seen["settings"] = type(error).__name__
     return seen
 

@@ -68,7 +68,7 @@ class Learner:
             clipped = self.stepper.clip(gradient)
             self.stepper.move()
             about = self.stepper.end() | clipped
-        except Exception:
+        except BaseException:
             self._parameters.write(before())
             raise
         self.steps, self.changes = self.steps + 1, self.changes + 1
@@ -83,7 +83,7 @@ class Learner:
         try:
             self.stepper.set(gradient)
             self.stepper.move()
-        except Exception:
+        except BaseException:
             self._parameters.write(before())
             raise
         self.changes += 1

@@ -35,7 +35,7 @@ import torch
 import xxhash
 from torch import nn
 
-from seqgc.errors import ParameterError, SkewError
+from seqgc.errors import ParameterError, SkewError, refusing
 from seqgc.training._points import PointDataset
 from seqgc.training.model import Objective, Recipe
 from seqgc.training.stored import StoredPoints
@@ -318,7 +318,8 @@ def _data(dataset: PointDataset) -> str:
     tensors = getattr(dataset, "tensors", None)
     if tensors is None:
         some = np.unique(np.linspace(0, size - 1, min(size, _POINTS)).astype(int))
-        tensors = [torch.as_tensor(part) for i in some for part in dataset[int(i)]]
+        with refusing("dataset", "must have points that can be read ({})", type(dataset).__name__):
+            tensors = [torch.as_tensor(part) for i in some for part in dataset[int(i)]]
     return f"{size} points {digest_tensors(tensors, most_bytes=_MOST_BYTES)} {code(dataset)}"
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from seqgc._fault import fault_of
-from seqgc.errors import ParameterError, StoreError, one_line
+from seqgc.errors import ParameterError, StoreError, one_line, reraise_stop
 from seqgc.ports import Decoding, FloatArray, MiniTask, WeightedPoints, WeightRef, WeightStore
 from seqgc.training._aftermath import Aftermath
 from seqgc.training._forms import one_of_each
@@ -237,15 +237,16 @@ class ModelsWorkload(ABC):
             if learner.model.name not in self._parked
         ]
 
-    def _park_raised(self, learner: Learner, error: Exception) -> None:
+    def _park_raised(self, learner: Learner, error: BaseException) -> None:
         """Park a model whose own optimizer or scheduler has raised."""
+        reraise_stop(error)
         why = f"its step raised {fault_of(error)}"
         self.park([learner.model.name], kind="raised", why=why)
 
     def _step(self, learner: Learner, part: FloatArray) -> None:
         try:
             about = learner.apply(part[:-1])
-        except Exception as error:
+        except BaseException as error:
             self._park_raised(learner, error)
         else:
             self.aftermath.follow(learner, loss=float(part[-1]), about=about)

@@ -12,7 +12,7 @@ from seqgc.errors import StoreError
 from seqgc.ports import Observer
 from seqgc.training._accepted import accepted
 from seqgc.training._checkpointer import RunSnapshot, RunState
-from seqgc.training._fingerprint import changes, fingerprint, require_same
+from seqgc.training._fingerprint import changes, require_same
 from seqgc.training._history import History, Recorder, read_history
 from seqgc.training._lease import Lease
 from seqgc.training._plan import TrainingPlan
@@ -40,17 +40,16 @@ def master_of(
     plan: TrainingPlan,
     workers: Workers,
     *,
+    now: dict[str, str],
     observers: Sequence[Observer],
-    callbacks: Sequence[object],
     accept_changes: bool = False,
 ) -> Iterator[OnDisk]:
-    """Be the master of a run.
+    """Be the master of a run, whose fingerprint is ``now`` so.
 
     One that is new, or that was ended before its journal said anything, begins in the journal here;
     of any other it says with what it goes on once the checkpoint has been restored (`Session`).
     """
     setting = plan.setting(workers.n)
-    now = fingerprint(plan, setting, config=directory.config, callbacks=callbacks)
     with closing(Lease(directory.path)) as lease:
         history = read_history(directory.journal)
         if not history.lines:  # by now, whoever made the folder

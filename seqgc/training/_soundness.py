@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from seqgc._fault import fault_of
-from seqgc.errors import ParameterError, refusing
+from seqgc.errors import ParameterError, refusing, reraise_stop
 from seqgc.ports import IntArray
 from seqgc.training._autocast import autocasting
 from seqgc.training._points import collate, map_tensors, point_losses
@@ -185,9 +185,8 @@ class _Trial:
                 losses = point_losses(self.model.loss, output, y, count=len(points))
         except ParameterError:
             raise
-        except (Exception, SystemExit) as error:  # the user's own code: whatever it raises
-            if isinstance(error, SystemExit) and type(error) is not SystemExit:
-                raise  # the program's own, of a signal
+        except BaseException as error:  # the user's own code: whatever it raises
+            reraise_stop(error)
             rule = "must take the dataset's points, and the loss its outputs"
             raise ParameterError("module", rule, self._blame(()), fault_of(error)) from error
         return (losses, output) if isinstance(output, Tensor) else (losses,)

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 import torch
 
 from seqgc._fault import fault_of
-from seqgc.errors import ParameterError, did_you_mean
+from seqgc.errors import ParameterError, did_you_mean, reraise_stop
 from seqgc.training._packing import pack, unpack
 
 if TYPE_CHECKING:
@@ -121,7 +121,8 @@ class CallbackList:
                 _check(callback)
             except ParameterError:
                 raise
-            except Exception as error:  # of anybody's property
+            except BaseException as error:  # of anybody's property
+                reraise_stop(error)
                 rule = "must have methods that can be looked at"
                 raise _fault(type(callback).__name__, rule, error) from error
         self._callbacks = tuple(callbacks)
@@ -140,9 +141,8 @@ class CallbackList:
             name = f"{type(callback).__name__}.{method}"
             try:
                 answer = function(*arguments)
-            except (Exception, SystemExit) as error:
-                if isinstance(error, SystemExit) and type(error) is not SystemExit:
-                    raise  # the program's own, of a signal
+            except BaseException as error:
+                reraise_stop(error)
                 self._failure = _fault(name, "must not raise", error)
                 self._failure.__cause__ = error
                 continue
@@ -165,7 +165,8 @@ class CallbackList:
             try:
                 packed = pack(callback.state_dict(), tensors, name=f"callback.{name}")
                 states.append(CallbackState(name=name, state=json.dumps(packed)))
-            except Exception as error:
+            except BaseException as error:
+                reraise_stop(error)
                 rule = "must return a state that a checkpoint can hold"
                 self._failure = _fault(f"{name}.state_dict", rule, error)
                 raise self._failure from error
@@ -181,7 +182,8 @@ class CallbackList:
             if each.name in there:
                 try:
                     there[each.name].load_state_dict(unpack(json.loads(each.state), tensors))
-                except Exception as error:
+                except BaseException as error:
+                    reraise_stop(error)
                     rule = "must take back the state of the run that is resumed"
                     raise _fault(f"{each.name}.load_state_dict", rule, error) from error
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from seqgc._by_value import PicklingError, dumps, loads
 from seqgc._fault import fault_of
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, reraise_stop
 from seqgc.ports import Flaw, FlawedResult, FloatArray, WeightedPoints, WeightRef, WeightStore
 from seqgc.training._autocast import autocasting, require_autocast
 from seqgc.training._forms import with_shared_modules
@@ -104,7 +104,8 @@ class TorchCompute:
             objective.module.load(part.weights, self._fetch)
             try:
                 objective.compute(part, out=out)
-            except Exception as error:  # of the user's code: the other models' parts are none of it
+            except BaseException as error:  # of one model's own code: other parts are none of it
+                reraise_stop(error)
                 out[:] = 0
                 flaws[part.model] = Flaw(kind="raised", why=fault_of(error))
         if flaws:

@@ -10,7 +10,6 @@ from contextlib import (
     closing,
     contextmanager,
     nullcontext,
-    suppress,
 )
 from dataclasses import dataclass, field
 from math import isfinite
@@ -18,11 +17,13 @@ from pathlib import Path
 
 from torch import nn
 
-from seqgc.errors import ModelError, StoreError
+from seqgc._fault import fault_of
+from seqgc.errors import ModelError, StoreError, reraise_stop
 from seqgc.ports import Backend, Dispatch, Notice, Observer, OutlastingBackend, Payload, Seen
 from seqgc.stores import RetiringStore
 from seqgc.training._checkpointer import RandomState, RunState
 from seqgc.training._counts import RunCounts
+from seqgc.training._fingerprint import fingerprint
 from seqgc.training._models import ModelsWorkload
 from seqgc.training._on_disk import OnDisk, master_of
 from seqgc.training._plan import TrainingPlan
@@ -51,13 +52,15 @@ class TrainResult:
     jobs: int
     seconds: float  # from the first dispatch to the last decoding: workers had been started before
     counts: RunCounts
-    # By model, on its test data if it has any; without those that raise.
+    # By model, on its test data if it has any; without those that cannot be evaluated.
     evaluations: dict[str, Evaluation]
     payload: Payload  # the format in which results travelled
     switches: tuple[Switch, ...] = ()
     answers: tuple[Answer, ...] = ()  # of the searches for a better setting
     # Models that were trained no further before the run's end, and why.
     parked: dict[str, Parked] = field(default_factory=dict)
+    # Models that were trained to their end and could not be evaluated then, and why.
+    unevaluated: dict[str, str] = field(default_factory=dict)
     # By model, in the run's precision: as trained; those with which it validated best are in
     # `checkpoints/NAME.best.safetensors`.
     modules: dict[str, nn.Module] = field(default_factory=dict, repr=False)
@@ -128,12 +131,14 @@ def train(
     """
     path = new_run_path("runs", plan.setting(workers.n).scheme.spec) if run is None else Path(run)
     require_new(path)
+    setting = plan.setting(workers.n)
+    work = plan.work(path, setting=setting)
+    now = fingerprint(plan, setting, config=config, callbacks=callbacks)
 
     def begin() -> AbstractContextManager[OnDisk]:
         directory = RunDirectory(path, config=config)
-        return master_of(directory, plan, workers, observers=observers, callbacks=callbacks)
+        return master_of(directory, plan, workers, now=now, observers=observers)
 
-    work = plan.work(path, setting=plan.setting(workers.n))
     return _execute(
         plan, workers, work, begin, observers=observers, tuner=tuner, callbacks=callbacks
     )
@@ -173,18 +178,14 @@ def resume(
     BudgetError
         If it has spent more already than a budget among the observers allows.
     """
-    directory = RunDirectory(run, reopened=True)
+    directory, setting = RunDirectory(run, reopened=True), plan.setting(workers.n)
+    now = fingerprint(plan, setting, config=directory.config, callbacks=callbacks)
     begun = master_of(
-        directory,
-        plan,
-        workers,
-        observers=observers,
-        callbacks=callbacks,
-        accept_changes=accept_changes,
+        directory, plan, workers, now=now, observers=observers, accept_changes=accept_changes
     )
     with begun as record:  # before anything is started: what it costs is on record already
         pin = {} if accept_changes else record.recorder.history.pin
-        setting, master = plan.setting(workers.n), record.recorder.master
+        master = record.recorder.master
         name = record.recorder.history.name
         work = plan.work(directory.path, setting=setting, master=master, pin=pin, name=name)
         return _execute(
@@ -251,22 +252,28 @@ def _execute(
                 last = _last_checkpoint(record.directory, error)
                 error.add_note(f"{left}{last}go on with: seqgc resume {path}")
             raise
-    result = TrainResult(
-        run=path,
-        scheme=setting.scheme.spec,
-        jobs=session.num_jobs,
-        seconds=seconds,
-        counts=session.counts,
-        evaluations=dict(_evaluations(workload, plan.models)),
-        payload=work.payload,
-        switches=tuple(switches),
-        answers=tuple(session.answers),
-        parked=dict(workload.parked),
-        modules={name: workload.module(name) for name in workload.names},
-        best={name: best for name, (best, _) in workload.best().items()},
-    )
-    workload.aftermath.callbacks.call("on_end", result)
-    workload.aftermath.callbacks.require_none_failed()
+    try:  # it is trained, and all of it on the disk
+        seen, unevaluated = _evaluated(workload, plan.models)
+        result = TrainResult(
+            run=path,
+            scheme=setting.scheme.spec,
+            jobs=session.num_jobs,
+            seconds=seconds,
+            counts=session.counts,
+            evaluations=seen,
+            unevaluated=unevaluated,
+            payload=work.payload,
+            switches=tuple(switches),
+            answers=tuple(session.answers),
+            parked=dict(workload.parked),
+            modules={name: workload.module(name) for name in workload.names},
+            best={name: best for name, (best, _) in workload.best().items()},
+        )
+        workload.aftermath.callbacks.call("on_end", result)
+        workload.aftermath.callbacks.require_none_failed()
+    except BaseException as error:
+        error.add_note(f"all is trained; see what it came to with: seqgc resume {path}")
+        raise
     return result
 
 
@@ -286,17 +293,27 @@ def _last_checkpoint(directory: RunDirectory, error: BaseException) -> str:
     return f"the last checkpoint: {last}; "
 
 
-def _evaluations(
+def _evaluated(
     workload: ModelsWorkload, models: Sequence[Model]
-) -> Iterator[tuple[str, Evaluation]]:
-    """Yield what the models have come to; of those that raised, as far as they can be evaluated."""
+) -> tuple[dict[str, Evaluation], dict[str, str]]:
+    """Return what the models have come to, and why others could not be evaluated.
+
+    Those that have raised before are among neither if they raise now.
+    """
+    found, failed = dict[str, Evaluation](), dict[str, str]()
     for model in models:
         parked = workload.parked.get(model.name)
         data = model.dataset if model.test_dataset is None else model.test_dataset
-        with suppress(Exception) if parked and parked.kind == "raised" else nullcontext():
-            module = workload.module(model.name)
-            seen = evaluate(module, loss=model.loss, dataset=data, autocast=model.autocast)
-            yield model.name, seen
+        module = workload.module(model.name)
+        try:
+            found[model.name] = evaluate(
+                module, loss=model.loss, dataset=data, autocast=model.autocast
+            )
+        except BaseException as error:  # of the user's own module, loss or data
+            reraise_stop(error)
+            if parked is None or parked.kind != "raised":
+                failed[model.name] = fault_of(error)
+    return found, failed
 
 
 @contextmanager

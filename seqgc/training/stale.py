@@ -233,7 +233,7 @@ class StaleWorkload(ModelsWorkload):
             if learner.model.name not in self._parked:
                 try:
                     learner.apply_part(part[:-1])
-                except Exception as error:  # of the user's own optimizer
+                except BaseException as error:  # of the user's own optimizer
                     self._park_raised(learner, error)
 
     def _complete(self, job: int, about: OpenJob) -> None:
@@ -275,7 +275,7 @@ class StaleWorkload(ModelsWorkload):
     def _end_parts(self, learner: Learner, loss: float) -> None:
         try:
             about = learner.end_step()
-        except Exception as error:  # of the user's own scheduler
+        except BaseException as error:  # of the user's own scheduler
             self._park_raised(learner, error)
         else:
             self.aftermath.follow(learner, loss=loss, about=about)

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from seqgc._fault import fault_of
-from seqgc.errors import ParameterError, did_you_mean, require_int, require_number
+from seqgc.errors import ParameterError, did_you_mean, require_int, require_number, reraise_stop
 from seqgc.training._points import PointDataset, require_points
 from seqgc.training.metrics import Metric, evaluate
 
@@ -191,9 +191,8 @@ def require_valid(models: Sequence[Model]) -> None:
             metrics = rules.of(model.module, model)
         except ParameterError:
             raise
-        except (Exception, SystemExit) as error:  # of the user's own module, loss or data
-            if isinstance(error, SystemExit) and type(error) is not SystemExit:
-                raise  # the program's own, of a signal
+        except BaseException as error:  # of the user's own module, loss or data
+            reraise_stop(error)
             rule = "must be on points that the module and the loss take"
             raise ParameterError("validation", rule, model.name, fault_of(error)) from error
         if rules.monitor not in metrics:

@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 from typing import Final, TypeAlias
 
 from seqgc import wire
-from seqgc.errors import StoreError, WireError
+from seqgc.errors import StoreError, WireError, reraise_stop
 from seqgc.ports import BlobStore, FloatArray, WeightRef, WeightStore
 from seqgc.wire import InvokeMessage, StayMessage, StoreRef, WorkloadRef
 from seqgc.worker._workloads import Compute, Registry, run_task, told_of
@@ -125,7 +125,8 @@ class FunctionWorker:
                 self._sleep(left)
             reply = self._fitted(run_id, message, result)
             stored = 0 if reply is result else len(result)
-        except Exception as error:
+        except BaseException as error:
+            reraise_stop(error)
             computed = self._now()
             why, final = told_of(error)
             failed = message.request.failure(why, final=final)

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
+from seqgc.errors import reraise_stop
 from seqgc.ports import Task
 from seqgc.wire import (
     CancelMessage,
@@ -147,7 +148,8 @@ class TaskServer:
         try:
             frame = self._answer(message, lambda: self._unwanted(task))
             when = received + request.delay_s
-        except Exception as error:
+        except BaseException as error:
+            reraise_stop(error)
             self.failures += 1
             why, final = told_of(error)
             frame = self._encoded(request.failure(why, final=final))

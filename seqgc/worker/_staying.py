@@ -41,7 +41,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from seqgc import wire
-from seqgc.errors import WireError, WorkerError, one_line
+from seqgc.errors import WireError, WorkerError, one_line, reraise_stop
 from seqgc.wire import LeaveMessage, ReadyMessage, StayMessage
 from seqgc.worker._invocations import StayReport
 from seqgc.worker._line import (
@@ -111,7 +111,8 @@ def _problem_of(make: Callable[[], object]) -> tuple[str, bool]:
     """Return why the workload cannot be made, empty if it can; and whether that is final."""
     try:
         make()
-    except Exception as error:
+    except BaseException as error:
+        reraise_stop(error)
         return told_of(error)
     return "", False
 

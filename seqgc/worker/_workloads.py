@@ -62,7 +62,7 @@ def run_task(
     return results, flaws
 
 
-def told_of(error: Exception) -> tuple[str, bool]:
+def told_of(error: BaseException) -> tuple[str, bool]:
     """Return what the master is told of an error, and whether it is final.
 
     It is if the worker has other code, data or versions than the master: neither another attempt

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from seqgc.cli import main
 from tests.cli.mutations import SOAK, Out, answered, changed
 
 COUNT = 100_000 if SOAK else 120
@@ -75,7 +76,7 @@ values = {
 made = {f"v{at}": (lambda value=value: value) for at, value in enumerate(values.values())}
 errors = (
     ValueError("two" + chr(10) + "lines"), SystemExit(0), SystemExit("x"), Strange(),
-    RecursionError(), MemoryError("much"), StopIteration(),
+    RecursionError(), MemoryError("much"), StopIteration(), BaseException("of another kind"),
 )
 for at, error in enumerate(errors):
     made[f"e{at}"] = raising(error)
@@ -112,3 +113,13 @@ def test_whatever_a_module_of_ones_own_is(
         asked = [f"--module={module}", f"--data={data}", "--models=1", "-n", "2"]
         answered(capsys, "train", "--dry-run", "--scheme=uncoded", *asked)
     del sys.modules["own_things"]
+
+
+@pytest.mark.parametrize("optimizer", ["builtins:dict", "builtins:int", "math:sqrt"])
+def test_what_has_no_readable_signature_is_refused_as_no_optimizer(
+    optimizer: str, capsys: Out
+) -> None:
+    asked = ["train", "--dry-run", "--module=mlp", "--models=1", "-n", "2", "--scheme=uncoded"]
+    assert main([*asked, f"--optimizer={optimizer}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "optimizer" in line

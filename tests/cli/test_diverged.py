@@ -57,3 +57,36 @@ def test_a_run_of_nothing_else_ends_with_one_line_that_names_it(
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("seqgc: wild diverged after")
     assert last.endswith("; the run: r")
+
+
+SPOILT = """
+import torch
+from torch.utils.data import TensorDataset
+
+def points(count, wrong):
+    x, y = torch.ones(count, 1, 8, 8), torch.zeros(count, dtype=torch.long)
+    y[wrong] = 10  # the class of none
+    return TensorDataset(x, y)
+
+def data():
+    return points(100, []), points(100, [61])
+"""
+
+
+def test_a_model_whose_test_data_are_spoilt_costs_the_others_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Out
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("own_spoilt.py").write_text(SPOILT)
+    spoilt = TAME.replace("tame", "spoilt") + 'data = "own_spoilt:data"\n'
+    Path("run.toml").write_text(RUN + TAME + spoilt)
+    for line in (["train", "run.toml", "--run", "r"], ["resume", "r"]):
+        assert main(line) == 1
+        out, err = capsys.readouterr()
+        last = err.splitlines()[-1]
+        assert last.startswith("seqgc: spoilt could not be evaluated: IndexError: Target 10 is")
+        assert last.endswith("; the run: r")
+        (tame,) = (line for line in out.splitlines() if line.startswith("tame"))
+        assert tame.split()[1] == "loss"
+        assert "could not be evaluated" in out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,10 @@ def stop() -> Exception:
         (lambda: DeployError("refused"), 1),
         (lambda: OSError(28, "No space left on device"), 1),
         (MemoryError, 1),
+        (SystemExit, 1),  # a user's own code has ended the program, and all is not done
+        (lambda: SystemExit(4), 1),
+        (lambda: BaseException("of another kind"), 1),
+        (KeyboardInterrupt, 130),
         (lambda: ParameterError("n", "must be >= 1", 0), 2),
         (lambda: ProfileError("no profile"), 2),
         (lambda: BudgetError("stopped", round=3, spent_usd=1.0), 3),
@@ -46,7 +51,7 @@ def stop() -> Exception:
     ],
 )
 def test_each_way_to_end_has_its_status(
-    monkeypatch: pytest.MonkeyPatch, fails: type[Exception], status: int
+    monkeypatch: pytest.MonkeyPatch, fails: Callable[[], BaseException], status: int
 ) -> None:
     own = typer.Typer()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,16 +13,19 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from seqgc.errors import ModelError
+from seqgc.errors import ModelError, ParameterError
 from seqgc.rounds import Setting
 from seqgc.schemes import parse_scheme
 from seqgc.stores import MemoryStore
 from seqgc.training import (
+    Callback,
     Model,
     TorchCompute,
     TorchWorkload,
     TrainingPlan,
+    TrainResult,
     batch_indices,
+    resume,
     train,
 )
 from tests.training.reference import Chunks, blobs, flat, make_model, run_coded
@@ -49,8 +53,8 @@ def moody() -> nn.Module:
 class Torn(Dataset[tuple[torch.Tensor, torch.Tensor]]):
     """Data of which one point, of the second step, cannot be read."""
 
-    def __init__(self) -> None:
-        self._data = blobs(POINTS)
+    def __init__(self, error: BaseException) -> None:
+        self._data, self._error = blobs(POINTS), error
         self._torn = int(batch_indices(POINTS, batch_size=16, seed=SEED, step=1)[5])
 
     def __len__(self) -> int:
@@ -58,7 +62,7 @@ class Torn(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         if index == self._torn:
-            raise OSError("the point cannot be read")
+            raise self._error
         return self._data[index]
 
 
@@ -89,8 +93,13 @@ BROKEN: dict[str, tuple[Callable[[], Model], str, str]] = {
         "forward",
     ),
     "dataset": (
-        lambda: make_model("m3", seed=SEED, dataset=Torn()),
+        lambda: make_model("m3", seed=SEED, dataset=Torn(OSError("the point cannot be read"))),
         "OSError: the point cannot be read",
+        "__getitem__",
+    ),
+    "dataset ends": (
+        lambda: make_model("m3", seed=SEED, dataset=Torn(SystemExit("no licence"))),
+        "SystemExit: no licence",
         "__getitem__",
     ),
     "loss": (
@@ -121,13 +130,69 @@ def test_it_is_parked_where_it_raised_and_the_others_get_the_same_bits(
     assert parked.why.startswith(f"{says} ({__file__}:")
     assert parked.why.endswith(f", in {function})")
     assert others(bad, "m3") == others(fine, "m3")
-    assert ("m3" in bad.evaluations) == (where != "dataset"), "as far as it can be evaluated"
+    assert ("m3" in bad.evaluations) == ("dataset" not in where), "as far as it can be evaluated"
+    assert not bad.unevaluated
 
 
 def test_a_run_of_nothing_else_ends_and_says_why(tmp_path: Path) -> None:
     alone = TrainingPlan(models=[BROKEN["forward"][0]()], scheme="gc:s=1", steps=STEPS)
     with pytest.raises(ModelError, match=r"^m3 raised after 1 step: RuntimeError: had enough \("):
         train(alone, crew(), run=tmp_path / "run")
+
+
+class Spoilt(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Test data, one point of which cannot be read; those that are tried before a run can."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._data, self._error = blobs(POINTS), error
+
+    def __len__(self) -> int:
+        return POINTS
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if index == POINTS - 2:
+            raise self._error
+        return self._data[index]
+
+
+@pytest.mark.parametrize("error", [OSError("torn"), SystemExit(0), BaseException("of another")])
+def test_test_data_that_raise_cost_no_other_model_its_evaluation(
+    error: BaseException, tmp_path: Path
+) -> None:
+    spoilt = make_model("m3", seed=SEED, test_dataset=Spoilt(error))
+    bad = train(plan(spoilt), crew(), run=tmp_path / "bad")
+    assert list(bad.evaluations) == ["m0", "m1", "m2"]
+    ((name, why),) = bad.unevaluated.items()
+    assert name == "m3"
+    assert why.startswith(f"{type(error).__name__}: {error} ({__file__}:")
+    assert not bad.failed, "it has been trained"
+    assert "m3" in bad.modules
+
+
+def test_data_that_cannot_be_read_leave_nothing(tmp_path: Path) -> None:
+    class Cut(Spoilt):
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+            return super().__getitem__(index - 1)  # the last one raises, which is looked at
+
+    cut = make_model("m3", test_dataset=Cut(SystemExit(0)))
+    with pytest.raises(ParameterError, match=r"`dataset` must have points that can be read \(Sys"):
+        train(plan(cut), crew(), run=tmp_path / "run")
+    assert not any(tmp_path.iterdir())
+
+
+def test_who_interrupts_the_end_hears_where_the_results_are(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+
+    class Impatient(Callback):
+        def on_end(self, result: TrainResult) -> None:  # noqa: ARG002 (it is not looked at)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as raised:
+        train(plan(make_model("m3")), crew(), run=run, callbacks=[Impatient()])
+    assert raised.value.__notes__ == [
+        f"all is trained; see what it came to with: seqgc resume {run}"
+    ]
+    assert len(resume(run, plan(make_model("m3")), crew()).evaluations) == 4
 
 
 class Flaky(nn.CrossEntropyLoss):
@@ -161,12 +226,25 @@ class Weak(torch.optim.SGD):
     """An optimizer that raises halfway through its second step."""
 
     steps = 0
+    error: BaseException = ArithmeticError("out of breath")
 
     def step(self, closure: None = None) -> None:
         super().step(closure)
         self.steps += 1
         if self.steps == 2:
-            raise ArithmeticError("out of breath")
+            raise self.error
+
+
+class Ending(Weak):
+    """One that ends the program instead."""
+
+    error = SystemExit(0)
+
+
+class Odd(Weak):
+    """One that raises what is no `Exception`."""
+
+    error = BaseException("of another kind")
 
 
 def weak(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
@@ -182,6 +260,11 @@ def tired(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRSchedu
 
 STEPPING = {
     "optimizer": (lambda model: replace(model, optimizer=weak), "ArithmeticError: out of breath"),
+    "end": (lambda model: replace(model, optimizer=partial(Ending, lr=0.1)), "SystemExit: 0"),
+    "other": (
+        lambda model: replace(model, optimizer=partial(Odd, lr=0.1)),
+        "BaseException: of another kind",
+    ),
     "scheduler": (lambda model: replace(model, scheduler=tired), "ZeroDivisionError: division by"),
 }
 

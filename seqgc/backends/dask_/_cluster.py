@@ -32,7 +32,7 @@ from distributed import (
 
 from seqgc._fault import fault_of
 from seqgc.backends._main_module import without_script
-from seqgc.errors import ParameterError, WorkerError
+from seqgc.errors import ParameterError, WorkerError, reraise_stop
 from seqgc.wire import TaskMessage, decode, encode
 from seqgc.worker import Compute, ComputeFactory, run_task
 
@@ -269,7 +269,8 @@ def _answer(station: Station, frame: bytes) -> bytes:
         if computed is None:
             return b""
         return encode(request.result(*computed), run_id=station.run_id)
-    except Exception as error:
+    except BaseException as error:
+        reraise_stop(error)
         return encode(request.failure(fault_of(error)), run_id=station.run_id)
     finally:
         station.forgotten.discard(address)

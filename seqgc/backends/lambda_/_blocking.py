@@ -301,7 +301,7 @@ class HttpTransport(_ThreadedTransport):
         adapter = self._adapter()
 
         class Session(requests.Session):
-            def get_redirect_target(self, resp: requests.Response) -> None:  # noqa: ARG002
+            def get_redirect_target(self, resp: requests.Response) -> None:
                 """Follow none: it would read and decode all of the answer, without a bound."""
 
         session = Session()
