@@ -1,8 +1,8 @@
 """Reading what others have written: regular files of a bounded size, and whatever is in them.
 
-A pipe would be waited for, a device has no end, and a few bytes can stand for gigabytes. So sizes
-are asked for first, and all that can be wrong is an `OSError` of the file or a `ValueError` of what
-it says, each in one line.
+A pipe would be waited for, a device has no end, a link leads anywhere, and a few bytes can stand
+for gigabytes. So sizes are asked for first, no link is followed where others may write, and all
+that can be wrong is an `OSError` of the file or a `ValueError` of what it says, each in one line.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import re
 import stat
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -19,10 +20,17 @@ _MOST_TOML_BYTES: Final = 2**18  # more than a thousand models take
 _MOST_DOTS: Final = 6
 
 
-def open_bounded(path: str | Path, *, most_bytes: int) -> IO[bytes]:
-    """Open a regular file for reading; `OSError` if it is absent, another thing, or larger."""
+def open_bounded(path: str | Path, *, most_bytes: int, folder: int | None = None) -> IO[bytes]:
+    """Open a regular file for reading; `OSError` if it is absent, another thing, or larger.
+
+    With the handle of its ``folder`` that is where it is looked for, and it may be no link.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if folder is None:
+            descriptor = os.open(path, flags)
+        else:
+            descriptor = open_unlinked(Path(path), flags, folder=folder)
     except ValueError as error:  # no name of a file has a zero byte
         raise OSError(errno.EINVAL, str(error), str(path)) from None
     try:
@@ -31,6 +39,26 @@ def open_bounded(path: str | Path, *, most_bytes: int) -> IO[bytes]:
         os.close(descriptor)
         raise
     return os.fdopen(descriptor, "rb")
+
+
+def open_unlinked(path: Path, flags: int, *, folder: int) -> int:
+    """Open what has the path's name in the folder of a handle, unless it is a link.
+
+    `OSError`, which names the path and says if it is one.
+    """
+    try:
+        return os.open(path.name, flags | os.O_NOFOLLOW, dir_fd=folder)
+    except OSError as error:
+        if _is_link(path.name, folder):  # Linux says of one that is to be a folder: it is none
+            raise OSError(errno.ELOOP, "it is a link", str(path)) from None
+        error.filename = str(path)
+        raise
+
+
+def _is_link(name: str, folder: int) -> bool:
+    with suppress(OSError):
+        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    return False
 
 
 def _check(about: os.stat_result, path: str, most_bytes: int) -> None:
@@ -43,9 +71,9 @@ def _check(about: os.stat_result, path: str, most_bytes: int) -> None:
         raise OSError(errno.EINVAL, reason, path)
 
 
-def read_bounded(path: str | Path, *, most_bytes: int) -> bytes:
-    """Return what is in a regular file; raises like `open_bounded`."""
-    with open_bounded(path, most_bytes=most_bytes) as file:
+def read_bounded(path: str | Path, *, most_bytes: int, folder: int | None = None) -> bytes:
+    """Return what is in a regular file; takes and raises what `open_bounded` does."""
+    with open_bounded(path, most_bytes=most_bytes, folder=folder) as file:
         return file.read(most_bytes)
 
 

@@ -16,6 +16,8 @@ from glob import escape, iglob
 from pathlib import Path
 from typing import IO
 
+from seqgc._bounded import open_unlinked
+
 _OWNER = ".seqgc-owner-"
 
 system = os
@@ -47,17 +49,18 @@ def _temporary(name: str) -> str:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
+def replacing(path: Path, *, folder: int | None = None) -> Iterator[IO[bytes]]:
     """Yield a file that takes the place of ``path`` once the block ends well, and never otherwise.
 
+    With the handle of its ``folder`` that is where it is written, wherever its path leads by now.
     `OSError` if the folder is absent or cannot be written to; ``path`` is then as it was.
     """
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        with _naming(path), replacing_in(folder, path.name) as file:
-            yield file
-    finally:
-        os.close(folder)
+    with (
+        folder_below(path.parent if folder is None else folder) as handle,
+        _naming(path),
+        replacing_in(handle, path.name) as file,
+    ):
+        yield file
 
 
 @contextmanager
@@ -88,16 +91,18 @@ def replacing_in(folder: int, name: str, *, sync: bool = True) -> Iterator[IO[by
 def folder_below(folder: int | Path, *parts: str, make: bool = False) -> Iterator[int]:
     """Yield the handle of ``folder``, or of one below it, none of whose ``parts`` may be a link.
 
-    With ``make`` those that are not there are made; raises `OSError`.
+    With ``make`` those that are not there are made; raises `OSError`, which says what is a link.
     """
     flags = os.O_RDONLY | os.O_DIRECTORY
     handle = os.dup(folder) if isinstance(folder, int) else os.open(folder, flags)
+    path = Path() if isinstance(folder, int) else folder
     try:
         for part in parts:
             if make:
                 with suppress(FileExistsError):
                     os.mkdir(part, dir_fd=handle)
-            inner = os.open(part, flags | os.O_NOFOLLOW, dir_fd=handle)
+            path /= part
+            inner = open_unlinked(path, flags, folder=handle)
             os.close(handle)
             handle = inner
         yield handle

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from seqgc._durable import replacing
-from seqgc.deploy._aws import DeployError, calls
+from seqgc._durable import folder_below, replacing
+from seqgc.deploy._aws import calls
 from seqgc.deploy._data_sources import arrays_of, check_arrays
 from seqgc.errors import ParameterError, one_line
 from seqgc.stores import (
@@ -38,6 +40,56 @@ _Array: TypeAlias = np.ndarray[Any, Any]
 _BLOCK_BYTES: Final = 64 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    """The folder of a data set, by its handle: wherever its path, which errors name, leads by now.
+
+    Others may write where it is: functions, on their file system. So nothing in it is a way out.
+    """
+
+    path: Path
+    handle: int
+
+    @contextmanager
+    def written(self, name: str) -> Iterator[IO[bytes]]:
+        """Yield a file that takes the place of what has a name, a link too, once it is whole."""
+        with replacing(self.path / name, folder=self.handle) as file:
+            yield file
+            os.fchmod(file.fileno(), 0o644)  # functions are another user
+
+    def has(self, name: str) -> bool:
+        """Say whether there is anything of a name."""
+        with suppress(FileNotFoundError):
+            os.stat(name, dir_fd=self.handle, follow_symlinks=False)
+            return True
+        return False
+
+    def remove(self, name: str) -> None:
+        """Remove the file of a name, if there is one."""
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self.handle)
+
+
+@contextmanager
+def _folder_of(name: str, *parts: str, trusted: Path) -> Iterator[_Folder]:
+    """Yield the folder of a data set, which is made if need be, at those parts of a trusted path.
+
+    Raises
+    ------
+    ParameterError
+        If it is a link, or one of the parts is.
+    """
+    trusted.mkdir(parents=True, exist_ok=True)
+    try:
+        with folder_below(trusted, *parts, name, make=True) as handle:
+            yield _Folder(trusted.joinpath(*parts, name), handle)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        rule = f"must be put into folders, not where a link leads ({one_line(error)})"
+        raise ParameterError("name", rule, name, "remove the link") from error
+
+
 def put_data(name: str, source: Path, place: Path, *, replace: bool = False) -> StoredData:
     """Copy a data set to a folder of data sets; it is there as a whole or not at all.
 
@@ -48,29 +100,30 @@ def put_data(name: str, source: Path, place: Path, *, replace: bool = False) -> 
     Raises
     ------
     ParameterError
-        If it is no such source, or the name has other contents already and ``replace`` is not set.
+        If it is no such source, the name has other contents already and ``replace`` is not set, or
+        its folder is a link.
     """
     require_data_name(name)
-    folder, before = place / name, find_data(name, [str(place)])
-    absent = [each for each in folder.parents if not each.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    made: list[Path] = []
-    try:
-        arrays = {key: _written(key, array, folder, made) for key, array in arrays_of(source)}
-        check_arrays(arrays, source)
-        stored = StoredData(name, str(place), arrays)
-        _require_new(stored, before, str(place), replace=replace)
-        if not (lasting := folder / stored.file).exists():
-            made.append(lasting)
-        _say(stored, before, folder)
-    except BaseException:
-        for path in made:
-            path.unlink(missing_ok=True)
-        for each in (folder, *absent):
-            with suppress(OSError):  # not empty
-                each.rmdir()
-        raise
-    _clear(stored, before, folder)
+    absent = [each for each in (place, *place.parents) if not each.exists()]
+    made: list[str] = []
+    with _folder_of(name, trusted=place) as folder:
+        try:
+            before = find_data(name, [str(place)])
+            arrays = {key: _written(key, array, folder, made) for key, array in arrays_of(source)}
+            check_arrays(arrays, source)
+            stored = StoredData(name, str(place), arrays)
+            _require_new(stored, before, str(place), replace=replace)
+            if not folder.has(stored.file):
+                made.append(stored.file)
+            _say(stored, before, folder)
+        except BaseException:
+            for file in made:
+                folder.remove(file)
+            for each in (folder.path, *absent):
+                with suppress(OSError):  # not empty
+                    each.rmdir()
+            raise
+        _clear(stored, before, folder)
     return stored
 
 
@@ -83,11 +136,11 @@ def upload_data(
     ------
     ParameterError
         If the name has other contents there already and ``replace`` is not set.
+    StoreError
+        If a file is not there, or is a link.
     DeployError
         If AWS refuses.
     """
-    from boto3.exceptions import S3UploadFailedError
-
     client = session.client("s3")
     bucket, prefix = location.removeprefix("s3://").split("/", 1)
     before = find_data(stored.name, [location], client=lambda: client)
@@ -95,12 +148,9 @@ def upload_data(
         return f"{location}/{stored.name}"
     _require_new(stored, before, location, replace=replace)
     with calls(f"copy {stored.name!r} to {location}"):
-        for array in stored.arrays.values():
-            path = Path(stored.place, stored.name, array.file)
-            try:  # in parts, which boto3 makes an error of its own
-                client.upload_file(str(path), bucket, f"{prefix}/{stored.name}/{array.file}")
-            except S3UploadFailedError as error:
-                raise DeployError(f"cannot copy {path} to {location}: {one_line(error)}") from error
+        for key, array in stored.arrays.items():
+            with stored.opened(key) as source:
+                client.upload_fileobj(source, bucket, f"{prefix}/{stored.name}/{array.file}")
         for file, text in _said(stored, before):
             client.put_object(Bucket=bucket, Key=f"{prefix}/{stored.name}/{file}", Body=text)
         for old in _outdated(stored, before, client=lambda: client):
@@ -108,39 +158,45 @@ def upload_data(
     return f"{location}/{stored.name}"
 
 
-def copy_data(stored: StoredData, place: Path, *, replace: bool = False) -> str:
+def copy_data(
+    stored: StoredData, place: Path, *, below: Path | None = None, replace: bool = False
+) -> str:
     """Copy a data set to the folder of data sets on a file system; return where.
+
+    ``place`` may be a link; if others may write where it is, it is a path ``below`` a folder that
+    is vouched for, as of a `DirectoryStore`.
 
     Raises
     ------
     ParameterError
-        If the name has other contents there already and ``replace`` is not set.
+        If the name has other contents there already and ``replace`` is not set, or its folder, or
+        one on the way there, is a link.
+    StoreError
+        If a file is not there, or is a link.
     """
-    before = find_data(stored.name, [str(place)])
-    _require_new(stored, before, str(place), replace=replace)
-    folder = place / stored.name
-    folder.mkdir(parents=True, exist_ok=True)
-    for array in stored.arrays.values():
-        with replacing(folder / array.file) as file:
-            with Path(stored.place, stored.name, array.file).open("rb") as source:
+    parts, trusted = ((), place) if below is None else (place.parts, below)
+    with _folder_of(stored.name, *parts, trusted=trusted) as folder:
+        there = str(folder.path.parent)
+        before = find_data(stored.name, [there])
+        _require_new(stored, before, there, replace=replace)
+        for key, array in stored.arrays.items():
+            with stored.opened(key) as source, folder.written(array.file) as file:
                 shutil.copyfileobj(source, file)
-            os.fchmod(file.fileno(), 0o644)  # functions are another user
-    _say(stored, before, folder)
-    _clear(stored, before, folder)
-    return str(folder)
+        _say(stored, before, folder)
+        _clear(stored, before, folder)
+    return str(folder.path)
 
 
-def _say(stored: StoredData, before: StoredData | None, folder: Path) -> None:
+def _say(stored: StoredData, before: StoredData | None, folder: _Folder) -> None:
     """Say what a folder's arrays are, which are there."""
     for name, text in _said(stored, before):
-        with replacing(folder / name) as file:
+        with folder.written(name) as file:
             file.write(text)
-            os.fchmod(file.fileno(), 0o644)
 
 
-def _clear(stored: StoredData, before: StoredData | None, folder: Path) -> None:
+def _clear(stored: StoredData, before: StoredData | None, folder: _Folder) -> None:
     for old in _outdated(stored, before):
-        (folder / old).unlink(missing_ok=True)
+        folder.remove(old)
 
 
 def _said(stored: StoredData, before: StoredData | None) -> list[tuple[str, bytes]]:
@@ -181,7 +237,7 @@ def _files(stored: StoredData) -> set[str]:
     return {stored.file, *(each.file for each in stored.arrays.values())}
 
 
-def _written(name: str, array: _Array, folder: Path, made: list[Path]) -> StoredArray:
+def _written(name: str, array: _Array, folder: _Folder, made: list[str]) -> StoredArray:
     """Write an array's file in pieces, whatever memory there is; say what it is."""
     dtype = array.dtype.newbyteorder("<")
     if array.ndim == 0 or not is_number(dtype):
@@ -189,18 +245,19 @@ def _written(name: str, array: _Array, folder: Path, made: list[Path]) -> Stored
         raise ParameterError("path", rule, f"{name}: {array.dtype} {array.shape}")
     if name.startswith("y") and array.ndim == 1 and dtype.kind in "iu":
         dtype = np.dtype("<i8")  # what PyTorch's losses take
-    temporary = folder / f".{name}-{os.urandom(6).hex()}.tmp"
+    temporary = f".{name}-{os.urandom(6).hex()}.tmp"
     made.append(temporary)
-    with temporary.open("wb") as file:
+    flags, handle = os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder.handle
+    with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=handle), "wb") as file:
         digest = _digest_of(array, dtype, file)
         file.flush()
+        os.fchmod(file.fileno(), 0o644)
         os.fsync(file.fileno())
-    path = folder / f"{name}-{digest[:16]}.npy"
-    if not path.exists():
-        made.append(path)
-    temporary.chmod(0o644)
-    temporary.replace(path)
-    return StoredArray(file=path.name, dtype=dtype.str, shape=array.shape, digest=digest)
+    file_name = f"{name}-{digest[:16]}.npy"
+    if not folder.has(file_name):
+        made.append(file_name)
+    os.replace(temporary, file_name, src_dir_fd=handle, dst_dir_fd=handle)
+    return StoredArray(file=file_name, dtype=dtype.str, shape=array.shape, digest=digest)
 
 
 def _digest_of(array: _Array, dtype: np.dtype[Any], file: IO[bytes]) -> str:

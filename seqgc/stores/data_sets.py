@@ -9,6 +9,9 @@ Under ``data-<digest>.json`` the same is said for good. What has been replaced s
 arrays, until it is replaced once more: a run goes on with the contents that it began with, which it
 asks for by their digest.
 
+A place may be a link. What is in it others may have made, such as functions on their file system:
+there no link is followed.
+
 From a folder arrays are mapped into memory: what is not read costs none. From a bucket an array is
 fetched as a whole, and compared with its digest.
 """
@@ -20,7 +23,8 @@ import io
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, Final, cast
@@ -29,6 +33,7 @@ import msgspec
 import numpy as np
 
 from seqgc._bounded import open_bounded, read_bounded
+from seqgc._durable import folder_below
 from seqgc.errors import ParameterError, StoreError, one_line
 from seqgc.stores._npy import NUMBERS, NpyHead, read_head
 from seqgc.stores.s3 import S3Client, is_absent, open_s3, split_s3
@@ -118,18 +123,39 @@ class StoredData:
         Raises
         ------
         StoreError
-            If its file is not there, or not as it was written.
+            If its file is not there, is a link, or is not as it was written.
         """
         array = self.arrays[key]
-        where = f"{self.place}/{self.name}/{array.file}"
-        try:
+        with self._told(array):
             return self._mapped(array) if self.mapped else self._fetched(array)
+
+    def opened(self, key: str) -> IO[bytes]:
+        """Return an array's file, open for reading, where arrays are `mapped`.
+
+        Raises
+        ------
+        StoreError
+            If it is not there, is a link, or is longer than it can be.
+        """
+        array = self.arrays[key]
+        with self._told(array):
+            return self._file(array)
+
+    @contextmanager
+    def _told(self, array: StoredArray) -> Iterator[None]:
+        try:
+            yield
         except Exception as error:
+            where = f"{self.place}/{self.name}/{array.file}"
             raise StoreError(f"{where} cannot be read: {one_line(error)}") from error
 
+    def _file(self, array: StoredArray) -> IO[bytes]:
+        path, most = Path(self.place, self.name, array.file), array.data_bytes + _HEAD_BYTES
+        with folder_below(Path(self.place), self.name) as folder:
+            return open_bounded(path, most_bytes=most, folder=folder)
+
     def _mapped(self, array: StoredArray) -> np.ndarray[Any, Any]:
-        most = array.data_bytes + _HEAD_BYTES
-        with open_bounded(Path(self.place, self.name, array.file), most_bytes=most) as file:
+        with self._file(array) as file:
             return _head(file, array, os.fstat(file.fileno()).st_size).mapped(file, "c")
 
     def _fetched(self, array: StoredArray) -> np.ndarray[Any, Any]:
@@ -200,7 +226,7 @@ def find_data(
     Raises
     ------
     StoreError
-        If its ``data.json`` cannot be read, or is none.
+        If its ``data.json`` cannot be read, or is none, or it or its folder is a link.
     """
     if not _NAME.fullmatch(name):
         return None
@@ -228,7 +254,8 @@ def find_data(
 def _text_in(place: str, name: str, file: str, client: Callable[[], S3Client]) -> bytes | None:
     if not place.startswith("s3:"):
         try:
-            return read_bounded(Path(place, name, file), most_bytes=_MOST_BYTES)
+            with folder_below(Path(place), name) as folder:
+                return read_bounded(Path(place, name, file), most_bytes=_MOST_BYTES, folder=folder)
         except (FileNotFoundError, NotADirectoryError):
             return None
     bucket, prefix = split_s3(place)

@@ -19,7 +19,6 @@ before: what a path was found to be is not what it is a moment later.
 from __future__ import annotations
 
 import os
-import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -28,6 +27,7 @@ from typing import IO, ClassVar, Final
 
 import numpy as np
 
+from seqgc._bounded import open_bounded
 from seqgc._durable import folder_below, replacing_in
 from seqgc.errors import StoreError, one_line
 from seqgc.ports import FloatArray, WeightRef
@@ -35,6 +35,8 @@ from seqgc.stores._content import check_blob
 from seqgc.stores._objects import ObjectStore, Pause
 
 __all__ = ["DirectoryStore"]
+
+_MOST_BYTES: Final = 1 << 62  # of a file: no more is read than is asked for
 
 
 class DirectoryStore(ObjectStore):
@@ -74,7 +76,12 @@ class DirectoryStore(ObjectStore):
         with suppress(OSError), self._folder("blobs") as (folder, blobs):  # not empty, or not there
             os.rmdir(blobs, dir_fd=folder)
         with suppress(OSError):
-            self.root.rmdir()
+            if not self._parts:
+                self.root.rmdir()
+                return
+            *way, own_name = self._parts
+            with folder_below(self._trusted, *way) as folder:
+                os.rmdir(own_name, dir_fd=folder)
 
     def _create(self, name: str, params: FloatArray) -> bool:
         with (
@@ -108,15 +115,10 @@ class DirectoryStore(ObjectStore):
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[IO[bytes]]:
-        def opened(file_name: str, _: int) -> int:  # a FIFO would be waited for
-            return os.open(file_name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
-
         with (
             self._folder(name) as (folder, file_name),
-            open(file_name, "rb", opener=opened) as file,
+            open_bounded(file_name, most_bytes=_MOST_BYTES, folder=folder) as file,
         ):
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ValueError("is no regular file")
             yield file
 
     @contextmanager

@@ -109,6 +109,16 @@ def test_a_path_that_changes_while_it_is_walked_leads_nowhere(
     assert run.is_symlink(), "it was swapped"
 
 
+def test_no_folder_is_removed_where_a_link_leads(mount: Path) -> None:
+    for folder in (mount / "real/empty", mount.parent / "private/empty"):
+        folder.mkdir(parents=True)
+    (mount / "deep").symlink_to(mount.parent / "private")
+    for way in ("deep", "real"):
+        DirectoryStore(f"{way}/empty", below=mount).sweep()
+    assert (mount.parent / "private/empty").is_dir()
+    assert not (mount / "real/empty").exists()
+
+
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
 def test_what_is_no_file_is_neither_read_nor_waited_for(
     store: DirectoryStore, mount: Path, make: Callable[[Path], None]
