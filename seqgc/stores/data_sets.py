@@ -49,6 +49,7 @@ __all__ = [
 
 DATA_FILE: Final = "data.json"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_FILE: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _HEAD_BYTES: Final = 4096  # an .npy header of few dimensions is 128 bytes long
 _MOST_BYTES: Final = 1 << 20  # of a data.json
 _CHUNK: Final = 1 << 20
@@ -240,7 +241,7 @@ def find_data(
                 found = msgspec.json.decode(text, type=_DataFile)
                 if found.schema != 1 or not {"x", "y"} <= found.arrays.keys():
                     raise ValueError("is of another version of seqgc")
-                if any("/" in each.file for each in found.arrays.values()):
+                if not all(_FILE.fullmatch(each.file) for each in found.arrays.values()):
                     raise ValueError("names files that are elsewhere")
             except (OSError, ValueError, msgspec.MsgspecError) as error:
                 where = f"{place}/{name}/{file}"

@@ -69,6 +69,13 @@ def test_what_is_said_to_be_no_array_of_numbers_is_refused_at_once(
         )
 
 
+@pytest.mark.parametrize("file", ["..", ".", "", "a/b", "/etc/hostname", "a\0b", "a\nb", ".hidden"])
+def test_no_array_is_in_a_file_that_could_be_elsewhere(file: str) -> None:
+    described = data_json(npy()).replace(b'"a.npy"', json.dumps(file).encode())
+    with pytest.raises(StoreError, match=r"data\.json cannot be read: names files that are else"):
+        read_from(Bucket(npy(), described))
+
+
 @pytest.mark.parametrize(
     ("data", "says"),
     [
