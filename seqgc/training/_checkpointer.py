@@ -198,13 +198,15 @@ class Checkpointer:
             self._keep_room(snapshot)
 
     def _write_in_room(self, snapshot: RunSnapshot) -> None:
-        try:
-            self._folder.write(snapshot)
-        except OSError as error:
-            if self.latest is None or not (self._room.is_over and is_full(error)):
-                raise
-            self._folder.keep_only(self.latest)  # of the last two one will do
-            self._folder.write(snapshot)
+        for _ in range(2):
+            try:
+                self._folder.write(snapshot)
+                return
+            except OSError as error:
+                if self.latest is None or not (self._room.is_over and is_full(error)):
+                    raise
+                self._folder.make_room(beside=self.latest)  # of the last two one will do
+        self._folder.write(snapshot)
 
     def _keep_room(self, snapshot: RunSnapshot) -> None:
         size = room_bytes(snapshot, again=self._again)

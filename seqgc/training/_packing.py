@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain, count
 
 import torch
 
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, one_line
 from seqgc.master import HeldJob
 
 __all__ = ["PackedJob", "pack", "pack_held", "unpack", "unpack_held"]
@@ -30,7 +32,7 @@ class PackedJob:
 def pack(value: object, tensors: dict[str, torch.Tensor], *, name: str) -> object:
     """Return a value with each tensor replaced by the name under which a copy is in ``tensors``.
 
-    What is derived from list, tuple or dict comes back as that.
+    A `Counter` comes back as one; what else is derived from list, tuple or dict, as that.
 
     Raises
     ------
@@ -40,11 +42,12 @@ def pack(value: object, tensors: dict[str, torch.Tensor], *, name: str) -> objec
     """
     match value:
         case torch.Tensor() if value.layout == torch.strided and not value.is_quantized:
-            tensors[name] = value.detach().clone().contiguous()
-            return {"tensor": name}
+            unused = _unused(name, tensors)
+            tensors[unused] = value.detach().clone().contiguous()
+            return {"tensor": unused}
         case dict() if all(isinstance(key, str | int | float | None) for key in value):
             items = [[key, pack(v, tensors, name=f"{name}.{key}")] for key, v in value.items()]
-            return {"dict": items}
+            return {"counter" if isinstance(value, Counter) else "dict": items}
         case list() | tuple():
             packed = [pack(v, tensors, name=f"{name}.{i}") for i, v in enumerate(value)]
             return {"list" if isinstance(value, list) else "tuple": packed}
@@ -61,11 +64,20 @@ def unpack(packed: object, tensors: Mapping[str, torch.Tensor]) -> object:
             return tensors[name]
         case {"dict": list(items)}:
             return {key: unpack(value, tensors) for key, value in items}
+        case {"counter": list(items)}:
+            return Counter({key: unpack(value, tensors) for key, value in items})
         case {"list": list(values)}:
             return [unpack(value, tensors) for value in values]
         case {"tuple": list(values)}:
             return tuple(unpack(value, tensors) for value in values)
     return packed
+
+
+def _unused(name: str, tensors: Mapping[str, torch.Tensor]) -> str:
+    """Return a name for one more tensor, which a file can hold: keys may say anything."""
+    stem = one_line(name)
+    names = chain([stem], (f"{stem} ({number})" for number in count(2)))
+    return next(each for each in names if each not in tensors)
 
 
 def pack_held(job: HeldJob, tensors: dict[str, torch.Tensor]) -> PackedJob:

@@ -121,8 +121,8 @@ class Session:
         path, before, warnings = directory.path, self._snapshot, list(warnings)
         held = self._go_on(warnings)
         self._recorder.go_on()  # not if the checkpoint does not fit: then it is what it was
-        snapshots = SnapshotFolder(directory.checkpoints, RunState, master=self._recorder.master)
-        every_s = self._plan.checkpoint_every_s
+        number, since = self._recorder.master, None if before is None else before.rounds
+        snapshots = SnapshotFolder(directory.checkpoints, RunState, master=number, since=since)
         with ExitStack() as stack:
             stack.enter_context(self._interrupts.deferred())
             events = stack.enter_context(closing(EventLog(path / "events.jsonl")))
@@ -140,7 +140,7 @@ class Session:
             self._observers += tuple(self._course.observers)
             self._checkpoints = Checkpointer(
                 snapshots,
-                every_s=every_s,
+                every_s=self._plan.checkpoint_every_s,
                 models=self._workload.names,
                 warn=self.warn,
             )
@@ -170,7 +170,8 @@ class Session:
                 outcome = "finished"
             except Exception as error:
                 self._whole &= not isinstance(error, AuditError)  # a decoded job has been lost
-                outcome = f"{'stopped' if isinstance(error, BudgetError) else 'failed'}: {error}"
+                how = "stopped" if isinstance(error, BudgetError) else "failed"
+                outcome = one_line(f"{how}: {error}")
                 raise
             except BaseException:
                 self._whole = self._interrupts.admitted

@@ -27,8 +27,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from seqgc._bounded import open_bounded
 from seqgc._durable import AppendOnly
 from seqgc.errors import StoreError
@@ -147,7 +145,7 @@ def _entry(line: bytes) -> tuple[int, Entry] | None:
     if not mark or crc != b"%d}\n" % zlib.crc32(text):
         return None
     try:
-        fields = msgspec.json.decode(text + b"}")
+        fields = json.loads(text + b"}")  # which reads all that `json.dumps` writes
         if fields.pop("v") != SCHEMA:
             return None
         number, kind, master = (fields.pop(name) for name in ("n", "kind", "master"))

@@ -13,6 +13,10 @@ SHA-256 of every other file, and then renamed. So a folder of that name is whole
 damages it later: then its digests say so, and the one before it is taken. The last two stay. Of one
 that cannot be written nothing is left. Room for the last one is kept by who takes them (`_room`).
 
+Where a run goes on from an older one, those after it were of no use: damaged, or of another version
+of seqgc. They take no place of the two, and stay until the run has come as far: until then, whoever
+can read them may go on with them.
+
 Where no round has closed since the last one, the newer one takes its place and name: it is set
 aside before, and taken back if nothing came after that (`SnapshotFolder.mend`).
 
@@ -92,7 +96,8 @@ class _Version:
 class SnapshotFolder(Generic[_State]):
     """The checkpoints of one run, whose state is a dataclass, or what JSON can say.
 
-    ``master`` is the number of the one that writes.
+    ``master`` is the number of the one that writes. If it goes on ``since`` a checkpoint of so many
+    rounds, those that there are of later ones were of no use.
 
     Examples
     --------
@@ -108,13 +113,16 @@ class SnapshotFolder(Generic[_State]):
     >>> folder.cleanup()
     """
 
-    def __init__(self, root: Path, state: type[_State], *, master: int = 1) -> None:
+    def __init__(
+        self, root: Path, state: type[_State], *, master: int = 1, since: int | None = None
+    ) -> None:
         self.root: Final = root
         self._master = master
         self._body = _Body[state]  # type: ignore[valid-type]
+        self._useless = {n for n in self.numbers if since is not None and n > since}
 
     def write(self, snapshot: Snapshot[_State]) -> None:
-        """Write a checkpoint, and remove all but the last two.
+        """Write a checkpoint, and remove all but the last two that are of use.
 
         Raises
         ------
@@ -133,14 +141,16 @@ class SnapshotFolder(Generic[_State]):
         except OSError:
             shutil.rmtree(partial, ignore_errors=True)
             raise
-        left = [each for each in self.root.iterdir() if self._is_left_behind(each.name)]
-        for folder in (*left, *(self.root / str(rounds) for rounds in self.numbers[_KEPT:])):
-            shutil.rmtree(folder, ignore_errors=True)
+        left = [each.name for each in self.root.iterdir() if self._is_left_behind(each.name)]
+        self._useless.discard(snapshot.rounds)
+        passed = {n for n in self._useless if n < snapshot.rounds}
+        useful = [n for n in self.numbers if n not in self._useless]
+        self._remove(*left, *passed, *useful[_KEPT:])
 
-    def keep_only(self, rounds: int) -> None:
-        """Remove all checkpoints but one."""
-        for other in set(self.numbers) - {rounds}:
-            shutil.rmtree(self.root / str(other), ignore_errors=True)
+    def make_room(self, *, beside: int) -> None:
+        """Remove the checkpoints that are of no use, or if there are none, all beside one."""
+        others = set(self.numbers) - {beside}
+        self._remove(*(others & self._useless or others))
 
     def newest(self, *, knows: Knows = lambda *_: True) -> tuple[Snapshot[_State], list[str]]:
         """Return the newest checkpoint that is whole, and what is wrong with those after it.
@@ -201,6 +211,10 @@ class SnapshotFolder(Generic[_State]):
         )
         write_new(folder / _STATE, _sealed(encoded(body)))
         sync_folder(folder)
+
+    def _remove(self, *names: object) -> None:
+        for name in names:
+            shutil.rmtree(self.root / str(name), ignore_errors=True)
 
     def _is_left_behind(self, name: str) -> bool:
         """Say whether a folder is one that this master, or one before it, has not completed."""

@@ -13,7 +13,7 @@ import torch
 from seqgc.errors import ParameterError
 from seqgc.training import Callback, Stop, TrainingPlan, train
 from seqgc.training.callbacks import CallbackList
-from seqgc.training.snapshots import SnapshotFolder
+from seqgc.training.snapshots import Snapshot, SnapshotFolder
 from tests.training.inside import RunState
 from tests.training.reference import flat, make_model
 from tests.training.test_loop import begun, go_on
@@ -68,6 +68,22 @@ def test_a_restored_workload_stops_where_it_would_have() -> None:
     again, _ = begun(models, *torn)
     with pytest.raises(ParameterError, match=r"must take back .* got 'Smoothed 2.load_state_dict'"):
         again.restore(*state)
+
+
+def test_keys_that_give_the_same_name_keep_their_own_tensors(tmp_path: Path) -> None:
+    """And those that no file can have as a name."""
+    keys = "a.b", "a.b (2)", 0, "0", "0 (2)", "\udcff", "\ufffd"
+    state = {key: torch.tensor(float(place)) for place, key in enumerate(keys)}
+    state["a"] = {"b": torch.tensor(7.0), "b (2)": torch.tensor(8.0)}
+    state["counts"] = Counter({"a": 2, 1: 3})
+    tensors, found = dict[str, torch.Tensor](), list[object]()
+    states = CallbackList([Keeping(lambda: state)]).snapshot(tensors)
+    folder = SnapshotFolder(tmp_path, dict[str, int])
+    folder.write(Snapshot(rounds=1, state={}, files={"flight.safetensors": tensors}))
+    again = Keeping(dict)
+    again.load_state_dict = found.append  # type: ignore[method-assign]
+    CallbackList([again]).restore(states, folder.newest()[0].files["flight.safetensors"])
+    assert repr(found) == repr([state])
 
 
 def test_of_all_stops_the_furthest_counts() -> None:

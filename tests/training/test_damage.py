@@ -20,11 +20,19 @@ import torch
 from seqgc.errors import SeqgcError, StoreError
 from seqgc.ports import Seen
 from seqgc.testing import eventually
-from seqgc.training import TrainingPlan, load_checkpoint, resume, save_checkpoint, train
+from seqgc.training import (
+    TrainingPlan,
+    _checkpointer,
+    load_checkpoint,
+    resume,
+    save_checkpoint,
+    train,
+)
 from seqgc.training.snapshots import SCHEMA, Snapshot, SnapshotFolder
 from tests.kit import SOAK, system_calls
+from tests.simulation.seams import Inline
 from tests.training.inside import RunState
-from tests.training.test_resume import crew, digests, outcome, plan
+from tests.training.test_resume import CopyAt, crew, digests, outcome, plan
 
 SPEC = "gc-rep:s=1"
 begun = partial(plan, SPEC, steps=2)
@@ -153,6 +161,50 @@ def test_a_checkpoint_that_is_replaced_by_one_of_as_many_rounds_is_never_gone(
             assert folder.newest()[0].state == {"count": 2 if call == 3 else 1}
 
 
+def flip(checkpoint: Path) -> None:
+    file = max(checkpoint.glob("*.safetensors"))
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("why", ["damaged", "of another version", "the journal does not know"])
+def test_a_checkpoint_of_no_use_takes_no_place_of_the_two_and_stays_until_it_is_passed(
+    why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(folder: SnapshotFolder[dict[str, int]], rounds: int) -> None:
+        files = {"m.safetensors": {"weight": torch.zeros(2)}}
+        folder.write(Snapshot(rounds=rounds, state={}, files=files))
+
+    master = partial(SnapshotFolder[dict[str, int]], tmp_path, dict[str, int])
+    write(master(), 12)
+    with monkeypatch.context() as other:
+        if why == "of another version":
+            other.setattr("seqgc.training.snapshots.SCHEMA", SCHEMA + 1)
+        write(master(), 31)
+    if why == "damaged":
+        flip(tmp_path / "31")
+    found, said = master().newest(knows=lambda rounds, by: by == 2 or rounds == 12)
+    assert found.rounds == 12
+    assert why in said[0]
+    again = master(master=2, since=12)
+    for rounds, there in ((12, [31, 12]), (19, [31, 19, 12]), (25, [31, 25, 19])):
+        write(again, rounds)
+        assert again.numbers == there
+    full = tmp_path / "full"
+    shutil.copytree(tmp_path, full)
+    beside = SnapshotFolder(full, dict[str, int], master=3, since=25)
+    beside.make_room(beside=25)
+    assert beside.numbers == [25, 19]
+    beside.make_room(beside=25)
+    assert beside.numbers == [25]
+    if why == "damaged":
+        write(again, 31)
+        assert again.numbers == [31, 25]
+    write(again, 40)
+    assert again.numbers == [40, 31 if why == "damaged" else 25]
+
+
 def test_trained_weights_that_are_damaged_are_refused(tmp_path: Path) -> None:
     """Or they are what they were: a byte of the header may mean nothing."""
     module, file = torch.nn.Linear(60, 50 if SOAK else 5), tmp_path / "m.safetensors"
@@ -233,6 +285,32 @@ def test_whatever_is_damaged_of_a_run_it_is_refused_or_comes_to_the_same(
     print(came, f"{silent} in what is not used")
     assert came["same"]
     assert came["refused"]
+
+
+def test_the_next_damage_loses_no_run_that_has_gone_on_from_an_older_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_checkpointer, "ThreadPoolExecutor", Inline)
+    run, whole = tmp_path / "run", begun(steps=6)
+    of, copying = replace(whole, models=whole.models[:1]), CopyAt(run, {40})
+    expected = outcome(train(of, crew(), run=run, observers=[copying]).run)
+    (early,), (last, before) = copying.copies, numbers(run)
+    older, _ = numbers(early)
+    shutil.rmtree(run / "checkpoints" / str(before))
+    shutil.copytree(early / "checkpoints" / str(older), run / "checkpoints" / str(older))
+    flip(run / "checkpoints" / str(last))
+    again = CopyAt(run, {45})
+    resume(run, of, crew(), observers=[again])
+    (killed,) = again.copies
+    assert numbers(killed)[0] == last
+    assert len(numbers(killed)) == 3
+    flip(killed / "checkpoints" / str(numbers(killed)[1]))
+    resume(killed, of, crew())
+    assert outcome(killed) == expected
+
+
+def numbers(run: Path) -> list[int]:
+    return SnapshotFolder(run / "checkpoints", RunState).numbers
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from contextlib import closing
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +17,7 @@ from seqgc.errors import ParameterError, SeqgcError
 from seqgc.ports import Dispatch, Seen
 from seqgc.runs import read_run_header
 from seqgc.training import resume, save_checkpoint, train
+from seqgc.training.journal import Journal, read_journal
 from seqgc.training.rundir import RunDirectory
 from tests.kit import system_calls
 from tests.training.test_resume import CopyAt, crew, plan, whole_checkpoints  # noqa: F401 (a fixture)
@@ -116,6 +118,30 @@ def test_a_log_that_ends_in_nothing_is_refused_before_anything_is_started(tmp_pa
     os.truncate(log, len(whole) + 2**20)  # as after a power cut
     resume(run, plan("uncoded"), crew())
     assert log.read_bytes().startswith(whole + b'{"event": "resume"')
+
+
+def test_whatever_text_a_line_of_the_journal_has_it_is_read_as_written(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    texts = ["a raw byte of a path: \udcff", "\ud83d", "two\nlines\u2028", "\x00\x7f", '"crc":1}']
+    with closing(Journal(path, master=1)) as journal:
+        for text in texts:
+            journal.append("stop", outcome=text)
+    entries, torn = read_journal(path)
+    assert [entry.fields["outcome"] for entry in entries] == texts
+    assert torn == 0
+
+
+def test_a_run_that_an_error_of_many_lines_has_ended_says_so_in_one(tmp_path: Path) -> None:
+    def fail(seen: Seen) -> None:
+        if getattr(seen, "round", 0) == 3:
+            raise ValueError("/raw/\udcff\n is gone")
+
+    with pytest.raises(ValueError, match="is gone"):
+        train(plan("uncoded", steps=2), crew(), run=tmp_path / "run", observers=[fail])
+    *_, last = read_journal(tmp_path / "run" / "journal.jsonl")[0]
+    assert last.fields["outcome"] == "failed: /raw/\ufffd is gone"
+    *_, said = (tmp_path / "run" / "events.jsonl").read_text().splitlines()
+    assert json.loads(said)["outcome"] == last.fields["outcome"]
 
 
 def test_a_run_that_was_ended_before_its_journal_began_begins(tmp_path: Path) -> None:

@@ -38,10 +38,18 @@ def warm_up(optimizer: torch.optim.Optimizer) -> lr_scheduler.SequentialLR:
     return lr_scheduler.SequentialLR(optimizer, [first, then], milestones=[3])
 
 
+def late_steps(optimizer: torch.optim.Optimizer) -> lr_scheduler.SequentialLR:
+    """Of which the second begins, and asks for its milestones, when the run has been resumed."""
+    first = lr_scheduler.LinearLR(optimizer, start_factor=0.1, total_iters=3)
+    then = lr_scheduler.MultiStepLR(optimizer, milestones=[1, 1, 2])
+    return lr_scheduler.SequentialLR(optimizer, [first, then], milestones=[6])
+
+
 SCHEDULERS = {
     "one-cycle": partial(lr_scheduler.OneCycleLR, max_lr=0.1, total_steps=STEPS),
     "warm-up": warm_up,
     "steps": partial(lr_scheduler.MultiStepLR, milestones=[2, 2, 5], gamma=0.5),
+    "late-steps": late_steps,
     "cyclic": partial(lr_scheduler.CyclicLR, base_lr=0.01, max_lr=0.1, step_size_up=3),
 }
 
