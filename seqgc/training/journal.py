@@ -25,7 +25,9 @@ import os
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
+
+import msgspec
 
 from seqgc._bounded import open_bounded
 from seqgc._durable import AppendOnly
@@ -139,13 +141,21 @@ def read_journal(path: Path, *, mend: bool = False) -> tuple[list[Entry], int]:
     return entries, torn
 
 
+def _decoded(text: bytes) -> dict[str, Any]:
+    """Return what a line's JSON says, fast, and slowly if it has what no UTF-8 has."""
+    try:
+        return cast("dict[str, Any]", msgspec.json.decode(text))
+    except msgspec.DecodeError:
+        return cast("dict[str, Any]", json.loads(text))  # `json.dumps` writes lone surrogates
+
+
 def _entry(line: bytes) -> tuple[int, Entry] | None:
     """Return a line's serial number and what it says; None if it is not whole."""
     text, mark, crc = line.rpartition(b',"crc":')
     if not mark or crc != b"%d}\n" % zlib.crc32(text):
         return None
     try:
-        fields = json.loads(text + b"}")  # which reads all that `json.dumps` writes
+        fields = _decoded(text + b"}")
         if fields.pop("v") != SCHEMA:
             return None
         number, kind, master = (fields.pop(name) for name in ("n", "kind", "master"))
