@@ -18,7 +18,9 @@ once. What is decided, at every event alike, is who gets which piece next:
   shortest way back does it. The first copy to arrive counts; others are cancelled, or dropped when
   they come. A copy that is overdue is copied again.
 - *Failures.* A piece that failed is dealt again at once, to whoever is free; its worker is greeted.
-  What fails time and again waits longer and longer, and ends the run at last (`Retries`).
+  What fails time and again waits longer and longer, and ends the run at last (`Retries`). Lest one
+  broken worker end it, nobody is dealt what it has lost more often than somebody else who is free,
+  or at work and in time.
 - *Silence.* Who is silent for the rule's time limit is replaced, if the backend can, and its piece
   dealt again; if all are silent for twice as long, the run ends.
 
@@ -40,7 +42,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import Literal, TypeAlias, get_args
 
@@ -176,15 +178,16 @@ class DealingPolicy(TaskPolicy):
             wait_s = self._retries.failed(what)
             if self._retries.exhausted(what):
                 raise self._hopeless(f"its piece {errand.piece} fails again and again", failure)
-            self._jobs[errand.job].debtors.add(worker)
-            self._alarms.set(self._now + wait_s, partial(self._put_back, *what))
+            self._jobs[errand.job].lose(errand.piece, worker)
+            self._alarms.set(self._now + wait_s, partial(self._put_back, *what), of=what)
         wait_s = self._retries.failed((worker,))
         if self._retries.exhausted((worker,)):
             self._lost[worker] = failure
             if len(self._lost) == self._n:
                 raise self._hopeless("every worker fails again and again", failure)
             self._believe(actions)
-        self._alarms.set(self._now + wait_s, partial(self._greet_again, worker))
+        greet = partial(self._greet_again, worker)  # once, whatever else of its tasks fails
+        self._alarms.set(self._now + wait_s, greet, of=("greet", worker))
 
     def _settled(self, event: Arrival | Failure, actions: list[Action]) -> Errand | None:
         """Return the errand that an event ends; None for any other event, which is dropped."""
@@ -348,6 +351,17 @@ class DealingPolicy(TaskPolicy):
 
     def _proceed(self, actions: list[Action]) -> None:
         """Give whoever can take one the next piece, or a copy of one."""
+        dealt = self._deal(range(self._n))
+        if self._takers and any(job.left for job in self._jobs.values()):
+            dealt += self._deal(self._errands.at_work(self._now))
+        while (copy := self._errands.to_copy(self._takers, self._now)) is not None:
+            worker, errand = copy
+            assert errand.piece is not None
+            dealt.append(self._send(self._jobs[errand.job], worker, errand.piece))
+        actions += dispatches(dealt)
+
+    def _deal(self, others: Collection[int]) -> list[Sent]:
+        """Give whoever can take one the next piece; see `DealtJob.next_for` for the ``others``."""
         dealt: list[Sent] = []
         for worker in self._errands.in_time(self._takers, self._now):
             if not any(job.left for job in self._jobs.values()):
@@ -355,23 +369,19 @@ class DealingPolicy(TaskPolicy):
             if self._errands.is_late(worker, self._now):
                 del self._takers[worker]  # till it answers
                 continue
-            choice = self._choice(worker)
+            choice = self._choice(worker, others)
             if choice is not None and not self._errands.is_kept(worker, len(choice[0].left)):
                 job, piece = choice
                 left = (self._shares[each] for each in job.left)
                 if not self._errands.is_too_late(worker, left, self._now):
                     dealt.append(self._send(job, worker, piece))
-        while (copy := self._errands.to_copy(self._takers, self._now)) is not None:
-            worker, errand = copy
-            assert errand.piece is not None
-            dealt.append(self._send(self._jobs[errand.job], worker, errand.piece))
-        actions += dispatches(dealt)
+        return dealt
 
-    def _choice(self, worker: int) -> tuple[DealtJob, int] | None:
+    def _choice(self, worker: int, others: Collection[int]) -> tuple[DealtJob, int] | None:
         """Return the piece that a worker should do next, and the job that it is of."""
         at_hand = self._jobs.get(self._at_hand[worker])
         for job in (*([at_hand] if at_hand else []), *self._jobs.values()):
-            if (piece := job.next_for(worker)) is not None:
+            if (piece := job.next_for(worker, others)) is not None:
                 return job, piece
         return None
 

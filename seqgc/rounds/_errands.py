@@ -180,6 +180,15 @@ class Errands:
         """Whether something that a worker has is overdue: it had better have no more."""
         return any(errand.due_at <= now for errand in self.queues[worker])
 
+    def at_work(self, now: float) -> list[int]:
+        """Return whose next answer to a piece is expected: none of its own is overdue or copied."""
+        return [
+            worker
+            for worker, queue in enumerate(self.queues)
+            if any(errand.piece is not None for errand in queue)
+            and not any(errand.copied or errand.due_at <= now for errand in queue)
+        ]
+
     def look_at(self, now: float) -> float:
         """Return when a free worker may be given something next, if no answer comes before."""
         times = [self._looked_at + _LOOK * self._rtt_s] if self._too_late else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,6 +33,8 @@ class DealtJob:
     """By piece, who has been sent it and has not answered."""
     doubts: dict[int, dict[int, Arrival]] = field(default_factory=dict)
     """By piece and worker, answers with flaws that are not believed."""
+    losses: dict[int, Counter[int]] = field(default_factory=dict)
+    """By piece, how many tasks for it failed of which worker."""
     attempts: Counter[int] = field(default_factory=Counter)  # by worker: tasks sent
     debtors: set[int] = field(default_factory=set)  # whose tasks failed
     began_at: float = float("inf")
@@ -43,14 +45,24 @@ class DealtJob:
         """Whether every piece is in."""
         return len(self.givers) == self.pieces
 
-    def next_for(self, worker: int) -> int | None:
-        """Return the piece to be dealt to a worker next, if one is left that it has not doubted."""
+    def next_for(self, worker: int, others: Collection[int]) -> int | None:
+        """Return the piece to be dealt to a worker next, if one is left that it has not doubted.
+
+        One that it has lost is left to the ``others``, if any of them has lost it less often.
+        """
         while self.left and self.left[0] in self.givers:
             self.left.popleft()
         for piece in self.left:
-            if piece not in self.givers and worker not in self.doubts.get(piece, ()):
+            if piece in self.givers or worker in self.doubts.get(piece, ()):
+                continue
+            if piece not in self.losses or not self._is_for_others(piece, worker, others):
                 return piece
         return None
+
+    def _is_for_others(self, piece: int, worker: int, others: Collection[int]) -> bool:
+        losses, doubters = self.losses[piece], self.doubts.get(piece, ())
+        most = losses[worker]
+        return any(losses[each] < most and each not in doubters for each in others)
 
     def errand(
         self, worker: int, piece: int | None = None, *, share: float = 0.0, is_probe: bool = False
@@ -73,6 +85,11 @@ class DealtJob:
         if piece in self.left:
             self.left.remove(piece)
         self.out.setdefault(piece, set()).add(errand)
+
+    def lose(self, piece: int, worker: int) -> None:
+        """Note that a worker's task for a piece has failed."""
+        self.losses.setdefault(piece, Counter())[worker] += 1
+        self.debtors.add(worker)
 
     def put_back(self, piece: int) -> None:
         """Have a piece dealt once more, before all others, unless it is in or left or watched.

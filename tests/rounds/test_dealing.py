@@ -176,14 +176,27 @@ def disturb(table: Table, choice: int, which: int) -> None:
         table.arrive(address, ["m"] if kind == "doubt" else [])
 
 
-def played(deal: Deal, *, speeds, dead=(), hangs=(), fails=(), rtt_s=0.0, watch=None, **options):
+def played(
+    deal: Deal,
+    *,
+    speeds,
+    rule=NO_LIMIT,
+    dead=(),
+    hangs=(),
+    fails=(),
+    falls=lambda _now, _worker, _is_piece: False,
+    rtt_s=0.0,
+    watch=None,
+    **options,
+):
     """Run a policy in virtual time: a piece takes ``share / speed`` seconds, and ``rtt_s``.
 
     Workers in ``dead`` never answer. Of the pieces, numbered as they are sent, those in ``fails``
-    fail, and those in ``hangs`` are the last that their workers hear of, but for one worker.
-    ``watch`` sees the policy before each event.
+    fail, and those in ``hangs`` are the last that their workers hear of, but for one worker. What
+    ``falls`` says of a task as it is sent fails within 50 ms. ``watch`` sees the policy before each
+    event.
     """
-    policy = DealingPolicy(deal, NO_LIMIT, **options)
+    policy = DealingPolicy(deal, rule, **options)
     table, busy_until, due = Table(policy), [0.0] * deal.n, {}
     dead, failing, sent = set(dead), set(), itertools.count()
     shares = deal.fitted(options.get("in_flight", 1)).chunk_fractions
@@ -198,6 +211,10 @@ def played(deal: Deal, *, speeds, dead=(), hangs=(), fails=(), rtt_s=0.0, watch=
                 failing.add(address)
             if number in hangs and len(dead) < deal.n - 1:
                 dead.add(worker)
+            if falls(table.now, worker, bool(tasks)):
+                failing.add(address)
+                due[address] = table.now + 0.05
+                continue
             work = sum(shares[task.place] / speeds[worker] for task in tasks)
             busy_until[worker] = max(busy_until[worker], table.now + rtt_s / 2) + work
             due[address] = math.inf if worker in dead else busy_until[worker] + rtt_s / 2
@@ -230,6 +247,81 @@ def test_a_dead_worker_costs_nothing_but_its_share():
     table = played(Deal(n=4, pieces=12), speeds=[1.0] * 4, dead={2}, num_jobs=10)
     assert set(table.givers.values()) == {0, 1, 3}
     assert table.now == pytest.approx(10 / 3, rel=0.1)
+
+
+@pytest.mark.parametrize("in_flight", [1, 4])
+@pytest.mark.parametrize(
+    ("n", "broken", "crashes"),
+    [(2, {0}, 0.0), (4, {0}, 0.0), (4, {0, 1, 3}, 0.0), (2, {0}, 0.2), (4, {0, 1}, 0.2)],
+)
+def test_who_answers_does_all_that_the_others_lose(n, broken, crashes, in_flight):
+    """Though a piece takes half the time limit, and those who lose it are free again at once.
+
+    Also where each other task crashes with some probability.
+    """
+    deal, jobs, rng = Deal(n=n, pieces=8 * n), 3, np.random.default_rng(0)
+    job_s = 30 / deal.chunk_fractions[0]
+    table = played(
+        deal,
+        speeds=[1 / job_s] * n,
+        rule=ClosingRule(timeout_s=60.0),
+        falls=lambda _, worker, is_piece: is_piece and (worker in broken or rng.random() < crashes),
+        num_jobs=jobs,
+        in_flight=in_flight,
+    )
+    assert table.closed() == list(range(jobs))
+    assert set(table.givers.values()) == set(range(n)) - broken
+    assert table.now < (1.1 + 2 * crashes) * jobs * job_s / (n - len(broken))
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_an_outage_that_is_shorter_than_the_time_limit_ends_no_run(n):
+    """Where messages take long, so that workers have several tasks, and these fail together."""
+    for begin in np.linspace(6, 8, 12):
+        table = played(
+            Deal(n=n, pieces=3 * n),
+            speeds=[1 / (0.6 * n)] * n,
+            rtt_s=1.0,
+            rule=ClosingRule(timeout_s=60.0),
+            falls=lambda now, *_, begin=begin: begin <= now < begin + 50,
+            num_jobs=15,
+        )
+        assert table.closed() == list(range(15))
+        assert table.now > begin + 50
+
+
+def test_a_piece_and_its_copy_that_fail_together_are_tried_again_once():
+    table = Table(DealingPolicy(Deal(n=2, pieces=1), ClosingRule(timeout_s=60.0), num_jobs=1))
+    table.begin()
+    failures = 3  # after these the next try waits
+    while len(pieces := [address for address, tasks in table.out.items() if tasks]) < 2:
+        if greetings := [address for address, tasks in table.out.items() if not tasks]:
+            table.arrive(greetings[0])
+        elif pieces and failures:
+            table.fail(pieces[0])
+            failures -= 1
+        else:
+            table.tick()
+    together_at = table.now
+    table.fail(pieces[0])
+    table.fail(pieces[1])
+    with pytest.raises(WorkerError, match="piece 0 fails again and again"):
+        fail_all_pieces(table)
+    assert table.now > together_at + 50  # as one that fails alone
+
+
+def test_a_worker_is_dealt_again_what_it_lost_when_the_other_hangs():
+    """Which is known after the time limit at the latest."""
+    table = played(
+        Deal(n=2, pieces=2),
+        speeds=[1.0] * 2,
+        rule=ClosingRule(timeout_s=60.0),
+        dead={1},
+        fails={0},
+        num_jobs=3,
+    )
+    assert set(table.givers.values()) == {0}
+    assert table.now < 70
 
 
 def test_an_overdue_piece_is_copied_and_the_first_copy_counts():
