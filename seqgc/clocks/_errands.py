@@ -15,13 +15,12 @@ __all__ = ["Errand", "Errands"]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Errand:
-    """A worker's task: some of its parts, at one clock."""
+    """A worker's task: some of its parts, at one clock; or none, which greets it."""
 
     worker: int
     clock: int
     parts: tuple[int, ...]
     attempt: int
-    tries: int = 1
     is_out: bool = True  # else it has failed, and waits to be sent again
 
 
@@ -36,13 +35,18 @@ class Errands:
     def __contains__(self, worker: int) -> bool:
         return worker in self._open
 
-    def __len__(self) -> int:
-        return len(self._open)
+    def __bool__(self) -> bool:
+        """Whether anybody has a task that asks for parts."""
+        return any(map(self._parts.of, self._open))
 
     @property
     def workers(self) -> list[int]:
-        """Who has a task."""
-        return sorted(self._open)
+        """Who has a task that asks for parts: not who has none, and is greeted."""
+        return sorted(filter(self._parts.of, self._open))
+
+    def of(self, worker: int) -> Errand | None:
+        """Return what a worker has to do, if anything."""
+        return self._open.get(worker)
 
     def awaited(self, clock: int, worker: int, attempt: int) -> Errand | None:
         """Return the errand of which this is the newest attempt, if it is and that is out.
@@ -65,7 +69,6 @@ class Errands:
     def again(self, errand: Errand) -> None:
         """Let what has failed be out again."""
         errand.attempt, errand.is_out = self._next_attempt(errand.clock, errand.worker), True
-        errand.tries += 1
 
     def end(self, errand: Errand) -> None:
         """Let a worker have no task."""

@@ -18,7 +18,7 @@ class Parts:
     """Jobs in ``n`` parts, ``wpc`` >= 1 jobs a clock; part p is worker p's until it is another's.
 
     ``shares`` (n,) are the parts' loads, of one job; equal ones unless they are given. Of several
-    parts a worker's own comes first: so a result's slot stays what it is.
+    parts a worker's own comes first. A result's slot tells part and job, whoever has which parts.
 
     Raises
     ------
@@ -30,7 +30,10 @@ class Parts:
     >>> parts = Parts(3, wpc=2)
     >>> parts.hand_over(2, 0)
     >>> parts.owners, parts.of(0), [task.slot for task in parts.mini_tasks(0, (2,), range(4, 6))]
-    ((0, 1, 0), (0, 2), [2, 3])
+    ((0, 1, 0), (0, 2), [4, 5])
+    >>> parts.bring_home(2)
+    >>> parts.owners
+    (0, 1, 2)
     """
 
     def __init__(self, n: int, *, wpc: int = 1, shares: FloatArray | None = None) -> None:
@@ -77,6 +80,12 @@ class Parts:
         of[worker] = []
         self._own(of)
 
+    def bring_home(self, worker: int) -> None:
+        """Let a worker's own part be its own again."""
+        of = [[part for part in parts if part != worker] for parts in self._of]
+        of[worker].insert(0, worker)
+        self._own(of)
+
     def _own(self, of: Iterable[Sequence[int]]) -> None:
         self._of = [tuple(parts) for parts in of]
         self._loads = np.array([self._shares[list(parts)].sum() for parts in self._of])
@@ -95,9 +104,8 @@ class Parts:
 
     def mini_tasks(self, worker: int, parts: Sequence[int], jobs: range) -> tuple[MiniTask, ...]:
         """Return what parts of a clock's jobs ask of a worker: a result for each, job by job."""
-        own = self._of[worker]
         return tuple(
-            part_task(job, part, slot=own.index(part) * self._wpc + job - jobs.start)
+            part_task(job, part, slot=(part - worker) % self.n * self._wpc + job - jobs.start)
             for job in jobs
             for part in parts
         )

@@ -13,10 +13,10 @@ its part by itself. Four rules decide all:
   completed its clock; if it was the last to do so, the global clock has passed: a `Close`, which
   names the jobs that are whole now. Then R1, for all.
 - *R3, failure.* The task is sent again, at once or after a wait (`Retries`). After ``max_attempts``
-  in a row the worker's parts go, for good, to the next one after it that does not fail as well; as
-  long as all do, which is an outage and no worker's fault, it is asked again: 20 times in all, and
-  the run ends. Who has two parts does those that stand at the same clock in one task, and else the
-  one that is behind.
+  in a row the worker's parts go to the next one after it that does not fail as well; as long as all
+  do, which is an outage and no worker's fault, it is asked again: 20 times in all, and the run
+  ends. Who has several parts does two that stand at the same clock in one task, and else the one
+  that is behind: however many it was given, it can soon give them back.
 - *R4, silence.* What is out for the rule's time limit is a failure, and its worker is replaced
   (`Restart`) if the backend can. An answer that comes after all is dropped.
 
@@ -27,10 +27,17 @@ With the weights as old as that, what a job computes is the gradient of weights 
 ``wpc * (slack + 1) - 1`` jobs (Cui et al. 2014, 2.3): none with slack 0 and one job a clock, which
 is bulk synchronous.
 
+*Return.* Whoever has lost its parts is greeted, after waits as in R3: sent a task that asks for
+none. Once it answers, its own part is its own again, as soon as nobody else is at work on it. Only
+an answer to a task with parts ends the row of its failures: whoever answers nothing but greetings
+loses its part with the next failure, and whoever has failed 20 times in a row has lost it for good.
+
 *Addresses.* A task's round is its clock. Its attempt counts the tasks that the worker was sent in
 it, and its slots number results by part and job: another's part that it takes over has others.
 
-*Flaws* of a model that are not yet its own (`Doubts`) make an answer a failure.
+*Flaws* of a model that are not yet its own (`Doubts`) make an answer a failure, and another worker
+is asked at once: the parts go to the next one as in R3, and their worker's own one returns, without
+a greeting, once it has been tried there, with whatever result.
 
 Source: Cui et al., "Exploiting bounded staleness to speed up big data analytics", 2014, 2.3, 3.1;
 Harlap et al., "Addressing the straggler problem for iterative convergent parallel ML", 2016, 2.1.
@@ -41,6 +48,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import Final
 
 from seqgc import ports
 from seqgc.clocks._barrier import Barrier, Slack
@@ -53,6 +61,9 @@ from seqgc.ports import Action, Arrival, Dispatch, Failure, FloatArray
 from seqgc.rounds import ClosingRule, Doubts, Records, Retries, TaskPolicy
 
 __all__ = ["ClockPolicy"]
+
+_MOST_PARTS: Final = 2  # of a task
+_GREET_S: Final = 0.1  # after a worker has failed, at the earliest
 
 
 class ClockPolicy(TaskPolicy):
@@ -101,7 +112,10 @@ class ClockPolicy(TaskPolicy):
         self._clocks = GlobalClock([0] * n)
         self._latest = -1  # clock that anybody has begun
         self._errands, self._doubts = Errands(self._parts), Doubts()
-        self._failing: dict[int, str] = {}  # by worker, why its newest task failed
+        self._failing: dict[int, str] = {}  # by worker, why its newest task with parts failed
+        # Workers without parts that are well, and whether their own may return: not before another
+        # has tried it, if they were in doubt
+        self._well: dict[int, bool] = {}
         self._retries, self._records = Retries(rule), Records(n, "everyone")
 
     @property
@@ -171,10 +185,12 @@ class ClockPolicy(TaskPolicy):
 
     def start(self) -> Sequence[Dispatch]:
         """Begin the first clock of all parts, or those that a restored policy stands at."""
-        return self._begin(range(self._n))
+        away = [worker for worker in range(self._n) if not self._parts.of(worker)]
+        return [*self._greet(away), *self._begin(range(self._n))]
 
     def _note_left(self, event: ports.Dispatched) -> None:
-        self._records.leave(event.round, event.at)
+        if any(map(self._parts.of, event.workers)):
+            self._records.leave(event.round, event.at)
         if math.isfinite(limit_s := self._rule.timeout_s):
             for worker, left_at in zip(event.workers, event.left_at, strict=True):
                 address = event.round, worker, event.attempt
@@ -187,18 +203,24 @@ class ClockPolicy(TaskPolicy):
             actions.append(ports.Drop(event=event, reason=reason))
         elif isinstance(event, Failure):
             self._fail(errand, event.reason, actions)
+        elif not errand.parts:
+            self._errands.end(errand)
+            self._well[errand.worker] = True
+            actions += self._begin(self._bring_home(actions))
         else:
-            if (park := self._doubts.judge(event, members=self._parts.members)) is not None:
+            members = self._parts.members + len(self._well)
+            if (park := self._doubts.judge(event, members=members)) is not None:
                 actions.append(park)
             if suspects := self._doubts.suspects(event):
                 actions.append(ports.Doubt(event=event))
-                self._fail(errand, event.flaws[min(suspects)].why, actions)
+                self._fail(errand, event.flaws[min(suspects)].why, actions, in_doubt=True)
             else:
                 self._take(errand, actions)
 
     def _take(self, errand: Errand, actions: list[Action]) -> None:
         worker, clock, jobs = errand.worker, errand.clock, self._jobs_of(errand.clock)
         self._errands.end(errand)
+        home = self._bring_home(actions, tried=errand.parts)
         self._failing.pop(worker, None)
         self._retries.succeeded((worker,))
         self._records.answer(clock, worker, self._now)
@@ -208,38 +230,75 @@ class ClockPolicy(TaskPolicy):
             record = self._records.close(clock, self._now)
             actions.append(ports.Close(record=record, jobs=tuple(jobs)))
         for_all = self._barrier.waits_for_all and not passed
-        actions += self._begin([worker] if for_all else range(self._n))
+        actions += self._begin([*home, worker] if for_all else range(self._n))
 
-    def _fail(self, errand: Errand, why: str, actions: list[Action]) -> None:
-        """Have a task sent again, or its parts be another's."""
-        worker = errand.worker
-        self._failing[worker] = why
+    def _fail(
+        self, errand: Errand, why: str, actions: list[Action], *, in_doubt: bool = False
+    ) -> None:
+        """Have a task sent again, or its parts be another's; or greet a worker again."""
+        worker, errand.is_out = errand.worker, False
         wait_s = self._retries.failed((worker,))
-        heir = (
-            self._parts.heir(worker, but=self._failing)
-            if errand.tries >= self._rule.max_attempts
-            else None
-        )
+        if not errand.parts:
+            self._call_off(errand, actions)
+            self._greet_after(worker, wait_s)
+            return
+        self._failing[worker] = why
+        actions += self._begin(self._bring_home(actions, tried=errand.parts))
+        too_often = self._retries.in_a_row((worker,)) >= self._rule.max_attempts
+        heir = self._parts.heir(worker, but=self._failing) if in_doubt or too_often else None
+        hopeless = self._retries.exhausted((worker,))
         if heir is not None:
-            self._hand_over(errand, heir, actions)
-        elif self._retries.exhausted((worker,)):
+            self._call_off(errand, actions)
+            self._parts.hand_over(worker, heir)
+            actions += self._begin([heir])
+            if in_doubt and not hopeless:
+                self._well[worker] = False
+            else:
+                self._greet_after(worker, wait_s)
+        elif hopeless:
             raise self._hopeless(worker, "every worker fails again and again")
         else:
-            errand.is_out = False
             self._alarms.set(self._now + wait_s, partial(self._send_again, errand))
 
-    def _hand_over(self, errand: Errand, heir: int, actions: list[Action]) -> None:
-        worker = errand.worker
+    def _call_off(self, errand: Errand, actions: list[Action]) -> None:
         self._errands.end(errand)
-        del self._failing[worker]
-        self._retries.succeeded((worker,))
-        self._parts.hand_over(worker, heir)
-        actions.append(ports.Cancel(round=errand.clock, workers=(worker,)))
-        actions += self._begin([heir])
+        actions.append(ports.Cancel(round=errand.clock, workers=(errand.worker,)))
 
     def _send_again(self, errand: Errand, actions: list[Action]) -> None:
-        self._errands.again(errand)
-        actions += self._errands.dispatches([errand], self._jobs_of)
+        if errand.parts:
+            self._errands.again(errand)
+            actions += self._errands.dispatches([errand], self._jobs_of)
+        else:  # all of them have gone home
+            self._errands.end(errand)
+            actions += self._begin([errand.worker])
+
+    def _greet_after(self, worker: int, wait_s: float) -> None:
+        """See after a while whether a worker without parts is well again; at last, never more."""
+        if not self._retries.exhausted((worker,)):
+            greet = partial(self._greet_again, worker)
+            self._alarms.set(self._now + max(wait_s, _GREET_S), greet)
+
+    def _greet_again(self, worker: int, actions: list[Action]) -> None:
+        actions += self._greet([worker])
+
+    def _bring_home(self, actions: list[Action], *, tried: Iterable[int] = ()) -> list[int]:
+        """Let who is well have its own part, unless another is at work on it; return who has it.
+
+        These parts have been ``tried`` just now, by whoever has them.
+        """
+        self._well.update({part: True for part in tried if part in self._well})
+        home = []
+        for worker in [worker for worker, may in self._well.items() if may]:
+            errand = self._errands.of(owner := self._parts.owners[worker])
+            if errand is not None and worker in errand.parts:
+                if errand.is_out:
+                    continue
+                errand.parts = tuple(part for part in errand.parts if part != worker)
+                actions.append(ports.Cancel(round=errand.clock, workers=(owner,)))
+            del self._well[worker]
+            self._parts.bring_home(worker)
+            home.append(worker)
+        return home
 
     def _miss(self, address: tuple[int, int, int], actions: list[Action]) -> None:
         """Take an answer that is not there by its time limit for a failure."""
@@ -269,13 +328,19 @@ class ClockPolicy(TaskPolicy):
             if worker in self._errands or not (parts := self._parts.of(worker)):
                 continue
             clock = min(map(self._clocks.clock, parts))
-            behind = [part for part in parts if self._clocks.clock(part) == clock]
+            behind = [part for part in parts if self._clocks.clock(part) == clock][:_MOST_PARTS]
             if clock < self._end and all(admits(part, clock, self._clocks) for part in behind):
                 begun.append(self._errands.begin(worker, clock, behind))
                 self._latest = max(self._latest, clock)
         if not (self._errands or self.done):
             raise ScheduleError(f"{self._barrier!r} lets nobody begin: all wait at {self.rounds}")
         return self._errands.dispatches(begun, self._jobs_of)
+
+    def _greet(self, workers: Iterable[int]) -> list[Dispatch]:
+        """Send these, who have no parts, a task that asks for none, if there is work left."""
+        whom = () if self.done else workers
+        greetings = [self._errands.begin(worker, self.rounds, ()) for worker in whom]
+        return self._errands.dispatches(greetings, self._jobs_of)
 
     def _jobs_of(self, clock: int) -> range:
         return range(clock * self._wpc, min((clock + 1) * self._wpc, self._jobs))

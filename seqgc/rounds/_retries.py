@@ -37,9 +37,13 @@ class Retries:
         wait_s = float(rng.uniform(0.0, longest_wait_s(attempt)))
         return wait_s if attempt <= CLOSE else max(wait_s, self._pace_s)
 
+    def in_a_row(self, what: tuple[int, ...]) -> int:
+        """Return how often it has failed since it last succeeded."""
+        return self._failures.get(what, 0)
+
     def exhausted(self, what: tuple[int, ...], *, times: int = 1) -> bool:
         """Say whether it has failed as often in a row as it may, or ``times`` as often."""
-        return self._failures.get(what, 0) >= times * self._most
+        return self.in_a_row(what) >= times * self._most
 
     def succeeded(self, what: tuple[int, ...]) -> None:
         """Forget the failures."""

@@ -29,6 +29,7 @@ class Table:
     late: dict[Address, tuple[ports.MiniTask, ...]] = field(default_factory=dict)
     applied: Counter[tuple[int, int]] = field(default_factory=Counter)
     seen: list[ports.Action] = field(default_factory=list)
+    asked: dict[Address, tuple[int, int]] = field(default_factory=dict)  # by round, worker, slot
 
     def __post_init__(self) -> None:
         self.policy = self._new_policy()
@@ -42,7 +43,7 @@ class Table:
     def resume(self) -> None:
         """Break the run off, and go on with another policy from the snapshot of this moment."""
         state = json.loads(json.dumps(self.policy.snapshot()))
-        self.policy, self.out, self.late = self._new_policy(), {}, {}
+        self.policy, self.out, self.late, self.asked = self._new_policy(), {}, {}, {}
         self.policy.restore(state)
         self.begin()
 
@@ -125,6 +126,9 @@ class Table:
             asked = sorted((task.job, task.cover) for task in tasks)
             assert asked == sorted((job, part) for job in jobs_of for part in parts)
             assert len({task.slot for task in tasks}) == len(tasks)
+            for task in tasks:
+                slot, what = (action.round, worker, task.slot), (task.job, task.cover)
+                assert self.asked.setdefault(slot, what) == what, "a slot of two meanings"
             for part in parts:
                 assert completed[part] == action.round
             if self.clocks.slack is not None:

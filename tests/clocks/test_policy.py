@@ -18,7 +18,7 @@ from seqgc.master import run
 from seqgc.profiles import ByRound
 from seqgc.rounds import ClosingRule
 from seqgc.schemes import parse_scheme
-from seqgc.virtual import VirtualBackend
+from seqgc.virtual import RandomFaults, VirtualBackend
 from tests.clocks.table import Table
 from tests.kit import SOAK
 
@@ -240,16 +240,108 @@ def test_an_answer_makes_up_for_failures() -> None:
     table.check_end()
 
 
-def test_an_outage_takes_nobodys_parts_away() -> None:
-    table = _table("bsp", n=2, jobs=1, rule=ClosingRule(max_attempts=1))
-    table.fail((0, 0, 0))  # worker 1 may be well: it has the part now, and is alone
-    for attempt in range(10):
-        table.fail((0, 1, attempt))
-        if not table.out:
+# ---- R3: return ---------------------------------------------------------------------------------
+
+
+def _go_on(table: Table, *, fails) -> None:
+    """Play on to the end: a task takes about a second, or fails in a hundredth if it is to."""
+    due: dict[tuple[int, int, int], tuple[float, bool]] = {}
+    while not table.policy.done:
+        for address in sorted(table.out.keys() - due.keys()):
+            lost = fails(address)
+            due[address] = table.now + (0.01 if lost else 0.9 + address[1] / 50), lost
+        due = {address: due[address] for address in sorted(table.out)}
+        first = min(due, key=due.__getitem__, default=None)
+        if first is None or table.policy.wake_at < due[first][0]:
             table.tick()
-    table.answer((0, 1, 10))
-    table.answer((0, 1, 11))
+        else:
+            table.now, lost = due[first]
+            (table.fail if lost else table.answer)(first)
+
+
+@pytest.mark.parametrize("spec", ["bsp", "ssp:slack=1", "asp"])
+@pytest.mark.parametrize("outage_s", [0.05, 0.3, 1.0, 10.0])
+def test_an_outage_takes_nobodys_parts_away(spec: str, outage_s: float) -> None:
+    table = _table(spec, n=6, jobs=40)
+    _go_on(table, fails=lambda _: 3.0 <= table.now < 3.0 + outage_s)
     table.check_end()
+    assert table.policy.snapshot()["owners"] == list(range(6))
+    assert table.now < 45 + 2 * outage_s
+
+
+def test_who_fails_now_and_then_is_done_without_now_and_then() -> None:
+    n, jobs = 16, 60
+    backend = VirtualBackend(
+        n,
+        ByRound(latencies_s=np.ones((1, n)), rates=[[0.0]]),
+        faults=RandomFaults(seed=1, fail=0.3),
+    )
+    policy, records = ClockPolicy(n, ClosingRule(), num_jobs=jobs), []
+    run(policy, backend, observe=lambda s: records.append(s) if isinstance(s, ports.Close) else 0)
+    assert len(set(policy.snapshot()["owners"])) > n / 2
+    assert sum(close.record.duration_s for close in records) < 6 * jobs
+
+
+def test_who_answers_again_has_its_part_again() -> None:
+    table = _table("bsp", n=3, jobs=3, rule=ClosingRule(max_attempts=2))
+    table.fail((0, 1, 0))
+    table.fail((0, 1, 1))
+    table.answer((0, 0, 0))
+    assert 0 < table.policy.wake_at - table.now <= 0.2
+    table.tick()
+    assert table.sent()[-1] == (0, 2, {1: []})  # a greeting
+    assert _kinds(table.answer((0, 1, 2))) == ["Dispatch"]  # worker 2 had not begun it
+    assert table.sent()[-1] == (0, 3, {1: [1]})
+    assert table.policy.snapshot()["owners"] == [0, 1, 2]
+    _go_well(table)
+    assert [close.record.responded.all() for close in table.closes()] == [True] * 3
+    table.check_end()
+
+
+def test_a_part_returns_when_nobody_else_is_at_work_on_it() -> None:
+    table = _table("asp", n=2, jobs=3, rule=ClosingRule(max_attempts=1))
+    table.answer((0, 0, 0))
+    table.fail((0, 1, 0))
+    table.answer((1, 0, 0))
+    assert table.sent()[-1] == (0, 1, {0: [1]})
+    table.tick()
+    assert _kinds(table.answer((0, 1, 1))) == []  # well, but worker 0 has its part
+    table.answer((0, 0, 1))
+    assert table.sent()[-2:] == [(2, 0, {0: [0]}), (1, 0, {1: [1]})]
+    _go_well(table)
+    table.check_end()
+
+
+def test_a_part_returns_from_who_fails_at_it() -> None:
+    table = _table("bsp", n=2, jobs=2, rule=ClosingRule(max_attempts=1))
+    table.fail((0, 1, 0))
+    table.answer((0, 0, 0))
+    table.tick()
+    table.answer((0, 1, 1))
+    assert _kinds(table.fail((0, 0, 1))) == ["Cancel", "Dispatch"]
+    assert table.sent()[-1] == (0, 2, {1: [1]})
+    _go_well(table)
+    table.check_end()
+
+
+@pytest.mark.parametrize("greeted", [False, True], ids=["dead", "can but answer greetings"])
+def test_who_has_failed_twenty_times_is_done_without_for_good(greeted: bool) -> None:
+    table = _table("asp", n=2, jobs=200)
+    _go_on(table, fails=lambda a: a[1] == 1 and not (greeted and not table.out[a]))
+    table.check_end()
+    tasks = [parts[1] for *_, parts in table.sent() if 1 in parts]
+    assert (len(tasks), len([parts for parts in tasks if parts])) == (
+        (37, 20) if greeted else (20, 3)
+    )
+    assert table.policy.snapshot()["owners"] == [0, 0]
+    assert table.now < 250
+
+
+def test_who_has_many_parts_can_soon_give_them_back() -> None:
+    table = _table("bsp", n=6, jobs=4)
+    _go_on(table, fails=lambda address: address[1] != 3)
+    table.check_end()
+    assert max(len(parts) for *_, sent in table.sent() for parts in sent.values()) == 2
 
 
 def test_a_run_ends_when_the_last_worker_has_failed_twenty_times() -> None:
@@ -331,22 +423,59 @@ def test_a_timetable_is_refused() -> None:
 # ---- models that fail ---------------------------------------------------------------------------
 
 
-def test_a_second_worker_that_says_the_same_parks_a_model() -> None:
-    table = _table("bsp", n=3, jobs=1)
-    assert _kinds(table.answer((0, 0, 0), flaws=["m"])) == ["Doubt", "Dispatch"]
-    actions = table.answer((0, 1, 0), flaws=["m"])
+def test_a_second_worker_that_says_the_same_parks_a_model_and_the_first_keeps_its_part() -> None:
+    table = _table("bsp", n=3, jobs=2)
+    table.answer((0, 1, 0))
+    assert _kinds(table.answer((0, 0, 0), flaws=["m"])) == ["Doubt", "Cancel", "Dispatch"]
+    assert table.sent()[-1] == (0, 1, {1: [0]})  # another is asked, at once
+    actions = table.answer((0, 1, 1), flaws=["m"])
     assert _kinds(actions) == ["Park", "Update"]
     assert (list(actions[0].flaws), actions[0].answers) == (["m"], ())
-    assert _kinds(table.answer((0, 0, 1), flaws=["m"])) == ["Update"]  # no news any more
     assert table.policy.snapshot()["failed_models"] == ["m"]
-    assert _kinds(table.answer((0, 2, 0))) == ["Update", "Close"]
+    assert table.policy.snapshot()["owners"] == [0, 1, 2]
+    assert _kinds(table.answer((0, 2, 0))) == ["Update", "Close", "Dispatch"]
+    assert table.sent()[-1] == (1, 0, {0: [0], 1: [1], 2: [2]})
+    assert _kinds(table.answer((1, 0, 0), flaws=["m"])) == ["Update"]  # no news any more
+    _go_well(table)
+    table.check_end()
 
 
-def test_what_a_worker_takes_back_is_held_against_nobody() -> None:
+def test_what_another_worker_knows_nothing_of_is_held_against_no_model() -> None:
     table = _table("bsp", n=3, jobs=2)
+    table.answer((0, 1, 0))
     table.answer((0, 0, 0), flaws=["m"])
-    assert _kinds(table.answer((0, 0, 1))) == ["Update"]
-    assert _kinds(table.answer((0, 1, 0), flaws=["m"])) == ["Doubt", "Dispatch"]
+    assert _kinds(table.answer((0, 1, 1))) == ["Update"]
+    assert table.policy.snapshot()["owners"] == [0, 1, 2]
+    table.answer((0, 2, 0))
+    table.answer((1, 0, 0))  # takes it back
+    assert _kinds(table.answer((1, 1, 0), flaws=["m"])) == ["Doubt", "Cancel"]
+    _go_well(table)
+    table.check_end()
+
+
+def test_who_is_in_doubt_waits_until_another_has_tried_its_part() -> None:
+    table = _table("asp", n=2, jobs=2)
+    table.answer((0, 0, 0), flaws=["m"])  # worker 1 is busy
+    table.answer((0, 1, 0))
+    assert table.sent()[-1] == (0, 1, {1: [0]})
+    assert _kinds(table.answer((0, 1, 1))) == ["Update", "Close", "Dispatch"]
+    assert table.sent()[-1] == (1, 0, {0: [0], 1: [1]})
+    _go_well(table)
+    table.check_end()
+
+
+def test_who_is_in_doubt_time_and_again_is_done_without() -> None:
+    table = _table("bsp", n=3, jobs=30)
+    while not table.policy.done:
+        address = min(table.out, default=None)
+        if address is None:
+            table.tick()
+        else:
+            table.answer(address, flaws=["m"] if address[1] == 1 and table.out[address] else [])
+    table.check_end()
+    assert table.policy.snapshot()["failed_models"] == []
+    assert table.policy.snapshot()["owners"] == [0, 2, 2]
+    assert sum(isinstance(action, ports.Doubt) for action in table.seen) == 20
 
 
 def test_a_worker_that_is_alone_is_believed() -> None:
@@ -354,11 +483,22 @@ def test_a_worker_that_is_alone_is_believed() -> None:
     assert _kinds(table.answer((0, 0, 0), flaws=["m"])) == ["Park", "Update", "Close"]
 
 
+def test_who_alone_does_not_fail_is_asked_again_for_what_is_in_doubt() -> None:
+    table = _table("bsp", n=2, jobs=1)
+    table.fail((0, 1, 0))
+    assert _kinds(table.answer((0, 0, 0), flaws=["m"])) == ["Doubt", "Dispatch"]
+    assert table.sent()[-1] == (0, 1, {0: [0]})
+
+
 def test_an_answer_may_be_in_doubt_for_one_model_and_not_for_another() -> None:
     table = _table("bsp", n=3, jobs=1)
     table.answer((0, 0, 0), flaws=["a"])
-    assert _kinds(table.answer((0, 1, 0), flaws=["a", "b"])) == ["Park", "Doubt", "Dispatch"]
-    assert _kinds(table.answer((0, 1, 1), flaws=["a"])) == ["Update"]
+    kinds = ["Park", "Doubt", "Cancel", "Dispatch"]
+    table.answer((0, 2, 0))
+    assert _kinds(table.answer((0, 1, 0), flaws=["a", "b"])) == kinds
+    _go_well(table)
+    table.check_end()
+    assert table.policy.snapshot()["failed_models"] == ["a"]
 
 
 # ---- fewer jobs, and another master -------------------------------------------------------------
@@ -399,6 +539,18 @@ def test_a_restored_policy_knows_who_has_whose_parts_and_which_models_have_faile
     assert (before["owners"], before["failed_models"]) == ([2, 2, 2], ["m"])
     assert table.sent()[-1] == (0, 0, {2: [0, 1]})
     assert _kinds(table.answer((0, 2, 0), flaws=["m"])) == ["Update", "Update", "Close", "Dispatch"]
+    _go_well(table)
+    table.check_end()
+
+
+def test_a_restored_policy_greets_who_had_lost_its_part() -> None:
+    table = _table("bsp", n=3, jobs=3, rule=ClosingRule(max_attempts=1))
+    table.fail((0, 1, 0))
+    table.resume()
+    assert table.sent()[-2:] == [(0, 0, {1: []}), (0, 0, {0: [0], 2: [2, 1]})]
+    table.answer((0, 2, 0))
+    table.answer((0, 1, 0))
+    assert table.policy.snapshot()["owners"] == [0, 1, 2]
     _go_well(table)
     table.check_end()
 

@@ -141,7 +141,7 @@ class PartsLedger:
                 self._require(job < self._jobs, f"{what}, of {self._jobs} jobs")
                 self._require(not self._is_over(job, part), f"{what}, which is in")
                 self._require((job, part) not in at_work, f"{what}, which another one has")
-            if isinstance(self._defence, Clocks):
+            if isinstance(self._defence, Clocks) and tasks:  # else it is greeted
                 self._check_clock(self._defence, dispatch.round, worker, tasks)
             address = dispatch.round, worker, dispatch.attempt
             self._out[worker] = address, {task.slot: task for task in tasks}
