@@ -188,13 +188,13 @@ class SchemeCourse(Course):
     def follow(self, seen: ports.Seen) -> None:
         """If the policy has switched, be ready for the tasks that are about to leave.
 
-        Once they have left, and nobody is left for more jobs, the run is to end with these.
+        Once they have left, and nobody is left for more jobs, the run is to end with these. Which
+        models are left it must know before its next decision (`seqgc.training._turns`).
         """
         segments = self.policy.segments
-        if isinstance(seen, ports.Dispatched):
-            self.policy.go_on_with(self._workload.bundles_left)
-            if self._workload.num_jobs is not None:
-                self.policy.end_after(self._workload.num_jobs - 1)
+        self.policy.go_on_with(self._workload.bundles_left)
+        if isinstance(seen, ports.Dispatched) and self._workload.num_jobs is not None:
+            self.policy.end_after(self._workload.num_jobs - 1)
         if isinstance(seen, ports.Dispatch) and len(segments) > 1 + len(self._switches):
             choice = next(a for a in reversed(self._answers) if isinstance(a, Choice))
             self._tell("switch", self._adopt(segments[-1], choice).fields)

@@ -10,6 +10,7 @@ import numpy as np
 
 from seqgc.ports import FloatArray, IntArray, WeightedPoints, WeightRef
 from seqgc.rounds import require_models
+from seqgc.schemes import Deal
 from seqgc.training._queue import DataQueue
 from seqgc.training._turns import Turns
 from seqgc.training.model import Model, ParameterVector
@@ -78,6 +79,9 @@ class JobPlan:
         self.adopt(scheme)
         self.is_late: Final = self.delay >= self.num_bundles  # weights lack some gradients
         self.turns: Final = Turns(self.num_bundles, steps=steps, fixed=self.is_late)
+        self.deals: Final = isinstance(scheme, Deal)  # a run that begins so stays so
+        self.handed_over: int | None = None
+        """The job whose results the models are being given."""
         self._parked: set[int] = set()
         self.bundles_left = self.num_bundles
         """How many have a model that is not parked."""
@@ -106,7 +110,18 @@ class JobPlan:
             self._parked.add(index)
             if self._parked.issuperset(self._members(bundle)):
                 self.bundles_left -= 1
-                self.turns.leave(bundle)
+                if not self.deals:
+                    self.turns.leave(bundle)
+                    return
+                by = self.handed_over
+                self.turns.stop(bundle, by=self.turns.latest(bundle) if by is None else by)
+
+    def horizon(self, job: int) -> int:
+        """Return the last of the jobs that are sure to be decoded when ``job`` begins."""
+        if not self.deals:
+            return job - self.delay - 1
+        stopped = self.turns.stopped(job - 2 * self.num_bundles)
+        return job - max(1, self.num_bundles - len(stopped))
 
     def bundle(self, job: int) -> range:
         """Return the indices of the models whose step a job is, whose turn is known."""

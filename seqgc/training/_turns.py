@@ -7,13 +7,21 @@ long as all of them are trained, job ``t`` is a step of bundle ``t mod B``. A bu
 queue once it has begun all its steps, or all its models are parked. A bundle's next step may begin
 when its last one is decoded: at the latest T rounds after it began, T being the scheme's delay.
 With fewer than T + 1 bundles left the first of the queue may have to wait: the turn is then *idle*,
-a job for which nothing is computed. (Where work is dealt there are no more jobs under way than
-bundles with a model left, so that hardly any turn is idle.) Between two turns of a bundle each
-other one has one at most, so that no step begins at a later job than if nobody had left: a run has
-never more jobs than were planned.
+a job for which nothing is computed. Between two turns of a bundle each other one has one at most,
+so that no step begins at a later job than if nobody had left: a run has never more jobs than were
+planned.
 
 A turn is decided when its job begins, by what has been handed over until then: the same again when
 a run is resumed, whose rounds close on the same answers.
+
+Where work is dealt, B jobs are under way, and no more than bundles with a model left once some have
+been *stopped*: all their models are parked. What has been handed over when a job begins is then a
+matter of time, and is not on record. So the turn is decided by the results of those jobs alone that
+are sure to be decoded (`JobPlan.horizon`), all of them: one that was stopped by a later result
+stays in the queue until then, and whose last job is a later one has to wait, also if it has been
+decoded. Few turns are idle: those of the next 2 B jobs, by when fewer jobs are sure to be under
+way. (Until what has stopped a bundle is handed over, and the policy told, no job can begin that
+comes 2 B or more after the job whose result that was: at one event B jobs close at most.)
 
 With fewer bundles than T + 1 from the start (``stale``), weights are late by design, and it is the
 job that says how late: bundles keep their turns, idle or not.
@@ -22,7 +30,7 @@ job that says how late: bundles keep their turns, idle or not.
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["Turn", "Turns", "TurnsState"]
 
@@ -45,6 +53,7 @@ class TurnsState:
     left: list[int]
     kept: dict[int, Turn]
     num_jobs: int | None
+    stopped: dict[int, int] = field(default_factory=dict)
 
 
 class Turns:
@@ -67,6 +76,7 @@ class Turns:
         self._queue = list(range(bundles))
         self._begun, self._latest = [0] * bundles, [-1] * bundles  # steps; the last one's job
         self._left: set[int] = set()
+        self._stopped: dict[int, int] = {}  # where work is dealt: bundles, by the results of a job
         self._kept: dict[int, Turn] = {}
         self.num_jobs: int | None = None
         """How many jobs there are, once there are no more."""
@@ -87,6 +97,18 @@ class Turns:
         self._left.add(bundle)
         if not self._fixed and bundle in self._queue:
             self._queue.remove(bundle)
+
+    def latest(self, bundle: int) -> int:
+        """Return a bundle's last job that has begun; -1 if none has."""
+        return self._latest[bundle]
+
+    def stop(self, bundle: int, *, by: int) -> None:
+        """Let a bundle leave once the results of a job count; harmless if it has been stopped."""
+        self._stopped.setdefault(bundle, by)
+
+    def stopped(self, last: int) -> list[int]:
+        """Return the bundles that the results of the jobs up to the ``last`` have stopped."""
+        return [bundle for bundle, by in self._stopped.items() if by <= last]
 
     def take(self, job: int, *, may_follow: Callable[[int], bool]) -> Turn:
         """Decide what ``job`` is, the next one.
@@ -125,6 +147,7 @@ class Turns:
             left=sorted(self._left),
             kept=dict(self._kept),
             num_jobs=self.num_jobs,
+            stopped=dict(self._stopped),
         )
 
     def restore(self, state: TurnsState) -> None:
@@ -137,6 +160,7 @@ class Turns:
         self._queue, self._left = list(state.queue), set(state.left)
         self._begun, self._latest = list(state.begun), list(state.latest)
         self._kept, self.num_jobs = dict(state.kept), state.num_jobs
+        self._stopped = dict(state.stopped)
         for bundle, begun in enumerate(self._begun):
             if begun == self._steps:
                 self.leave(bundle)

@@ -98,13 +98,16 @@ class TorchWorkload(ModelsWorkload):
 
         Weights are fixed when a job begins: from then on nothing more is needed for its sake. A
         turn that would be idle is not decided as long as what its bundle waits for may be handed
-        over.
+        over; where work is dealt, none before all is that is sure to be decoded.
         """
-        awaited = self._plan.turns.awaited
-        if job not in self._plan.turns and self._horizon(job) < awaited in self._unapplied:
-            return finished == awaited
+        awaited, horizon = self._plan.turns.awaited, self._plan.horizon(job)
+        if job not in self._plan.turns:
+            if self._plan.deals and finished <= horizon:
+                return True
+            if not self._plan.deals and horizon < awaited in self._unapplied:
+                return finished == awaited
         turn = self._turn(job)
-        if turn.step is None or finished > self._horizon(job) or finished not in self._unapplied:
+        if turn.step is None or finished > horizon or finished not in self._unapplied:
             return False
         earlier = self._plan.turns[finished]
         return earlier.step is not None and earlier.bundle == turn.bundle
@@ -141,12 +144,14 @@ class TorchWorkload(ModelsWorkload):
         if (step := self._plan.turns[job].step) is None:  # of zeros, for nobody
             del self._unapplied[job]
             return
+        self._plan.handed_over = job
         parts = self._parts(job, kept)
         self._park_overflown(parts)
         self._note(job, [part[-1] for _, part in parts])
         if not self._plan.is_late:  # every earlier gradient of these models has been applied
             self._settle(job, step, lost=decoding.lost)
             self._apply([job])
+        self._plan.handed_over = None
 
     def flush(self) -> None:
         for job in [job for job in self._unapplied if self._plan.turns[job].step is None]:
@@ -179,12 +184,15 @@ class TorchWorkload(ModelsWorkload):
 
     def _turn(self, job: int) -> Turn:
         """Return whose turn a job is, which is decided when it is the next one and asked for."""
-        if job not in self._plan.turns:
-            waiting, horizon = self._unapplied, self._horizon(job)
-            self._plan.turns.take(
-                job, may_follow=lambda last: last <= horizon or last not in waiting
+        turns, horizon = self._plan.turns, self._plan.horizon(job)
+        if job not in turns:
+            for bundle in turns.stopped(horizon):
+                turns.leave(bundle)
+            rule = all if self._plan.deals else any  # what is early is a matter of time there
+            turns.take(
+                job, may_follow=lambda last: rule((last <= horizon, last not in self._unapplied))
             )
-        return self._plan.turns[job]
+        return turns[job]
 
     def _settle(self, job: int, step: int, *, lost: Sequence[int]) -> None:
         """Have the points of these chunks come again, in batches that are not drawn yet."""
@@ -192,10 +200,6 @@ class TorchWorkload(ModelsWorkload):
             learner = self._learners[index]
             if learner.model.name not in self._parked:
                 learner.queue.settle(step, lost=self._plan.positions(index, lost))
-
-    def _horizon(self, job: int) -> int:
-        """Return the last of the jobs that are sure to be decoded when ``job`` begins."""
-        return job - self._plan.delay - 1
 
     def _apply(self, jobs: list[int]) -> None:
         if late := [job for job in jobs if self._unapplied[job] is None]:

@@ -124,6 +124,61 @@ def test_a_run_ends_with_the_last_step_of_whoever_is_left(spec: str, tmp_path: P
     assert others(bad, "m3") == others(fine, "m3")
 
 
+class StopAfter:
+    """Stops models after so many steps, and all of them with one of these, if it is said so."""
+
+    def __init__(self, steps: dict[str, int], *, all_with: str = "") -> None:
+        self._steps, self._all_with = steps, all_with
+
+    def on_step(self, model: str, step: int, loss: float, metrics: object) -> Stop | None:  # noqa: ARG002
+        if self._steps.get(model) != step:
+            return None
+        return Stop.RUN if model == self._all_with else Stop.MODEL
+
+
+def do_dealt(workload: TorchWorkload, draw: random.Random) -> None:
+    """Do jobs as where they are dealt: they close, begin and are handed over at any time."""
+    known = begun = closed = done = 0  # jobs that the policy has begun, and the workload; over
+
+    while workload.num_jobs is None:
+        known = max(known, closed + max(1, workload.bundles_left))
+        for job in range(begun, draw.randrange(begun, known + 1)):
+            while any(workload.needs(job, each) for each in range(done, closed)):
+                finish(workload, done)
+                done += 1
+            workload.begin(job)
+            begun = job + 1
+        for job in range(done, closed):
+            finish(workload, job)
+        done = closed
+        closed = draw.randrange(closed, begun + 1)
+    for job in range(done, begun):
+        finish(workload, job)
+
+
+@pytest.mark.parametrize("all_with", ["", "m2"])
+@pytest.mark.parametrize(
+    "stops",
+    [{"m2": 2}, {"m0": 1, "m3": 3}, {"m1": 1, "m2": 1, "m3": 1}, {"m0": 2, "m1": 3, "m2": 1}],
+)
+def test_where_work_is_dealt_turns_are_no_matter_of_time(
+    stops: dict[str, int], all_with: str
+) -> None:
+    found = set()
+    for seed in range(8):
+        workload = TorchWorkload(
+            [make_model(f"m{i}", seed=i) for i in range(BUNDLES)],
+            scheme=Deal(n=N).fitted(BUNDLES),
+            store=MemoryStore(),
+            steps=6,
+            callbacks=[StopAfter(stops, all_with=all_with)],
+        )
+        do_dealt(workload, random.Random(seed))
+        steps = tuple((each.job, each.model, each.step) for each in workload.metrics)
+        found.add((workload.num_jobs, steps))
+    assert len(found) == 1, found
+
+
 class Dealt:
     """Workers that do one task after the other in simulated time, and compute for real."""
 
@@ -149,16 +204,6 @@ class Dealt:
         return replace(event, results={each.slot: self._compute(each.parts) for each in items})
 
 
-class StopAt:
-    """Stops models after their first step."""
-
-    def __init__(self, *names: str) -> None:
-        self._names = names
-
-    def on_step(self, model: str, step: int, loss: float, metrics: object) -> Stop | None:  # noqa: ARG002
-        return Stop.MODEL if model in self._names else None
-
-
 def test_where_work_is_dealt_as_many_jobs_are_under_way_as_bundles_are_left(
     tmp_path: Path,
 ) -> None:
@@ -167,8 +212,8 @@ def test_where_work_is_dealt_as_many_jobs_are_under_way_as_bundles_are_left(
     plan = TrainingPlan(models=models, scheme="deal", steps=8)
     crew = workers.custom(N, lambda _, factory: Dealt(factory))
     results = [
-        train(plan, crew, run=tmp_path / str(number), callbacks=[StopAt(*names)])
-        for number, names in enumerate(([], ["m1", "m2", "m3"]))
+        train(plan, crew, run=tmp_path / str(number), callbacks=[StopAfter(stops)])
+        for number, stops in enumerate(({}, {"m1": 1, "m2": 1, "m3": 1}))
     ]
     fine, few = results
     assert fine.jobs == 8 * BUNDLES
