@@ -41,6 +41,11 @@ class Channel:
         """Whether frames wait until the other side takes them: call `flush` when it might."""
         return bool(self._unsent)
 
+    @property
+    def begun(self) -> int:
+        """Bytes that have come of a frame of which more is to come; 0: none is under way."""
+        return self._filled + _LENGTH.size * self._in_body
+
     def push(self, frame: bytes) -> None:
         """Send a frame, or as much of it as is taken now; the rest waits for `flush`."""
         self._unsent += (memoryview(_LENGTH.pack(len(frame))), memoryview(frame))

@@ -25,7 +25,8 @@ __all__ = ["main"]
 
 def main(end: socket.socket, worker: int, run_id: str, max_bytes: int) -> None:
     """Serve tasks until the master is gone; its first frame is a pickled `ComputeFactory`."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # stopping is the master's decision
+    for number in (signal.SIGINT, signal.SIGTSTP):  # of the terminal, to the master and its workers
+        signal.signal(number, signal.SIG_IGN)  # stopping is the master's decision
     threading.Thread(target=_die_with_master, daemon=True).start()
     master = _Conversation(Channel(end, max_bytes=max_bytes))
     frames: list[bytearray] = []

@@ -29,6 +29,10 @@ __all__ = [
 LONGEST_WAIT_S: Final = 3600.0
 """Seconds; then a backend waits again. No system call takes infinity, some at most 24 days."""
 
+_AWAY_S: Final = (
+    0.5  # without a look; as long as everything goes well, looks are milliseconds apart
+)
+
 Delays: TypeAlias = Callable[[int, int], float]
 """``delays(round, worker)``: the least response time of a first attempt, seconds."""
 
@@ -146,23 +150,26 @@ class EventBackend(ABC):
         self.n: Final = require_int("n", n, least=1)
         self._messaging: Final = messaging or Messaging()
         self._clock: Final[Clock] = clock or MonotonicClock()
-        self._events: Final[deque[Arrival | Failure]] = deque()
+        # With the earliest time when each may have come, which is what it is late by.
+        self._events: Final[deque[tuple[float, Arrival | Failure]]] = deque()
+        self._looked_at, self._unread_since = -math.inf, math.inf
+        self._was_away = False  # for a long time until the present look, which waits for nothing
         self._closed = False
 
     def receive(self, until: float) -> Arrival | Failure | None:
-        """Return the next event whose ``at`` is at most ``until``; None once ``until`` has passed.
+        """Return the next event that may have come by ``until``; None once ``until`` has passed.
 
         Events are returned in the order of their times. One that came after ``until`` stays for a
         later call: who asks about a deadline gets what kept it, not what this call happened to see.
+        Where nobody looked when ``until`` passed, for the master was busy or stopped, all that had
+        come by the next look may have kept it; as nobody knows when it came, its ``at`` is when it
+        was read, after ``until``.
         """
         self._check_open()
-        while True:
-            left = until - self._clock.now()  # read first: what came before it is collected below
-            self._collect(0.0 if self._events else max(0.0, left))
-            if self._events or not left > 0:  # nor is NaN a time to wait for
-                break
-        if self._events and self._events[0].at <= until:
-            return self._events.popleft()
+        while not self._look(until) and not self._events:
+            pass
+        if self._events and self._events[0][0] <= until:
+            return self._events.popleft()[1]
         return None
 
     def close(self) -> None:
@@ -181,7 +188,7 @@ class EventBackend(ABC):
 
     @abstractmethod
     def _collect(self, timeout_s: float) -> None:
-        """Queue what has come in, waiting for it at most ``timeout_s`` seconds."""
+        """Queue what has come in, waiting for it at most ``timeout_s`` seconds; see `_look`."""
 
     @abstractmethod
     def _end(self) -> None:
@@ -189,8 +196,27 @@ class EventBackend(ABC):
 
     # ---- what it uses ---------------------------------------------------------------------------
 
+    def _look(self, until: float = -math.inf) -> bool:
+        """Queue what has come in; if nothing has, wait for it till ``until``.
+
+        Returns whether ``until`` has passed. Who waits sees what comes when it comes; but a look
+        without waiting finds what may have come at any time since the last look began. (When that
+        ended says nothing: who is stopped while it waits sees nothing of what comes meanwhile.)
+        """
+        now = self._clock.now()  # read first: what came before it is collected below
+        left = until - now
+        wait_s = 0.0 if self._events else max(0.0, left)
+        self._was_away = not wait_s and now - self._looked_at >= _AWAY_S
+        self._unread_since = math.inf if wait_s else self._looked_at
+        self._looked_at = now
+        self._collect(wait_s)
+        self._unread_since = math.inf
+        return not left > 0  # nor is NaN a time to wait for
+
     def _tell(self, event: Arrival | Failure) -> None:
-        self._events.append(event)
+        """Queue an event; one stamped before the present look was seen when it came."""
+        was_seen = event.at < self._looked_at
+        self._events.append((event.at if was_seen else min(event.at, self._unread_since), event))
 
     def _requests(self, round: int, tasks: Sequence[Task]) -> list[TaskMessage]:
         """Return the messages of a dispatch, refused if one is wrong or the backend closed."""

@@ -47,6 +47,7 @@ __all__ = ["WorkerPool"]
 
 _MAX_FAILED_STARTS = 3  # in a row: the fourth would fail for the same reason
 _CLOSE_GRACE_S = 1.0
+_PAUSE_S = 1.0  # in the middle of an answer
 _NO_TASK: TaskKey = (-1, -1)
 
 
@@ -138,6 +139,27 @@ class WorkerPool:
                 self._feed(self._places[process.worker])
             if mask & selectors.EVENT_READ:
                 yield from self._attend(process, ended=key.fd == process.sentinel)
+
+    def catch_up(self) -> Iterator[Arrival | Failure]:
+        """Yield what there is, with the rest of the answers that have begun to come meanwhile.
+
+        A worker sends a long answer only as it is read: nobody has read this one so far. Whose
+        answer stops midway is waited for no longer than a second.
+        """
+        known = self._coming()
+        yield from self.poll(0.0)
+        coming = {p: count for p, count in self._coming().items() if p not in known}
+        give_up_at = time.monotonic() + _PAUSE_S
+        while coming and (left := give_up_at - time.monotonic()) > 0:
+            yield from self.poll(left)
+            before, coming = coming, {p: n for p, n in self._coming().items() if p in coming}
+            if coming != before:
+                give_up_at = time.monotonic() + _PAUSE_S
+
+    def _coming(self) -> dict[WorkerProcess, int]:
+        """Return how many bytes have come of each answer that is under way, by process."""
+        there = [place.process for place in self._places if place.process is not None]
+        return {process: n for process in there if (n := process.channel.begun)}
 
     def close(self) -> None:
         """End every process, within about a second; leave none. Interrupted, it can be repeated."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from seqgc._by_value import PicklingError, dumps
 from seqgc.backends._events import EventBackend, Messaging
 from seqgc.backends._pool import WorkerPool
 from seqgc.backends._processes import set_preload
 from seqgc.errors import ParameterError
-from seqgc.ports import Clock, Task
+from seqgc.ports import Arrival, Clock, Failure, Task
 from seqgc.wire import CancelMessage, encode
 from seqgc.worker import ComputeFactory
 
@@ -32,8 +32,8 @@ class LocalBackend(EventBackend):
       too. Answers that nobody asked for are none.
     - One that hangs delays nobody, and what cannot be sent to it is forgotten with its round;
       `restart` replaces it.
-    - Ctrl-C interrupts the master only; `close` ends the workers within about a second. Workers
-      whose master is gone, however it went, end by themselves.
+    - Ctrl-C and Ctrl-Z are for the master only; `close` ends the workers within about a second.
+      Workers whose master is gone, however it went, end by themselves.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ class LocalBackend(EventBackend):
         for task, frame in zip(tasks, frames, strict=True):
             left_at.append(self._clock.now())
             self._pool.submit(task, frame)
-        self._events.extend(self._pool.refuse())
+        self._tell_all(self._pool.refuse())
         return left_at
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
@@ -126,10 +126,15 @@ class LocalBackend(EventBackend):
     def restart(self, worker: int) -> None:
         """Replace a worker's process at once."""
         self._check_workers([worker])
-        self._events.extend(self._pool.restart(worker))
+        self._tell_all(self._pool.restart(worker))
 
     def _collect(self, timeout_s: float) -> None:
-        self._events.extend(self._pool.poll(timeout_s))
+        pool = self._pool
+        self._tell_all(pool.catch_up() if self._was_away else pool.poll(timeout_s))
+
+    def _tell_all(self, events: Iterable[Arrival | Failure]) -> None:
+        for event in events:
+            self._tell(event)
 
     def _end(self) -> None:
         """End all workers, at once whatever they do."""

@@ -287,7 +287,11 @@ class AnyBackend(Protocol):
         """Tell these workers that their task of the round is of no more use (best effort)."""
 
     def receive(self, until: float) -> Arrival | Failure | Timetable | None:
-        """Return the next event with ``at <= until``; None once ``until`` has passed."""
+        """Return the next event that came by ``until``; None once that has passed.
+
+        One that nobody read before, for the master was busy or stopped, may have come by then: it
+        is returned too, its ``at`` being when it was read.
+        """
 
     def close(self) -> None:
         """Release everything; no process, thread, port or file stays behind."""

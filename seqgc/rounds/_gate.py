@@ -97,6 +97,7 @@ class RoundGate:
         self._kappa_s: float | None = None
         self._latest_s = 0.0
         self._waited_out, self._overdue = False, False
+        self._asked_late_s = 0.0  # by how much the limit counts from later on
         is_lenient = rule.wait_out == "feasible"
         self._questions = (schedule.enough,) if is_lenient else (schedule.conforms, schedule.enough)
         self._verdicts: dict[tuple[int, bytes], bool] = {}
@@ -177,7 +178,23 @@ class RoundGate:
     @property
     def limit_s(self) -> float:
         """When the round ends, whoever has answered."""
-        return self._rule.timeout_s * (1 + self._overdue)
+        return self._rule.timeout_s * (1 + self._overdue) + self._asked_late_s
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the time limit has passed once."""
+        return self._overdue
+
+    def asked(self, left_at: float, *, origin: float) -> None:
+        """Take note of when the last one left of those whom the round, or `tick`, has asked.
+
+        That should be when the round began, its ``origin``, or at the limit. If it is later by half
+        a limit, the master was busy or stopped: the limit counts from then.
+        """
+        late_s = left_at - (origin + self._rule.timeout_s * self._overdue)
+        if late_s >= self._rule.timeout_s / 2:
+            limit_s, self._asked_late_s = self.limit_s, max(self._asked_late_s, late_s)
+            self.wake_at = self.limit_s if self.wake_at == limit_s else self.wake_at
 
     @property
     def awaited(self) -> tuple[int, ...]:
@@ -208,7 +225,7 @@ class RoundGate:
             else:
                 self.repeat_no_more(elapsed)
                 return () if repeat.withholds else self.tick(elapsed)
-        elif self._nobody_left() or elapsed >= self._rule.timeout_s:
+        elif self._nobody_left() or self._overdue or elapsed >= self.limit_s:
             return self._close_or_give_up(elapsed)
         elif repeat is not None and (repeat.withholds or self._suffices(self._responded)):
             silent = repeat.answers & ~self._settled & repeat.is_waiting
@@ -219,7 +236,7 @@ class RoundGate:
             self._close(elapsed, reason, self._responded)
         else:
             self._waited_out = True
-            self.wake_at = self._rule.timeout_s
+            self.wake_at = self.limit_s
         return ()
 
     def play(self, times: FloatArray) -> RoundRecord:
@@ -301,7 +318,7 @@ class RoundGate:
             self.wake_at = elapsed
         elif self._kappa_s is not None and not (self._waited_out and self._rule.wait_out == "all"):
             deadline = (1 + self._rule.mu) * self._kappa_s
-            self.wake_at = min(self._rule.timeout_s, max(elapsed, deadline))
+            self.wake_at = min(self.limit_s, max(elapsed, deadline))
 
     def _decides(self, repeat: Repeat, elapsed: float) -> bool:
         """Whether all is here on which the round was closed before, or is waited for in vain."""
@@ -324,12 +341,12 @@ class RoundGate:
         return self._verdicts[key]
 
     def _close_or_give_up(self, elapsed: float) -> tuple[int, ...]:
-        is_over = self._nobody_left() or elapsed >= 2 * self._rule.timeout_s
+        is_over = self._nobody_left() or elapsed >= 2 * self._rule.timeout_s + self._asked_late_s
         if is_over and self._doubted.any() and not self._schedule.feasible(self._responded):
             self._responded |= self._doubted  # there is nobody else to say it
             self._doubted[:] = False
         if self._schedule.feasible(self._responded):
-            late = elapsed >= self._rule.timeout_s
+            late = self._overdue or elapsed >= self.limit_s
             reason: CloseReason = "timeout" if late else "exhausted"
             self._close(elapsed, "everyone" if self._responded.all() else reason, self._responded)
             return ()

@@ -11,7 +11,7 @@ import numpy as np
 from seqgc.ports import BoolArray, Decoding, IntArray
 from seqgc.schemes import Assignment, MiniTasks
 
-__all__ = ["ByWorker", "Once", "numbered", "replicas"]
+__all__ = ["ByWorker", "Once", "numbered", "renumbered", "replicas"]
 
 
 class ByWorker(Mapping[int, MiniTasks]):
@@ -58,6 +58,14 @@ def numbered(own: Assignment, first_job: int) -> Assignment:
         own.busy,
         lambda worker: tuple(replace(task, job=first_job + task.job) for task in own[worker]),
     )
+
+
+def renumbered(own: Decoding, first_job: int, first_round: int) -> Decoding:
+    """Return a schedule's decoding by the numbers of the run, of which its first are these."""
+    terms = own.terms
+    if first_round > 0:
+        terms = tuple(replace(term, round=first_round + term.round) for term in terms)
+    return replace(own, job=first_job + own.job, terms=terms)
 
 
 def replicas(assignment: Assignment, excused: BoolArray) -> list[IntArray]:

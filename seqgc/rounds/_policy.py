@@ -25,8 +25,8 @@ worker's mini-tasks and ends with a `Close`; in between the policy only counts w
 
 *Time.* The round's clock starts when its first task leaves (`Dispatched.at`): one origin for all
 workers, so that what the gate sees never goes back, and the first answer's time kappa holds the
-sending of its own task at least. A `Dispatched` of a later attempt moves nothing: who is sent a
-task twice is as late as that takes.
+sending of its own task at least. Who is sent a task twice is as late as that takes. Only if a task
+leaves late by half a time limit, for the master was stopped, does the limit count from then.
 
 *Deciding.* Arrivals only register with the gate; it decides at a `Tick`, which the loop sends when
 nothing more has arrived by `wake_at`. So all answers of one instant count together, and a replay,
@@ -49,7 +49,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
@@ -70,7 +69,7 @@ from seqgc.ports import (
 from seqgc.rounds._attempts import Attempts
 from seqgc.rounds._foreign import require_worker
 from seqgc.rounds._gate import RoundGate, idle_record
-from seqgc.rounds._lazy import ByWorker, Once, numbered, replicas
+from seqgc.rounds._lazy import ByWorker, Once, numbered, renumbered, replicas
 from seqgc.rounds._overdue import Overdue
 from seqgc.rounds._rule import ClosingRule
 from seqgc.schemes import Assignment, Schedule
@@ -125,7 +124,7 @@ class RoundPolicy:
         self._quiet_s = np.zeros(schedule.n)  # for how long nothing was heard of a worker
         # When the round's tasks have left, and, seconds from then, the gate was asked last.
         self._origin, self._decided_s = math.nan, -math.inf
-        self._now = 0.0
+        self._now, self._asks_all = 0.0, False  # just now, of whom the round needs an answer
 
     @property
     def done(self) -> bool:
@@ -183,8 +182,10 @@ class RoundPolicy:
         try:
             match event:
                 case ports.Dispatched():
-                    if event.attempt == 0 and event.round == self._round:
-                        self._origin = self._now
+                    if event.round == self._round and event.attempt == 0:
+                        self._origin, self._asks_all = self._now, True
+                    if event.round == self._round and self._asks_all:
+                        self._gate.asked(max(event.left_at), origin=self._origin)
                     return ()
                 case ports.Arrival() | ports.Failure():
                     return self._settle(event)
@@ -196,8 +197,8 @@ class RoundPolicy:
             raise self._with_cause(error) from None
 
     def _settle(self, event: ports.Arrival | Failure) -> Sequence[Action]:
-        worker = event.worker
-        require_worker(event.worker, self._schedule.n)
+        worker, self._asks_all = event.worker, False
+        require_worker(worker, self._schedule.n)
         if event.round < self._round and self._overdue.owes(event) and not self._is_idle:
             return self._settle_late(event)
         if (reason := self._why_unwanted(event)) is not None:
@@ -302,7 +303,8 @@ class RoundPolicy:
             return self._close(self._gate.record)
         self._overdue.take(self._gate, elapsed)
         attempts = self._attempts
-        if awaited and elapsed >= self._rule.timeout_s:  # those given up may yet answer
+        self._asks_all = bool(awaited) and self._gate.is_overdue
+        if self._asks_all:  # those given up may yet answer
             self._plan(self._given_up, elapsed)
         silent = [w for w in awaited if not attempts.waits(w) and attempts.left(w)]
         return [*self._restart(silent), *self._ask([*silent, *attempts.due(elapsed)])]
@@ -394,7 +396,4 @@ class RoundPolicy:
     def _decoding(self, job: int) -> Decoding:
         """Return the decoding of one of the schedule's jobs, under the run's numbers."""
         decoding = self._schedule.decoding(job, self._schedule.payload or "float32")
-        job, terms = self._first_job + job, decoding.terms
-        if (first := self._first_round) > 0:
-            terms = tuple(replace(term, round=first + term.round) for term in terms)
-        return replace(decoding, job=job, terms=terms)
+        return renumbered(decoding, self._first_job, self._first_round)

@@ -22,7 +22,9 @@ class TaskPolicy(ABC):
 
     A subclass says what an answer or a failure changes, and what can be sent then. Between the two
     come the alarms that are due: calls, each given the list of actions to add to. They are set to
-    times of the backend, of which ``now`` is the latest that is known.
+    times of the backend, of which ``now`` is the latest that is known. An alarm that should have
+    rung before an event was not heard, for the master was busy or stopped: it waits for its own
+    `Tick`, which comes when all has been told that nobody read meanwhile.
     """
 
     def __init__(self) -> None:
@@ -47,8 +49,9 @@ class TaskPolicy(ABC):
                     raise self._unheard("nobody answers any more")
             case ports.Timetable():
                 raise ScheduleError("there is no timetable of work that nobody begins together")
-        for call in self._alarms.due(self._now):
-            call(actions)
+        if isinstance(event, ports.Tick) or self._alarms.next_at >= event.at:
+            for call in self._alarms.due(event.at):
+                call(actions)
         self._proceed(actions)
         return actions
 

@@ -176,6 +176,7 @@ class BackendContract:
         for name in ("a", "b"):
             eventually((folder / f"begun {name}").exists, "computing")
         clock.wind(7.0)
+        assert backend.receive(106.9) is None  # what comes from now on did not come before
         (folder / "go a").touch()
 
         def received() -> object:

@@ -62,6 +62,39 @@ def test_events_that_came_after_the_deadline_are_kept_for_later() -> None:
     assert backend.waited == [5.0, 0.0, 0.0, 0.0]
 
 
+def test_what_came_while_the_master_was_stopped_in_its_waiting_may_have_kept_the_deadline() -> None:
+    backend = ByHand(
+        Clock(), came(101.0, now=101.0), came(now=112.0), came(112.0, 112.0, now=112.0)
+    )
+    assert [time_of(backend.receive(105.0)) for _ in range(3)] == [101.0, 112.0, 112.0]
+    assert backend.receive(105.0) is None
+    assert backend.waited == [5.0, 4.0, 0.0, 0.0, 0.0]
+
+
+def test_what_came_while_the_master_was_busy_may_have_kept_the_deadline() -> None:
+    backend = ByHand(
+        Clock(), came(101.0, now=101.0), came(112.0, now=112.0), came(113.0, now=113.0)
+    )
+    assert time_of(backend.receive(105.0)) == 101.0
+    backend.clock.wind(11.0)
+    assert time_of(backend.receive(105.0)) == 112.0
+    assert backend.receive(105.0) is None, "what has come since then did not keep it"
+    assert time_of(backend.receive(113.0)) == 113.0
+
+
+def test_what_is_known_to_have_come_after_the_deadline_did_not_keep_it() -> None:
+    backend = ByHand(Clock(), came(now=112.0), came(104.0, 106.0, now=112.0))
+    assert time_of(backend.receive(105.0)) == 104.0
+    assert backend.receive(105.0) is None
+    assert time_of(backend.receive(110.0)) == 106.0
+
+
+def test_what_comes_just_after_the_deadline_while_the_master_waits_did_not_keep_it() -> None:
+    backend = ByHand(Clock(), came(105.001, now=105.001))
+    assert backend.receive(105.0) is None
+    assert time_of(backend.receive(106.0)) == 105.001
+
+
 def test_it_looks_again_until_something_is_there() -> None:
     backend = ByHand(Clock(), came(now=101.0), came(now=102.0), came(102.5, now=103.0))
     assert time_of(backend.receive(math.inf)) == 102.5

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import math
 import os
 import signal
+import termios
 import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +22,7 @@ import pytest
 from seqgc.backends import LocalBackend, Messaging
 from seqgc.errors import ParameterError, WorkerError
 from seqgc.ports import Arrival, Failure
-from seqgc.testing import eventually
+from seqgc.testing import HandWoundClock, eventually
 from seqgc.testing.scripted import address, next_event, next_events, task
 from seqgc.worker import Compute
 from tests.backends.scripted import Scripted, is_running
@@ -44,6 +48,51 @@ def wait_for_replacement(backend: LocalBackend, worker: int, pid: int) -> None:
         return backend.pids[worker] != pid
 
     eventually(replaced, f"replacing worker {worker}")
+
+
+def bytes_waiting() -> int:
+    """In the sockets of this process, unread."""
+    count, total = array.array("i", [0]), 0
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the folder's own
+            if str(path.readlink()).startswith("socket:"):
+                fcntl.ioctl(int(path.name), termios.FIONREAD, count)
+                total += count[0]
+    return total
+
+
+# ---- a master that is busy, or stopped ----------------------------------------------------------
+
+
+def test_an_answer_that_nobody_read_may_have_come_in_time(tmp_path: Path) -> None:
+    clock = HandWoundClock(100.0)
+    with LocalBackend(1, Scripted(folder=tmp_path), clock=clock) as backend:
+        for round, model in enumerate(("plain", "gate a")):
+            backend.dispatch(round, [task(round, 0, model)])
+        eventually((tmp_path / "begun a").exists, "the next task")  # so the first answer is sent
+        clock.wind(7.0)
+        event = backend.receive(103.0)
+        assert event is not None
+        assert (address(event), event.at) == (("Arrival", 0, 0, 0), 107.0)
+        assert backend.receive(103.0) is None
+
+
+def test_so_may_one_too_long_to_be_sent_unless_it_is_read(tmp_path: Path) -> None:
+    clock = HandWoundClock(100.0)
+    with LocalBackend(1, Scripted(folder=tmp_path), clock=clock) as backend:
+        backend.dispatch(0, [task(0, 0, size=1_000_000)])
+        eventually(lambda: bytes_waiting() > 100_000, "the beginning of its answer")
+        clock.wind(7.0)
+        event = backend.receive(103.0)
+        assert event is not None
+        assert (address(event), event.at) == (("Arrival", 0, 0, 0), 107.0)
+
+
+def test_ctrl_z_stops_the_master_alone(backend: LocalBackend) -> None:
+    for pid in backend.pids:
+        kill(pid, signal.SIGTSTP)
+    backend.dispatch(0, [task(0, 0), task(0, 1)])
+    assert {event.worker for event in next_events(backend, 2)} == {0, 1}
 
 
 # ---- death --------------------------------------------------------------------------------------

@@ -173,7 +173,7 @@ class DaskBackend(EventBackend):
                     job.cancelled = True
                     if len(job.request.task.items) > 1:  # mini-tasks that may yet begin
                         unfinished.append(job.request.subject.address)
-        self._collect(0.0)  # what is due has arrived, and stays
+        self._look()  # what is due has arrived, and stays
         self._held = [
             held for held in self._held if held[2].round != round or held[2].worker not in chosen
         ]
@@ -190,7 +190,7 @@ class DaskBackend(EventBackend):
         Its later tasks wait for the new process, not for this call.
         """
         self._check_workers([worker])
-        self._collect(0.0)
+        self._look()
         line, due = self._lines[worker], [held[2] for held in self._held]
         self._held = [held for held in self._held if held[2].worker != worker]
         heapq.heapify(self._held)
