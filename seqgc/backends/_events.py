@@ -29,9 +29,7 @@ __all__ = [
 LONGEST_WAIT_S: Final = 3600.0
 """Seconds; then a backend waits again. No system call takes infinity, some at most 24 days."""
 
-_AWAY_S: Final = (
-    0.5  # without a look; as long as everything goes well, looks are milliseconds apart
-)
+_AWAY_S: Final = 0.5  # as long as everything goes well, looks are milliseconds apart
 
 Delays: TypeAlias = Callable[[int, int], float]
 """``delays(round, worker)``: the least response time of a first attempt, seconds."""
@@ -152,7 +150,8 @@ class EventBackend(ABC):
         self._clock: Final[Clock] = clock or MonotonicClock()
         # With the earliest time when each may have come, which is what it is late by.
         self._events: Final[deque[tuple[float, Arrival | Failure]]] = deque()
-        self._looked_at, self._unread_since = -math.inf, math.inf
+        # When the last look began and ended, or was to end; and since when all is unread.
+        self._looked_at, self._back_at, self._unread_since = -math.inf, -math.inf, math.inf
         self._was_away = False  # for a long time until the present look, which waits for nothing
         self._closed = False
 
@@ -161,9 +160,9 @@ class EventBackend(ABC):
 
         Events are returned in the order of their times. One that came after ``until`` stays for a
         later call: who asks about a deadline gets what kept it, not what this call happened to see.
-        Where nobody looked when ``until`` passed, for the master was busy or stopped, all that had
-        come by the next look may have kept it; as nobody knows when it came, its ``at`` is when it
-        was read, after ``until``.
+        Where nobody looked for half a second when ``until`` passed, for the master was busy or
+        stopped, all that had come by the next look may have kept it; as nobody knows when it came,
+        its ``at`` is when it was read, after ``until``.
         """
         self._check_open()
         while not self._look(until) and not self._events:
@@ -199,17 +198,19 @@ class EventBackend(ABC):
     def _look(self, until: float = -math.inf) -> bool:
         """Queue what has come in; if nothing has, wait for it till ``until``.
 
-        Returns whether ``until`` has passed. Who waits sees what comes when it comes; but a look
-        without waiting finds what may have come at any time since the last look began. (When that
-        ended says nothing: who is stopped while it waits sees nothing of what comes meanwhile.)
+        Returns whether ``until`` has passed. Who waits sees what comes when it comes; but who has
+        been away finds what may have come at any time since the last look began. (When that ended
+        says nothing: who is stopped while it waits sees nothing of what comes meanwhile.) A few
+        milliseconds are no absence: a run closes its rounds by the stamps, as a replay does.
         """
         now = self._clock.now()  # read first: what came before it is collected below
         left = until - now
         wait_s = 0.0 if self._events else max(0.0, left)
-        self._was_away = not wait_s and now - self._looked_at >= _AWAY_S
-        self._unread_since = math.inf if wait_s else self._looked_at
+        self._was_away = not wait_s and now - self._back_at >= _AWAY_S
+        self._unread_since = self._looked_at if self._was_away else math.inf
         self._looked_at = now
         self._collect(wait_s)
+        self._back_at = min(now + wait_s, self._clock.now())
         self._unread_since = math.inf
         return not left > 0  # nor is NaN a time to wait for
 
