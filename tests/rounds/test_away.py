@@ -25,15 +25,22 @@ RULE = ClosingRule(timeout_s=3.0, wait_out="all")
 class Crew(EventBackend):
     """Each task takes a second, or for ever if it ``hangs``; answers are stamped when read.
 
-    At ``away_at`` the master is stopped for ``away_s``, in its waiting or wherever it is then.
+    At ``away_at`` the master is stopped for ``away_s``, in its waiting or wherever it is then; and
+    the workers too, if ``all_stop``.
     """
 
     def __init__(
-        self, *, away_at: float, away_s: float, hangs: Callable[[Task], bool] = lambda _: False
+        self,
+        *,
+        away_at: float,
+        away_s: float,
+        hangs: Callable[[Task], bool] = lambda _: False,
+        all_stop: bool = False,
     ) -> None:
         self.clock = HandWoundClock(0.0)
         super().__init__(N, messaging=None, clock=self.clock)
         self._away_at, self._away_s, self._hangs = away_at, away_s, hangs
+        self._all_stop = all_stop
         self._out: list[tuple[float, Task]] = []
         self.restarted: list[tuple[int, float]] = []
 
@@ -76,6 +83,8 @@ class Crew(EventBackend):
         if self.clock.now() < self._away_at or not self._away_s:
             return False
         self.clock.wind(self._away_s)
+        if self._all_stop:
+            self._out = [(at + self._away_s, task) for at, task in self._out]
         self._away_s = 0.0
         return True
 
@@ -101,6 +110,15 @@ def test_nobody_is_blamed_for_what_the_master_did_not_read(policy: str, away_at:
     assert sum(isinstance(each, Close) for each in seen) == 4
     times = [each.at for each in seen if isinstance(each, Arrival | Dispatched)]
     assert times == sorted(times)
+
+
+@pytest.mark.parametrize("away_at", [0.5, 1.5, 2.7])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_run_goes_on_if_all_of_it_was_stopped(policy: str, away_at: float) -> None:
+    """Nothing is there to be read then, and who is asked again has time to answer."""
+    backend, seen = Crew(away_at=away_at, away_s=70.0, all_stop=True), list[Seen]()
+    run(POLICIES[policy](), backend, observe=seen.append)
+    assert sum(isinstance(each, Close) for each in seen) == 4
 
 
 def test_a_worker_that_hangs_is_found_within_two_limits_all_the_same() -> None:
