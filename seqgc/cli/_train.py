@@ -70,8 +70,8 @@ def show_result(result: TrainResult, *, as_json: bool) -> None:
     except OSError as error:
         error.add_note(f"the run: {result.run}")
         raise
-    faults = {name: str(each) for name, each in result.failed.items()}
-    faults |= {name: _unevaluated(why) for name, why in result.unevaluated.items()}
+    faults = {name: _unevaluated(why) for name, why in result.unevaluated.items()}
+    faults |= {name: str(each) for name, each in result.failed.items()}
     if faults:
         failed = ModelError(faults)
         failed.add_note(f"the run: {result.run}")

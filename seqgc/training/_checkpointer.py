@@ -198,15 +198,20 @@ class Checkpointer:
             self._keep_room(snapshot)
 
     def _write_in_room(self, snapshot: RunSnapshot) -> None:
-        for _ in range(2):
+        while True:
             try:
                 self._folder.write(snapshot)
                 return
             except OSError as error:
-                if self.latest is None or not (self._room.is_over and is_full(error)):
+                if not (is_full(error) and self._make_room()):
                     raise
-                self._folder.make_room(beside=self.latest)  # of the last two one will do
-        self._folder.write(snapshot)
+
+    def _make_room(self) -> bool:
+        """Give up checkpoints that are of no use, or at the end the last but one, if there are."""
+        if self._folder.remove_useless():
+            return True
+        is_last = self.latest is not None and self._room.is_over
+        return is_last and self._folder.keep_only(self.latest)  # of the last two one will do
 
     def _keep_room(self, snapshot: RunSnapshot) -> None:
         size = room_bytes(snapshot, again=self._again)

@@ -31,7 +31,9 @@ from seqgc.training.callbacks import stateful
 from seqgc.training.factories import factories_of
 from seqgc.training.model import Model
 
-__all__ = ["changes", "fingerprint", "require_same"]
+__all__ = ["changes", "completed", "fingerprint", "require_same"]
+
+_MEASURED = "validation", "test_dataset", "dataset", "loss", "autocast"
 
 
 def fingerprint(
@@ -62,6 +64,20 @@ def fingerprint(
     for model in plan.models:
         seen |= {f"{model.name}: {name}": text for name, text in _of_model(model, data).items()}
     return seen
+
+
+def completed(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+    """Return a fingerprint with what an earlier version of seqgc did not write, as far as known.
+
+    What validations measure is as it was if all that it depends on is.
+    """
+    found = dict(before)
+    for name, text in now.items():
+        model, _, field = name.rpartition(": ")
+        parts = [f"{model}: {each}" for each in _MEASURED]
+        if field == "measure" and all(before.get(each) == now[each] for each in parts):
+            found.setdefault(name, text)
+    return found
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

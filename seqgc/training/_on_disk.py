@@ -12,7 +12,7 @@ from seqgc.errors import StoreError
 from seqgc.ports import Observer
 from seqgc.training._accepted import accepted
 from seqgc.training._checkpointer import RunSnapshot, RunState
-from seqgc.training._fingerprint import changes, require_same
+from seqgc.training._fingerprint import changes, completed, require_same
 from seqgc.training._history import History, Recorder, read_history
 from seqgc.training._lease import Lease
 from seqgc.training._plan import TrainingPlan
@@ -55,13 +55,13 @@ def master_of(
         if not history.lines:  # by now, whoever made the folder
             sync_folder(directory.path.absolute().parent)
         snapshot, warnings = _newest(directory, history)
-        before = history.fingerprint
+        before = completed(history.fingerprint, now)
         if history.num_workers and not accept_changes:
             require_same(before, now)
         elif history.num_workers:
             warnings += [f"changed: {each}" for each in changes(before, now)]
         if snapshot is not None:  # it may be of before what was accepted last
-            before = history.fingerprint_of(snapshot.master)
+            before = completed(history.fingerprint_of(snapshot.master), now)
         if history.num_workers and before != now:
             snapshot, dropped = accepted(snapshot, before, now, plan=plan, setting=setting)
             warnings += dropped

@@ -147,10 +147,17 @@ class SnapshotFolder(Generic[_State]):
         useful = [n for n in self.numbers if n not in self._useless]
         self._remove(*left, *passed, *useful[_KEPT:])
 
-    def make_room(self, *, beside: int) -> None:
-        """Remove the checkpoints that are of no use, or if there are none, all beside one."""
-        others = set(self.numbers) - {beside}
-        self._remove(*(others & self._useless or others))
+    def remove_useless(self) -> bool:
+        """Remove the checkpoints that are of no use; return whether there were any."""
+        useless, self._useless = self._useless & set(self.numbers), set()
+        self._remove(*useless)
+        return bool(useless)
+
+    def keep_only(self, rounds: int | None) -> bool:
+        """Remove all checkpoints but one; return whether there were others."""
+        before = self.numbers
+        self._remove(*(set(before) - {rounds}))
+        return len(self.numbers) < len(before)
 
     def newest(self, *, knows: Knows = lambda *_: True) -> tuple[Snapshot[_State], list[str]]:
         """Return the newest checkpoint that is whole, and what is wrong with those after it.

@@ -185,6 +185,34 @@ def test_what_changed_can_be_accepted_and_is_said(tmp_path: Path) -> None:
     assert len(said) == 2
 
 
+@contextmanager
+def begun_as(run: Path) -> Iterator[dict[str, str]]:
+    """Yield what a run was begun with; the journal says then what has become of it."""
+    first, *others = (run / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    begun = json.loads(first)
+    del begun["crc"]
+    yield begun["fingerprint"]
+    text = json.dumps(begun, separators=(",", ":"))[:-1].encode()
+    sealed = b'%b,"crc":%d}\n' % (text, zlib.crc32(text))
+    (run / "journal.jsonl").write_bytes(b"".join((sealed, *others)))
+
+
+def test_what_an_earlier_version_did_not_write_has_not_changed(tmp_path: Path) -> None:
+    """What its validations measured, unless anything that this depends on is not as it was."""
+
+    def made(**changes: object) -> TrainingPlan:
+        rules = Validation(every_n_steps=1, patience=9)
+        model = replace(make_model("m0"), validation=rules, test_dataset=blobs(seed=6))
+        return plan(models=[replace(model, **changes), make_model("m1")])
+
+    run = train(made(), crew(), run=tmp_path / "run").run
+    with begun_as(run) as fingerprint:
+        del fingerprint["m0: measure"]
+    said = refusal(run, made(test_dataset=blobs(seed=7)))
+    assert "m0: measure (was absent" in said
+    assert resume(run, made(), crew()).jobs == 4
+
+
 def test_what_a_journal_says_was_so_reaches_no_terminal_but_as_a_line(tmp_path: Path) -> None:
     said: list[str] = []
 
@@ -193,13 +221,8 @@ def test_what_a_journal_says_was_so_reaches_no_terminal_but_as_a_line(tmp_path: 
             said.append(str(seen.fields["text"]))  # type: ignore[union-attr]
 
     run = train(plan(), crew(), run=tmp_path / "run").run
-    first, *others = (run / "journal.jsonl").read_bytes().splitlines(keepends=True)
-    begun = json.loads(first)
-    del begun["crc"]
-    begun["fingerprint"]["numpy"] += " \x1b[31m\nFORGED"
-    text = json.dumps(begun, separators=(",", ":"))[:-1].encode()
-    sealed = b'%b,"crc":%d}\n' % (text, zlib.crc32(text))
-    (run / "journal.jsonl").write_bytes(b"".join((sealed, *others)))
+    with begun_as(run) as fingerprint:
+        fingerprint["numpy"] += " \x1b[31m\nFORGED"
     resume(run, plan(), crew(), accept_changes=True, observers=[listen])
     assert " FORGED, is " in said[0]
     assert said[0].isprintable()

@@ -194,10 +194,12 @@ def test_a_checkpoint_of_no_use_takes_no_place_of_the_two_and_stays_until_it_is_
     full = tmp_path / "full"
     shutil.copytree(tmp_path, full)
     beside = SnapshotFolder(full, dict[str, int], master=3, since=25)
-    beside.make_room(beside=25)
+    assert beside.remove_useless()
     assert beside.numbers == [25, 19]
-    beside.make_room(beside=25)
+    assert not beside.remove_useless()
+    assert beside.keep_only(25)
     assert beside.numbers == [25]
+    assert not beside.keep_only(25)
     if why == "damaged":
         write(again, 31)
         assert again.numbers == [31, 25]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from seqgc.errors import StoreError
-from seqgc.ports import Seen
+from seqgc.ports import Close, Notice, Seen
 from seqgc.training import _checkpointer, resume, train
 from seqgc.training.journal import read_journal
 from tests.kit import system_calls
@@ -70,6 +70,46 @@ def test_a_journal_that_cannot_be_written_stops_the_run_with_a_last_checkpoint(
     assert others == {f"{name}.safetensors" for name in NAMES}
     assert len(list(run.glob("checkpoints/[0-9]*"))) == 2
     resume(run, begun(every_s=every_s), crew())
+    assert outcome(run) == expected
+
+
+class Tight:
+    """Stands for ``os``: there is room for no checkpoint beside three."""
+
+    def __init__(self, run: Path) -> None:
+        self._folder, self.failed = run / "checkpoints", 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(os, name)
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))  # noqa: PTH115
+        if path.parent.suffix == ".part" and len(list(self._folder.glob("[0-9]*"))) > 2:
+            self.failed += 1
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return os.write(descriptor, data)
+
+
+def test_a_checkpoint_of_no_use_goes_before_one_cannot_be_written(tmp_path: Path) -> None:
+    expected = outcome(train(begun(), crew(), run=tmp_path / "roomy").run)
+    run, said = tmp_path / "run", list[str]()
+
+    def stop(seen: Seen) -> None:
+        if isinstance(seen, Close) and seen.record.round == 20:
+            raise InterruptedError
+
+    def listen(seen: Seen) -> None:
+        if isinstance(seen, Notice) and seen.kind == "warning":
+            said.append(str(seen.fields["text"]))
+
+    with pytest.raises(InterruptedError):
+        train(begun(every_s=1e-9), crew(), run=run, observers=[stop])
+    newest = max(run.glob("checkpoints/[0-9]*"), key=lambda path: int(path.name))
+    newest.rename(newest.with_name("999"))  # of rounds that there never were
+    with system_calls(disk := Tight(run)):
+        resume(run, begun(every_s=1e-9), crew(), observers=[listen])
+    assert disk.failed
+    assert not [text for text in said if "could not be written" in text]
     assert outcome(run) == expected
 
 
