@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Self, TypeAlias
+from typing import ClassVar, Final, Self, TypeAlias
 
 from seqgc.errors import ParameterError, SkewError, WorkerError, one_line, require_int
 from seqgc.ports import Arrival, Clock, Failure, Payload, Task, payload_format
@@ -30,6 +30,7 @@ LONGEST_WAIT_S: Final = 3600.0
 """Seconds; then a backend waits again. No system call takes infinity, some at most 24 days."""
 
 _AWAY_S: Final = 0.5  # as long as everything goes well, looks are milliseconds apart
+_MOMENT_S: Final = 0.1
 
 Delays: TypeAlias = Callable[[int, int], float]
 """``delays(round, worker)``: the least response time of a first attempt, seconds."""
@@ -155,6 +156,9 @@ class EventBackend(ABC):
         self._was_away = False  # for a long time until the present look, which waits for nothing
         self._closed = False
 
+    _reads_elsewhere: ClassVar[bool] = True
+    """Whether threads or processes of the backend's own read what comes, and it asks them."""
+
     def receive(self, until: float) -> Arrival | Failure | None:
         """Return the next event that may have come by ``until``; None once ``until`` has passed.
 
@@ -167,7 +171,7 @@ class EventBackend(ABC):
         self._check_open()
         while not self._look(until) and not self._events:
             pass
-        if self._events and self._events[0][0] <= until:
+        if any(came_at <= until for came_at, _ in self._events):  # mostly the first; in their order
             return self._events.popleft()[1]
         return None
 
@@ -210,14 +214,27 @@ class EventBackend(ABC):
         self._unread_since = self._looked_at if self._was_away else math.inf
         self._looked_at = now
         self._collect(wait_s)
+        if self._was_away and self._reads_elsewhere:
+            self._catch_up()
         self._back_at = min(now + wait_s, self._clock.now())
         self._unread_since = math.inf
         return not left > 0  # nor is NaN a time to wait for
 
-    def _tell(self, event: Arrival | Failure) -> None:
-        """Queue an event; one stamped before the present look was seen when it came."""
+    def _catch_up(self) -> None:
+        """Look on as long as anything comes in: who reads it was stopped like everybody."""
+        count, give_up_at = -1, self._clock.now() + _AWAY_S
+        while count < len(self._events) and (left := give_up_at - self._clock.now()) > 0:
+            count = len(self._events)
+            self._collect(min(left, _MOMENT_S))
+
+    def _tell(self, event: Arrival | Failure, *, is_own: bool = False) -> None:
+        """Queue an event; one stamped before the present look was seen when it came.
+
+        What this backend does itself, as a restart, is known at once: no time passes before it.
+        """
         was_seen = event.at < self._looked_at
-        self._events.append((event.at if was_seen else min(event.at, self._unread_since), event))
+        came_at = event.at if was_seen else min(event.at, self._unread_since)
+        self._events.append((-math.inf if is_own else came_at, event))
 
     def _requests(self, round: int, tasks: Sequence[Task]) -> list[TaskMessage]:
         """Return the messages of a dispatch, refused if one is wrong or the backend closed."""

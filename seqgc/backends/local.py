@@ -68,6 +68,8 @@ class LocalBackend(EventBackend):
     (1, 0, True, {})
     """
 
+    _reads_elsewhere = False
+
     def __init__(
         self,
         n: int,
@@ -126,15 +128,15 @@ class LocalBackend(EventBackend):
     def restart(self, worker: int) -> None:
         """Replace a worker's process at once."""
         self._check_workers([worker])
-        self._tell_all(self._pool.restart(worker))
+        self._tell_all(self._pool.restart(worker), are_own=True)
 
     def _collect(self, timeout_s: float) -> None:
         pool = self._pool
         self._tell_all(pool.catch_up() if self._was_away else pool.poll(timeout_s))
 
-    def _tell_all(self, events: Iterable[Arrival | Failure]) -> None:
+    def _tell_all(self, events: Iterable[Arrival | Failure], *, are_own: bool = False) -> None:
         for event in events:
-            self._tell(event)
+            self._tell(event, is_own=are_own)
 
     def _end(self) -> None:
         """End all workers, at once whatever they do."""

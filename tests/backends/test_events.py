@@ -17,6 +17,8 @@ from seqgc.wire import FailureMessage, ResultMessage, Subject
 class ByHand(EventBackend):
     """Each look at what has come in is one step of the test's."""
 
+    _reads_elsewhere = False
+
     def __init__(self, clock: Clock, *steps: Callable[[ByHand], None]) -> None:
         super().__init__(2, messaging=None, clock=clock)
         self.clock, self.steps = clock, list(steps)
@@ -80,6 +82,37 @@ def test_what_came_while_the_master_was_busy_may_have_kept_the_deadline() -> Non
     assert time_of(backend.receive(105.0)) == 112.0
     assert backend.receive(105.0) is None, "what has come since then did not keep it"
     assert time_of(backend.receive(113.0)) == 113.0
+
+
+class ByOthers(ByHand):
+    """What comes in is read by others, who were stopped with the master."""
+
+    _reads_elsewhere = True
+
+
+def test_who_reads_for_the_master_has_a_moment_after_it_was_stopped() -> None:
+    late = came(112.05, now=112.05), came(112.1, now=112.1), came(now=112.2)
+    backend = ByOthers(Clock(), came(101.0, now=101.0), came(now=112.0), came(now=112.0), *late)
+    times = [time_of(backend.receive(105.0)) for _ in range(4)]
+    assert times == [101.0, 112.05, 112.1, None]
+    assert [each for each in backend.waited if each] == [5.0, 4.0, 0.1, 0.1, 0.1]
+
+
+def test_it_waits_no_longer_than_half_a_second_for_those_who_read_on_and_on() -> None:
+    steps = [came(112.0 + k / 20, now=112.0 + k / 20) for k in range(100)]
+    backend = ByOthers(Clock(), came(now=112.0), *steps)
+    assert time_of(backend.receive(105.0)) == 112.0
+    assert backend.clock.now() < 113.0
+
+
+def test_what_a_restart_does_is_known_before_time_goes_on() -> None:
+    def restart(backend: ByHand) -> None:
+        backend._tell(failure_of((0, 0, 0), at=106.0, reason="restarted"), is_own=True)
+
+    backend = ByHand(Clock(), came(101.0, 105.5, now=105.5), came(now=106.0))
+    assert time_of(backend.receive(105.0)) == 101.0
+    restart(backend)
+    assert [time_of(backend.receive(105.0)) for _ in range(3)] == [105.5, 106.0, None]
 
 
 def test_what_is_known_to_have_come_after_the_deadline_did_not_keep_it() -> None:

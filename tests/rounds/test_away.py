@@ -29,6 +29,8 @@ class Crew(EventBackend):
     the workers too, if ``all_stop``.
     """
 
+    _reads_elsewhere = False
+
     def __init__(
         self,
         *,
@@ -62,7 +64,8 @@ class Crew(EventBackend):
         self._out = [each for each in self._out if each[1].worker != worker]
         for each in lost:
             address = each.round, each.worker, each.attempt
-            self._tell(failure_of(address, at=self.clock.now(), reason="restarted"))
+            failure = failure_of(address, at=self.clock.now(), reason="restarted")
+            self._tell(failure, is_own=True)
 
     def _collect(self, timeout_s: float) -> None:
         self._out.sort(key=lambda each: each[0])
@@ -79,10 +82,11 @@ class Crew(EventBackend):
 
     def _pass(self, seconds: float) -> bool:
         """Let time pass; return whether the master was stopped meanwhile."""
-        self.clock.wind(seconds)
-        if self.clock.now() < self._away_at or not self._away_s:
+        now = self.clock.now()
+        if now + seconds < self._away_at or not self._away_s:
+            self.clock.wind(seconds)
             return False
-        self.clock.wind(self._away_s)
+        self.clock.wind(max(0.0, self._away_at - now) + self._away_s)
         if self._all_stop:
             self._out = [(at + self._away_s, task) for at, task in self._out]
         self._away_s = 0.0
@@ -135,8 +139,8 @@ def test_who_is_asked_again_has_the_whole_limit_though_the_master_was_stopped_be
 
     backend = Crew(away_at=1.5, away_s=7.0, hangs=hangs)
     run(RoundPolicy(Uncoded(n=N).start(1), RULE), backend)
-    assert backend.restarted == [(2, 10.0)]
-    assert backend.clock.now() == 11.0
+    assert backend.restarted == [(2, 8.5)]
+    assert backend.clock.now() == 9.5
 
 
 def test_tasks_that_leave_after_the_others_have_the_whole_limit_too() -> None:

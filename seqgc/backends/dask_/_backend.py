@@ -209,7 +209,7 @@ class DaskBackend(EventBackend):
                 move.add_done_callback(self._moves.discard)
         for address in sorted(lost):
             reason = "the worker was restarted"
-            self._tell(failure_of(address, at=self._clock.now(), reason=reason))
+            self._tell(failure_of(address, at=self._clock.now(), reason=reason), is_own=True)
 
     # ---- sending: in the caller's thread, or in the client's loop; with the lock ----------------
 

@@ -209,13 +209,13 @@ class ResidentBackend(EventBackend):
     def restart(self, worker: int) -> None:
         """Replace a worker's function at once."""
         self._check_workers([worker])
-        place, now = self._places[worker], self._clock.now()
+        place = self._places[worker]
         lost = list(place.held)
         place.held.clear()
         for stay in place.stays():
             lost += stay.owed.lose()
             self._forget(stay)
-        self._fail(worker, sorted(lost), "the worker was restarted", at=now)
+        self._fail(worker, sorted(lost), "the worker was restarted")
         place.failed_starts, place.vain, place.start_at = 0, 0, -math.inf
         self._invoke_who_lacks()
 
@@ -384,10 +384,13 @@ class ResidentBackend(EventBackend):
         self._starts.hang_up(stay)
         del self._stays[stay.tag]
 
-    def _fail(self, worker: int, keys: Sequence[TaskKey], why: str, *, at: float) -> None:
-        self._latest = max(self._latest, at)
+    def _fail(
+        self, worker: int, keys: Sequence[TaskKey], why: str, *, at: float | None = None
+    ) -> None:  # without a time: now, by what is done here
+        self._latest = max(self._latest, self._clock.now() if at is None else at)
         for round, attempt in keys:
-            self._tell(failure_of((round, worker, attempt), at=self._latest, reason=why))
+            failure = failure_of((round, worker, attempt), at=self._latest, reason=why)
+            self._tell(failure, is_own=at is None)
 
     def _frame(self, message: CancelMessage | LeaveMessage) -> bytes:
         return encode(message, run_id=self._messaging.run_id)
