@@ -44,6 +44,11 @@ class Errands:
         """Who has a task that asks for parts: not who has none, and is greeted."""
         return sorted(filter(self._parts.of, self._open))
 
+    @property
+    def at_work(self) -> bool:
+        """Whether a task that asks for parts is out."""
+        return any(errand.is_out and errand.parts for errand in self._open.values())
+
     def of(self, worker: int) -> Errand | None:
         """Return what a worker has to do, if anything."""
         return self._open.get(worker)

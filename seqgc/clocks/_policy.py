@@ -14,11 +14,14 @@ its part by itself. Four rules decide all:
   names the jobs that are whole now. Then R1, for all.
 - *R3, failure.* The task is sent again, at once or after a wait (`Retries`). After ``max_attempts``
   in a row the worker's parts go to the next one after it that does not fail as well; as long as all
-  do, which is an outage and no worker's fault, it is asked again: 20 times in all, and the run
-  ends. Who has several parts does two that stand at the same clock in one task, and else the one
-  that is behind: however many it was given, it can soon give them back.
+  do, which is an outage and no worker's fault, it is asked again. Who has failed 20 times in a row
+  is left alone for half a minute each time; when every worker has, the run ends. Who has several
+  parts does two that stand at the same clock in one task, and else the one that is behind: however
+  many it was given, it can soon give them back.
 - *R4, silence.* What is out for the rule's time limit is a failure, and its worker is replaced
-  (`Restart`) if the backend can. An answer that comes after all is dropped.
+  (`Restart`) if the backend can; from then on it does one part a task, as two may take longer than
+  the limit. An answer that comes after all is dropped. If a worker is silent again, and so was
+  everybody who has parts, and nobody was heard meanwhile, the run ends.
 
 So an update is applied once and never twice: only the answer to a task's newest attempt counts, and
 only one task of a part is out at a time. A task that begins clock t is made when all updates of
@@ -30,7 +33,8 @@ is bulk synchronous.
 *Return.* Whoever has lost its parts is greeted, after waits as in R3: sent a task that asks for
 none. Once it answers, its own part is its own again, as soon as nobody else is at work on it. Only
 an answer to a task with parts ends the row of its failures: whoever answers nothing but greetings
-loses its part with the next failure, and whoever has failed 20 times in a row has lost it for good.
+loses its part with the next failure. With each that comes after 20 in a row it is left alone twice
+as long as before. So who was down for long can work again, and who cannot work hardly disturbs.
 
 *Addresses.* A task's round is its clock. Its attempt counts the tasks that the worker was sent in
 it, and its slots number results by part and job: another's part that it takes over has others.
@@ -64,6 +68,7 @@ __all__ = ["ClockPolicy"]
 
 _MOST_PARTS: Final = 2  # of a task
 _GREET_S: Final = 0.1  # after a worker has failed, at the earliest
+_REST_S: Final = 30.0  # of a worker that has failed too often in a row, at the least
 
 
 class ClockPolicy(TaskPolicy):
@@ -116,6 +121,9 @@ class ClockPolicy(TaskPolicy):
         # Workers without parts that are well, and whether their own may return: not before another
         # has tried it, if they were in doubt
         self._well: dict[int, bool] = {}
+        self._silent = set[int]()  # workers, since anybody was heard
+        self._one_by_one = set[int]()  # workers that were silent, and do one part a task
+        self._rests_s: dict[int, float] = {}  # by worker, the next one if it fails at its parts
         self._retries, self._records = Retries(rule), Records(n, "everyone")
 
     @property
@@ -201,7 +209,9 @@ class ClockPolicy(TaskPolicy):
         if errand is None:
             reason = "its clock has passed" if event.round < self.rounds else "nobody waits for it"
             actions.append(ports.Drop(event=event, reason=reason))
-        elif isinstance(event, Failure):
+            return
+        self._silent.clear()
+        if isinstance(event, Failure):
             self._fail(errand, event.reason, actions)
         elif not errand.parts:
             self._errands.end(errand)
@@ -221,7 +231,9 @@ class ClockPolicy(TaskPolicy):
         worker, clock, jobs = errand.worker, errand.clock, self._jobs_of(errand.clock)
         self._errands.end(errand)
         home = self._bring_home(actions, tried=errand.parts)
-        self._failing.pop(worker, None)
+        self._rests_s.pop(worker, None)
+        if self._failing.pop(worker, None) is not None:
+            self._wake()
         self._retries.succeeded((worker,))
         self._records.answer(clock, worker, self._now)
         actions += self._parts.updates(worker, errand.parts, jobs, clock=clock)
@@ -238,27 +250,49 @@ class ClockPolicy(TaskPolicy):
         """Have a task sent again, or its parts be another's; or greet a worker again."""
         worker, errand.is_out = errand.worker, False
         wait_s = self._retries.failed((worker,))
+        if exhausted := self._retries.exhausted((worker,)):
+            wait_s = max(wait_s, self._rest_s(errand))
         if not errand.parts:
             self._call_off(errand, actions)
             self._greet_after(worker, wait_s)
+            self._end_if_hopeless(worker)
             return
         self._failing[worker] = why
         actions += self._begin(self._bring_home(actions, tried=errand.parts))
         too_often = self._retries.in_a_row((worker,)) >= self._rule.max_attempts
         heir = self._parts.heir(worker, but=self._failing) if in_doubt or too_often else None
-        hopeless = self._retries.exhausted((worker,))
-        if heir is not None:
-            self._call_off(errand, actions)
-            self._parts.hand_over(worker, heir)
-            actions += self._begin([heir])
-            if in_doubt and not hopeless:
-                self._well[worker] = False
-            else:
-                self._greet_after(worker, wait_s)
-        elif hopeless:
-            raise self._hopeless(worker, "every worker fails again and again")
+        if heir is None:
+            self._end_if_hopeless(worker)
+            self._alarms.set(self._now + wait_s, partial(self._send_again, errand), of=errand)
+            return
+        self._call_off(errand, actions)
+        self._parts.hand_over(worker, heir)
+        actions += self._begin([heir])
+        if in_doubt and not exhausted:
+            self._well[worker] = False
         else:
-            self._alarms.set(self._now + wait_s, partial(self._send_again, errand))
+            self._greet_after(worker, wait_s)
+
+    def _rest_s(self, errand: Errand) -> float:
+        """Return the seconds for which to leave a worker alone that has failed too often."""
+        if not errand.parts:
+            return _REST_S
+        rest_s = self._rests_s.get(errand.worker, _REST_S)
+        self._rests_s[errand.worker] = 2 * rest_s
+        return rest_s
+
+    def _wake(self) -> None:
+        """Ask those at once that are left alone with parts: now another one could have them."""
+        for worker in self._rests_s:
+            errand = self._errands.of(worker)
+            if errand is not None and not errand.is_out:
+                self._alarms.set(self._now, partial(self._send_again, errand), of=errand)
+
+    def _end_if_hopeless(self, worker: int) -> None:
+        """Raise the run's error if all fail again and again, of whom this one did just now."""
+        all_fail = all(self._retries.exhausted((each,)) for each in range(self._n))
+        if all_fail and not self._errands.at_work:
+            raise self._hopeless(worker, "every worker fails again and again")
 
     def _call_off(self, errand: Errand, actions: list[Action]) -> None:
         self._errands.end(errand)
@@ -273,10 +307,9 @@ class ClockPolicy(TaskPolicy):
             actions += self._begin([errand.worker])
 
     def _greet_after(self, worker: int, wait_s: float) -> None:
-        """See after a while whether a worker without parts is well again; at last, never more."""
-        if not self._retries.exhausted((worker,)):
-            greet = partial(self._greet_again, worker)
-            self._alarms.set(self._now + max(wait_s, _GREET_S), greet)
+        """See after a while whether a worker without parts is well again."""
+        greet = partial(self._greet_again, worker)
+        self._alarms.set(self._now + max(wait_s, _GREET_S), greet)
 
     def _greet_again(self, worker: int, actions: list[Action]) -> None:
         actions += self._greet([worker])
@@ -302,10 +335,17 @@ class ClockPolicy(TaskPolicy):
 
     def _miss(self, address: tuple[int, int, int], actions: list[Action]) -> None:
         """Take an answer that is not there by its time limit for a failure."""
-        if (errand := self._errands.awaited(*address)) is not None:
-            actions.append(ports.Restart(worker=errand.worker))
-            why = f"silent for {self._rule.timeout_s:g} s: raise the time limit"
-            self._fail(errand, why, actions)
+        if (errand := self._errands.awaited(*address)) is None:
+            return
+        worker, why = errand.worker, f"silent for {self._rule.timeout_s:g} s: raise the time limit"
+        if worker in self._silent and self._parts.heir(worker, but=self._silent) is None:
+            self._failing[worker] = why
+            raise self._hopeless(worker, "nobody has answered though asked twice")
+        self._silent.add(worker)
+        self._one_by_one.add(worker)
+        errand.parts = errand.parts[:1]
+        actions.append(ports.Restart(worker=worker))
+        self._fail(errand, why, actions)
 
     def _unheard(self, what: str) -> WorkerError:
         return self._hopeless(self._errands.workers[0], what)
@@ -328,7 +368,8 @@ class ClockPolicy(TaskPolicy):
             if worker in self._errands or not (parts := self._parts.of(worker)):
                 continue
             clock = min(map(self._clocks.clock, parts))
-            behind = [part for part in parts if self._clocks.clock(part) == clock][:_MOST_PARTS]
+            most = 1 if worker in self._one_by_one else _MOST_PARTS
+            behind = [part for part in parts if self._clocks.clock(part) == clock][:most]
             if clock < self._end and all(admits(part, clock, self._clocks) for part in behind):
                 begun.append(self._errands.begin(worker, clock, behind))
                 self._latest = max(self._latest, clock)
