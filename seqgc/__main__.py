@@ -36,6 +36,9 @@ def run() -> int:
     try:
         status = _status()
         return status
+    except SystemExit as end:  # of a signal that came when the verb was over
+        status = end.code if isinstance(end.code, int) else 1
+        raise
     finally:
         _have_signals(partial(_leave, status))
 
