@@ -129,9 +129,9 @@ def train(
     >>> result.jobs, result.counts.rounds, result.scheme
     (3, 3, 'gc:s=1')
     """
-    path = new_run_path("runs", plan.setting(workers.n).scheme.spec) if run is None else Path(run)
-    require_new(path)
     setting = plan.setting(workers.n)
+    path = new_run_path("runs", setting.scheme.spec) if run is None else Path(run)
+    require_new(path)
     work = plan.work(path, setting=setting)
     now = fingerprint(plan, setting, config=config, callbacks=callbacks)
 

@@ -384,12 +384,10 @@ class ResidentBackend(EventBackend):
         self._starts.hang_up(stay)
         del self._stays[stay.tag]
 
-    def _fail(
-        self, worker: int, keys: Sequence[TaskKey], why: str, *, at: float | None = None
-    ) -> None:  # without a time: now, by what is done here
+    def _fail(self, worker: int, keys: list[TaskKey], why: str, at: float | None = None) -> None:
         self._latest = max(self._latest, self._clock.now() if at is None else at)
-        for round, attempt in keys:
-            failure = failure_of((round, worker, attempt), at=self._latest, reason=why)
+        for key in keys:  # without a time: now, by what this backend does itself
+            failure = failure_of((key[0], worker, key[1]), at=self._latest, reason=why)
             self._tell(failure, is_own=at is None)
 
     def _frame(self, message: CancelMessage | LeaveMessage) -> bytes:
