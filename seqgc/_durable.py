@@ -10,7 +10,7 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from glob import escape, iglob
 from pathlib import Path
@@ -49,22 +49,27 @@ def _temporary(name: str) -> str:
 
 
 @contextmanager
-def replacing(path: Path, *, folder: int | None = None) -> Iterator[IO[bytes]]:
+def replacing(
+    path: Path, *, folder: int | None = None, check: Callable[[], object] = bool
+) -> Iterator[IO[bytes]]:
     """Yield a file that takes the place of ``path`` once the block ends well, and never otherwise.
 
     With the handle of its ``folder`` that is where it is written, wherever its path leads by now.
+    It is on the disk when ``check`` is called, which may raise and leave ``path`` as it was.
     `OSError` if the folder is absent or cannot be written to; ``path`` is then as it was.
     """
     with (
         folder_below(path.parent if folder is None else folder) as handle,
         _naming(path),
-        replacing_in(handle, path.name) as file,
+        replacing_in(handle, path.name, check=check) as file,
     ):
         yield file
 
 
 @contextmanager
-def replacing_in(folder: int, name: str, *, sync: bool = True) -> Iterator[IO[bytes]]:
+def replacing_in(
+    folder: int, name: str, *, sync: bool = True, check: Callable[[], object] = bool
+) -> Iterator[IO[bytes]]:
     """Do as `replacing` does, in the folder of an open handle, wherever its path leads by now.
 
     Without ``sync`` nobody waits for the disk: other processes see all of it or nothing, but after
@@ -78,6 +83,7 @@ def replacing_in(folder: int, name: str, *, sync: bool = True) -> Iterator[IO[by
             if sync:
                 file.flush()
                 system.fsync(file.fileno())
+        check()
         system.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with suppress(FileNotFoundError):

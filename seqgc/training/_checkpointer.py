@@ -176,7 +176,7 @@ class Checkpointer:
     def give_room_back(self) -> None:
         """Let what comes from now on have the room: the run ends."""
         self.settle()  # not what is being written
-        self._room.give_back()
+        self._room.give_back(to_another=bool(self._folder.lost()))
 
     def close(self) -> None:
         """Wait for the last one; nothing more is written."""
@@ -208,12 +208,16 @@ class Checkpointer:
 
     def _make_room(self) -> bool:
         """Give up checkpoints that are of no use, or at the end the last but one, if there are."""
+        if self._folder.lost():
+            return False  # they are another master's
         if self._folder.remove_useless():
             return True
         is_last = self.latest is not None and self._room.is_over
         return is_last and self._folder.keep_only(self.latest)  # of the last two one will do
 
     def _keep_room(self, snapshot: RunSnapshot) -> None:
+        if self._folder.lost():
+            return
         size = room_bytes(snapshot, again=self._again)
         try:
             self._room.keep(size)

@@ -253,6 +253,7 @@ class Recorder:
             self.make_room()
             self._journal.append(kind, **fields)
             self._full = error
+        self.lease.check()  # the disk may have taken long: nothing follows a line that is void
 
     def require_room(self) -> None:
         """Refuse to go on once a line has taken room that was kept for the end.

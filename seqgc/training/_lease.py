@@ -4,12 +4,14 @@ The lock is the system's, and ends with the process. On file systems that do not
 machines the number still tells: every master makes the file of the next one, which only one can do,
 and stops before its next tasks once there is a file after its own.
 
-The number is looked at before each dispatch and each line of the journal, but not at one stroke
-with them. So, without locks, a master that is replaced in between does that one thing more. Of its
-tasks nothing comes: the next master's messages have another run id. Its line is void, and so is its
-checkpoint where the next master's lines say otherwise (`seqgc.training.journal`, ``snapshots``). It
-may leave rows in ``metrics.csv`` that the next one writes again. Keep runs that several machines
-can reach on a file system with locks.
+The number is looked at before each dispatch, checkpoint and file of trained weights, and before and
+after each line of the journal, but not at one stroke with them. So, without locks, a master that is
+replaced in between does that one thing more. Of its tasks nothing comes: the next master's messages
+have another run id. Its line is void, and so is its checkpoint where the next master's lines say
+otherwise (`seqgc.training.journal`, ``snapshots``). It may leave rows in ``metrics.csv`` that the
+next one writes again. Keep runs that several machines can reach on a file system with locks.
+
+A run whose folder has been moved, or removed, while its master is at work is lost for it too.
 """
 
 from __future__ import annotations
@@ -58,22 +60,25 @@ class Lease:
             os.close(self._lock)
             raise
 
-    @property
-    def lost(self) -> bool:
-        """Whether another master has taken over."""
-        return (self._folder / str(self.number + 1)).exists()
+    def lost(self) -> str:
+        """Return why this master must leave the run alone; empty as long as the run is its own."""
+        if (self._folder / str(self.number + 1)).exists():
+            taken = f"master {self.number + 1} has taken the run over"
+            return f"{taken}; this one, master {self.number}, stops"
+        if not (self._folder / str(self.number)).exists():
+            return f"{self._run} has been moved or removed; its master stops"
+        return ""
 
     def check(self) -> None:
-        """Refuse to go on once another master has taken over.
+        """Refuse to go on once another master has taken over, or the run is gone.
 
         Raises
         ------
         StoreError
-            If one has.
+            If so.
         """
-        if self.lost:
-            message = f"master {self.number + 1} has taken the run over"
-            raise StoreError(f"{message}; this one, master {self.number}, stops")
+        if lost := self.lost():
+            raise StoreError(lost)
 
     def close(self) -> None:
         """Let others have the run; once."""

@@ -80,7 +80,8 @@ class Room:
                     os.ftruncate(file.fileno(), before)
                     raise
 
-    def give_back(self) -> None:
-        """Let the end have the room; none is kept from now on."""
+    def give_back(self, *, to_another: bool = False) -> None:
+        """Let the end have the room, or ``to_another`` master; none is kept from now on."""
         self.is_over = True
-        self._path.unlink(missing_ok=True)
+        if not to_another:
+            self._path.unlink(missing_ok=True)

@@ -47,7 +47,7 @@ from seqgc.training._models import FLIGHT, ModelsWorkload
 from seqgc.training._packing import pack_held, unpack_held
 from seqgc.training._plan import TrainingPlan
 from seqgc.training.adaptive import Switch
-from seqgc.training.checkpoints import save_state
+from seqgc.training.checkpoints import save_states
 from seqgc.training.rundir import EventLog, Forgiving, MetricsLog, RunDirectory
 from seqgc.training.snapshots import Snapshot, SnapshotFolder
 from seqgc.training.tuner import Answer, Tuner
@@ -122,7 +122,8 @@ class Session:
         held = self._go_on(warnings)
         self._recorder.go_on()  # not if the checkpoint does not fit: then it is what it was
         number, since = self._recorder.master, None if before is None else before.rounds
-        snapshots = SnapshotFolder(directory.checkpoints, RunState, master=number, since=since)
+        lost, root = self._recorder.lease.lost, directory.checkpoints
+        snapshots = SnapshotFolder(root, RunState, master=number, since=since, lost=lost)
         with ExitStack() as stack:
             stack.enter_context(self._interrupts.deferred())
             events = stack.enter_context(closing(EventLog(path / "events.jsonl")))
@@ -232,6 +233,7 @@ class Session:
         elif self._checkpoints.unmeasured and self._workload.has_stepped:
             take = self._checkpoints.measure
         if take is not None and (held := hold()) is not None:
+            self._recorder.lease.check()  # it may have been stopped for long
             take(partial(self._copied, held))
         if not self._course.policy.done:
             self._recorder.require_room()
@@ -292,16 +294,20 @@ class Session:
     def _end(self, directory: RunDirectory, outcome: str) -> list[str]:
         """Leave a last checkpoint, the trained weights, and all losses, if the state is whole.
 
-        Returns what could not be written of these: one failure does not keep the others back.
+        Returns what could not be written: one failure does not keep the others back. A run that is
+        lost, or is so once the disk has answered, is left to the next master.
         """
-        if self._recorder.lease.lost:
-            return []
+        lost_now = self._recorder.lease.lost
+        if lost := lost_now():
+            return [lost]
         unwritten, news = list[str](), self._workload.aftermath.news
         self._checkpoints.give_room_back()
         if self._whole and self._hold is not None:
             if (held := self._hold()) is not None:
                 with suppress(ParameterError):  # of callbacks, which the one before has as well
                     self._checkpoints.end(partial(self._copied, held))
+                if lost := lost_now():
+                    return [lost]
                 if outcome == "finished":
                     with suppress(ParameterError):  # it is raised once all is written
                         self._hand_over()
@@ -310,26 +316,23 @@ class Session:
             due = [] if held is None else list(news)  # of steps that are not taken again
             with suppress(ScheduleError):  # jobs in flight, and what waits for them
                 self._workload.flush()
-            unwritten = [*self._write_trained(directory.checkpoints), *self._write_losses()]
+            with suppress(StoreError):  # it is lost by now
+                unwritten = [*self._write_trained(directory.checkpoints), *self._write_losses()]
             news[:] = due
             self._hand_over_news()
         for text in unwritten:
             self.warn(text)
         with suppress(StoreError):  # whatever ended the run is more to the point
             self._recorder.write("stop", outcome=outcome)
-        self._tell("end", {"outcome": outcome})
-        return unwritten
+        if not (lost := lost_now()):
+            self._tell("end", {"outcome": outcome})
+        return [*unwritten, *filter(None, [lost])]
 
     def _write_trained(self, folder: Path) -> Iterator[str]:
         """Write the trained weights, and the best; yield what could not be written, and why."""
         trained = {name: self._workload.module(name).state_dict() for name in self._workload.names}
         best = {f"{name}.best": tensors for name, (_, tensors) in self._workload.best().items()}
-        for name, tensors in (trained | best).items():
-            file = folder / f"{name}.safetensors"
-            try:
-                save_state(file, tensors)
-            except OSError as error:
-                yield f"{file} could not be written: {error.strerror or error}"
+        return save_states(folder, trained | best, check=self._recorder.lease.check)
 
     def _write_losses(self) -> Iterator[str]:
         """Write the losses that the disk has had no room for; yield what it has none for still.

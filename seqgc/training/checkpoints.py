@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +17,7 @@ from seqgc._bounded import open_bounded
 from seqgc._durable import replacing
 from seqgc.errors import StoreError, one_line
 
-__all__ = ["load_checkpoint", "save_checkpoint", "save_state"]
+__all__ = ["load_checkpoint", "save_checkpoint", "save_state", "save_states"]
 
 _MOST_BYTES: Final = 2**38
 _DIGEST: Final = "seqgc_sha256"
@@ -47,12 +47,26 @@ def save_checkpoint(path: str | Path, module: nn.Module) -> None:
     save_state(path, module.state_dict())
 
 
-def save_state(path: str | Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write the state of a module, as `save_checkpoint` does."""
+def save_state(
+    path: str | Path, tensors: Mapping[str, torch.Tensor], *, check: Callable[[], object] = bool
+) -> None:
+    """Write the state of a module, as `save_checkpoint` does, unless ``check`` raises at last."""
     # Clones, because the format knows no shared memory: tied weights are written under each name.
     state = {name: tensor.clone().contiguous() for name, tensor in tensors.items()}
-    with replacing(Path(path)) as file:
+    with replacing(Path(path), check=check) as file:
         file.write(save(state, metadata={_DIGEST: _digest(state)}))
+
+
+def save_states(
+    folder: Path, states: Mapping[str, Mapping[str, torch.Tensor]], *, check: Callable[[], object]
+) -> Iterator[str]:
+    """Write each state under its name, unless ``check`` raises; yield what could not be written."""
+    for name, tensors in states.items():
+        file = folder / f"{name}.safetensors"
+        try:
+            save_state(file, tensors, check=check)
+        except OSError as error:
+            yield f"{file} could not be written: {error.strerror or error}"
 
 
 def load_checkpoint(path: str | Path, module: nn.Module) -> None:

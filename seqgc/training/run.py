@@ -245,8 +245,12 @@ def _execute(
         try:
             seconds = session.run(backend, record.directory, warnings=warnings)
         except BaseException as error:
+            lost = record.recorder.lease.lost()
             if isinstance(error, ModelError):  # there is nothing to go on with
                 error.add_note(f"the run: {path}")
+            elif lost:
+                if lost not in str(error):
+                    error.add_note(lost)
             else:
                 left = _under_way(backend, open_usd=record.recorder.open_usd)
                 last = _last_checkpoint(record.directory, error)

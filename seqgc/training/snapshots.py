@@ -21,8 +21,9 @@ Where no round has closed since the last one, the newer one takes its place and 
 aside before, and taken back if nothing came after that (`SnapshotFolder.mend`).
 
 A master that has been replaced may still be writing one (see `seqgc.training._lease`). So what is
-not whole yet has its master's number in its name, and no master removes what a later one writes;
-``state.json`` says whose it is, and one whose rounds a later master has closed is not used.
+not whole yet has its master's number in its name, its master looks whether the run is its own
+before it gives it its name, and no master removes what a later one writes; ``state.json`` says
+whose it is, and one whose rounds a later master has closed is not used.
 """
 
 from __future__ import annotations
@@ -96,8 +97,9 @@ class _Version:
 class SnapshotFolder(Generic[_State]):
     """The checkpoints of one run, whose state is a dataclass, or what JSON can say.
 
-    ``master`` is the number of the one that writes. If it goes on ``since`` a checkpoint of so many
-    rounds, those that there are of later ones were of no use.
+    ``master`` is the number of the one that writes, and ``lost`` says why it must not any more, if
+    so. If it goes on ``since`` a checkpoint of so many rounds, those that there are of later ones
+    were of no use.
 
     Examples
     --------
@@ -114,9 +116,16 @@ class SnapshotFolder(Generic[_State]):
     """
 
     def __init__(
-        self, root: Path, state: type[_State], *, master: int = 1, since: int | None = None
+        self,
+        root: Path,
+        state: type[_State],
+        *,
+        master: int = 1,
+        since: int | None = None,
+        lost: Callable[[], str] = str,
     ) -> None:
         self.root: Final = root
+        self.lost: Final = lost
         self._master = master
         self._body = _Body[state]  # type: ignore[valid-type]
         self._useless = {n for n in self.numbers if since is not None and n > since}
@@ -127,13 +136,16 @@ class SnapshotFolder(Generic[_State]):
         Raises
         ------
         OSError
-            If it cannot be written; those that there are stay, and nothing of it is left.
+            If it cannot be written, or the run is lost; those that there are stay, and nothing of
+            it is left.
         """
         whole = self.root / str(snapshot.rounds)
         stem = f".{whole.name}.{self._master}"
         partial, old = self.root / f"{stem}.part", self.root / f"{stem}.old"
         try:
             self._write(partial, snapshot)
+            if lost := self.lost():
+                raise OSError(lost)
             if whole.exists():  # of a master before this one, or of the same instant
                 rename(whole, old)
             rename(partial, whole)
@@ -203,7 +215,8 @@ class SnapshotFolder(Generic[_State]):
 
     def _write(self, folder: Path, snapshot: Snapshot[_State]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        self.root.mkdir(exist_ok=True)
+        folder.mkdir()
         files = {}
         for name, tensors in snapshot.files.items():
             data = save(dict(tensors))

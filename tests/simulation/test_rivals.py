@@ -46,6 +46,5 @@ def test_where_they_are_not_kept_one_who_was_replaced_does_one_thing_more_at_mos
 
 
 def test_one_who_does_not_look_at_its_number_is_found() -> None:
-    never = mock.PropertyMock(return_value=False)
-    with mock.patch.object(Lease, "lost", never):
+    with mock.patch.object(Lease, "lost", return_value=""):
         assert any(compete(schedule(seed), locks=False).fault for seed in range(20))
