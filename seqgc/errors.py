@@ -6,6 +6,7 @@ import difflib
 import math
 import operator
 import re
+import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ __all__ = [
     "ScheduleError",
     "SeqgcError",
     "SkewError",
+    "Stopped",
     "StoreError",
     "WireError",
     "WorkerError",
@@ -140,6 +142,14 @@ class ModelError(SeqgcError):
         return type(self), (self.models,)
 
 
+class Stopped(SystemExit):
+    """A signal asked for the end of this program: ``status`` is the one to end with."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"ended by {signal.Signals(number).name}")
+        self.code = self.status = 128 + number
+
+
 class WireError(SeqgcError):
     """A message that is damaged, foreign, too large, or not finite."""
 
@@ -191,7 +201,7 @@ def reraise_stop(error: BaseException) -> None:
     """Raise an error again if it is to end this program: a stranger's other errors are not.
 
     Whoever calls ``sys.exit`` in an optimizer would end all models, with any status. What a signal
-    raises is a `KeyboardInterrupt`, or a subclass of `SystemExit`.
+    raises is a `KeyboardInterrupt`, or `Stopped`.
 
     Examples
     --------
@@ -202,8 +212,7 @@ def reraise_stop(error: BaseException) -> None:
     ...     print("goes on without it")
     goes on without it
     """
-    is_exit = isinstance(error, SystemExit) and type(error) is not SystemExit
-    if is_exit or isinstance(error, KeyboardInterrupt):
+    if isinstance(error, Stopped | KeyboardInterrupt):
         raise error
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import cache, partial
 from queue import SimpleQueue
+from traceback import walk_tb
 from types import CodeType, FrameType
 from typing import Annotated, Any
 
@@ -45,6 +46,7 @@ from seqgc.errors import (
     ParameterError,
     ProfileError,
     SeqgcError,
+    Stopped,
     one_line,
     reraise_stop,
 )
@@ -114,15 +116,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     with speaking(arguments), _signals() if in_main else nullcontext():
         try:
             return _run([word for word in arguments if word != _TRACEBACK] or ["--help"], fail)
-        except _Stopped as stop:  # even one that comes while another error is being told
+        except Stopped as stop:  # even one that comes while another error is being told
             message = "interrupted" if stop.status == Status.INTERRUPTED else str(stop)
             return fail(stop, message, stop.status)
 
 
 def _run(arguments: list[str], fail: Callable[[BaseException | None, str, int], int]) -> int:
     try:
-        with _unwrapped():
-            status = command()(args=arguments, prog_name="seqgc", standalone_mode=False)
+        status = _called(arguments)
         sys.stdout.flush()
     except (ParameterError, ProfileError) as error:
         return fail(error, str(error), Status.WRONG)
@@ -145,20 +146,23 @@ def _run(arguments: list[str], fail: Callable[[BaseException | None, str, int], 
     return status if isinstance(status, int) else Status.DONE
 
 
+def _called(arguments: list[str]) -> object:
+    """Return what the verb, or typer itself, gives for an exit status."""
+    try:
+        with _unwrapped():
+            return command()(args=arguments, prog_name="seqgc", standalone_mode=False)
+    except SystemExit as end:
+        if not _is_typers(end):
+            raise
+        return end.code
+
+
 def _misused(error: Exception) -> str:
     """Return what typer says of a command line, and the value, which it may leave out."""
     said: str = getattr(error, "format_message", error.__str__)()
     if isinstance(cause := error.__cause__, ValidationError):
         said = f"{said.removesuffix('.')}; got {cause.errors()[0]['input']!r}"
     return said
-
-
-class _Stopped(SystemExit):
-    """A signal asked for the end."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(f"ended by {signal.Signals(number).name}")
-        self.code = self.status = 128 + number
 
 
 @contextmanager
@@ -177,10 +181,10 @@ def _signals() -> Iterator[None]:
         if _is_within(frame, retry.__code__):
             lost.put(number)
         else:
-            raise _Stopped(number)
+            raise Stopped(number)
 
     def retry(about: Any) -> None:
-        if isinstance(about.exc_value, _Stopped):
+        if isinstance(about.exc_value, Stopped):
             lost.put(about.exc_value.status - 128)  # waits for no lock, wherever this is
         else:
             ignored(about)
@@ -227,7 +231,7 @@ def _is_within(frame: FrameType | None, function: CodeType) -> bool:
 
 @contextmanager
 def _unwrapped() -> Iterator[None]:
-    """Raise a `_Stopped` again that another error hides, and an error for what ends a program.
+    """Raise a `Stopped` again that another error hides, and an error for what ends a program.
 
     Python makes one of it where a class is made; what cleans up may fail, for a terminal is gone.
     Code that is called may end the program, and say with status 0 that all is done.
@@ -236,6 +240,8 @@ def _unwrapped() -> Iterator[None]:
         yield
     except BaseException as error:
         reraise_stop(error)
+        if _is_typers(error):
+            raise
         end: BaseException | None = _stop_behind(error)
         if end is None and isinstance(error, Exception):
             raise
@@ -245,9 +251,16 @@ def _unwrapped() -> Iterator[None]:
         raise end from None
 
 
-def _stop_behind(error: BaseException | None) -> _Stopped | None:
-    """Return the `_Stopped` because of which this error came, if there is one."""
-    while error is not None and not isinstance(error, _Stopped):
+def _is_typers(error: BaseException) -> bool:
+    """Say if typer itself ends the program: it has installed or shown a shell's completion."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    name = str(frames[-1].f_globals.get("__name__")) if frames else ""
+    return type(error) is SystemExit and name.partition(".")[0] == "typer"
+
+
+def _stop_behind(error: BaseException | None) -> Stopped | None:
+    """Return the `Stopped` because of which this error came, if there is one."""
+    while error is not None and not isinstance(error, Stopped):
         error = error.__context__
     return error
 

@@ -18,6 +18,7 @@ fetched as a whole, and compared with its digest.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import math
@@ -244,8 +245,10 @@ def find_data(
                 if not all(_FILE.fullmatch(each.file) for each in found.arrays.values()):
                     raise ValueError("names files that are elsewhere")
             except (OSError, ValueError, msgspec.MsgspecError) as error:
+                is_link = isinstance(error, OSError) and error.errno == errno.ELOOP
+                remedy = "; the place itself may be one: see SEQGC_DATA" if is_link else ""
                 where = f"{place}/{name}/{file}"
-                raise StoreError(f"{where} cannot be read: {one_line(error)}") from error
+                raise StoreError(f"{where} cannot be read: {one_line(error)}{remedy}") from error
             stored = StoredData(name, place, found.arrays, client, before=found.before)
             if digest in ("", stored.digest):
                 return stored

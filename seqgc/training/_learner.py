@@ -61,13 +61,14 @@ class Learner:
         """Take one step along ``gradient`` (P,), in the run's precision and writable.
 
         Returns what `Stepper.end` says of it. Whatever the model's optimizer or scheduler raises
-        is raised, and the weights are those before.
+        is raised, and the weights are those before; so it is if no checkpoint can hold its state.
         """
         before = self._kept()
         try:
             clipped = self.stepper.clip(gradient)
             self.stepper.move()
             about = self.stepper.end() | clipped
+            self._require_state()
         except BaseException:
             self._parameters.write(before())
             raise
@@ -83,6 +84,7 @@ class Learner:
         try:
             self.stepper.set(gradient)
             self.stepper.move()
+            self._require_state()
         except BaseException:
             self._parameters.write(before())
             raise
@@ -93,6 +95,11 @@ class Learner:
         about = self.stepper.end()
         self.steps += 1
         return about
+
+    def _require_state(self) -> None:
+        """Raise what keeps a checkpoint from holding the state that is made by the first step."""
+        if not self.changes:
+            self.stepper.snapshot()
 
     def _kept(self) -> Callable[[], FloatArray]:
         """Return what gives the present weights back: of those published the store has a copy."""
@@ -127,9 +134,13 @@ class Learner:
         """The version that was published last, if it has not been discarded."""
         return self._published[-1] if self._published else None
 
-    def snapshot(self) -> tuple[LearnerState, dict[str, Tensors]]:
-        """Return copies of all that training has made of the model, and its tensors by file."""
-        settings, optimizer = self.stepper.snapshot()
+    def snapshot(self, *, forgetful: bool = False) -> tuple[LearnerState, dict[str, Tensors]]:
+        """Return copies of all that training has made of the model, and its tensors by file.
+
+        If ``forgetful``, with the state of an optimizer that has not stepped: its own raises.
+        """
+        stepper = Stepper(self.model, self._parameters) if forgetful else self.stepper
+        settings, optimizer = stepper.snapshot()
         files: dict[str, Tensors] = {self._file(): self.weights()}
         files[self._file("optimizer")] = optimizer
         files |= {self._file("queue"): drawn} if (drawn := self.queue.snapshot()) else {}

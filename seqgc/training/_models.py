@@ -237,10 +237,10 @@ class ModelsWorkload(ABC):
             if learner.model.name not in self._parked
         ]
 
-    def _park_raised(self, learner: Learner, error: BaseException) -> None:
+    def _park_raised(self, learner: Learner, error: BaseException, what: str = "its step") -> None:
         """Park a model whose own optimizer or scheduler has raised."""
         reraise_stop(error)
-        why = f"its step raised {fault_of(error)}"
+        why = f"{what} raised {fault_of(error)}"
         self.park([learner.model.name], kind="raised", why=why)
 
     def _step(self, learner: Learner, part: FloatArray) -> None:
@@ -278,7 +278,11 @@ class ModelsWorkload(ABC):
         files: dict[str, Tensors] = {FLIGHT: flight}
         models = []
         for learner in self._learners:
-            learned, of_it = learner.snapshot()
+            try:
+                learned, of_it = learner.snapshot()
+            except BaseException as error:  # of the user's own optimizer or scheduler
+                self._park_raised(learner, error, "its optimizer's or scheduler's state")
+                learned, of_it = learner.snapshot(forgetful=True)
             models.append(learned)
             files |= of_it
         versions = {j: [s.weights.version for s in each] for j, each in in_flight.items()}
@@ -314,8 +318,11 @@ class ModelsWorkload(ABC):
             for name in state.parked:
                 self._plan.park(name)
             self._restore_jobs(state, files[FLIGHT])
-        except (KeyError, ValueError, RuntimeError) as error:
-            message = f"the checkpoint is of other models: {one_line(error)}"
+        except (OSError, StoreError):
+            raise
+        except BaseException as error:  # also of the user's own optimizer or scheduler
+            reraise_stop(error)
+            message = f"the checkpoint is of other models: {fault_of(error)}"
             raise StoreError(message) from error
         self.aftermath.callbacks.restore(state.callbacks, files[FLIGHT])
 

@@ -96,6 +96,18 @@ def test_a_shell_is_answered_as_by_typer_and_without_the_verbs(
     assert capsys.readouterr() == (typers, "")
 
 
+@pytest.mark.parametrize("asked", [["--show-completion", "bash"], []])
+def test_a_shells_script_is_had_with_status_0(
+    asked: list[str], capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not asked:
+        monkeypatch.setenv("_SEQGC_COMPLETE", "source_bash")
+    assert main([*asked]) == 0
+    out, err = capsys.readouterr()
+    assert "complete -o default -F" in out
+    assert not err
+
+
 def test_the_table_for_shells_has_the_verbs_and_options_that_there_are() -> None:
     table = json.loads((Path(__main__.__file__).parent / "completion.json").read_text("utf-8"))
     assert table == words(), "python -m seqgc.cli._words"

@@ -241,6 +241,14 @@ class Ending(Weak):
     error = SystemExit(0)
 
 
+class Leave(SystemExit):
+    """What a command line's parser may raise, for instance."""
+
+
+class Leaving(Weak):
+    error = Leave(0)
+
+
 class Odd(Weak):
     """One that raises what is no `Exception`."""
 
@@ -261,6 +269,7 @@ def tired(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRSchedu
 STEPPING = {
     "optimizer": (lambda model: replace(model, optimizer=weak), "ArithmeticError: out of breath"),
     "end": (lambda model: replace(model, optimizer=partial(Ending, lr=0.1)), "SystemExit: 0"),
+    "leave": (lambda model: replace(model, optimizer=partial(Leaving, lr=0.1)), "Leave: 0"),
     "other": (
         lambda model: replace(model, optimizer=partial(Odd, lr=0.1)),
         "BaseException: of another kind",
