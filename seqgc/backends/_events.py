@@ -214,7 +214,13 @@ class EventBackend(ABC):
         self._unread_since = self._looked_at if self._was_away else math.inf
         self._looked_at = now
         self._collect(wait_s)
-        if self._was_away and self._reads_elsewhere:
+        if wait_s and self._clock.now() - (now + wait_s) >= _AWAY_S:
+            # It was stopped while it waited: what it has read now may have come meanwhile.
+            self._was_away, self._unread_since = True, now
+            for _ in range(len(self._events)):
+                came_at, event = self._events.popleft()
+                self._events.append((min(came_at, now), event))
+        if self._was_away and self._reads_elsewhere and not left > _AWAY_S:  # else there is time
             self._catch_up()
         self._back_at = min(now + wait_s, self._clock.now())
         self._unread_since = math.inf
@@ -232,7 +238,8 @@ class EventBackend(ABC):
 
         What this backend does itself, as a restart, is known at once: no time passes before it.
         """
-        was_seen = event.at < self._looked_at
+        moment_s = _MOMENT_S if self._was_away else 0.0  # who has stamped it was stopped, too
+        was_seen = event.at < self._looked_at - moment_s
         came_at = event.at if was_seen else min(event.at, self._unread_since)
         self._events.append((-math.inf if is_own else came_at, event))
 

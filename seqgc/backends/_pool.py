@@ -141,14 +141,14 @@ class WorkerPool:
                 yield from self._attend(process, ended=key.fd == process.sentinel)
 
     def catch_up(self) -> Iterator[Arrival | Failure]:
-        """Yield what there is, with the rest of the answers that have begun to come meanwhile.
+        """Yield what there is, with the rest of the answers of which some has come meanwhile.
 
         A worker sends a long answer only as it is read: nobody has read this one so far. Whose
         answer stops midway is waited for no longer than a second.
         """
         known = self._coming()
         yield from self.poll(0.0)
-        coming = {p: count for p, count in self._coming().items() if p not in known}
+        coming = {p: count for p, count in self._coming().items() if count != known.get(p)}
         give_up_at = time.monotonic() + _PAUSE_S
         while coming and (left := give_up_at - time.monotonic()) > 0:
             yield from self.poll(left)

@@ -50,6 +50,7 @@ Harlap et al., "Addressing the straggler problem for iterative convergent parall
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
@@ -121,7 +122,7 @@ class ClockPolicy(TaskPolicy):
         # Workers without parts that are well, and whether their own may return: not before another
         # has tried it, if they were in doubt
         self._well: dict[int, bool] = {}
-        self._silent = set[int]()  # workers, since anybody was heard
+        self._silent = Counter[int]()  # by worker, how often since anybody was heard
         self._one_by_one = set[int]()  # workers that were silent, and do one part a task
         self._rests_s: dict[int, float] = {}  # by worker, the next one if it fails at its parts
         self._retries, self._records = Retries(rule), Records(n, "everyone")
@@ -258,8 +259,9 @@ class ClockPolicy(TaskPolicy):
             self._end_if_hopeless(worker)
             return
         self._failing[worker] = why
-        actions += self._begin(self._bring_home(actions, tried=errand.parts))
         too_often = self._retries.in_a_row((worker,)) >= self._rule.max_attempts
+        tried = self._parts.of(worker) if too_often else errand.parts  # or never will be
+        actions += self._begin(self._bring_home(actions, tried=tried))
         heir = self._parts.heir(worker, but=self._failing) if in_doubt or too_often else None
         if heir is None:
             self._end_if_hopeless(worker)
@@ -338,10 +340,12 @@ class ClockPolicy(TaskPolicy):
         if (errand := self._errands.awaited(*address)) is None:
             return
         worker, why = errand.worker, f"silent for {self._rule.timeout_s:g} s: raise the time limit"
-        if worker in self._silent and self._parts.heir(worker, but=self._silent) is None:
-            self._failing[worker] = why
-            raise self._hopeless(worker, "nobody has answered though asked twice")
-        self._silent.add(worker)
+        self._silent[worker] += 1
+        twice = {each for each, times in self._silent.items() if times > 1}
+        if worker in twice and self._parts.heir(worker, but=twice) is None:
+            first = next(iter(self._silent))
+            self._failing[first] = why
+            raise self._hopeless(first, "nobody has answered though asked twice")
         self._one_by_one.add(worker)
         errand.parts = errand.parts[:1]
         actions.append(ports.Restart(worker=worker))

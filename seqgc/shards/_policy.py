@@ -37,7 +37,7 @@ Source: AntDT (2024), V-C.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import partial
 from typing import TypeAlias
@@ -113,7 +113,7 @@ class ShardPolicy(TaskPolicy):
         self._out: dict[int, _Errand] = {}  # by worker
         self._free = dict.fromkeys(range(n))  # workers that can take a shard, in order
         self._next: dict[int, int] = {}  # by worker, the part that it is to be sent
-        self._silent = set[int]()  # workers, since anybody was heard
+        self._silent = Counter[int]()  # by worker, how often since anybody was heard
         self._progress = Progress(n)
         self._doubts, self._losses = Doubts(), Losses(n, M=M, rule=rule)
 
@@ -260,9 +260,10 @@ class ShardPolicy(TaskPolicy):
         if self._out.get(worker) != errand:
             return
         why = f"silent for {self._limit_s:g} s: raise the time limit"
-        if worker in self._silent:
-            raise self._hopeless("nobody has answered though asked twice", worker, why)
-        self._silent.add(worker)
+        self._silent[worker] += 1
+        if all(self._silent[each] > 1 for each in self._out.keys() | self._silent.keys()):
+            first = next(iter(self._silent))
+            raise self._hopeless("nobody has answered though asked twice", first, why)
         self._fail(worker, why, actions)
         actions.append(ports.Restart(worker=worker))
 

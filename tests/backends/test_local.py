@@ -77,11 +77,20 @@ def test_an_answer_that_nobody_read_may_have_come_in_time(tmp_path: Path) -> Non
         assert backend.receive(103.0) is None
 
 
-def test_so_may_one_too_long_to_be_sent_unless_it_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("begun", [False, True])
+def test_so_may_one_too_long_to_be_sent_unless_it_is_read(begun: bool, tmp_path: Path) -> None:
+    """Also one whose beginning was read before."""
     clock = HandWoundClock(100.0)
     with LocalBackend(1, Scripted(folder=tmp_path), clock=clock) as backend:
         backend.dispatch(0, [task(0, 0, size=1_000_000)])
         eventually(lambda: bytes_waiting() > 100_000, "the beginning of its answer")
+        if begun:  # its worker sends no more meanwhile
+            kill(backend.pids[0], signal.SIGSTOP)
+            stat = Path(f"/proc/{backend.pids[0]}/stat")
+            eventually(lambda: ") T " in stat.read_text(), "its stop")
+            assert backend.receive(100.0) is None
+            kill(backend.pids[0], signal.SIGCONT)
+            eventually(lambda: bytes_waiting() > 100_000, "more of it")
         clock.wind(7.0)
         event = backend.receive(103.0)
         assert event is not None

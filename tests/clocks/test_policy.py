@@ -18,6 +18,7 @@ from seqgc.master import run
 from seqgc.profiles import ByRound
 from seqgc.rounds import ClosingRule
 from seqgc.schemes import parse_scheme
+from seqgc.testing import ScriptedBackend
 from seqgc.virtual import RandomFaults, VirtualBackend
 from tests.clocks.table import Table
 from tests.kit import SOAK
@@ -432,6 +433,29 @@ def test_who_has_not_been_silent_is_asked_before_a_run_ends() -> None:
     assert table.policy.snapshot()["owners"] == [0, 2, 2]
 
 
+@pytest.mark.parametrize("n", [2, 4])
+@pytest.mark.parametrize("late_at", range(3, 40, 1 if SOAK else 4))
+def test_who_hangs_for_good_ends_no_run_in_which_the_others_are_late_once(
+    n: int, late_at: int
+) -> None:
+    """Whenever that is: they have been asked again, and the other one is asked time and again."""
+
+    class Script(dict[tuple[int, int, int], float]):
+        def get(self, address: tuple[int, int, int], _: object = None) -> float:  # type: ignore[override]
+            clock, worker, attempt = address
+            is_late = clock == late_at and (worker, clock) not in self._late
+            self._late.add((worker, clock))
+            return math.inf if worker == 1 or (is_late and attempt == 0) else 6.0
+
+        _late: set[tuple[int, int]] = set()  # noqa: RUF012 (of this one alone)
+
+    clocks = parse_scheme("bsp", n=n)
+    assert isinstance(clocks, Clocks)
+    policy = clocks.policy(ClosingRule(timeout_s=10.0), num_jobs=60)
+    run(policy, ScriptedBackend(Script()))
+    assert policy.done
+
+
 def test_who_answers_a_greeting_is_heard() -> None:
     table = _table("asp", n=2, jobs=2, rule=ClosingRule(timeout_s=5.0, max_attempts=1))
     table.fail((0, 1, 0))
@@ -555,6 +579,24 @@ def test_who_is_in_doubt_waits_until_another_has_tried_its_part() -> None:
     assert _kinds(table.answer((0, 1, 1))) == ["Update", "Close", "Dispatch"]
     assert table.sent()[-1] == (1, 0, {0: [0], 1: [1]})
     _go_well(table)
+    table.check_end()
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_who_is_in_doubt_has_its_part_back_if_no_other_can_try_it(n: int) -> None:
+    """Those who have it, or whose own has to be done before, fail from now on."""
+    table = _table("asp", n=n, jobs=6)
+    table.answer((0, 0, 0))
+    table.answer((1, 0, 0), flaws=["m"])
+    while not table.policy.done:
+        assert table.now < 100.0
+        out = sorted(table.out, key=lambda address: address[1] == 0)
+        if not out:
+            table.tick()
+        elif out[0][1] == 0:
+            table.answer(out[0], at=table.now + 1.0)
+        else:
+            table.fail(out[0])
     table.check_end()
 
 

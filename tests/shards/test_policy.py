@@ -22,6 +22,7 @@ from seqgc.profiles import ByRound, ByWork
 from seqgc.rounds import ClosingRule
 from seqgc.shards import ShardPolicy
 from seqgc.stragglers import busy_seconds
+from seqgc.testing import ScriptedBackend
 from seqgc.virtual import Fault, Faults, RandomFaults, VirtualBackend
 from tests.shards.applied import again, all_parts, decided
 
@@ -250,6 +251,23 @@ def test_if_nobody_answers_any_more_the_run_ends() -> None:
         hand.tell(ports.Tick(at=10.0))
     with pytest.raises(WorkerError, match="clock 0 of the data cannot be completed: nobody"):
         ByHand(ShardPolicy(1, ClosingRule(), num_jobs=1)).tell(ports.Tick(at=math.inf))
+
+
+@pytest.mark.parametrize("late_at", range(3, 40, 4))
+def test_who_hangs_for_good_ends_no_run_in_which_the_other_is_late_once(late_at: int) -> None:
+    class Script(dict[tuple[int, int, int], float]):
+        is_late = True
+
+        def get(self, address: tuple[int, int, int], _: object = None) -> float:  # type: ignore[override]
+            number, worker, _ = address
+            if worker == 1:
+                return math.inf
+            is_late, self.is_late = self.is_late and number == late_at, number < late_at
+            return math.inf if is_late else 6.0
+
+    policy = ShardPolicy(2, ClosingRule(timeout_s=10.0), num_jobs=60)
+    run(policy, ScriptedBackend(Script()))
+    assert policy.done
 
 
 def failing(*workers: int) -> Faults:
