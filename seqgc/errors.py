@@ -112,13 +112,21 @@ class BudgetError(SeqgcError):
 
 
 class AuditError(SeqgcError):
-    """Workers who were asked for the same differ, and no majority says who is right."""
+    """Workers who were asked for the same differ, and no majority says who is right.
 
-    def __init__(self, job: int, workers: Sequence[int]) -> None:
+    Or the only ones who were heard are ``expelled``: they have lied about something else.
+    """
+
+    def __init__(self, job: int, workers: Sequence[int], *, expelled: bool = False) -> None:
         self.job, self.workers = job, tuple(workers)
-        who = f"workers {', '.join(map(str, workers))} were asked for the same and answer"
+        who = ", ".join(map(str, workers))
+        if expelled:
+            why = f"of a part of it none were heard but those who have lied (workers {who})"
+        else:
+            why = f"workers {who} were asked for the same and answer differently, and no majority "
+            why += "says who lies (unlike processors differ in the last bits)"
         remedy = "replace them, or take a code with more replicas (a larger s)"
-        super().__init__(f"job {job}: {who} differently, and no majority says who lies: {remedy}")
+        super().__init__(f"job {job}: {why}: {remedy}")
 
 
 class ModelError(SeqgcError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -76,7 +76,9 @@ class PreparedRun:
                 callbacks=callbacks,
             )
 
-    def resume(self, run: Path, *, accept_changes: bool) -> TrainResult:
+    def resume(
+        self, run: Path, *, accept_changes: bool = False, readmit: Sequence[int] = ()
+    ) -> TrainResult:
         """Go on with the run in a folder."""
         from seqgc.training import resume
 
@@ -87,6 +89,7 @@ class PreparedRun:
                 self.workers,
                 observers=observers,
                 accept_changes=accept_changes,
+                readmit=readmit,
                 callbacks=callbacks,
             )
 
@@ -96,7 +99,7 @@ class PreparedRun:
 
         remove_unbegun(run)
         begun = os.path.exists(run)  # noqa: PTH110 (`Path.exists` raises at some names)
-        return self.resume(run, accept_changes=False) if begun else self.train(run=run)
+        return self.resume(run) if begun else self.train(run=run)
 
     @contextmanager
     def _watched(self) -> Iterator[tuple[list[Observer], list[object]]]:

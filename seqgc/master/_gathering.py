@@ -204,7 +204,7 @@ class Gatherer:
         """Add up what most say of the places that a decoding uses; expel who says otherwise."""
         keys = [(term.worker, term.round, term.slot) for term in decoding.terms]
         places = sorted({job.summed[key] for key in keys if key in job.summed})
-        verdict = replicas.count(places, unused=self._unused(decoding.job))
+        verdict = replicas.count(places, unused=self._unused(decoding.job), but=self.expelled)
         for place, result in verdict.results.items():
             self._add(job, place, result)
         for worker in sorted(verdict.liars - self.expelled):
@@ -221,7 +221,8 @@ class Gatherer:
     def in_dispute(self) -> bool:
         """Whether workers who were asked for the same differ, and no majority says who is right."""
         return any(
-            each.replicas is not None and each.replicas.in_dispute(self._unused(job))
+            each.replicas is not None
+            and each.replicas.in_dispute(self._unused(job), but=self.expelled)
             for job, each in self._jobs.items()
         )
 

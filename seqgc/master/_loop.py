@@ -170,7 +170,7 @@ class _Loop:
         """Turn an answer that cannot be used into a failure, or one that names who failed."""
         owed = self._debts.owed(answer)
         flaw = self._gatherer.flaw(owed, answer.results)
-        if answer.worker in self._gatherer.expelled:
+        if final := answer.worker in self._gatherer.expelled:
             flaw = "expelled: it differed from most of those who were asked for the same"
         if flaw is None:
             usable, flaw = self._without_flaws(answer, owed, workload)
@@ -179,7 +179,9 @@ class _Loop:
                 return usable
             self._gatherer.doubt(address, owed.values())
         round, worker, attempt = answer.round, answer.worker, answer.attempt
-        return ports.Failure(round=round, worker=worker, attempt=attempt, at=answer.at, reason=flaw)
+        return ports.Failure(
+            round=round, worker=worker, attempt=attempt, at=answer.at, reason=flaw, final=final
+        )
 
     def _without_flaws(
         self, answer: Arrival, owed: dict[int, MiniTask], workload: Workload

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -73,14 +73,21 @@ class Replicas:
         """Copies of all results that have arrived."""
         return {key: self._vectors[digest].copy() for key, digest in self._digests.items()}
 
-    def in_dispute(self, unused: Sequence[slice] = ()) -> bool:
+    def in_dispute(self, unused: Sequence[slice] = (), *, but: Set[int] = frozenset()) -> bool:
         """Whether workers differ on a place, and no more than half of those heard there agree.
 
-        In the parts that are ``unused`` they may.
+        In the parts that are ``unused`` they may. All have a vote ``but`` these, known liars: where
+        nobody else was heard nothing is known.
         """
-        return any(_majority(self._votes_on(place, unused)) is None for place in self._votes)
+        return any(_majority(self._votes_on(place, unused, but)) is None for place in self._votes)
 
-    def count(self, places: Iterable[_Place], *, unused: Sequence[slice] = ()) -> Verdict:
+    def count(
+        self,
+        places: Iterable[_Place],
+        *,
+        unused: Sequence[slice] = (),
+        but: Set[int] = frozenset(),
+    ) -> Verdict:
         """Return what most say of these places, each of which has an answer; see `in_dispute`.
 
         AuditError if workers differ, and no more than half of them agree.
@@ -89,18 +96,24 @@ class Replicas:
         liars: set[int] = set()
         uncompared = 0
         for place in places:
-            votes = self._votes_on(place, unused)
+            votes = self._votes_on(place, unused, but)
             voters = set().union(*votes.values())
             if (most := _majority(votes)) is None:
-                raise AuditError(self._job, sorted(voters))
+                heard = voters or set().union(*self._votes[place].values())
+                raise AuditError(self._job, sorted(heard), expelled=not voters)
             liars |= voters - votes[most]
             uncompared += len(voters) == 1 and len(self._asked[place]) > 1
             results[place] = self._vectors[most]
         return Verdict(results=results, liars=frozenset(liars), uncompared=uncompared)
 
-    def _votes_on(self, place: _Place, unused: Sequence[slice]) -> Mapping[bytes, set[int]]:
-        """Return who says what of a place; what differs in unused parts alone counts together."""
-        votes = self._votes[place]
+    def _votes_on(
+        self, place: _Place, unused: Sequence[slice], but: Set[int]
+    ) -> Mapping[bytes, set[int]]:
+        """Return who says what of a place, ``but`` these; unused parts may differ."""
+        votes: Mapping[bytes, set[int]] = self._votes[place]
+        if but:
+            heard = {digest: workers - but for digest, workers in votes.items()}
+            votes = {digest: workers for digest, workers in heard.items() if workers}
         if len(votes) == 1 or not unused:
             return votes
         alike: dict[bytes, bytes] = {}  # the first of those that are
@@ -119,6 +132,8 @@ def _digest(result: FloatArray) -> bytes:
 
 def _majority(votes: Mapping[bytes, set[int]]) -> bytes | None:
     """Return what more than half of those who voted say, or all of them; None if nothing is."""
+    if not votes:
+        return None
     most = max(votes, key=lambda digest: len(votes[digest]))
     enough = 2 * len(votes[most]) > len(set().union(*votes.values()))
     return most if enough else None

@@ -74,13 +74,17 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A worker's task will not be answered; ``reason`` is one line."""
+    """A worker's task will not be answered; ``reason`` is one line.
+
+    ``final``: nor will any other one of this worker's, in the whole run.
+    """
 
     round: int
     worker: int
     attempt: int
     at: float
     reason: str
+    final: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,6 +121,7 @@ class RoundPolicy:
         self._doubted: dict[int, ports.Arrival] = {}  # by worker
         self._failed_models: set[str] = set()
         self._failed: dict[int, Failure] = {}  # the first failure of each who has not answered yet
+        self._barred: dict[int, Failure] = {}  # whose answers will never be of use, and why
         self._quiet_s = np.zeros(schedule.n)  # for how long nothing was heard of a worker
         # When the round's tasks have left, and, seconds from then, the gate was asked last.
         self._origin, self._decided_s = math.nan, -math.inf
@@ -241,9 +242,12 @@ class RoundPolicy:
         """Have a failed task sent again; or else it is settled, as long as that is no loss."""
         worker, again = failure.worker, [failure.worker]
         self._failed.setdefault(worker, failure)
-        if failure.attempt + 1 >= self._rule.max_attempts:
+        if failure.final:
+            self._barred[worker] = failure
+        if failure.final or failure.attempt + 1 >= self._rule.max_attempts:
             self._overdue.take(self._gate, elapsed, without=worker)
             again = [worker, *self._given_up] if self._gate.needs(worker) else []
+            again = [each for each in again if each not in self._barred]
         if worker not in self._plan(again, elapsed):
             self._settled.add(worker)
             self._gate.fail(worker, elapsed)
@@ -252,7 +256,7 @@ class RoundPolicy:
     @property
     def _given_up(self) -> list[int]:
         """Who has failed so often that the round is to do without, if it can."""
-        return sorted(self._failed.keys() & self._settled)
+        return sorted((self._failed.keys() & self._settled) - self._barred.keys())
 
     def _plan(self, workers: Sequence[int], elapsed: float) -> list[int]:
         """Have failed tasks sent again of those who may be asked once more; return these."""
@@ -341,6 +345,12 @@ class RoundPolicy:
         if np.count_nonzero(excused := self._schedule.excused):
             self._settled.update(np.flatnonzero(excused).tolist())
             asked = np.flatnonzero(~excused).tolist()
+        if others := [worker for worker in asked if worker not in self._barred]:
+            for worker in set(asked) - set(others):
+                self._settled.add(worker)
+                self._failed[worker] = self._barred[worker]
+                self._gate.fail(worker, 0.0)
+            asked = others if len(others) < len(asked) else asked
         tasks = ByWorker(assignment, asked)
         return [self._dispatch(self._round, 0, tasks)]
 

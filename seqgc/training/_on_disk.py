@@ -43,8 +43,9 @@ def master_of(
     now: dict[str, str],
     observers: Sequence[Observer],
     accept_changes: bool = False,
+    readmit: Sequence[int] = (),
 ) -> Iterator[OnDisk]:
-    """Be the master of a run, whose fingerprint is ``now`` so.
+    """Be the master of a run, whose fingerprint is ``now`` so, that is to ``readmit`` who lied.
 
     One that is new, or that was ended before its journal said anything, begins in the journal here;
     of any other it says with what it goes on once the checkpoint has been restored (`Session`).
@@ -52,6 +53,7 @@ def master_of(
     setting = plan.setting(workers.n)
     with closing(Lease(directory.path)) as lease:
         history = read_history(directory.journal)
+        history.require_expelled(readmit)
         if not history.lines:  # by now, whoever made the folder
             sync_folder(directory.path.absolute().parent)
         snapshot, warnings = _newest(directory, history)
@@ -72,6 +74,7 @@ def master_of(
             recorder = Recorder(file, history, lease, observers=observers)
             warnings += recorder.recall()
             recorder.begin(now, workers=workers.n)
+            recorder.readmit(readmit)
             yield OnDisk(
                 directory=directory, recorder=recorder, snapshot=snapshot, warnings=warnings
             )

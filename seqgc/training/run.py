@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import (
     AbstractContextManager,
     ExitStack,
@@ -18,7 +18,7 @@ from pathlib import Path
 from torch import nn
 
 from seqgc._fault import fault_of
-from seqgc.errors import ModelError, StoreError, reraise_stop
+from seqgc.errors import AuditError, ModelError, StoreError, WorkerError, reraise_stop
 from seqgc.ports import Backend, Dispatch, Notice, Observer, OutlastingBackend, Payload, Seen
 from seqgc.stores import RetiringStore
 from seqgc.training._checkpointer import RandomState, RunState
@@ -152,6 +152,7 @@ def resume(
     observers: Sequence[Observer] = (),
     tuner: Tuner | None = None,
     accept_changes: bool = False,
+    readmit: Sequence[int] = (),
     callbacks: Sequence[object] = (),
 ) -> TrainResult:
     """Go on with a run whose master has ended, as if nothing had happened.
@@ -159,7 +160,8 @@ def resume(
     It goes back to the newest checkpoint that is whole; rounds that were closed after it are closed
     on the same workers' answers again, so that weights, optimizers and losses get the same bits. If
     one of these workers fails or stays silent, others will do, and a warning says so. Workers that
-    an audit has expelled stay expelled. Where workers go on by themselves (``ssp`` and the like)
+    an audit has expelled stay expelled, but for those of ``readmit``, who have been replaced, as by
+    another machine. Where workers go on by themselves (``ssp`` and the like)
     there are no such bits: parts of batches that were under way at the checkpoint are computed anew
     on the weights that it has, which are no staler than allowed; a warning says so, and no part is
     applied twice.
@@ -172,7 +174,8 @@ def resume(
     ParameterError
         If it is not the folder of a run, another master is at work on it, or the configuration, the
         plan, its code or data, or the versions of seqgc, torch or numpy have changed, or functions
-        on AWS cannot have the version that it began with any more; nothing is started then.
+        on AWS cannot have the version that it began with any more, or somebody to ``readmit`` is
+        not expelled; nothing is started then.
     StoreError
         If its journal or all of its checkpoints are damaged.
     BudgetError
@@ -181,7 +184,13 @@ def resume(
     directory, setting = RunDirectory(run, reopened=True), plan.setting(workers.n)
     now = fingerprint(plan, setting, config=directory.config, callbacks=callbacks)
     begun = master_of(
-        directory, plan, workers, now=now, observers=observers, accept_changes=accept_changes
+        directory,
+        plan,
+        workers,
+        now=now,
+        observers=observers,
+        accept_changes=accept_changes,
+        readmit=readmit,
     )
     with begun as record:  # before anything is started: what it costs is on record already
         pin = {} if accept_changes else record.recorder.history.pin
@@ -254,7 +263,8 @@ def _execute(
             else:
                 left = _under_way(backend, open_usd=record.recorder.open_usd)
                 last = _last_checkpoint(record.directory, error)
-                error.add_note(f"{left}{last}go on with: seqgc resume {path}")
+                again = _readmission(error, record.recorder.history.expelled)
+                error.add_note(f"{left}{last}go on with: seqgc resume {path}{again}")
             raise
     try:  # it is trained, and all of it on the disk
         seen, unevaluated = _evaluated(workload, plan.models)
@@ -286,6 +296,14 @@ def _under_way(backend: Backend, *, open_usd: float) -> str:
     count = backend.under_way if isinstance(backend, OutlastingBackend) else 0
     price = f", which may still cost ${open_usd:.4f}" if open_usd else ""
     return f"{count} tasks are under way{price}; " if count else ""
+
+
+def _readmission(error: BaseException, expelled: Set[int]) -> str:
+    """Say how to trust those again for want of whom a run may have ended."""
+    if not (expelled and isinstance(error, AuditError | WorkerError)):
+        return ""
+    options = " ".join(f"--readmit {worker}" for worker in sorted(expelled))
+    return f" ({options}, if they have been replaced)"
 
 
 def _last_checkpoint(directory: RunDirectory, error: BaseException) -> str:

@@ -274,5 +274,10 @@ class VirtualBackend:
         owed.remove(errand)
         if not errand.reason:
             return answer(task, at=self._now, compute=self._compute)
-        about = {"round": task.round, "worker": task.worker, "attempt": task.attempt}
-        return Failure(**about, at=self._now, reason=errand.reason)
+        return Failure(
+            round=task.round,
+            worker=task.worker,
+            attempt=task.attempt,
+            at=self._now,
+            reason=errand.reason,
+        )

@@ -98,6 +98,22 @@ def test_with_an_audit_no_lie_is_applied(spec: str) -> None:
         assert outcome.fault is None, (seed, outcome.fault)
 
 
+@pytest.mark.parametrize(("alone", "masters"), [((2, 4), 2), ((4,), 1)])
+def test_who_is_known_to_lie_is_not_believed_about_a_job_before(
+    alone: tuple[int, ...], masters: int
+) -> None:
+    """It lies about two jobs, and is found by the first; of the other it may have been alone."""
+    crashes = [(2, 1), (2, 3), (2, 5), *((3, worker) for worker in alone)]
+    faults = [
+        Fault(kind="crash", at=(*where, attempt), amount=0.5)
+        for where in crashes
+        for attempt in range(3)
+    ]
+    faults += [Fault(kind="lie", at=(round, 0, 0), amount=0.5) for round in (2, 3)]
+    lying = replace(scenario("sr-sgc-rep:B=1,W=2,lam=3", *faults, seed=0, audit=True), delays=0)
+    ends_well(lying, masters=masters)
+
+
 def test_switches_that_were_made_are_made_again_whenever_the_master_dies() -> None:
     best = ((9, SWITCHED[1]), (6, SWITCHED[4]), (3, SWITCHED[0]))
     for at in range(3, 220, 1 if SOAK else 80):

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from seqgc import workers
-from seqgc.errors import AuditError, ParameterError
-from seqgc.ports import Arrival, Dispatch, Failure, FloatArray, Notice, Seen, Task
-from seqgc.rounds import ClosingRule, Setting
+from seqgc import master, workers
+from seqgc.errors import AuditError, ParameterError, WorkerError
+from seqgc.ports import Arrival, Close, Dispatch, Failure, FloatArray, Notice, Seen, Task
+from seqgc.rounds import ClosingRule, RoundPolicy, Setting
 from seqgc.schemes import parse_scheme
+from seqgc.search import ReplayBackend
+from seqgc.testing import ChunkWorkload
 from seqgc.training import TrainingPlan, resume, train
 from seqgc.virtual import Fault
 from tests.training.stale_runs import backend_of
-from tests.training.test_diverged import SEEDS, Damage, crew, logged, models, others
+from tests.training.test_diverged import SEEDS, Damage, crew, logged, models, others, wired
 from tests.training.test_resume import WRITING, CopyAt, whole_checkpoints  # noqa: F401
 
 N = 6
@@ -119,6 +122,65 @@ def test_with_worker_processes(tmp_path: Path) -> None:
     with workers.local(N) as processes:
         result = train(plan("gc-rep:s=2"), processes, run=tmp_path / "run")
     assert result.counts.expelled == []
+
+
+@pytest.mark.parametrize("spec", ["gc-rep:s=2", "gc-binary:s=2"])
+def test_who_is_expelled_is_asked_no_more(spec: str, tmp_path: Path) -> None:
+    """Once it has answered in vain; nor does a round wait for it, however often it may be asked."""
+    often = plan(spec)
+    often = replace(often, scheme=replace(often.setting(N), rule=ClosingRule(max_attempts=5)))
+    seen: list[Seen] = []
+    alike = workers.custom(N, partial(wired, seed=None, damage=lies((2,), seed=0, since=2)))
+    train(often, alike, run=tmp_path / "run", observers=[seen.append])
+    first = next(at for at, each in enumerate(seen) if isinstance(each, Failure))
+    asked = {w for each in seen[first:] if isinstance(each, Dispatch) for w in each.assignment}
+    assert asked == {0, 1, 3, 4, 5}
+    lasted = {each.record.duration_s for each in seen if isinstance(each, Close)}
+    assert max(lasted) < 1.5 * min(lasted)
+
+
+def test_a_run_that_lacks_who_is_expelled_ends_and_goes_on_with_its_replacement(
+    tmp_path: Path,
+) -> None:
+    """Of m-sgc-rep each worker has data of its own, and what it has said of these is not used."""
+    spec, run = "m-sgc-rep:B=1,W=2,lam=2", tmp_path / "run"
+    fine = train(plan(spec, audit=False), crew(1), run=tmp_path / "fine")
+
+    def lie(task: Task, results: dict[int, FloatArray]) -> None:
+        if (task.round, task.worker) == (3, 0):
+            results[max(results)] = results[max(results)] + 1.0
+
+    lied = r"none were heard but those who have lied \(workers 0\)"
+    with pytest.raises(AuditError, match=lied) as ended:
+        train(plan(spec), crew(1, lie), run=run)
+    assert ended.value.__notes__ == [
+        f"go on with: seqgc resume {run} (--readmit 0, if they have been replaced)"
+    ]
+    with pytest.raises(WorkerError, match="worker 0: expelled"):
+        resume(run, plan(spec), crew(1))
+    with pytest.raises(ParameterError, match=r"`readmit` must be of .* expelled \(0\); got 2"):
+        resume(run, plan(spec), crew(1), readmit=[0, 2])
+    again = resume(run, plan(spec), crew(1), readmit=[0])
+    assert again.counts.expelled == []
+    assert others(again, "none") == others(fine, "none")
+    resume(run, plan(spec), crew(1))
+
+
+@pytest.mark.parametrize("liars", [{0}, {0, 3}])
+def test_a_round_that_lacks_who_is_expelled_ends_at_once(liars: set[int]) -> None:
+    """It is asked once, and then no more, for there are others."""
+    scheme = parse_scheme("m-sgc-rep:B=1,W=2,lam=2", n=N)
+    workload, seen = ChunkWorkload(scheme, seed=0), list[Seen]()
+    backend = ReplayBackend(np.ones((9, N)), compute=workload.compute)
+    held = master.Held(begun=0, jobs=(), expelled=frozenset(liars))
+    policy = RoundPolicy(scheme.start(4), ClosingRule())
+    with pytest.raises(WorkerError, match="worker 0: expelled") as ended:
+        master.run(policy, backend, workload, observe=seen.append, held=held)
+    assert ended.value.round == 1
+    asked = [sorted(each.assignment) for each in seen if isinstance(each, Dispatch)]
+    assert asked == [[*range(N)], sorted({*range(N)} - liars)]
+    answered = [each.at for each in seen if isinstance(each, Arrival | Failure)]
+    assert max(answered) - min(answered) < 2.0
 
 
 @pytest.mark.parametrize("every_s", [1e-9, 60.0])
