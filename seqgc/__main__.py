@@ -46,12 +46,16 @@ def run() -> int:
 def _status() -> int:
     """Import what the command line needs, and run it."""
     _open_standard_streams()
+    if os.environ.get("COLUMNS", "1").strip("0") == "":  # not known: rich would print nothing
+        del os.environ["COLUMNS"]
     if "_SEQGC_COMPLETE" in os.environ:
         from seqgc._completion import answered
 
         if answered():
             return 0
     verb = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    if verb == "report":  # which draws into a file, whatever windows others draw in
+        os.environ["MPLBACKEND"] = "agg"
     if verb in _WITH_TORCH:
         for variable in _THREADS:
             os.environ.setdefault(variable, "1")

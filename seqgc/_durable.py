@@ -19,6 +19,7 @@ from typing import IO
 from seqgc._bounded import open_unlinked
 
 _OWNER = ".seqgc-owner-"
+_PIECE = 1 << 20
 
 system = os
 """Whose calls make files durable; tests put their own here (`tests.kit.system_calls`)."""
@@ -165,9 +166,10 @@ class AppendOnly:
 
     def __init__(self, path: Path, *, keep_bytes: int | None = None) -> None:
         self._path = path
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         if keep_bytes is not None:
-            os.ftruncate(self._descriptor, keep_bytes)
+            with _naming(path):
+                os.ftruncate(self._descriptor, keep_bytes)
         sync_folder(path.parent)
 
     def append(self, data: bytes, *, sync: bool = True) -> None:
@@ -176,7 +178,9 @@ class AppendOnly:
         `OSError` if that fails. Nothing of it is left then, or if a signal ends it, as far as the
         disk can still do that.
         """
-        before = os.fstat(self._descriptor).st_size
+        before = (status := os.fstat(self._descriptor)).st_size
+        if not status.st_nlink:
+            self._come_back(before)
         try:
             with _naming(self._path):
                 _write(self._descriptor, data, sync=sync)
@@ -184,6 +188,25 @@ class AppendOnly:
             with suppress(OSError):
                 os.ftruncate(self._descriptor, before)
             raise
+
+    def _come_back(self, size: int) -> None:
+        """Write the file again, which somebody has removed: all of it is here still.
+
+        `OSError` if it cannot be, as where there is another one by now.
+        """
+        descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+        try:
+            for start in range(0, size, _PIECE):
+                _write(descriptor, os.pread(self._descriptor, _PIECE, start), sync=False)
+            system.fsync(descriptor)
+            sync_folder(self._path.parent)
+        except BaseException:
+            with suppress(OSError):
+                self._path.unlink()
+            os.close(descriptor)
+            raise
+        os.close(self._descriptor)
+        self._descriptor = descriptor
 
     def close(self) -> None:
         """Close the file; once."""

@@ -14,11 +14,11 @@ from typing import Final
 
 from seqgc._completion import TABLE, Words, kind_of
 
-__all__ = ["FORMAT", "QUIET", "Manner", "manner_of"]
+__all__ = ["FORMAT", "QUIET", "VARIABLE", "Manner", "manner_of"]
 
 FORMAT: Final = "--log-format"
 QUIET: Final = "--quiet"
-_VARIABLE: Final = "SEQGC_LOG_FORMAT"
+VARIABLE: Final = "SEQGC_LOG_FORMAT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def manner_of(arguments: Sequence[str]) -> Manner:
     False
     """
     verb: Words = json.loads(TABLE.read_text("utf-8"))
-    wanted, quiet = os.environ.get(_VARIABLE, "text"), False
+    wanted, quiet = os.environ.get(VARIABLE, "text"), False
     words, ended = iter(arguments), False
     for word in words:
         flag, given, value = word.partition("=")

@@ -25,7 +25,15 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from multiprocessing import forkserver, get_context, reduction, resource_tracker, spawn, util
+from multiprocessing import (
+    current_process,
+    forkserver,
+    get_context,
+    reduction,
+    resource_tracker,
+    spawn,
+    util,
+)
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import TracebackType
@@ -96,6 +104,9 @@ class WorkerProcess:
                 (theirs, worker, run_id, max(MAX_FRAME_BYTES, len(factory))),
                 name=f"seqgc-worker-{worker}",
             )
+        except ParameterError:
+            ours.close()
+            raise
         except (OSError, EOFError) as error:
             ours.close()
             raise WorkerError(
@@ -160,6 +171,10 @@ def fork_process(
 
     It imports what these are of, and never the script that the master runs.
     """
+    if current_process().daemon:
+        rule = "cannot be started in a daemonic process (of multiprocessing.Pool, for instance)"
+        remedy = "take a process that is none: concurrent.futures.ProcessPoolExecutor has them"
+        raise ParameterError("workers", rule, current_process().name, remedy)
     _ensure_running()
     # A daemon: the interpreter ends it should nobody have done so.
     process = _CONTEXT.Process(target=target, args=args, name=name, daemon=True)
@@ -185,6 +200,10 @@ def _ensure_running() -> None:
     try:
         os.environ.update(changes)
         forkserver.ensure_running()
+    except ChildProcessError:  # the fork server is a child of another
+        rule = "cannot be started in a process forked from one that has started workers"
+        remedy = "have it made by spawn: multiprocessing.get_context('spawn')"
+        raise ParameterError("workers", rule, current_process().name, remedy) from None
     except OSError as error:
         if error.errno is not None:
             raise

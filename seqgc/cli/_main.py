@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -17,6 +18,7 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
+from rich.console import Console
 from typer.main import get_command
 
 from seqgc import __version__
@@ -37,7 +39,7 @@ from seqgc.cli import (
     _train,
     _tune,
 )
-from seqgc.cli._messages import in_json, say, speaking
+from seqgc.cli._messages import check_environment, in_json, say, speaking
 from seqgc.cli._options import with_plugins
 from seqgc.cli._show import forget_output
 from seqgc.cli._statuses import EPILOG, Status
@@ -123,6 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str], fail: Callable[[BaseException | None, str, int], int]) -> int:
     try:
+        check_environment(arguments)
         status = _called(arguments)
         sys.stdout.flush()
     except (ParameterError, ProfileError) as error:
@@ -242,6 +245,8 @@ def _unwrapped() -> Iterator[None]:
         reraise_stop(error)
         if _is_typers(error):
             raise
+        if _is_richs(error):  # typer prints help on a console of rich's own
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe") from None
         end: BaseException | None = _stop_behind(error)
         if end is None and isinstance(error, Exception):
             raise
@@ -256,6 +261,13 @@ def _is_typers(error: BaseException) -> bool:
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
     name = str(frames[-1].f_globals.get("__name__")) if frames else ""
     return type(error) is SystemExit and name.partition(".")[0] == "typer"
+
+
+def _is_richs(error: BaseException) -> bool:
+    """Say if rich ends the program, for nobody reads what it prints."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    ends = bool(frames) and frames[-1].f_code is Console.on_broken_pipe.__code__
+    return ends and type(error) is SystemExit
 
 
 def _stop_behind(error: BaseException | None) -> Stopped | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from seqgc._manner import manner_of
+from seqgc._manner import VARIABLE, manner_of
 from seqgc.errors import ParameterError, did_you_mean
 
 _FORMATS: Final = ("text", "json")
@@ -48,6 +49,14 @@ def check_format(wanted: str) -> str:
         rule = f"must be {' or '.join(_FORMATS)}"
         raise ParameterError("log_format", rule, wanted, did_you_mean(wanted, _FORMATS))
     return wanted
+
+
+def check_environment(arguments: Sequence[str]) -> None:
+    """Refuse, with `ParameterError`, a format that the environment asks for and there is not."""
+    wanted = os.environ.get(VARIABLE, "")
+    if wanted and wanted not in _FORMATS and manner_of(arguments).format == wanted:
+        rule = f"must be {' or '.join(_FORMATS)}"
+        raise ParameterError(VARIABLE, rule, wanted, did_you_mean(wanted.lower(), _FORMATS))
 
 
 @contextmanager

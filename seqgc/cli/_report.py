@@ -43,6 +43,7 @@ def report(
     if not any(folders):
         if len(targets) > 1:
             raise ParameterError("targets", "must be one delay profile, or runs", len(targets))
+        _require_there(targets[0])
         if watch:
             raise ParameterError("watch", "must be left out: a profile does not grow", True)
         profile = read_profile(targets[0])
@@ -68,6 +69,13 @@ def report(
             with busy("drawing"):
                 _draw(targets, path)
     show({"file": str(path)}, {"page": str(path)}, as_json=as_json, saved=True)
+
+
+def _require_there(target: Path) -> None:
+    """Refuse what is not there, unless it can only be meant for a profile."""
+    if target.suffix not in (".npz", ".csv") and not os.path.lexists(target):
+        rule = "must be a run's folder, or a delay profile that is there"
+        raise ParameterError("targets", rule, str(target))
 
 
 def page_path(output: Path | None) -> Path:

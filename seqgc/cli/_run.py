@@ -18,6 +18,7 @@ from seqgc import workers
 from seqgc.cli._messages import say
 from seqgc.cli._names import FUNCTIONS, OPTIMIZERS, SCHEDULERS, check_names
 from seqgc.cli._show import busy
+from seqgc.cli._signals import keeping_signals
 from seqgc.cli.config import (
     ModelConfig,
     RunConfig,
@@ -52,6 +53,7 @@ class PreparedRun:
     plan: TrainingPlan
     workers: WorkerSet
     forecast: Forecast | None  # of functions
+    here: str  # the folder in which the program was when it was asked for
 
     def train(self, *, run: Path | None) -> TrainResult:
         """Train; ``run`` defaults to a new folder in ``runs``."""
@@ -70,7 +72,7 @@ class PreparedRun:
             return train(
                 self.plan,
                 self.workers,
-                run=run or new_run_path("runs", config.scheme),
+                run=self._placed(run or new_run_path("runs", config.scheme)),
                 observers=observers,
                 config=tomli_w.dumps(final),
                 callbacks=callbacks,
@@ -84,7 +86,7 @@ class PreparedRun:
 
         with self._watched() as (observers, callbacks):
             return resume(
-                run,
+                self._placed(run),
                 self.plan,
                 self.workers,
                 observers=observers,
@@ -97,9 +99,14 @@ class PreparedRun:
         """Go on with the run in a folder, if it has begun there; else begin it."""
         from seqgc.training.new_run import remove_unbegun
 
+        run = self._placed(run)
         remove_unbegun(run)
         begun = os.path.exists(run)  # noqa: PTH110 (`Path.exists` raises at some names)
         return self.resume(run) if begun else self.train(run=run)
+
+    def _placed(self, run: Path) -> Path:
+        """Return where a run is meant to be, though one's own module has gone to another folder."""
+        return run if self.here == _here() else Path(self.here, run)
 
     @contextmanager
     def _watched(self) -> Iterator[tuple[list[Observer], list[object]]]:
@@ -118,7 +125,9 @@ class PreparedRun:
         counted = budget if self.forecast is not None else None
         with RunProgress(config.scheme, total=rounds, spending=counted) as progress:
             shown = Forgiving(progress, warn=lambda _: None)  # who could be warned there?
-            yield [*([budget] if budget else []), shown], [*make_callbacks(config), progress]
+            with keeping_signals():
+                own = make_callbacks(config)
+            yield [*([budget] if budget else []), shown], [*own, progress]
 
     def _budget(self) -> Budget | StayBudget | None:
         """Return what counts the cost, where there is any, and keeps it within ``max_usd``."""
@@ -131,13 +140,18 @@ class PreparedRun:
         return None
 
 
+def _here() -> str:
+    return os.path.realpath(".")
+
+
 def prepare(config: RunConfig, crew: WorkerSet) -> PreparedRun:
     """Make what a configuration asks for, or raise `ParameterError`."""
-    with busy("importing PyTorch, checking the models"):
+    here = _here()
+    with busy("importing PyTorch, checking the models"), keeping_signals():
         plan = make_plan(config)
     if (predicted := crew.forecast(plan)) is not None:
         predicted.check()
-    return PreparedRun(config=config, plan=plan, workers=crew, forecast=predicted)
+    return PreparedRun(config=config, plan=plan, workers=crew, forecast=predicted, here=here)
 
 
 def make_plan(config: RunConfig) -> TrainingPlan:

@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -49,11 +49,16 @@ class _Folder:
 
     path: Path
     handle: int
+    replaced: set[str] = field(default_factory=set)  # names whose files are new, or about to be
 
     @contextmanager
     def written(self, name: str) -> Iterator[IO[bytes]]:
         """Yield a file that takes the place of what has a name, a link too, once it is whole."""
-        with replacing(self.path / name, folder=self.handle) as file:
+
+        def note() -> None:
+            self.replaced.add(name)
+
+        with replacing(self.path / name, folder=self.handle, check=note) as file:
             yield file
             os.fchmod(file.fileno(), 0o644)  # functions are another user
 
@@ -117,7 +122,7 @@ def put_data(name: str, source: Path, place: Path, *, replace: bool = False) -> 
                 made.append(stored.file)
             _say(stored, before, folder)
         except BaseException:
-            for file in made:
+            for file in made if DATA_FILE not in folder.replaced else ():  # they are meant by now
                 folder.remove(file)
             for each in (folder.path, *absent):
                 with suppress(OSError):  # not empty

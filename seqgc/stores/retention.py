@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from seqgc.errors import ParameterError, require_int
+from seqgc.errors import ParameterError, StoreError, require_int
 from seqgc.ports import BlobStore, FloatArray, WeightRef
 
 __all__ = ["RetiringStore"]
@@ -19,6 +19,8 @@ __all__ = ["RetiringStore"]
 
 class RetiringStore:
     """A store that deletes late: what is discarded or removed stays readable for a while.
+
+    What cannot be deleted then ends no run: it is tried again, and at last left behind.
 
     What is stored again meanwhile is wanted again, and stays until it is let go once more.
     Nothing happens by itself: call `advance` when a round begins, and `close` at the end.
@@ -91,8 +93,9 @@ class RetiringStore:
         self._round = round = max(self._round, round)
         now = self._now()
         due = [item for item, (first, at) in self._retired.items() if first <= round and at <= now]
-        for item in due:
-            self._forget(item)
+        for number, item in enumerate(due):
+            if not self._forget(item):
+                return number  # the others are due next time as well
         return len(due)
 
     def close(self) -> None:
@@ -103,9 +106,15 @@ class RetiringStore:
     def _retire(self, item: WeightRef | str) -> None:
         self._retired.setdefault(item, (self._round + self._rounds, self._now() + self._grace_s))
 
-    def _forget(self, item: WeightRef | str) -> None:
-        del self._retired[item]
-        if isinstance(item, WeightRef):
-            self._store.discard(item)
-        else:
-            self._store.remove(item)
+    def _forget(self, item: WeightRef | str) -> bool:
+        """Delete an item; if that cannot be it is the last one to be tried again."""
+        due = self._retired.pop(item)
+        try:
+            if isinstance(item, WeightRef):
+                self._store.discard(item)
+            else:
+                self._store.remove(item)
+        except StoreError:
+            self._retired[item] = due
+            return False
+        return True

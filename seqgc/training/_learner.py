@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 import torch
 from torch import nn
 
+from seqgc.errors import StoreError
 from seqgc.ports import FloatArray, WeightRef, WeightStore
 from seqgc.training._autocast import require_autocast
 from seqgc.training._queue import DataQueue
@@ -22,6 +23,8 @@ from seqgc.training.validation import ValidationState, Validator
 __all__ = ["Learner", "LearnerState", "Tensors"]
 
 Tensors: TypeAlias = Mapping[str, torch.Tensor]
+
+_AGAIN: Final = 2  # versions that could not be removed are tried again at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,8 @@ class Learner:
         self._store = store
         self.steps = self.changes = 0
         self._published: list[WeightRef] = []
+        self._left: list[WeightRef] = []  # that could not be removed yet
+        self.unremoved = ""  # why, the first time
 
     def apply(self, gradient: FloatArray) -> dict[str, float]:
         """Take one step along ``gradient`` (P,), in the run's precision and writable.
@@ -121,8 +126,13 @@ class Learner:
         """Return a reference to the present weights; their version counts their changes."""
         if not self.is_published:
             weights = self._parameters.read()
-            self._published.append(self._store.publish(self.model.name, self.changes, weights))
+            self._published.append(self._put(self.changes, weights))
         return self._published[-1]
+
+    def _put(self, version: int, weights: FloatArray) -> WeightRef:
+        ref = self._store.publish(self.model.name, version, weights)
+        self._left = [each for each in self._left if each != ref]  # it is wanted again
+        return ref
 
     @property
     def is_published(self) -> bool:
@@ -177,11 +187,21 @@ class Learner:
     def republish(self, version: int, weights: FloatArray) -> WeightRef:
         """Publish a version of before again; versions come in order."""
         if not self._published or self._published[-1].version != version:
-            self._published.append(self._store.publish(self.model.name, version, weights))
+            self._published.append(self._put(version, weights))
         return self._published[-1]
 
     def keep(self, needed: Set[WeightRef]) -> None:
-        """Discard the published versions that are not ``needed``."""
-        for ref in [ref for ref in self._published if ref not in needed]:
-            self._store.discard(ref)
-            self._published.remove(ref)
+        """Discard the published versions that are not ``needed``.
+
+        What cannot be removed costs room, and no run: it is tried again later, and all at the end.
+        """
+        old = [ref for ref in self._published if ref not in needed]
+        self._published = [ref for ref in self._published if ref in needed]
+        again = len(self._left) if not needed else _AGAIN
+        due, self._left = [*self._left[:again], *old], self._left[again:]
+        for ref in due:
+            try:
+                self._store.discard(ref)
+            except StoreError as error:
+                self._left.append(ref)
+                self.unremoved = self.unremoved or str(error)

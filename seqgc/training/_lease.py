@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,8 @@ from seqgc._durable import sync_folder
 from seqgc.errors import ParameterError, StoreError
 
 __all__ = ["Lease"]
+
+_PAUSES_S: Final = (0.02, 0.1, 0.5, 0.0)  # after each look that fails
 
 
 class Lease:
@@ -62,6 +65,15 @@ class Lease:
 
     def lost(self) -> str:
         """Return why this master must leave the run alone; empty as long as the run is its own."""
+        for pause_s in _PAUSES_S:  # what a network file system has for a moment is no answer
+            try:
+                return self._lost()
+            except OSError as error:
+                why = f"{self._folder} cannot be read: {error.strerror or error}"
+            time.sleep(pause_s)
+        return f"{why}: nobody knows if another master is at work; seqgc resume {self._run}, later"
+
+    def _lost(self) -> str:
         if (self._folder / str(self.number + 1)).exists():
             taken = f"master {self.number + 1} has taken the run over"
             return f"{taken}; this one, master {self.number}, stops"

@@ -147,6 +147,11 @@ class ModelsWorkload(ABC):
         return tuple(model.name for model in self._plan.models)
 
     @property
+    def unremoved(self) -> str:
+        """Why weights that nobody needs could not be removed, the first time; empty: all could."""
+        return next((each.unremoved for each in self._learners if each.unremoved), "")
+
+    @property
     def has_stepped(self) -> bool:
         """Whether all models have, but those that are parked: their optimizers have their state."""
         return all(each.changes or each.model.name in self._parked for each in self._learners)

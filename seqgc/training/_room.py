@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -84,4 +85,5 @@ class Room:
         """Let the end have the room, or ``to_another`` master; none is kept from now on."""
         self.is_over = True
         if not to_another:
-            self._path.unlink(missing_ok=True)
+            with suppress(OSError):  # it costs room: what is written at the end is worth more
+                self._path.unlink(missing_ok=True)

@@ -86,6 +86,7 @@ class Session:
         self._whole = False
         self._told: int | None = None  # the checkpoint of which callbacks have been told
         self._parked: set[str] = set()  # models, of which the observers have been told
+        self._unremoved = ""  # weights, of which they have been told
         self._began = 0.0
         self._course: Course
         if isinstance(setting.scheme, Controlled):
@@ -259,7 +260,11 @@ class Session:
                 else:
                     item.write(self._directory.saved)
             except OSError as error:
-                self.warn(f"weights of {item.model} could not be written: {error}")
+                which = f"{item.model} after step {item.step}"
+                self.warn(f"weights of {which} could not be written: {error.strerror or error}")
+        if (why := self._workload.unremoved) and not self._unremoved:
+            self._unremoved = why
+            self.warn(f"{why}; such weights are tried again later, and take room until then")
         for name, parked in self._workload.parked.items():
             if name not in self._parked:
                 self._parked.add(name)

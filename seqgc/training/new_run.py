@@ -30,7 +30,8 @@ def require_new(path: Path) -> None:
     except (FileNotFoundError, NotADirectoryError):
         pass
     except (OSError, ValueError) as error:  # a name that no folder can have
-        raise ParameterError("run", _RULE, str(path), str(error)) from None
+        why = getattr(error, "strerror", None) or str(error)
+        raise ParameterError("run", _RULE, str(path), why) from None
     else:
         rule = "must not exist: a run never overwrites another"
         raise ParameterError("run", rule, str(path), "choose another directory or remove it")

@@ -132,7 +132,7 @@ def train(
     setting = plan.setting(workers.n)
     path = new_run_path("runs", setting.scheme.spec) if run is None else Path(run)
     require_new(path)
-    work = plan.work(path, setting=setting)
+    work = plan.work(path.absolute(), setting=setting)
     now = fingerprint(plan, setting, config=config, callbacks=callbacks)
 
     def begin() -> AbstractContextManager[OnDisk]:
@@ -235,7 +235,6 @@ def _execute(
         stack.callback(workload.abandon)  # in a run that failed some have not been discarded
         backend = stack.enter_context(started(crew, workers, observers=observers))
         record = stack.enter_context(begin())
-        path = record.directory.path
         stack.callback(record.recorder.rest)
         warnings = [*record.warnings, *record.recorder.pin(crew.pin), *plan.shortcomings(setting)]
         stack.callback(backend.close)  # while there is still somebody to note what it comes to
@@ -254,6 +253,7 @@ def _execute(
         try:
             seconds = session.run(backend, record.directory, warnings=warnings)
         except BaseException as error:
+            path = record.directory.shown
             lost = record.recorder.lease.lost()
             if isinstance(error, ModelError):  # there is nothing to go on with
                 error.add_note(f"the run: {path}")
@@ -266,6 +266,7 @@ def _execute(
                 again = _readmission(error, record.recorder.history.expelled)
                 error.add_note(f"{left}{last}go on with: seqgc resume {path}{again}")
             raise
+    path = record.directory.shown
     try:  # it is trained, and all of it on the disk
         seen, unevaluated = _evaluated(workload, plan.models)
         result = TrainResult(

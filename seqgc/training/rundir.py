@@ -17,8 +17,10 @@ rounds that an adaptive run searches on (`seqgc.training.adaptive`) hold these s
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
+import os
 import secrets
 import time
 import zlib
@@ -83,7 +85,8 @@ class RunDirectory:
     """
 
     def __init__(self, path: str | Path, *, config: str = "", reopened: bool = False) -> None:
-        self.path: Final = Path(path)
+        self._given: Final = Path(path)
+        self.path: Final = self._given.absolute()  # a user's own code may go to another folder
         self.checkpoints: Final = self.path / "checkpoints"
         self.saved: Final = self.path / "saved"
         self.journal: Final = self.path / "journal.jsonl"
@@ -101,6 +104,11 @@ class RunDirectory:
             return
         require_new(self.path)
         make_run(self.path, config=config)
+
+    @property
+    def shown(self) -> Path:
+        """Its path as it was given, as long as that leads there."""
+        return self._given if self._given.absolute() == self.path else self.path
 
     @property
     def config(self) -> str:
@@ -258,6 +266,8 @@ class EventLog:
             stragglers=np.flatnonzero(~record.responded).tolist(),
         )
         self._file.flush()  # a crash loses at most the open round
+        if not os.fstat(self._file.fileno()).st_nlink:
+            raise FileNotFoundError(errno.ENOENT, "somebody has removed it")
 
 
 def _cut_torn_line(path: Path) -> None:

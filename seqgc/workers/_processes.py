@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 BackendFactory: TypeAlias = "Callable[[int, TorchComputeFactory], Backend]"
 _Start: TypeAlias = "Callable[[TorchComputeFactory], Backend]"
 
+_RECONNECT_S = 120.0
 _PRELOADED = ("seqgc.training",)
 
 
@@ -92,6 +94,7 @@ class _Dask(ProcessWorkers):
         except ImportError as error:
             raise missing("dask", "dask", error) from None
         if self._scheduler is not None and self._client is None:
+            self._stack.enter_context(_silent_logs())
             self._client = self._stack.enter_context(_client(self._scheduler))
         messaging = self._messaging(work)
         return partial(DaskBackend, self.n, messaging=messaging, client=self._client)
@@ -136,6 +139,20 @@ def custom(n: int, make: BackendFactory) -> ProcessWorkers:
     return _Custom(n, make)
 
 
+@contextmanager
+def _silent_logs() -> Iterator[None]:
+    """Keep dask's tracebacks off the terminal, as on a cluster of one's own: rounds tell of it."""
+    loggers = [logging.getLogger(name) for name in ("distributed", "distributed.client")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
 def _client(address: str) -> Client:
     """Return a client of the scheduler there; a `Client` that finds none leaves its thread."""
     from distributed import Client
@@ -153,4 +170,5 @@ def _client(address: str) -> Client:
     except (OSError, ValueError) as error:
         rule = f"must be the address of a running scheduler ({error})"
         raise ParameterError("dask_scheduler", rule, address) from None
-    return Client(address)
+    # So long it looks for a scheduler that it has lost; usually rounds' time limit ends a run.
+    return Client(address, timeout=_RECONNECT_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -31,6 +32,7 @@ from seqgc.training.factories import (
 from seqgc.training.stored import StoredPoints
 from seqgc.workers import FunctionSettings, functions, lambda_local
 from tests.deploy.kit import REGION
+from tests.kit import system_calls
 from tests.training.inside import data_line
 
 X = np.arange(12, dtype=np.float32).reshape(6, 2)
@@ -124,6 +126,32 @@ def test_other_data_of_a_name_are_refused_unless_they_are_to_replace_it(
     was = find_data("mine", digest=now.before)
     assert was is not None
     assert [float(each.read("x")[0, 0]) for each in (now, was)] == [1.0, 2.0]
+
+
+def test_what_fails_once_the_new_data_are_meant_leaves_them_there(
+    place: Path, tmp_path: Path
+) -> None:
+    """The folder cannot be synced after ``data.json`` has its name: nothing may be taken back."""
+    put_data("mine", sources(tmp_path)["plain.npz"], place)
+    renamed: list[str] = []
+
+    class Disk:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(os, name)
+
+        def replace(self, source: str, target: str, **where: int) -> None:
+            os.replace(source, target, **where)  # noqa: PTH105
+            renamed.append(target)
+
+        def fsync(self, _: int) -> None:
+            if renamed[-1:] == ["data.json"]:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with system_calls(Disk()), pytest.raises(OSError, match="Input/output"):
+        put_data("mine", other(tmp_path), place, replace=True)
+    now = find_data("mine")
+    assert now is not None
+    assert float(now.read("x")[0, 0]) == 1.0
 
 
 @pytest.mark.parametrize(

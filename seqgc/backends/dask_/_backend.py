@@ -17,7 +17,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from seqgc.backends._events import LONGEST_WAIT_S, EventBackend, Messaging, event_of, failure_of
-from seqgc.backends.dask_._cluster import Address, Cluster, Place, answer, forget
+from seqgc.backends.dask_._cluster import (
+    Address,
+    Cluster,
+    Place,
+    Unstationed,
+    answer,
+    forget,
+)
 from seqgc.errors import ParameterError, WireError
 from seqgc.ports import Arrival, Clock, Failure, Task
 from seqgc.wire import FailureMessage, ResultMessage, TaskMessage, decode, encode
@@ -42,6 +49,7 @@ class _Job:
     cancelled: bool = False
     lost: bool = False  # it has failed, whatever comes of it
     key: str = ""  # dask's
+    again: bool = False  # it was sent where nobody knew the run, and is sent once more
     future: Future[tuple[Place, bytes]] | None = None
 
 
@@ -221,15 +229,22 @@ class DaskBackend(EventBackend):
         job.key = f"{self._name}-{uuid.uuid4().hex}"
         line.wanted = None
         line.wanted = self._room(line.place)
-        job.future = self._cluster.client.submit(
-            answer,
-            self._name,
-            job.frame,
-            key=job.key,
-            pure=False,
-            workers=None if line.wanted is None else [line.wanted.address],
-            allow_other_workers=line.wanted is not None,
-        )
+        try:
+            job.future = self._cluster.client.submit(
+                answer,
+                self._name,
+                job.frame,
+                key=job.key,
+                pure=False,
+                workers=None if line.wanted is None else [line.wanted.address],
+                allow_other_workers=line.wanted is not None,
+            )
+        except Exception as error:  # the client has lost its scheduler for good
+            line.running = None
+            for each in (job, *line.todo):
+                self._outcomes.put((each, error))
+            line.todo.clear()
+            return
         self._futures.add(job.future)
         # Never cancelled, but told that its future is released: a client joins into one request
         # what its futures' results are asked for meanwhile, and who is cancelled ends that of all.
@@ -249,11 +264,18 @@ class DaskBackend(EventBackend):
             outcome = error
         finally:
             future.release()
-        self._outcomes.put((job, outcome))
+        repeat = isinstance(outcome, Unstationed) and not job.again
+        if repeat:
+            await self._cluster.bring_again()
+        else:
+            self._outcomes.put((job, outcome))
         with self._lock:
             self._futures.discard(future)
             if line.running is job:  # not lost meanwhile
                 line.place = line.running = None
+                if repeat and not job.cancelled:
+                    job.again = True
+                    line.todo.appendleft(job)
                 if self._cluster.restarts and not isinstance(outcome, Exception):
                     line.place = outcome[0]
                 self._advance(line)

@@ -11,8 +11,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
+from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -36,12 +37,16 @@ from seqgc.errors import ParameterError, WorkerError, reraise_stop
 from seqgc.wire import TaskMessage, decode, encode
 from seqgc.worker import Compute, ComputeFactory, run_task
 
-__all__ = ["Address", "Cluster", "Place", "Station", "answer", "forget", "prepare"]
+__all__ = ["Address", "Cluster", "Place", "Station", "Unstationed", "answer", "forget", "prepare"]
 
 Address: TypeAlias = tuple[int, int, int]  # round, worker, attempt
 
 _WITHDRAW_S: Final = 2.0
 _LOOK_EVERY_S: Final = 0.1  # whether a process has been started
+
+
+class Unstationed(LookupError):
+    """A dask worker does not know the run: its scheduler is another than the one that was told."""
 
 
 class Place(NamedTuple):
@@ -69,6 +74,7 @@ class Cluster:
         self.restarts: Final = client is None and processes != 0  # its processes, with `replace`
         self._nannies: dict[str, str | None] = {}  # who starts it anew, by dask worker
         self._stack = ExitStack()
+        self._bring: Callable[[], Any] = lambda: None
         try:
             self.client: Final = self._started(n, processes) if client is None else client
             try:  # a cluster of our own has started with all of them
@@ -94,6 +100,7 @@ class Cluster:
         except Exception as error:
             rule = f"must cross processes ({error})"
             raise ParameterError("compute", rule, factory, "define it in a module") from error
+        self._bring = partial(self.client.register_plugin, plugin, name=name)
         if not self._own:  # one's own ends with its workers, also with one that is stopped
             self._stack.callback(self._withdraw, name)
         workers = self.client.scheduler_info(n_workers=-1)["workers"]
@@ -111,6 +118,11 @@ class Cluster:
         except Exception as error:
             raise WorkerError(f"a worker does not start: {fault_of(error)}") from None
         return places
+
+    async def bring_again(self) -> None:
+        """Bring the compute function to a scheduler that has been started anew (client's loop)."""
+        with suppress(Exception):  # tasks will say what is wrong
+            await self._bring()
 
     async def place_of(self, key: str) -> Place | None:
         """Return where a task is computed, or waits; None if it is on no dask worker."""
@@ -155,7 +167,7 @@ class Cluster:
         """Take a run's compute function away; a dask worker that is stopped may keep it."""
         if (scheduler := self.client.scheduler) is None:  # its owner has closed it
             return
-        with suppress(TimeoutError):
+        with suppress(Exception):  # it has gone, or has been started anew and knows nothing
             unregister = scheduler.unregister_worker_plugin
             self.client.sync(unregister, name=name, callback_timeout=_WITHDRAW_S)
 
@@ -227,6 +239,8 @@ class Station(WorkerPlugin):
     seconds, in which the worker would look dead.
     """
 
+    idempotent = True  # to a scheduler that knows it, it is not brought again
+
     def __init__(self, name: str, *, run_id: str, factory: ComputeFactory) -> None:
         self.name, self.run_id = name, run_id
         self._factory = factory
@@ -284,7 +298,9 @@ def forget(name: str, addresses: Iterable[Address], dask_worker: Worker) -> None
 
 
 def _station(name: str) -> Station:
-    station = get_worker().plugins[name]
+    station = get_worker().plugins.get(name)
+    if station is None:
+        raise Unstationed(f"this dask worker does not know {name}")
     if not isinstance(station, Station):
         raise TypeError(f"plugin {name} is another's")
     return station

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster, Security, default_client
+from distributed import Client, LocalCluster, Security, Worker, default_client
 from distributed.comm import connect
 
 from seqgc.backends import Messaging
@@ -97,6 +97,37 @@ def test_without_cryptography_the_remedy_is_told(
     monkeypatch.setitem(sys.modules, "cryptography", None)
     with pytest.raises(WorkerError, match="pip install cryptography, or give a `client`"):
         DaskBackend(1, Scripted(folder=tmp_path), processes=1)
+
+
+def test_a_scheduler_that_is_started_anew_is_told_of_the_run(
+    client: Client, tmp_path: Path
+) -> None:
+    """It knows its client again, but nothing of what the one before was told."""
+    with DaskBackend(2, Scripted(folder=tmp_path), client=client) as backend:
+        for round in range(3):
+            (name,) = {name for names in client.run(plugins).values() for name in names}
+            client.unregister_worker_plugin(name)
+            assert not any(client.run(plugins).values())
+            backend.dispatch(round, [task(round, worker) for worker in (0, 1)])
+            arrived = {address(event) for event in next_events(backend, 2)}
+            assert arrived == {("Arrival", round, worker, 0) for worker in (0, 1)}
+        client.unregister_worker_plugin(name)  # which closing finds
+
+
+def plugins(dask_worker: Worker) -> list[str]:
+    return [name for name in dask_worker.plugins if name.startswith("seqgc-")]
+
+
+def test_what_a_client_that_has_given_up_does_not_take_are_failures(tmp_path: Path) -> None:
+    with LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster:
+        client = Client(cluster, set_as_default=False)
+        with DaskBackend(2, Scripted(folder=tmp_path), client=client) as backend:
+            client.close()
+            for round in (0, 1):
+                backend.dispatch(round, [task(round, worker) for worker in (0, 1)])
+                failures = next_events(backend, 2)
+                assert {address(e) for e in failures} == {("Failure", round, w, 0) for w in (0, 1)}
+                assert all("losed" in e.reason for e in failures if isinstance(e, Failure))
 
 
 def test_it_ends_at_once_whatever_its_workers_do(tmp_path: Path) -> None:

@@ -1,0 +1,151 @@
+"""What surrounds the program: modules of one's own, variables, who reads what it prints."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from seqgc import __main__
+from seqgc.backends import LocalBackend
+from seqgc.cli import main
+from seqgc.errors import ParameterError
+from tests.backends.scripted import Scripted
+from tests.cli.kit import TRAIN, signalled
+
+Out = pytest.CaptureFixture[str]
+
+OWN = """
+import os, signal
+from torch import nn
+{at_import}
+def net():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a module of one's own, in which the program is."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_module_that_handles_signals_itself_takes_no_checkpoint_along(
+    own: Path, capsys: Out
+) -> None:
+    (own / "own_signals.py").write_text(
+        OWN.format(at_import="signal.signal(signal.SIGINT, signal.default_int_handler)")
+    )
+    line = [*TRAIN, "--module", "own_signals:net", "--scheme", "uncoded", "-n", "2", "--run", "run"]
+    with signalled(signal.SIGINT, after=2):
+        assert main(line) == 130
+    assert capsys.readouterr().err.splitlines()[-1].endswith("go on with: seqgc resume run")
+    assert main(["resume", "run"]) == 0
+
+
+def test_a_module_that_goes_to_another_folder_takes_no_run_along(own: Path, capsys: Out) -> None:
+    (own / "sub").mkdir()
+    (own / "own_folder.py").write_text(OWN.format(at_import="os.chdir('sub')"))
+    line = [*TRAIN, "--module", "own_folder:net", "--scheme", "uncoded", "-n", "2", "--run", "run"]
+    assert main(line) == 0, capsys.readouterr().err
+    assert (own / "run" / "config.toml").exists()
+    assert not any((own / "sub").iterdir())
+    os.chdir(own)
+    sys.modules.pop("own_folder")
+    assert main(["resume", "run"]) == 0
+
+
+@pytest.mark.parametrize("line", [["--help"], ["train", "--help"]])
+def test_nobody_who_reads_is_no_fault_of_a_called_code(line: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as nobody:
+        command = [sys.executable, "-m", "seqgc", *line]
+        ended = subprocess.run(command, stdout=nobody, stderr=subprocess.PIPE, check=False)
+    assert (ended.returncode, ended.stderr) == (1, b"")
+
+
+def test_a_format_of_messages_that_there_is_not_is_refused_wherever_it_is_asked_for(
+    capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEQGC_LOG_FORMAT", "JSON")
+    assert main(["scheme", "gc:s=1", "-n", "4"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        "seqgc: `SEQGC_LOG_FORMAT` must be text or json; got 'JSON' (did you mean 'json'?)"
+    )
+    assert main(["scheme", "gc:s=1", "-n", "4", "--log-format", "text"]) == 0
+
+
+@pytest.mark.parametrize("columns", ["0", "", "00"])
+def test_a_width_that_is_not_known_hides_nothing(
+    columns: str, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr(sys, "argv", ["seqgc", "scheme", "gc:s=1", "-n", "4"])
+    assert __main__.run() == 0
+    assert "gc:s=1" in capsys.readouterr().out
+
+
+def test_a_page_is_drawn_whatever_windows_others_draw_in(tmp_path: Path) -> None:
+    profile, page = tmp_path / "p.csv", tmp_path / "page.html"
+    profile.write_text("1.0,2.0,1.5\n" * 8)
+    command = [sys.executable, "-m", "seqgc", "report", profile, "-o", page, "--no-search"]
+    environment = os.environ | {"MPLBACKEND": "Qt4Agg"}
+    ended = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert page.exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (
+            ["report", "runs/frist", "-o", "x.html"],
+            "`targets` must be a run's folder, or a delay profile that is there; got 'runs/frist'",
+        ),
+        ([*TRAIN, "--run", "x" * 300], "(File name too long)"),
+    ],
+)
+def test_a_path_that_is_wrong_says_how(line: list[str], says: str, own: Path, capsys: Out) -> None:
+    assert main(line) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert says in said
+    assert not any(own.iterdir())
+
+
+def test_a_daemonic_process_says_that_it_has_no_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+    monkeypatch.setitem(config, "daemon", True)
+    with pytest.raises(ParameterError, match=r"`workers` cannot be started in a daemonic process"):
+        LocalBackend(1, Scripted(folder=tmp_path))
+
+
+def try_it(folder: Path, told: Connection) -> None:
+    try:
+        LocalBackend(1, Scripted(folder=folder)).close()
+    except ParameterError as error:
+        told.send(str(error))
+    else:
+        told.send("")
+
+
+def test_a_process_forked_from_one_with_workers_says_that_it_has_none(tmp_path: Path) -> None:
+    with LocalBackend(1, Scripted(folder=tmp_path)):
+        here, there = multiprocessing.Pipe()
+        forked = multiprocessing.get_context("fork").Process(target=try_it, args=(tmp_path, there))
+        forked.start()
+        there.close()
+        assert "must be" not in (said := here.recv())
+        forked.join()
+    assert "`workers` cannot be started in a process forked from one that has started" in said
