@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from seqgc.cli.config import ModelConfig, RunConfig
-from seqgc.errors import ParameterError, require_name
+from seqgc.errors import ParameterError, one_line, require_name
 from seqgc.stores import find_data
 from seqgc.worker import own_function, own_module, require_known
 
@@ -66,20 +66,31 @@ def check_names(config: RunConfig) -> None:
         own_function(name, argument="callbacks")
     for model in config.models:
         require_name("name", model.name, most=100)
-        for argument, name, known in _of_the_master(model):
-            if own_module(name) is not None or not known:
-                own_function(name, argument=argument)
-            else:
-                require_known(argument, name.lower(), known)
-        _check_options(model)
-        for argument, name, known in (
-            ("module", model.module, MODULES),
-            ("data", model.data, DATA),
-        ):
-            if own_module(name) is not None:
-                own_function(name, argument=argument)
-            elif not (_may_be_registered() or (argument == "data" and find_data(name))):
-                require_known(argument, name, known)
+        try:
+            _check_model(model)
+        except ParameterError as error:
+            said = getattr(model, error.argument, None)
+            if all(getattr(other, error.argument, None) == said for other in config.models):
+                raise
+            rule = f"of model {one_line(model.name)} {error.rule}"
+            raise ParameterError(error.argument, rule, error.value, error.remedy) from None
+
+
+def _check_model(model: ModelConfig) -> None:
+    for argument, name, known in _of_the_master(model):
+        if own_module(name) is not None or not known:
+            own_function(name, argument=argument)
+        else:
+            require_known(argument, name.lower(), known)
+    _check_options(model)
+    for argument, name, known in (
+        ("module", model.module, MODULES),
+        ("data", model.data, DATA),
+    ):
+        if own_module(name) is not None:
+            own_function(name, argument=argument)
+        elif not (_may_be_registered() or (argument == "data" and find_data(name))):
+            require_known(argument, name, known)
 
 
 def _of_the_master(model: ModelConfig) -> Iterator[tuple[str, str, Collection[str]]]:

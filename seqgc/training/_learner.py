@@ -24,7 +24,7 @@ __all__ = ["Learner", "LearnerState", "Tensors"]
 
 Tensors: TypeAlias = Mapping[str, torch.Tensor]
 
-_AGAIN: Final = 2  # versions that could not be removed are tried again at a time
+_LAST_FAILS: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,15 +193,17 @@ class Learner:
     def keep(self, needed: Set[WeightRef]) -> None:
         """Discard the published versions that are not ``needed``.
 
-        What cannot be removed costs room, and no run: it is tried again later, and all at the end.
+        What cannot be removed costs room, and no run. It is tried again later, after all others;
+        one that fails at a time, or a few where nothing is needed any more, take long enough.
         """
-        old = [ref for ref in self._published if ref not in needed]
+        self._left += [ref for ref in self._published if ref not in needed]
         self._published = [ref for ref in self._published if ref in needed]
-        again = len(self._left) if not needed else _AGAIN
-        due, self._left = [*self._left[:again], *old], self._left[again:]
-        for ref in due:
+        fails = 1 if needed else _LAST_FAILS
+        while self._left and fails:
+            ref = self._left.pop(0)
             try:
                 self._store.discard(ref)
             except StoreError as error:
                 self._left.append(ref)
                 self.unremoved = self.unremoved or str(error)
+                fails -= 1

@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 from seqgc import __main__
 from seqgc.backends import LocalBackend
@@ -120,6 +121,19 @@ def test_a_path_that_is_wrong_says_how(line: list[str], says: str, own: Path, ca
     (said,) = capsys.readouterr().err.splitlines()
     assert says in said
     assert not any(own.iterdir())
+
+
+def test_of_many_models_the_one_is_named_that_is_wrong(own: Path, capsys: Out) -> None:
+    models = [
+        {"name": f"net{i}", "module": "mlp", "batch_size": 16, "optimizer": ["sgd", "sdg"][i == 7]}
+        for i in range(9)
+    ]
+    config = {"scheme": "uncoded", "workers": 2, "steps": 1, "models": models}
+    (own / "run.toml").write_text(tomli_w.dumps(config))
+    assert main(["train", "run.toml"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("seqgc: `optimizer` of model net7 must be one of ")
+    assert line.endswith("; got 'sdg' (did you mean 'sgd'?)")
 
 
 def test_a_daemonic_process_says_that_it_has_no_workers(
