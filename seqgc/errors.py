@@ -6,7 +6,6 @@ import difflib
 import math
 import operator
 import re
-import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -153,9 +152,9 @@ class ModelError(SeqgcError):
 class Stopped(SystemExit):
     """A signal asked for the end of this program: ``status`` is the one to end with."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(f"ended by {signal.Signals(number).name}")
-        self.code = self.status = 128 + number
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.code = self.status = status
 
 
 class WireError(SeqgcError):

@@ -184,7 +184,7 @@ def _signals() -> Iterator[None]:
         if _is_within(frame, retry.__code__):
             lost.put(number)
         else:
-            raise Stopped(number)
+            raise Stopped(128 + number, f"ended by {signal.Signals(number).name}")
 
     def retry(about: Any) -> None:
         if isinstance(about.exc_value, Stopped):
