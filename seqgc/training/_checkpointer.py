@@ -168,7 +168,7 @@ class Checkpointer:
                 writing.result()
             except OSError as error:
                 what = error.strerror or error
-                self._warn(f"a checkpoint could not be written to {self._folder.root}: {what}")
+                self._warn(f"a checkpoint could not be written to {self._folder.shown}: {what}")
         if self._shortage and not self._warned:
             self._warned = True
             self._warn(self._shortage)
@@ -223,7 +223,7 @@ class Checkpointer:
             self._room.keep(size)
         except OSError as error:
             self._shortage = (
-                f"{self._folder.root}: no room for the last checkpoint and the trained weights "
+                f"{self._folder.shown}: no room for the last checkpoint and the trained weights "
                 f"({size:,} bytes: {error.strerror or error}): should the disk become full, the "
                 "run may have to go back to a checkpoint before"
             )

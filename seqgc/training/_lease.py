@@ -54,7 +54,7 @@ class Lease:
     """
 
     def __init__(self, run: Path) -> None:
-        self._run, self._folder = run, run / "masters"
+        self._run, self._folder = run, run.absolute() / "masters"
         self._lock = os.open(run / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             self._acquire()

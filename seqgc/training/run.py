@@ -196,7 +196,9 @@ def resume(
         pin = {} if accept_changes else record.recorder.history.pin
         master = record.recorder.master
         name = record.recorder.history.name
-        work = plan.work(directory.path, setting=setting, master=master, pin=pin, name=name)
+        work = plan.work(
+            directory.path.absolute(), setting=setting, master=master, pin=pin, name=name
+        )
         return _execute(
             plan,
             workers,
@@ -253,7 +255,7 @@ def _execute(
         try:
             seconds = session.run(backend, record.directory, warnings=warnings)
         except BaseException as error:
-            path = record.directory.shown
+            path = record.directory.path
             lost = record.recorder.lease.lost()
             if isinstance(error, ModelError):  # there is nothing to go on with
                 error.add_note(f"the run: {path}")
@@ -266,7 +268,7 @@ def _execute(
                 again = _readmission(error, record.recorder.history.expelled)
                 error.add_note(f"{left}{last}go on with: seqgc resume {path}{again}")
             raise
-    path = record.directory.shown
+    path = record.directory.path
     try:  # it is trained, and all of it on the disk
         seen, unevaluated = _evaluated(workload, plan.models)
         result = TrainResult(

@@ -86,10 +86,7 @@ class RunDirectory:
 
     def __init__(self, path: str | Path, *, config: str = "", reopened: bool = False) -> None:
         self._given: Final = Path(path)
-        self.path: Final = self._given.absolute()  # a user's own code may go to another folder
-        self.checkpoints: Final = self.path / "checkpoints"
-        self.saved: Final = self.path / "saved"
-        self.journal: Final = self.path / "journal.jsonl"
+        self._absolute: Final = self._given.absolute()
         self._config = self.path / "config.toml"
         if reopened:
             if not self.path.resolve().name:
@@ -106,9 +103,24 @@ class RunDirectory:
         make_run(self.path, config=config)
 
     @property
-    def shown(self) -> Path:
-        """Its path as it was given, as long as that leads there."""
-        return self._given if self._given.absolute() == self.path else self.path
+    def path(self) -> Path:
+        """Where it is: as it was given, unless a user's own code has gone to another folder."""
+        return self._given if self._given.absolute() == self._absolute else self._absolute
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of checkpoints and trained weights."""
+        return self.path / "checkpoints"
+
+    @property
+    def saved(self) -> Path:
+        """The folder of weights after every so many steps."""
+        return self.path / "saved"
+
+    @property
+    def journal(self) -> Path:
+        """The file of what has been decided."""
+        return self.path / "journal.jsonl"
 
     @property
     def config(self) -> str:

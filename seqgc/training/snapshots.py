@@ -124,7 +124,8 @@ class SnapshotFolder(Generic[_State]):
         since: int | None = None,
         lost: Callable[[], str] = str,
     ) -> None:
-        self.root: Final = root
+        self.root: Final = root.absolute()  # a user's own code may go to another folder
+        self.shown: Final = root
         self.lost: Final = lost
         self._master = master
         self._body = _Body[state]  # type: ignore[valid-type]
@@ -193,9 +194,9 @@ class SnapshotFolder(Generic[_State]):
                 what = f"schema {error} where this one has {SCHEMA}"
                 damage.append(f"checkpoint {rounds} is of another version of seqgc: {what}")
             except (OSError, ValueError, RecursionError, SafetensorError) as error:
-                damage.append(f"checkpoint {rounds} is damaged: {one_line(error)}")
+                damage.append(f"checkpoint {rounds} is damaged: {one_line(_about(error))}")
         what = "; ".join(damage) or "there is none"
-        raise StoreError(f"no checkpoint in {self.root} can be used: {what}")
+        raise StoreError(f"no checkpoint in {self.shown} can be used: {what}")
 
     def mend(self) -> None:
         """Before anything is read or written: take a checkpoint back that was being replaced.
@@ -256,6 +257,13 @@ class SnapshotFolder(Generic[_State]):
             raise ValueError(f"{_STATE} is of round {body.rounds}")
         files = {name: _read_file(folder / name, *about) for name, about in body.files.items()}
         return Snapshot(rounds=rounds, state=body.state, files=files, master=body.master)
+
+
+def _about(error: Exception) -> object:
+    """Return what an error says, without the path of the checkpoint."""
+    if isinstance(error, OSError) and error.filename:
+        return f"{Path(str(error.filename)).name}: {error.strerror}"
+    return error
 
 
 def encoded(state: object) -> bytes:

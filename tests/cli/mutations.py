@@ -92,7 +92,7 @@ def answered(capsys: Out, *arguments: str) -> int:
         assert status == 1 or not before, "nothing was begun"
         assert out == ""
         assert line.startswith("seqgc: ")
-        assert len(line) <= 300
+        assert len(line) <= 300, line
         assert line.isprintable()
     return status
 

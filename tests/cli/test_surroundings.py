@@ -19,6 +19,7 @@ from seqgc.cli import main
 from seqgc.errors import ParameterError
 from tests.backends.scripted import Scripted
 from tests.cli.kit import TRAIN, signalled
+from tests.kit import interrupts
 
 Out = pytest.CaptureFixture[str]
 
@@ -46,7 +47,7 @@ def test_a_module_that_handles_signals_itself_takes_no_checkpoint_along(
         OWN.format(at_import="signal.signal(signal.SIGINT, signal.default_int_handler)")
     )
     line = [*TRAIN, "--module", "own_signals:net", "--scheme", "uncoded", "-n", "2", "--run", "run"]
-    with signalled(signal.SIGINT, after=2):
+    with interrupts(), signalled(signal.SIGINT, after=2):
         assert main(line) == 130
     assert capsys.readouterr().err.splitlines()[-1].endswith("go on with: seqgc resume run")
     assert main(["resume", "run"]) == 0
