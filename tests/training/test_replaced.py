@@ -26,7 +26,7 @@ from tests.training.test_adaptive import replayed
 from tests.training.test_resume import outcome, times
 
 N = 4
-EVERY = 1 if SOAK else 31
+EVERY = 1 if SOAK else 61
 
 
 class Disk:
@@ -116,7 +116,7 @@ def test_whatever_kept_it_waiting_nothing_of_the_next_ones_is_touched(
         assert {path for path in now | disk.left if now.get(path) != disk.left.get(path)} <= logs
         told = map(json.loads, (run / "events.jsonl").read_text().splitlines())
         assert [each["outcome"] for each in told if each["event"] == "end"] == ["finished"]
-    assert taken > 3
+    assert taken > 1
 
 
 def test_one_that_was_stopped_between_two_rounds_takes_no_checkpoint(tmp_path: Path) -> None:
