@@ -31,7 +31,7 @@ from tests.kit import SOAK
 from tests.sums import Sums
 
 pytestmark = pytest.mark.timeout(0 if SOAK else 180)
-SCHEDULES = 100_000 if SOAK else 100
+SCHEDULES = 100_000 if SOAK else 40
 N, JOBS = 4, 4
 SPECS = ["uncoded", "gc:s=1", "sr-sgc:B=1,W=2,lam=2", "m-sgc:B=1,W=2,lam=2"]
 KINDS = ["twice", "reordered", "run", "round", "attempt", "worker"]
