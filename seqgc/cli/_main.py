@@ -258,16 +258,22 @@ def _unwrapped() -> Iterator[None]:
 
 def _is_typers(error: BaseException) -> bool:
     """Say if typer itself ends the program: it has installed or shown a shell's completion."""
-    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
-    name = str(frames[-1].f_globals.get("__name__")) if frames else ""
+    frame = _innermost(error)
+    name = str(frame.f_globals.get("__name__")) if frame else ""
     return type(error) is SystemExit and name.partition(".")[0] == "typer"
 
 
 def _is_richs(error: BaseException) -> bool:
     """Say if rich ends the program, for nobody reads what it prints."""
-    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
-    ends = bool(frames) and frames[-1].f_code is Console.on_broken_pipe.__code__
+    frame = _innermost(error)
+    ends = frame is not None and frame.f_code is Console.on_broken_pipe.__code__
     return ends and type(error) is SystemExit
+
+
+def _innermost(error: BaseException) -> FrameType | None:
+    """Return where an error was raised."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    return frames[-1] if frames else None
 
 
 def _stop_behind(error: BaseException | None) -> Stopped | None:

@@ -345,12 +345,12 @@ class RoundPolicy:
         if np.count_nonzero(excused := self._schedule.excused):
             self._settled.update(np.flatnonzero(excused).tolist())
             asked = np.flatnonzero(~excused).tolist()
-        if others := [worker for worker in asked if worker not in self._barred]:
+        if self._barred and (others := [w for w in asked if w not in self._barred]):
             for worker in set(asked) - set(others):
                 self._settled.add(worker)
                 self._failed[worker] = self._barred[worker]
                 self._gate.fail(worker, 0.0)
-            asked = others if len(others) < len(asked) else asked
+            asked = others
         tasks = ByWorker(assignment, asked)
         return [self._dispatch(self._round, 0, tasks)]
 
