@@ -182,6 +182,7 @@ def test_whatever_an_answer_on_dask_says_no_gradient_is_wrong(gossip: Gossip) ->
         gossip.begin(workload.factory(), run_id=messaging.run_id, seed=seed)
         policy = RoundPolicy(scheme.start(JOBS), ClosingRule(mu=0.0))
         with DaskBackend(N, workload.factory, client=gossip, messaging=messaging) as backend:
+            backend.receive(time.monotonic() + 1e-3)  # else its first look is one after an absence
             run(policy, Turning(backend, gossip), workload, observe=observe)
             while gossip.under_way:
                 gossip.turn()
