@@ -146,7 +146,7 @@ def test_an_outage_that_is_shorter_than_the_limit_of_a_round_ends_no_run(
         with run.backend(flaky, work) as backend:
             master.run(policy, backend, work, observe=watch)
     assert len(failures) > 4
-    assert busy == any("503" in each for each in failures)
+    assert busy == any("HTTP 503" in each for each in failures)
     for job, due in enumerate(undisturbed(5, delay=0)):
         np.testing.assert_allclose(work.gradients[job], due, rtol=1e-8, atol=1e-10)
 
