@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -195,6 +197,21 @@ class BackendContract:
         for until in (-math.inf, 0.0, left_at + 0.05):
             assert backend.receive(until) is None
         assert time.monotonic() >= until
+
+    def test_a_signal_that_outlasts_the_waiting_does_not_prolong_it(
+        self, open_backend: Open
+    ) -> None:
+        backend = open_backend(1, Messaging(delays=lambda *_: _HOURS))
+        backend.dispatch(0, [task(0, 0)])
+        kept = signal.signal(signal.SIGUSR1, lambda *_: time.sleep(0.2))
+        here = threading.get_ident()
+        sent = threading.Timer(0.1, signal.pthread_kill, (here, signal.SIGUSR1))
+        sent.start()
+        try:
+            assert backend.receive(time.monotonic() + 0.2) is None
+        finally:
+            sent.join()
+            signal.signal(signal.SIGUSR1, kept)
 
     @pytest.mark.parametrize(
         ("model", "reason"),

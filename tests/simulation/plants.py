@@ -117,12 +117,12 @@ def _without(kind: str) -> Callable[[Any], Callable[..., Any]]:
 
 
 def _first_counts(count: Any) -> Callable[..., Any]:
-    def changed(self: Any, places: Any, *, unused: Any) -> Any:
+    def changed(self: Any, places: Any, **options: Any) -> Any:
         for votes in self._votes.values():
             first = next(iter(votes.values()), set())
             while len(votes) > 1:
                 first |= votes.popitem()[1]
-        return count(self, places, unused=unused)
+        return count(self, places, **options)
 
     return changed
 

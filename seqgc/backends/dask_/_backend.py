@@ -130,7 +130,8 @@ class DaskBackend(EventBackend):
         self._lines = [_Line() for _ in range(self.n)]
         self._futures: set[Future[tuple[Place, bytes]]] = set()  # of what dask has
         self._moves: set[concurrent.futures.Future[None]] = set()
-        self._outcomes: queue.SimpleQueue[tuple[_Job, _Outcome]] = queue.SimpleQueue()
+        # No SimpleQueue: that waits for ever once its time is over while it handles a signal.
+        self._outcomes: queue.Queue[tuple[_Job, _Outcome]] = queue.Queue()
         self._held: list[tuple[float, int, Arrival | Failure]] = []  # due, order: a heap
         self._order = itertools.count()
         self._cluster = Cluster(
