@@ -198,9 +198,7 @@ class BackendContract:
             assert backend.receive(until) is None
         assert time.monotonic() >= until
 
-    def test_a_signal_that_outlasts_the_waiting_does_not_prolong_it(
-        self, open_backend: Open
-    ) -> None:
+    def test_the_waiting_ends_though_a_signal_outlasts_it(self, open_backend: Open) -> None:
         backend = open_backend(1, Messaging(delays=lambda *_: _HOURS))
         backend.dispatch(0, [task(0, 0)])
         kept = signal.signal(signal.SIGUSR1, lambda *_: time.sleep(0.2))

@@ -7,7 +7,7 @@ workers cannot have then.
 
 Of the demo's third run, which deals work, lines of the journal are counted by the processor's time:
 there all cores are busy, and the loop waits for one whatever it does. A job of it takes 12 ms of
-two cores, so a line's 0.25 ms weighs most there: that part is printed by itself.
+two cores, so a line's 0.3 ms weighs most there: that part is printed by itself.
 """
 
 from __future__ import annotations
