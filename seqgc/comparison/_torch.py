@@ -17,7 +17,7 @@ from seqgc._fault import fault_of
 from seqgc.comparison._curve import LossWatch
 from seqgc.comparison._run import Workers, trained
 from seqgc.errors import ModelError, ParameterError, reraise_stop
-from seqgc.ports import Decoding, FloatArray, MiniTask, WeightedPoints
+from seqgc.ports import Decoding, FloatArray, MiniTask, ResultForm, WeightedPoints
 from seqgc.profiles import ByRound
 from seqgc.rounds import PolicyDefence, Setting
 from seqgc.schemes import Defence, Uncoded
@@ -145,8 +145,8 @@ class TorchTrial:
         """Begin a step of the models whose turn it is."""
         self._inner.begin(job)
 
-    def result_form(self, job: int) -> tuple[np.dtype[np.floating], int]:
-        """Return the dtype and the length of a job's results."""
+    def result_form(self, job: int) -> ResultForm:
+        """Return the form of a job's results."""
         return self._inner.result_form(job)
 
     def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:

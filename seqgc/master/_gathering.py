@@ -21,7 +21,7 @@ from seqgc.errors import ScheduleError
 from seqgc.master._cover_sum import CoverSum
 from seqgc.master._memory import Memory, Rows
 from seqgc.master._replicas import Replicas
-from seqgc.ports import Decoding, FloatArray, MiniTask, Part, Term
+from seqgc.ports import Decoding, FloatArray, MiniTask, Part, ResultForm, Term
 
 _Kind: TypeAlias = tuple[np.dtype[np.floating], tuple[int, ...]]  # dtype and shape
 _Key: TypeAlias = tuple[int, int, int]  # worker, round, slot
@@ -93,9 +93,9 @@ class Gatherer:
             elif self._audit:
                 self._replicas(task.job).ask((task.cover, task.place), worker)
 
-    def require(self, job: int, dtype: np.dtype[np.floating], size: int) -> None:
+    def require(self, job: int, form: ResultForm) -> None:
         """Have every result of a job be of a dtype and length, from the first one on."""
-        self._jobs[job].kind = (dtype, (size,))
+        self._jobs[job].kind = (form.dtype, (form.size,))
 
     def flaw(self, owed: Mapping[int, MiniTask], results: Mapping[int, FloatArray]) -> str | None:
         """Say in one line why an answer cannot be used, if so: mini-tasks and results by slot.
@@ -157,11 +157,11 @@ class Gatherer:
         """Say if a task was to `ask_again`; not once the gradients of all of its jobs are made."""
         return any(task in job.asked_again for job in self._jobs.values())
 
-    def combine(self, decoding: Decoding) -> FloatArray:
+    def combine(self, decoding: Decoding, *, marks: Sequence[slice] = ()) -> FloatArray:
         """Return the gradient (p,) of a job, or of a part, and forget it.
 
         The array is the caller's own, of the dtype that results are added in: float32 at least. It
-        is not finite where finite results overflow.
+        is not finite where finite results overflow. ``marks`` are those of the job's `ResultForm`.
 
         Raises
         ------
@@ -176,7 +176,7 @@ class Gatherer:
         try:
             if job.replicas is not None:
                 self._count(job, job.replicas, decoding)
-            return job.combine(decoding)
+            return job.combine(decoding, marks)
         finally:
             self._of_blocks.give(block.memory for block in job.blocks.values())
             self._of_sums.give(node for each in job.sums.values() for node in each.nodes.values())
@@ -272,7 +272,7 @@ class _Results:
         self.replicas: Replicas | None = None  # in place of `sums`, until they are compared
         self.parts = 0  # that have been decoded by themselves
 
-    def combine(self, decoding: Decoding) -> FloatArray:
+    def combine(self, decoding: Decoding, marks: Sequence[slice]) -> FloatArray:
         """Return the decoding's sum, which the caller may keep."""
         covers: defaultdict[int, list[int]] = defaultdict(list)
         weights = {round: np.zeros(len(block.array)) for round, block in self.blocks.items()}
@@ -292,7 +292,8 @@ class _Results:
             if sorted(places) != sorted(self.sums[cover].places):
                 raise _broken(decoding.job, f"a part of cover {cover}, or a place of it twice")
         with np.errstate(over="ignore", invalid="ignore"):  # an overflow is found at the end
-            parts = [self.blocks[r].weighted(w) for r, w in sorted(weights.items()) if w.any()]
+            used = [(self.blocks[r], w) for r, w in sorted(weights.items()) if w.any()]
+            parts = [block.weighted(w, marks) for block, w in used]
             parts += [self.sums[cover].taken() for cover in sorted(covers)]
             if not parts:
                 raise _broken(decoding.job, "no result")

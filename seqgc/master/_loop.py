@@ -279,7 +279,7 @@ class _Loop:
                 workload.begin(beginning)
                 self._begun = beginning  # not if it could not: a checkpoint says so then
                 if (form := workload.result_form(beginning)) is not None:
-                    self._gatherer.require(beginning, *form)
+                    self._gatherer.require(beginning, form)
             self._hand_over_needed(workload, job)
 
     def _task(self, action: Dispatch, worker: int, workload: Workload) -> Task:
@@ -304,7 +304,8 @@ class _Loop:
     def _hand_over(self, workload: Workload) -> None:
         self._lacks += 1  # until it is the workload's
         decoding = self._decoded.popleft()
-        gradient = self._gatherer.combine(decoding)
+        form = workload.result_form(decoding.job)
+        gradient = self._gatherer.combine(decoding, marks=form.marks if form else ())
         if not self._parks and not np.isfinite(gradient).all():
             fault = f"the sum of finite results overflows {gradient.dtype}"
             remedy = "lower the learning rate, or train in float64"

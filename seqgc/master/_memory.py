@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -59,7 +59,10 @@ class Rows:
         self.array[: len(rows)] = rows
         self._source.give([full])
 
-    def weighted(self, weights: FloatArray) -> FloatArray:
-        """Return ``weights @ rows`` as one new vector."""
-        product: FloatArray = weights.astype(self.array.dtype) @ self.array
+    def weighted(self, weights: FloatArray, marks: Sequence[slice]) -> FloatArray:
+        """Return ``weights @ rows`` as one new vector, the ``marks`` by the weights' magnitudes."""
+        weights = weights.astype(self.array.dtype)
+        product: FloatArray = weights @ self.array
+        for each in marks:
+            product[each] = np.abs(weights) @ self.array[:, each]
         return product

@@ -57,6 +57,7 @@ from seqgc.ports._records import IntArray as IntArray
 from seqgc.ports._records import LateAnswer as LateAnswer
 from seqgc.ports._records import MiniTask as MiniTask
 from seqgc.ports._records import Part as Part
+from seqgc.ports._records import ResultForm as ResultForm
 from seqgc.ports._records import Table as Table
 from seqgc.ports._records import Task as Task
 from seqgc.ports._records import Term as Term

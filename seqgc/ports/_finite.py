@@ -10,15 +10,12 @@ from seqgc.ports._records import Flaw, FloatArray, WorkItem
 
 
 def part_lengths(item: WorkItem, length: int) -> list[tuple[int, ...]]:
-    """Return what a result of this length consists of, by part: lengths of gradient, number behind.
+    """Return the lengths of the pieces of a result of this length, by part.
 
-    If it is no such result, it is one piece of all the parts.
+    If its parts have other lengths together, it is one piece of all the parts.
     """
-    sizes = [part.weights.size for part in item.parts]
-    for parts in ([(size, 1) for size in sizes], [(size,) for size in sizes]):
-        if parts and sum(map(sum, parts)) == length:
-            return list(parts)
-    return [(length,)]
+    parts = [part.pieces or (part.weights.size,) for part in item.parts]
+    return parts if parts and sum(map(sum, parts)) == length else [(length,)]
 
 
 def without_diverged(
@@ -26,8 +23,9 @@ def without_diverged(
 ) -> tuple[FloatArray, dict[str, Flaw]]:
     """Return a result (p,) with zeros for what has diverged, and the flaws by model.
 
-    That is each part which is not finite, or whose 2-norm is above ``max_norm``: its model has
-    diverged, or a loss of it is undefined, and the other models' parts are as good as ever.
+    That is each part which is not finite, or whose gradient and loss have a 2-norm above
+    ``max_norm``: its model has diverged, or a loss of it is undefined, and the other models' parts
+    are as good as ever.
     """
     if result.ndim != 1 or result.dtype.kind != "f" or norm(result) <= max_norm or not item.parts:
         return result, {}
@@ -36,8 +34,10 @@ def without_diverged(
         models = [set().union(*models)]
     pieces = np.split(result.copy(), np.cumsum([sum(part) for part in parts])[:-1])
     flaws: dict[str, Flaw] = {}
-    for piece, own in zip(pieces, models, strict=True):
-        if not (length := norm(piece)) <= max_norm:
+    for piece, lengths, own in zip(pieces, parts, models, strict=True):
+        measured = sum(lengths[:2])
+        length = norm(piece[:measured]) if np.isfinite(piece[measured:]).all() else math.nan
+        if not length <= max_norm:
             why = "its results are not finite; lower the learning rate, or check the data"
             if not math.isnan(length):
                 why = f"a result's norm is {length:.3g}, above max_norm, {max_norm:g}"

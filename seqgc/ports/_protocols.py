@@ -16,8 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
-import numpy as np
-
 from seqgc.errors import ScheduleError
 from seqgc.ports._capabilities import Capability
 from seqgc.ports._records import (
@@ -28,6 +26,7 @@ from seqgc.ports._records import (
     FloatArray,
     LateAnswer,
     MiniTask,
+    ResultForm,
     Task,
     WeightedPoints,
     WeightRef,
@@ -136,6 +135,7 @@ class Dispatch:
 
         Examples
         --------
+        >>> import numpy as np
         >>> Dispatch(round=0, attempt=0, assignment={}, loads=np.array([0.5, 0.5])).load_of(2)
         Traceback (most recent call last):
             ...
@@ -336,8 +336,8 @@ class Workload(Protocol):
     def begin(self, job: int) -> None:
         """Job ``job`` starts: fix the weights and the batch that it uses."""
 
-    def result_form(self, job: int) -> tuple[np.dtype[np.floating], int] | None:
-        """Return the dtype and length of a begun job's results; None: as the first one's."""
+    def result_form(self, job: int) -> ResultForm | None:
+        """Return the form of the results of a job that has begun; None: as the first one's."""
 
     def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
         """Turn a mini-task's chunks into data points."""

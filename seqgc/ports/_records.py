@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -113,6 +113,18 @@ class Decoding:
         return 0.0 if self.part.again else 1 / self.part.of
 
 
+class ResultForm(NamedTuple):
+    """The form of a job's results, and so of its gradient: vectors (``size``,) of ``dtype``.
+
+    Numbers in the slices ``marks`` are at least 0, and their sum matters only as far as it is above
+    0: they are combined with the magnitudes of a decoding's weights, so that they never cancel.
+    """
+
+    dtype: np.dtype[np.floating]
+    size: int
+    marks: tuple[slice, ...] = ()
+
+
 # ---- what a worker is asked to do ---------------------------------------------------------------
 
 
@@ -132,13 +144,16 @@ class WeightedPoints:
     """``sum_p coefficients[p] * grad loss(points[p])`` of one model at one version of its weights.
 
     ``points`` (m,) are indices into the model's dataset; ``coefficients`` (m,) already contain the
-    division by the batch size.
+    division by the batch size. ``pieces`` are the lengths of what the part's result consists of:
+    the gradient, the loss, then whatever else training needs. Each piece is rounded at a scale of
+    its own where results travel in 16 bits. Empty: the gradient is all that there is.
     """
 
     model: str
     weights: WeightRef
     points: IntArray
     coefficients: FloatArray
+    pieces: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -8,7 +8,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from seqgc.training._jobs import bundle_size as bundle_size
+from seqgc.training._points import PointLoss as PointLoss
 from seqgc.training._queue import batch_indices as batch_indices
+from seqgc.training._result import ResultLayout as ResultLayout
 from seqgc.training.augmentation import AugmentedDataset as AugmentedDataset
 from seqgc.training.callbacks import Callback as Callback
 from seqgc.training.callbacks import Stop as Stop

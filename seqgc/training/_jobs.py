@@ -39,6 +39,7 @@ class Share:
     weights: WeightRef
     points: IntArray
     starts: IntArray
+    pieces: tuple[int, ...] = ()  # of a result (`ResultLayout`)
     idle: bool = False  # nothing is computed: the result is zeros
 
     def resolve(self, chunks: IntArray, coefficients: FloatArray) -> WeightedPoints:
@@ -52,7 +53,11 @@ class Share:
         for array in (points, per_point):
             array.setflags(write=False)
         return WeightedPoints(
-            model=self.weights.model, weights=self.weights, points=points, coefficients=per_point
+            model=self.weights.model,
+            weights=self.weights,
+            points=points,
+            coefficients=per_point,
+            pieces=self.pieces,
         )
 
 
@@ -132,12 +137,24 @@ class JobPlan:
         return range(first, first + self.jobs_per_round)
 
     def share(
-        self, index: int, *, job: int, weights: WeightRef, queue: DataQueue, idle: bool = False
+        self,
+        index: int,
+        *,
+        job: int,
+        weights: WeightRef,
+        queue: DataQueue,
+        pieces: tuple[int, ...],
+        idle: bool = False,
     ) -> Share:
         """Return the part of ``job`` that model ``index`` has: its queue's next points."""
         step = None if idle else self.turns[job].step
-        points = _NO_POINTS if step is None else queue.batch(step)
-        return Share(weights=weights, points=points, starts=self._starts[index], idle=step is None)
+        return Share(
+            weights=weights,
+            points=_NO_POINTS if step is None else queue.batch(step),
+            starts=self._starts[index],
+            pieces=pieces,
+            idle=step is None,
+        )
 
     def positions(self, index: int, chunks: Sequence[int]) -> IntArray:
         """Return which positions of a batch of model ``index`` are in these chunks."""

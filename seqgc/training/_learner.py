@@ -15,6 +15,7 @@ from seqgc.errors import StoreError
 from seqgc.ports import FloatArray, WeightRef, WeightStore
 from seqgc.training._autocast import require_autocast
 from seqgc.training._queue import DataQueue
+from seqgc.training._result import ModelResult
 from seqgc.training._stepper import Stepper
 from seqgc.training.augmentation import AugmentedDataset
 from seqgc.training.model import Model, ParameterVector, Precision, torch_dtype
@@ -46,7 +47,7 @@ class Learner:
         dtype = torch_dtype(precision)
         self.module: Final[nn.Module] = copy.deepcopy(model.module).to(device="cpu", dtype=dtype)
         self._parameters = ParameterVector(self.module)
-        self.result_size: Final = self._parameters.size + 1  # then the loss
+        self.layout: Final = self._parameters.layout
         self.stepper: Final = Stepper(model, self._parameters)
         rules = model.validation
         self.validator: Final = None if rules is None else Validator(model, rules)
@@ -62,15 +63,15 @@ class Learner:
         self._left: list[WeightRef] = []  # that could not be removed yet
         self.unremoved = ""  # why, the first time
 
-    def apply(self, gradient: FloatArray) -> dict[str, float]:
-        """Take one step along ``gradient`` (P,), in the run's precision and writable.
+    def apply(self, result: ModelResult) -> dict[str, float]:
+        """Take one step along the gradient of ``result``, in the run's precision and writable.
 
         Returns what `Stepper.end` says of it. Whatever the model's optimizer or scheduler raises
         is raised, and the weights are those before; so it is if no checkpoint can hold its state.
         """
         before = self._kept()
         try:
-            clipped = self.stepper.clip(gradient)
+            clipped = self.stepper.clip(result)
             self.stepper.move()
             about = self.stepper.end() | clipped
             self._require_state()
@@ -80,14 +81,14 @@ class Learner:
         self.steps, self.changes = self.steps + 1, self.changes + 1
         return about
 
-    def apply_part(self, gradient: FloatArray) -> None:
-        """Go a part of a step, along ``gradient`` (P,); its end is `end_step`. Raises as `apply`.
+    def apply_part(self, result: ModelResult) -> None:
+        """Go a part of a step, along a part's gradient; its end is `end_step`. Raises as `apply`.
 
         Nothing is clipped: a part's norm is not the gradient's.
         """
         before = self._kept()
         try:
-            self.stepper.set(gradient)
+            self.stepper.set(result)
             self.stepper.move()
             self._require_state()
         except BaseException:

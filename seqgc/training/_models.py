@@ -18,11 +18,20 @@ from torch import nn
 
 from seqgc._fault import fault_of
 from seqgc.errors import ParameterError, StoreError, one_line, reraise_stop
-from seqgc.ports import Decoding, FloatArray, MiniTask, WeightedPoints, WeightRef, WeightStore
+from seqgc.ports import (
+    Decoding,
+    FloatArray,
+    MiniTask,
+    ResultForm,
+    WeightedPoints,
+    WeightRef,
+    WeightStore,
+)
 from seqgc.training._aftermath import Aftermath
 from seqgc.training._forms import one_of_each
 from seqgc.training._jobs import JobPlan, Share
 from seqgc.training._learner import Learner, LearnerState, Tensors
+from seqgc.training._result import LossSums, ModelResult
 from seqgc.training._soundness import require_sound
 from seqgc.training._turns import TurnsState
 from seqgc.training._work import batch_sizes
@@ -43,7 +52,7 @@ class PartsState:
     """What is known of a job whose parts are applied by themselves, apart from tensors."""
 
     of: int  # how many parts it has; 0: not known yet
-    losses: dict[int, list[float]]  # by part that is in: what each model's loss has of it
+    losses: dict[int, list[LossSums]]  # by part that is in: what each model's loss has of it
     sums: list[tuple[int, int]]  # of parts that wait for others to be added up (`TreeSum`)
 
 
@@ -161,9 +170,15 @@ class ModelsWorkload(ABC):
         for learner in self._learners:
             learner.stepper.require_steps(steps)
 
-    def result_form(self, job: int) -> tuple[np.dtype[np.floating], int]:
-        """Return the results' dtype, whatever they travel in, and length: P + 1 over the bundle."""
-        return np.dtype(self._precision), sum(each.result_size for each in self._bundle(job))
+    def result_form(self, job: int) -> ResultForm:
+        """Return the form of a job's results, whatever they travel in: its models' one by one."""
+        layouts = [each.layout for each in self._bundle(job)]
+        starts = np.cumsum([0, *(each.size for each in layouts)]).tolist()
+        marks = [
+            slice(start + each.marks.start, start + each.marks.stop)
+            for start, each in zip(starts, layouts, strict=False)
+        ]
+        return ResultForm(np.dtype(self._precision), starts[-1], tuple(marks))
 
     def module(self, name: str) -> nn.Module:
         """Return a model's module as trained so far; it is the run's own, to be read only."""
@@ -191,9 +206,9 @@ class ModelsWorkload(ABC):
     def unused(self, job: int) -> list[slice]:
         """Return which parts of a job's results, and of its gradient, are of parked models."""
         bundle = self._bundle(job)
-        ends = np.cumsum([each.result_size for each in bundle]).tolist()
+        ends = np.cumsum([each.layout.size for each in bundle]).tolist()
         return [
-            slice(end - each.result_size, end)
+            slice(end - each.layout.size, end)
             for each, end in zip(bundle, ends, strict=True)
             if each.model.name in self._parked
         ]
@@ -217,20 +232,21 @@ class ModelsWorkload(ABC):
 
     def _vector(self, job: int, gradient: FloatArray) -> FloatArray:
         """Return a decoded gradient as the run's precision has it; refuse one of another size."""
-        dtype, size = self.result_form(job)
+        dtype, size, _ = self.result_form(job)
         if gradient.shape != (size,):
             rule = f"of job {job} must have shape ({size},)"
             raise ParameterError("gradient", rule, gradient.shape)
         return np.array(gradient, dtype=dtype)
 
-    def _parts(self, job: int, gradient: FloatArray) -> list[tuple[Learner, FloatArray]]:
-        """Cut a job's gradient into its models' parts, which are views."""
+    def _results(self, job: int, gradient: FloatArray) -> list[tuple[Learner, ModelResult]]:
+        """Return what a job's gradient says of each of its models, with views where it can."""
         bundle = self._bundle(job)
-        ends = np.cumsum([learner.result_size for learner in bundle])
-        return list(zip(bundle, np.split(gradient, ends[:-1]), strict=True))
+        ends = np.cumsum([learner.layout.size for learner in bundle])
+        vectors = np.split(gradient, ends[:-1])
+        return [(m, m.layout.read(each)) for m, each in zip(bundle, vectors, strict=True)]
 
-    def _park_overflown(self, parts: Sequence[tuple[Learner, FloatArray]]) -> None:
-        overflown = [m.model.name for m, part in parts if not np.isfinite(part).all()]
+    def _park_overflown(self, results: Sequence[tuple[Learner, ModelResult]]) -> None:
+        overflown = [m.model.name for m, result in results if not result.is_finite]
         self.park(overflown, kind="diverged", why="the sum of its finite results overflows")
 
     def _note(self, job: int, losses: Sequence[float]) -> None:
@@ -248,18 +264,25 @@ class ModelsWorkload(ABC):
         why = f"{what} raised {fault_of(error)}"
         self.park([learner.model.name], kind="raised", why=why)
 
-    def _step(self, learner: Learner, part: FloatArray) -> None:
+    def _step(self, learner: Learner, result: ModelResult, *, loss: float) -> None:
         try:
-            about = learner.apply(part[:-1])
+            about = learner.apply(result)
         except BaseException as error:
             self._park_raised(learner, error)
         else:
-            self.aftermath.follow(learner, loss=float(part[-1]), about=about)
+            self.aftermath.follow(learner, loss=loss, about=about)
 
     def _share(self, index: int, job: int, weights: WeightRef) -> Share:
         learner = self._learners[index]
         idle = self._idle_from.get(learner.model.name, job + 1) <= job
-        return self._plan.share(index, job=job, weights=weights, queue=learner.queue, idle=idle)
+        return self._plan.share(
+            index,
+            job=job,
+            weights=weights,
+            queue=learner.queue,
+            pieces=learner.layout.pieces,
+            idle=idle,
+        )
 
     def _bundle(self, job: int) -> list[Learner]:
         return [self._learners[index] for index in self._plan.bundle(job)]

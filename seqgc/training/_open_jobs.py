@@ -6,12 +6,12 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 
 from seqgc.ports import Part, WeightRef
 from seqgc.training._jobs import Share
 from seqgc.training._models import PartsState
+from seqgc.training._result import LossSums
 from seqgc.training._tree_sum import TreeSum
 
 __all__ = ["OpenJob"]
@@ -25,10 +25,11 @@ class OpenJob:
 
     Examples
     --------
+    >>> from seqgc.training._result import LossSums
     >>> job = OpenJob(shares=())
     >>> for part, loss in ((1, 0.5), (0, 0.25)):
     ...     print(job.is_complete, job.takes(Part(index=part, of=2)))
-    ...     job.take(Part(index=part, of=2), [loss])
+    ...     job.take(Part(index=part, of=2), [LossSums(loss=loss, weight=0.5, points=0.5)])
     False True
     False True
     >>> job.is_complete, job.loss(), job.takes(Part(index=0, of=2))
@@ -37,7 +38,7 @@ class OpenJob:
 
     shares: tuple[Share, ...]  # its models'; with the weights published last when it began
     total: TreeSum = field(default_factory=lambda: TreeSum(of=0))  # of no part: not known yet
-    losses: dict[int, list[float]] = field(default_factory=dict)  # by part that is in
+    losses: dict[int, list[LossSums]] = field(default_factory=dict)  # by part that is in
     reads: defaultdict[int | None, set[WeightRef]] = field(default_factory=lambda: defaultdict(set))
     """What has been sent of each part that is to come: the versions that its tasks read."""
     may_repeat: bool = False
@@ -57,15 +58,15 @@ class OpenJob:
         is_next = part.again and self.may_repeat if part.index in self.losses else not part.again
         return is_next and self.total.of in (0, part.of)
 
-    def take(self, part: Part, losses: list[float]) -> None:
+    def take(self, part: Part, losses: list[LossSums]) -> None:
         """Take note of a part that has come, and of what each model's loss has of it."""
         self.total.of = part.of
         self.losses[part.index] = losses
 
     def loss(self) -> list[float]:
-        """Return the models' losses on the batch, each the sum of its parts'."""
-        of_parts = np.array([self.losses[part] for part in sorted(self.losses)])
-        return list(map(float, of_parts.sum(axis=0)))
+        """Return the models' mean losses on the batch."""
+        of_parts = [self.losses[part] for part in sorted(self.losses)]
+        return [LossSums.total(of_model).mean for of_model in zip(*of_parts, strict=True)]
 
     # ---- checkpoints ----------------------------------------------------------------------------
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,10 @@ __all__ = [
     "LOSSES",
     "Loss",
     "PointDataset",
+    "PointLoss",
+    "PointLosses",
     "collate",
+    "loss_in",
     "map_tensors",
     "named_loss",
     "per_point_loss",
@@ -25,16 +29,39 @@ __all__ = [
     "require_points",
 ]
 
-Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor | tuple[Tensor, Tensor]]
+"""``(output, target) -> values``, or ``(values, weights)`` for a mean of ``sum v / sum w``."""
 
 LOSSES: Mapping[str, Callable[[], nn.Module]]
 LOSSES = {"cross-entropy": nn.CrossEntropyLoss, "mse": nn.MSELoss}
 """Losses by name."""
 
 _REMEDY = (
-    "use reduction='none', e.g. functools.partial(torch.nn.functional.cross_entropy, "
-    "reduction='none'); the division by the batch size is seqgc's"
+    "use a loss such as torch.nn.CrossEntropyLoss(), or a function that returns one value a point, "
+    "or (values, weights) for a mean of sum(values) / sum(weights)"
 )
+
+_WEIGHTED: Final = (nn.CrossEntropyLoss, nn.NLLLoss)
+_MEANS: Final = frozenset(
+    {
+        *_WEIGHTED,
+        nn.BCELoss,
+        nn.BCEWithLogitsLoss,
+        nn.GaussianNLLLoss,
+        nn.HingeEmbeddingLoss,
+        nn.HuberLoss,
+        nn.KLDivLoss,
+        nn.L1Loss,
+        nn.MSELoss,
+        nn.MultiLabelMarginLoss,
+        nn.MultiLabelSoftMarginLoss,
+        nn.MultiMarginLoss,
+        nn.PoissonNLLLoss,
+        nn.SmoothL1Loss,
+        nn.SoftMarginLoss,
+    }
+)
+"""torch's losses whose mean is one over points, of what ``reduction='none'`` returns."""
 
 
 class PointDataset(Protocol):
@@ -95,39 +122,128 @@ def named_loss(name: str) -> nn.Module:
 
 
 def per_point_loss(loss: Loss) -> Loss:
-    """Return ``loss``, or its twin that does not reduce, if ``loss`` is an nn loss with a mean.
+    """Return ``loss``, or what returns its points' losses, if it is a torch loss with a mean.
 
-    A sum is refused, and a mean whose divisor depends on which points share the batch.
+    Refused are sums, losses whose mean is not known to be one over points, and losses with
+    trainable parameters of their own.
     """
     if not callable(loss):
         raise ParameterError(
             "loss", "must be callable, (output, target) -> one value a point", loss
         )
+    if not isinstance(loss, nn.Module):
+        return loss
+    if trained := [name for name, each in loss.named_parameters() if each.requires_grad]:
+        rule = "must have no trainable parameters: only those of the module are trained"
+        remedy = "move them into the module, or set requires_grad=False"
+        raise ParameterError("loss", rule, f"{type(loss).__name__} with {trained[0]}", remedy)
     if not isinstance(loss, nn.modules.loss._Loss) or loss.reduction == "none":
         return loss
-    if loss.reduction != "mean":
-        raise ParameterError("loss", "must not add up its points", loss.reduction, _REMEDY)
-    # Both options make torch divide by the total class weight of the batch's targets, which no
-    # single chunk knows.
-    if isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss) and (
-        loss.weight is not None or loss.ignore_index >= 0
-    ):
-        option = "weight" if loss.weight is not None else "ignore_index"
-        raise ParameterError(
-            "loss",
-            "must divide by the batch size alone",
-            f"{type(loss).__name__}({option}=..., reduction='mean')",
-            "use reduction='none': each point keeps its weight, and the batch size divides",
-        )
-    unreduced = copy.deepcopy(loss)
-    unreduced.reduction = "none"
-    return unreduced
+    own = type(loss).__module__ != nn.modules.loss.__name__  # a subclass, with a mean of its own
+    if loss.reduction == "mean" and (type(loss) in _MEANS or own):
+        return PointLoss(loss) if own or type(loss) in _WEIGHTED else _unreduced(loss)
+    if loss.reduction == "batchmean" and isinstance(loss, nn.KLDivLoss):
+        return PointLoss(loss)
+    rule = "must be a mean over the data points"
+    got = f"{type(loss).__name__} with reduction={loss.reduction!r}"
+    raise ParameterError("loss", rule, got, _REMEDY)
 
 
-def point_losses(loss: Loss, output: Tensor, target: Tensor, *, count: int) -> Tensor:
-    """Return the (count,) losses of ``count`` points, averaged over any further axes."""
-    losses = loss(output, target)
-    if losses.ndim == 0 or losses.shape[0] != count:
+class PointLoss(nn.Module):
+    """The losses of data points, and their weights, of which a torch loss is the mean.
+
+    ``mean`` is the torch loss. Its mean is ``sum(values) / sum(weights)``, where ``forward``
+    returns ``values`` alone if all weights are 1. `torch.nn.CrossEntropyLoss` and
+    `torch.nn.NLLLoss` weigh a target by its class (``weight``), and by 0 if it is
+    ``ignore_index``; label smoothing and targets that are probabilities change no weight.
+
+    Examples
+    --------
+    >>> output, target = torch.zeros(3, 2), torch.tensor([0, 1, -100])
+    >>> loss = PointLoss(nn.CrossEntropyLoss(weight=torch.tensor([1.0, 3.0])))
+    >>> values, weights = loss(output, target)
+    >>> weights
+    tensor([1., 3., 0.])
+    >>> bool(values.sum() / weights.sum() == loss.mean(output, target))
+    True
+    """
+
+    reduction: Final = "none"
+
+    def __init__(self, mean: nn.Module) -> None:
+        super().__init__()
+        self.mean: Final = copy.deepcopy(mean)
+        self._each: Final = _unreduced(mean)
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """Return the values (m, ...), and their weights (m, ...) if these can differ from 1."""
+        values: Tensor = self._each(output, target)
+        if self.mean.reduction == "batchmean":
+            return values.flatten(1).sum(1) if values.ndim > 1 else values
+        if not isinstance(self.mean, _WEIGHTED):
+            return values
+        if target.is_floating_point():  # probabilities: torch divides by the number of points
+            return values
+        counts = target != self.mean.ignore_index
+        if self.mean.weight is None:
+            return values, counts.to(values.dtype)
+        return values, self.mean.weight[target * counts] * counts
+
+
+def _unreduced(loss: nn.Module) -> nn.Module:
+    twin = copy.deepcopy(loss)
+    setattr(twin, "reduction", "none")  # noqa: B010 (unknown to type checkers)
+    return twin
+
+
+def loss_in(loss: Loss, dtype: torch.dtype) -> Loss:
+    """Return a loss whose own tensors, such as class weights, have the dtype of the computation."""
+    if isinstance(loss, nn.Module):
+        return cast("Loss", copy.deepcopy(loss).to(device="cpu", dtype=dtype))
+    return loss
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PointLosses:
+    """Losses of m data points: ``values`` (m,), and their ``weights`` (m,) in the mean.
+
+    ``counts`` are the weights of the single targets, (m, ...), or None if all are 1.
+    """
+
+    values: Tensor
+    weights: Tensor
+    counts: Tensor | None = None
+
+
+def point_losses(loss: Loss, output: Tensor, target: Tensor, *, count: int) -> PointLosses:
+    """Return the losses of ``count`` points, averaged over any further axes."""
+    returned = loss(output, target)
+    if not isinstance(returned, tuple):
+        values = _of_points(returned, count=count)
+        return PointLosses(values=values, weights=torch.ones(count))
+    if len(returned) != 2 or not all(isinstance(each, Tensor) for each in returned):
+        rule = "must return values, or a pair of tensors (values, weights)"
+        raise ParameterError("loss", rule, [type(each).__name__ for each in returned])
+    values, weights = returned
+    if weights.shape != values.shape:
+        rule = "must return weights of the shape of its values"
+        raise ParameterError("loss", rule, (tuple(values.shape), tuple(weights.shape)))
+    if weights.requires_grad:
+        rule = "must return weights that depend on no trainable parameter"
+        raise ParameterError("loss", rule, "weights that require grad", "call weights.detach()")
+    return PointLosses(
+        values=_of_points(values, count=count),
+        weights=_of_points(weights.double(), count=count),
+        counts=weights,
+    )
+
+
+def _of_points(returned: object, *, count: int) -> Tensor:
+    """Return means (count,) over all axes but the first."""
+    if not isinstance(returned, Tensor):
+        rule = "must return a tensor with one value for each point"
+        raise ParameterError("loss", rule, type(returned).__name__, _REMEDY)
+    if returned.ndim == 0 or returned.shape[0] != count:
         rule = f"must yield one value for each of {count} points"
-        raise ParameterError("loss", rule, tuple(losses.shape), _REMEDY)
-    return losses if losses.ndim == 1 else losses.flatten(1).mean(1)
+        raise ParameterError("loss", rule, tuple(returned.shape), _REMEDY)
+    return returned if returned.ndim == 1 else returned.flatten(1).mean(1)

@@ -23,7 +23,7 @@ from seqgc._fault import fault_of
 from seqgc.errors import ParameterError, refusing, reraise_stop
 from seqgc.ports import IntArray
 from seqgc.training._autocast import autocasting
-from seqgc.training._points import collate, map_tensors, point_losses
+from seqgc.training._points import collate, loss_in, map_tensors, point_losses
 from seqgc.training.model import Model
 
 __all__ = ["frozen_statistics", "require_sound"]
@@ -103,7 +103,7 @@ def _require_test_points(model: Model, module: nn.Module) -> None:
     rule = "must have points that the module and the loss take ({})"
     with refusing("test_dataset", rule, model.name), torch.no_grad():
         x, y = collate(model.test_dataset, points, dtype=_DTYPE)
-        point_losses(model.loss, module(x), y, count=len(points))
+        point_losses(loss_in(model.loss, _DTYPE), module(x), y, count=len(points))
 
 
 def _require_statistics(model: Model) -> None:
@@ -182,14 +182,16 @@ class _Trial:
         try:
             with torch.no_grad(), autocasting(self.model.autocast):
                 output = self.module(x)
-                losses = point_losses(self.model.loss, output, y, count=len(points))
+                losses = point_losses(
+                    loss_in(self.model.loss, self.dtype), output, y, count=len(points)
+                )
         except ParameterError:
             raise
         except BaseException as error:  # the user's own code: whatever it raises
             reraise_stop(error)
             rule = "must take the dataset's points, and the loss its outputs"
             raise ParameterError("module", rule, self._blame(()), fault_of(error)) from error
-        return (losses, output) if isinstance(output, Tensor) else (losses,)
+        return (losses.values, output) if isinstance(output, Tensor) else (losses.values,)
 
     def _require_separate(self, one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> None:
         """Compare the one point that two batches share; refuse if the others matter to it."""

@@ -27,8 +27,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from seqgc.errors import ParameterError, refusing
-from seqgc.ports import FloatArray
 from seqgc.training._packing import pack, unpack
+from seqgc.training._result import ModelResult
 from seqgc.training.model import Model, ParameterVector
 
 __all__ = ["Stepper", "without_compiler"]
@@ -54,16 +54,16 @@ class Stepper:
             rule = f"must last for the {steps} steps of the run"
             raise ParameterError("scheduler", rule, f"total_steps={last}", f"total_steps={steps}")
 
-    def set(self, gradient: FloatArray) -> None:
-        """Have ``gradient`` (P,), which must be writable, be what `move` goes along."""
-        self._parameters.set_gradient(gradient)
+    def set(self, result: ModelResult) -> None:
+        """Make the gradient of ``result``, which must be writable, the one that `move` follows."""
+        self._parameters.set_gradient(result.gradient, result.received)
 
-    def clip(self, gradient: FloatArray) -> dict[str, float]:
-        """Like `set`, of the gradient as it is clipped.
+    def clip(self, result: ModelResult) -> dict[str, float]:
+        """Clip the gradient of ``result``, and `set` it.
 
         Where that is by its norm, the ``gradient_norm`` that it had is returned.
         """
-        self.set(gradient)
+        self.set(result)
         limit = self._model.gradient_clip_val
         if limit is None:
             return {}

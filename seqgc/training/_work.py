@@ -92,8 +92,9 @@ def task_sizes(
     """Return the sizes of tasks of so many mini-tasks, at a normalized load."""
     bundle = jobs_per_round
     bundles = [models[i : i + bundle] for i in range(0, len(models), bundle)]
-    parameters = {model.name: ParameterVector(model.module).size for model in models}
-    largest = max(sum(parameters[model.name] for model in each) for each in bundles)
+    layouts = {model.name: ParameterVector(model.module).layout for model in models}
+    largest = max(sum(layouts[model.name].parameters for model in each) for each in bundles)
+    longest = max(sum(layouts[model.name].size for model in each) for each in bundles)
     points = max(sum(model.batch_size for model in each) for each in bundles)
     part_bytes = _PART_BYTES + _NAMED * max(len(model.name) for model in models)
     task_bytes = int(np.ceil(load * points)) * _POINT_BYTES + mini_tasks * bundle * part_bytes
@@ -107,8 +108,7 @@ def task_sizes(
         weights_files=bundle,
         mini_tasks=mini_tasks,
         task_bytes=task_bytes,
-        # and a loss each
-        result_bytes=mini_tasks * (largest + bundle) * payload_format(payload).bits // 8,
+        result_bytes=mini_tasks * longest * payload_format(payload).bits // 8,
     )
 
 

@@ -17,7 +17,7 @@ from seqgc.errors import ParameterError, reraise_stop
 from seqgc.ports import Flaw, FlawedResult, FloatArray, WeightedPoints, WeightRef, WeightStore
 from seqgc.training._autocast import autocasting, require_autocast
 from seqgc.training._forms import with_shared_modules
-from seqgc.training._points import collate, point_losses
+from seqgc.training._points import collate, loss_in, point_losses
 from seqgc.training.model import Model, Objective, ParameterVector, Precision, torch_dtype
 
 __all__ = ["FetchingStore", "TorchCompute", "TorchComputeFactory"]
@@ -35,9 +35,9 @@ class TorchCompute:
     """Computes results of mini-tasks from weights that it fetches.
 
     For every part, in order, the result holds ``sum_p coefficients[p] * grad loss(points[p])`` over
-    the trainable parameters, then ``sum_p coefficients[p] * loss(points[p])``: a part of a model
-    with P parameters is P + 1 long. The loss is as linear in the chunks as the gradient, so the
-    decoded last element is the batch's mean loss, for free.
+    the trainable parameters (P,), then ``sum_p coefficients[p] * loss(points[p])``, and a few more
+    numbers (`seqgc.training.ResultLayout`). The loss is as linear in the chunks as the gradient, so
+    the decoded result has the batch's loss as well.
 
     The modules of ``objectives``, which parts may name, are copied; one that several have is copied
     once, as its own weights are never used. ``precision`` is that of the weights, the
@@ -62,7 +62,7 @@ class TorchCompute:
     >>> part = WeightedPoints(
     ...     model="line", weights=ref, points=np.array([0]), coefficients=np.array([0.5])
     ... )
-    >>> compute((part,))  # 0.5 * [2 * 3 * (3 - 1), (3 - 1)**2]
+    >>> compute((part,))[:2]  # 0.5 * [2 * 3 * (3 - 1), (3 - 1)**2]
     array([6., 2.])
     """
 
@@ -82,7 +82,7 @@ class TorchCompute:
         self._fetch: Final = lru_cache(maxsize=cached_weights)(store.fetch)
 
     def __call__(self, parts: tuple[WeightedPoints, ...]) -> FloatArray:
-        """Return the parts' results, concatenated: (sum of P + 1 over the parts,), a new array.
+        """Return the parts' results, concatenated, as a new array.
 
         ParameterError if a part names an unknown model, or weights of another size; StoreError if
         the store no longer has the weights; `FlawedResult` where a model's own code raises.
@@ -92,7 +92,7 @@ class TorchCompute:
                 rule = f"must be one of {', '.join(self._local)}"
                 raise ParameterError("model", rule, part.model)
         flaws: dict[str, Flaw] = {}
-        sizes = [self._local[part.model].parameters.size + 1 for part in parts]
+        sizes = [self._local[part.model].parameters.layout.size for part in parts]
         result, end = np.empty(sum(sizes), dtype=self._precision), 0
         for part, size in zip(parts, sizes, strict=True):
             start, end = end, end + size
@@ -136,22 +136,30 @@ class _LocalObjective:
     def __init__(self, objective: Objective, module: _LocalModule) -> None:
         require_autocast(objective.autocast)  # what this machine can do
         self._objective, self.module = objective, module
+        self._loss: Final = loss_in(objective.loss, module.dtype)
         self.parameters: Final = module.parameters
 
     def compute(self, part: WeightedPoints, *, out: FloatArray) -> None:
-        """Fill ``out`` (P + 1,) with one forward and one backward pass at the loaded weights."""
+        """Fill ``out`` (size,) with one forward and one backward pass at the loaded weights."""
         module, dtype = self.module, self.module.dtype
         x, y = collate(self._objective.dataset, part.points, dtype=dtype)
         with autocasting(self._objective.autocast):
-            losses = point_losses(self._objective.loss, module.call(x), y, count=len(part.points))
+            losses = point_losses(self._loss, module.call(x), y, count=len(part.points))
         # Copied, because the coefficients are read-only and torch warns of such arrays.
         coefficients = torch.tensor(part.coefficients, dtype=dtype)
-        total = torch.dot(coefficients, losses.to(dtype))
+        total = torch.dot(coefficients, losses.values.to(dtype))
         self.parameters.clear_gradient()
         if total.requires_grad:  # not if the output uses no trainable parameter
             torch.autograd.backward(total)
-        self.parameters.read_gradient(out[:-1])
-        out[-1] = total.item()
+        received = self.parameters.read_gradient(out[: self.parameters.size])
+        self.parameters.layout.write(
+            out,
+            loss=total.item(),
+            # Both sums are made alike, so that they are the same to the last bit for weights of 1.
+            weight=float((part.coefficients * losses.weights.double().numpy()).sum()),
+            points=float((part.coefficients * np.ones(len(part.points))).sum()),
+            received=received,
+        )
 
 
 class TorchComputeFactory:

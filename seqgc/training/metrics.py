@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -14,7 +15,14 @@ from torch import Tensor, nn
 
 from seqgc.errors import ParameterError, refusing
 from seqgc.training._autocast import Autocast, autocasting
-from seqgc.training._points import Loss, PointDataset, collate, per_point_loss, point_losses
+from seqgc.training._points import (
+    Loss,
+    PointDataset,
+    collate,
+    loss_in,
+    per_point_loss,
+    point_losses,
+)
 
 __all__ = ["Evaluation", "JobMetrics", "Metric", "evaluate"]
 
@@ -41,7 +49,10 @@ class JobMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Mean loss over a dataset, and the fraction of points classified right (None: no classes)."""
+    """Mean loss over a dataset, and the fraction of targets classified right (None: no classes).
+
+    Both leave out the targets that the loss ignores; the mean has the loss's weights.
+    """
 
     loss: float
     accuracy: float | None
@@ -59,9 +70,9 @@ def evaluate(
     """Evaluate ``module`` in eval mode on every point of ``dataset``; its modes are put back.
 
     Points have classes if targets are integers and outputs have one more axis: then the class is
-    the argmax over axis 1, and several targets a point count in fractions. ``metrics`` are given
-    the outputs and targets of all points, each stacked along its first axis. ``autocast`` is that
-    of a `Model`; metrics are given outputs in the weights' dtype all the same.
+    the argmax over axis 1, and each target counts whose weight in the loss is not 0. ``metrics``
+    are given the outputs and targets of all points, each stacked along its first axis. ``autocast``
+    is that of a `Model`; metrics are given outputs in the weights' dtype all the same.
 
     Raises
     ------
@@ -82,9 +93,9 @@ def evaluate(
     size = len(dataset)
     if size < 1:
         raise ParameterError("dataset", "must hold at least one data point", size)
-    loss = per_point_loss(loss)
     dtype = next((p.dtype for p in module.parameters()), torch.float32)
-    total, hits = 0.0, 0.0
+    loss = loss_in(per_point_loss(loss), dtype)
+    total, weight, hits, counted = 0.0, 0.0, 0.0, 0.0
     outputs: list[Tensor] = []
     targets: list[Tensor] = []
     with ExitStack() as modes, torch.no_grad():
@@ -97,14 +108,17 @@ def evaluate(
             with autocasting(autocast):
                 output = module(x)
                 losses = point_losses(loss, output, y, count=len(points))
-            total += float(losses.double().sum())
-            hits += _hits(output, y)
+            total += float(losses.values.double().sum())
+            weight += float(losses.weights.double().sum())
+            right, targets_counted = _hits(output, y, losses.counts)
+            hits, counted = hits + right, counted + targets_counted
             if metrics:
                 outputs.append(output.to(dtype) if autocast != "off" else output)
                 targets.append(y)
         own = {name: _measured(name, metrics[name], outputs, targets) for name in metrics}
-    accuracy = None if np.isnan(hits) else hits / size
-    return Evaluation(loss=total / size, accuracy=accuracy, metrics=own)
+    mean = total / weight if weight else math.nan
+    accuracy = hits / counted if counted else math.nan
+    return Evaluation(loss=mean, accuracy=None if math.isnan(hits) else accuracy, metrics=own)
 
 
 def _measured(name: str, metric: Metric, outputs: list[Tensor], targets: list[Tensor]) -> float:
@@ -116,11 +130,17 @@ def _measured(name: str, metric: Metric, outputs: list[Tensor], targets: list[Te
         return float(cast("float", value))
 
 
-def _hits(output: object, target: Tensor) -> float:
-    """Return how many points are classified right; NaN: they have no classes."""
+def _hits(output: object, target: Tensor, weights: Tensor | None) -> tuple[float, float]:
+    """Return how many targets are classified right, and how many there are; NaN: no classes.
+
+    A target whose weight is 0 is none: a loss ignores it.
+    """
     if not isinstance(output, Tensor) or output.ndim != target.ndim + 1:
-        return float("nan")
+        return math.nan, math.nan
     if target.is_floating_point():
-        return float("nan")
-    right = (output.argmax(1) == target).double()
-    return float(right.reshape(len(right), -1).mean(1).sum())
+        return math.nan, math.nan
+    counts = torch.ones_like(target, dtype=torch.bool)
+    if weights is not None and weights.ndim <= target.ndim:
+        counts &= (weights != 0).reshape(*weights.shape, *[1] * (target.ndim - weights.ndim))
+    right = (output.argmax(1) == target) & counts
+    return float(right.sum()), float(counts.sum())

@@ -14,9 +14,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from seqgc.errors import ParameterError, require_int, require_name, require_number
-from seqgc.ports import FloatArray
+from seqgc.ports import BoolArray, FloatArray
 from seqgc.training._autocast import Autocast, require_autocast
 from seqgc.training._points import Loss, PointDataset, per_point_loss, require_points
+from seqgc.training._result import ResultLayout
 from seqgc.training.validation import Validation
 
 __all__ = [
@@ -188,6 +189,7 @@ class ParameterVector:
     def __init__(self, module: nn.Module) -> None:
         self.tensors: Final = tuple(p for p in module.parameters() if p.requires_grad)
         self.size: Final = sum(p.numel() for p in self.tensors)
+        self.layout: Final = ResultLayout([p.numel() for p in self.tensors])
 
     def read(self) -> FloatArray:
         """Return a copy of the parameters, (size,), read-only."""
@@ -201,14 +203,21 @@ class ParameterVector:
             # Through numpy's view: any strides, any read-only source, no temporary.
             p.detach().numpy()[...] = piece.reshape(p.shape)
 
-    def set_gradient(self, vector: FloatArray) -> None:
-        """Make ``vector`` (size,), which must be writable, the parameters' gradient, uncopied."""
-        for p, piece in self._pieces(vector):
-            p.grad = torch.from_numpy(piece).view(p.shape)
+    def set_gradient(self, vector: FloatArray, received: BoolArray) -> None:
+        """Make ``vector`` (size,), which must be writable, the parameters' gradient, uncopied.
 
-    def read_gradient(self, out: FloatArray) -> None:
-        """Write the parameters' gradient into ``out`` (size,); zero where there is none."""
+        A tensor that is not ``received`` (K,) has no gradient: torch's optimizers skip it.
+        """
+        for (p, piece), has_gradient in zip(self._pieces(vector), received, strict=True):
+            p.grad = torch.from_numpy(piece).view(p.shape) if has_gradient else None
+
+    def read_gradient(self, out: FloatArray) -> list[bool]:
+        """Write the parameters' gradient into ``out`` (size,), zeros where there is none.
+
+        Returns which of the K tensors have one.
+        """
         torch.cat([_gradient(p).reshape(-1) for p in self.tensors], out=torch.from_numpy(out))
+        return [p.grad is not None for p in self.tensors]
 
     def clear_gradient(self) -> None:
         """Forget the parameters' gradient."""

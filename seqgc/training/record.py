@@ -131,6 +131,7 @@ def _tasks(
     Loads above 1, as of bundles of models, go round the batch more than once.
     """
     model, size = plan.model, plan.model.batch_size
+    pieces = ParameterVector(model.module).layout.pieces
     batch = batch_indices(len(model.dataset), batch_size=size, seed=model.seed, step=number)
     coefficients = np.full(num_points(load, size), 1 / size)
     for worker in range(workers):
@@ -139,6 +140,7 @@ def _tasks(
             weights=weights,
             points=batch[(worker * size // workers + np.arange(len(coefficients))) % size],
             coefficients=coefficients,
+            pieces=pieces,
         )
         items = (ports.WorkItem(slot=0, parts=(part,)),)
         yield ports.Task(round=number, worker=worker, attempt=0, items=items)

@@ -35,6 +35,7 @@ from seqgc.training._jobs import JobPlan
 from seqgc.training._learner import Learner, Tensors
 from seqgc.training._models import ModelsWorkload, WorkloadState
 from seqgc.training._open_jobs import OpenJob
+from seqgc.training._result import ModelResult
 from seqgc.training._updates import Apply, Refresh, StaleScheme, Updates
 from seqgc.training.model import Model, Precision
 
@@ -154,16 +155,16 @@ class StaleWorkload(ModelsWorkload):
             which = f"part {part.index} of {part.of} of job {job}"
             raise ScheduleError(f"{which} cannot be taken: its job is not open, or it is in")
         kept = self._vector(job, gradient)
-        parts = self._parts(job, kept)
+        results = self._results(job, kept)
         weight = decoding.terms[0].weight if decoding.part and decoding.terms else 1.0
-        about.take(part, [float(of_it[-1]) / weight for _, of_it in parts])
+        about.take(part, [result.sums.times(1 / weight) for _, result in results])
         about.reads.pop(part.index if decoding.part else None, None)
         if self._plan.turns[job].step is not None:
-            self._park_overflown(parts)
+            self._park_overflown(results)
             if self._updates.apply == "clock":
                 about.total.add(part.index, kept)
             else:
-                self._apply_parts(parts)
+                self._apply_parts(results)
         for ended in (job,) if decoding.ends is None else decoding.ends:
             if (about := self._open.get(ended)) is None:
                 raise ScheduleError(f"job {ended} cannot end: it is not in flight")
@@ -228,11 +229,11 @@ class StaleWorkload(ModelsWorkload):
 
     # ---- what becomes of a part -----------------------------------------------------------------
 
-    def _apply_parts(self, parts: Sequence[tuple[Learner, FloatArray]]) -> None:
-        for learner, part in parts:
+    def _apply_parts(self, results: Sequence[tuple[Learner, ModelResult]]) -> None:
+        for learner, result in results:
             if learner.model.name not in self._parked:
                 try:
-                    learner.apply_part(part[:-1])
+                    learner.apply_part(result)
                 except BaseException as error:  # of the user's own optimizer
                     self._park_raised(learner, error)
 
@@ -264,12 +265,11 @@ class StaleWorkload(ModelsWorkload):
                 if learner.model.name not in self._parked:
                     self._end_parts(learner, loss)
         else:
-            parts = self._parts(job, total)
-            self._park_overflown(parts)
-            for (learner, part), loss in zip(parts, losses, strict=True):
-                part[-1] = loss
+            results = self._results(job, total)
+            self._park_overflown(results)
+            for (learner, result), loss in zip(results, losses, strict=True):
                 if learner.model.name not in self._parked:
-                    self._step(learner, part)
+                    self._step(learner, result, loss=loss)
         del self._open[job]
 
     def _end_parts(self, learner: Learner, loss: float) -> None:

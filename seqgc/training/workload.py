@@ -145,9 +145,9 @@ class TorchWorkload(ModelsWorkload):
             del self._unapplied[job]
             return
         self._plan.handed_over = job
-        parts = self._parts(job, kept)
-        self._park_overflown(parts)
-        self._note(job, [part[-1] for _, part in parts])
+        results = self._results(job, kept)
+        self._park_overflown(results)
+        self._note(job, [result.sums.mean for _, result in results])
         if not self._plan.is_late:  # every earlier gradient of these models has been applied
             self._settle(job, step, lost=decoding.lost)
             self._apply([job])
@@ -207,9 +207,9 @@ class TorchWorkload(ModelsWorkload):
         for job in jobs:
             gradient = self._unapplied.pop(job)
             if gradient is not None:
-                for learner, part in self._parts(job, gradient):
+                for learner, result in self._results(job, gradient):
                     if learner.model.name not in self._parked:
-                        self._step(learner, part)
+                        self._step(learner, result, loss=result.sums.mean)
 
     def _discard_weights(self) -> None:
         needed = {share.weights for shares in self._in_flight.values() for share in shares}

@@ -82,6 +82,7 @@ class _Part(Record, frozen=True, kw_only=True):
     model: Name
     count: Count
     weights: _Weights
+    pieces: Annotated[list[Count], Meta(max_length=MAX_PIECES)]
 
     @classmethod
     def of(cls, part: WeightedPoints) -> _Part:
@@ -91,7 +92,12 @@ class _Part(Record, frozen=True, kw_only=True):
                 f"task for model {part.model!r}: points of shape {points} do not pair up with "
                 f"coefficients of shape {coefficients}"
             )
-        return cls(model=part.model, count=points[0], weights=_Weights.of(part.weights))
+        return cls(
+            model=part.model,
+            count=points[0],
+            weights=_Weights.of(part.weights),
+            pieces=list(part.pieces),
+        )
 
 
 class _Item(Record, frozen=True, kw_only=True):
@@ -162,6 +168,7 @@ class TaskHeader(Record, frozen=True, kw_only=True, tag="task"):
                         weights=part.weights.ref(),
                         points=points[begin:end],
                         coefficients=coefficients[begin:end],
+                        pieces=tuple(part.pieces),
                     )
                 )
             yield WorkItem(slot=item.slot, parts=tuple(parts))

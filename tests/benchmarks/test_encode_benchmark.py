@@ -74,7 +74,8 @@ def test_a_coded_result_costs_no_more_than_a_plain_gradient(name: str, num_point
         coefficients=np.full(num_points, 1 / num_points),
     )
     plain = Plain(module, dataset)
-    np.testing.assert_allclose(compute((part,))[:-1], plain(part.points), rtol=0, atol=1e-5)
+    gradient = compute((part,))[: len(weights)]
+    np.testing.assert_allclose(gradient, plain(part.points), rtol=0, atol=1e-5)
     ratios = []
     while len(ratios) < MOST_ROUNDS and min(ratios, default=2.0) > 1.05:
         ratios.append(ratio_of(lambda: compute((part,)), lambda: plain(part.points)))

@@ -15,7 +15,14 @@ from torch.utils.data import TensorDataset
 
 from seqgc.ports import FloatArray, IntArray, MiniTask
 from seqgc.schemes import chunk_sizes
-from seqgc.training import Model, TorchCompute, TorchWorkload, batch_indices, make_module
+from seqgc.training import (
+    Model,
+    PointLoss,
+    TorchCompute,
+    TorchWorkload,
+    batch_indices,
+    make_module,
+)
 from tests.kit import decoded
 
 SGD = partial(torch.optim.SGD, lr=0.1)
@@ -84,6 +91,13 @@ class Poisoned(nn.Module):
         return self.layer(x.flatten(1))
 
 
+def mean_loss(model: Model, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """What torch's own loss says of a batch."""
+    if isinstance(model.loss, PointLoss):
+        return model.loss.mean(output, target)
+    return model.loss(output, target).mean()
+
+
 def flat(module: nn.Module) -> FloatArray:
     return np.concatenate([p.detach().numpy().ravel() for p in module.parameters()])
 
@@ -112,8 +126,7 @@ def train_alone(
         x = torch.stack([item[0] for item in items])
         y = torch.stack([item[1] for item in items])
         output = module(x.to(dtype) if x.is_floating_point() else x)
-        losses_q = model.loss(output, y.to(dtype) if y.is_floating_point() else y)
-        mean = losses_q.mean()
+        mean = mean_loss(model, output, y.to(dtype) if y.is_floating_point() else y)
         gradients.append(list(torch.autograd.grad(mean, list(module.parameters()))))
         losses.append(mean.item())
     while gradients:

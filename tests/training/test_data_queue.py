@@ -143,7 +143,7 @@ class Noting(TorchWorkload):
             for chunk in range(chunks):
                 one = np.ones(1)
                 self.resolve(MiniTask(job=job, slot=0, chunks=np.array([chunk]), coefficients=one))
-            dtype, size = self.result_form(job)
+            dtype, size, _ = self.result_form(job)
             self.finish(Decoding(job=job, terms=(), lost=lost), np.zeros(size, dtype))
 
 
@@ -336,7 +336,8 @@ def test_where_gradients_are_late_by_design_batches_are_the_usual_ones() -> None
         )[0]
         usual = batch_indices(12, batch_size=6, seed=0, step=job)[:2] + 12 * (job // 2)
         assert part.points.tolist() == usual.tolist()
-        workload.finish(Decoding(job=job, terms=(), lost=(0,)), np.zeros(13))
+        size = workload.result_form(job).size
+        workload.finish(Decoding(job=job, terms=(), lost=(0,)), np.zeros(size))
     workload.flush()
     assert len(workload.metrics) == 5
 

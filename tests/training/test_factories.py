@@ -235,7 +235,8 @@ def test_own_functions_make_in_a_function_what_they_make_here() -> None:
         model="a", weights=ref, points=np.array([1]), coefficients=np.array([1.0])
     )
     error = 2 + 2 * 3 + 3 - 2  # of the point (2, 3), whose target is 2
-    np.testing.assert_allclose(compute((part,)), [4 * error, 6 * error, 2 * error, error**2])
+    result = compute((part,))[:4]
+    np.testing.assert_allclose(result, [4 * error, 6 * error, 2 * error, error**2])
 
 
 @pytest.mark.usefixtures("own")

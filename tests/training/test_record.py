@@ -167,7 +167,8 @@ def test_every_worker_computes_its_load_of_one_batch_starting_at_its_own_place()
         assert points == points[:BATCH] * 2, "the batch, twice round"
     ((part,),) = (item.parts for item in quarter[2].items)
     np.testing.assert_array_equal(part.coefficients, np.full(4, 1 / BATCH))
-    assert workers.sizes == {part.weights.size + 1}, "the gradient and the loss"
+    assert part.pieces[:2] == (part.weights.size, 1), "the gradient and the loss"
+    assert workers.sizes == {sum(part.pieces)}
 
 
 def test_a_worker_that_fails_is_recorded_with_the_time_at_which_that_was_known() -> None:

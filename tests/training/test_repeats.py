@@ -19,7 +19,7 @@ from seqgc.schemes import parse_scheme
 from seqgc.training import Model, TrainingPlan, batch_indices, resume, train
 from seqgc.training.workload import WorkloadState
 from seqgc.virtual import RandomFaults
-from tests.training.reference import flat, make_model, train_alone
+from tests.training.reference import flat, make_model, mean_loss, train_alone
 from tests.training.stale_runs import ADAM, N, straight_model, virtual
 from tests.training.test_resume import CopyAt, whole_checkpoints  # noqa: F401 (a fixture)
 from tests.training.test_stale import CLOCK, Run, decoding
@@ -49,9 +49,11 @@ def test_a_part_that_comes_again_moves_the_weights_again_and_its_job_ends_when_i
     assert run.workload.metrics == []  # all parts of both are in
     before = run.weights()
     run.send(0, 1)
-    result = run.on_their_way[0, 1].copy()  # gradient and loss
+    result = run.on_their_way[0, 1].copy()  # gradient, then the loss and others
     run.come(0, 1, again=True)
-    np.testing.assert_allclose(run.weights(), before - 0.1 * result[:-1], rtol=0, atol=1e-15)
+    np.testing.assert_allclose(
+        run.weights(), before - 0.1 * result[: len(before)], rtol=0, atol=1e-15
+    )
     assert run.workload.metrics == []
     run.come(1, 3, again=True, ends=(0, 1))
     assert [(entry.job, entry.step) for entry in run.workload.metrics] == [(0, 0), (1, 1)]
@@ -114,7 +116,8 @@ def step_of(model: Model, *, step: int, part: int) -> FloatArray:
     x, y = zip(*(model.dataset[int(i)] for i in np.split(points, ends)[part]), strict=True)
     module = copy.deepcopy(model.module).double()
     before = flat(module).copy()
-    loss = model.loss(module(torch.stack(x).double()), torch.stack(y)).sum() / model.batch_size
+    mean = mean_loss(model, module(torch.stack(x).double()), torch.stack(y))
+    loss = mean * len(x) / model.batch_size
     loss.backward()
     model.optimizer(module.parameters()).step()
     return flat(module) - before

@@ -24,7 +24,7 @@ from seqgc.training import Model, TorchCompute, TorchWorkload, TrainingPlan, bat
 from tests.cli.inside import make_models
 from tests.kit import decoded
 from tests.training.inside import without_compiler
-from tests.training.reference import Chunks, flat, make_model
+from tests.training.reference import Chunks, flat, make_model, mean_loss
 from tests.training.test_resume import crew
 
 STEPS = 9
@@ -86,7 +86,7 @@ def _plain(model: Model) -> np.ndarray:
         points = batch_indices(len(model.dataset), batch_size=16, seed=model.seed, step=step)
         x, y = (column[torch.tensor(points)] for column in model.dataset.tensors)
         optimizer.zero_grad()
-        model.loss(module(x.double()), y).mean().backward()
+        mean_loss(model, module(x.double()), y).backward()
         clip(module.parameters(), model.gradient_clip_val)
         optimizer.step()
         scheduler.step()

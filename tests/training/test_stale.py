@@ -31,7 +31,7 @@ from seqgc.training import (
 )
 from seqgc.training.workload import WorkloadState
 from tests.kit import decoded
-from tests.training.reference import SGD, Chunks, flat, make_model, train_alone
+from tests.training.reference import SGD, Chunks, flat, make_model, mean_loss, train_alone
 
 N = 4  # parts of a batch, which `Chunks` cuts unevenly
 MOMENTUM = partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=1e-3, nesterov=True)
@@ -144,7 +144,7 @@ def share_of(model: Model, module: nn.Module, job: int, part: int) -> list[torch
     points = batch_indices(len(model.dataset), batch_size=size, seed=model.seed, step=job)
     items = [model.dataset[int(i)] for i in points[ends[part] : ends[part + 1]]]
     x, y = (torch.stack([item[axis] for item in items]) for axis in (0, 1))
-    loss = model.loss(module(x.double()), y).sum() / size
+    loss = mean_loss(model, module(x.double()), y) * len(x) / size
     return list(torch.autograd.grad(loss, list(module.parameters())))
 
 
@@ -263,7 +263,7 @@ def test_steps_end_in_their_order_although_a_later_batch_is_in_first() -> None:
     assert [loss for _, loss in heard] == [losses[1], losses[0]]  # noted as batches were complete
     run.send(2, 0)
     now = run.weights()
-    share = run.on_their_way[2, 0][:-1]
+    share = run.on_their_way[2, 0][: len(now)]
     run.answer(2, 0)
     np.testing.assert_allclose(run.weights(), now - 0.1 * 0.25 * share, rtol=0, atol=1e-12)
 

@@ -19,6 +19,7 @@ from seqgc.schemes import parse_scheme
 from seqgc.stores import MemoryStore
 from seqgc.training import (
     Model,
+    ResultLayout,
     TorchCompute,
     TorchWorkload,
     TrainingPlan,
@@ -233,7 +234,7 @@ def test_an_unknown_precision_is_refused() -> None:
 
 def size_of(workload: TorchWorkload, name: str) -> int:
     """Return how long the results of a model alone are."""
-    return sum(each.numel() for each in workload.module(name).parameters()) + 1
+    return ResultLayout([each.numel() for each in workload.module(name).parameters()]).size
 
 
 def test_jobs_out_of_order_unfinished_or_finished_twice_are_refused_and_change_nothing() -> None:

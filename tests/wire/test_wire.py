@@ -274,7 +274,11 @@ def test_pieces_that_do_not_make_up_their_result_are_neither_sent_nor_taken(
 @pytest.mark.parametrize(("parts", "pieces"), [(0, 1), (2048, 4096), (2049, 2049), (5000, 1)])
 def test_a_result_of_more_parts_than_pieces_may_be_travels_whole(parts: int, pieces: int) -> None:
     part = WeightedPoints(
-        model="cnn", weights=REF, points=np.zeros(0, np.intp), coefficients=np.zeros(0)
+        model="cnn",
+        weights=REF,
+        points=np.zeros(0, np.intp),
+        coefficients=np.zeros(0),
+        pieces=() if pieces == parts else (REF.size, 1),
     )
     item = WorkItem(slot=0, parts=(part,) * parts)
     asked = TaskMessage(task=Task(round=2, worker=1, attempt=0, items=(item,)))
@@ -320,7 +324,7 @@ def test_results_arrive_in_the_dtype_that_they_had_whatever_their_magnitude(dtyp
 def test_a_large_loss_takes_no_bits_from_small_gradients() -> None:
     ref = WeightRef(model="m", version=0, digest="0" * 64, dtype="float32", size=3)
     part = WeightedPoints(
-        model="m", weights=ref, points=np.array([0]), coefficients=np.array([1.0])
+        model="m", weights=ref, points=np.array([0]), coefficients=np.array([1.0]), pieces=(3, 1)
     )
     asked = TaskMessage(
         task=Task(round=0, worker=0, attempt=0, items=(WorkItem(slot=0, parts=(part, part)),)),
@@ -333,12 +337,16 @@ def test_a_large_loss_takes_no_bits_from_small_gradients() -> None:
     assert in_one_piece[2] == 0.0
 
 
-def asked_of(*models: str, payload: Payload | None = None) -> TaskMessage:
+def asked_of(
+    *models: str, payload: Payload | None = None, pieces: tuple[int, ...] = ()
+) -> TaskMessage:
     """Ask for one result of parts of these models, with three parameters each."""
     ref = WeightRef(model="m", version=0, digest="0" * 64, dtype="float32", size=3)
     points, coefficients = np.array([0]), np.array([1.0])
     parts = tuple(
-        WeightedPoints(model=name, weights=ref, points=points, coefficients=coefficients)
+        WeightedPoints(
+            model=name, weights=ref, points=points, coefficients=coefficients, pieces=pieces
+        )
         for name in models
     )
     task = Task(round=0, worker=0, attempt=0, items=(WorkItem(slot=0, parts=parts),))
@@ -347,12 +355,12 @@ def asked_of(*models: str, payload: Payload | None = None) -> TaskMessage:
 
 
 @pytest.mark.parametrize("payload", [None, "float16", "bfloat16"])
-@pytest.mark.parametrize("loss", [0, 1], ids=["", "with a loss"])
+@pytest.mark.parametrize("pieces", [(3,), (3, 1), (3, 1, 2)], ids=["", "a loss", "weights"])
 @pytest.mark.parametrize("wrong", [np.nan, -np.inf])
 def test_a_part_that_is_not_finite_names_its_model_and_leaves_the_others_bits(
-    wrong: float, loss: int, payload: Payload | None
+    wrong: float, pieces: tuple[int, ...], payload: Payload | None
 ) -> None:
-    asked, size = asked_of("a", "b", "c", payload=payload), 3 + loss
+    asked, size = asked_of("a", "b", "c", payload=payload, pieces=pieces), sum(pieces)
     fine = np.random.default_rng(0).standard_normal(3 * size).astype(np.float32)
     bad = fine.copy()
     bad[2 * size - 1] = wrong

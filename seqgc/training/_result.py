@@ -1,0 +1,164 @@
+"""Layout of a model's result: a gradient, and the few numbers that training needs next to it.
+
+A result is a sum over data points, and so is each of its numbers: a code combines results without
+knowing what they mean. In order, for a model of P parameters in K tensors:
+
+====================  =====================================================================
+gradient (P)          ``sum_p c[p] * grad v[p]``, ``v[p]`` being the loss of point p
+loss (1)              ``sum_p c[p] * v[p]``
+weight (3)            ``sum_p c[p] * w[p]``, ``w[p]`` being the weight of point p in the mean
+points (3)            ``sum_p c[p]``: the same if every weight is 1
+tensors (K)           1 if the tensor received a gradient, else 0
+====================  =====================================================================
+
+The coefficients ``c`` contain the division by the batch size, so gradient and loss are means over
+the batch. A loss with weights has the mean ``sum v / sum w`` instead, as torch's cross-entropy
+does: training divides both by ``weight / points``. The quotient is exactly 1 where all weights are
+1, because both numbers then have the same bits through every sum.
+
+Weight and points are stored as three numbers each, of which the first two have 8 significant bits.
+A 16 bit payload rounds such numbers to themselves, so that the quotient is as exact as in 32 bits.
+
+The last K numbers are marks, not sums: they are never negative, and whoever gathers results adds
+them with weights that are not negative either (`seqgc.ports.ResultForm`). A mark is above 0 if any
+chunk of the job gave its tensor a gradient. PyTorch leaves ``p.grad = None`` for any other tensor,
+and an optimizer then skips it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from seqgc.ports import BoolArray, FloatArray
+
+__all__ = ["LossSums", "ModelResult", "ResultLayout"]
+
+_DIGITS: Final = 3
+_DIGIT_BITS: Final = 8  # of bfloat16's significand, the shortest of a payload format
+
+
+class ResultLayout:
+    """The positions of the numbers in a result of a model whose tensors have these ``sizes``.
+
+    Examples
+    --------
+    >>> layout = ResultLayout([6, 2])
+    >>> layout.pieces, layout.size
+    ((8, 1, 6, 2), 17)
+    >>> result = np.zeros(layout.size, dtype=np.float32)
+    >>> result[:8] = 1.0
+    >>> layout.write(result, loss=3.0, weight=0.5, points=1.0, received=[True, False])
+    >>> read = layout.read(result)
+    >>> read.gradient[0], read.sums.mean, read.received.tolist()
+    (np.float32(2.0), 6.0, [True, True])
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        parameters = sum(sizes)
+        self.parameters: Final = parameters
+        self.pieces: Final = (parameters, 1, 2 * _DIGITS, len(sizes))
+        """The lengths of gradient, loss, weight and points, marks (`WeightedPoints.pieces`)."""
+        self.size: Final = sum(self.pieces)
+        self._starts: Final = np.cumsum([0, *sizes[:-1]])
+
+    @property
+    def marks(self) -> slice:
+        """The positions of the marks."""
+        return slice(self.size - self.pieces[3], self.size)
+
+    def write(
+        self,
+        result: FloatArray,
+        *,
+        loss: float,
+        weight: float,
+        points: float,
+        received: Sequence[bool],
+    ) -> None:
+        """Fill a ``result`` (size,), whose gradient is there, with the numbers behind it."""
+        first = self.parameters
+        result[first] = loss
+        result[first + 1 : first + 1 + _DIGITS] = _digits(weight)
+        result[first + 1 + _DIGITS : self.marks.start] = _digits(points)
+        result[self.marks] = received
+
+    def read(self, result: FloatArray) -> ModelResult:
+        """Return what a decoded ``result`` (size,) says; its gradient may be a view of it."""
+        first = self.parameters
+        numbers = result[first : self.marks.start].astype(np.float64)
+        loss, weight, points = numbers[0], numbers[1 : 1 + _DIGITS], numbers[1 + _DIGITS :]
+        sums = LossSums(loss=float(loss), weight=math.fsum(weight), points=math.fsum(points))
+        gradient = result[:first]
+        if sums.divisor not in (0.0, 1.0):  # 0: no point counts, and the gradient is 0 as well
+            gradient = gradient / gradient.dtype.type(sums.divisor)
+        # A 16 bit payload may round a mark to 0 next to a weight that is 2**40 times larger.
+        with_numbers = np.logical_or.reduceat(result[:first] != 0, self._starts)
+        received = (result[self.marks] > 0) | with_numbers
+        return ModelResult(gradient=gradient, sums=sums, received=received)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossSums:
+    """The sums over data points of which a mean loss is made."""
+
+    loss: float
+    weight: float
+    points: float
+
+    @property
+    def divisor(self) -> float:
+        """The number that turns a mean over the points into a mean over their weights."""
+        return self.weight / self.points if self.points else 1.0
+
+    @property
+    def mean(self) -> float:
+        """The mean loss; NaN if no point has a weight, as in torch."""
+        return self.loss / self.divisor if self.divisor else math.nan
+
+    def times(self, factor: float) -> LossSums:
+        """Return the sums of as many times the points."""
+        return LossSums(
+            loss=self.loss * factor, weight=self.weight * factor, points=self.points * factor
+        )
+
+    @staticmethod
+    def total(parts: Sequence[LossSums]) -> LossSums:
+        """Return the sums over the points of all ``parts``, added in their order."""
+        return LossSums(
+            loss=sum(each.loss for each in parts),
+            weight=sum(each.weight for each in parts),
+            points=sum(each.points for each in parts),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ModelResult:
+    """A decoded result of one model.
+
+    ``gradient`` (P,) is that of the mean loss, ``received`` (K,) the tensors that it has.
+    """
+
+    gradient: FloatArray
+    sums: LossSums
+    received: BoolArray
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all of its sums are finite; the mean of a loss over no weight is not."""
+        return bool(np.isfinite(self.gradient).all()) and math.isfinite(self.sums.loss)
+
+
+def _digits(value: float) -> list[float]:
+    """Return numbers that add up to ``value``, of which all but the last are short."""
+    digits = []
+    for _ in range(_DIGITS - 1):
+        significand, exponent = math.frexp(value)
+        short = math.ldexp(round(math.ldexp(significand, _DIGIT_BITS)), exponent - _DIGIT_BITS)
+        digits.append(short)
+        value -= short
+    return [*digits, value]
