@@ -9,7 +9,7 @@ import pytest
 
 from seqgc.errors import ScheduleError
 from seqgc.master import Gatherer
-from seqgc.ports import Decoding, FloatArray, MiniTask, Part, Term
+from seqgc.ports import Decoding, FloatArray, MiniTask, Part, ResultForm, Term
 
 SIZE = 40
 
@@ -209,13 +209,21 @@ def test_an_answer_unlike_the_jobs_others_is_not_taken() -> None:
 
 def test_what_the_workload_says_of_results_holds_from_the_first_one_on() -> None:
     gatherer = Gatherer()
-    gatherer.require(0, np.dtype(np.float32), 3)
+    gatherer.require(0, ResultForm(np.dtype(np.float32), 3))
     owed = {0: MiniTask(job=0, slot=0, chunks=np.array([0]), coefficients=np.ones(1))}
     assert gatherer.flaw(owed, {0: np.ones(3, np.float32)}) is None
     for wrong in (np.ones(2, np.float32), np.ones(3)):
         assert "must be 3 numbers of float32, as all of job 0" in str(
             gatherer.flaw(owed, {0: wrong})
         )
+
+
+def test_marks_never_cancel_although_weights_do() -> None:
+    gatherer = Gatherer()
+    gather(gatherer, [mini_task()] * 3, np.array([[1.0, 1.0], [1.0, 1.0], [5.0, 0.0]]))
+    terms = (term(0, 2.0), term(1, -2.0))
+    gradient = gatherer.combine(Decoding(job=0, terms=terms), marks=(slice(1, 2),))
+    assert gradient.tolist() == [0.0, 4.0]
 
 
 def arrive(

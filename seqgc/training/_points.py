@@ -26,6 +26,7 @@ __all__ = [
     "named_loss",
     "per_point_loss",
     "point_losses",
+    "require_mean",
     "require_points",
 ]
 
@@ -236,6 +237,21 @@ def point_losses(loss: Loss, output: Tensor, target: Tensor, *, count: int) -> P
         weights=_of_points(weights.double(), count=count),
         counts=weights,
     )
+
+
+def require_mean(loss: Loss, losses: PointLosses, output: Tensor, target: Tensor) -> None:
+    """Refuse a `PointLoss` whose losses, of this output and target, do not have its mean.
+
+    A subclass of a torch loss may divide in a way that ``reduction="none"`` leaves out.
+    """
+    if not isinstance(loss, PointLoss):
+        return
+    due, got = loss.mean(output, target), losses.values.sum() / losses.weights.sum()
+    if not torch.allclose(got.double(), due.double(), rtol=1e-4, equal_nan=True):
+        kind = type(loss.mean).__name__
+        rule = f"must be a mean over points that its reduction='none' leads to, {due.item():.6g}"
+        remedy = "return (values, weights), whose mean is sum(values) / sum(weights)"
+        raise ParameterError("loss", rule, f"{got.item():.6g} from {kind}", remedy)
 
 
 def _of_points(returned: object, *, count: int) -> Tensor:

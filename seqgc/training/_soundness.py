@@ -23,7 +23,7 @@ from seqgc._fault import fault_of
 from seqgc.errors import ParameterError, refusing, reraise_stop
 from seqgc.ports import IntArray
 from seqgc.training._autocast import autocasting
-from seqgc.training._points import collate, loss_in, map_tensors, point_losses
+from seqgc.training._points import collate, loss_in, map_tensors, point_losses, require_mean
 from seqgc.training.model import Model
 
 __all__ = ["frozen_statistics", "require_sound"]
@@ -182,9 +182,9 @@ class _Trial:
         try:
             with torch.no_grad(), autocasting(self.model.autocast):
                 output = self.module(x)
-                losses = point_losses(
-                    loss_in(self.model.loss, self.dtype), output, y, count=len(points)
-                )
+                loss = loss_in(self.model.loss, self.dtype)
+                losses = point_losses(loss, output, y, count=len(points))
+                require_mean(loss, losses, output, y)
         except ParameterError:
             raise
         except BaseException as error:  # the user's own code: whatever it raises

@@ -64,17 +64,17 @@ def _moved_again() -> AbstractContextManager[object]:
     latest: dict[str, Any] = {}
     apply_part, restore = Learner.apply_part, StaleWorkload.restore
 
-    def noting(self: Any, gradient: Any) -> None:
-        latest[self.model.name] = gradient.copy()
-        apply_part(self, gradient)
+    def noting(self: Any, result: Any) -> None:
+        latest[self.model.name] = replace(result, gradient=result.gradient.copy())
+        apply_part(self, result)
 
     def changed(self: Any, state: Any, files: Any) -> None:
         restore(self, state, files)
         begun = [job for job, parts in state.parts.items() if parts.losses]
         for index in {index for job in begun for index in self._plan.bundle(job)}:
             learner = self._learners[index]
-            if (gradient := latest.get(learner.model.name)) is not None:
-                apply_part(learner, gradient)
+            if (result := latest.get(learner.model.name)) is not None:
+                apply_part(learner, result)
 
     stack = ExitStack()
     stack.enter_context(mock.patch.object(Learner, "apply_part", noting))

@@ -74,8 +74,8 @@ def _forget_gradients(workload: Any) -> None:
 def _apply_again(workload: Any) -> None:
     for job, gradient in workload._unapplied.items():
         if gradient is not None:
-            for learner, part in workload._parts(job, gradient.copy()):
-                learner.apply(part[:-1])
+            for learner, result in workload._results(job, gradient.copy()):
+                learner.apply(result)
 
 
 def _unrecorded(close: Any) -> Callable[..., Any]:

@@ -115,8 +115,8 @@ def model_of(name: str, **others: object) -> tuple[Model, Mean]:
     is_log = isinstance(loss, nn.NLLLoss | nn.KLDivLoss)
     module = LogTokens() if is_log else Tokens()
     adam = partial(torch.optim.Adam, lr=0.05)
-    given = {"optimizer": adam, "batch_size": BATCH, "dataset": data, **others}
-    return make_model(module=module, loss=loss, **given), mean or loss
+    given = {"loss": loss, "optimizer": adam, "batch_size": BATCH, "dataset": data, **others}
+    return make_model(module=module, **given), mean or loss
 
 
 def plainly(model: Model, mean: Mean, dtype: torch.dtype, steps: int = STEPS) -> nn.Module:
@@ -271,6 +271,20 @@ def test_an_evaluation_without_a_label_has_neither_loss_nor_accuracy() -> None:
     seen = evaluate(Tokens(), loss=nn.CrossEntropyLoss(), dataset=classes(unset=1.0))
     assert np.isnan(seen.loss)
     assert np.isnan(seen.accuracy)
+
+
+class Hardest(nn.CrossEntropyLoss):
+    """A subclass whose mean is over the hardest half of the points."""
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        values = F.cross_entropy(output, target, reduction="none")
+        return values if self.reduction == "none" else values.topk(len(values) // 2).values.mean()
+
+
+def test_a_subclass_whose_mean_is_another_is_refused() -> None:
+    model, _ = model_of("unset labels", loss=Hardest())
+    with pytest.raises(ParameterError, match="from Hardest"):
+        TorchWorkload([model], scheme=parse_scheme("uncoded", n=2), store=MemoryStore())
 
 
 class Scaled(nn.MSELoss):
