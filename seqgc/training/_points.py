@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
 from seqgc.errors import ParameterError, did_you_mean, refusing
-from seqgc.ports import IntArray
+from seqgc.ports import FloatArray, IntArray
 
 __all__ = [
     "LOSSES",
@@ -208,20 +210,31 @@ def loss_in(loss: Loss, dtype: torch.dtype) -> Loss:
 class PointLosses:
     """Losses of m data points: ``values`` (m,), and their ``weights`` (m,) in the mean.
 
-    ``counts`` are the weights of the single targets, (m, ...), or None if all are 1.
+    ``of_targets`` are the weights of the single targets, (m, ...). Both are None if all are 1.
     """
 
     values: Tensor
-    weights: Tensor
-    counts: Tensor | None = None
+    weights: Tensor | None = None
+    of_targets: Tensor | None = None
+
+    @property
+    def sums(self) -> tuple[float, float]:
+        """The sums of values and weights, in double precision."""
+        weight = len(self.values) if self.weights is None else float(self.weights.sum())
+        return float(self.values.double().sum()), weight
+
+    def weight(self, coefficients: FloatArray) -> float:
+        """Return the sum of the weights times ``coefficients`` (m,), summed as these would be."""
+        if self.weights is None:
+            return float(coefficients.sum())
+        return float((coefficients * self.weights.numpy()).sum())
 
 
 def point_losses(loss: Loss, output: Tensor, target: Tensor, *, count: int) -> PointLosses:
     """Return the losses of ``count`` points, averaged over any further axes."""
     returned = loss(output, target)
     if not isinstance(returned, tuple):
-        values = _of_points(returned, count=count)
-        return PointLosses(values=values, weights=torch.ones(count))
+        return PointLosses(values=_of_points(returned, count=count))
     if len(returned) != 2 or not all(isinstance(each, Tensor) for each in returned):
         rule = "must return values, or a pair of tensors (values, weights)"
         raise ParameterError("loss", rule, [type(each).__name__ for each in returned])
@@ -235,7 +248,7 @@ def point_losses(loss: Loss, output: Tensor, target: Tensor, *, count: int) -> P
     return PointLosses(
         values=_of_points(values, count=count),
         weights=_of_points(weights.double(), count=count),
-        counts=weights,
+        of_targets=weights,
     )
 
 
@@ -246,12 +259,13 @@ def require_mean(loss: Loss, losses: PointLosses, output: Tensor, target: Tensor
     """
     if not isinstance(loss, PointLoss):
         return
-    due, got = loss.mean(output, target), losses.values.sum() / losses.weights.sum()
-    if not torch.allclose(got.double(), due.double(), rtol=1e-4, equal_nan=True):
+    due, (total, weight) = float(loss.mean(output, target)), losses.sums
+    got = total / weight if weight else math.nan
+    if not np.isclose(got, due, rtol=1e-4, equal_nan=True):
         kind = type(loss.mean).__name__
-        rule = f"must be a mean over points that its reduction='none' leads to, {due.item():.6g}"
+        rule = f"must be a mean over points that its reduction='none' leads to, {due:.6g}"
         remedy = "return (values, weights), whose mean is sum(values) / sum(weights)"
-        raise ParameterError("loss", rule, f"{got.item():.6g} from {kind}", remedy)
+        raise ParameterError("loss", rule, f"{got:.6g} from {kind}", remedy)
 
 
 def _of_points(returned: object, *, count: int) -> Tensor:

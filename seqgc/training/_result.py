@@ -81,11 +81,7 @@ class ResultLayout:
         received: Sequence[bool],
     ) -> None:
         """Fill a ``result`` (size,), whose gradient is there, with the numbers behind it."""
-        first = self.parameters
-        result[first] = loss
-        result[first + 1 : first + 1 + _DIGITS] = _digits(weight)
-        result[first + 1 + _DIGITS : self.marks.start] = _digits(points)
-        result[self.marks] = received
+        result[self.parameters :] = [loss, *_digits(weight), *_digits(points), *received]
 
     def read(self, result: FloatArray) -> ModelResult:
         """Return what a decoded ``result`` (size,) says; its gradient may be a view of it."""

@@ -155,9 +155,8 @@ class _LocalObjective:
         self.parameters.layout.write(
             out,
             loss=total.item(),
-            # Both sums are made alike, so that they are the same to the last bit for weights of 1.
-            weight=float((part.coefficients * losses.weights.double().numpy()).sum()),
-            points=float((part.coefficients * np.ones(len(part.points))).sum()),
+            weight=losses.weight(part.coefficients),
+            points=float(part.coefficients.sum()),
             received=received,
         )
 

@@ -108,10 +108,8 @@ def evaluate(
             with autocasting(autocast):
                 output = module(x)
                 losses = point_losses(loss, output, y, count=len(points))
-            total += float(losses.values.double().sum())
-            weight += float(losses.weights.double().sum())
-            right, targets_counted = _hits(output, y, losses.counts)
-            hits, counted = hits + right, counted + targets_counted
+            of_batch = [*losses.sums, *_hits(output, y, losses.of_targets)]
+            total, weight, hits, counted = np.add([total, weight, hits, counted], of_batch)
             if metrics:
                 outputs.append(output.to(dtype) if autocast != "off" else output)
                 targets.append(y)
