@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias, cast
+from typing import Final, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -94,8 +93,8 @@ def collate(
 ) -> tuple[object, Tensor]:
     """Return ``(x, y)`` of ``points`` (m,), stacked along a first axis; floats become ``dtype``."""
     if isinstance(dataset, TensorDataset):  # the same tensors, without m Python calls
-        index = torch.tensor(points)
-        x, y = (column[index] for column in dataset.tensors)
+        index = torch.from_numpy(points.copy())  # torch warns of read-only arrays
+        x, y = (column.index_select(0, index) for column in dataset.tensors)
     else:
         x, y = default_collate([dataset[int(point)] for point in points])
 
@@ -206,8 +205,7 @@ def loss_in(loss: Loss, dtype: torch.dtype) -> Loss:
     return loss
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PointLosses:
+class PointLosses(NamedTuple):
     """Losses of m data points: ``values`` (m,), and their ``weights`` (m,) in the mean.
 
     ``of_targets`` are the weights of the single targets, (m, ...). Both are None if all are 1.
@@ -223,10 +221,13 @@ class PointLosses:
         weight = len(self.values) if self.weights is None else float(self.weights.sum())
         return float(self.values.double().sum()), weight
 
-    def weight(self, coefficients: FloatArray) -> float:
-        """Return the sum of the weights times ``coefficients`` (m,), summed as these would be."""
+    def weight(self, coefficients: FloatArray, total: float) -> float:
+        """Return the sum of the weights times ``coefficients`` (m,), whose own sum is ``total``.
+
+        Where all weights are 1, it is ``total`` to the last bit.
+        """
         if self.weights is None:
-            return float(coefficients.sum())
+            return total
         return float((coefficients * self.weights.numpy()).sum())
 
 

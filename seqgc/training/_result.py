@@ -39,7 +39,7 @@ from seqgc.ports import BoolArray, FloatArray
 __all__ = ["LossSums", "ModelResult", "ResultLayout"]
 
 _DIGITS: Final = 3
-_DIGIT_BITS: Final = 8  # of bfloat16's significand, the shortest of a payload format
+_SPLITTER: Final = 2.0 ** (53 - 8) + 1  # 8: bits of bfloat16, the shortest payload format
 
 
 class ResultLayout:
@@ -64,12 +64,9 @@ class ResultLayout:
         self.pieces: Final = (parameters, 1, 2 * _DIGITS, len(sizes))
         """The lengths of gradient, loss, weight and points, marks (`WeightedPoints.pieces`)."""
         self.size: Final = sum(self.pieces)
-        self._starts: Final = np.cumsum([0, *sizes[:-1]])
-
-    @property
-    def marks(self) -> slice:
+        self.marks: Final = slice(self.size - len(sizes), self.size)
         """The positions of the marks."""
-        return slice(self.size - self.pieces[3], self.size)
+        self._starts: Final = np.cumsum([0, *sizes[:-1]])
 
     def write(
         self,
@@ -81,7 +78,10 @@ class ResultLayout:
         received: Sequence[bool],
     ) -> None:
         """Fill a ``result`` (size,), whose gradient is there, with the numbers behind it."""
-        result[self.parameters :] = [loss, *_digits(weight), *_digits(points), *received]
+        number = _digits(points)
+        of_weights = number if weight == points else _digits(weight)
+        result[self.parameters : self.marks.start] = loss, *of_weights, *number
+        result[self.marks] = 1 if all(received) else received
 
     def read(self, result: FloatArray) -> ModelResult:
         """Return what a decoded ``result`` (size,) says; its gradient may be a view of it."""
@@ -149,12 +149,14 @@ class ModelResult:
         return bool(np.isfinite(self.gradient).all()) and math.isfinite(self.sums.loss)
 
 
-def _digits(value: float) -> list[float]:
-    """Return numbers that add up to ``value``, of which all but the last are short."""
-    digits = []
-    for _ in range(_DIGITS - 1):
-        significand, exponent = math.frexp(value)
-        short = math.ldexp(round(math.ldexp(significand, _DIGIT_BITS)), exponent - _DIGIT_BITS)
-        digits.append(short)
-        value -= short
-    return [*digits, value]
+def _digits(value: float) -> tuple[float, float, float]:
+    """Return three numbers that add up to ``value``, of which all but the last are short.
+
+    Multiplying by a power of two plus 1, and subtracting, rounds off the lower bits of a float
+    (Dekker 1971, section 5).
+    """
+    shifted = value * _SPLITTER
+    first = shifted - (shifted - value)
+    shifted = (value - first) * _SPLITTER
+    second = shifted - (shifted - (value - first))
+    return first, second, value - first - second

@@ -146,17 +146,18 @@ class _LocalObjective:
         with autocasting(self._objective.autocast):
             losses = point_losses(self._loss, module.call(x), y, count=len(part.points))
         # Copied, because the coefficients are read-only and torch warns of such arrays.
-        coefficients = torch.tensor(part.coefficients, dtype=dtype)
-        total = torch.dot(coefficients, losses.values.to(dtype))
+        coefficients = torch.from_numpy(part.coefficients.copy()).to(dtype)
+        values = losses.values.to(dtype)
         self.parameters.clear_gradient()
-        if total.requires_grad:  # not if the output uses no trainable parameter
-            torch.autograd.backward(total)
+        if values.requires_grad:  # not if the output uses no trainable parameter
+            torch.autograd.backward(values, coefficients)  # of their weighted sum
+        points = float(np.add.reduce(part.coefficients))
         received = self.parameters.read_gradient(out[: self.parameters.size])
         self.parameters.layout.write(
             out,
-            loss=total.item(),
-            weight=losses.weight(part.coefficients),
-            points=float(part.coefficients.sum()),
+            loss=torch.dot(coefficients, values.detach()).item(),
+            weight=losses.weight(part.coefficients, points),
+            points=points,
             received=received,
         )
 

@@ -114,8 +114,8 @@ def evaluate(
                 outputs.append(output.to(dtype) if autocast != "off" else output)
                 targets.append(y)
         own = {name: _measured(name, metrics[name], outputs, targets) for name in metrics}
-    mean = total / weight if weight else math.nan
-    accuracy = hits / counted if counted else math.nan
+    mean = float(total / weight) if weight else math.nan
+    accuracy = float(hits / counted) if counted else math.nan
     return Evaluation(loss=mean, accuracy=None if math.isnan(hits) else accuracy, metrics=own)
 
 

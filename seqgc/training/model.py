@@ -216,8 +216,10 @@ class ParameterVector:
 
         Returns which of the K tensors have one.
         """
-        torch.cat([_gradient(p).reshape(-1) for p in self.tensors], out=torch.from_numpy(out))
-        return [p.grad is not None for p in self.tensors]
+        gradients = [p.grad for p in self.tensors]
+        dense = map(_dense, self.tensors, gradients)
+        torch.cat([gradient.flatten() for gradient in dense], out=torch.from_numpy(out))
+        return [gradient is not None for gradient in gradients]
 
     def clear_gradient(self) -> None:
         """Forget the parameters' gradient."""
@@ -231,8 +233,8 @@ class ParameterVector:
         return zip(self.tensors, np.split(vector, ends[:-1]), strict=True)
 
 
-def _gradient(parameter: Tensor) -> Tensor:
-    if parameter.grad is None:
+def _dense(parameter: Tensor, gradient: Tensor | None) -> Tensor:
+    if gradient is None:
         return torch.zeros_like(parameter)
     # nn.Embedding(sparse=True) yields sparse gradients; a code combines dense vectors.
-    return parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+    return gradient.to_dense() if gradient.is_sparse else gradient
