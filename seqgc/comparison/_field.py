@@ -102,11 +102,18 @@ class Field:
         require_models(names, delay=scheme.delay, jobs_per_round=setting.jobs_per_round)
 
     def course(self, setting: Setting, *, clocks: int) -> Course:
-        """Run so many clocks of data, for the seconds alone."""
+        """Run so many clocks of data, for the seconds alone.
+
+        `ScheduleError`: the scheme is broken (`Rehearsal.require_possible`).
+        """
         bundle = setting.jobs_per_round
-        if not isinstance(setting.scheme, Deal):
-            return course_of(setting, self.workers(bundle), clocks=clocks)
         jobs = jobs_of(setting, clocks=clocks)
+        if not isinstance(setting.scheme, Deal):
+            course = course_of(setting, self.workers(bundle), clocks=clocks)
+            if self.reading == "latency":
+                possible = self.rehearsal.require_possible
+                possible(setting, course.runtime_s, num_jobs=jobs * bundle)
+            return course
         # Each task pays its latency, as those of all the others do, of workers that stay as well.
         reading = replace(self.rehearsal.reading, resident=False)
         run = deal(setting, replace(self.rehearsal, num_jobs=jobs * bundle, reading=reading))

@@ -55,7 +55,7 @@ from types import MappingProxyType
 import numpy as np
 
 from seqgc import ports
-from seqgc.errors import WorkerError
+from seqgc.errors import ScheduleError, WorkerError
 from seqgc.ports import (
     Action,
     BoolArray,
@@ -123,6 +123,8 @@ class RoundPolicy:
         self._failed: dict[int, Failure] = {}  # the first failure of each who has not answered yet
         self._barred: dict[int, Failure] = {}  # whose answers will never be of use, and why
         self._quiet_s = np.zeros(schedule.n)  # for how long nothing was heard of a worker
+        # (n,) whose answers are used, by the schedule's round; those that a decoding may be made of
+        self._used: dict[int, BoolArray] = {}
         # When the round's tasks have left, and, seconds from then, the gate was asked last.
         self._origin, self._decided_s = math.nan, -math.inf
         self._now, self._asks_all = 0.0, False  # just now, of whom the round needs an answer
@@ -371,6 +373,7 @@ class RoundPolicy:
         if known is None or set(record.late) != late or (known != record.responded).any():
             self._again.clear()
         finished = self._schedule.close_round(record.responded)
+        self._note_used(record)
         doubted = [self._doubted[worker] for worker in self._doubted if record.responded[worker]]
         models = {model for answer in doubted for model in answer.flaws}
         actions: list[Action] = [self._believe(models - self._failed_models)] if doubted else []
@@ -406,4 +409,28 @@ class RoundPolicy:
     def _decoding(self, job: int) -> Decoding:
         """Return the decoding of one of the schedule's jobs, under the run's numbers."""
         decoding = self._schedule.decoding(job, self._schedule.payload or "float32")
+        self._require_received(decoding)
         return renumbered(decoding, self._first_job, self._first_round)
+
+    def _note_used(self, record: RoundRecord) -> None:
+        """Remember whose answers the rounds of the jobs in flight have used."""
+        first, schedule = self._first_round, self._schedule
+        self._used[record.round - first] = record.responded.copy()
+        for round, worker in record.late:
+            if round - first in self._used:
+                self._used[round - first][worker] = True
+        self._used.pop(schedule.round - 2 - (schedule.num_rounds - schedule.num_jobs), None)
+
+    def _require_received(self, decoding: Decoding) -> None:
+        """Raise `ScheduleError` if a decoding uses a result that has not arrived.
+
+        Rounds that were closed before the run was resumed are not known here.
+        """
+        for term in decoding.terms:
+            used = self._used.get(term.round)
+            is_here = term.round < self._schedule.round if used is None else used[term.worker]
+            if not is_here:
+                name = f"the result of worker {term.worker}, round {term.round}, slot {term.slot}"
+                text = f"decodes job {decoding.job} with {name}, which has not arrived"
+                remedy = "the scheme's schedule is wrong; seqgc.testing.check_scheme says more"
+                raise ScheduleError(f"{self._schedule.spec} {text}: {remedy}")

@@ -67,13 +67,18 @@ class Schedule(ABC):
         self.num_jobs: Final = require_int("num_jobs", num_jobs, least=1)
         self.num_rounds: Final = self.num_jobs + scheme.delay
         self.n: Final = scheme.n
-        self._loads_of = scheme.loads_of
+        self._of: Final = scheme
         self._model = scheme.promise if conformity is None else conformity
         self._round = 0
         self._known: Collection[int] | None = None  # jobs that the open round is known to finish
         self._past: BoolArray = np.zeros((0, scheme.n), dtype=np.bool_)  # stragglers, latest last
         self._excused: BoolArray = np.zeros(scheme.n, dtype=np.bool_)
         self._leaves_out = False
+
+    @property
+    def spec(self) -> str:
+        """The scheme of this run, as the command line spells it; see `Scheme.spec`."""
+        return self._of.spec
 
     @property
     def round(self) -> int:
@@ -222,7 +227,7 @@ class Schedule(ABC):
         """Begin at a round instead of the first, as if no earlier job had been: see `_reach`."""
 
     def _loads(self, batch_size: int | None) -> FloatArray:
-        return self._loads_of(batch_size)
+        return self._of.loads_of(batch_size)
 
     def _enough(self, responded: BoolArray) -> bool:  # noqa: ARG002 (for overriding)
         """Whether answers that are feasible are all that the scheme would wait for."""

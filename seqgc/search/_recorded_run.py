@@ -8,11 +8,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import numpy as np
 
 from seqgc import master
-from seqgc.errors import ParameterError, ScheduleError
+from seqgc.errors import IllConditionedError, ParameterError, ScheduleError
 from seqgc.ports import (
     Arrival,
     Finish,
@@ -121,12 +122,18 @@ class _WholeRounds:
 
 
 def replay(setting: Setting, rehearsal: Rehearsal) -> Replay:
-    """Run a defence and a closing rule on recorded delays; nothing is computed or decoded.
+    """Run a defence and a closing rule on recorded delays; nothing is computed.
+
+    The decodings of a few jobs are looked at, so that a scheme whose rounds close on too few
+    answers is not called fast.
 
     Raises
     ------
     ParameterError
         If an argument breaks its rule, or the profile is too short or has other workers.
+    ScheduleError
+        If the scheme decodes with a result that has not arrived, or is faster than it can be
+        (`Rehearsal.require_possible`).
 
     Examples
     --------
@@ -142,8 +149,18 @@ def replay(setting: Setting, rehearsal: Rehearsal) -> Replay:
     if isinstance(setting.scheme, PolicyDefence):
         return paced_replay(setting, rehearsal)
     recorder, loads = Recorder(), np.zeros(rehearsal.num_rounds(setting))
-    _drive(setting, rehearsal, recorder, loads=loads)
-    return dataclasses.replace(recorder.replay(), loads=loads)
+
+    def see(seen: Seen) -> None:
+        recorder(seen)
+        if isinstance(seen, Finish) and seen.job & (seen.job - 1) == 0:  # 0, 1, 2, 4, 8, ...
+            with suppress(IllConditionedError):  # a replay closes rounds by who is here alone
+                seen.decoding()
+
+    _drive(setting, rehearsal, see, loads=loads)
+    run = dataclasses.replace(recorder.replay(), loads=loads)
+    num_jobs = rehearsal.bundles(setting) * setting.jobs_per_round
+    rehearsal.require_possible(setting, run.runtime_s, num_jobs=num_jobs)
+    return run
 
 
 def largest_error(setting: Setting, rehearsal: Rehearsal) -> float:

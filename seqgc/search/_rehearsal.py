@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from seqgc.errors import ParameterError, require_int
+from seqgc.errors import ParameterError, ScheduleError, require_int
 from seqgc.ports import FloatArray
 from seqgc.profiles import DelayProfile
 from seqgc.rounds import PolicyDefence, Setting, require_bundles
@@ -23,6 +23,7 @@ Conformity: TypeAlias = Literal["scheme", "bursty"]
 
 _MOST_JOBS = 10**7
 _MOST_ANSWERS = 2**26  # of all rounds: half a gigabyte of seconds
+_ROUNDING = 1e-9  # of run times, which are summed in another order than their bounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -236,8 +237,12 @@ class Rehearsal:
         ParameterError
             If the median answer would take no time at load 0: alpha or the base load is too large.
         """
-        alpha = self.slope
-        each = clairvoyant_bound(self._at_no_load, alpha=alpha, jobs_per_round=jobs_per_round)
+        return self._shared_evenly_s(self._at_no_load, num_jobs, jobs_per_round=jobs_per_round)
+
+    def _shared_evenly_s(
+        self, at_no_load: FloatArray, num_jobs: int, *, jobs_per_round: int
+    ) -> float:
+        each = clairvoyant_bound(at_no_load, alpha=self.slope, jobs_per_round=jobs_per_round)
         return float(each[np.arange(num_jobs // jobs_per_round) % len(each)].sum())
 
     def bound_s(self, setting: Setting) -> float:
@@ -265,6 +270,31 @@ class Rehearsal:
             part_s=k * self.slope * float(scheme.loads_of(self.batch).min()),
             jobs_per_task=scheme.jobs_per_task,
         )
+
+    def require_possible(self, setting: Setting, seconds: float, *, num_jobs: int) -> None:
+        """Refuse a run time that no exact scheme without a delay can have, for so many gradients.
+
+        Such a scheme closes rounds on too few answers, or touches more than its loads say. Others
+        are let pass: gradients that are approximations, or a round late, may take less than
+        `ideal_s`.
+
+        Raises
+        ------
+        ScheduleError
+            If the scheme claims exact gradients without a delay, and ``seconds`` are below
+            `ideal_s`.
+        """
+        scheme, k = setting.scheme, setting.jobs_per_round
+        if not isinstance(scheme, Scheme) or not scheme.exact or scheme.delay:
+            return
+        at_no_load = self.profile.times - self.slope * self.profile.meta.base_load
+        least_s = self._shared_evenly_s(at_no_load, num_jobs, jobs_per_round=k)
+        if seconds < least_s * (1 - _ROUNDING):
+            took = f"{scheme.spec} is broken: its run takes {seconds:.6g} s, and"
+            rule = f"no exact scheme without a delay takes less than {least_s:.6g} s here"
+            cause = "its rounds close on too few answers, or its tasks are larger than its loads"
+            check = "seqgc.testing.check_scheme says more"
+            raise ScheduleError(f"{took} {rule}: {cause} ({check})")
 
 
 @lru_cache(maxsize=2**15)  # a search asks again for every closing rule
