@@ -116,7 +116,8 @@ class StochasticSchedule(Schedule):
         terms = tuple(Term(worker=i, round=job, slot=0, weight=weight) for i in workers)
         missed = weight * scheme.holds[workers].sum(axis=0) - 1  # of each chunk's gradient
         error = float(np.linalg.norm(missed * np.sqrt(scheme.chunk_fractions)))
-        return Decoding(job=job, terms=terms, error=error)
+        lost = tuple(np.flatnonzero(~scheme.holds[workers].any(axis=0)).tolist())
+        return Decoding(job=job, terms=terms, error=error, lost=lost)
 
     def _assign(self) -> Assignment:
         holds, job = self._scheme.holds, self._round

@@ -166,7 +166,15 @@ class CodedSchedule(Schedule):
         answered, rounds = self._finished[job]
         used = self._code.usable_vector(answered, payload, allow_error=self._allow_error)
         terms = terms_of(np.where(self._excused, 0.0, used.vector), rounds)
-        return Decoding(job=job, terms=terms, error=used.error)
+        lost = self._not_held_by(term.worker for term in terms) if used.error else ()
+        return Decoding(job=job, terms=terms, error=used.error, lost=lost)
+
+    def _not_held_by(self, workers: Iterable[int]) -> tuple[int, ...]:
+        """Return the chunks that none of these workers holds."""
+        missing = np.ones(len(self._code.chunk_fractions), dtype=np.bool_)
+        for worker in workers:
+            missing[self._code.support(worker)] = False
+        return tuple(np.flatnonzero(missing).tolist())
 
     def _suffices(self, answered: BoolArray) -> bool:
         """Whether these answers (n,) to one job's task give its gradient, as well as need be."""

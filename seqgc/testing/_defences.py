@@ -13,14 +13,26 @@ import numpy as np
 
 from seqgc import master
 from seqgc.control import ControlledPolicy
-from seqgc.errors import ScheduleError, WireError
-from seqgc.ports import Arrival, Close, Dispatch, Doubt, Drop, Event, Failure, Finish, Seen, Update
+from seqgc.errors import ScheduleError, WireError, WorkerError
+from seqgc.ports import (
+    Arrival,
+    Close,
+    Dispatch,
+    Doubt,
+    Drop,
+    Event,
+    Failure,
+    Finish,
+    Seen,
+    Task,
+    Update,
+)
 from seqgc.profiles import ByRound
 from seqgc.rounds import ClosingRule, PolicyDefence, ResumablePolicy, num_rounds
 from seqgc.schemes import parse_scheme
 from seqgc.testing._codes import calling, check_value, complaining, refuses
 from seqgc.testing._ledger import Ledger
-from seqgc.virtual import Conduct, RandomFaults, VirtualBackend, WorkerKind
+from seqgc.virtual import Conduct, Fault, Faults, RandomFaults, VirtualBackend, WorkerKind
 
 _RATES: Final = (0.0, 0.1, 0.3)  # of tasks that fail
 _DEATHS: Final = (0.0, 0.1)  # and of those of which their worker dies
@@ -40,8 +52,10 @@ def check_defence(defence: PolicyDefence, *, runs: int = 10, seed: int = 0) -> N
     `Dispatch` charges; rounds close in order; the same events bring the same actions. A run that is
     broken off and goes on from a snapshot, as JSON says it, applies all parts once as well; events
     that nobody waits for are dropped and change nothing, those of workers that there are not are
-    refused, as is a state that is none; a run may end early, with whole jobs. Take few workers:
-    each of the ``runs``, drawn from ``seed``, is made four times.
+    refused, as is a state that is none; a run may end early, with whole jobs. If a worker's
+    failures are final (`seqgc.ports.Failure`), the others do all of the work, or the run ends with
+    a `WorkerError` that names it. Take few workers: each of the ``runs``, drawn from ``seed``, is
+    made five times.
 
     `AssertionError` says in one line what is broken, with which seed.
 
@@ -54,6 +68,7 @@ def check_defence(defence: PolicyDefence, *, runs: int = 10, seed: int = 0) -> N
         _check_content(defence)
         for number in range(runs):
             _check_run(defence, [seed, number])
+            _check_final_failure(defence, [seed, number])
         _check_states(defence)
 
 
@@ -104,8 +119,8 @@ class _Weather:
     def jobs(self) -> int:
         return self._draws[0]
 
-    def backend(self, ledger: Ledger) -> VirtualBackend:
-        return self._draws[1].backend(ledger)
+    def backend(self, ledger: Ledger, faults: Faults | None = None) -> VirtualBackend:
+        return self._draws[1].backend(ledger, faults)
 
     def policy(self) -> ResumablePolicy:
         with calling("making its policy"):
@@ -120,11 +135,27 @@ class _Crew:
     kind: WorkerKind
     faults: RandomFaults
 
-    def backend(self, ledger: Ledger) -> VirtualBackend:
-        """Return workers who compute what a ledger checks."""
+    def backend(self, ledger: Ledger, faults: Faults | None) -> VirtualBackend:
+        """Return workers who compute what a ledger checks, with other ``faults`` if given."""
         return VirtualBackend(
-            self.pace.n, self.pace, workers=self.kind, compute=ledger.compute, faults=self.faults
+            self.pace.n,
+            self.pace,
+            workers=self.kind,
+            compute=ledger.compute,
+            faults=faults or self.faults,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OneIsGone:
+    """Faults of a worker that answers no task after its first few: each failure is final."""
+
+    worker: int
+    answers: int
+
+    def __call__(self, task: Task) -> Fault | None:
+        is_gone = task.worker == self.worker and task.round >= self.answers
+        return Fault(final=True) if is_gone else None
 
 
 class _EnoughError(Exception):
@@ -134,8 +165,8 @@ class _EnoughError(Exception):
 class _Play:
     """One run, or several after another that make up one; looked at by `Conduct` and `Ledger`."""
 
-    def __init__(self, weather: _Weather) -> None:
-        self._weather, defence = weather, weather.defence
+    def __init__(self, weather: _Weather, faults: Faults | None = None) -> None:
+        self._weather, self._faults, defence = weather, faults, weather.defence
         self.ledger = Ledger(defence)
         self._conduct = Conduct("it", n=defence.n, num_jobs=weather.jobs, remedy="")
         self.log = list[object]()
@@ -147,7 +178,7 @@ class _Play:
         rest: Callable[[int, VirtualBackend], None] = lambda _number, _backend: None,
     ) -> None:
         """Run a policy; ``rest`` is called between events, with their number."""
-        backend = self._weather.backend(self.ledger)
+        backend = self._weather.backend(self.ledger, self._faults)
         self.rests = 0
         self._lost += self._weather.defence.n if self.log else 0  # of the run that was broken off
         if isinstance(policy, ControlledPolicy):
@@ -162,6 +193,8 @@ class _Play:
         except (AssertionError, _EnoughError):
             raise
         except Exception as error:
+            if self._faults is not None and isinstance(error, WorkerError):
+                raise
             raise AssertionError(f"a run ends with {type(error).__name__}: {error}") from error
 
     def end(self) -> None:
@@ -217,6 +250,20 @@ def _check_run(defence: PolicyDefence, seed: Sequence[int]) -> None:
     number = 1 + int(np.random.default_rng([*seed, 1]).integers(whole.rests))
     _check_broken_off(weather, number)
     _check_early_end(weather, number)
+
+
+def _check_final_failure(defence: PolicyDefence, seed: Sequence[int]) -> None:
+    """Have one worker's failures be final: the others do all, or the run ends by its name."""
+    weather, rng = _Weather(defence=defence, seed=seed), np.random.default_rng([*seed, 2])
+    gone = _OneIsGone(worker=int(rng.integers(defence.n)), answers=int(rng.integers(3)))
+    play, blamed = _Play(weather, gone), gone.worker
+    try:
+        play.run(weather.policy())
+        play.end()
+    except WorkerError as error:
+        blamed = -1 if error.worker is None else error.worker
+    line = f"worker {gone.worker} answers no more, and the run ends over worker {blamed}"
+    assert blamed == gone.worker, line
 
 
 def _check_broken_off(weather: _Weather, number: int) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 import seqgc.schemes
 from seqgc.errors import NotDecodableError
-from seqgc.ports import BoolArray, Decoding, FloatArray, LateAnswer
+from seqgc.ports import BoolArray, Decoding, LateAnswer
 from seqgc.profiles import DelayProfile, ProfileMeta
 from seqgc.rounds import ClosingRule, Setting, WaitOut
 from seqgc.schemes import Assignment, Grid, Schedule, Scheme, entry_of, parse_scheme
@@ -27,13 +27,14 @@ _SIZE: Final = 3  # parameters of the partial gradients
 def check_scheme(scheme: Scheme, *, patterns: int = 20, seed: int = 0) -> None:
     """Check that a scheme keeps the contract of `seqgc.schemes.Scheme` and `Schedule`.
 
-    It is a value (frozen, picklable, ``eval(repr(x)) == x``, spelt by its spec); its loads and
-    chunks are what its tasks touch; every job is decoded once, by its deadline and right, over
-    random patterns of stragglers and late answers; more answers never hurt; what conforms loses no
-    job; a refused transition changes nothing; a run that repeats its first rounds goes on as
-    before; what a search may know of it is what a replay does. A scheme that is not exact must stay
-    within the error that it reports. Take few workers: each of the ``patterns``, drawn from
-    ``seed``, is followed round by round.
+    It is a value (frozen, picklable, ``eval(repr(x)) == x``, spelt by its spec); its tasks touch no
+    more than its loads say, of nominal batches and of some that are cut to whole points; every job
+    is decoded once, by its deadline and right, from results that have arrived, over random patterns
+    of stragglers and late answers; more answers never hurt; what conforms loses no job; a refused
+    transition changes nothing; a run that repeats its first rounds goes on as before; what a search
+    may know of it is what a replay does. A scheme that is not exact must stay within the error that
+    it reports, and name the chunks that are lost. Take few workers: each of the ``patterns``, drawn
+    from ``seed``, is followed round by round.
 
     `AssertionError` says in one line what is broken, in which round, with which seed.
 
@@ -71,46 +72,111 @@ def _check_content(scheme: Scheme) -> None:
 
 def _check_run(scheme: Scheme, rng: np.random.Generator, *, conforming: bool) -> None:
     """Follow one run through a random pattern; every job is decoded once, in time and right."""
-    num_jobs = scheme.delay + 3
-    schedule = scheme.start(num_jobs)
-    assignments: list[Assignment] = []
-    finished: list[int] = []
-    partials = rng.normal(size=(num_jobs, len(scheme.chunk_fractions), _SIZE))
+    run = _Followed(scheme, rng)
+    schedule, finished = run.schedule, list[int]()
     while schedule.round < schedule.num_rounds:
         round = schedule.round
-        assignments.append(schedule.assignment())
-        _check_tasks(scheme, schedule, assignments[-1])
-        _take_late(schedule, rng)
+        run.begin_round()
+        run.take(_take_late(schedule, rng))
         responded = _answers(schedule, rng, conforming=conforming)
+        run.used.append(responded & ~schedule.excused)
         for job in schedule.close_round(responded):
             in_time = job <= round <= job + scheme.delay
             assert in_time, f"round {round} finishes job {job}, not between its rounds"
             assert job not in finished, f"job {job} is finished twice"
             finished.append(job)
-            _check_gradient(scheme, schedule.decoding(job), assignments, partials[job])
-    left = sorted(set(range(num_jobs)) - set(finished))
+            run.check_gradient(schedule.decoding(job))
+    left = sorted(set(range(schedule.num_jobs)) - set(finished))
     assert not left, f"jobs {left} are never finished"
 
 
-def _check_tasks(scheme: Scheme, schedule: Schedule, assignment: Assignment) -> None:
-    """Tasks are of jobs in flight, of known chunks, and touch no more than the loads say."""
-    round, fractions = schedule.round, scheme.chunk_fractions
-    assert len(assignment) == scheme.n, f"round {round} must have a task for each worker"
-    in_flight = range(max(0, round - scheme.delay), min(round + 1, schedule.num_jobs))
-    loads = schedule.loads()
-    within = loads.shape == (scheme.n,) and (loads <= scheme.worker_loads * (1 + 1e-9)).all()
-    assert within, f"round {round}: loads must be {scheme.n} numbers, none above worker_loads"
-    for worker, (tasks, load) in enumerate(zip(assignment, loads, strict=True)):
-        where = f"round {round}, worker {worker}"
-        assert len({task.slot for task in tasks}) == len(tasks), f"{where}: a slot is used twice"
-        for task in tasks:
-            assert task.job in in_flight, f"{where}: job {task.job}"
-            known = ((task.chunks >= 0) & (task.chunks < len(fractions))).all()
-            assert known, f"{where}: chunks {task.chunks} of {len(fractions)}"
-            paired = task.chunks.shape == task.coefficients.shape
-            assert paired, f"{where}: each chunk must have its coefficient"
-        touched = sum(float(fractions[task.chunks].sum()) for task in tasks)
-        assert touched <= load * (1 + 1e-9), f"{where}: touches {touched:.6g}, above its load"
+class _Followed:
+    """One run of a scheme, on nominal batches or on one that is cut to whole points."""
+
+    def __init__(self, scheme: Scheme, rng: np.random.Generator) -> None:
+        self._scheme = scheme
+        batches = [int(rng.integers(1, 4 * scheme.n))] * int(rng.integers(2))
+        self.schedule = scheme.begin(scheme.delay + 3, batches=batches)
+        self._fractions, self._most = scheme.chunk_fractions, scheme.worker_loads
+        self._charges_points = True  # else loads are nominal, and no account of whole points
+        for size in batches:
+            self._fractions, self._most = scheme.cut(size) / size, scheme.loads_of(size)
+            self._charges_points = scheme.points_touched(scheme.cut(size)) is not None
+        shape = (self.schedule.num_jobs, len(self._fractions), _SIZE)
+        self._partials = rng.normal(size=shape) * (self._fractions > 0)[:, None]
+        self._assignments: list[Assignment] = []
+        self.used: list[BoolArray] = []  # by round: whose answers have come (n,)
+
+    def begin_round(self) -> None:
+        """Look at the tasks of the open round."""
+        self._assignments.append(self.schedule.assignment())
+        self._check_tasks(self._assignments[-1])
+
+    def take(self, late: list[LateAnswer]) -> None:
+        """Note answers to closed rounds that have been taken."""
+        for round, worker in late:
+            self.used[round][worker] = True
+
+    def _check_tasks(self, assignment: Assignment) -> None:
+        """Tasks are of jobs in flight, of known chunks, and touch no more than the loads say."""
+        scheme, schedule, fractions = self._scheme, self.schedule, self._fractions
+        round = schedule.round
+        assert len(assignment) == scheme.n, f"round {round} must have a task for each worker"
+        in_flight = range(max(0, round - scheme.delay), min(round + 1, schedule.num_jobs))
+        loads = schedule.loads()
+        within = loads.shape == (scheme.n,) and (loads <= self._most * (1 + 1e-9)).all()
+        line = f"round {round}: loads must be {scheme.n} numbers, none above what loads_of says"
+        assert within, line
+        for worker, (tasks, load) in enumerate(zip(assignment, loads, strict=True)):
+            where = f"round {round}, worker {worker}"
+            assert len({task.slot for task in tasks}) == len(tasks), (
+                f"{where}: a slot is used twice"
+            )
+            for task in tasks:
+                assert task.job in in_flight, f"{where}: job {task.job}"
+                known = ((task.chunks >= 0) & (task.chunks < len(fractions))).all()
+                assert known, f"{where}: chunks {task.chunks} of {len(fractions)}"
+                paired = task.chunks.shape == task.coefficients.shape
+                assert paired, f"{where}: each chunk must have its coefficient"
+            touched = sum(float(fractions[task.chunks].sum()) for task in tasks)
+            exceeds = self._charges_points and touched > load * (1 + 1e-9)
+            assert not exceeds, f"{where}: touches {touched:.6g}, above its load {load:.6g}"
+
+    def check_gradient(self, decoding: Decoding) -> None:
+        """Require that the decoding's sum is the job's gradient, or as close as it says."""
+        job, gradient, held = decoding.job, np.zeros(_SIZE), set[int]()
+        partials = self._partials[job]
+        for term in decoding.terms:
+            tasks = {t.slot: t for t in self._assignments[term.round][term.worker]}
+            owed = term.slot in tasks and tasks[term.slot].job == job
+            assert owed, f"job {job} uses what nobody was asked for: {term}"
+            assert self.used[term.round][term.worker], f"job {job} uses what has not come: {term}"
+            task = tasks[term.slot]
+            gradient += term.weight * (task.coefficients @ partials[task.chunks])
+            held.update(task.chunks[task.coefficients * term.weight != 0].tolist())
+        self._check_lost(decoding, held)
+        direct = partials.sum(axis=0)
+        missed = float(np.linalg.norm(gradient - direct))
+        if self._scheme.exact:
+            assert decoding.error == 0, f"job {job} reports an error, and is exact"
+            right = missed <= _TOLERANCE * max(1.0, float(np.linalg.norm(direct)))
+            assert right, f"job {job}: the decoded gradient is off by {missed:.3g}"
+            return
+        fractions = self._scheme.chunk_fractions[:, None]
+        spread = float(np.sqrt((partials**2 / np.where(fractions > 0, fractions, np.inf)).sum()))
+        bound = decoding.error * spread * (1 + _TOLERANCE) + _TOLERANCE
+        assert missed <= bound, f"job {job}: off by {missed:.3g}, above its bound"
+
+    def _check_lost(self, decoding: Decoding, held: set[int]) -> None:
+        """Require that the chunks which no term holds are named, and no others."""
+        job, lost = decoding.job, set(decoding.lost)
+        without = set(range(len(self._fractions))) - held
+        known = len(lost) == len(decoding.lost) and without.issuperset(lost)
+        line = f"job {job}: lost are chunks that no term holds, each once, and not {decoding.lost}"
+        assert known, line
+        if not self._scheme.exact:  # else the gradient is wrong
+            unnamed = sorted(k for k in without - lost if self._fractions[k] > 0)
+            assert not unnamed, f"job {job}: chunks {unnamed} are lost, and not named (lost)"
 
 
 def _take_late(schedule: Schedule, rng: np.random.Generator) -> list[LateAnswer]:
@@ -158,34 +224,6 @@ def _answers(
         if worker is not None:
             responded[worker] = True
     return everyone
-
-
-def _check_gradient(
-    scheme: Scheme, decoding: Decoding, assignments: list[Assignment], partials: FloatArray
-) -> None:
-    """Require that the decoding's sum is the job's gradient, or as close as it says."""
-    job, gradient, held = decoding.job, np.zeros(_SIZE), set[int]()
-    for term in decoding.terms:
-        tasks = {task.slot: task for task in assignments[term.round][term.worker]}
-        owed = term.slot in tasks and tasks[term.slot].job == job
-        assert owed, f"job {job} uses what nobody was asked for: {term}"
-        task = tasks[term.slot]
-        gradient += term.weight * (task.coefficients @ partials[task.chunks])
-        held.update(task.chunks.tolist())
-    lost, others = decoding.lost, set(range(len(partials))) - held
-    known = len(set(lost)) == len(lost) and others.issuperset(lost)
-    assert known, f"job {job}: lost are chunks that no term holds, each once, and not {lost}"
-    direct = partials.sum(axis=0)
-    missed = float(np.linalg.norm(gradient - direct))
-    if scheme.exact:
-        assert decoding.error == 0, f"job {job} reports an error, and is exact"
-        right = missed <= _TOLERANCE * max(1.0, float(np.linalg.norm(direct)))
-        assert right, f"job {job}: the decoded gradient is off by {missed:.3g}"
-        return
-    fractions = scheme.chunk_fractions[:, None]
-    spread = float(np.sqrt((partials**2 / np.where(fractions > 0, fractions, np.inf)).sum()))
-    bound = decoding.error * spread * (1 + _TOLERANCE) + _TOLERANCE
-    assert missed <= bound, f"job {job}: off by {missed:.3g}, above its bound"
 
 
 def _check_repetition(scheme: Scheme, rng: np.random.Generator) -> None:

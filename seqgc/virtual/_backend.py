@@ -57,6 +57,7 @@ class _Errand:
     over: bool = False
     dies: bool = False
     reason: str = ""  # why it fails, if it does
+    final: bool = False
 
 
 _Event: TypeAlias = tuple[float, int, int, int, _Errand | None]
@@ -237,6 +238,7 @@ class VirtualBackend:
         share = 1.0
         if self._faults is not None and (fault := self._faults(task)) is not None:
             share, errand.dies, errand.reason = fault.share, fault.dies, fault.reason
+            errand.final = fault.final
         errand.ends_at = now + share * seconds
         self._busy_s[worker] += share * seconds
         self._done[worker] += share * task.load
@@ -280,4 +282,5 @@ class VirtualBackend:
             attempt=task.attempt,
             at=self._now,
             reason=errand.reason,
+            final=errand.final,
         )

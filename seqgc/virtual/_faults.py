@@ -19,7 +19,8 @@ class Fault:
     """A task fails after a ``share`` of its time, from 0 to 1.
 
     Its worker ``dies`` of it, or lives: a worker that has died owes nothing any more but failures,
-    and is replaced by a fresh one.
+    and is replaced by a fresh one. A failure that is ``final`` says that no later task of the
+    worker will be answered (`seqgc.ports.Failure.final`); whoever makes faults has these fail too.
 
     Raises
     ------
@@ -29,6 +30,7 @@ class Fault:
 
     share: float = 1.0
     dies: bool = False
+    final: bool = False
 
     def __post_init__(self) -> None:
         require_number("share", self.share, least=0)
@@ -38,6 +40,8 @@ class Fault:
     @property
     def reason(self) -> str:
         """What a failure says, one line."""
+        if self.final:
+            return "the virtual worker answers no more"
         return "the virtual worker died" if self.dies else "the virtual task failed"
 
 

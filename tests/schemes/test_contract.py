@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from seqgc.ports import BoolArray, Decoding, FloatArray, Payload
+from seqgc.ports import BoolArray, Decoding, FloatArray, IntArray, Payload
 from seqgc.schemes import (
     GC,
     MSGC,
@@ -58,7 +58,10 @@ def test_what_is_registered_keeps_the_contract(name: str) -> None:
         check_scheme(scheme, patterns=6, seed=20261122)
 
 
-@pytest.mark.parametrize("spec", ["m-sgc:B=1,W=2,lam=4", "gc-rep:s=0", "gc:s=2"])
+@pytest.mark.parametrize(
+    "spec",
+    ["m-sgc:B=1,W=2,lam=4", "gc-rep:s=0", "gc:s=2", "gc-rep:s=1,allow_error=0.75"],
+)
 def test_limits_that_a_search_leaves_out_keep_it_too(spec: str) -> None:
     check_scheme(parse_scheme(spec, n=4), patterns=6)
 
@@ -76,6 +79,10 @@ class Lying(GC):
     def worker_loads(self) -> FloatArray:
         return self._equal_loads(self._code.load / (2 if self.lie == "load" else 1))
 
+    def points_touched(self, sizes: IntArray) -> IntArray:
+        touched = super().points_touched(sizes)
+        return touched // 2 if self.lie == "points" else touched
+
     @property
     def promise(self) -> StragglerModel:
         return PerRound(s=self.n - 1) if self.lie == "promise" else super().promise
@@ -91,16 +98,20 @@ class Lying(GC):
 class LyingSchedule(GCSchedule):
     def decoding(self, job: int, payload: Payload = "float64") -> Decoding:
         decoding = super().decoding(job, payload)
-        first, *others = decoding.terms
+        terms = decoding.terms
         match getattr(self._scheme_of, "lie", ""):
             case "weight":
-                return replace(decoding, terms=(replace(first, weight=2 * first.weight), *others))
+                return replace(
+                    decoding, terms=(replace(terms[0], weight=2 * terms[0].weight), *terms[1:])
+                )
             case "round":
-                return replace(decoding, terms=(replace(first, slot=1), *others))
+                return replace(decoding, terms=(replace(terms[0], slot=1), *terms[1:]))
             case "error":
                 return replace(decoding, error=0.5)
             case "lost":
                 return replace(decoding, lost=(0,))
+            case "unnamed":
+                return replace(decoding, lost=())
             case _:
                 return decoding
 
@@ -123,6 +134,7 @@ class LyingSchedule(GCSchedule):
         ("round", "uses what nobody was asked for"),
         ("error", "reports an error, and is exact"),
         ("lost", "lost are chunks that no term holds"),
+        ("points", "touches .*, above its load"),
         ("harm", "one more answer hurts|what conforms must lose no job"),
     ],
 )
@@ -133,6 +145,14 @@ def test_a_broken_promise_is_found_and_named(lie: str, complaint: str) -> None:
         check_scheme(Lying(n=5, s=2, lie=lie), patterns=60)
     assert "\n" not in str(caught.value)
     assert "seed 0" in str(caught.value)
+
+
+def test_chunks_that_an_approximation_lacks_must_be_named() -> None:
+    register("lying")(Lying)
+    lacking = Lying(n=6, s=1, family="rep", allow_error=0.75)
+    check_scheme(lacking)
+    with pytest.raises(AssertionError, match=r"chunks \[.*\] are lost, and not named"):
+        check_scheme(replace(lacking, lie="unnamed"))
 
 
 class Forgetful(Scheme):
