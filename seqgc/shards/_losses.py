@@ -11,9 +11,12 @@ __all__ = ["Losses"]
 class Losses:
     """How often workers, parts and shards have failed in a row, of ``n`` workers and ``M`` parts.
 
-    A part that fails 20 times (see `Retries`) is hopeless, and so is a run in which every worker
-    has. A shard is if it is lost ``20 M`` times, and none of them done: where it is begun anew with
-    each loss, each of its parts may come now and then, and they never all do.
+    A run in which every worker has failed 20 times in a row (see `Retries`) is hopeless, and so is
+    a part that has failed 20 times. A shard is if it is lost ``20 M`` times, and never done: where
+    it is begun anew with each loss, each of its parts may come now and then, and they never all do.
+
+    A failure counts against the worker alone if the worker's last task has failed as well, while
+    others are well: it may be dead, and many dead workers may try the same part.
 
     Examples
     --------
@@ -38,9 +41,12 @@ class Losses:
 
     def lost(self, worker: int, stand: Standing) -> tuple[float, float]:
         """Take note that a worker has failed; return what to wait, for its shard and for itself."""
+        may_be_dead = worker in self._failing and len(self._failing) < self._n
         self._failing.add(worker)
-        self._retries.failed(_shard(stand))
-        part_s = self._retries.failed(divmod(stand.part, self._n))
+        part_s = 0.0
+        if not may_be_dead:
+            self._retries.failed(_shard(stand))
+            part_s = self._retries.failed(divmod(stand.part, self._n))
         return part_s, self._retries.failed((worker,))
 
     def hopeless(self, stand: Standing) -> str:

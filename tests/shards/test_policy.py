@@ -290,6 +290,34 @@ def test_if_all_fail_the_run_ends_and_says_why(n: int) -> None:
         run(ShardPolicy(n, ClosingRule(), num_jobs=2), backend)
 
 
+@pytest.mark.parametrize("share", [0.0, 1.0])
+@pytest.mark.parametrize("M", [1, 3])
+def test_if_most_workers_die_at_once_the_others_do_all(M: int, share: float) -> None:
+    """Of 64 workers 56 fail at all that they are asked for from one instant on."""
+    policy, story = ShardPolicy(64, ClosingRule(), num_jobs=8, M=M), Story()
+
+    def dead(task: ports.Task) -> Fault | None:
+        return Fault(share=share) if task.worker >= 8 and backend.now >= 25 else None
+
+    backend = VirtualBackend(64, pace(*[10.0] * 64), faults=dead)
+    run(policy, backend, observe=story)
+    assert sorted(story.applied) == all_parts(8, 64)
+    assert len(story.closed) == 8
+
+
+@pytest.mark.parametrize("n", [2, 64])
+def test_a_part_that_fails_wherever_it_is_tried_ends_the_run_by_its_name(n: int) -> None:
+    policy, story = ShardPolicy(n, ClosingRule(), num_jobs=40), Story()
+
+    def poisoned(task: ports.Task) -> Fault | None:
+        return Fault() if story.sent[task.worker, task.round] == (1, 0) else None
+
+    backend = VirtualBackend(n, pace(*[1.0] * n), faults=poisoned)
+    with pytest.raises(WorkerError, match="part 0 of job 1 fails again and again; worker"):
+        run(policy, backend, observe=story)
+    assert list(story.sent.values()).count((1, 0)) == 20
+
+
 def test_what_fails_for_a_while_waits_and_the_run_outlasts_it() -> None:
     """All tasks fail in the first half minute; at the twentieth failure in a row it would end."""
     policy, story = ShardPolicy(2, ClosingRule(), num_jobs=3), Story()
