@@ -30,7 +30,7 @@ STEPS = 50
 LEARNING = {"lr": 0.02, "batch_size": 512}
 
 
-@configured("scheme", "workers", "steps", "delays.scale")
+@configured("scheme", "workers", "steps", "delays.scale", defaults={"steps": STEPS})
 def demo(
     flags: Values,
     models: Annotated[int, "Models trained at once."] = 4,

@@ -9,12 +9,12 @@ dataclasses whose fields are options (`with_plugins`). No signature grows with t
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import wraps
 from pathlib import Path
-from types import NoneType
+from types import MappingProxyType, NoneType
 from typing import (
     Annotated,
     Any,
@@ -129,14 +129,20 @@ _PANELS = {
     "function": "Functions (backends lambda, lambda-local)",
     "delays": "Delays to inject",
 }
+# Defaults that the help of every verb shows, by field, in place of the field's own.
+_SHOWN: Final[Values] = {"delays.source": None}  # there is no table of delays unless one is given
 
 
-def configured(*only: str) -> Callable[[Verb], Verb]:
+def configured(
+    *only: str, defaults: Mapping[str, object] = MappingProxyType({})
+) -> Callable[[Verb], Verb]:
     """Return a decorator that gives a verb an option for each field that has words beside it.
 
     The verb takes those of the command line as ``flags``, by the fields' paths
-    (``"function.store"``). Of all fields, or ``only`` of those; ``plugins`` is always there.
+    (``"function.store"``). Of all fields, or ``only`` of those; ``plugins`` is always there. The
+    help shows the verb's ``defaults``, by path, in place of the configuration's.
     """
+    shown = {**_SHOWN, **defaults}
     chosen = {
         path: field
         for path, field in _described(RunConfig).items()
@@ -153,7 +159,10 @@ def configured(*only: str) -> Callable[[Verb], Verb]:
             flags = {path: value for path, value in values.items() if value not in (None, [])}
             return verb(flags=flags, **arguments)
 
-        options = [_option(name, path, chosen[path]) for name, path in names.items()]
+        options = [
+            _option(name, path, field := chosen[path], shown.get(path, _default(field)))
+            for name, path in names.items()
+        ]
         return _with_parameters(call, verb, options)
 
     return decorate
@@ -182,7 +191,7 @@ def with_plugins(verb: Verb) -> Verb:
             arguments[name] = kind(**values | lists)
         return verb(**arguments)
 
-    option = _option("plugins_", "plugins", RunConfig.model_fields["plugins"])
+    option = _option("plugins_", "plugins", RunConfig.model_fields["plugins"], None)
     return _with_parameters(call, verb, [option])
 
 
@@ -215,12 +224,15 @@ def _words(field: FieldInfo) -> list[str]:
     return [words for words in field.metadata if isinstance(words, str)]
 
 
-def _option(name: str, path: str, field: FieldInfo) -> inspect.Parameter:
+def _default(field: FieldInfo) -> object:
+    return field.get_default(call_default_factory=True)
+
+
+def _option(name: str, path: str, field: FieldInfo, default: object) -> inspect.Parameter:
     kind, (*flags, about) = _kind(field.annotation), _words(field)
     if not flags:
         plain = path.rpartition(".")[2].replace("_", "-")
         flags = [f"--{plain}/--no-{plain}" if kind is bool else f"--{plain}"]
-    default = field.get_default(call_default_factory=True)
     shown = "none" if default in (None, ()) else str(default).lower()
     panel = _PANELS.get(path) or _PANELS.get(path.partition(".")[0], "Training")
     option = typer.Option(*flags, help=about, show_default=shown, rich_help_panel=panel)

@@ -25,6 +25,8 @@ from seqgc.stragglers import StragglerStats, straggler_stats
 BaseLoads = Annotated[str | None, "The files' base loads, if they do not know them."]
 Tolerance = Annotated[float, "The tolerance that tells stragglers."]
 
+_BATCH_SIZE = 512
+
 app = typer.Typer(help="Record how long workers take, or look at a recording.")
 
 
@@ -34,6 +36,7 @@ app = typer.Typer(help="Record how long workers take, or look at a recording.")
     "delays.source", "delays.scale", "delays.seed",
     "function.transport", "function.mount", "function.deployment",
     "function.resident", "function.master_address", "function.timeout_s",
+    defaults={"models.batch_size": _BATCH_SIZE},
 )  # fmt: skip
 def record(
     context: typer.Context,
@@ -51,7 +54,7 @@ def record(
     chosen = numbers("loads", loads, float)
     paths = _new_files(output, loads=sorted(chosen) if every_load else chosen[:1])
     name = str(flags.get("models.module", "digits-cnn")).replace(":", ".")
-    values: Values = {"models": [{"name": name, "batch_size": 512}]}
+    values: Values = {"models": [{"name": name, "batch_size": _BATCH_SIZE}]}
     apply(flags, values)
     if "delays" in values and "delays.source" not in flags:
         del values["delays"]  # how much of nothing
