@@ -73,7 +73,11 @@ class Scheme(Defence):
 
     @property
     def load_lower_bound(self) -> float:
-        """Lower bound on the load of any exact scheme with this one's promise and delay."""
+        """Lower bound on the largest load of any exact scheme with this promise and delay.
+
+        It holds for schemes whose runs may be of any length; a run of a few jobs may do with less
+        if there is a delay (docs/mathematics.md, section 4).
+        """
         return self.promise.load_lower_bound(self.n, delay=self.delay)
 
 

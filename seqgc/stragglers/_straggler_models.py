@@ -35,7 +35,9 @@ class StragglerModel(ABC):
     def load_lower_bound(self, n: int, *, delay: int) -> float:
         """Lower bound on the load of any exact scheme of ``n`` workers that keeps the promise.
 
-        ``delay`` is how many rounds late a job may be decoded. Infinite: no load suffices.
+        ``delay`` is how many rounds late a job may be decoded. Infinite: no load suffices. The load
+        is the largest of any worker in any round, and with a delay the number of jobs is not
+        limited: a run of a few jobs may do with less (docs/mathematics.md, section 4).
 
         Raises
         ------

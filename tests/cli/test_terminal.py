@@ -144,6 +144,20 @@ def test_every_field_of_a_configuration_is_in_a_group_with_its_default() -> None
     assert max(map(len, groups.values())) <= 16, groups
 
 
+@pytest.mark.parametrize(
+    ("verb", "option", "shown"),
+    [
+        ("train", "delays_source_", "none"),
+        ("profile", "delays_source_", "none"),
+        ("profile", "models_batch_size_", "512"),
+        ("demo", "steps_", "50"),  # of 4 models: the 200 rounds of the tutorial's table
+    ],
+)
+def test_help_shows_the_defaults_that_a_verb_has(verb: str, option: str, shown: str) -> None:
+    (found,) = (each for each in command().commands[verb].params if each.name == option)
+    assert found.show_default == shown
+
+
 def test_tune_fits_80_columns_and_ends_with_a_line_that_trains(
     capsys: Out, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
