@@ -433,4 +433,4 @@ class RoundPolicy:
                 name = f"the result of worker {term.worker}, round {term.round}, slot {term.slot}"
                 text = f"decodes job {decoding.job} with {name}, which has not arrived"
                 remedy = "the scheme's schedule is wrong; seqgc.testing.check_scheme says more"
-                raise ScheduleError(f"{self._schedule.spec} {text}: {remedy}")
+                raise ScheduleError(f"{self._schedule.scheme_name} {text}: {remedy}")

@@ -76,9 +76,12 @@ class Schedule(ABC):
         self._leaves_out = False
 
     @property
-    def spec(self) -> str:
-        """The scheme of this run, as the command line spells it; see `Scheme.spec`."""
-        return self._of.spec
+    def scheme_name(self) -> str:
+        """The scheme of this run, for messages: its spec, or its `repr` if it has none."""
+        try:
+            return self._of.spec
+        except ParameterError:  # it is not registered
+            return repr(self._of)
 
     @property
     def round(self) -> int:
