@@ -70,9 +70,9 @@ class Model:
     """One network to train; the module given is the starting point, and is never changed.
 
     ``module`` has trainable floating-point parameters, in the mode (``train`` or ``eval``) in which
-    it is to be trained. ``loss`` is ``(output, target) -> losses``, one value per data point;
-    further axes are averaged, and an nn loss with ``reduction='mean'`` is taken as its
-    ``reduction='none'`` twin. ``dataset`` is map-style: ``dataset[i]`` is ``(x, y)``, the same on
+    it is to be trained. ``loss`` is ``(output, target) -> values``, one value per data point, or
+    ``(values, weights)`` for a mean of ``sum(values) / sum(weights)``; further axes are averaged. A
+    loss of `torch.nn` with a mean may be given as it is (see `seqgc.training.PointLoss`). ``dataset`` is map-style: ``dataset[i]`` is ``(x, y)``, the same on
     every read; the trained model is evaluated on ``test_dataset`` (``dataset`` unless given).
     ``optimizer`` is ``parameters -> torch.optim.Optimizer``, ``scheduler``, if there is one,
     ``optimizer -> torch.optim.lr_scheduler.LRScheduler``, which is stepped once after each step of
