@@ -72,18 +72,19 @@ class Model:
     ``module`` has trainable floating-point parameters, in the mode (``train`` or ``eval``) in which
     it is to be trained. ``loss`` is ``(output, target) -> values``, one value per data point, or
     ``(values, weights)`` for a mean of ``sum(values) / sum(weights)``; further axes are averaged. A
-    loss of `torch.nn` with a mean may be given as it is (see `seqgc.training.PointLoss`). ``dataset`` is map-style: ``dataset[i]`` is ``(x, y)``, the same on
-    every read; the trained model is evaluated on ``test_dataset`` (``dataset`` unless given).
-    ``optimizer`` is ``parameters -> torch.optim.Optimizer``, ``scheduler``, if there is one,
-    ``optimizer -> torch.optim.lr_scheduler.LRScheduler``, which is stepped once after each step of
-    the optimizer. Before that the decoded gradient is clipped, if ``gradient_clip_val`` says so: to
-    that norm over all parameters, or, by the algorithm ``"value"``, each element to that size.
-    ``validation`` says how good the model is meanwhile, and when it is stopped;
-    ``save_every_n_steps``, that its weights are kept after every so many steps. With ``autocast``
-    ``"bfloat16"`` forward and loss are computed under ``torch.autocast``, while weights, gradients
-    and the optimizer keep the run's precision, which is then float32. A step takes
-    ``batch_size`` data points, in an order drawn by ``seed``. ``name`` tells the run's models
-    apart; by their ``recipe`` functions know them, and workers of other kinds need none.
+    loss of `torch.nn` with a mean may be given as it is (see `seqgc.training.PointLoss`).
+    ``dataset`` is map-style: ``dataset[i]`` is ``(x, y)``, the same on every read; the trained
+    model is evaluated on ``test_dataset`` (``dataset`` unless given). ``optimizer`` is ``parameters
+    -> torch.optim.Optimizer``, ``scheduler``, if there is one, ``optimizer ->
+    torch.optim.lr_scheduler.LRScheduler``, which is stepped once after each step of the optimizer.
+    Before that the decoded gradient is clipped, if ``gradient_clip_val`` says so: to that norm over
+    all parameters, or, by the algorithm ``"value"``, each element to that size. ``validation`` says
+    how good the model is meanwhile, and when it is stopped; ``save_every_n_steps``, that its
+    weights are kept after every so many steps. With ``autocast`` ``"bfloat16"`` forward and loss
+    are computed under ``torch.autocast``, while weights, gradients and the optimizer keep the run's
+    precision, which is then float32. A step takes ``batch_size`` data points, in an order drawn by
+    ``seed``. ``name`` tells the run's models apart; by their ``recipe`` functions know them, and
+    workers of other kinds need none.
 
     Raises
     ------
